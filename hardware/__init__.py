@@ -1,0 +1,1 @@
+"""Facts: accelerators, links, fabrics and clusters, each figure with its source and date."""

@@ -1,0 +1,167 @@
+"""Plain types for the facts that the cost models need.
+
+Numbers only: bytes, bytes per second, FLOP/s, seconds and watts. A bandwidth is one-way and per
+device unless its name says otherwise. Where a figure comes from is kept beside the number in the
+catalogue (`hardware.catalogue`), not here, so that `costmodels` can import these types without
+pulling in a YAML reader.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PROTOCOLS = ("ll", "ll128", "simple")
+"""NCCL's three wire protocols, from lowest latency to highest bandwidth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a catalogue figure was read, when, and whether a second source confirms it."""
+
+    source: str
+    date: str
+    status: str = "confirmed"
+    """`confirmed`, or `assumed` when only one weak source (or none) stands behind the figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """Sustained fractions of the data-sheet rates of one accelerator generation."""
+
+    gemm_frac: float
+    """Asymptotic share of the dense peak that large training GEMMs sustain (0-1)."""
+    gemm_k_half: float
+    """Inner dimension (elements) at which a GEMM tile loses half its rate to prologue/epilogue."""
+    wgrad_frac: float
+    """Rate of the weight-gradient GEMM over that of the forward GEMM (0-1)."""
+    hbm_frac: float
+    """Share of the nominal HBM bandwidth that fused memory-bound kernels reach (0-1)."""
+    kernel_latency_s: float
+    """Time that every kernel costs beside its work: launch, ramp-up, tail."""
+    attention_frac: Mapping[str, tuple[float, float]]
+    """Per attention kernel: share of the dense peak reached at long sequences, forward and
+    backward, over the FLOPs that a causal mask leaves."""
+    attention_seq_half: float
+    """Sequence length (tokens) at which an attention kernel reaches half of that share."""
+    power_note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One catalogue accelerator; all rates dense, all bandwidths one-way per device."""
+
+    name: str
+    vendor: str
+    generation: str
+    """Key of the efficiency and latency tables: `ampere`, `hopper`, `blackwell`, ..."""
+    memory_bytes: float
+    """What the driver reports, not the number on the box."""
+    hbm_bytes_per_s: float
+    peak_flops_per_s: Mapping[str, float]
+    """Dense peak by precision: `fp32 tf32 bf16 fp16 fp8 fp4 int8`, where the part has it."""
+    n_sms: int
+    scale_up_link: str
+    """Catalogue name of the link inside the scale-up domain."""
+    scale_up_bytes_per_s: float
+    """Data-sheet bandwidth into the scale-up domain, one-way per device."""
+    ring_bytes_per_s: float
+    """What a ring collective reaches over the scale-up links, one-way per device."""
+    scale_up_domain: int
+    """Devices in one scale-up domain on the reference platform."""
+    tdp_w: float
+    efficiency: Efficiency
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    in_switch_all_reduce_bytes_per_s: float = 0.0
+    """Bus bandwidth of an all-reduce summed inside the switch (NVLS); 0 when there is none."""
+    in_switch_min_ranks: int = 0
+    """Smallest group for which the library picks the in-switch all-reduce."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A kind of wire: latencies by protocol and the bandwidth caps that go with them.
+
+    Every tuple is in the order of `PROTOCOLS`. The time of a collective is
+    base + n_steps * hop + bytes / bandwidth, see `costmodels.collectives`.
+    """
+
+    name: str
+    kind: str
+    """`scale-up` or `scale-out`."""
+    bytes_per_s: float
+    """Data-sheet bandwidth of one port, one-way; 0 for scale-up links (per accelerator there)."""
+    efficiency: float
+    """Share of the data-sheet bandwidth that a collective library reaches (0-1)."""
+    ring_base_s: tuple[float, float, float]
+    ring_hop_s: tuple[float, float, float]
+    tree_base_s: tuple[float, float, float]
+    tree_hop_s: tuple[float, float, float]
+    protocol_bytes_per_s: tuple[float, float, float]
+    """Cap on the bus bandwidth of each protocol (LL and LL128 move flags with the data)."""
+    protocol_frac: tuple[float, float, float]
+    """Share of the wire bandwidth that each protocol leaves for data."""
+    p2p_latency_s: float
+    """Fixed time of one point-to-point message."""
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One level of the scale-out network above the node."""
+
+    name: str
+    n_nodes: int
+    """Nodes under one switch group of this tier."""
+    oversubscription: float
+    """Bandwidth into the tier from below over bandwidth out of it to the next tier (1 = none)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """The scale-out network: tiers from the lowest up, and how nodes are cabled to it."""
+
+    tiers: tuple[Tier, ...] = ()
+    rail_optimized: bool = True
+    """NIC i of every node is on switch i, so same-index devices are one hop apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Identical nodes of one accelerator."""
+
+    name: str
+    accelerator: Accelerator
+    n_nodes: int
+    devices_per_node: int
+    scale_up_domain: int
+    """Devices that reach one another over the scale-up link (8 in an HGX node, 72 in an NVL72)."""
+    scale_up: Link
+    nics_per_node: int
+    nic: Link
+    memory_margin_bytes: float
+    """Memory that a plan must leave free on every device."""
+
+    @property
+    def n_devices(self) -> int:
+        """Number of accelerators in the pool."""
+        return self.n_nodes * self.devices_per_node
+
+    @property
+    def nic_bytes_per_s(self) -> float:
+        """Reachable scale-out bandwidth, one-way per device, when every device of a node talks."""
+        return self.nic.bytes_per_s * self.nic.efficiency * self.nics_per_node / self.devices_per_node
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory of one device that a plan may fill."""
+        return self.accelerator.memory_bytes - self.memory_margin_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """An inventory: pools of nodes on one fabric. A plan uses one pool."""
+
+    name: str
+    pools: tuple[Pool, ...]
+    fabric: Fabric
