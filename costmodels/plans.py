@@ -1,10 +1,12 @@
 """Layouts: one as an object at the edges, many as a struct of numpy arrays in the core."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from costmodels.stages import SPLITS, stage_layers
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -12,8 +14,6 @@ Bools = NDArray[np.bool_]
 
 SCHEDULES = ("none", "gpipe", "1f1b", "interleaved")
 RECOMPUTES = ("none", "selective", "full")
-SPLITS = ("even", "ends")
-"""How layers go to the virtual stages: equally, or with embedding and loss counted as a layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Layout:
     vpp: int
     """Model chunks per pipeline rank; 1 = no interleaving."""
     split: str
-    """`even` or `ends`, see `SPLITS`."""
+    """`even` or `ends`, see `costmodels.stages.SPLITS`."""
     mbs: int
     """Sequences per micro-batch and data-parallel rank."""
     gbs: int
@@ -60,3 +60,113 @@ class Layout:
     def recompute_modules(self) -> tuple[str, ...]:
         """Modules recomputed with `selective`."""
         return ("core_attn",) if self.recompute == "selective" else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeTable:
+    """The coupled axes of many layouts, one row a shape; every array is `(n_shapes,)`.
+
+    A shape fixes tp, pp, dp, the virtual stages and how the layers go to them. The free axes
+    (micro-batch, ZeRO, recompute, ...) are crossed with it in a `PlanTable`.
+    """
+
+    n_devices: int
+    tp: Ints
+    pp: Ints
+    dp: Ints
+    vpp: Ints
+    split: Ints
+    """Index into `SPLITS`."""
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    def take(self, rows: NDArray[np.intp]) -> "ShapeTable":
+        """Return the shapes at `rows`."""
+        columns = (self.tp, self.pp, self.dp, self.vpp, self.split)
+        return ShapeTable(self.n_devices, *(column[rows] for column in columns))
+
+    @staticmethod
+    def from_tuples(n_devices: int, rows: Sequence[tuple[int, int, int, int, int]]) -> "ShapeTable":
+        """Build a table from (tp, pp, dp, vpp, split) tuples."""
+        block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
+        return ShapeTable(n_devices, *(np.ascontiguousarray(block[:, i]) for i in range(5)))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTable:
+    """Many layouts as a struct of arrays; every array is `(n,)` and indexes into `shapes`."""
+
+    shapes: ShapeTable
+    gbs: int
+    shape: Ints
+    """Row of `shapes`."""
+    mbs: Ints
+    zero: Ints
+    sp: Ints
+    """0 or 1."""
+    recompute: Ints
+    """Index into `RECOMPUTES`."""
+    recompute_layers: Ints
+    schedule: Ints
+    """Index into `SCHEDULES`."""
+
+    def __len__(self) -> int:
+        return len(self.shape)
+
+    @property
+    def n_micro(self) -> Ints:
+        """Micro-batches per step and pipeline."""
+        return (self.gbs // (self.mbs * self.shapes.dp[self.shape])).astype(np.int32)
+
+    def take(self, rows: NDArray[np.intp] | slice) -> "PlanTable":
+        """Return the plans at `rows`, over the same shapes."""
+        columns = (self.shape, self.mbs, self.zero, self.sp, self.recompute,
+                   self.recompute_layers, self.schedule)  # fmt: skip
+        return PlanTable(self.shapes, self.gbs, *(column[rows] for column in columns))
+
+    def layout(self, row: int, layers: int) -> Layout:
+        """Return plan `row` as an object, for a model of `layers` layers."""
+        k = int(self.shape[row])
+        shapes = self.shapes
+        pp, vpp, split = int(shapes.pp[k]), int(shapes.vpp[k]), SPLITS[int(shapes.split[k])]
+        return Layout(
+            n_devices=shapes.n_devices,
+            tp=int(shapes.tp[k]),
+            pp=pp,
+            dp=int(shapes.dp[k]),
+            vpp=vpp,
+            split=split,
+            mbs=int(self.mbs[row]),
+            gbs=self.gbs,
+            zero=int(self.zero[row]),
+            sp=bool(self.sp[row]),
+            schedule=SCHEDULES[int(self.schedule[row])],
+            recompute=RECOMPUTES[int(self.recompute[row])],
+            recompute_layers=int(self.recompute_layers[row]),
+            stage_layers=stage_layers(layers, pp, vpp, split),
+        )
+
+    @staticmethod
+    def from_layouts(layouts: Iterable[Layout]) -> "PlanTable":
+        """Build a table from layouts of one job on one number of devices."""
+        rows = list(layouts)
+        shapes = ShapeTable.from_tuples(
+            rows[0].n_devices,
+            [(x.tp, x.pp, x.dp, x.vpp, SPLITS.index(x.split)) for x in rows],
+        )
+
+        def column(values: Iterable[int]) -> Ints:
+            return np.fromiter(values, dtype=np.int32, count=len(rows))
+
+        return PlanTable(
+            shapes,
+            rows[0].gbs,
+            np.arange(len(rows), dtype=np.int32),
+            column(x.mbs for x in rows),
+            column(x.zero for x in rows),
+            column(int(x.sp) for x in rows),
+            column(RECOMPUTES.index(x.recompute) for x in rows),
+            column(x.recompute_layers for x in rows),
+            column(SCHEDULES.index(x.schedule) for x in rows),
+        )

@@ -68,6 +68,7 @@ class Accelerator:
     scale_up_domain: int
     """Devices in one scale-up domain on the reference platform."""
     tdp_w: float
+    """Power limit of the board; 0 where the maker publishes none, so no energy can be given."""
     efficiency: Efficiency
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
@@ -150,7 +151,9 @@ class Pool:
     @property
     def nic_bytes_per_s(self) -> float:
         """Reachable scale-out bandwidth, one-way per device, when every device of a node talks."""
-        return self.nic.bytes_per_s * self.nic.efficiency * self.nics_per_node / self.devices_per_node
+        return (
+            self.nic.bytes_per_s * self.nic.efficiency * self.nics_per_node / self.devices_per_node
+        )
 
     @property
     def usable_bytes(self) -> float:

@@ -1,0 +1,186 @@
+"""One plan opened up: exact step time by term, memory by stage and term, traffic by collective."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels import pipeline
+from costmodels.plans import Layout, PlanTable
+from costmodels.problem import Problem
+from costmodels.shape_terms import kind_params, shape_terms
+from costmodels.stages import N_KINDS
+from costmodels.step import (
+    Rows,
+    data_parallel_exposed,
+    hop_s,
+    join,
+    memory_terms,
+    stage_times,
+    step_times,
+    straggler_factor,
+)
+from costmodels.traffic import Transfer, transfers
+
+Floats = NDArray[np.float64]
+
+TIME_TERMS = (
+    "linear", "attention", "elementwise", "head", "embedding", "recompute", "host", "tp",
+    "overlap", "pp", "bubble", "dp", "optimizer", "straggler", "fixed",
+)  # fmt: skip
+"""The terms of a step in the order in which they are printed; their sum is the step time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Everything about one plan. Seconds and bytes."""
+
+    layout: Layout
+    step_s: float
+    """With the exact pipeline recurrence."""
+    closed_form_step_s: float
+    """What the ranking of all plans used."""
+    time_s: Mapping[str, float]
+    """By term (`TIME_TERMS`), of the slowest pipeline rank; sums to `step_s`."""
+    stages: tuple[Mapping[str, float], ...]
+    """Memory by term of every pipeline rank, bytes."""
+    peak_bytes: float
+    peak_stage: int
+    transfers: tuple[Transfer, ...]
+    critical_stage: int
+    n_micro: int
+    rows: Rows
+    """The joined one-row table: what explanations take their numbers from."""
+
+    @property
+    def bubble_frac(self) -> float:
+        """Idle share of the step."""
+        return self.time_s["bubble"] / self.step_s
+
+    @property
+    def exposed_comm_frac(self) -> float:
+        """Share of the step that waits for the network."""
+        return (self.time_s["tp"] + self.time_s["pp"] + self.time_s["dp"]) / self.step_s
+
+
+def join_one(problem: Problem, layout: Layout) -> Rows:
+    """Return the joined table that holds just `layout`."""
+    table = PlanTable.from_layouts([layout])
+    return join(problem, shape_terms(problem, table.shapes), table)
+
+
+def virtual_stage_times(rows: Rows, layout: Layout) -> tuple[list[float], list[float]]:
+    """Return forward and backward seconds per micro-batch of each virtual stage in model order."""
+    layers = rows.layers
+    first, last = 0, len(layout.stage_layers) - 1
+    one_forward, one_backward = layers.layer.forward_s.item(), layers.layer.backward_s.item()
+    core = layers.recompute_core_s.item() if layout.recompute == "selective" else 0.0
+    forward, backward = [], []
+    for j, held in enumerate(layout.stage_layers):
+        again = min(held, layout.recompute_layers) * layers.recompute_full_s.item() + held * core
+        f, b = held * one_forward, held * one_backward + again
+        if j == first:
+            f += layers.embedding.forward_s.item()
+            b += layers.embedding.backward_s.item()
+        if j == last:
+            f += layers.head.forward_s.item()
+            b += layers.head.backward_s.item()
+        forward.append(f)
+        backward.append(b)
+    return forward, backward
+
+
+def break_down(problem: Problem, layout: Layout) -> Breakdown:
+    """Return times, memory and traffic of one plan, the pipeline simulated exactly."""
+    rows = join_one(problem, layout)
+    forward, backward = virtual_stage_times(rows, layout)
+    hop = hop_s(rows).item()
+    args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
+    with_hops = pipeline.flush_s(*args, hop)
+    without = pipeline.flush_s(*args, 0.0) if layout.pp > 1 else with_hops
+    per_rank = [
+        sum(forward[r :: layout.pp]) + sum(backward[r :: layout.pp]) for r in range(layout.pp)
+    ]
+    critical = max(range(layout.pp), key=lambda r: (per_rank[r], -r))
+    time_s = _time_terms(rows, layout, critical)
+    busy = layout.n_micro * per_rank[critical]
+    time_s["pp"] = with_hops - without
+    time_s["bubble"] = max(0.0, without - busy)
+    time_s["straggler"] = (straggler_factor(problem, layout.n_devices) - 1.0) * with_hops
+    stages = _memory_by_stage(rows, layout)
+    peaks = [sum(stage.values()) for stage in stages]
+    worst = max(range(layout.pp), key=lambda r: (peaks[r], -r))
+    ordered = {term: time_s[term] for term in TIME_TERMS}
+    return Breakdown(
+        layout=layout,
+        step_s=sum(ordered.values()),
+        closed_form_step_s=step_times(rows).item(),
+        time_s=ordered,
+        stages=stages,
+        peak_bytes=peaks[worst],
+        peak_stage=worst,
+        transfers=transfers(rows, layout, time_s["pp"]),
+        critical_stage=critical,
+        n_micro=layout.n_micro,
+        rows=rows,
+    )
+
+
+def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
+    """Return all terms but those of the pipeline, for rank `critical`, seconds per step."""
+    layers, m = rows.layers, layout.n_micro
+    chunks = layout.stage_layers[critical :: layout.pp]
+    held = sum(chunks)
+    full = sum(min(c, layout.recompute_layers) for c in chunks)
+    core = held if layout.recompute == "selective" else 0
+    again = full * layers.recompute_full_s.item() + core * layers.recompute_core_s.item()
+    exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
+    slowdown = rows.problem.stack.overlap_slowdown
+    kind = int((exposed + slowdown * hidden).argmax(axis=1)[0])
+    tp_exposed = layers.tp_forward.exposed_s.item() + layers.tp_backward.exposed_s.item()
+    tied_sync = rows.shapes.embedding_sync_s.item()
+    return {
+        "linear": m * held * layers.linear.total_s.item(),
+        "attention": m * held * layers.attention.total_s.item(),
+        "elementwise": m * held * layers.elementwise.total_s.item(),
+        "head": m * layers.head.total_s.item() if critical == layout.pp - 1 else 0.0,
+        "embedding": m * layers.embedding.total_s.item() if critical == 0 else 0.0,
+        "recompute": m * again,
+        "host": m * held * layers.host.total_s.item(),
+        "tp": m * held * tp_exposed,
+        "overlap": m * held * layers.tax.total_s.item() + slowdown * hidden[0, kind].item(),
+        "dp": exposed[0, kind].item() + tied_sync,
+        "optimizer": rows.shapes.optimizer_s[layout.zero, 0].item(),
+        "fixed": rows.problem.stack.fixed_step_s,
+    }
+
+
+def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]:
+    """Return the memory terms of every pipeline rank, each priced as a kind of its own."""
+    out: list[dict[str, float]] = []
+    kinds, problem = rows.shapes.kinds, rows.problem
+    low = min(layout.stage_layers)
+    for start in range(0, layout.pp, N_KINDS):
+        ranks = [min(start + i, layout.pp - 1) for i in range(N_KINDS)]
+        held = [layout.stage_layers[r :: layout.pp] for r in ranks]
+        counts = np.array([[[float(c.count(low + i)) for i in range(3)] for c in held]])
+        these = replace(
+            kinds,
+            rank=np.array([ranks], dtype=np.int32),
+            layers=np.array([[float(sum(c)) for c in held]]),
+            has_embedding=np.array([[float(r == 0) for r in ranks]]),
+            has_head=np.array([[float(r == layout.pp - 1) for r in ranks]]),
+            chunk_counts=counts,
+        )
+        sizes = kinds.chunk_layers[:1]
+        again = (counts * np.minimum(sizes, layout.recompute_layers)).sum(axis=-1)
+        params = kind_params(problem, rows.table.shapes, these)
+        per_param = rows.shapes.state_bytes[..., :1] / rows.shapes.params[:, :1]
+        terms = replace(
+            rows.shapes, kinds=these, params=params, state_bytes=per_param * params
+        )
+        priced = memory_terms(replace(rows, shapes=terms, recomputed=again))
+        for i in range(min(N_KINDS, layout.pp - start)):
+            out.append({name: value[0, i].item() for name, value in priced.items()})
+    return tuple(out)

@@ -1,0 +1,231 @@
+"""Time of a collective: latency by steps, bandwidth by protocol, the best algorithm.
+
+Every time is base + steps * hop + bytes / bandwidth with the figures of one wire protocol (LL,
+LL128, Simple); the fastest protocol and algorithm wins, which gives the size-dependent bandwidth
+that measurements show. `size_bytes` is the whole logical tensor: the gathered array of an
+all-gather, the input of a reduce-scatter, the buffer of an all-reduce.
+
+Source of the form and the constants: NCCL 2.30 src/graph/tuning.cc; checked in the tests against
+published nccl-tests tables. Left out: congestion, NCCL's tree correction below 1 MB.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodels.placement import Group
+from hardware.parts import PROTOCOLS, Pool
+
+Floats = NDArray[np.float64]
+
+SIMPLE = PROTOCOLS.index("simple")
+LL, LL128 = PROTOCOLS.index("ll"), PROTOCOLS.index("ll128")
+
+PLATEAU_FACTOR = 1.4
+"""Growth of the latency of a ring all-reduce over several nodes with the Simple protocol."""
+TREE_FRAC = 0.92
+"""Share of the ring's wire bandwidth that the double binary tree reaches."""
+IN_SWITCH_LATENCY_S = 25e-6
+IN_SWITCH_NET_HOP_S = 18e-6
+PAT_BASE_S, PAT_PER_RANK_S, PAT_HOP_SHARE, PAT_FRAC = 8e-6, 2.8e-6, 1 / 3.5, 0.75
+"""The logarithmic all-gather of one-rank-per-node groups (NCCL's PAT)."""
+
+
+def _bus_bytes_per_s(group: Group, pool: Pool, protocol: int) -> Floats:
+    """Return the ring bus bandwidth of `protocol`, one-way per rank."""
+    inside = min(
+        pool.accelerator.ring_bytes_per_s * pool.scale_up.protocol_frac[protocol],
+        pool.scale_up.protocol_bytes_per_s[protocol],
+    )
+    outside = np.minimum(
+        group.wire_bytes_per_s * pool.nic.protocol_frac[protocol],
+        pool.nic.protocol_bytes_per_s[protocol],
+    )
+    limit = np.where(group.ranks_per_domain > 1, np.minimum(inside, outside), outside)
+    return np.asarray(np.where(group.n_domains > 1, limit, inside))
+
+
+def _ring_latency_s(group: Group, pool: Pool, protocol: int, rounds: float) -> Floats:
+    """Return base + hops of a ring that goes `rounds` times around the group."""
+    inside, outside = pool.scale_up.ring_hop_s[protocol], pool.nic.ring_hop_s[protocol]
+    out_hops = np.where(group.n_domains > 1, group.n_domains - 1, 0.0)
+    in_hops = group.n_ranks - 1 - out_hops
+    hops = in_hops * inside + out_hops * (outside + group.extra_hop_s)
+    return pool.scale_up.ring_base_s[protocol] + rounds * hops
+
+
+def _best(times: list[Floats], group: Group) -> Floats:
+    best = times[0]
+    for other in times[1:]:
+        best = np.minimum(best, other)
+    return np.where(group.n_ranks > 1, best, 0.0)
+
+
+def ring_all_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of a ring all-gather (and of a ring reduce-scatter), seconds.
+
+    t = base + (P - 1) hops + (P - 1)/P n / B
+
+    Source: Thakur, Rabenseifner and Gropp, IJHPCA 2005; constants of NCCL.
+    """
+    n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
+    return _best(
+        [
+            _ring_latency_s(group, pool, p, 1.0)
+            + (ranks - 1) / ranks * n / _bus_bytes_per_s(group, pool, p)
+            for p in range(len(PROTOCOLS))
+        ],
+        group,
+    )
+
+
+def logarithmic_all_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of a recursive-doubling all-gather (or -halving reduce-scatter), seconds.
+
+    t = base + log2(P) hop/3.5 + 2.8 us P + (P - 1)/P n / (0.75 B), infinite unless every rank is
+    alone in its domain: the form and constants of NCCL's PAT, which exists for that case only.
+    """
+    n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
+    hop = (pool.nic.ring_hop_s[SIMPLE] + group.extra_hop_s) * PAT_HOP_SHARE
+    wire = PAT_FRAC * _bus_bytes_per_s(group, pool, SIMPLE)
+    time = PAT_BASE_S + np.log2(ranks) * hop + PAT_PER_RANK_S * ranks
+    time = time + (ranks - 1) / ranks * n / wire
+    alone = (group.ranks_per_domain == 1) & (group.n_domains > 1)
+    return np.where(ranks > 1, np.where(alone, time, np.inf), 0.0)
+
+
+def ring_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of a ring all-reduce, seconds: a reduce-scatter, then an all-gather.
+
+    t = base + 2 (P - 1) hops + 2 (P - 1)/P n / B
+    """
+    n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
+    times = []
+    for p in range(len(PROTOCOLS)):
+        latency = _ring_latency_s(group, pool, p, 2.0)
+        if p == SIMPLE:
+            latency = np.where(group.n_domains > 1, PLATEAU_FACTOR, 1.0) * latency
+        times.append(latency + 2 * (ranks - 1) / ranks * n / _bus_bytes_per_s(group, pool, p))
+    return _best(times, group)
+
+
+def tree_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of a double-binary-tree all-reduce, seconds.
+
+    t = base + 2 [ (g - 1) hop_in + log2(k) hop_out ] + 2 n / (0.92 B); g ranks per domain, k
+    domains; LL loses 3.8, LL128 9/7 (one domain) or 128/120 more bandwidth.
+    """
+    n = np.asarray(size_bytes, dtype=np.float64)
+    several = group.n_domains > 1
+    times = []
+    for p in range(len(PROTOCOLS)):
+        inside, outside = pool.scale_up.tree_hop_s[p], pool.nic.tree_hop_s[p] + group.extra_hop_s
+        hops = (group.ranks_per_domain - 1) * inside + np.log2(group.n_domains) * outside
+        wire = TREE_FRAC * _bus_bytes_per_s(group, pool, SIMPLE)
+        wire = wire / 3.8 if p == LL else wire
+        wire = wire * np.where(several, 120 / 128, 7 / 9) if p == LL128 else wire
+        times.append(pool.scale_up.tree_base_s[p] + 2 * hops + 2 * n / wire)
+    return _best(times, group)
+
+
+def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of an all-reduce summed inside the switches, seconds.
+
+    Inside one domain: latency + 2 (P - 1)/P n / B_switch. Over k domains (reduce-scatter inside,
+    tree all-reduce of n/g between them, all-gather inside, pipelined): latency
+    + 2 log2(k) hop + 2 (k - 1)/k (n/g) / (B_wire/g), or the inner part if that is slower.
+    Infinite where the part has no in-switch reduction or the group is below its least size.
+    Source: NCCL's NVLS and NVLSTree latencies.
+    """
+    n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
+    part = pool.accelerator
+    if not part.in_switch_all_reduce_bytes_per_s:
+        return np.where(ranks > 1, np.inf, 0.0)
+    g, k = group.ranks_per_domain, group.n_domains
+    inner = 2 * (g - 1) / g * n / part.in_switch_all_reduce_bytes_per_s
+    outer = 2 * (k - 1) / k * n / group.wire_bytes_per_s
+    latency = IN_SWITCH_LATENCY_S + 2 * np.log2(k) * (IN_SWITCH_NET_HOP_S + group.extra_hop_s)
+    time = latency + np.maximum(inner, outer)
+    return np.where(ranks > 1, np.where(g >= part.in_switch_min_ranks, time, np.inf), 0.0)
+
+
+def all_to_all_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of a direct all-to-all, seconds; `size_bytes` is what each rank holds.
+
+    t = (P - 1) launches pipelined + max( inside share / B_ring, outside share / B_nic )
+    """
+    n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
+    inside = (group.ranks_per_domain - 1) / ranks * n / pool.accelerator.ring_bytes_per_s
+    outside = (ranks - group.ranks_per_domain) / ranks * n / pool.nic_bytes_per_s
+    hops = (group.ranks_per_domain - 1) * pool.scale_up.ring_hop_s[LL]
+    hops = hops + (ranks - group.ranks_per_domain) * pool.nic.ring_hop_s[LL]
+    time = pool.scale_up.ring_base_s[SIMPLE] + hops + np.maximum(inside, outside)
+    return np.where(ranks > 1, time, 0.0)
+
+
+def pipelined_ring_broadcast_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of a broadcast or a reduce, pipelined around a ring: (P - 1) hops + n/B."""
+    n = np.asarray(size_bytes, dtype=np.float64)
+    return _best(
+        [
+            _ring_latency_s(group, pool, p, 1.0) + n / _bus_bytes_per_s(group, pool, p)
+            for p in range(len(PROTOCOLS))
+        ],
+        group,
+    )
+
+
+def direct_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of a gather to (or scatter from) one rank; its own link is the limit."""
+    n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
+    one_link = np.where(group.n_domains > 1, pool.nic_bytes_per_s, pool.accelerator.ring_bytes_per_s)
+    time = pool.scale_up.ring_base_s[SIMPLE] + (ranks - 1) / ranks * n / one_link
+    return np.where(ranks > 1, time, 0.0)
+
+
+Algorithm = Callable[[ArrayLike, Group, Pool], Floats]
+
+ALGORITHMS: dict[str, dict[str, Algorithm]] = {
+    "all-reduce": {
+        "ring": ring_all_reduce_s,
+        "tree": tree_all_reduce_s,
+        "hierarchical": hierarchical_all_reduce_s,
+    },
+    "all-gather": {"ring": ring_all_gather_s, "logarithmic": logarithmic_all_gather_s},
+    "reduce-scatter": {"ring": ring_all_gather_s, "logarithmic": logarithmic_all_gather_s},
+    "all-to-all": {"direct": all_to_all_s},
+    "broadcast": {"ring": pipelined_ring_broadcast_s},
+    "reduce": {"ring": pipelined_ring_broadcast_s},
+    "gather": {"direct": direct_gather_s},
+    "scatter": {"direct": direct_gather_s},
+}
+"""The algorithms of each of the eight collectives."""
+
+
+def collective_s(collective: str, size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of `collective` with its fastest algorithm, seconds."""
+    times = [run(size_bytes, group, pool) for run in ALGORITHMS[collective].values()]
+    best = times[0]
+    for other in times[1:]:
+        best = np.minimum(best, other)
+    return best
+
+
+def chosen_algorithm(collective: str, size_bytes: float, group: Group, pool: Pool) -> str:
+    """Return the name of the fastest algorithm for one size and group."""
+    times = {
+        name: float(np.asarray(run(size_bytes, group, pool)).reshape(-1)[0])
+        for name, run in ALGORITHMS[collective].items()
+    }
+    return min(times, key=lambda name: (times[name], name))
+
+
+def point_to_point_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of one message between neighbours of a group, seconds: a + n / B."""
+    n = np.asarray(size_bytes, dtype=np.float64)
+    outside = group.n_domains > 1
+    wire = group.wire_bytes_per_s / group.ranks_per_domain
+    latency = np.where(outside, pool.nic.p2p_latency_s, pool.scale_up.p2p_latency_s)
+    link = np.where(outside, wire, pool.accelerator.ring_bytes_per_s)
+    return np.where(group.n_ranks > 1, latency + n / link, 0.0)

@@ -1,0 +1,237 @@
+"""Time of one layer, and of the ends of the model, on one device: matrix products, attention,
+memory-bound operators. Per micro-batch, seconds, forward and backward apart, without
+communication."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodels.gemm import gemm_s
+from costmodels.parameters import kv_heads_per_rank, padded_vocab
+from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.stacks import StackProfile
+from hardware.parts import Accelerator
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+SCORE_BYTES_FORWARD = 8.0
+"""Memory traffic per score element of an unfused attention, forward: scale-mask-softmax reads
+and writes (2 + 2), dropout reads and writes (2 + 2); about the same again in backward. A fit over
+measured runs gave 17 for both together."""
+UNFUSED_RATE_FRAC = 0.5
+"""Rate of the batched score GEMMs of an unfused attention over that of a large GEMM."""
+ATTENTION_TILE = 128
+"""Query rows of one tile of a flash kernel."""
+BACKWARD_OVER_FORWARD = 2.5
+"""Matrix products of a flash backward over those of its forward: five against two."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBackward:
+    """Seconds per micro-batch, forward and backward; arrays of one shape."""
+
+    forward_s: Floats
+    backward_s: Floats
+
+    def __add__(self, other: "ForwardBackward") -> "ForwardBackward":
+        return ForwardBackward(self.forward_s + other.forward_s, self.backward_s + other.backward_s)
+
+    @property
+    def total_s(self) -> Floats:
+        """Forward plus backward."""
+        return self.forward_s + self.backward_s
+
+
+@dataclass(frozen=True, slots=True)
+class LinearTimes:
+    """GEMM times of one layer; column-parallel and row-parallel apart for the overlap windows."""
+
+    column_forward_s: Floats
+    column_dgrad_s: Floats
+    column_wgrad_s: Floats
+    row_forward_s: Floats
+    row_dgrad_s: Floats
+    row_wgrad_s: Floats
+
+    @property
+    def both(self) -> ForwardBackward:
+        """All linear layers, forward and backward."""
+        return ForwardBackward(
+            self.column_forward_s + self.row_forward_s,
+            self.column_dgrad_s + self.column_wgrad_s + self.row_dgrad_s + self.row_wgrad_s,
+        )
+
+
+def linear_times(
+    shape: ModelShape, job: TrainingJob, accelerator: Accelerator, tokens: Floats, tp: Ints
+) -> LinearTimes:
+    """Return the GEMM times of one layer's four linear layers on one device.
+
+    QKV (h -> (h_q + 2 h_kv)/t) and up (h -> f/t, twice f gated) are column-parallel, the
+    attention projection (h_q/t -> h) and down (f/t -> h) row-parallel; backward is a data-gradient
+    and a weight-gradient product of the same FLOPs, the latter at `wgrad_frac` of the rate.
+    """
+    t = np.asarray(tp, dtype=np.float64)
+    h = float(shape.hidden)
+    qkv = shape.q_width / t + 2 * kv_heads_per_rank(shape, tp) * shape.head_dim
+    up = (2 if shape.gated else 1) * shape.ffn / t
+    precision = job.recipe.gemm_precision
+    wgrad = accelerator.efficiency.wgrad_frac
+
+    def three(inner: ArrayLike, columns: ArrayLike) -> tuple[Floats, Floats, Floats]:
+        return (
+            gemm_s(tokens, inner, columns, accelerator, precision),
+            gemm_s(tokens, columns, inner, accelerator, precision),
+            gemm_s(inner, tokens, columns, accelerator, precision, wgrad),
+        )
+
+    column = [a + b for a, b in zip(three(h, qkv), three(h, up), strict=True)]
+    row = [
+        a + b
+        for a, b in zip(three(shape.q_width / t, h), three(shape.ffn / t, h), strict=True)
+    ]
+    return LinearTimes(*column, *row)
+
+
+def fused_kernel(stack: StackProfile, accelerator: Accelerator) -> str:
+    """Return the fused attention kernel that the stack uses on this accelerator."""
+    known = accelerator.efficiency.attention_frac
+    usable = [name for name in known if name != "unfused"]
+    return next((name for name in stack.attention_kernels if name in known), usable[0])
+
+
+def attention_times(
+    shape: ModelShape,
+    job: TrainingJob,
+    accelerator: Accelerator,
+    stack: StackProfile,
+    tokens: Floats,
+    tp: Ints,
+) -> ForwardBackward:
+    """Return the time of the attention core (scores, softmax, values) of one layer.
+
+    flash: 2 s h_q / t FLOPs per token forward (the causal half of 4 s h_q), 2.5 times that
+    backward, at P * share * s / (s + s_half), slowed when heads * sequences * s / 128 tiles do
+    not fill the multiprocessors. unfused: the full square at half the GEMM rate, plus the
+    traffic of the scores. Sources: FlashAttention-2 and -3 benchmark figures (rates and
+    FLOP convention); Korthikanti et al. 2022 (unfused operators).
+    """
+    t = np.asarray(tp, dtype=np.float64)
+    s, eff = float(job.seq_len), accelerator.efficiency
+    n = np.asarray(tokens, dtype=np.float64)
+    precision = "fp16" if job.recipe.gemm_precision == "fp16" else "bf16"
+    peak = accelerator.peak_flops_per_s.get(precision, accelerator.peak_flops_per_s["fp16"])
+    causal_flops = 2.0 * s * shape.q_width / t * n
+    if shape.flash_attention:
+        forward_frac, backward_frac = eff.attention_frac[fused_kernel(stack, accelerator)]
+        length = s / (s + eff.attention_seq_half)
+        tiles = shape.heads / t * (n / s) * np.ceil(s / ATTENTION_TILE)
+        filled = np.minimum(1.0, tiles / accelerator.n_sms)
+        rate = peak * length * filled
+        return ForwardBackward(
+            causal_flops / (rate * forward_frac) + eff.kernel_latency_s,
+            BACKWARD_OVER_FORWARD * causal_flops / (rate * backward_frac) + eff.kernel_latency_s,
+        )
+    rate = peak * eff.gemm_frac * UNFUSED_RATE_FRAC
+    scores = shape.heads / t * s * n
+    traffic_s = SCORE_BYTES_FORWARD * scores / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
+    forward = 2.0 * causal_flops / rate + traffic_s + 4 * eff.kernel_latency_s
+    return ForwardBackward(forward, 2.0 * 2.0 * causal_flops / rate + traffic_s + 4 * eff.kernel_latency_s)
+
+
+def elementwise_times(
+    shape: ModelShape,
+    accelerator: Accelerator,
+    stack: StackProfile,
+    tokens: Floats,
+    tp: Ints,
+    sp: Ints,
+) -> ForwardBackward:
+    """Return the time of one layer's memory-bound operators: norms, residuals, rotary, activation.
+
+    bytes per token, forward: 20 h (two norms 4h, two residual additions 6h; + 2h masks with
+    dropout) over t with SP, 4 (h_q + h_kv)/t rotary, (6 gated, 4 otherwise) f / t;
+    backward: 20 h (norms 6h, additions 4h; + 2h), the same rotary, (10, 6) f / t.
+    Times the stack's traffic factor, over the sustained HBM bandwidth, plus launches.
+    Source: operand counts of each operator in bf16.
+    """
+    t = np.asarray(tp, dtype=np.float64)
+    n = np.asarray(tokens, dtype=np.float64)
+    whole = np.where(np.asarray(sp) > 0, t, 1.0)
+    masks = 2.0 if shape.dropout else 0.0
+    rotary = 0.0
+    if shape.positions == "rope":
+        rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
+    forward = (20.0 + masks) * shape.hidden / whole + rotary
+    backward = (20.0 + masks) * shape.hidden / whole + rotary
+    forward += (6.0 if shape.gated else 4.0) * shape.ffn / t
+    backward += (10.0 if shape.gated else 6.0) * shape.ffn / t
+    eff = accelerator.efficiency
+    per_byte = stack.elementwise_factor / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
+    launches = 6 * eff.kernel_latency_s
+    return ForwardBackward(n * forward * per_byte + launches, n * backward * per_byte + launches)
+
+
+def head_times(
+    shape: ModelShape,
+    job: TrainingJob,
+    accelerator: Accelerator,
+    stack: StackProfile,
+    tokens: Floats,
+    tp: Ints,
+) -> ForwardBackward:
+    """Return the time of final norm, output head and cross-entropy on the last stage.
+
+    Three GEMMs h x V/t, and 14 bytes of traffic per logit times the stack's factor (softmax and
+    its gradient over fp32 copies; a third of it with a fused cross-entropy), half in each
+    direction. Source: operand counts; Megatron-LM vocabulary-parallel cross-entropy.
+    """
+    t = np.asarray(tp, dtype=np.float64)
+    n = np.asarray(tokens, dtype=np.float64)
+    columns = padded_vocab(shape, tp) / t
+    precision, h = job.recipe.gemm_precision, float(shape.hidden)
+    eff = accelerator.efficiency
+    logit_traffic = 14.0 if stack.logit_bytes > 2 else 5.0
+    traffic = n * (columns * logit_traffic * stack.elementwise_factor + 10.0 * shape.hidden)
+    loss = traffic / (accelerator.hbm_bytes_per_s * eff.hbm_frac) / 2 + 4 * eff.kernel_latency_s
+    dgrad = gemm_s(n, columns, h, accelerator, precision)
+    wgrad = gemm_s(h, n, columns, accelerator, precision, eff.wgrad_frac)
+    return ForwardBackward(gemm_s(n, h, columns, accelerator, precision) + loss, dgrad + wgrad + loss)
+
+
+def embedding_times(
+    shape: ModelShape, accelerator: Accelerator, tokens: Floats, tp: Ints, sp: Ints
+) -> ForwardBackward:
+    """Return the time of the embedding lookup and its gradient on the first stage.
+
+    4 h bytes a token forward (read a row, write it), 8 h backward (fp32 accumulation), plus 3 h
+    for a dropout mask. Left out: sorting of repeated tokens.
+    """
+    n = np.asarray(tokens, dtype=np.float64)
+    eff = accelerator.efficiency
+    per_byte = shape.hidden / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
+    mask = 3.0 / np.where(np.asarray(sp) > 0, np.asarray(tp), 1) if shape.dropout else 0.0
+    return ForwardBackward(
+        n * (4.0 + mask) * per_byte + eff.kernel_latency_s,
+        n * (8.0 + mask) * per_byte + eff.kernel_latency_s,
+    )
+
+
+def optimizer_s(
+    n_params: Floats, n_shard: Floats, grad_bytes: float, accelerator: Accelerator
+) -> Floats:
+    """Return the time of the optimizer step of one device, seconds.
+
+    bytes: zero gradients G N; norm G N/D; clip 2 G N/D; Adam reads G + 12 and writes 12 per N/D;
+    cast to the working precision 4 + 2 per N/D; over the sustained HBM bandwidth.
+    Source: operand list of Megatron-LM's distributed optimizer, as SimuMax (4dcaae5) lists it.
+
+    >>> from costmodels.testing import toy_accelerator
+    >>> round(float(optimizer_s(np.array(2e9), np.array(1.0), 4.0, toy_accelerator())), 4)  # 100 GB
+    0.0625
+    """
+    per_param = grad_bytes + (4.0 * grad_bytes + 30.0) / n_shard
+    eff = accelerator.efficiency
+    return n_params * per_param / (accelerator.hbm_bytes_per_s * eff.hbm_frac)

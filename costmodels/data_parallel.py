@@ -1,0 +1,90 @@
+"""Data-parallel and ZeRO traffic: how much, how long, and what compute waits for."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodels.collectives import collective_s
+from costmodels.placement import Group
+from costmodels.problem import Problem
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallelTimes:
+    """Wire time of one pass over the local parameters, seconds; arrays of one shape.
+
+    With ZeRO 0 and 1 a pass happens once per step, with 2 the reduction, with 3 everything once
+    per micro-batch.
+    """
+
+    reduce_s: Floats
+    """Gradients: all-reduce (ZeRO 0) or reduce-scatter."""
+    reduce_piece_s: Floats
+    """The last piece of it, which nothing hides."""
+    gather_s: Floats
+    """Weights: all-gather; 0 without sharding."""
+    gather_piece_s: Floats
+
+
+def n_pieces(problem: Problem, params: Floats, dp: ArrayLike) -> Floats:
+    """Return in how many pieces the traffic of `params` local parameters is cut.
+
+    max(1, ceil(N / max(40e6, 1e6 dp))) with Megatron's overlap; one piece without overlap.
+    Source: Megatron-LM core/distributed/distributed_data_parallel.py.
+    """
+    stack = problem.stack
+    if not stack.dp_overlap:
+        return np.ones_like(params)
+    piece = np.maximum(stack.bucket_params, stack.bucket_params_per_rank * np.asarray(dp))
+    return np.maximum(1.0, np.ceil(params / piece))
+
+
+def data_parallel_times(
+    problem: Problem, group: Group, params: Floats, pieces: Floats, zero: ArrayLike
+) -> DataParallelTimes:
+    """Return the wire times of one pass over `params` local parameters in `pieces` calls.
+
+    ZeRO 0: all-reduce of G_w N. ZeRO 1-3: reduce-scatter of G_w N and all-gather of W_w N, G_w
+    and W_w the recipe's widths on the wire. Source: Megatron-LM dist_optimizer.md; ZeRO section 7.
+    """
+    recipe, stage = problem.job.recipe, np.asarray(zero)
+    grads = recipe.grad_wire_bytes * params / pieces
+    weights = recipe.param_wire_bytes * params / pieces
+    reduce = np.where(
+        stage >= 1,
+        collective_s("reduce-scatter", grads, group, problem.pool),
+        collective_s("all-reduce", grads, group, problem.pool),
+    )
+    gather = collective_s("all-gather", weights, group, problem.pool)
+    gather = np.where(stage >= 1, gather, 0.0)
+    return DataParallelTimes(pieces * reduce, reduce, pieces * gather, gather)
+
+
+def exposed_once_s(
+    total_s: Floats, piece_s: Floats, window_s: Floats, pp: ArrayLike, vpp: ArrayLike, n_micro: ArrayLike
+) -> Floats:  # fmt: skip
+    """Return what a once-per-step transfer exposes beside the last backward (first forward).
+
+    max( piece, c/v - w/v, c - (w/v)(1 + min(p, m)(v - 1)) ), at most c. w is the window: one
+    micro-batch's backward (or forward) of the rank. With v chunks a chunk's traffic starts when
+    its last micro-batch is done, so all chunks but one have up to p micro-batches as window.
+    Source: Megatron-LM's per-chunk gradient synchronisation; the calculon authors make the same
+    observation. Left out: idle time of later ranks in the drain.
+    """
+    v = np.asarray(vpp, dtype=np.float64)
+    groups = np.minimum(np.asarray(pp), np.asarray(n_micro))
+    per_chunk = (total_s - window_s) / v
+    overall = total_s - window_s / v * (1.0 + groups * (v - 1.0))
+    return np.minimum(total_s, np.maximum(piece_s, np.maximum(per_chunk, overall)))
+
+
+def exposed_each_s(total_s: Floats, piece_s: Floats, window_s: Floats) -> Floats:
+    """Return what a per-micro-batch transfer exposes: its first piece and what outlasts compute.
+
+    piece + max(0, c - piece - w): with equal units the sum over units of max(compute, transfer).
+    Source: prefetch of one unit ahead, as in FSDP and Megatron-FSDP.
+    """
+    return np.minimum(total_s, piece_s + np.maximum(0.0, total_s - piece_s - window_s))

@@ -1,0 +1,106 @@
+"""All that depends on (tp, mbs, sp) alone: one layer's times and bytes, and those of the ends."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels import memory
+from costmodels.compute import (
+    ForwardBackward,
+    attention_times,
+    elementwise_times,
+    embedding_times,
+    head_times,
+    linear_times,
+)
+from costmodels.problem import Problem
+from costmodels.tensor_parallel import Exposure, end_times, layer_exposures
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+HOST_FORWARD_SHARE = 1 / 3
+"""Share of a layer's launch time that falls on the forward: it has half the kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTerms:
+    """Per micro-batch and device, for each distinct (tp, mbs, sp); arrays `(n_distinct,)`."""
+
+    linear: ForwardBackward
+    attention: ForwardBackward
+    elementwise: ForwardBackward
+    tp_forward: Exposure
+    tp_backward: Exposure
+    tax: ForwardBackward
+    """Slowdown of compute beside hidden tensor-parallel traffic."""
+    host: ForwardBackward
+    """What the host adds when it launches more slowly than the device computes."""
+    embedding: ForwardBackward
+    """With its collectives."""
+    head: ForwardBackward
+    """With its collectives."""
+    layer: ForwardBackward
+    """All of one layer: the sum of the terms above it."""
+    recompute_full_s: Floats
+    """One layer's forward again, with its collectives."""
+    recompute_core_s: Floats
+    """The attention core's forward again."""
+    kept_bytes: Floats
+    """Activations of one layer, scores included where they are stored."""
+    kept_core_bytes: Floats
+    """The same with the attention core recomputed."""
+    checkpoint_bytes: Floats
+    working_bytes: Floats
+    logits_bytes: Floats
+    """Logits and the final norm's input and output, one micro-batch."""
+    embedding_bytes: Floats
+    """Token ids and dropout mask, per micro-batch in flight on the first stage."""
+    message_bytes: Floats
+    """One activation tensor between two pipeline ranks."""
+
+
+def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
+    """Return the terms of each (tp, mbs, sp); arrays of one length."""
+    shape, job, stack = problem.shape, problem.job, problem.stack
+    part = problem.pool.accelerator
+    tokens = np.asarray(mbs, dtype=np.float64) * job.seq_len
+    gemms = linear_times(shape, job, part, tokens, tp)
+    attention = attention_times(shape, job, part, stack, tokens, tp)
+    elementwise = elementwise_times(shape, part, stack, tokens, tp, sp)
+    forward, backward = layer_exposures(problem, tokens, tp, sp, gemms)
+    slowdown = stack.overlap_slowdown
+    tax = ForwardBackward(slowdown * forward.hidden_s, slowdown * backward.hidden_s)
+    exposed = ForwardBackward(forward.exposed_s, backward.exposed_s)
+    device = gemms.both + attention + elementwise + exposed + tax
+    missing = np.maximum(0.0, stack.host_s_per_layer - device.total_s)
+    host = ForwardBackward(HOST_FORWARD_SHARE * missing, (1 - HOST_FORWARD_SHARE) * missing)
+    embed_comm, head_fwd_comm, head_bwd_comm = end_times(problem, tokens, tp, sp)
+    split = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
+    masks = shape.hidden / split if shape.dropout else 0.0
+    ones, zeros = np.ones_like(tokens), np.zeros_like(tokens)
+    again = gemms.both.forward_s + attention.forward_s + elementwise.forward_s + forward.exposed_s
+    return LayerTerms(
+        linear=gemms.both,
+        attention=attention,
+        elementwise=elementwise,
+        tp_forward=forward,
+        tp_backward=backward,
+        tax=tax,
+        host=host,
+        embedding=embedding_times(shape, part, tokens, tp, sp)
+        + ForwardBackward(embed_comm / 2, embed_comm / 2),
+        head=head_times(shape, job, part, stack, tokens, tp)
+        + ForwardBackward(head_fwd_comm, head_bwd_comm),
+        layer=device + host,
+        recompute_full_s=again,
+        recompute_core_s=attention.forward_s,
+        kept_bytes=memory.layer_activation_bytes(shape, tokens, job.seq_len, tp, sp, ones),
+        kept_core_bytes=memory.layer_activation_bytes(shape, tokens, job.seq_len, tp, sp, zeros),
+        checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp),
+        working_bytes=memory.working_bytes(shape, stack, tokens, tp),
+        logits_bytes=memory.logits_bytes(shape, stack, tokens, tp) + 4.0 * tokens * shape.hidden / split,
+        embedding_bytes=tokens * (8.0 + masks),
+        message_bytes=2.0 * tokens * shape.hidden / (tp if stack.p2p_scatter else split),
+    )

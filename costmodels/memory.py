@@ -1,0 +1,149 @@
+"""Memory of one device by term, for the rank that needs most.
+
+Every function returns bytes per device. Per-stage arrays are `(n, N_KINDS)`, one column for each
+distinct kind of pipeline rank (`costmodels.stages`).
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodels.parameters import kv_heads_per_rank, padded_vocab
+from costmodels.precision import Recipe
+from costmodels.shapes import ModelShape
+from costmodels.stacks import StackProfile
+
+Floats = NDArray[np.float64]
+
+
+def state_bytes_per_param(recipe: Recipe, zero: ArrayLike, n_shard: ArrayLike) -> Floats:
+    """Return bytes of weights, gradients and optimizer state per local parameter.
+
+    stage 0: W + G + K; 1: W + G + K/D; 2: W + (G + K)/D; 3: (W + G + K)/D
+
+    Source: Rajbhandari et al. 2020 (ZeRO), section 5; Megatron-LM dist_optimizer.md. Left out:
+    the unsharded working set of stage 3 (`zero3_working_bytes`).
+
+    >>> from costmodels.precision import RECIPES
+    >>> state_bytes_per_param(RECIPES["bf16", "adam"], 1, 8).item()  # 6 + 12/8
+    7.5
+    """
+    stage, d = np.asarray(zero), np.asarray(n_shard, dtype=np.float64)
+    weights = recipe.param_bytes / np.where(stage >= 3, d, 1.0)
+    grads = recipe.grad_bytes / np.where(stage >= 2, d, 1.0)
+    states = recipe.state_bytes / np.where(stage >= 1, d, 1.0)
+    return weights + grads + states
+
+
+def layer_activation_bytes(
+    shape: ModelShape, tokens: ArrayLike, seq_len: int, tp: ArrayLike, sp: ArrayLike, keep_scores: ArrayLike
+) -> Floats:  # fmt: skip
+    """Return what one layer keeps for its backward for one micro-batch, bytes per device.
+
+    per token: 8h (two norm inputs and outputs) + 2h (masks, with dropout), divided by t only
+    with sequence parallelism; (4 h_q + 4 h_kv + c f) / t, c = 6 gated, 4 otherwise; 4 a / t
+    (log-sum-exp) with a flash kernel; without one 5 a s / t (4 without dropout) for the scores,
+    unless the attention core is recomputed (`keep_scores` = 0).
+
+    With h_q = h_kv = h, f = 4h and dropout this is s b h (10 + 24/t + 5 a s / (h t)) of
+    Korthikanti et al. 2022, section 4.1, and s b h / t (34 + 5 a s / h) with sequence parallelism.
+    Left out: temporaries (`working_bytes`).
+
+    >>> from costmodels.examples import GPT3_175B
+    >>> from dataclasses import replace
+    >>> gpt3 = replace(GPT3_175B, flash_attention=False)
+    >>> layer_activation_bytes(gpt3, 2048, 2048, 1, 0, 1).item() / (2048 * 12288)  # 34 + 5*96*2048/12288
+    114.0
+    """
+    t = np.asarray(tp, dtype=np.float64)
+    h, q = shape.hidden, shape.q_width
+    kv = kv_heads_per_rank(shape, t) * shape.head_dim
+    unsplit = (8.0 + (2.0 if shape.dropout else 0.0)) * h
+    split = 4.0 * q / t + 4.0 * kv + (6.0 if shape.gated else 4.0) * shape.ffn / t
+    if shape.flash_attention:
+        scores = 4.0 * shape.heads / t
+    else:
+        width = 5.0 if shape.dropout else 4.0
+        scores = np.asarray(keep_scores) * width * shape.heads * seq_len / t
+    per_token = unsplit / np.where(np.asarray(sp) > 0, t, 1.0) + split + scores
+    return np.asarray(tokens, dtype=np.float64) * per_token
+
+
+def checkpoint_bytes(shape: ModelShape, tokens: ArrayLike, tp: ArrayLike, sp: ArrayLike) -> Floats:
+    """Return what a fully recomputed layer keeps: its input, 2 s b h (over t with SP).
+
+    Source: Korthikanti et al. 2022, section 5 (full recompute).
+    """
+    split = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
+    return 2.0 * np.asarray(tokens, dtype=np.float64) * shape.hidden / split
+
+
+def in_flight_chunks(
+    schedule: ArrayLike, rank: ArrayLike, pp: ArrayLike, vpp: ArrayLike, n_micro: ArrayLike
+) -> Floats:
+    """Return the model chunks whose activations rank `rank` holds at its peak.
+
+    GPipe: m. 1F1B: min(m, p - r). Interleaved: min(m v, 2 (p - r - 1) + (v - 1) p + 1).
+    Source: Megatron-LM core/pipeline_parallel/schedules.py (warm-up counts).
+
+    >>> in_flight_chunks(3, np.arange(4), 4, 2, 8)
+    array([11.,  9.,  7.,  5.])
+    """
+    code, r = np.asarray(schedule), np.asarray(rank, dtype=np.float64)
+    p, v, m = (np.asarray(x, dtype=np.float64) for x in (pp, vpp, n_micro))
+    one_f_one_b = np.minimum(m, p - r)
+    interleaved = np.minimum(m * v, 2 * (p - r - 1) + (v - 1) * p + 1)
+    return np.where(code == 3, interleaved, np.where(code == 1, m, one_f_one_b))
+
+
+def logits_bytes(
+    shape: ModelShape, stack: StackProfile, tokens: ArrayLike, tp: NDArray[np.int32]
+) -> Floats:
+    """Return what head and loss keep for one micro-batch on the last stage, bytes.
+
+    tokens * V/t * bytes per logit of the stack: 2 with a fused cross-entropy (bf16 logits),
+    6 unfused (fp32 copy), 14 in eager code (fp32 copy, softmax, gradient).
+    """
+    return np.asarray(tokens) * padded_vocab(shape, tp) / np.asarray(tp) * stack.logit_bytes
+
+
+def working_bytes(
+    shape: ModelShape, stack: StackProfile, tokens: ArrayLike, tp: ArrayLike
+) -> Floats:
+    """Return the temporaries of one layer's backward, bytes.
+
+    Gradients of the MLP's inner activations ((4 or 2) f + 2 f bytes a token, over t), three
+    full-width tensors (gathered input, its gradient, the residual's gradient), and with fused
+    weight-gradient accumulation one bf16 scratch tensor per distinct weight shape.
+    Source of the scratch tensors: Transformer Engine >= 2.3 `get_dummy_wgrad`; of the rest: the
+    tensors alive in that backward, counted by hand. The peak coincides with the start of a
+    backward, when all activations are still held.
+    """
+    t = np.asarray(tp, dtype=np.float64)
+    h, f = shape.hidden, shape.ffn
+    inner = ((4.0 if shape.gated else 2.0) + 2.0) * f / t
+    n = np.asarray(tokens, dtype=np.float64)
+    return n * (inner + 3 * 2.0 * h) + (scratch_bytes(shape, t) if stack.fused_wgrad else 0.0)
+
+
+def scratch_bytes(shape: ModelShape, tp: ArrayLike) -> Floats:
+    """Return the bf16 scratch gradients, one per distinct shape of a layer's linear weights."""
+    t = np.asarray(tp, dtype=np.float64)
+    kv = kv_heads_per_rank(shape, t) * shape.head_dim
+    qkv = shape.q_width / t + 2 * kv
+    up = (2 if shape.gated else 1) * shape.ffn / t
+    return 2.0 * shape.hidden * (qkv + shape.q_width / t + up + shape.ffn / t)
+
+
+def zero3_working_bytes(
+    recipe: Recipe, layer_params: ArrayLike, end_params: ArrayLike, zero: ArrayLike
+) -> Floats:
+    """Return the unsharded units that ZeRO-3 (and the gradients that ZeRO-2) need at once, bytes.
+
+    Two units of weights (one computes, one is gathered) and two of gradients, where the largest
+    unit may be the embedding. Source: Megatron-LM docs megatron_fsdp.md (double buffer).
+    """
+    stage = np.asarray(zero)
+    units = np.asarray(layer_params) + np.maximum(layer_params, end_params)
+    weights = np.where(stage >= 3, recipe.param_bytes, 0.0)
+    grads = np.where(stage >= 2, recipe.param_wire_bytes, 0.0)
+    return units * (weights + grads)

@@ -1,0 +1,174 @@
+"""Pipeline schedules: closed forms for ranking, the exact recurrence for the plans that matter.
+
+Times are per micro-batch, seconds. `n_micro` is m, p the ranks, v the chunks per rank.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+
+def compute_s(slowest_s: ArrayLike, all_stages_s: ArrayLike, vpp: ArrayLike, n_micro: ArrayLike) -> Floats:
+    """Return the closed-form pipeline time without point-to-point latency, seconds.
+
+    T = m t_max + (sum_r t_r - t_max) / v
+
+    t_r is forward plus backward of rank r's whole stage. Exact for equal stages: m t + (p - 1) t
+    / v, the bubble of GPipe, 1F1B (v = 1) and interleaved 1F1B (Narayanan et al. 2021, section
+    2.2). An upper bound for uneven stages; `simulate` gives the exact time.
+
+    >>> compute_s(3.0, 12.0, 1, 8).item()  # p = 4, t = 3, m = 8: (8 + 3) * 3
+    33.0
+    """
+    slowest, total = np.asarray(slowest_s), np.asarray(all_stages_s)
+    return np.asarray(n_micro) * slowest + (total - slowest) / np.asarray(vpp)
+
+
+def p2p_s(
+    schedule: ArrayLike, pp: ArrayLike, vpp: ArrayLike, n_micro: ArrayLike, hop_s: ArrayLike
+) -> Floats:
+    """Return the point-to-point time that the schedule exposes, closed form, seconds.
+
+    GPipe: 2 (p - 1) tau. 1F1B: tau [2 (p - 1)(1 + m/p) - 2]: neighbours ping-pong, so 2 (p - 1)/p
+    of tau is exposed per micro-batch also in the steady state. Interleaved: 2 (p v - 1) tau while
+    tau is shorter than a chunk. Source: simulation of the recurrence below (tests).
+
+    >>> p2p_s(2, 8, 1, 32, 1.0).item()
+    68.0
+    """
+    code, p = np.asarray(schedule), np.asarray(pp, dtype=np.float64)
+    m, v = np.asarray(n_micro, dtype=np.float64), np.asarray(vpp, dtype=np.float64)
+    one_f_one_b = np.maximum(2 * (p - 1) * (1 + m / p) - 2, 2 * (p - 1))
+    crossings = np.where(code == 1, 2 * (p - 1), np.where(code == 3, 2 * (p * v - 1), one_f_one_b))
+    return np.where(p > 1, crossings * np.asarray(hop_s), 0.0)
+
+
+def bubble_frac(pp: int, vpp: int, n_micro: int) -> float:
+    """Return the idle share of the step for equal stages: (p - 1) / (m v + p - 1).
+
+    >>> round(bubble_frac(4, 1, 8), 3)
+    0.273
+    """
+    return (pp - 1) / (n_micro * vpp + pp - 1)
+
+
+Block = tuple[int, int, bool]
+"""One block of a rank's program: virtual stage, micro-batch, backward or forward."""
+
+STEADY_PERIODS = (16, 24)
+"""Periods of p micro-batches after which a pipeline is taken to be periodic: `flush_s` simulates
+both lengths and extrapolates longer steps. Checked against full runs in the tests."""
+
+
+def rank_program(schedule: str, rank: int, pp: int, vpp: int, n_micro: int) -> list[Block]:
+    """Return the order in which `rank` runs its blocks.
+
+    1F1B: p - r - 1 warm-up forwards, then forward and backward in turn, then the backwards left.
+    Interleaved: 2 (p - r - 1) + (v - 1) p warm-up forwards over groups of p micro-batches per
+    chunk, backwards with the chunks reversed. Needs m to be a multiple of p.
+    Source: Megatron-LM core/pipeline_parallel/schedules.py.
+    """
+    if schedule == "interleaved":
+        if n_micro % pp:
+            raise ValueError(f"interleaved: {n_micro} micro-batches are no multiple of pp {pp}")
+        order = [
+            (chunk, base + i)
+            for base in range(0, n_micro, pp)
+            for chunk in range(vpp)
+            for i in range(pp)
+        ]
+        forwards = [(chunk * pp + rank, micro, False) for chunk, micro in order]
+        backwards = [((vpp - 1 - chunk) * pp + rank, micro, True) for chunk, micro in order]
+        warm_up = min(len(order), 2 * (pp - rank - 1) + (vpp - 1) * pp)
+    else:
+        forwards = [(rank, micro, False) for micro in range(n_micro)]
+        backwards = [(rank, micro, True) for micro in range(n_micro)]
+        warm_up = n_micro if schedule == "gpipe" else min(n_micro, pp - rank - 1)
+    program = forwards[:warm_up]
+    steady = len(forwards) - warm_up
+    for pair in zip(forwards[warm_up:], backwards[:steady], strict=True):
+        program.extend(pair)
+    return program + backwards[steady:]
+
+
+def simulate_s(
+    schedule: str,
+    pp: int,
+    vpp: int,
+    n_micro: int,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    hop_s: float,
+) -> float:
+    """Return the exact time of one step through the pipeline, seconds.
+
+    end(block) = max( end(previous block of the rank), end(producer) + tau ) + duration
+
+    F of stage j needs F of stage j - 1, B of stage j needs B of stage j + 1 (the last: its own
+    F); tau is charged between ranks, and a rank goes on while its message travels. `forward_s`
+    and `backward_s` are per virtual stage in model order, `(pp * vpp,)`. One pass over the
+    2 m v p blocks.
+
+    >>> simulate_s("1f1b", 4, 1, 8, [1.0] * 4, [2.0] * 4, 0.0)  # (8 + 3) * 3
+    33.0
+    """
+    last = pp * vpp - 1
+    tau = hop_s if pp > 1 else 0.0
+    forward_end = [[-1.0] * n_micro for _ in range(last + 1)]
+    backward_end = [[-1.0] * n_micro for _ in range(last + 1)]
+    programs = [rank_program(schedule, rank, pp, vpp, n_micro) for rank in range(pp)]
+    clock, position = [0.0] * pp, [0] * pp
+    active = list(range(pp))
+    while active:
+        for rank in active:
+            program, start, now = programs[rank], position[rank], clock[rank]
+            done = len(program)
+            for i in range(start, done):
+                stage, micro, backward = program[i]
+                if backward:
+                    if stage == last:
+                        ready = forward_end[stage][micro]
+                    else:
+                        ready = backward_end[stage + 1][micro]
+                        ready = ready + tau if ready >= 0.0 else ready
+                elif stage == 0:
+                    ready = 0.0
+                else:
+                    ready = forward_end[stage - 1][micro]
+                    ready = ready + tau if ready >= 0.0 else ready
+                if ready < 0.0:
+                    done = i
+                    break
+                now = max(ready, now) + (backward_s if backward else forward_s)[stage]
+                (backward_end if backward else forward_end)[stage][micro] = now
+            position[rank], clock[rank] = done, now
+        active = [rank for rank in active if position[rank] < len(programs[rank])]
+    return max(clock)
+
+
+def flush_s(
+    schedule: str,
+    pp: int,
+    vpp: int,
+    n_micro: int,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    hop_s: float,
+) -> float:
+    """Return the time of one step, like `simulate_s`, at a cost that does not grow with m.
+
+    Beyond `STEADY_PERIODS` the schedule repeats every p micro-batches, so the step is the
+    simulated one plus whole periods. A remainder of m mod p is simulated too.
+    """
+    if pp == 1:
+        return n_micro * (sum(forward_s) + sum(backward_s))
+    short, long = (periods * pp + n_micro % pp for periods in STEADY_PERIODS)
+    if n_micro <= long:
+        return simulate_s(schedule, pp, vpp, n_micro, forward_s, backward_s, hop_s)
+    first, second = (
+        simulate_s(schedule, pp, vpp, m, forward_s, backward_s, hop_s) for m in (short, long)
+    )
+    return second + (n_micro - long) * (second - first) / (long - short)

@@ -1,0 +1,125 @@
+"""All that depends on the coupled axes (tp, pp, dp, vpp, split) and the ZeRO stage alone."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels import memory
+from costmodels.collectives import collective_s
+from costmodels.compute import optimizer_s
+from costmodels.data_parallel import DataParallelTimes, data_parallel_times, n_pieces
+from costmodels.parameters import embedding_params, head_params, layer_params, padded_vocab
+from costmodels.placement import Group, place_group
+from costmodels.plans import ShapeTable
+from costmodels.problem import Problem
+from costmodels.stages import StageKinds, stage_kinds
+
+Floats = NDArray[np.float64]
+N_ZERO = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeTerms:
+    """Arrays `(n_shapes,)`, `(n_shapes, N_KINDS)` or, per ZeRO stage, `(N_ZERO, n_shapes, ...)`."""
+
+    kinds: StageKinds
+    params: Floats
+    """Local parameters by kind of rank."""
+    state_bytes: Floats
+    """Weights, gradients and optimizer state by ZeRO stage and kind."""
+    zero_working_bytes: Floats
+    """Unsharded units of ZeRO 2 and 3, by ZeRO stage."""
+    data_parallel: DataParallelTimes
+    """By ZeRO stage and kind."""
+    data_group: Group
+    optimizer_s: Floats
+    """By ZeRO stage; the rank with the most parameters."""
+    embedding_sync_s: Floats
+    """Sum of the tied matrix's gradient over first and last stage."""
+    pipeline_group: Group
+    hop_latency_s: Floats
+    hop_s_per_byte: Floats
+    overhead_bytes: Floats
+    """Context and communication buffers."""
+
+
+def kind_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
+    """Return the parameters on one device of each kind of rank, `(n_shapes, N_KINDS)`."""
+    shape = problem.shape
+    layer = layer_params(shape, shapes.tp)[:, None]
+    first = embedding_params(shape, problem.job.seq_len, shapes.tp)[:, None]
+    last = head_params(shape, shapes.tp, shapes.pp)[:, None]
+    return kinds.layers * layer + kinds.has_embedding * first + kinds.has_head * last
+
+
+def _wide(group: Group) -> Group:
+    """Return `group` with a trailing axis, to broadcast over the kinds of rank."""
+    return Group(
+        *(getattr(group, name)[:, None] for name in
+          ("n_ranks", "ranks_per_domain", "n_domains", "wire_bytes_per_s", "tier")),
+        group.extra_hop_s,
+    )  # fmt: skip
+
+
+def _embedding_sync_s(problem: Problem, shapes: ShapeTable) -> Floats:
+    """Return the all-reduce of the tied embedding's gradient between first and last stage."""
+    if not problem.shape.tied:
+        return np.zeros(len(shapes))
+    pair = np.where(shapes.pp > 1, 2, 1)
+    stride = shapes.tp * shapes.dp * np.maximum(1, shapes.pp - 1)
+    matrix = padded_vocab(problem.shape, shapes.tp) * problem.shape.hidden / shapes.tp
+    size = problem.job.recipe.grad_wire_bytes * matrix
+    group = place_group(pair, stride, problem.pool, problem.fabric)
+    return collective_s("all-reduce", size, group, problem.pool)
+
+
+def _hop(problem: Problem, group: Group) -> tuple[Floats, Floats]:
+    """Return latency and seconds per byte of a message between pipeline neighbours."""
+    pool, outside = problem.pool, group.n_domains > 1
+    wire = group.wire_bytes_per_s / group.ranks_per_domain
+    latency = np.where(
+        outside, pool.nic.p2p_latency_s + group.extra_hop_s, pool.scale_up.p2p_latency_s
+    )
+    return latency, 1.0 / np.where(outside, wire, pool.accelerator.ring_bytes_per_s)
+
+
+def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
+    """Return the terms of each shape; cost is one pass over the shapes."""
+    recipe, stack = problem.job.recipe, problem.stack
+    kinds = stage_kinds(problem.shape.layers, shapes.pp, shapes.vpp, shapes.split)
+    params = kind_params(problem, shapes, kinds)
+    most = params.max(axis=1)
+    stages = np.arange(N_ZERO)
+    dp = shapes.dp.astype(np.float64)
+    data_group = place_group(shapes.dp, shapes.tp, problem.pool, problem.fabric)
+    per_param = memory.state_bytes_per_param(recipe, stages[:, None], dp)
+    pieces = n_pieces(problem, params, dp[:, None])
+    # ZeRO 2 and 3 move layer by layer: a piece is one layer (or an end of the model).
+    by_layer = np.where(stages[:, None, None] >= 2, kinds.layers + 1.0, pieces)
+    layer = layer_params(problem.shape, shapes.tp)
+    ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
+    pipeline_group = place_group(shapes.pp, shapes.tp * shapes.dp, problem.pool, problem.fabric)
+    latency, per_byte = _hop(problem, pipeline_group)
+    communicators = (data_group.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)
+    return ShapeTerms(
+        kinds=kinds,
+        params=params,
+        state_bytes=per_param[..., None] * params,
+        zero_working_bytes=memory.zero3_working_bytes(recipe, layer, ends, stages[:, None]),
+        data_parallel=data_parallel_times(
+            problem, _wide(data_group), params, by_layer, stages[:, None, None]
+        ),
+        data_group=data_group,
+        optimizer_s=optimizer_s(
+            most,
+            np.where(stages[:, None] >= 1, dp, 1.0),
+            recipe.grad_bytes,
+            problem.pool.accelerator,
+        ),
+        embedding_sync_s=_embedding_sync_s(problem, shapes),
+        pipeline_group=pipeline_group,
+        hop_latency_s=latency,
+        hop_s_per_byte=per_byte,
+        overhead_bytes=stack.context_bytes + stack.communicator_bytes * communicators,
+    )

@@ -1,0 +1,101 @@
+"""Tensor-parallel traffic of one layer and of the ends of the model, per micro-batch."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.collectives import collective_s
+from costmodels.compute import LinearTimes
+from costmodels.placement import Group, place_group
+from costmodels.problem import Problem
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """A collective's time, and the part of it that compute waits for, seconds."""
+
+    total_s: Floats
+    exposed_s: Floats
+
+    @property
+    def hidden_s(self) -> Floats:
+        """What runs beside compute."""
+        return self.total_s - self.exposed_s
+
+
+def _behind(total_s: Floats, window_s: Floats) -> Floats:
+    """Return what a transfer of `total_s` exposes beside `window_s` of compute."""
+    return np.maximum(0.0, total_s - window_s)
+
+
+def _pieces(total_s: Floats, window_s: Floats, tp: Floats) -> Floats:
+    """Return what a transfer cut in tp pieces, each beside its share of one GEMM, exposes."""
+    return np.maximum(total_s / tp, total_s - window_s * (1.0 - 1.0 / tp))
+
+
+def tensor_parallel_group(problem: Problem, tp: Ints) -> Group:
+    """Return the placement of tensor-parallel groups: neighbours in rank order."""
+    return place_group(tp, np.ones_like(tp), problem.pool, problem.fabric)
+
+
+def layer_exposures(
+    problem: Problem, tokens: Floats, tp: Ints, sp: Ints, linear: LinearTimes
+) -> tuple[Exposure, Exposure]:
+    """Return the forward and backward tensor-parallel time of one layer, and what is exposed.
+
+    x = 2 b s h bytes. Without SP two all-reduces of x each way; with it two all-gathers and two
+    reduce-scatters forward, the same backward, and two more all-gathers where the stack keeps
+    only the shard of its inputs (`sp_regather`). What is hidden depends on the stack:
+    `bulk` runs the input gradient's reduction beside the weight gradient of the column-parallel
+    layers, and the second gather beside their data gradient; `userbuffers` also pipes the
+    others through their own GEMM in tp pieces; `none` hides nothing.
+
+    Source: Megatron-LM core/tensor_parallel/layers.py (order of operations), Korthikanti et al.
+    2022 section 4.2 (volumes). Left out: the loss of GEMM rate by cutting it into pieces.
+    """
+    stack, t = problem.stack, np.asarray(tp, dtype=np.float64)
+    group = tensor_parallel_group(problem, tp)
+    x = 2.0 * tokens * problem.shape.hidden
+    gather = collective_s("all-gather", x, group, problem.pool)
+    reduce = collective_s("all-reduce", x, group, problem.pool)
+    regather = 2 * gather if stack.sp_regather else 0 * gather
+    with_sp = np.asarray(sp) > 0
+    forward = np.where(with_sp, 4 * gather, 2 * reduce)
+    backward = np.where(with_sp, 4 * gather + regather, 2 * reduce)
+    if stack.tp_overlap == "none":
+        return Exposure(forward, forward), Exposure(backward, backward)
+    input_grad = np.where(with_sp, 2 * gather, 2 * reduce)
+    behind = _behind(input_grad, linear.column_wgrad_s)
+    behind = behind + np.where(with_sp, _behind(regather, linear.column_dgrad_s), 0.0)
+    plain_forward, output_grad = forward, np.where(with_sp, 2 * gather, 0.0)
+    if stack.tp_overlap == "userbuffers":
+        piped = _pieces(2 * gather, linear.column_forward_s, t)
+        piped = piped + _pieces(2 * gather, linear.row_forward_s, t)
+        plain_forward = np.where(with_sp, piped, forward)
+        output_grad = np.where(with_sp, _pieces(2 * gather, linear.row_dgrad_s, t), 0.0)
+    return Exposure(forward, plain_forward), Exposure(backward, behind + output_grad)
+
+
+def end_times(
+    problem: Problem, tokens: Floats, tp: Ints, sp: Ints
+) -> tuple[Floats, Floats, Floats]:
+    """Return the exposed time of the ends' collectives: embedding, head forward, head backward.
+
+    Embedding: one reduce-scatter of x forward and one all-gather backward with SP, one
+    all-reduce forward without. Head: one all-gather forward and one reduce-scatter backward with
+    SP, one all-reduce backward without; the vocabulary-parallel loss adds three all-reduces of
+    4 bytes a token. Source: Megatron-LM core/tensor_parallel/{layers,cross_entropy}.py.
+    """
+    group = tensor_parallel_group(problem, tp)
+    x = 2.0 * tokens * problem.shape.hidden
+    gather = collective_s("all-gather", x, group, problem.pool)
+    reduce = collective_s("all-reduce", x, group, problem.pool)
+    scalars = 3 * collective_s("all-reduce", 4.0 * tokens, group, problem.pool)
+    with_sp = np.asarray(sp) > 0
+    embedding = np.where(with_sp, 2 * gather, reduce)
+    head_forward = np.where(with_sp, gather, 0.0) + scalars
+    return embedding, head_forward, np.where(with_sp, gather, reduce)

@@ -1,0 +1,161 @@
+"""What one plan sends over which wire: calls, bytes, message sizes, time and exposed time."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.collectives import chosen_algorithm, collective_s
+from costmodels.parameters import padded_vocab
+from costmodels.placement import Group, place_group, tier_names
+from costmodels.plans import Layout
+from costmodels.step import Rows, data_parallel_exposed, hop_s, stage_times
+from costmodels.tensor_parallel import tensor_parallel_group
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One kind of transfer of the device that sends most, per optimizer step."""
+
+    axis: str
+    """`tp`, `pp` or `dp`."""
+    collective: str
+    tier: str
+    """The widest network level that the group spans."""
+    group_size: int
+    n_calls: int
+    message_bytes: float
+    """Logical tensor of one call."""
+    sent_bytes: float
+    """Bytes that the device puts on the wire per step."""
+    time_s: float
+    """Wire time of all calls."""
+    exposed_s: float
+    """The part that compute waits for."""
+    dtype: str
+    algorithm: str
+
+
+def _wire_factor(collective: str, ranks: int) -> float:
+    """Return bytes sent per rank over the size of the logical tensor (ring volumes)."""
+    share = (ranks - 1) / ranks
+    return {"all-reduce": 2 * share, "point-to-point": 1.0}.get(collective, share)
+
+
+def _width(n_bytes: float) -> str:
+    return {1.0: "fp8", 2.0: "bf16", 4.0: "fp32"}.get(n_bytes, f"{n_bytes:g} B")
+
+
+def transfers(rows: Rows, layout: Layout, pp_exposed_s: float) -> tuple[Transfer, ...]:
+    """Return every kind of transfer of one plan, in the order tp, pp, dp."""
+    found = [*_tensor_parallel(rows, layout), *_pipeline(rows, layout, pp_exposed_s)]
+    return tuple(found + _data_parallel(rows, layout) + _tied_embedding(rows, layout))
+
+
+def _make(
+    rows: Rows, axis: str, collective: str, group: Group, n_calls: int, message: float,
+    exposed_s: float, dtype: str, time_s: float | None = None,
+) -> Transfer:  # fmt: skip
+    pool, ranks = rows.problem.pool, int(np.asarray(group.n_ranks).item())
+    if time_s is None:
+        time_s = n_calls * collective_s(collective, message, group, pool).item()
+    algorithm = "direct"
+    if collective != "point-to-point":
+        algorithm = chosen_algorithm(collective, message, group, pool)
+    tier = tier_names(rows.problem.fabric)[int(np.asarray(group.tier).item())]
+    sent = n_calls * message * _wire_factor(collective, ranks)
+    return Transfer(
+        axis, collective, tier, ranks, n_calls, message, sent, time_s, exposed_s, dtype, algorithm
+    )
+
+
+def _tensor_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
+    """Return the tensor-parallel collectives of the layers of the busiest rank."""
+    if layout.tp == 1:
+        return []
+    layers, stack = rows.layers, rows.problem.stack
+    held = max(sum(layout.stage_layers[r :: layout.pp]) for r in range(layout.pp))
+    passes = layout.n_micro * held
+    again = layout.n_micro * max(
+        sum(min(c, layout.recompute_layers) for c in layout.stage_layers[r :: layout.pp])
+        for r in range(layout.pp)
+    )
+    message = 2.0 * layout.mbs * rows.problem.job.seq_len * rows.problem.shape.hidden
+    group = tensor_parallel_group(rows.problem, np.array(layout.tp, dtype=np.int32))
+    forward, backward = layers.tp_forward, layers.tp_backward
+    exposed = passes * (forward.exposed_s.item() + backward.exposed_s.item())
+    exposed += again * forward.exposed_s.item()
+    if not layout.sp:
+        return [
+            _make(rows, "tp", "all-reduce", group, 4 * passes + 2 * again, message, exposed, "bf16")
+        ]
+    gathers = (4 + (2 if stack.sp_regather else 0)) * passes + 2 * again
+    reduces = 4 * passes + 2 * again
+    share = gathers / (gathers + reduces)
+    return [
+        _make(rows, "tp", "all-gather", group, gathers, message, share * exposed, "bf16"),
+        _make(rows, "tp", "reduce-scatter", group, reduces, message, (1 - share) * exposed, "bf16"),
+    ]
+
+
+def _pipeline(rows: Rows, layout: Layout, exposed_s: float) -> list[Transfer]:
+    """Return the activations and gradients that an interior rank passes on."""
+    if layout.pp == 1:
+        return []
+    n_calls = 2 * layout.n_micro * layout.vpp
+    message = rows.layers.message_bytes.item()
+    group = place_group(
+        layout.pp, layout.tp * layout.dp, rows.problem.pool, rows.problem.fabric
+    )
+    time_s = n_calls * hop_s(rows).item()
+    return [
+        _make(rows, "pp", "point-to-point", group, n_calls, message, exposed_s, "bf16", time_s)
+    ]
+
+
+def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
+    """Return the gradient reduction and the weight gathers of the rank that waits longest."""
+    if layout.dp == 1:
+        return []
+    wire, zero, recipe = rows.shapes.data_parallel, layout.zero, rows.problem.job.recipe
+    exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
+    kind = int((exposed + rows.problem.stack.overlap_slowdown * hidden).argmax(axis=1)[0])
+    params = rows.shapes.params[0, kind].item()
+    pieces = int(round(wire.reduce_s[zero, 0, kind].item() / wire.reduce_piece_s[zero, 0, kind].item()))
+    group = place_group(layout.dp, layout.tp, rows.problem.pool, rows.problem.fabric)
+    reduces = layout.n_micro if zero >= 2 else 1
+    gathers = {0: 0, 1: 1, 2: 1, 3: 2 * layout.n_micro}[zero]
+    reduce_time = reduces * wire.reduce_s[zero, 0, kind].item()
+    gather_time = gathers * wire.gather_s[zero, 0, kind].item()
+    share = reduce_time / (reduce_time + gather_time)
+    waits = exposed[0, kind].item()
+    name = "reduce-scatter" if zero else "all-reduce"
+    found = [
+        _make(
+            rows, "dp", name, group, reduces * pieces, recipe.grad_wire_bytes * params / pieces,
+            share * waits, _width(recipe.grad_wire_bytes), reduce_time,
+        )
+    ]  # fmt: skip
+    if gathers:
+        found.append(
+            _make(
+                rows, "dp", "all-gather", group, gathers * pieces,
+                recipe.param_wire_bytes * params / pieces, (1 - share) * waits,
+                _width(recipe.param_wire_bytes), gather_time,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _tied_embedding(rows: Rows, layout: Layout) -> list[Transfer]:
+    """Return the sum of the tied matrix's gradient over first and last stage."""
+    if not rows.problem.shape.tied or layout.pp == 1:
+        return []
+    recipe, shape = rows.problem.job.recipe, rows.problem.shape
+    rows_of_matrix = padded_vocab(shape, rows.table.shapes.tp).item()
+    message = recipe.grad_wire_bytes * rows_of_matrix * shape.hidden / layout.tp
+    stride = layout.tp * layout.dp * (layout.pp - 1)
+    group = place_group(2, stride, rows.problem.pool, rows.problem.fabric)
+    exposed = rows.shapes.embedding_sync_s.item()
+    return [
+        _make(rows, "pp", "all-reduce", group, 1, message, exposed, _width(recipe.grad_wire_bytes))
+    ]

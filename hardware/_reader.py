@@ -1,0 +1,258 @@
+"""Turns the parsed catalogue files into the plain types of `hardware.parts`.
+
+A figure in a file is a mapping with `value` and `source`, the latter a tag of `sources.yaml`;
+`status`, `date` and `note` refine what the tag stands for. `like` takes over from another entry
+whatever an entry does not state itself, names and aliases excepted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hardware._units import parse_quantity, scale
+from hardware.parts import PROTOCOLS, Accelerator, Efficiency, Link, Provenance
+
+Raw = Mapping[str, Any]
+Triple = tuple[float, float, float]
+
+_FIGURE_KEYS = {"value", "source", "status", "date", "note"}
+_SOURCE_KEYS = _FIGURE_KEYS - {"value"}
+_STATUSES = ("confirmed", "assumed")
+
+
+class CatalogueError(ValueError):
+    """A catalogue file says something that the loader does not understand."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalNic:
+    """The scale-out network card that an accelerator's usual platform has."""
+
+    link: str
+    """Catalogue name of the link."""
+    n_per_device: float
+    """Ports per device; below 1 where devices share one."""
+    provenance: Provenance
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One entry of a file while it is read: which keys were used, where its figures come from."""
+
+    name: str
+    raw: Raw
+    sources: Mapping[str, Provenance]
+    provenance: dict[str, Provenance] = field(default_factory=dict)
+    used: set[str] = field(default_factory=lambda: {"aliases", "like"})
+
+    def fail(self, key: str, what: str) -> CatalogueError:
+        return CatalogueError(f"hardware catalogue, {self.name}, {key}: {what}")
+
+    def get(self, key: str) -> Any:
+        self.used.add(key)
+        try:
+            return self.raw[key]
+        except KeyError:
+            raise self.fail(key, "is missing") from None
+
+    def source(self, key: str, figure: Raw) -> Provenance:
+        """Expand the tag of a figure and apply what the figure says itself."""
+        try:
+            known = self.sources[figure["source"]]
+        except KeyError:
+            raise self.fail(
+                key, f"source {figure.get('source')!r} is not in sources.yaml"
+            ) from None
+        status = figure.get("status", known.status)
+        if status not in _STATUSES:
+            raise self.fail(key, f"status {status!r} is not one of {', '.join(_STATUSES)}")
+        note = figure.get("note")
+        text = f"{known.source}; {note}" if note else known.source
+        return Provenance(text, str(figure.get("date", known.date)), status)
+
+    def figure(self, key: str, *fields: str, extra: frozenset[str] = frozenset()) -> Any:
+        """Return the value of the figure under `key`; note its origin under each of `fields`."""
+        figure = self.get(key)
+        unknown = set(figure) - _FIGURE_KEYS - extra
+        if unknown or "value" not in figure:
+            raise self.fail(key, f"wants value and source, not {', '.join(sorted(figure))}")
+        origin = self.source(key, figure)
+        self.provenance.update(dict.fromkeys(fields, origin))
+        return figure["value"]
+
+    def quantity(
+        self, key: str, dimension: str, name: str, extra: frozenset[str] = frozenset()
+    ) -> float:
+        """Return a figure that is written with a unit."""
+        value = self.figure(key, name, extra=extra)
+        try:
+            return parse_quantity(str(value), dimension)
+        except ValueError as error:
+            raise self.fail(key, str(error)) from None
+
+    def number(self, key: str, name: str) -> float:
+        """Return a figure that is a plain number."""
+        return float(self.figure(key, name))
+
+    def triple(self, key: str, values: Any, factor: str) -> Triple:
+        """Return one number per protocol, each times `factor`."""
+        if len(values) != len(PROTOCOLS):
+            raise self.fail(key, f"wants {len(PROTOCOLS)} numbers: {', '.join(PROTOCOLS)}")
+        first, second, third = (scale(float(value), factor) for value in values)
+        return first, second, third
+
+    def close(self) -> None:
+        """Refuse keys that nothing has read: most are typing errors."""
+        unknown = sorted(set(self.raw) - self.used)
+        if unknown:
+            raise self.fail(unknown[0], "is not a key of this kind of entry")
+
+
+def read_sources(raw: Raw) -> dict[str, Provenance]:
+    """Return the table of sources by tag."""
+    return {
+        tag: Provenance(entry["text"], str(entry["date"]), entry.get("status", "confirmed"))
+        for tag, entry in raw.items()
+    }
+
+
+def expand_like(entries: Raw) -> dict[str, dict[str, Any]]:
+    """Return the entries with everything that they take over through `like` filled in."""
+
+    def expand(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
+        own = entries.get(name)
+        if own is None or name in seen:
+            raise CatalogueError(
+                f"hardware catalogue, like: {' -> '.join((*seen, name))} leads nowhere"
+            )
+        parent = own.get("like")
+        inherited = expand(parent, (*seen, name)) if parent else {}
+        return {**inherited, "aliases": [], **own}
+
+    return {name: expand(name, ()) for name in entries}
+
+
+def read_efficiency(
+    name: str, raw: Raw, sources: Mapping[str, Provenance]
+) -> tuple[Efficiency, dict[str, Provenance]]:
+    """Return the sustained fractions of one generation and where each comes from."""
+    entry = _Entry(name, raw, sources)
+    kernels = entry.get("attention")
+    entry.provenance["attention_frac"] = entry.source("attention", kernels)
+    entry.used.add("power_note")
+    efficiency = Efficiency(
+        gemm_frac=entry.number("gemm_frac", "gemm_frac"),
+        gemm_k_half=entry.number("gemm_k_half", "gemm_k_half"),
+        wgrad_frac=entry.number("wgrad_frac", "wgrad_frac"),
+        hbm_frac=entry.number("hbm_frac", "hbm_frac"),
+        kernel_latency_s=entry.quantity("kernel_latency", "seconds", "kernel_latency_s"),
+        attention_frac={
+            kernel: (float(fracs[0]), float(fracs[1]))
+            for kernel, fracs in kernels.items()
+            if kernel not in _SOURCE_KEYS
+        },
+        attention_seq_half=entry.number("attention_seq_half", "attention_seq_half"),
+        power_note=raw.get("power_note", ""),
+    )
+    entry.close()
+    return efficiency, entry.provenance
+
+
+def _read_peaks(entry: _Entry) -> dict[str, float]:
+    """Return the dense peak by precision in FLOP/s; the file has groups of TFLOP/s by source."""
+    peaks: dict[str, float] = {}
+    for group in entry.get("peaks_tflops"):
+        origin = entry.source("peaks_tflops", group)
+        for precision, tflops in group.items():
+            if precision not in _SOURCE_KEYS:
+                peaks[precision] = scale(float(tflops), "1e12")
+                entry.provenance[f"peak_flops_per_s.{precision}"] = origin
+    return peaks
+
+
+def _read_in_switch(entry: _Entry) -> tuple[float, int]:
+    """Return the in-switch all-reduce rate and its smallest group, zeros where there is none."""
+    entry.used.add("in_switch")
+    if entry.raw.get("in_switch") is None:
+        return 0.0, 0
+    name = "in_switch_all_reduce_bytes_per_s"
+    rate = entry.quantity("in_switch", "bytes_per_s", name, extra=frozenset({"min_ranks"}))
+    entry.provenance["in_switch_min_ranks"] = entry.provenance[name]
+    return rate, int(entry.raw["in_switch"]["min_ranks"])
+
+
+def read_accelerator(
+    name: str,
+    raw: Raw,
+    sources: Mapping[str, Provenance],
+    efficiencies: Mapping[str, tuple[Efficiency, dict[str, Provenance]]],
+) -> tuple[Accelerator, TypicalNic]:
+    """Return one accelerator and the network card of its usual platform."""
+    entry = _Entry(name, raw, sources)
+    generation = entry.get("generation")
+    if generation not in efficiencies:
+        raise entry.fail("generation", f"{generation!r} is not in efficiencies.yaml")
+    efficiency, origins = efficiencies[generation]
+    entry.provenance.update({f"efficiency.{key}": value for key, value in origins.items()})
+    in_switch, min_ranks = _read_in_switch(entry)
+    nic = entry.get("nic")
+    typical = TypicalNic(nic["link"], float(nic["per_device"]), entry.source("nic", nic))
+    accelerator = Accelerator(
+        name=name,
+        vendor=entry.get("vendor"),
+        generation=generation,
+        memory_bytes=entry.quantity("memory", "bytes", "memory_bytes"),
+        hbm_bytes_per_s=entry.quantity("hbm", "bytes_per_s", "hbm_bytes_per_s"),
+        peak_flops_per_s=_read_peaks(entry),
+        n_sms=int(entry.number("n_sms", "n_sms")),
+        scale_up_link=entry.get("scale_up")["link"],
+        scale_up_bytes_per_s=entry.quantity(
+            "scale_up", "bytes_per_s", "scale_up_bytes_per_s", extra=frozenset({"link"})
+        ),
+        ring_bytes_per_s=entry.quantity("ring", "bytes_per_s", "ring_bytes_per_s"),
+        scale_up_domain=int(entry.number("domain", "scale_up_domain")),
+        tdp_w=entry.quantity("tdp", "watts", "tdp_w"),
+        efficiency=efficiency,
+        provenance=entry.provenance,
+        aliases=tuple(raw["aliases"]),
+        in_switch_all_reduce_bytes_per_s=in_switch,
+        in_switch_min_ranks=min_ranks,
+    )
+    entry.close()
+    return accelerator, typical
+
+
+def read_link(name: str, raw: Raw, sources: Mapping[str, Provenance]) -> Link:
+    """Return one link; only a scale-out link has the rate of a port."""
+    entry = _Entry(name, raw, sources)
+    kind = entry.get("kind")
+    latency = entry.get("latency_us")
+    origin = entry.source("latency_us", latency)
+    names = ("ring_base", "ring_hop", "tree_base", "tree_hop")
+    entry.provenance.update({f"{key}_s": origin for key in names})
+    entry.provenance["p2p_latency_s"] = origin
+    ring_base, ring_hop, tree_base, tree_hop = (
+        entry.triple("latency_us", latency[key], "1e-6") for key in names
+    )
+    fracs = entry.figure("protocol_frac", "protocol_frac")
+    link = Link(
+        name=name,
+        kind=kind,
+        bytes_per_s=(
+            entry.quantity("port", "bytes_per_s", "bytes_per_s") if kind == "scale-out" else 0.0
+        ),
+        efficiency=entry.number("efficiency", "efficiency"),
+        ring_base_s=ring_base,
+        ring_hop_s=ring_hop,
+        tree_base_s=tree_base,
+        tree_hop_s=tree_hop,
+        protocol_bytes_per_s=entry.triple(
+            "caps", entry.figure("caps", "protocol_bytes_per_s"), "1e9"
+        ),
+        protocol_frac=entry.triple("protocol_frac", fracs, "1"),
+        p2p_latency_s=scale(float(latency["p2p"]), "1e-6"),
+        provenance=entry.provenance,
+        aliases=tuple(raw["aliases"]),
+    )
+    entry.close()
+    return link

@@ -1,0 +1,116 @@
+"""Turns a plan into the configuration of a training framework.
+
+`emit_plan` writes the files of one framework, or one text file that says why it cannot run the
+plan. `runs_on` and `why_not` answer the same question without files.
+"""
+
+from collections.abc import Sequence
+
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape, TrainingJob
+from hardware.parts import Pool
+from planner.emit._rules import (
+    FRAMEWORKS,
+    TITLES,
+    deepspeed_can_run,
+    megatron_can_run,
+    refusals,
+)
+from planner.emit._text import nodes
+from planner.emit.deepspeed import deepspeed_files
+from planner.emit.megatron import megatron_script
+from planner.errors import EmitError
+
+EmittedFiles = dict[str, str]
+"""File name to text; the launch scripts (`*.sh`) are meant to be executable."""
+
+__all__ = [
+    "FRAMEWORKS",
+    "EmittedFiles",
+    "deepspeed_can_run",
+    "emit_plan",
+    "megatron_can_run",
+    "runs_on",
+    "why_not",
+]
+
+
+def why_not(
+    target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None = None
+) -> str | None:
+    """Return why `target` cannot run the layout, one reason a line, or None when it can.
+
+    Each reason names the part in the way and what comes closest. Without `job` the rules about
+    precision and sequence length are left out.
+    """
+    _check_target(target)
+    return "\n".join(refusals(target, layout, shape, job)) or None
+
+
+def runs_on(layout: Layout, shape: ModelShape, job: TrainingJob | None = None) -> tuple[str, ...]:
+    """Return the frameworks that can run the layout."""
+    return tuple(name for name in FRAMEWORKS if not refusals(name, layout, shape, job))
+
+
+def emit_plan(
+    target: str,
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str] = (),
+    *,
+    tp_comm_overlap: bool = False,
+) -> EmittedFiles:
+    """Return the files of `target` for one plan.
+
+    `header` goes into every script as comment lines. A framework that cannot run the plan gets
+    `<target>.txt` with the reason instead. `tp_comm_overlap` says that the plan counts on tensor
+    parallel traffic overlapped with GEMMs (Transformer Engine user buffers).
+    """
+    _check_target(target)
+    _check_layout(layout, shape, job)
+    reasons = refusals(target, layout, shape, job)
+    if nodes(layout, pool) == (0, 0):
+        reasons += (
+            f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node};"
+            " closest: a multiple of it",
+        )
+    if reasons:
+        return {f"{target}.txt": _refusal_text(target, reasons, header)}
+    if target == "megatron":
+        script = megatron_script(layout, shape, job, pool, header, tp_comm_overlap=tp_comm_overlap)
+        return {"megatron.sh": script}
+    return deepspeed_files(layout, shape, job, pool, header)
+
+
+def _check_target(target: str) -> None:
+    if target not in FRAMEWORKS:
+        raise EmitError(f"unknown framework {target!r}", f"use one of {', '.join(FRAMEWORKS)}")
+
+
+def _check_layout(layout: Layout, shape: ModelShape, job: TrainingJob) -> None:
+    degrees = layout.tp * layout.pp * layout.cp * layout.dp
+    faults = (
+        (degrees != layout.n_devices, f"tp*pp*cp*dp = {degrees}, devices = {layout.n_devices}"),
+        (
+            layout.n_micro * layout.mbs * layout.dp != layout.gbs
+            or layout.gbs != job.global_batch,
+            f"the global batch is {job.global_batch}, the layout makes {layout.n_micro}"
+            f" x {layout.mbs} x {layout.dp} of {layout.gbs}",
+        ),
+        (
+            len(layout.stage_layers) != layout.pp * layout.vpp
+            or sum(layout.stage_layers) != shape.layers,
+            f"{len(layout.stage_layers)} stages hold {sum(layout.stage_layers)} layers,"
+            f" not {layout.pp * layout.vpp} stages of a model with {shape.layers}",
+        ),
+    )
+    for hit, text in faults:
+        if hit:
+            raise EmitError(f"the layout contradicts itself: {text}")
+
+
+def _refusal_text(target: str, reasons: Sequence[str], header: Sequence[str]) -> str:
+    lines = [f"{TITLES[target]} cannot run this plan.", *header, "", *(f"- {x}" for x in reasons)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,211 @@
+"""Which framework can run which layout: the one place that says so.
+
+Every rule answers with a sentence that names the part in the way and what comes closest, so that a
+plan without a configuration still says what to change. The scalar rules (`refusals`) decide; the
+two array predicates at the end are their part that depends on degrees alone, for filtering many
+plans at once.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape, TrainingJob
+
+FRAMEWORKS = ("megatron", "deepspeed")
+TITLES = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed"}
+
+
+def padded_vocab(shape: ModelShape, tp: int) -> int:
+    """Return the rows of the vocabulary matrices over all tp ranks."""
+    multiple = shape.vocab_multiple * tp
+    return shape.padded_vocab or -(-shape.vocab // multiple) * multiple
+
+
+def vocab_divisor(shape: ModelShape, tp: int) -> int:
+    """Return the --make-vocab-size-divisible-by that gives the plan's padding, 0 if none does.
+
+    Megatron pads up to a multiple of divisor * tp (megatron/training/vocab_utils.py).
+    """
+    padded = padded_vocab(shape, tp)
+    for divisor in (shape.vocab_multiple, 128, padded // tp):
+        multiple = divisor * tp
+        if multiple and -(-shape.vocab // multiple) * multiple == padded:
+            return divisor
+    return 0
+
+
+def pipeline_partition(layout: Layout) -> str:
+    """Return the PipelineModule `partition_method` that gives the plan's stages, or ''.
+
+    Counted over a list of embedding, blocks and head: `type:` balances the blocks alone,
+    `uniform` cuts the whole list (deepspeed/runtime/pipe/module.py, _partition_layers).
+    """
+    counts = layout.stage_layers
+    if len(set(counts)) == 1:
+        return "type:block"
+    share, rest = divmod(sum(counts) + 2, layout.pp)
+    cut = [share + (i < rest) for i in range(layout.pp)]
+    cut[0] -= 1
+    cut[-1] -= 1
+    return "uniform" if tuple(cut) == counts else ""
+
+
+def _common(layout: Layout, shape: ModelShape) -> Iterator[tuple[bool, str]]:
+    tp, kv = layout.tp, shape.kv_heads
+    yield layout.cp > 1, "context parallelism: not emitted in this version; closest: cp 1"
+    yield layout.ep > 1 or layout.etp > 1, "expert parallelism: the model is dense; closest: ep 1"
+    yield (
+        layout.schedule == "gpipe",
+        "schedule: GPipe is not offered, the pipeline schedules are 1F1B (and, in Megatron-LM,"
+        " interleaved 1F1B); closest: schedule 1f1b",
+    )
+    yield (
+        shape.heads % tp > 0 or shape.ffn % tp > 0,
+        f"tensor parallelism: {shape.heads} heads and FFN width {shape.ffn} do not both divide"
+        f" by tp {tp}; closest: a tp that divides both",
+    )
+    yield (
+        kv % tp > 0 and tp % kv > 0,
+        f"tensor parallelism: {kv} KV heads neither divide by tp {tp} nor divide it;"
+        " closest: a tp that divides the KV heads or is a multiple of them",
+    )
+
+
+def _megatron(layout: Layout, shape: ModelShape) -> Iterator[tuple[bool, str]]:
+    yield (
+        layout.zero >= 2 and layout.pp > 1,
+        f"ZeRO-{layout.zero} with a pipeline of {layout.pp}: sharded gradients need Megatron-FSDP,"
+        " which is documented for TP, CP and EP and not for a pipeline; closest: zero 1, or pp 1",
+    )
+    yield (
+        layout.vpp > 1 and (layout.n_micro < layout.pp or layout.n_micro % layout.pp > 0),
+        f"interleaved schedule: {layout.n_micro} micro-batches are not a multiple of pp"
+        f" {layout.pp}; closest: vpp 1, or a global batch that gives such a multiple",
+    )
+    yield (
+        layout.rank_order != "tp-cp-ep-dp-pp"
+        and (layout.rank_order != "tp-cp-ep-pp-dp" or layout.zero >= 2),
+        f"rank order {layout.rank_order}: Megatron-LM offers tp-cp-ep-dp-pp, and without FSDP"
+        " tp-cp-ep-pp-dp; closest: tp-cp-ep-dp-pp",
+    )
+    yield (
+        vocab_divisor(shape, layout.tp) == 0,
+        f"vocabulary: {padded_vocab(shape, layout.tp)} padded rows cannot be split over tp"
+        f" {layout.tp}; closest: leave padded_vocab out",
+    )
+
+
+def _megatron_job(
+    layout: Layout, shape: ModelShape, job: TrainingJob
+) -> Iterator[tuple[bool, str]]:
+    yield (
+        layout.sp and job.seq_len % layout.tp > 0,
+        f"sequence parallelism: {job.seq_len} tokens do not divide by tp {layout.tp};"
+        " closest: sp off",
+    )
+    yield (
+        job.precision == "fp16-grads",
+        "precision fp16-grads: Megatron-LM keeps an fp32 copy of fp16 gradients;"
+        " closest: precision fp16",
+    )
+    yield (
+        job.precision == "fp32" and shape.flash_attention,
+        "precision fp32: flash attention has no fp32 kernel; closest: no flash attention, or bf16",
+    )
+
+
+def _deepspeed(layout: Layout, shape: ModelShape) -> Iterator[tuple[bool, str]]:
+    tp, pp = layout.tp, layout.pp
+    yield (
+        layout.sp and tp > 1,
+        "sequence parallelism: DeepSpeed's AutoTP has no Megatron-style sequence parallelism;"
+        " closest: sp off",
+    )
+    yield (
+        tp > 1 and pp > 1,
+        f"tp {tp} with pp {pp}: DeepSpeed's pipeline brings no tensor parallelism of its own;"
+        " closest: tp 1 or pp 1",
+    )
+    yield (
+        layout.vpp > 1,
+        f"interleaved schedule: DeepSpeed's pipeline has one stage per rank, not {layout.vpp};"
+        " closest: vpp 1",
+    )
+    yield (
+        layout.zero >= 2 and pp > 1,
+        f"ZeRO-{layout.zero} with a pipeline of {pp}: refused by DeepSpeed's PipelineEngine;"
+        " closest: zero 1, or pp 1",
+    )
+    yield (
+        pp > 1 and layout.vpp == 1 and not pipeline_partition(layout),
+        f"stages of {min(layout.stage_layers)} to {max(layout.stage_layers)} layers: no"
+        " partition_method of PipelineModule gives them; closest: an even split",
+    )
+    yield (
+        pp > 1
+        and layout.recompute == "full"
+        and 0 < layout.recompute_layers < max(layout.stage_layers),
+        f"recompute of {layout.recompute_layers} layers a stage: PipelineModule recomputes all"
+        " layers or none; closest: all of them",
+    )
+    yield (
+        tp > shape.kv_heads,
+        (
+            f"tp {tp} over {shape.kv_heads} KV heads: AutoTP leaves the other ranks idle in"
+            f" attention; closest: tp {shape.kv_heads}"
+        ),
+    )
+    yield (
+        layout.rank_order != "tp-cp-ep-dp-pp",
+        f"rank order {layout.rank_order}: no setting in DeepSpeed; closest: tp-cp-ep-dp-pp",
+    )
+
+
+def _deepspeed_job(
+    layout: Layout, shape: ModelShape, job: TrainingJob
+) -> Iterator[tuple[bool, str]]:
+    low = job.precision in ("bf16", "fp16")
+    yield (
+        low and layout.zero == 0,
+        f"precision {job.precision} with ZeRO-0: DeepSpeed has no fp32 gradients then;"
+        f" closest: zero 1, or precision {job.precision}-grads",
+    )
+    yield (
+        job.precision == "bf16-grads" and layout.zero == 0 and layout.pp > 1,
+        "bf16 with ZeRO-0 in a pipeline: DeepSpeed shards the optimizer there; closest: zero 1",
+    )
+
+
+def refusals(
+    target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None = None
+) -> tuple[str, ...]:
+    """Return every reason why `target` cannot run the layout; empty when it can.
+
+    Without `job` the rules about precision and sequence length are left out.
+    """
+    by_layout = {"megatron": _megatron, "deepspeed": _deepspeed}[target]
+    by_job = {"megatron": _megatron_job, "deepspeed": _deepspeed_job}[target]
+    rules = [*_common(layout, shape), *by_layout(layout, shape)]
+    if job is not None:
+        rules += by_job(layout, shape, job)
+    return tuple(text for hit, text in rules if hit)
+
+
+def megatron_can_run(pp: Any, vpp: Any, n_micro: Any, zero: Any) -> Any:
+    """Return where Megatron-LM takes these degrees; integers or arrays.
+
+    >>> megatron_can_run(4, 2, 6, 1), megatron_can_run(4, 1, 6, 1), megatron_can_run(1, 1, 1, 3)
+    (False, True, True)
+    """
+    return ((zero < 2) | (pp == 1)) & ((vpp == 1) | ((n_micro >= pp) & (n_micro % pp == 0)))
+
+
+def deepspeed_can_run(tp: Any, pp: Any, vpp: Any, zero: Any, sp: Any) -> Any:
+    """Return where DeepSpeed takes these degrees (stages and precision aside); integers or arrays.
+
+    >>> deepspeed_can_run(1, 4, 1, 1, 0), deepspeed_can_run(8, 1, 1, 3, 1)
+    (True, False)
+    """
+    one_way = (tp == 1) | ((pp == 1) & (sp == 0))
+    return one_way & (vpp == 1) & ((zero < 2) | (pp == 1))

@@ -1,0 +1,74 @@
+"""What the emitted files share: the header, the facts line, the nodes of a layout."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape, TrainingJob
+from hardware.parts import Pool
+from planner.emit._rules import padded_vocab, pipeline_partition
+
+FACTS_PREFIX = "# layout: "
+"""Start of the comment line that repeats the plan as JSON, for tools that read the files back."""
+
+
+def facts(layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool) -> dict[str, object]:
+    """Return the plan as plain values, with what a framework derives from it."""
+    n_nodes, per_node = nodes(layout, pool)
+    return asdict(layout) | {
+        "model": shape.name,
+        "layers": shape.layers,
+        "n_micro": layout.n_micro,
+        "padded_vocab": padded_vocab(shape, layout.tp),
+        "pipeline_partition": pipeline_partition(layout) if layout.vpp == 1 else "",
+        "precision": job.precision,
+        "generation": pool.accelerator.generation,
+        "n_nodes": n_nodes,
+        "devices_per_node": per_node,
+    }
+
+
+def nodes(layout: Layout, pool: Pool) -> tuple[int, int]:
+    """Return nodes and processes per node; (0, 0) when the devices do not fill whole nodes."""
+    if layout.n_devices <= pool.devices_per_node:
+        return 1, layout.n_devices
+    n_nodes, rest = divmod(layout.n_devices, pool.devices_per_node)
+    return (0, 0) if rest else (n_nodes, pool.devices_per_node)
+
+
+def head(title: str, header: Sequence[str], plan: dict[str, object]) -> list[str]:
+    """Return the first lines of a script."""
+    plain = [part for line in header for part in line.splitlines()]
+    return [
+        "#!/usr/bin/env bash",
+        f"# {title}",
+        *(f"# {line}".rstrip() for line in plain),
+        FACTS_PREFIX + json.dumps(plan, sort_keys=True, separators=(",", ":")),
+    ]
+
+
+def train_steps(job: TrainingJob) -> int:
+    """Return the optimizer steps of the run; 10, a timing trial, when no tokens are stated."""
+    return -int(-job.tokens // job.tokens_per_step) if job.tokens else 10
+
+
+def wrap(words: Sequence[str], width: int = 96) -> list[str]:
+    """Return options on lines of at most `width`, an option never apart from its values."""
+    lines: list[str] = []
+    for option in _options(words):
+        if lines and len(lines[-1]) + 1 + len(option) <= width:
+            lines[-1] += " " + option
+        else:
+            lines.append(option)
+    return lines
+
+
+def _options(words: Sequence[str]) -> list[str]:
+    options: list[str] = []
+    for word in words:
+        if word.startswith("--") or not options:
+            options.append(word)
+        else:
+            options[-1] += " " + word
+    return options

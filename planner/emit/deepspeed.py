@@ -1,0 +1,184 @@
+"""Writes a plan as a DeepSpeed JSON and the launcher that goes with it.
+
+DeepSpeed configures the engine; the model is the user's code. What the JSON cannot say (pipeline
+stages, which layers are recomputed) goes to that code as arguments, named in the launcher.
+"""
+
+import json
+from collections.abc import Sequence
+
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape, TrainingJob
+from hardware.parts import Pool
+from planner.emit._rules import pipeline_partition
+from planner.emit._text import facts, head, nodes, train_steps, wrap
+
+DEEPSPEED_RELEASE = "0.19.8"
+"""Release whose own configuration code accepts the emitted JSON (scripts/check_frameworks)."""
+
+BUCKET_LIMITS = (50_000_000, 500_000_000)
+"""Elements of a bucket: enough for full bandwidth, at most DeepSpeed's default."""
+
+
+def deepspeed_files(
+    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+) -> dict[str, str]:
+    """Return the JSON and the launcher of a plan that DeepSpeed can run."""
+    config = deepspeed_config(layout, shape, job)
+    return {
+        "deepspeed.json": json.dumps(config, indent=2) + "\n",
+        "deepspeed.sh": _launcher(layout, shape, job, pool, header),
+    }
+
+
+def deepspeed_config(layout: Layout, shape: ModelShape, job: TrainingJob) -> dict[str, object]:
+    """Return the JSON as a dict."""
+    adam = {"lr": 1.5e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+    config: dict[str, object] = {
+        **_batch(layout),
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": adam},
+        **_precision(layout, job),
+        "zero_optimization": _zero(layout, shape),
+    }
+    if layout.tp > 1:
+        # The plan splits the head and its logits over tp; without this AutoTP may keep them whole.
+        config["tensor_parallel"] = {"autotp_size": layout.tp, "vocab_parallel_lm_head": True}
+    if layout.recompute != "none":
+        config["activation_checkpointing"] = {
+            "partition_activations": False,
+            "contiguous_memory_optimization": False,
+            "cpu_checkpointing": False,
+        }
+    return config | {"steps_per_print": 1, "wall_clock_breakdown": False}
+
+
+def _batch(layout: Layout) -> dict[str, int]:
+    """Return the batch sizes; with AutoTP without their product.
+
+    DeepSpeedConfig checks train_batch_size against the whole world there, not world / tp.
+    """
+    sizes = {
+        "train_micro_batch_size_per_gpu": layout.mbs,
+        "gradient_accumulation_steps": layout.n_micro,
+    }
+    return sizes if layout.tp > 1 else {"train_batch_size": layout.gbs, **sizes}
+
+
+def _precision(layout: Layout, job: TrainingJob) -> dict[str, object]:
+    """Return the number formats: compute, gradient sum, wire.
+
+    Without ZeRO the gradients are summed in the format of the weights, and the key stays away.
+    """
+    recipe = job.recipe
+    dtype = {"bf16": "bf16", "fp16": "fp16", "tf32": "fp32"}[recipe.gemm_precision]
+    block: dict[str, object] = {} if dtype == "fp32" else {dtype: {"enabled": True}}
+    wide = job.precision in ("bf16", "fp16")
+    if layout.zero:
+        block["data_types"] = {"grad_accum_dtype": "fp32" if wide else dtype}
+    wire = "fp32" if recipe.grad_wire_bytes == 4 else dtype
+    return block | {"communication_data_type": wire}
+
+
+def _zero(layout: Layout, shape: ModelShape) -> dict[str, object]:
+    """Return the ZeRO block. Buckets grow with the layers, as Hugging Face's "auto" values do."""
+    low, high = BUCKET_LIMITS
+    bucket = min(max(shape.hidden**2, low), high)
+    zero: dict[str, object] = {"stage": layout.zero}
+    if layout.zero == 0:
+        return zero
+    zero |= {
+        "overlap_comm": layout.pp == 1,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+        "reduce_bucket_size": bucket,
+    }
+    if layout.zero < 3:
+        return zero | {"allgather_partitions": True, "allgather_bucket_size": bucket}
+    return zero | {
+        "stage3_prefetch_bucket_size": bucket * 9 // 10,
+        "stage3_param_persistence_threshold": 10 * shape.hidden,
+        "stage3_gather_16bit_weights_on_model_save": False,
+    }
+
+
+def _launcher(
+    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+) -> str:
+    n_nodes, per_node = nodes(layout, pool)
+    words = _script_words(layout, job)
+    lines = [
+        *head(f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {DEEPSPEED_RELEASE}.",
+              header, facts(layout, shape, job, pool)),
+        "#",
+        *(f"# {line}" for line in _notes(layout, shape, job)),
+        *_SETTINGS.splitlines(),
+        'deepspeed --hostfile "${HOSTFILE}" --num_nodes ' f"{n_nodes} --num_gpus {per_node} \\",
+        '  --master_port "${MASTER_PORT}" \\',
+        '  "${TRAIN_SCRIPT}" \\',
+        '  --deepspeed --deepspeed_config "${HERE}/deepspeed.json" \\',
+        *(f"  {line} \\" for line in wrap(words)),
+        '  "$@"',
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _script_words(layout: Layout, job: TrainingJob) -> list[str]:
+    """Return what the training script must be told, because the JSON cannot say it."""
+    words = ["--seq-length", str(job.seq_len), "--train-steps", str(train_steps(job))]
+    if layout.pp > 1:
+        words += ["--pipeline-stages", str(layout.pp)]
+        words += ["--partition-method", pipeline_partition(layout)]
+    if layout.recompute != "none":
+        words += ["--recompute", layout.recompute]
+    if layout.recompute == "full":
+        words += ["--recompute-layers", str(layout.recompute_layers)]
+    return words
+
+
+def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
+    attention = "flash" if shape.flash_attention else "unfused"
+    notes = [
+        f"TRAIN_SCRIPT builds {shape.name} ({shape.layers} layers, {attention} attention,"
+        f" sequences of {job.seq_len}) and calls",
+        "deepspeed.initialize. The arguments after deepspeed.json are for that script.",
+    ]
+    if layout.tp > 1:
+        notes += [
+            f"AutoTP splits a Hugging Face model over {layout.tp} ranks, which must read the same",
+            "data. train_batch_size is left out: DeepSpeed would divide it by all ranks. The",
+            f"global batch is {layout.gbs} = {layout.mbs} x {layout.n_micro} x {layout.dp}.",
+        ]
+    if layout.pp > 1:
+        notes += [
+            "Pipeline: PipelineModule(layers, num_stages=PIPELINE_STAGES,",
+            "partition_method=PARTITION_METHOD) over a list of embedding, blocks and head;",
+            "`type:block` matches the class name of a block. Stages in layers:",
+            f"{' '.join(map(str, layout.stage_layers))}.",
+        ]
+    return notes + _recompute_notes(layout)
+
+
+def _recompute_notes(layout: Layout) -> list[str]:
+    if layout.recompute == "selective":
+        return ["Recompute: the attention core only; the model code decides, not the JSON."]
+    if layout.recompute == "none":
+        return []
+    if layout.pp > 1:
+        return ["Recompute: every layer, with PipelineModule(activation_checkpoint_interval=1)."]
+    return [
+        f"Recompute: {layout.recompute_layers} of the layers, each under",
+        "deepspeed.checkpointing.checkpoint; the model code decides which, the JSON only how",
+        "their inputs are kept.",
+    ]
+
+
+_SETTINGS = """set -euo pipefail
+
+HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+# ---- YOURS: the hosts (lines of `name slots=8`) and the training script ----
+HOSTFILE="${HOSTFILE:-/job/hostfile}"
+TRAIN_SCRIPT="${TRAIN_SCRIPT:-train.py}"
+# -----------------------------------------------------------------------------
+MASTER_PORT="${MASTER_PORT:-29500}"
+"""

@@ -1,0 +1,267 @@
+"""Writes a plan as a Megatron-LM launch script.
+
+The flags stand as plain words after `pretrain_gpt.py`, one group after another, so that the line
+can be read, copied and checked by tools that do not run bash. What they mean is set by
+`megatron/training/arguments.py` and `megatron/core/transformer/transformer_config.py`.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape, TrainingJob
+from hardware.parts import Pool
+from planner.emit._rules import vocab_divisor
+from planner.emit._text import facts, head, nodes, train_steps, wrap
+
+MEGATRON_RELEASE = "0.19.2"
+"""Release whose own parser and validators accept the emitted lines (scripts/check_frameworks)."""
+
+SINGLE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
+NO_QUEUE_LIMIT = ("blackwell", "rubin")
+"""Generations that keep the order of kernels without a single hardware queue."""
+
+DTYPE = {"bf16": "bf16", "bf16-grads": "bf16", "fp16": "fp16", "fp32": ""}
+"""Precision flag by job precision; fp32 is Megatron's default and has none."""
+
+
+def megatron_script(
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    *,
+    tp_comm_overlap: bool = False,
+) -> str:
+    """Return the script of a plan that Megatron-LM can run."""
+    n_nodes, per_node = nodes(layout, pool)
+    title = (
+        f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {MEGATRON_RELEASE}."
+    )
+    groups = flag_groups(layout, shape, job, tp_comm_overlap=tp_comm_overlap)
+    lines = [line for _, words in groups for line in wrap(words)]
+    launch = [
+        f"torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank ${{NODE_RANK}} \\",
+        "  --master-addr ${MASTER_ADDR} --master-port ${MASTER_PORT} \\",
+        '  "${MEGATRON_DIR}/pretrain_gpt.py" \\',
+        *(f"  {line} \\" for line in lines[:-1]),
+        f"  {lines[-1]}",
+    ]
+    parts = [
+        *head(title, header, facts(layout, shape, job, pool)),
+        *_SETTINGS.format(n_nodes=n_nodes).splitlines(),
+        *_environment(layout, job, pool),
+        *_FUNCTION.splitlines(),
+        "",
+        "# Flags, each group from a new line:",
+        f"# {', '.join(name for name, _ in groups)}.",
+        *launch,
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def flag_groups(
+    layout: Layout, shape: ModelShape, job: TrainingJob, *, tp_comm_overlap: bool = False
+) -> list[tuple[str, list[str]]]:
+    """Return the words after `pretrain_gpt.py` in named groups."""
+    overlap = _overlap_flags(layout, tp_comm_overlap=tp_comm_overlap)
+    groups = [
+        ("model", _model_flags(layout, shape, job)),
+        ("layout", _layout_flags(layout, shape)),
+        ("batch and schedule", _batch_flags(layout, job)),
+        ("precision and optimizer", _precision_flags(layout, job)),
+        ("recompute", _recompute_flags(layout)),
+        ("overlap", overlap),
+        ("logging", ["--log-interval", "1", "--log-throughput", "--eval-iters", "0"]),
+        ("data", ["--mock-data", "--tokenizer-type", "NullTokenizer"]),
+    ]
+    return [(name, words) for name, words in groups if words]
+
+
+def _model_flags(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
+    dropout = "0.1" if shape.dropout else "0.0"
+    positions = shape.max_positions if shape.positions == "learned" else 0
+    words = {
+        "--num-layers": shape.layers,
+        "--hidden-size": shape.hidden,
+        "--ffn-hidden-size": shape.ffn,
+        "--num-attention-heads": shape.heads,
+        "--kv-channels": shape.head_dim,
+        "--seq-length": job.seq_len,
+        "--max-position-embeddings": max(positions, job.seq_len),
+        "--position-embedding-type": "rope" if shape.positions == "rope" else "learned_absolute",
+        "--normalization": "RMSNorm" if shape.norm == "rmsnorm" else "LayerNorm",
+        "--vocab-size": shape.vocab,
+        "--make-vocab-size-divisible-by": vocab_divisor(shape, layout.tp),
+        "--hidden-dropout": dropout,
+        "--attention-dropout": dropout,
+        "--attention-backend": "flash" if shape.flash_attention else "unfused",
+    }
+    flags = [word for option, value in words.items() for word in (option, str(value))]
+    if shape.kv_heads != shape.heads:
+        flags += ["--group-query-attention", "--num-query-groups", str(shape.kv_heads)]
+    flags += ["--swiglu"] * shape.gated
+    flags += ["--disable-bias-linear"] * (not shape.bias)
+    flags += ["--untie-embeddings-and-output-weights"] * (not shape.tied)
+    return [*flags, "--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "native"]
+
+
+def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
+    flags = ["--tensor-model-parallel-size", str(layout.tp)]
+    flags += ["--sequence-parallel"] * (layout.sp and layout.tp > 1)
+    flags += ["--pipeline-model-parallel-size", str(layout.pp)]
+    if layout.pp > 1:
+        flags += _stage_flags(layout, shape)
+    if layout.zero == 1:
+        flags += ["--use-distributed-optimizer"]
+    elif layout.zero >= 2:
+        flags += _fsdp_flags(layout)
+    return flags + ["--use-tp-pp-dp-mapping"] * (layout.rank_order == "tp-cp-ep-pp-dp")
+
+
+def _stage_flags(layout: Layout, shape: ModelShape) -> list[str]:
+    """Return how the layers go to the virtual stages, in the plainest words that say it."""
+    counts, n_stages = layout.stage_layers, layout.pp * layout.vpp
+    share, rest = divmod(shape.layers + 2, n_stages)
+    ends = (share - 1, *(share,) * (n_stages - 2), share - 1)
+    if len(set(counts)) == 1:
+        flags, per_stage = [], counts[0]
+    elif rest == 0 and counts == ends:
+        flags = [
+            "--account-for-embedding-in-pipeline-split",
+            "--account-for-loss-in-pipeline-split",
+        ]
+        per_stage = share
+    else:
+        return ["--pipeline-model-parallel-layout", f"'{stage_layout(counts)}'"]
+    if layout.vpp > 1:
+        flags += ["--num-layers-per-virtual-pipeline-stage", str(per_stage)]
+    return flags
+
+
+def stage_layout(counts: Sequence[int]) -> str:
+    """Return Megatron's layout string: E embedding, t layer, L loss, | the end of a stage.
+
+    The stages stand in model order; stage j is chunk j // pp on rank j % pp there too
+    (megatron/core/transformer/pipeline_parallel_layer_layout.py).
+
+    >>> stage_layout((7, 8, 8, 8, 7))
+    'Et*7|(t*8|)*3t*7L'
+    """
+    inner = [(n, len(list(run))) for n, run in groupby(counts[1:-1])]
+    middle = "".join(f"(t*{n}|)*{times}" if times > 1 else f"t*{n}|" for n, times in inner)
+    return f"Et*{counts[0]}|{middle}t*{counts[-1]}L"
+
+
+def _fsdp_flags(layout: Layout) -> list[str]:
+    """Return Megatron-FSDP's flags; weights start on the meta device where they are sharded."""
+    strategy = "optim_grads" if layout.zero == 2 else "optim_grads_params"
+    flags = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", strategy]
+    flags += ["--use-distributed-optimizer", "--no-gradient-accumulation-fusion"]
+    flags += ["--init-model-with-meta-device"] * (layout.zero == 3)
+    return [*flags, "--ckpt-format", "fsdp_dtensor"]
+
+
+def _batch_flags(layout: Layout, job: TrainingJob) -> list[str]:
+    flags = ["--micro-batch-size", str(layout.mbs), "--global-batch-size", str(layout.gbs)]
+    return [*flags, "--train-iters", str(train_steps(job))]
+
+
+def _precision_flags(layout: Layout, job: TrainingJob) -> list[str]:
+    dtype = DTYPE[job.precision]
+    recipe = job.recipe
+    flags = [f"--{dtype}"] * bool(dtype)
+    if job.precision == "bf16":
+        flags += ["--accumulate-allreduce-grads-in-fp32"]
+    elif job.precision == "bf16-grads":
+        flags += ["--grad-reduce-in-bf16"]
+    if layout.zero >= 2:
+        main = "bf16" if job.precision == "bf16-grads" else "fp32"
+        wire = "fp32" if recipe.grad_wire_bytes == 4 else dtype
+        flags += [
+            "--megatron-fsdp-main-grads-dtype",
+            main,
+            "--megatron-fsdp-grad-comm-dtype",
+            wire,
+        ]
+    return [*flags, "--optimizer", "adam", "--lr", "1.5e-4", "--clip-grad", "1.0"]
+
+
+def _recompute_flags(layout: Layout) -> list[str]:
+    if layout.recompute == "full" and layout.recompute_layers:
+        n_layers = str(layout.recompute_layers)
+        flags = ["--recompute-granularity", "full", "--recompute-method", "block"]
+        return [*flags, "--recompute-num-layers", n_layers]
+    if layout.recompute == "selective":
+        modules = list(layout.recompute_modules)
+        return ["--recompute-granularity", "selective", "--recompute-modules", *modules]
+    return []
+
+
+def _overlap_flags(layout: Layout, *, tp_comm_overlap: bool) -> list[str]:
+    flags = ["--overlap-grad-reduce"] * (layout.dp > 1)
+    flags += ["--overlap-param-gather"] * (layout.dp > 1 and layout.zero > 0)
+    return flags + ["--tp-comm-overlap"] * (tp_comm_overlap and layout.sp and layout.tp > 1)
+
+
+def _environment(layout: Layout, job: TrainingJob, pool: Pool) -> list[str]:
+    """Return the settings that the plan needs, each with its reason."""
+    lines = []
+    if layout.zero >= 2:
+        lines += [
+            "# Megatron-FSDP refuses the value 1, which some containers set.",
+            f"unset {SINGLE_CONNECTION}",
+        ]
+    elif layout.tp * layout.cp > 1 and pool.accelerator.generation not in NO_QUEUE_LIMIT:
+        lines += [
+            "# One hardware queue keeps collectives ahead of the GEMMs they overlap; required",
+            "# with tensor parallelism before Blackwell.",
+            f"export {SINGLE_CONNECTION}=1",
+        ]
+    if job.recipe.gemm_precision == "tf32":
+        lines += [
+            "# The plan prices fp32 GEMMs at TF32 rates.",
+            "export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",
+        ]
+    return [*lines, ""] if lines else []
+
+
+_SETTINGS = """#
+# Run it once on each of the {n_nodes} node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
+# per node). Further flags of your own go after the script name and win over those below, for
+# example: megatron.sh --train-iters 20, or megatron.sh --save DIR --save-interval 500.
+# Learning rate, epsilon, rotary base and initialisation do not change the cost and are yours.
+set -euo pipefail
+
+MASTER_ADDR="${{MASTER_ADDR:-localhost}}"
+MASTER_PORT="${{MASTER_PORT:-29500}}"
+NODE_RANK="${{NODE_RANK:-${{SLURM_NODEID:-0}}}}"
+
+# ---- YOURS: where things are ----
+# Folder of the Megatron-LM checkout.
+MEGATRON_DIR="${{MEGATRON_DIR:-.}}"
+# As it stands the run takes synthetic data, for a timing trial. Set both for a real one:
+# DATA_PATH=/data/corpus_text_document TOKENIZER_MODEL=meta-llama/Meta-Llama-3-8B
+DATA_PATH="${{DATA_PATH:-}}"
+TOKENIZER_MODEL="${{TOKENIZER_MODEL:-}}"
+# ---------------------------------
+EXTRA=("$@")
+
+"""
+
+_FUNCTION = """# Puts real data in place of the synthetic and adds the flags of your own.
+torchrun() {
+  local words=() word
+  for word in "$@"; do
+    if [[ -n "${DATA_PATH}" && "${word}" == "--mock-data" ]]; then
+      words+=(--data-path ${DATA_PATH} --split 99,1,0)
+    elif [[ -n "${DATA_PATH}" && "${word}" == "NullTokenizer" ]]; then
+      words+=(HuggingFaceTokenizer --tokenizer-model "${TOKENIZER_MODEL:?set it with DATA_PATH}")
+    else
+      words+=("${word}")
+    fi
+  done
+  command torchrun "${words[@]}" "${EXTRA[@]}"
+}
+"""

@@ -1,0 +1,385 @@
+"""Load model and cluster files into the plain types of the cost models.
+
+A path may be a file or the bare name of a packaged example (`llama3-70b`, `h100-x512`). Overrides
+(`--set PATH=VALUE`) apply to the document before it is checked. Every defect is a `SpecError`.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from costmodels.shapes import ModelShape, TrainingJob
+from hardware.parts import Accelerator, Cluster, Fabric, Link, Pool, Provenance, Tier
+from planner import units
+from planner._faults import Kind, expect, kind_of, validate
+from planner.errors import CatalogError, Problem, SpecError
+from planner.schemas import (
+    AcceleratorSpec,
+    ClusterFile,
+    Fault,
+    ModelFile,
+    PoolSpec,
+    cluster_faults,
+    domain_fault,
+    model_faults,
+)
+from planner.yamlfile import Document, KeyPath, close_names, load_yaml, set_path
+
+if TYPE_CHECKING:
+    from hardware.catalogue import Catalogue
+
+Part = TypeVar("Part", Accelerator, Link)
+Overrides = Iterable[tuple[str, object]]
+"""Pairs of a dotted path and a value, such as `("pools.0.nodes", "16")`."""
+
+_SCALE_UP_FIGURES = (
+    "scale_up_bytes_per_s",
+    "ring_bytes_per_s",
+    "in_switch_all_reduce_bytes_per_s",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """A model file as read."""
+
+    shape: ModelShape
+    job: TrainingJob
+    document: dict[str, Any]
+    """Canonical content: every default filled in, the same for every way of writing it."""
+    path: str
+    """File it came from; empty for a dict."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInput:
+    """A cluster file as read, with the catalogue figures filled in."""
+
+    cluster: Cluster
+    document: dict[str, Any]
+    """Canonical content: every default filled in, quantities in base units."""
+    path: str
+    """File it came from; empty for a dict."""
+    assumed: tuple[str, ...]
+    """Catalogue figures in use without a second source: `<part>.<figure>`."""
+
+
+def load_model(path: str | os.PathLike[str], overrides: Overrides = ()) -> ModelInput:
+    """Read a model file, or a packaged example by name."""
+    return _model(_prepare(_load(path, "model"), "model", overrides))
+
+
+def load_cluster(path: str | os.PathLike[str], overrides: Overrides = ()) -> ClusterInput:
+    """Read a cluster file, or a packaged example by name."""
+    return _cluster(_prepare(_load(path, "cluster"), "cluster", overrides))
+
+
+def model_from_dict(data: Mapping[str, Any], overrides: Overrides = ()) -> ModelInput:
+    """Read a model from Python data with the structure of a model file."""
+    return _model(_prepare(Document(data), "model", overrides))
+
+
+def cluster_from_dict(data: Mapping[str, Any], overrides: Overrides = ()) -> ClusterInput:
+    """Read a cluster from Python data with the structure of a cluster file."""
+    return _cluster(_prepare(Document(data), "cluster", overrides))
+
+
+def check_spec(path: str | os.PathLike[str]) -> str:
+    """Find out which kind of file this is, check it, and return a summary in a few lines."""
+    document = _load(path, "model")
+    if kind_of(document) == "cluster":
+        return _cluster_summary(_cluster(_prepare(document, "cluster", ())))
+    return _model_summary(_model(_prepare(document, "model", ())))
+
+
+def example_names(kind: Kind) -> list[str]:
+    """Return the names of the packaged examples of a kind."""
+    folder = _examples_folder()
+    return sorted(p.stem for p in folder.glob(f"{kind}s/*.yaml")) if folder else []
+
+
+def _examples_folder() -> Path | None:
+    """Return where the examples lie: inside the package (wheel) or at the top (checkout)."""
+    here = Path(__file__).resolve().parent
+    if (here / "examples").is_dir():
+        return here / "examples"
+    checkout = here.parent
+    return checkout / "examples" if (checkout / "pyproject.toml").is_file() else None
+
+
+def _load(path: str | os.PathLike[str], kind: Kind) -> Document:
+    """Read a file, or the packaged example that a bare name means."""
+    name = os.fspath(path)
+    if not name:
+        raise SpecError(Problem(f"the name of the {kind} file is empty", "name a file"))
+    bare = name == os.path.basename(name) and not name.endswith((".yaml", ".yml", ".json"))
+    folder = _examples_folder()
+    other: Kind = "cluster" if kind == "model" else "model"
+    if bare and folder and not Path(name).is_file():
+        for found in (kind, other):
+            if name in example_names(found):
+                return load_yaml(folder / f"{found}s" / f"{name}.yaml")
+        if not Path(name).exists():
+            known = example_names(kind)
+            close = close_names(name, [*known, *example_names(other)], 2)
+            guess = f"did you mean {' or '.join(close)}? " if close else ""
+            message = f"no file and no example called {name!r}"
+            raise SpecError(Problem(message, f"{guess}{kind} examples: {', '.join(known)}"))
+    return load_yaml(name)
+
+
+def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
+    """Refuse files of another kind, then apply the overrides."""
+    expect(document, kind)
+    pairs = list(overrides)
+    if pairs and kind == "cluster" and "fabric" not in document.data:
+        document = dataclasses.replace(document, data={**document.data, "fabric": {}})
+    for path, value in pairs:
+        document = set_path(document, path, str(value))
+    return document
+
+
+def _raise_faults(document: Document, faults: Iterable[Fault | None]) -> None:
+    problems = [document.problem(f.path, f.message, f.fix) for f in faults if f is not None]
+    if problems:
+        raise SpecError(problems)
+
+
+def _default_name(document: Document, fallback: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9._+-]+", "-", Path(document.file).stem).strip("-._+")
+    return plain[:64] or fallback
+
+
+def _model(document: Document) -> ModelInput:
+    spec = validate(ModelFile, document)
+    _raise_faults(document, model_faults(spec))
+    model, job = spec.model, spec.training
+    fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(ModelShape)}
+    fields["name"] = model.name or _default_name(document, "model")
+    fields["kv_heads"] = model.kv_heads or model.heads
+    fields["head_dim"] = model.head_dim or model.hidden // model.heads
+    fields["ffn"] = model.ffn or 4 * model.hidden
+    shape = ModelShape(**fields)
+    training = TrainingJob(
+        job.seq_len, job.global_batch, job.precision, job.optimizer, job.tokens or 0.0
+    )
+    canonical = {
+        "model": dataclasses.asdict(shape),
+        "training": {**dataclasses.asdict(training), "tokens": job.tokens},
+    }
+    return ModelInput(shape, training, canonical, document.file)
+
+
+def _cluster(document: Document) -> ClusterInput:
+    spec = validate(ClusterFile, document)
+    _raise_faults(document, cluster_faults(spec))
+    given, catalogue = spec.pools[0], _catalogue()
+    accelerator, base_name = _accelerator(given, catalogue, document)
+    per_node = given.accelerators_per_node
+    nic, n_nics = _nics(given, base_name, catalogue, document)
+    pool = Pool(
+        name=given.name or accelerator.name,
+        accelerator=accelerator,
+        n_nodes=given.nodes,
+        devices_per_node=per_node,
+        scale_up_domain=given.scale_up_domain or min(accelerator.scale_up_domain, per_node),
+        scale_up=catalogue.link(accelerator.scale_up_link),
+        nics_per_node=n_nics,
+        nic=nic,
+        memory_margin_bytes=given.memory_margin,
+    )
+    _raise_faults(document, [domain_fault(given, pool.scale_up_domain), _margin_fault(pool)])
+    tiers = tuple(Tier(t.name, t.nodes, t.oversubscription) for t in spec.fabric.tiers)
+    fabric = Fabric(tiers, spec.fabric.rail_optimized)
+    cluster = Cluster(spec.name or _default_name(document, "cluster"), (pool,), fabric)
+    canonical = _canonical_cluster(cluster, given, base_name)
+    return ClusterInput(cluster, canonical, document.file, _assumed(pool))
+
+
+def _catalogue() -> "Catalogue":
+    from hardware.catalogue import CatalogueError, load_catalogue  # only clusters need its files
+
+    try:
+        return load_catalogue()
+    except CatalogueError as error:
+        raise CatalogError(str(error)) from error
+
+
+def _accelerator(
+    given: PoolSpec, catalogue: "Catalogue", document: Document
+) -> tuple[Accelerator, str]:
+    """Return the accelerator with the figures that the file replaces, and its catalogue name."""
+    path: KeyPath = ("pools", 0, "accelerator")
+    inline = given.accelerator
+    if isinstance(inline, str):
+        found = _part(catalogue.accelerator, inline, "accelerator", document, path)
+        return found, found.name
+    base = _part(catalogue.accelerator, inline.like, "accelerator", document, (*path, "like"))
+    replaced: dict[str, float] = {}
+    if inline.memory:
+        replaced["memory_bytes"] = inline.memory
+    if inline.hbm_bandwidth:
+        replaced["hbm_bytes_per_s"] = inline.hbm_bandwidth
+    if inline.scale_up_bandwidth:
+        # What collectives reach moves with the data-sheet figure.
+        ratio = inline.scale_up_bandwidth / base.scale_up_bytes_per_s
+        for name in _SCALE_UP_FIGURES:
+            replaced[name] = getattr(base, name) * ratio
+    stated = {*replaced, *(f"peak_flops_per_s.{precision}" for precision in inline.peaks)}
+    changes: dict[str, Any] = {
+        **replaced,
+        "name": inline.name or f"{base.name}-custom",
+        "peak_flops_per_s": {**base.peak_flops_per_s, **inline.peaks},
+        "provenance": {k: v for k, v in base.provenance.items() if k not in stated},
+    }
+    return dataclasses.replace(base, **changes), base.name
+
+
+def _nics(
+    given: PoolSpec, base_name: str, catalogue: "Catalogue", document: Document
+) -> tuple[Link, int]:
+    """Return the network port and the number of them in a node.
+
+    Without `nic:` both come from the usual platform of the accelerator; otherwise the number
+    defaults to one per device.
+    """
+    path: KeyPath = ("pools", 0, "nic")
+    per_node = given.accelerators_per_node
+    usual = catalogue.typical_nics.get(base_name)
+    if given.nic is None and usual is None:
+        message = f"is missing, and no usual network port is known for {base_name}"
+        raise SpecError(document.problem(path, message, "add `nic:`, such as ib-ndr-400"))
+    if given.nic is None and usual is not None:
+        name, n_usual = usual.link, max(1, round(usual.n_per_device * per_node))
+    else:
+        name, n_usual = given.nic or "", per_node
+    nic = _part(catalogue.link, name, "link", document, path)
+    if nic.kind != "scale-out":
+        message = f"{nic.name} is a link inside a node, not a network port"
+        raise SpecError(document.problem(path, message, "name a link such as ib-ndr-400"))
+    if given.nic_speed and given.nic_speed != nic.bytes_per_s:
+        sources = {k: v for k, v in nic.provenance.items() if k != "bytes_per_s"}
+        nic = dataclasses.replace(nic, bytes_per_s=given.nic_speed, provenance=sources)
+    return nic, given.nics_per_node or n_usual
+
+
+def _part(
+    find: Callable[[str], Part], name: str, noun: str, document: Document, path: KeyPath
+) -> Part:
+    """Look a part up in the catalogue; an unknown name is a problem of the file."""
+    from hardware.catalogue import UnknownPartError
+
+    try:
+        return find(name)
+    except UnknownPartError as error:
+        close = " or ".join(error.suggestions)
+        guess = f"did you mean {close}? " if close else ""
+        fix = f"{guess}`planner catalog list` shows all names"
+        message = f"unknown {noun} {units.show(name)}"
+        raise SpecError(document.problem(path, message, fix)) from None
+
+
+def _margin_fault(pool: Pool) -> Fault | None:
+    if pool.usable_bytes > 0:
+        return None
+    margin, memory = pool.memory_margin_bytes, pool.accelerator.memory_bytes
+    message = f"{units.format_size(margin)} leave nothing of {units.format_size(memory)} of memory"
+    return Fault(("pools", 0, "memory_margin"), message, "lower it; the default is 4 GiB")
+
+
+def _canonical_cluster(cluster: Cluster, given: PoolSpec, base_name: str) -> dict[str, Any]:
+    pool, fabric = cluster.pools[0], cluster.fabric
+    accelerator = _canonical_accelerator(pool.accelerator.name, given.accelerator, base_name)
+    return {
+        "name": cluster.name,
+        "pools": [
+            {
+                "name": pool.name,
+                "accelerator": accelerator,
+                "nodes": pool.n_nodes,
+                "accelerators_per_node": pool.devices_per_node,
+                "scale_up_domain": pool.scale_up_domain,
+                "nics_per_node": pool.nics_per_node,
+                "nic": pool.nic.name,
+                "nic_speed": units.exact_bandwidth(pool.nic.bytes_per_s),
+                "memory_margin": units.exact_size(pool.memory_margin_bytes),
+            }
+        ],
+        "fabric": {
+            "tiers": [
+                {"name": t.name, "nodes": t.n_nodes, "oversubscription": t.oversubscription}
+                for t in fabric.tiers
+            ],
+            "rail_optimized": fabric.rail_optimized,
+        },
+    }
+
+
+def _canonical_accelerator(name: str, given: str | AcceleratorSpec, base_name: str) -> Any:
+    if isinstance(given, str):
+        return base_name
+    exact: dict[str, Any] = {"like": base_name, "name": name}
+    if given.memory:
+        exact["memory"] = units.exact_size(given.memory)
+    for key in ("hbm_bandwidth", "scale_up_bandwidth"):
+        if value := getattr(given, key):
+            exact[key] = units.exact_bandwidth(value)
+    if given.peaks:
+        exact["peaks"] = {k: units.exact_rate(given.peaks[k]) for k in sorted(given.peaks)}
+    return exact
+
+
+def _assumed(pool: Pool) -> tuple[str, ...]:
+    """Name the figures in use that the catalogue marks as assumed."""
+    parts: list[tuple[str, Mapping[str, Provenance]]] = [
+        (pool.accelerator.name, pool.accelerator.provenance),
+        (pool.scale_up.name, pool.scale_up.provenance),
+        (pool.nic.name, pool.nic.provenance),
+    ]
+    return tuple(
+        f"{part}.{figure}"
+        for part, provenance in parts
+        for figure, origin in provenance.items()
+        if origin.status == "assumed"
+    )
+
+
+def _model_summary(given: ModelInput) -> str:
+    shape, job = given.shape, given.job
+    run = f", {units.format_count(job.tokens)} tokens in all" if job.tokens else ""
+    return (
+        f"{given.path}: a model file, no problems found\n"
+        f"  {shape.name}: {shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads"
+        f" ({shape.kv_heads} kv) of {shape.head_dim}, ffn {shape.ffn}"
+        f" {'gated' if shape.gated else 'plain'}, vocab {shape.vocab}"
+        f" {'tied' if shape.tied else 'untied'}\n"
+        f"  seq {job.seq_len}, global batch {job.global_batch}"
+        f" ({units.format_count(job.tokens_per_step)} tokens per step), {job.precision},"
+        f" {job.optimizer}{run}"
+    )
+
+
+def _cluster_summary(given: ClusterInput) -> str:
+    cluster, pool = given.cluster, given.cluster.pools[0]
+    tiers = ", ".join(
+        f"{t.name} of {t.n_nodes} nodes ({t.oversubscription:g}:1 above)"
+        for t in cluster.fabric.tiers
+    )
+    rails = "rail-optimized" if cluster.fabric.rail_optimized else "not rail-optimized"
+    assumed = "\n  assumed figures: " + ", ".join(given.assumed) if given.assumed else ""
+    nodes = "1 node" if pool.n_nodes == 1 else f"{pool.n_nodes} nodes"
+    return (
+        f"{given.path}: a cluster file, no problems found\n"
+        f"  {cluster.name}: {nodes} x {pool.devices_per_node} {pool.accelerator.name}"
+        f" = {pool.n_devices} devices, {units.format_gib(pool.usable_bytes)} GiB usable of"
+        f" {units.format_gib(pool.accelerator.memory_bytes)} GiB each\n"
+        f"  scale-up {pool.scale_up.name}, domain of {pool.scale_up_domain}, "
+        f"{units.format_bandwidth(pool.accelerator.scale_up_bytes_per_s)} per device; "
+        f"{pool.nics_per_node} x {pool.nic.name} per node, "
+        f"{units.format_link_speed(pool.nic.bytes_per_s)} each\n"
+        f"  fabric {rails}; tiers: {tiers or 'one non-blocking switch'}{assumed}"
+    )

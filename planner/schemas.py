@@ -1,0 +1,383 @@
+"""What may stand in a model file and in a cluster file: fields, defaults, bounds, cross checks.
+
+Sizes and speeds are text with a unit (`planner.units`); whole numbers are numbers. Unknown keys
+are refused. The loaders (`planner.inputs`) turn the result into the plain types of `costmodels`
+and `hardware`, and every error into a `SpecError` with its line.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+from costmodels.precision import RECIPES
+from planner import units
+from planner.errors import BadValue
+from planner.units import show
+from planner.yamlfile import KeyPath, close_names
+
+PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in RECIPES))
+OPTIMIZERS = tuple(dict.fromkeys(optimizer for _, optimizer in RECIPES))
+PEAK_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
+"""Precisions for which an accelerator may state a dense peak."""
+
+_ALIASES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "adamw": "adam"}
+"""Other spellings that mean the same bytes (AdamW keeps the same two moments as Adam)."""
+
+
+class Fault(NamedTuple):
+    """A cross check that failed: where in the document, what is wrong, what to change."""
+
+    path: KeyPath
+    message: str
+    fix: str
+
+
+def _whole(value: object) -> int:
+    """Accept whole numbers only (also `1e3`): no booleans, no text, no fractions."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        digits = value.replace(",", "").replace("_", "").strip()
+        fix = f"write {digits} without quotes" if digits.isdigit() else "write it in digits"
+        raise BadValue(f"expected a whole number, got the text {show(value)}", fix)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise BadValue(f"expected a whole number, got {show(value)}")
+    return int(value)
+
+
+def _switch(value: object) -> bool:
+    """Accept true and false only."""
+    if isinstance(value, bool):
+        return value
+    word = value.lower() if isinstance(value, str) else value
+    meant = "true" if word in ("yes", "on", "true", 1) else ""
+    meant = "false" if word in ("no", "off", "false", 0) else meant
+    raise BadValue(f"expected true or false, got {show(value)}", f"write {meant}" if meant else "")
+
+
+def _name(value: object) -> str:
+    """Accept a short name that is safe in file names and shell scripts."""
+    allowed = "letters, digits and . _ + - (64 at most, the first a letter or digit)"
+    if not isinstance(value, str):
+        fix = f"quote it: '{value}'" if isinstance(value, int | float) else ""
+        raise BadValue(f"expected a name, got {show(value)}", fix)
+    plain = value.translate(str.maketrans("", "", "._+-"))
+    if not (value[:1].isalnum() and plain.isalnum() and value.isascii() and len(value) <= 64):
+        raise BadValue(f"{show(value)} is not a name", f"use {allowed}")
+    return value
+
+
+def _one_of(*allowed: str) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        text = _ALIASES.get(value, value) if isinstance(value, str) else value
+        if isinstance(text, str) and text in allowed:
+            return text
+        close = close_names(text, allowed, 1) if isinstance(text, str) else []
+        guess = f"did you mean {close[0]}? " if close else ""
+        raise BadValue(f"unknown value {show(value)}", f"{guess}allowed: {', '.join(allowed)}")
+
+    return check
+
+
+def _unsupported(what: str) -> Callable[[object], None]:
+    def check(value: object) -> None:
+        if value is not None and (isinstance(value, bool) or value != 0):
+            raise BadValue(
+                f"{what} not supported in this version: dense models only", "remove this key"
+            )
+
+    return check
+
+
+def _quantity(
+    parse: Callable[[object], float], low: float, high: float, allowed: str
+) -> BeforeValidator:
+    """Read a quantity with its unit and refuse absurd ones, in the user's own words."""
+
+    def check(value: object) -> float:
+        number = parse(value)
+        if not low <= number <= high:
+            raise BadValue(f"{show(value)} is out of range", f"allowed: {allowed}")
+        return number
+
+    return BeforeValidator(check)
+
+
+def _accelerator_kind(value: object) -> str:
+    return "inline" if isinstance(value, Mapping | AcceleratorSpec) else "name"
+
+
+Layers = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000)]
+Heads = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)]
+Width = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000_000)]
+WidthOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000_000)]
+Nodes = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1_000_000)]
+PerNode = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1024)]
+Switch = Annotated[bool, BeforeValidator(_switch)]
+Name = Annotated[str, BeforeValidator(_name)]
+Size = Annotated[float, _quantity(units.parse_size, 0, 1e15, "0 B to 1000 TB")]
+Memory = Annotated[float, _quantity(units.parse_size, 1e8, 1e15, "100 MB to 1000 TB")]
+Bandwidth = Annotated[float, _quantity(units.parse_bandwidth, 1e6, 1e15, "1 MB/s to 1000 TB/s")]
+Rate = Annotated[float, _quantity(units.parse_rate, 1e9, 1e18, "1 GFLOP/s to 1000 PFLOP/s")]
+Tokens = Annotated[float, _quantity(units.parse_count, 1, 1e18, "1 to 1e18")]
+Ratio = Annotated[float, _quantity(units.parse_ratio, 1, 1e4, "1 to 10000")]
+
+
+class _Spec(BaseModel):
+    """Base of all sections: unknown keys are errors, values are fixed once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelSpec(_Spec):
+    """The `model:` section: a dense decoder-only transformer."""
+
+    name: Name | None = None
+    """Name in tables and file names; default: the name of the file."""
+    layers: Layers
+    """Transformer layers."""
+    hidden: Width
+    """Width of the residual stream."""
+    heads: Heads
+    """Attention (query) heads."""
+    kv_heads: Heads | None = None
+    """Key/value heads; default: `heads` (no grouping)."""
+    head_dim: Heads | None = None
+    """Width of one head; default: hidden / heads."""
+    ffn: Width | None = None
+    """Inner width of the MLP; default for a plain MLP: 4 * hidden, must be given when gated."""
+    gated: Switch
+    """true: three MLP matrices (SwiGLU); false: two (GeLU)."""
+    vocab: Width
+    """Tokens in the vocabulary, before padding."""
+    tied: Switch
+    """true: the output head reuses the input embedding."""
+    norm: Annotated[str, BeforeValidator(_one_of("rmsnorm", "layernorm"))] = "rmsnorm"
+    """`rmsnorm` or `layernorm`."""
+    bias: Switch = False
+    """Linear layers have biases."""
+    positions: Annotated[str, BeforeValidator(_one_of("rope", "learned"))] = "rope"
+    """`rope` or `learned`."""
+    max_positions: WidthOr0 = 0
+    """Rows of the learned position table; 0: the sequence length."""
+    flash_attention: Switch = True
+    """A fused attention kernel is used (no score matrix in memory)."""
+    dropout: Switch = False
+    """Hidden and attention dropout are on."""
+    padded_vocab: WidthOr0 = 0
+    """Vocabulary rows as allocated; 0: padded to a multiple of `vocab_multiple` * tp."""
+    vocab_multiple: Width = 128
+    """Megatron's --make-vocab-size-divisible-by."""
+    moe: Annotated[None, BeforeValidator(_unsupported("mixture-of-experts models are"))] = None
+    """Reserved: mixture of experts; must be absent or null."""
+    mla: Annotated[None, BeforeValidator(_unsupported("multi-head latent attention is"))] = None
+    """Reserved: multi-head latent attention; must be absent or null."""
+    mtp_layers: Annotated[None, BeforeValidator(_unsupported("multi-token prediction is"))] = None
+    """Reserved: multi-token prediction; must be absent or 0."""
+
+
+class TrainingSpec(_Spec):
+    """The `training:` section: the job."""
+
+    seq_len: Width
+    """Tokens in one sequence."""
+    global_batch: Width
+    """Sequences per optimizer step, over all devices."""
+    precision: Annotated[str, BeforeValidator(_one_of(*PRECISIONS))] = "bf16"
+    """Numeric recipe, see `costmodels.precision`."""
+    optimizer: Annotated[str, BeforeValidator(_one_of(*OPTIMIZERS))] = "adam"
+    """`adam` (AdamW counts the same)."""
+    tokens: Tokens | None = None
+    """Tokens of the whole run, such as 15e12 or 15T; only for the days in the table."""
+
+
+class ModelFile(_Spec):
+    """A model file."""
+
+    model: ModelSpec
+    """The architecture."""
+    training: TrainingSpec
+    """The job."""
+
+
+class AcceleratorSpec(_Spec):
+    """An accelerator spelled out: a catalogue entry with some figures replaced."""
+
+    like: Name
+    """Catalogue name that gives every figure not stated here."""
+    name: Name | None = None
+    """Name in tables; default: `<like>-custom`."""
+    memory: Memory | None = None
+    """Memory that the driver reports, such as `80 GiB`."""
+    hbm_bandwidth: Bandwidth | None = None
+    """Memory bandwidth, such as `3.35 TB/s`."""
+    peaks: dict[Annotated[str, BeforeValidator(_one_of(*PEAK_NAMES))], Rate] = Field(
+        default_factory=dict
+    )
+    """Dense peaks (without sparsity) by precision, such as `bf16: 989 TFLOP/s`."""
+    scale_up_bandwidth: Bandwidth | None = None
+    """Bandwidth inside the scale-up domain, one-way per device, such as `450 GB/s`."""
+
+
+class PoolSpec(_Spec):
+    """One entry of `pools:`: identical nodes."""
+
+    name: Name | None = None
+    """Name in tables; default: the accelerator's."""
+    accelerator: Annotated[
+        Annotated[Name, Tag("name")] | Annotated[AcceleratorSpec, Tag("inline")],
+        Discriminator(_accelerator_kind),
+    ]
+    """Catalogue name (`planner catalog list`), or a mapping with `like:` and other figures."""
+    nodes: Nodes
+    """Nodes in the pool."""
+    accelerators_per_node: PerNode = 8
+    """Devices in one node."""
+    scale_up_domain: Nodes | None = None
+    """Devices joined by NVLink or its like; default: the catalogue's, at most one node."""
+    nics_per_node: PerNode | None = None
+    """Network ports per node for training traffic; default: one per device, or as on the
+    accelerator's usual platform when `nic` is left out too."""
+    nic: Name | None = None
+    """Catalogue link of the ports; default: that of the accelerator's usual platform."""
+    nic_speed: Bandwidth | None = None
+    """Speed of one port, one-way, when it is not that of the link, such as `400 Gb/s`."""
+    memory_margin: Size = 4 * units.GIB
+    """Memory per device that a plan leaves free for what the framework cannot use."""
+
+
+class TierSpec(_Spec):
+    """One entry of `fabric.tiers`: a level of switches, the lowest first."""
+
+    name: Name
+    """Name in tables: leaf, pod, ..."""
+    nodes: Nodes
+    """Nodes under one switch group of this tier."""
+    oversubscription: Ratio = 1.0
+    """Bandwidth below over bandwidth above: 1 is non-blocking; 7, 7:1 and 1:7 are the same."""
+
+
+class FabricSpec(_Spec):
+    """The `fabric:` section: the network between nodes."""
+
+    tiers: list[TierSpec] = Field(default_factory=list, max_length=8)
+    """Levels from the lowest up; none: one non-blocking switch."""
+    rail_optimized: Switch = True
+    """Port i of every node goes to switch i."""
+
+
+class ClusterFile(_Spec):
+    """A cluster file."""
+
+    name: Name | None = None
+    """Name in tables; default: the name of the file."""
+    pools: list[PoolSpec] = Field(min_length=1)
+    """The inventory; this version takes exactly one pool."""
+    fabric: FabricSpec = FabricSpec()
+    """The network."""
+
+
+def model_faults(spec: ModelFile) -> list[Fault]:
+    """Return what is wrong between the fields of a model file."""
+    model, job = spec.model, spec.training
+    checks = (
+        (
+            bool(model.kv_heads and model.heads % model.kv_heads),
+            Fault(
+                ("model", "kv_heads"),
+                f"{model.heads} heads cannot be shared out over {model.kv_heads} kv_heads",
+                "kv_heads must divide heads",
+            ),
+        ),
+        (
+            model.head_dim is None and model.hidden % model.heads > 0,
+            Fault(
+                ("model", "heads"),
+                f"hidden {model.hidden} is not a multiple of heads {model.heads}",
+                "change one of them, or give head_dim",
+            ),
+        ),
+        (model.gated and model.ffn is None, _FFN_FAULT),
+        (
+            0 < model.padded_vocab < model.vocab,
+            Fault(
+                ("model", "padded_vocab"),
+                f"{model.padded_vocab} is smaller than vocab {model.vocab}",
+                "give the padded size, or leave it out",
+            ),
+        ),
+        (
+            model.positions == "learned" and 0 < model.max_positions < job.seq_len,
+            Fault(
+                ("model", "max_positions"),
+                f"{model.max_positions} learned positions are fewer than seq_len {job.seq_len}",
+                f"raise max_positions to {job.seq_len}, or lower training.seq_len",
+            ),
+        ),
+    )
+    return [fault for failed, fault in checks if failed] + _job_faults(job)
+
+
+_FFN_FAULT = Fault(
+    ("model", "ffn"),
+    "is missing, and a gated MLP has no usual inner width",
+    "add `ffn:` (intermediate_size in a Hugging Face config)",
+)
+
+
+def _job_faults(job: TrainingSpec) -> list[Fault]:
+    faults = []
+    if (job.precision, job.optimizer) not in RECIPES:
+        known = ", ".join("+".join(key) for key in RECIPES)
+        message = f"no recipe for {job.precision} with {job.optimizer}"
+        faults.append(Fault(("training", "optimizer"), message, f"known: {known}"))
+    step = job.seq_len * job.global_batch
+    if job.tokens is not None and job.tokens < step:
+        message = f"{job.tokens:g} tokens are less than one step ({step} tokens)"
+        fix = "tokens is the length of the whole run, such as 15e12"
+        faults.append(Fault(("training", "tokens"), message, fix))
+    return faults
+
+
+def cluster_faults(spec: ClusterFile) -> list[Fault]:
+    """Return what is wrong between the fields of a cluster file, catalogue figures aside."""
+    faults = []
+    if len(spec.pools) > 1:
+        message = f"{len(spec.pools)} pools given; this version plans for one pool only"
+        faults.append(Fault(("pools", 1), message, "keep one pool per file"))
+    names: list[str] = []
+    for i, tier in enumerate(spec.fabric.tiers):
+        path = ("fabric", "tiers", i)
+        if tier.name in names:
+            message = f"a second tier named {tier.name!r}"
+            faults.append(Fault((*path, "name"), message, "give every tier its own name"))
+        names.append(tier.name)
+        if i and (fault := _tier_fault(spec.fabric.tiers[i - 1], tier, (*path, "nodes"))):
+            faults.append(fault)
+    return faults
+
+
+def _tier_fault(below: TierSpec, tier: TierSpec, path: KeyPath) -> Fault | None:
+    lower = f"the {below.nodes} of tier {below.name!r} below"
+    if tier.nodes <= below.nodes:
+        message = f"{tier.nodes} nodes are not more than {lower}"
+        return Fault(path, message, "list the tiers from the lowest up")
+    if tier.nodes % below.nodes:
+        message = f"{tier.nodes} nodes are not a multiple of {lower}"
+        return Fault(path, message, "a tier is made of whole groups of the one below")
+    return None
+
+
+def domain_fault(pool: PoolSpec, domain: int) -> Fault | None:
+    """Return what is wrong with the size of the scale-up domain, given or from the catalogue."""
+    path, per_node = ("pools", 0, "scale_up_domain"), pool.accelerators_per_node
+    n_devices = pool.nodes * per_node
+    if domain > n_devices:
+        message = f"{domain} devices in a domain, but only {n_devices} in the pool"
+        return Fault(path, message, f"use at most {n_devices}")
+    if per_node % domain and (domain % per_node or n_devices % domain):
+        message = f"a domain of {domain} devices does not divide nodes of {per_node} devices"
+        fix = f"give a divisor of {per_node}, or whole nodes that divide the pool"
+        return Fault(path, message, fix)
+    return None

@@ -1,0 +1,45 @@
+"""What a search may look at: pins, limits, frameworks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+AXES = ("tp", "pp", "dp", "vpp", "split", "mbs", "zero", "sp", "recompute", "recompute_layers", "schedule")
+"""Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
+
+TEXT_AXES: Mapping[str, tuple[str, ...]] = {
+    "split": ("even", "ends"),
+    "recompute": ("none", "selective", "full"),
+    "schedule": ("none", "gpipe", "1f1b", "interleaved"),
+}
+"""Axes whose values are words; the tables hold the position of the word."""
+
+FRAMEWORKS = ("megatron", "deepspeed")
+"""Frameworks that a plan can be written for."""
+
+MAX_VPP = 12
+"""Most model chunks per rank that the search considers unless told otherwise."""
+MAX_MBS = 32
+"""Largest micro-batch that the search considers unless told otherwise, sequences."""
+MAX_RECOMPUTE_STEPS = 16
+"""Most values of `recompute_layers` tried per shape; longer ranges are thinned evenly."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Restrictions of one search; the default is what at least one framework can run."""
+
+    only: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Allowed values by axis, words as positions (`TEXT_AXES`)."""
+    at_most: Mapping[str, int] = field(default_factory=dict)
+    """Largest value by axis."""
+    framework: str = "default"
+    """`default` (any emitter), one of `FRAMEWORKS`, or `any` (also what no emitter writes)."""
+    tp_across_domains: bool = False
+    """Let tensor parallelism leave the scale-up domain."""
+    n_finalists: int = 64
+    """Plans that the closed form hands to the exact pipeline recurrence."""
+
+    def allows(self, axis: str, value: int) -> bool:
+        """Tell whether `value` is allowed on `axis` by the pins and limits."""
+        listed = axis not in self.only or value in self.only[axis]
+        return listed and value <= self.at_most.get(axis, value)

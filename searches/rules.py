@@ -1,0 +1,235 @@
+"""The rules that a layout must keep, each with a code, a reason and a predicate.
+
+One table serves the solver, the counts of what was rejected, and `planner rule CODE`. Predicates
+of coupled axes take arrays of one length; those of free axes broadcast.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.memory import state_bytes_per_param
+from costmodels.parameters import total_params
+from costmodels.plans import SCHEDULES
+from costmodels.problem import Problem
+from costmodels.stages import SPLITS, stage_layers
+from searches.options import SearchOptions
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What rules look at besides the axes."""
+
+    problem: Problem
+    options: SearchOptions
+    n_devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One reason for which a layout is not in the space."""
+
+    code: str
+    title: str
+    why: str
+    """The reason in a sentence or two, for `planner rule CODE`."""
+    relax: str
+    """What lifts it."""
+    source: str
+
+
+RULES: dict[str, Rule] = {
+    rule.code: rule
+    for rule in (
+        Rule("PIN001", "outside the pins and limits",
+             "`--pin`, `--only` or `--max` excludes this value.",
+             "drop the pin or the limit", "the user"),
+        Rule("TP001", "attention heads do not divide by tp",
+             "Tensor parallelism gives every rank whole heads: heads % tp must be 0.",
+             "another tp", "Megatron-LM TransformerConfig: num_attention_heads % tp"),
+        Rule("TP002", "KV heads do not fit tp",
+             "kv_heads % tp must be 0, or tp % kv_heads 0 (then heads are replicated).",
+             "another tp", "Megatron-LM TransformerConfig: num_query_groups and tp"),
+        Rule("TP003", "MLP width does not divide by tp",
+             "Every rank holds ffn/tp columns: ffn % tp must be 0.",
+             "another tp", "Megatron-LM core/utils.py divide()"),
+        Rule("TP004", "tp leaves the scale-up domain",
+             "Tensor-parallel collectives are on the critical path of every layer; outside the "
+             "scale-up domain they take several times the layer's compute.",
+             "--allow tp-across-domains, or a larger scale_up_domain", "default of the search"),
+        Rule("TP005", "tp does not divide the scale-up domain",
+             "Groups of consecutive ranks would straddle two domains.",
+             "--allow tp-across-domains, or another tp", "default of the search"),
+        Rule("PP001", "more virtual stages than layers",
+             "Every one of the pp * vpp virtual stages needs at least one layer.",
+             "a smaller pp or vpp", "Megatron-LM transformer_block.py"),
+        Rule("PP002", "layers cannot be split this way",
+             "`even` needs layers % (pp * vpp) = 0; `ends` (embedding and loss counted as a layer "
+             "each) needs at least two units per virtual stage and more than one stage.",
+             "another pp, vpp or split", "Megatron-LM TransformerConfig, pipeline layout"),
+        Rule("VPP001", "interleaving needs a pipeline",
+             "vpp > 1 needs pp > 1.", "vpp 1", "Megatron-LM arguments.py"),
+        Rule("DP001", "global batch does not divide by dp",
+             "Every data-parallel rank takes the same number of sequences: global_batch % dp = 0.",
+             "another global_batch or number of devices", "Megatron-LM num_microbatches_calculator.py"),
+        Rule("MEM000", "weights and gradients alone exceed the memory",
+             "Without ZeRO 2 or 3 a rank holds (W + G) N / (tp pp) bytes whatever the rest does; "
+             "with them at least (W + G + K) N / devices.",
+             "a larger tp * pp, more devices, or an accelerator with more memory",
+             "linear lower bound, docs/terms/states.md"),
+        Rule("BAT001", "global batch does not divide by mbs * dp",
+             "Micro-batches are equal: global_batch % (mbs * dp) must be 0.",
+             "another mbs or global_batch", "Megatron-LM num_microbatches_calculator.py"),
+        Rule("BAT002", "interleaving needs micro-batches in multiples of pp",
+             "The interleaved schedule runs groups of pp micro-batches: n_micro % pp must be 0.",
+             "vpp 1, a smaller mbs, or a larger global_batch",
+             "Megatron-LM core/pipeline_parallel/schedules.py"),
+        Rule("SP001", "sequence parallelism has nothing to split",
+             "It needs tp > 1 and seq_len % tp = 0.", "tp > 1", "Megatron-LM arguments.py, mappings.py"),
+        Rule("ZER001", "ZeRO 2 and 3 with a pipeline",
+             "Gradients (and weights) would be reduced (and gathered) for every micro-batch of "
+             "every stage; DeepSpeed refuses it.", "ZeRO 1, or pp 1",
+             "DeepSpeed runtime/pipe/engine.py"),
+        Rule("ZER002", "ZeRO without data parallelism",
+             "With dp = 1 there is no group to shard over; ZeRO 0 is the same plan.",
+             "dp > 1", "definition"),
+        Rule("REC001", "selective recompute saves nothing here",
+             "Selective recomputation drops the attention scores; a flash kernel never stores them.",
+             "flash_attention: false, or full recompute", "Korthikanti et al. 2022, section 5"),
+        Rule("FRM001", "the framework cannot run it",
+             "The chosen framework has no such combination.", "--framework any", "docs/frameworks.md"),
+        Rule("MEM001", "over the usable memory",
+             "The rank that needs most exceeds the accelerator's memory less the margin.",
+             "more recompute, a smaller mbs, larger tp or pp, more devices", "docs/memory.md"),
+    )
+}  # fmt: skip
+"""All rules by code, in the order in which they are applied."""
+
+ShapePredicate = Callable[[Context, Ints, Ints, Ints, Ints, Ints], Bools]
+
+
+def _pinned(context: Context, axis: str, values: Ints) -> Bools:
+    return np.array([context.options.allows(axis, int(v)) for v in values], dtype=bool)
+
+
+def _by_value(values: Ints, ok: Callable[[Ints], Bools]) -> Bools:
+    """Evaluate a predicate of one column on its distinct values."""
+    distinct, back = np.unique(values, return_inverse=True)
+    return np.asarray(ok(distinct.astype(np.int32))[back])
+
+
+def _pins(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+    ok = np.ones(len(tp), dtype=bool)
+    for axis, values in (("tp", tp), ("pp", pp), ("dp", dp), ("vpp", vpp), ("split", split)):
+        ok &= _by_value(values, lambda v, axis=axis: _pinned(c, axis, v))  # type: ignore[misc]
+    return ok
+
+
+def _heads(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+    return c.problem.shape.heads % tp == 0
+
+
+def _kv_heads(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+    kv = c.problem.shape.kv_heads
+    return (kv % tp == 0) | (tp % kv == 0)
+
+
+def _ffn(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+    return c.problem.shape.ffn % tp == 0
+
+
+def _inside_domain(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+    return (tp <= c.problem.pool.scale_up_domain) | c.options.tp_across_domains
+
+
+def _divides_domain(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+    domain = c.problem.pool.scale_up_domain
+    return (domain % tp == 0) | (c.options.tp_across_domains & (tp % domain == 0))
+
+
+def _enough_layers(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+    return pp.astype(np.int64) * vpp <= c.problem.shape.layers
+
+
+def _splits(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+    layers = c.problem.shape.layers
+    return np.fromiter(
+        (
+            bool(stage_layers(layers, int(p), int(v), SPLITS[int(s)]))
+            for p, v, s in zip(pp, vpp, split, strict=True)
+        ),
+        dtype=bool,
+        count=len(pp),
+    )
+
+
+def _interleaves(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+    return (vpp == 1) | (pp > 1)
+
+
+def _batch(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+    return c.problem.job.global_batch % dp == 0
+
+
+def least_model_parallel(context: Context) -> float:
+    """Return the least tp * pp whose weights and gradients fit without ZeRO 2 or 3."""
+    recipe, pool = context.problem.job.recipe, context.problem.pool
+    held = (recipe.param_bytes + recipe.grad_bytes) * _params(context)
+    return held / max(pool.usable_bytes, 1.0)
+
+
+def fully_sharded_fits(context: Context) -> bool:
+    """Tell whether everything sharded over all devices leaves the states within memory."""
+    per_param = float(state_bytes_per_param(context.problem.job.recipe, 3, context.n_devices))
+    return per_param * _params(context) <= context.problem.pool.usable_bytes
+
+
+def _params(context: Context) -> float:
+    return total_params(context.problem.shape, context.problem.job.seq_len)
+
+
+def _states_fit(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+    product = tp.astype(np.float64) * pp
+    enough = np.asarray(product >= least_model_parallel(c))
+    return enough | ((pp == 1) & fully_sharded_fits(c))
+
+
+SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
+    ("PIN001", _pins),
+    ("TP001", _heads),
+    ("TP002", _kv_heads),
+    ("TP003", _ffn),
+    ("TP004", _inside_domain),
+    ("TP005", _divides_domain),
+    ("VPP001", _interleaves),
+    ("PP001", _enough_layers),
+    ("PP002", _splits),
+    ("DP001", _batch),
+    ("MEM000", _states_fit),
+)
+"""Rules over the coupled axes, in the order in which a rejection is attributed."""
+
+
+def schedule_of(pp: Ints, vpp: Ints) -> Ints:
+    """Return the schedule that pp and vpp imply (index into `SCHEDULES`)."""
+    named = np.where(vpp > 1, SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b"))
+    return np.where(pp > 1, named, SCHEDULES.index("none")).astype(np.int32)
+
+
+def framework_runs(
+    framework: str, pp: Ints, vpp: Ints, tp: Ints, sp: Ints, zero: Ints, split: Ints, recompute: Ints
+) -> Bools:  # fmt: skip
+    """Tell which plans a framework can run; all arguments broadcast.
+
+    Megatron runs the whole default space. DeepSpeed has no interleaving, no Megatron sequence
+    parallelism, ZeRO 2 and 3 only without a pipeline, equal stages, no selective recompute.
+    """
+    if framework == "deepspeed":
+        plain = (vpp == 1) & (sp == 0) & (split == 0) & (recompute != 1)
+        return plain & ((pp == 1) | ((zero <= 1) & (tp == 1)))
+    return np.broadcast_to(np.True_, np.broadcast(pp, vpp, tp, sp, zero, split, recompute).shape)

@@ -1,0 +1,56 @@
+import subprocess
+import sys
+
+import pytest
+
+from planner import errors
+from planner.errors import BadValue, PlannerError, Problem, SpecError
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("PlannerError", 1), ("SpecError", 1), ("CatalogError", 1), ("SearchError", 1),
+        ("EmitError", 1), ("InfeasibleError", 3), ("UsageError", 2),
+    ],
+)  # fmt: skip
+def test_every_error_is_in_the_tree_and_has_an_exit_code(name, code):
+    error = getattr(errors, name)
+    assert issubclass(error, PlannerError)
+    assert error.exit_code == code
+    assert f"{name} " in errors.__doc__
+
+
+def test_a_problem_reads_as_one_block():
+    problem = Problem(
+        "unknown accelerator 'h1000'", "did you mean h100?", "c.yaml", 7, 12, "pools.0"
+    )
+    assert str(problem) == (
+        "c.yaml:7:12: pools.0: unknown accelerator 'h1000'\n  fix: did you mean h100?"
+    )
+    assert str(Problem("is empty", file="c.yaml")) == "c.yaml: is empty"
+    assert str(Problem("bad", file="c.yaml", line=3)) == "c.yaml:3: bad"
+    assert str(Problem("bad", path="a.b")) == "a.b: bad"
+
+
+def test_a_spec_error_lists_ten_problems_and_counts_the_rest():
+    error = SpecError([Problem(f"p{i}") for i in range(13)])
+    assert len(error.problems) == 13
+    lines = str(error).splitlines()
+    assert lines[0] == "p0"
+    assert lines[9:] == ["p9", "... and 3 more"]
+    assert error.message == "p0"
+
+
+def test_a_planner_error_shows_its_fix():
+    assert str(PlannerError("wrong", "do right")) == "wrong\n  fix: do right"
+    assert str(BadValue("wrong", "do right")) == "wrong; do right"
+
+
+def test_the_light_modules_import_neither_pydantic_nor_numpy():
+    code = (
+        "import sys, planner.errors, planner.units, planner.yamlfile;"
+        "print([m for m in ('pydantic', 'numpy', 'ortools', 'ray') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,466 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hardware.catalogue import load_catalogue
+from planner.errors import SpecError
+from planner.inputs import (
+    check_spec,
+    cluster_from_dict,
+    example_names,
+    load_cluster,
+    load_model,
+    model_from_dict,
+)
+
+DATA = Path(__file__).parent / "data"
+MODELS = ["gpt3-175b", "llama3-405b", "llama3-70b", "llama3-8b"]
+CLUSTERS = ["a100-x1024", "h100-x16384", "h100-x512", "h100-x8"]
+GB = 1e9
+
+MODEL = """\
+model:
+  layers: 80
+  hidden: 8192
+  heads: 64
+  kv_heads: 8
+  ffn: 28672
+  gated: true
+  vocab: 128256
+  tied: false
+training:
+  seq_len: 8192
+  global_batch: 1024
+"""
+CLUSTER = """\
+pools:
+  - accelerator: h100-sxm-80gb
+    nodes: 64
+    nic: ib-ndr-400
+fabric:
+  tiers:
+    - name: unit
+      nodes: 32
+    - name: hall
+      nodes: 64
+      oversubscription: 2:1
+"""
+
+
+def refusal(load, tmp_path, text, name):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(SpecError) as caught:
+        load(path)
+    assert caught.value.exit_code == 1
+    return str(caught.value).replace(f"{tmp_path}/", "")
+
+
+def changed(text, old, new):
+    assert old in text
+    return text.replace(old, new, 1)
+
+
+def without(text, line):
+    return changed(text, f"  {line}\n", "")
+
+
+class TestExamples:
+    def test_names(self):
+        assert example_names("model") == MODELS
+        assert example_names("cluster") == CLUSTERS
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_models_load_and_their_documents_read_back(self, name):
+        given = load_model(name)
+        assert given.shape.name == name
+        again = model_from_dict(json.loads(json.dumps(given.document)))
+        assert (again.shape, again.job) == (given.shape, given.job)
+        assert again.document == given.document
+
+    @pytest.mark.parametrize("name", CLUSTERS)
+    def test_clusters_load_and_their_documents_read_back(self, name):
+        given = load_cluster(name)
+        assert given.cluster.name == name
+        assert given.cluster.pools[0].n_devices == int(name.split("-x")[1])
+        again = cluster_from_dict(json.loads(json.dumps(given.document)))
+        assert again.cluster == given.cluster
+        assert again.document == given.document
+
+    def test_the_405b_is_that_of_the_report(self):
+        given = load_model("llama3-405b")
+        shape = given.shape
+        assert (shape.layers, shape.hidden, shape.heads, shape.kv_heads) == (126, 16384, 128, 8)
+        assert (shape.ffn, shape.vocab, shape.tied) == (53248, 128256, False)
+        assert given.job.tokens_per_step == 16 * 2**20
+        assert given.job.tokens == 15e12
+
+    def test_metas_cluster_has_pods_of_3072_behind_1_to_7(self):
+        cluster = load_cluster("h100-x16384").cluster
+        pod = cluster.fabric.tiers[-1]
+        assert (pod.n_nodes * 8, pod.oversubscription) == (3072, 7)
+        assert not cluster.fabric.rail_optimized
+        assert cluster.pools[0].nic.bytes_per_s == 50 * GB
+
+    def test_summaries(self):
+        assert "80 layers, hidden 8192, 64 heads (8 kv)" in check_spec("llama3-70b")
+        summary = check_spec("h100-x512")
+        assert "64 nodes x 8 h100-sxm-80gb = 512 devices" in summary
+        assert "unit of 32 nodes (1:1 above)" in summary
+        assert "1 node x 8" in check_spec("h100-x8")
+
+    def test_a_file_goes_before_an_example(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "llama3-70b").write_text(changed(MODEL, "layers: 80", "layers: 2"))
+        assert load_model("llama3-70b").shape.layers == 2
+
+    def test_a_folder_does_not_hide_an_example(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "llama3-70b").mkdir()
+        assert load_model("llama3-70b").shape.layers == 80
+
+    def test_unknown_names(self):
+        with pytest.raises(SpecError) as caught:
+            load_model("llama-70b")
+        message = str(caught.value)
+        assert "no file and no example called 'llama-70b'" in message
+        assert "did you mean llama3-70b" in message
+        with pytest.raises(SpecError, match="this is a cluster file, and a model file is needed"):
+            load_model("h100-x512")
+
+
+class TestDefaults:
+    def test_model(self, tmp_path):
+        path = tmp_path / "My model.yaml"
+        path.write_text(MODEL)
+        shape = load_model(path).shape
+        assert shape.name == "My-model"
+        assert shape.head_dim == 128
+        assert (shape.norm, shape.bias, shape.positions) == ("rmsnorm", False, "rope")
+        assert (shape.flash_attention, shape.dropout, shape.vocab_multiple) == (True, False, 128)
+        job = load_model(path).job
+        assert (job.precision, job.optimizer, job.tokens) == ("bf16", "adam", 0)
+
+    def test_plain_mlp_and_heads(self):
+        text = {"layers": 2, "hidden": 64, "heads": 4, "gated": False, "vocab": 9, "tied": True,
+                "moe": None, "mla": None, "mtp_layers": 0}  # fmt: skip
+        given = model_from_dict({"model": text, "training": {"seq_len": 8, "global_batch": 1e3}})
+        assert (given.shape.ffn, given.shape.kv_heads) == (256, 4)
+        assert given.job.global_batch == 1000
+        assert given.shape.name == "model"
+        assert "moe" not in given.document["model"]
+
+    def test_cluster(self):
+        given = cluster_from_dict({"pools": [{"accelerator": "H100", "nodes": 2}]})
+        pool = given.cluster.pools[0]
+        assert pool.accelerator.name == pool.name == "h100-sxm-80gb"
+        assert (pool.devices_per_node, pool.scale_up_domain, pool.nics_per_node) == (8, 8, 8)
+        assert pool.nic.name == "ib-ndr-400"
+        assert pool.memory_margin_bytes == 4 * 2**30
+        assert given.cluster.fabric.tiers == ()
+        assert given.cluster.fabric.rail_optimized
+        assert given.document["pools"][0]["accelerator"] == "h100-sxm-80gb"
+
+    @pytest.mark.parametrize(
+        ("accelerator", "nic", "n_nics"),
+        [
+            ("a100", "ib-hdr-200", 8),
+            ("b200-sxm-180gb", "ib-ndr-400", 8),
+            ("v100", "ib-edr-100", 4),
+        ],
+    )
+    def test_the_port_is_that_of_the_usual_platform(self, accelerator, nic, n_nics):
+        given = cluster_from_dict({"pools": [{"accelerator": accelerator, "nodes": 2}]})
+        pool = given.cluster.pools[0]
+        assert (pool.nic.name, pool.nics_per_node) == (nic, n_nics)
+
+    def test_the_domain_is_at_most_a_node(self):
+        pool = {"accelerator": "h100", "nodes": 2, "accelerators_per_node": 4}
+        assert cluster_from_dict({"pools": [pool]}).cluster.pools[0].scale_up_domain == 4
+
+    def test_port_speed(self):
+        pool = {"accelerator": "h100", "nodes": 2, "nic_speed": "200 Gb/s"}
+        assert cluster_from_dict({"pools": [pool]}).cluster.pools[0].nic.bytes_per_s == 25 * GB
+
+    def test_every_catalogue_accelerator_makes_a_cluster(self):
+        for name in load_catalogue().names():
+            pool = {"accelerator": {"like": name, "scale_up_bandwidth": "100 GB/s"}, "nodes": 2}
+            given = cluster_from_dict({"pools": [pool]})
+            assert given.cluster.pools[0].accelerator.scale_up_bytes_per_s == 100 * GB
+
+
+class TestInlineAccelerator:
+    inline = {  # noqa: RUF012
+        "like": "h100",
+        "name": "h100-wide",
+        "memory": "141 GB",
+        "hbm_bandwidth": "4.8 TB/s",
+        "peaks": {"bf16": "500 TFLOP/s"},
+        "scale_up_bandwidth": "225 GB/s",
+    }
+
+    def test_stated_figures_replace_those_of_the_catalogue(self):
+        given = cluster_from_dict({"pools": [{"accelerator": self.inline, "nodes": 2}]})
+        part, base = given.cluster.pools[0].accelerator, load_catalogue().accelerator("h100")
+        assert part.name == "h100-wide"
+        assert (part.memory_bytes, part.hbm_bytes_per_s) == (141e9, 4.8e12)
+        assert part.peak_flops_per_s == {**base.peak_flops_per_s, "bf16": 5e14}
+        assert part.ring_bytes_per_s == base.ring_bytes_per_s / 2
+        assert part.n_sms == base.n_sms
+        again = cluster_from_dict(given.document)
+        assert again.cluster == given.cluster
+        assert again.document == given.document
+
+    def test_nothing_stated_is_the_catalogue_entry_under_another_name(self):
+        given = cluster_from_dict({"pools": [{"accelerator": {"like": "h100"}, "nodes": 2}]})
+        part = given.cluster.pools[0].accelerator
+        base = load_catalogue().accelerator("h100")
+        assert dataclasses.replace(part, name=base.name) == base
+        assert part.name == "h100-sxm-80gb-custom"
+
+    def test_what_the_file_states_is_not_assumed(self):
+        names = load_catalogue().names()
+        part = next(
+            p
+            for p in map(load_catalogue().accelerator, names)
+            if p.provenance["hbm_bytes_per_s"].status == "assumed"
+        )
+        plain = cluster_from_dict({"pools": [{"accelerator": part.name, "nodes": 1}]})
+        assert f"{part.name}.hbm_bytes_per_s" in plain.assumed
+        inline = {"like": part.name, "name": part.name, "hbm_bandwidth": "1 TB/s"}
+        stated = cluster_from_dict({"pools": [{"accelerator": inline, "nodes": 1}]})
+        assert set(plain.assumed) - set(stated.assumed) == {f"{part.name}.hbm_bytes_per_s"}
+
+
+MODEL_FAULTS = [
+    (changed(MODEL, "layers", "n_layers"),
+     ["m.yaml:2:3: model.n_layers: unknown key 'n_layers'", "did you mean `layers`?"]),
+    (changed(MODEL, "hidden:", "hidden_size:"), ["m.yaml:3:3", "did you mean `hidden`?"]),
+    (changed(MODEL, "heads:", "num_attention_heads:"), ["m.yaml:4:3", "did you mean `heads`?"]),
+    (changed(MODEL, "vocab:", "vocabb:"), ["m.yaml:8:3", "did you mean `vocab`?"]),
+    (changed(MODEL, "  tied: false", "  tied: false\n  zzz: 1"),
+     ["m.yaml:10:3: model.zzz: unknown key 'zzz'", "keys here: name, layers, hidden"]),
+    (changed(MODEL, "  tied: false", "  tied: false\n  seq_length: 1"),
+     ["m.yaml:10:3", "`seq_len` belongs under `training:`"]),
+    (changed(MODEL, "  tied: false", "  tied: false\n  num_local_experts: 8"),
+     ["m.yaml:10:3", "mixture-of-experts models are not supported in this version"]),
+    (changed(MODEL, "  tied: false", "  tied: false\n  moe: {experts: 8}"),
+     ["m.yaml:10:8: model.moe: mixture-of-experts models are not supported in this version"]),
+    (changed(MODEL, "  tied: false", "  tied: false\n  mla: true"),
+     ["m.yaml:10:8: model.mla: multi-head latent attention is not supported"]),
+    (changed(MODEL, "  tied: false", "  tied: false\n  mtp_layers: 1"),
+     ["m.yaml:10:15: model.mtp_layers: multi-token prediction is not supported"]),
+    (changed(MODEL, "layers: 80", "layers: '80'"),
+     ["m.yaml:2:11: model.layers: expected a whole number, got the text '80'",
+      "write 80 without quotes"]),
+    (changed(MODEL, "layers: 80", "layers: eighty"), ["got the text 'eighty'", "in digits"]),
+    (changed(MODEL, "layers: 80", "layers: true"), ["expected a whole number, got true"]),
+    (changed(MODEL, "layers: 80", "layers: 80.5"), ["expected a whole number, got 80.5"]),
+    (changed(MODEL, "layers: 80", "layers:"), ["m.yaml:2", "expected a whole number, got null"]),
+    (changed(MODEL, "layers: 80", "layers: 0"), ["m.yaml:2:11", "must be at least 1, got 0"]),
+    (changed(MODEL, "layers: 80", "layers: -3"), ["must be at least 1, got -3"]),
+    (changed(MODEL, "layers: 80", "layers: 80000"), ["must be at most 10000, got 80000"]),
+    (changed(MODEL, "hidden: 8192", "hidden: 1e300"), ["must be at most 1e+07"]),
+    (changed(MODEL, "hidden: 8192", "hidden: .inf"), ["expected a whole number, got inf"]),
+    (changed(MODEL, "hidden: 8192", "hidden: 8_193"),
+     ["m.yaml:4:10: model.heads: hidden 8193 is not a multiple of heads 64", "head_dim"]),
+    (changed(MODEL, "kv_heads: 8", "kv_heads: 7"),
+     ["m.yaml:5:13: model.kv_heads: 64 heads cannot be shared out over 7", "must divide"]),
+    (without(MODEL, "ffn: 28672"), ["m.yaml:1:1: model.ffn: is missing", "intermediate_size"]),
+    (without(MODEL, "gated: true"), ["m.yaml:1:1: model.gated: is missing", "add `gated:`"]),
+    (changed(MODEL, "gated: true", "gated: yes"),
+     ["m.yaml:7:10: model.gated: expected true or false, got 'yes'", "write true"]),
+    (changed(MODEL, "gated: true", "gated: 1"), ["expected true or false, got 1", "write true"]),
+    (changed(MODEL, "gated: true", "gated: null"), ["expected true or false, got null"]),
+    (changed(MODEL, "seq_len: 8192", "seq_len: 0"), ["m.yaml:11:12", "must be at least 1, got 0"]),
+    (changed(MODEL, "global_batch: 1024", "global_batch: 2k"), ["m.yaml:12:17", "the text '2k'"]),
+    (MODEL + "  precision: bf61\n",
+     ["m.yaml:13:14: training.precision: unknown value 'bf61'", "did you mean bf16?"]),
+    (MODEL + "  optimizer: sgd\n", ["m.yaml:13:14", "unknown value 'sgd'", "allowed: adam"]),
+    (MODEL + "  tokens: -1\n", ["m.yaml:13:11", "-1 is out of range"]),
+    (MODEL + "  tokens: 15 trillion\n", ["unknown unit 'trillion'"]),
+    (MODEL + "  tokens: 1e3\n", ["m.yaml:13:11", "less than one step"]),
+    (MODEL.replace("model:\n", "model:\n  positions: learned\n  max_positions: 2048\n"),
+     ["m.yaml:3:18", "2048 learned positions are fewer than seq_len 8192"]),
+    (MODEL.replace("model:\n", "model:\n  padded_vocab: 1000\n"),
+     ["m.yaml:2:17", "1000 is smaller than vocab 128256"]),
+    (MODEL.replace("model:\n", "model:\n  name: rm -rf $HOME\n"), ["m.yaml:2:9", "is not a name"]),
+    (MODEL.replace("model:\n", "model:\n  name: 405\n"), ["expected a name, got 405", "'405'"]),
+    (MODEL.replace("model:\n", "model:\n  norm: layer\n"), ["did you mean layernorm?"]),
+    (MODEL + "pools: []\n", ["m.yaml:13:1: pools: 'pools' belongs in a cluster file"]),
+    ("model: 3\ntraining: []\n", ["m.yaml:1:8: model: expected a section with keys"]),
+    (MODEL.split("training")[0], ["m.yaml:1:1: training: is missing", "add `training:`"]),
+    (MODEL.replace("model:\n", "").split("training")[0].replace("  ", ""),
+     ["there is no `model:`, but keys that belong under it", "put them under `model:`"]),
+    ("- 1\n", ["m.yaml:1:1: expected a model file with `model:` at the top, got a list"]),
+    ("hello\n", ["got 'hello'"]),
+    (CLUSTER, ["m.yaml:1:1: this is a cluster file, and a model file is needed here"]),
+    (changed(MODEL, "heads: 64", "heads: 64\n  heads: 64"), ["m.yaml:5:3", "already on line 4"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "parts"), MODEL_FAULTS)
+def test_wrong_model_files(tmp_path, text, parts):
+    message = refusal(load_model, tmp_path, text, "m.yaml")
+    for part in parts:
+        assert part in message
+
+
+INLINE = "{like: h100, memory: 80 GiB}"
+CLUSTER_FAULTS = [
+    (changed(CLUSTER, "h100-sxm-80gb", "h1000-sxm-80gb"),
+     ["c.yaml:2:18: pools.0.accelerator: unknown accelerator 'h1000-sxm-80gb'",
+      "did you mean h100-sxm-80gb", "`planner catalog list`"]),
+    (changed(CLUSTER, "h100-sxm-80gb", "{like: h1000}"),
+     ["c.yaml:2:25: pools.0.accelerator.like: unknown accelerator 'h1000'"]),
+    (changed(CLUSTER, "h100-sxm-80gb", "{memory: 80 GiB}"),
+     ["c.yaml:2:5: pools.0.accelerator.like: is missing", "add `like:`"]),
+    (changed(CLUSTER, "h100-sxm-80gb", "{like: h100, memory: 80}"),
+     ["c.yaml:2:39: pools.0.accelerator.memory: 80 has no unit", "80 GiB or 80 GB"]),
+    (changed(CLUSTER, "h100-sxm-80gb", "{like: h100, name: x, name2: y}"),
+     ["c.yaml:2:40: pools.0.accelerator.name2: unknown key", "did you mean `name`?"]),
+    (changed(CLUSTER, "h100-sxm-80gb", "{like: h100, name: 5}"),
+     ["c.yaml:2:37: pools.0.accelerator.name: expected a name, got 5"]),
+    (changed(CLUSTER, "h100-sxm-80gb", "{like: h100, peaks: {bf61: 1 TFLOP/s}}"),
+     ["pools.0.accelerator.peaks.bf61: unknown value 'bf61'", "did you mean bf16?"]),
+    (changed(CLUSTER, "h100-sxm-80gb", "[h100]"), ["pools.0.accelerator: expected a name"]),
+    (changed(CLUSTER, "    nodes: 64\n", ""), ["c.yaml:2:5: pools.0.nodes: is missing"]),
+    (changed(CLUSTER, "nodes: 64", "num_nodes: 64"), ["c.yaml:3:5", "did you mean `nodes`?"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    gpus_per_node: 8"),
+     ["c.yaml:4:5", "did you mean `accelerators_per_node`?"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: -64"), ["c.yaml:3:12", "at least 1, got -64"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    scale_up_domain: 3"),
+     ["c.yaml:4:22: pools.0.scale_up_domain: a domain of 3 devices does not divide nodes of 8"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    scale_up_domain: 1024"),
+     ["c.yaml:4:22", "only 512 in the pool", "at most 512"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    accelerators_per_node: 12"),
+     ["pools.0.scale_up_domain: a domain of 8 devices does not divide nodes of 12"]),
+    (changed(CLUSTER, "ib-ndr-400", "ib-ndr-4000"), ["c.yaml:4:10", "unknown link 'ib-ndr-4000'",
+     "did you mean ib-ndr-400"]),
+    (changed(CLUSTER, "ib-ndr-400", "nvlink4"), ["nvlink4 is a link inside a node"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    nic_speed: 400gb"),
+     ["c.yaml:4:16", "case matters", "400 Gb/s (bits)"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    nic_speed: 4 b/s"), ["out of range", "1 MB/s"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    memory_margin: 4"), ["4 GiB or 4 GB"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    memory_margin: -4 GiB"), ["out of range"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    memory_margin: 100 GiB"),
+     ["c.yaml:4:20: pools.0.memory_margin: 100.0 GiB leave nothing of 79.6 GiB"]),
+    (changed(CLUSTER, "fabric:", "  - {accelerator: h100, nodes: 2}\nfabric:"),
+     ["c.yaml:5:5: pools.1: 2 pools given", "one pool only"]),
+    ("pools: []\n", ["c.yaml:1:8: pools: expected at least 1 item"]),
+    ("pools: {accelerator: h100, nodes: 1}\n", ["pools: expected a list", "got a mapping"]),
+    (changed(CLUSTER, "2:1", "0.5"), ["c.yaml:11:25", "is not an oversubscription", "7:1"]),
+    (changed(CLUSTER, "2:1", "none"), ["'none' is not"]),
+    (changed(CLUSTER, "nodes: 32", "nodes: 128"), ["c.yaml:10:14", "not more than the 128"]),
+    (changed(CLUSTER, "nodes: 32", "nodes: 30"), ["c.yaml:10:14", "not a multiple of the 30"]),
+    (changed(CLUSTER, "hall", "unit"), ["c.yaml:9:13", "a second tier named 'unit'"]),
+    (changed(CLUSTER, "fabric:", "fabrik:"), ["c.yaml:5:1", "did you mean `fabric`?"]),
+    (changed(CLUSTER, "fabric:\n", "fabric:\n  rail_optimised: true\n"),
+     ["c.yaml:6:3", "did you mean `rail_optimized`?"]),
+    (MODEL, ["c.yaml:1:1: this is a model file, and a cluster file is needed here",
+             "give the model first, then the cluster"]),
+    ("accelerator: h100\nnodes: 4\n", ["there is no `pools:`", "as a list item"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "parts"), CLUSTER_FAULTS)
+def test_wrong_cluster_files(tmp_path, text, parts):
+    message = refusal(load_cluster, tmp_path, text, "c.yaml")
+    for part in parts:
+        assert part in message
+
+
+def test_a_hugging_face_config_is_recognised():
+    path = DATA / "hf-llama3-70b-config.json"
+    for load in (load_model, load_cluster, check_spec):
+        with pytest.raises(SpecError) as caught:
+            load(path)
+        message = str(caught.value)
+        assert "this is a Hugging Face config" in message
+        assert "layers: 80" in message
+        assert "kv_heads: 8" in message
+
+
+def test_all_problems_of_a_file_are_told_unknown_keys_first(tmp_path):
+    text = MODEL.replace("layers: 80", "layers: x").replace("tied:", "teid:")
+    message = refusal(load_model, tmp_path, text, "m.yaml")
+    heads = [line for line in message.splitlines() if line.startswith("m.yaml")]
+    assert [line.split(": ")[1] for line in heads] == ["model.teid", "model.tied", "model.layers"]
+
+
+def test_a_renamed_key_is_one_problem(tmp_path):
+    text = MODEL.replace("layers:", "num_hidden_layers:")
+    assert "missing" not in refusal(load_model, tmp_path, text, "m.yaml")
+
+
+def test_an_empty_name():
+    with pytest.raises(SpecError, match="the name of the model file is empty"):
+        load_model("")
+
+
+class TestOverrides:
+    def test_they_apply_before_the_checks(self):
+        given = load_cluster("h100-x512", [("pools.0.nodes", "16"), ("pools.0.nodes", 32)])
+        assert given.cluster.pools[0].n_nodes == 32
+        assert given.document["pools"][0]["nodes"] == 32
+        assert load_model("llama3-8b", [("training.tokens", "1T")]).job.tokens == 1e12
+
+    def test_a_fabric_that_the_file_leaves_out(self):
+        data = {"pools": [{"accelerator": "h100", "nodes": 2}]}
+        given = cluster_from_dict(data, [("fabric.rail_optimized", "false")])
+        assert not given.cluster.fabric.rail_optimized
+        assert data == {"pools": [{"accelerator": "h100", "nodes": 2}]}
+
+    @pytest.mark.parametrize(
+        ("path", "value", "parts"),
+        [
+            ("pools.0.nodes", "many", ["--set pools.0.nodes=many: pools.0.nodes: expected a "]),
+            ("pools.0.node", "4", ["--set pools.0.node=4: pools.0.node: unknown key",
+                                   "did you mean `nodes`?"]),
+            ("pools.3.nodes", "4", ["--set pools.3.nodes=4", "a list of 1"]),
+            ("pool.0.nodes", "4", ["keys there: name, pools, fabric", "did you mean pools?"]),
+            ("pools.0.accelerator", "h1000", ["--set pools.0.accelerator=h1000", "unknown acc"]),
+        ],
+    )  # fmt: skip
+    def test_problems_name_the_option(self, path, value, parts):
+        with pytest.raises(SpecError) as caught:
+            load_cluster("h100-x512", [(path, value)])
+        for part in parts:
+            assert part in str(caught.value)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=6), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@given(
+    st.sampled_from(["layers", "heads", "ffn", "gated", "moe", "name", "norm", "vocab", "x"]),
+    VALUES,
+)
+def test_any_value_is_read_or_refused_model(key, value):
+    model = {"layers": 2, "hidden": 64, "heads": 4, "gated": False, "vocab": 9, "tied": True}
+    data = {"model": {**model, key: value}, "training": {"seq_len": 8, "global_batch": 8}}
+    try:
+        model_from_dict(data)
+    except SpecError as error:
+        assert str(error).startswith("model")  # noqa: PT017  the other outcome is no error
+
+
+@given(
+    st.sampled_from(["accelerator", "nodes", "nic", "nic_speed", "memory_margin", "name", "x"]),
+    VALUES,
+)
+def test_any_value_is_read_or_refused_cluster(key, value):
+    try:
+        cluster_from_dict({"pools": [{"accelerator": "h100", "nodes": 2, key: value}]})
+    except SpecError as error:
+        assert str(error).startswith("pools")  # noqa: PT017

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Write a matrix of emitted plans, so that the frameworks themselves can judge them.
+
+    emit_cases.py OUT_DIR      # OUT_DIR/<number>-<id>/{megatron.sh,deepspeed.json,...}
+
+The layouts are made by hand over the example shapes: every axis on and off, even and uneven
+stages, every ZeRO stage, recompute, precision and accelerator generation. A folder of `solve --emit`
+has the same form and is checked the same way.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B  # noqa: E402
+from costmodels.plans import Layout  # noqa: E402
+from costmodels.shapes import ModelShape, TrainingJob  # noqa: E402
+from costmodels.stages import stage_layers  # noqa: E402
+from hardware.parts import Accelerator, Efficiency, Link, Pool  # noqa: E402
+from planner.emit import FRAMEWORKS, emit_plan  # noqa: E402
+
+GPT_SMALL = replace(GPT3_175B, name="gpt-small", layers=24, hidden=2048, heads=16, kv_heads=16, ffn=8192,
+                    padded_vocab=0, max_positions=4096)
+EAGER_8B = replace(LLAMA3_8B, name="llama3-8b-unfused", flash_attention=False, dropout=True)
+
+# shape, seq, gbs | devices tp pp vpp split mbs | zero sp recompute k | precision generation
+MATRIX = [
+    (LLAMA3_8B, 8192, 128, 8, 1, 1, 1, "even", 1, 0, 0, "none", 0, "bf16", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 1, 1, "even", 1, 1, 0, "none", 0, "bf16", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 1, 1, "even", 2, 2, 0, "selective", 0, "bf16", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 1, 1, "even", 1, 3, 0, "full", 32, "bf16", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 1, 1, "even", 1, 3, 0, "full", 7, "bf16-grads", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 1, 1, "even", 1, 0, 0, "none", 0, "bf16-grads", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 2, 1, 1, "even", 1, 1, 0, "none", 0, "bf16", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 2, 1, 1, "even", 1, 1, 1, "none", 0, "bf16", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 8, 1, 1, "even", 4, 0, 1, "none", 0, "bf16", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 8, 1, 1, "even", 4, 0, 0, "none", 0, "bf16-grads", "blackwell"),
+    (LLAMA3_8B, 8192, 512, 64, 16, 1, 1, "even", 1, 1, 1, "none", 0, "bf16", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 4, 1, "even", 1, 1, 0, "none", 0, "bf16", "ampere"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 4, 1, "even", 1, 1, 0, "full", 8, "bf16", "ampere"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 4, 1, "even", 1, 1, 0, "full", 3, "bf16", "ampere"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 4, 2, "even", 1, 1, 0, "none", 0, "bf16", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 4, 1, "ends", 1, 1, 0, "none", 0, "bf16", "hopper"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 2, 1, "ends", 1, 1, 0, "none", 0, "fp16", "ampere"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 1, 1, "even", 1, 2, 0, "none", 0, "fp16", "ampere"),
+    (LLAMA3_8B, 8192, 128, 8, 1, 1, 1, "even", 1, 1, 0, "none", 0, "fp16-grads", "ampere"),
+    (EAGER_8B, 4096, 128, 8, 2, 1, 1, "even", 1, 1, 1, "selective", 0, "bf16", "ampere"),
+    (EAGER_8B, 4096, 128, 8, 1, 1, 1, "even", 1, 3, 0, "none", 0, "fp32", "hopper"),
+    (EAGER_8B, 4096, 128, 8, 1, 2, 1, "even", 1, 0, 0, "none", 0, "fp32", "hopper"),
+    (LLAMA3_70B, 8192, 1024, 512, 8, 1, 1, "even", 1, 1, 1, "full", 40, "bf16", "hopper"),
+    (LLAMA3_70B, 8192, 1024, 512, 8, 4, 1, "even", 1, 1, 1, "none", 0, "bf16", "hopper"),
+    (LLAMA3_70B, 8192, 1024, 512, 8, 4, 5, "even", 1, 1, 1, "none", 0, "bf16", "hopper"),
+    (LLAMA3_70B, 8192, 1024, 512, 4, 8, 2, "even", 1, 1, 1, "full", 2, "bf16", "hopper"),
+    (LLAMA3_70B, 8192, 1024, 512, 4, 8, 1, "ends", 1, 1, 1, "selective", 0, "bf16", "hopper"),
+    (LLAMA3_70B, 8192, 1024, 512, 4, 16, 2, "ends", 1, 1, 1, "none", 0, "bf16", "hopper"),
+    (LLAMA3_70B, 8192, 1024, 512, 8, 2, 1, "ends", 2, 0, 1, "full", 40, "bf16", "hopper"),
+    (LLAMA3_70B, 8192, 1024, 512, 8, 1, 1, "even", 1, 2, 1, "full", 80, "bf16", "hopper"),
+    (LLAMA3_70B, 8192, 1024, 512, 8, 1, 1, "even", 1, 3, 1, "full", 80, "bf16", "blackwell"),
+    (LLAMA3_70B, 8192, 1024, 512, 8, 1, 1, "even", 1, 3, 0, "full", 80, "bf16", "hopper"),
+    (LLAMA3_70B, 8192, 1024, 512, 1, 1, 1, "even", 1, 3, 0, "full", 80, "bf16", "hopper"),
+    (LLAMA3_70B, 8192, 1024, 512, 1, 16, 1, "even", 1, 1, 0, "full", 5, "bf16", "hopper"),
+    (LLAMA3_405B, 8192, 2048, 16384, 8, 16, 1, "ends", 1, 1, 1, "none", 0, "bf16", "hopper"),
+    (LLAMA3_405B, 8192, 2048, 16384, 8, 16, 4, "ends", 1, 1, 1, "none", 0, "bf16", "hopper"),
+    (LLAMA3_405B, 8192, 2048, 16384, 8, 16, 2, "ends", 1, 1, 1, "full", 1, "bf16", "hopper"),
+    (LLAMA3_405B, 8192, 2240, 16128, 8, 9, 1, "even", 1, 1, 1, "none", 0, "bf16", "hopper"),
+    (LLAMA3_405B, 8192, 2048, 16384, 16, 8, 1, "ends", 1, 1, 1, "full", 9, "bf16-grads", "hopper"),
+    (LLAMA3_405B, 8192, 2048, 16384, 8, 32, 1, "ends", 2, 1, 1, "selective", 0, "bf16", "hopper"),
+    (GPT3_175B, 2048, 1536, 1024, 8, 8, 1, "even", 1, 0, 1, "full", 12, "fp16", "ampere"),
+    (GPT3_175B, 2048, 1536, 1024, 8, 8, 3, "even", 1, 1, 1, "selective", 0, "bf16", "ampere"),
+    (GPT3_175B, 2048, 1536, 1024, 8, 16, 1, "ends", 2, 1, 1, "none", 0, "bf16", "ampere"),
+    (GPT3_175B, 2048, 1536, 1024, 1, 8, 1, "even", 2, 0, 0, "full", 12, "fp16-grads", "ampere"),
+    (GPT_SMALL, 2048, 512, 16, 1, 1, 1, "even", 4, 2, 0, "none", 0, "fp16-grads", "ampere"),
+    (GPT_SMALL, 2048, 512, 16, 4, 1, 1, "even", 4, 1, 1, "none", 0, "bf16", "ampere"),
+    (GPT_SMALL, 2048, 512, 4, 1, 2, 1, "even", 4, 1, 0, "full", 12, "bf16-grads", "ampere"),
+]
+
+
+def pool(generation: str, n_devices: int) -> Pool:
+    """Eight-device nodes; only their number and the generation matter here."""
+    nothing = (0.0, 0.0, 0.0)
+    link = Link("none", "scale-up", 1.0, 1.0, nothing, nothing, nothing, nothing, nothing, nothing, 0.0)
+    rates = Efficiency(1.0, 0.0, 1.0, 1.0, 0.0, {}, 0.0)
+    part = Accelerator("matrix", "none", generation, 80e9, 1.0, {"bf16": 1.0}, 100, "none", 1.0, 1.0, 8, 1.0, rates)
+    return Pool("matrix", part, -(-n_devices // 8), 8, 8, link, 8, link, 0.0)
+
+
+def layout_of(row: tuple, shape: ModelShape) -> Layout | None:
+    """The layout of one row, or None where the degrees do not divide."""
+    _, _, gbs, n, tp, pp, vpp, split, mbs, zero, sp, recompute, k, _, _ = row
+    counts = stage_layers(shape.layers, pp, vpp, split)
+    dp, rest = divmod(n, tp * pp)
+    if rest or not counts or gbs % (mbs * dp):
+        return None
+    schedule = "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
+    return Layout(n, tp, pp, dp, vpp, split, mbs, gbs, zero, bool(sp), schedule, recompute, k, counts)
+
+
+def cases():
+    """Yield (id, files) of every row and framework."""
+    for number, row in enumerate(MATRIX):
+        shape, seq_len, gbs, n, tp, pp, vpp, *_, precision, generation = row
+        layout = layout_of(row, shape)
+        name = f"{number:02d}-{shape.name}-n{n}-t{tp}p{pp}v{vpp}-z{row[9]}-{row[11]}-{precision}"
+        if layout is None:
+            print(f"not a layout, left out: {name}", file=sys.stderr)
+            continue
+        job = TrainingJob(seq_len, gbs, precision, tokens=0.0)
+        for target in FRAMEWORKS:
+            header = [f"case {name}", "planner, framework matrix"]
+            yield name, emit_plan(target, layout, shape, job, pool(generation, n), header)
+
+
+def main() -> int:
+    """Write the folders."""
+    out = Path(sys.argv[1])
+    for name, files in cases():
+        (out / name).mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            (out / name / file).write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
