@@ -70,25 +70,24 @@ def join_one(problem: Problem, layout: Layout) -> Rows:
     return join(problem, shape_terms(problem, table.shapes), table)
 
 
-def virtual_stage_times(rows: Rows, layout: Layout) -> tuple[list[float], list[float]]:
-    """Return forward and backward seconds per micro-batch of each virtual stage in model order."""
-    layers = rows.layers
-    first, last = 0, len(layout.stage_layers) - 1
-    one_forward, one_backward = layers.layer.forward_s.item(), layers.layer.backward_s.item()
-    core = layers.recompute_core_s.item() if layout.recompute == "selective" else 0.0
-    forward, backward = [], []
-    for j, held in enumerate(layout.stage_layers):
-        again = min(held, layout.recompute_layers) * layers.recompute_full_s.item() + held * core
-        f, b = held * one_forward, held * one_backward + again
-        if j == first:
-            f += layers.embedding.forward_s.item()
-            b += layers.embedding.backward_s.item()
-        if j == last:
-            f += layers.head.forward_s.item()
-            b += layers.head.backward_s.item()
-        forward.append(f)
-        backward.append(b)
-    return forward, backward
+def virtual_stage_times(
+    rows: Rows, layout: Layout, row: int = 0
+) -> tuple[list[float], list[float]]:
+    """Return forward and backward seconds per micro-batch of each virtual stage in model order.
+
+    `layout` is row `row` of the joined table.
+    """
+    terms, at = rows.layers, rows.index[row]
+    one_forward, one_backward = terms.layer.forward_s[at], terms.layer.backward_s[at]
+    core = terms.recompute_core_s[at] if layout.recompute == "selective" else 0.0
+    held = np.array(layout.stage_layers, dtype=np.float64)
+    again = np.minimum(held, layout.recompute_layers) * terms.recompute_full_s[at] + held * core
+    forward, backward = held * one_forward, held * one_backward + again
+    forward[0] += terms.embedding.forward_s[at]
+    backward[0] += terms.embedding.backward_s[at]
+    forward[-1] += terms.head.forward_s[at]
+    backward[-1] += terms.head.backward_s[at]
+    return forward.tolist(), backward.tolist()
 
 
 def break_down(problem: Problem, layout: Layout) -> Breakdown:

@@ -98,8 +98,9 @@ def linear_times(
 def fused_kernel(stack: StackProfile, accelerator: Accelerator) -> str:
     """Return the fused attention kernel that the stack uses on this accelerator."""
     known = accelerator.efficiency.attention_frac
-    usable = [name for name in known if name != "unfused"]
-    return next((name for name in stack.attention_kernels if name in known), usable[0])
+    usable = sorted(name for name in known if name != "unfused")
+    preferred = [name for name in stack.attention_kernels if name in known]
+    return (preferred + usable + ["unfused"])[0]
 
 
 def attention_times(

@@ -10,7 +10,7 @@ from costmodels.collectives import collective_s
 from costmodels.compute import optimizer_s
 from costmodels.data_parallel import DataParallelTimes, data_parallel_times, n_pieces
 from costmodels.parameters import embedding_params, head_params, layer_params, padded_vocab
-from costmodels.placement import Group, place_group
+from costmodels.placement import NON_RAIL_HOP_S, Group, place_group
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.stages import StageKinds, stage_kinds
@@ -74,14 +74,35 @@ def _embedding_sync_s(problem: Problem, shapes: ShapeTable) -> Floats:
     return collective_s("all-reduce", size, group, problem.pool)
 
 
-def _hop(problem: Problem, group: Group) -> tuple[Floats, Floats]:
-    """Return latency and seconds per byte of a message between pipeline neighbours."""
-    pool, outside = problem.pool, group.n_domains > 1
-    wire = group.wire_bytes_per_s / group.ranks_per_domain
-    latency = np.where(
-        outside, pool.nic.p2p_latency_s + group.extra_hop_s, pool.scale_up.p2p_latency_s
-    )
-    return latency, 1.0 / np.where(outside, wire, pool.accelerator.ring_bytes_per_s)
+def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
+    """Return mean latency and mean seconds per byte of a message between pipeline neighbours.
+
+    Of the p - 1 boundaries, those that cross a level (scale-up domain, tier) pay its wire: one
+    NIC outside the domain; above a tier that holds r ranks of the pipeline, r shares of the
+    uplink, 1/oversubscription of a NIC each.
+    """
+    pool = problem.pool
+    ranks = shapes.pp.astype(np.float64)
+    stride = shapes.tp.astype(np.float64) * shapes.dp
+    extra = 0.0 if problem.fabric.rail_optimized else NON_RAIL_HOP_S
+    levels = [(float(pool.scale_up_domain), 1.0 / pool.nic_bytes_per_s)]
+    levels += [
+        (float(tier.n_nodes * pool.devices_per_node), tier.oversubscription / pool.nic_bytes_per_s)
+        for tier in problem.fabric.tiers
+    ]
+    boundaries = np.maximum(1.0, ranks - 1)
+    per_byte = np.full(len(shapes), 1.0 / pool.accelerator.ring_bytes_per_s) * boundaries
+    latency = np.full(len(shapes), pool.scale_up.p2p_latency_s) * boundaries
+    below = np.full(len(shapes), 1.0 / pool.accelerator.ring_bytes_per_s)
+    for i, (unit, cost) in enumerate(levels):
+        inside = np.minimum(ranks, np.maximum(1.0, np.floor(unit / stride)))
+        crossing = np.ceil(ranks / inside) - 1
+        above = np.maximum(1.0 / pool.nic_bytes_per_s, cost / (inside if i else 1.0))
+        per_byte += crossing * (above - below)
+        below = above
+        if i == 0:
+            latency += crossing * (pool.nic.p2p_latency_s + extra - pool.scale_up.p2p_latency_s)
+    return latency / boundaries, per_byte / boundaries
 
 
 def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
@@ -100,7 +121,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
     layer = layer_params(problem.shape, shapes.tp)
     ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
     pipeline_group = place_group(shapes.pp, shapes.tp * shapes.dp, problem.pool, problem.fabric)
-    latency, per_byte = _hop(problem, pipeline_group)
+    latency, per_byte = _hop(problem, shapes)
     communicators = (data_group.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)
     return ShapeTerms(
         kinds=kinds,

@@ -128,6 +128,22 @@ def _deepspeed(layout: Layout, shape: ModelShape) -> Iterator[tuple[bool, str]]:
         " closest: tp 1 or pp 1",
     )
     yield (
+        tp > shape.kv_heads,
+        (
+            f"tp {tp} over {shape.kv_heads} KV heads: AutoTP leaves the other ranks idle in"
+            f" attention; closest: tp {shape.kv_heads}"
+        ),
+    )
+    yield (
+        layout.rank_order != "tp-cp-ep-dp-pp",
+        f"rank order {layout.rank_order}: no setting in DeepSpeed; closest: tp-cp-ep-dp-pp",
+    )
+    yield from _deepspeed_pipeline(layout)
+
+
+def _deepspeed_pipeline(layout: Layout) -> Iterator[tuple[bool, str]]:
+    pp, counts, k = layout.pp, layout.stage_layers, layout.recompute_layers
+    yield (
         layout.vpp > 1,
         f"interleaved schedule: DeepSpeed's pipeline has one stage per rank, not {layout.vpp};"
         " closest: vpp 1",
@@ -139,26 +155,13 @@ def _deepspeed(layout: Layout, shape: ModelShape) -> Iterator[tuple[bool, str]]:
     )
     yield (
         pp > 1 and layout.vpp == 1 and not pipeline_partition(layout),
-        f"stages of {min(layout.stage_layers)} to {max(layout.stage_layers)} layers: no"
+        f"stages of {min(counts)} to {max(counts)} layers: no"
         " partition_method of PipelineModule gives them; closest: an even split",
     )
     yield (
-        pp > 1
-        and layout.recompute == "full"
-        and 0 < layout.recompute_layers < max(layout.stage_layers),
-        f"recompute of {layout.recompute_layers} layers a stage: PipelineModule recomputes all"
+        pp > 1 and layout.recompute == "full" and 0 < k < max(counts),
+        f"recompute of {k} layers a stage: PipelineModule recomputes all"
         " layers or none; closest: all of them",
-    )
-    yield (
-        tp > shape.kv_heads,
-        (
-            f"tp {tp} over {shape.kv_heads} KV heads: AutoTP leaves the other ranks idle in"
-            f" attention; closest: tp {shape.kv_heads}"
-        ),
-    )
-    yield (
-        layout.rank_order != "tp-cp-ep-dp-pp",
-        f"rank order {layout.rank_order}: no setting in DeepSpeed; closest: tp-cp-ep-dp-pp",
     )
 
 

@@ -1,0 +1,174 @@
+"""The free axes: micro-batch, ZeRO, sequence parallelism, recompute, crossed with the shapes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.plans import RECOMPUTES, PlanTable, ShapeTable
+from costmodels.stages import stage_kinds
+from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
+from searches.rules import Context, framework_runs, schedule_of
+from searches.shape_space import divisors
+
+Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+
+N_SP, N_ZERO = 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class FreeAxes:
+    """The values that the free axes may take, before the rules."""
+
+    mbs: Ints
+    recompute: Ints
+    """Kind of each recompute option, `(n_options,)`; index into `RECOMPUTES`."""
+    recompute_layers: Ints
+    """Layers per virtual stage of each option, 0 unless `full`."""
+
+
+def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
+    """Return the values of the free axes for a set of shapes."""
+    options, batch = context.options, context.problem.job.global_batch
+    pinned = options.only.get("mbs", frozenset())
+    most = options.at_most.get("mbs", max(MAX_MBS, *pinned) if pinned else MAX_MBS)
+    mbs = [d for d in divisors(batch) if d <= most and options.allows("mbs", d)]
+    longest = longest_chunks(context, shapes)
+    kinds, layers = [0, 1], [0, 0]
+    for k in range(1, int(longest.max(initial=0)) + 1):
+        kinds.append(RECOMPUTES.index("full"))
+        layers.append(k)
+    return FreeAxes(*(np.array(x, dtype=np.int32) for x in (mbs, kinds, layers)))
+
+
+def longest_chunks(context: Context, shapes: ShapeTable) -> Ints:
+    """Return the layers of the largest virtual stage of each shape."""
+    kinds = stage_kinds(context.problem.shape.layers, shapes.pp, shapes.vpp, shapes.split)
+    held = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, 0.0)
+    return held.max(axis=(1, 2)).astype(np.int32)
+
+
+def recompute_options(context: Context, shapes: ShapeTable, axes: FreeAxes) -> Bools:
+    """Return which recompute options exist for each shape, `(n_shapes, n_options)`.
+
+    `full` runs over 1 .. layers of the largest virtual stage; longer ranges than
+    `MAX_RECOMPUTE_STEPS` are thinned evenly, ends kept. A pinned value is never thinned.
+    """
+    longest = longest_chunks(context, shapes)[:, None]
+    k = axes.recompute_layers[None, :]
+    step = np.maximum(1, -(-longest // MAX_RECOMPUTE_STEPS))
+    on_grid = ((longest - k) % step == 0) | (k == 1)
+    if "recompute_layers" in context.options.only:
+        on_grid = np.ones_like(on_grid)
+    return (k == 0) | ((k <= longest) & on_grid)
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Which combinations of free axes are legal: shapes x mbs, shapes x sp x zero x recompute."""
+
+    batches: Bools
+    rest: Bools
+
+
+def _allowed(context: Context, axis: str, values: Ints) -> Bools:
+    return np.array([context.options.allows(axis, int(v)) for v in values], dtype=bool)
+
+
+def _count(batches: Bools, rest: Bools) -> int:
+    """Return the number of plans in the product of the two masks over each shape."""
+    per_shape = batches.sum(axis=1).astype(np.int64) * rest.reshape(len(rest), -1).sum(axis=1)
+    return int(per_shape.sum())
+
+
+def legal_masks(
+    context: Context, shapes: ShapeTable, axes: FreeAxes
+) -> tuple[Masks, int, dict[str, int]]:
+    """Return the legal combinations, the candidates before the rules, and the rejections by rule."""
+    job, problem = context.problem.job, context.problem
+    n, column = len(shapes), (slice(None), None, None, None)
+    tp, pp, dp, vpp = (x[column] for x in (shapes.tp, shapes.pp, shapes.dp, shapes.vpp))
+    sp, zero = np.arange(N_SP)[None, :, None, None], np.arange(N_ZERO)[None, None, :, None]
+    kind = axes.recompute[None, None, None, :]
+    exists = recompute_options(context, shapes, axes)[:, None, None, :]
+    rest = np.broadcast_to(exists, (n, N_SP, N_ZERO, len(axes.recompute)))
+    batches = np.ones((n, len(axes.mbs)), dtype=bool)
+    candidates = _count(batches, rest)
+    rejected: dict[str, int] = {}
+
+    def keep(code: str, *, batch: Bools | None = None, other: Bools | None = None) -> None:
+        nonlocal batches, rest
+        before = _count(batches, rest)
+        if batch is not None:
+            batches = batches & batch
+        if other is not None:
+            rest = rest & other
+        rejected[code] = rejected.get(code, 0) + before - _count(batches, rest)
+
+    keep("PIN001", other=_pins(context, shapes, axes))
+    sequences = job.global_batch // shapes.dp[:, None]
+    keep("BAT001", batch=sequences % axes.mbs[None, :] == 0)
+    n_micro = sequences // axes.mbs[None, :]
+    keep("BAT002", batch=(shapes.vpp[:, None] == 1) | (n_micro % shapes.pp[:, None] == 0))
+    keep("SP001", other=(sp == 0) | ((tp > 1) & (job.seq_len % tp == 0)))
+    keep("ZER001", other=(zero <= 1) | (pp == 1))
+    keep("ZER002", other=(zero == 0) | (dp > 1))
+    if problem.shape.flash_attention:
+        keep("REC001", other=kind != RECOMPUTES.index("selective"))
+    if context.options.framework not in ("default", "any"):
+        split = shapes.split[column]
+        runs = framework_runs(context.options.framework, pp, vpp, tp, sp, zero, split, kind)
+        keep("FRM001", other=runs)
+    return Masks(batches, rest), candidates, {code: c for code, c in rejected.items() if c}
+
+
+def _pins(context: Context, shapes: ShapeTable, axes: FreeAxes) -> Bools:
+    """Return what the pins on the free axes allow, shapes x sp x zero x recompute."""
+    allowed = context.options
+    sp = _allowed(context, "sp", np.arange(N_SP, dtype=np.int32))[None, :, None, None]
+    zero = _allowed(context, "zero", np.arange(N_ZERO, dtype=np.int32))[None, None, :, None]
+    kind = _allowed(context, "recompute", axes.recompute)
+    layers = _allowed(context, "recompute_layers", axes.recompute_layers)
+    schedule = np.array(
+        [allowed.allows("schedule", int(x)) for x in schedule_of(shapes.pp, shapes.vpp)], dtype=bool
+    )
+    return sp & zero & (kind & layers)[None, None, None, :] & schedule[:, None, None, None]
+
+
+def plan_tables(
+    context: Context, shapes: ShapeTable, axes: FreeAxes, masks: Masks, n_rows: int
+) -> Iterator[PlanTable]:
+    """Yield the legal plans as tables of about `n_rows` rows, shapes in order."""
+    per_shape = masks.batches.sum(axis=1) * masks.rest.reshape(len(shapes), -1).sum(axis=1)
+    start = 0
+    while start < len(shapes):
+        stop, total = start, 0
+        while stop < len(shapes) and (stop == start or total + per_shape[stop] <= n_rows):
+            total += int(per_shape[stop])
+            stop += 1
+        if total:
+            yield _table(context, shapes, axes, masks, start, stop)
+        start = stop
+
+
+def _table(
+    context: Context, shapes: ShapeTable, axes: FreeAxes, masks: Masks, start: int, stop: int
+) -> PlanTable:
+    """Return the legal plans of shapes `start` to `stop` - 1."""
+    which = slice(start, stop)
+    product = masks.batches[which, :, None, None, None] & masks.rest[which, None]
+    of, mbs, sp, zero, option = np.nonzero(product)
+    of = (of + start).astype(np.int32)
+    return PlanTable(
+        shapes=shapes,
+        gbs=context.problem.job.global_batch,
+        shape=of,
+        mbs=axes.mbs[mbs],
+        zero=zero.astype(np.int32),
+        sp=sp.astype(np.int32),
+        recompute=axes.recompute[option],
+        recompute_layers=axes.recompute_layers[option],
+        schedule=schedule_of(shapes.pp, shapes.vpp)[of],
+    )

@@ -1,0 +1,245 @@
+"""The search: legal shapes, free axes, memory, time, the best few by the exact pipeline time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels import pipeline
+from costmodels.breakdown import virtual_stage_times
+from costmodels.plans import Layout, PlanTable, ShapeTable
+from costmodels.problem import Problem
+from costmodels.shape_terms import ShapeTerms, shape_terms
+from costmodels.step import (
+    hop_s,
+    join,
+    outside_pipeline,
+    peak_bytes,
+    stage_times,
+    step_times,
+    straggler_factor,
+)
+from searches.executors import Executor, SerialExecutor
+from searches.options import SearchOptions
+from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.rules import Context
+from searches.shape_space import legal_shapes
+
+Floats = NDArray[np.float64]
+
+TILE_ROWS = 16384
+"""Rows priced at a time: their columns stay in the second-level cache."""
+SHARD_SHAPES = 64
+"""Shapes of one shard, the unit that executors spread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One plan with the numbers of the vectorised model."""
+
+    layout: Layout
+    closed_form_s: float
+    peak_bytes: float
+    step_s: float = 0.0
+    """With the exact pipeline recurrence; set for finalists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A slice of the shapes, with everything that pricing them needs."""
+
+    context: Context
+    shapes: ShapeTable
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAnswer:
+    """What one shard found."""
+
+    best: tuple[Candidate, ...]
+    closest: Candidate | None
+    """The plan that misses the memory by least, when nothing fits."""
+    n_candidates: int
+    n_legal: int
+    n_fit: int
+    rejected: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The ranked plans of a search and how it came to them."""
+
+    finalists: tuple[Candidate, ...]
+    """Best first, by exact step time."""
+    n_shapes: int
+    n_candidate_shapes: int
+    n_candidates: int
+    n_legal: int
+    n_fit: int
+    rejected_shapes: dict[str, int]
+    rejected_plans: dict[str, int]
+    closest: Candidate | None
+    complete: bool = True
+    """False when the search was stopped before all shards were priced."""
+    shards: tuple[int, int] = field(default=(0, 0))
+    """Shards priced and shards in all."""
+
+
+def layout_key(layout: Layout) -> tuple[object, ...]:
+    """Return the last tie-break between plans of equal time and memory: the degrees in order."""
+    return (layout.tp, layout.pp, layout.vpp, layout.zero, layout.recompute_layers, layout.mbs,
+            layout.sp, layout.split, layout.recompute)  # fmt: skip
+
+
+def _order(candidate: Candidate) -> tuple[object, ...]:
+    return (candidate.closed_form_s, candidate.peak_bytes, layout_key(candidate.layout))
+
+
+def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
+    """Return the rows of the n smallest times and of all ties with the last of them."""
+    if len(times) <= n:
+        return np.arange(len(times))
+    return np.flatnonzero(times <= np.partition(times, n - 1)[n - 1])
+
+
+def price_table(
+    problem: Problem, terms: ShapeTerms, table: PlanTable, n: int
+) -> tuple[list[Candidate], Candidate | None, int]:
+    """Return the best plans of a table that fit, the closest that does not, and how many fit."""
+    rows = join(problem, terms, table)
+    peaks = peak_bytes(rows)
+    fits = np.flatnonzero(peaks <= problem.pool.usable_bytes)
+    layers = problem.shape.layers
+    if not len(fits):
+        row = int(np.argmin(peaks))
+        closest = Candidate(table.layout(row, layers), 0.0, float(peaks[row]))
+        return [], closest, 0
+    if len(fits) < len(table):
+        rows = join(problem, terms, table.take(fits))
+    times = step_times(rows)
+    best = [
+        Candidate(rows.table.layout(int(i), layers), float(times[i]), float(peaks[fits[i]]))
+        for i in _best_rows(times, n)
+    ]
+    return sorted(best, key=_order)[:n], None, len(fits)
+
+
+def search_shard(shard: Shard) -> ShardAnswer:
+    """Price every legal plan of a shard's shapes."""
+    context, shapes = shard.context, shard.shapes
+    axes = free_axes(context, shapes)
+    masks, n_candidates, rejected = legal_masks(context, shapes, axes)
+    terms = shape_terms(context.problem, shapes)
+    best: list[Candidate] = []
+    closest: Candidate | None = None
+    n_legal = n_fit = 0
+    n = context.options.n_finalists
+    for table in plan_tables(context, shapes, axes, masks, TILE_ROWS):
+        found, miss, fitting = price_table(context.problem, terms, table, n)
+        n_legal, n_fit = n_legal + len(table), n_fit + fitting
+        best = sorted(best + found, key=_order)[:n]
+        if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
+            closest = miss
+    return ShardAnswer(tuple(best), closest, n_candidates, n_legal, n_fit, rejected)
+
+
+def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
+    """Return the step time of each layout with the pipeline simulated, seconds.
+
+    The closed form's pipeline part is exchanged for the recurrence; all other terms are the same.
+    """
+    if not layouts:
+        return []
+    table = PlanTable.from_layouts(layouts)
+    terms = shape_terms(problem, table.shapes)
+    rows = join(problem, terms, table)
+    rest, hops = outside_pipeline(rows, stage_times(rows)), hop_s(rows)
+    straggle = straggler_factor(problem, table.shapes.n_devices)
+    out = []
+    for i, layout in enumerate(layouts):
+        forward, backward = virtual_stage_times(rows, layout, i)
+        flush = pipeline.flush_s(
+            layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward, float(hops[i])
+        )
+        out.append(straggle * flush + float(rest[i]))
+    return out
+
+
+def search(
+    context: Context,
+    executor: Executor | None = None,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Return the best plans of the whole space.
+
+    `stop` is asked between groups of shards; when it says so, the best so far is returned with
+    `complete` False. `progress` is told (shards done, shards in all). The order of the answer
+    does not depend on the executor.
+    """
+    executor = executor or SerialExecutor()
+    space = legal_shapes(context)
+    shards = [
+        Shard(context, space.shapes.take(np.arange(i, min(i + SHARD_SHAPES, len(space.shapes)))))
+        for i in range(0, len(space.shapes), SHARD_SHAPES)
+    ]
+    answers: list[ShardAnswer] = []
+    group = 1 if executor.name == "serial" else max(1, len(shards))
+    try:
+        for i in range(0, len(shards), group):
+            if stop is not None and answers and stop():
+                break
+            answers.extend(executor.map(search_shard, shards[i : i + group]))
+            if progress is not None:
+                progress(len(answers), len(shards))
+    except KeyboardInterrupt:
+        if not any(answer.best for answer in answers):
+            raise
+    return _merge(context, space.n_candidates, space.rejected, len(space.shapes), answers, len(shards))
+
+
+def _merge(
+    context: Context,
+    n_candidate_shapes: int,
+    rejected_shapes: dict[str, int],
+    n_shapes: int,
+    answers: list[ShardAnswer],
+    n_shards: int,
+) -> Outcome:
+    """Merge shard answers in shard order and re-price the best with the exact recurrence."""
+    best = sorted((c for answer in answers for c in answer.best), key=_order)
+    best = best[: context.options.n_finalists]
+    exact = exact_step_s(context.problem, [c.layout for c in best])
+    finalists = [replace(c, step_s=t) for c, t in zip(best, exact, strict=True)]
+    finalists.sort(key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout)))
+    rejected: dict[str, int] = {}
+    for answer in answers:
+        for code, count in answer.rejected.items():
+            rejected[code] = rejected.get(code, 0) + count
+    n_legal, n_fit = sum(a.n_legal for a in answers), sum(a.n_fit for a in answers)
+    if n_legal > n_fit:
+        rejected["MEM001"] = n_legal - n_fit
+    misses = [a.closest for a in answers if a.closest is not None]
+    closest = min(misses, key=lambda c: (c.peak_bytes, layout_key(c.layout)), default=None)
+    return Outcome(
+        finalists=tuple(finalists),
+        n_shapes=n_shapes,
+        n_candidate_shapes=n_candidate_shapes,
+        n_candidates=sum(a.n_candidates for a in answers),
+        n_legal=n_legal,
+        n_fit=n_fit,
+        rejected_shapes=rejected_shapes,
+        rejected_plans=rejected,
+        closest=closest if not finalists else None,
+        complete=len(answers) == n_shards,
+        shards=(len(answers), n_shards),
+    )
+
+
+def search_problem(
+    problem: Problem, options: SearchOptions | None = None, executor: Executor | None = None
+) -> Outcome:
+    """Search all devices of the problem's pool."""
+    context = Context(problem, options or SearchOptions(), problem.pool.n_devices)
+    return search(context, executor)

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Megatron-LM launch script; flags as of Megatron-LM (megatron-core) 0.19.2.
+# plan 0123456789ab of result ba9876543210
+# planner 0.1.0
+# layout: {"cp":1,"devices_per_node":8,"dp":8,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":32,"mbs":1,"model":"llama3-8b","n_devices":8,"n_micro":16,"n_nodes":1,"padded_vocab":128256,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"selective","recompute_layers":0,"schedule":"none","sp":false,"split":"even","stage_layers":[32],"tp":1,"vpp":1,"zero":3}
+#
+# Run it once on each of the 1 node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
+# per node). Further flags of your own go after the script name and win over those below, for
+# example: megatron.sh --train-iters 20, or megatron.sh --save DIR --save-interval 500.
+# Learning rate, epsilon, rotary base and initialisation do not change the cost and are yours.
+set -euo pipefail
+
+MASTER_ADDR="${MASTER_ADDR:-localhost}"
+MASTER_PORT="${MASTER_PORT:-29500}"
+NODE_RANK="${NODE_RANK:-${SLURM_NODEID:-0}}"
+
+# ---- YOURS: where things are ----
+# Folder of the Megatron-LM checkout.
+MEGATRON_DIR="${MEGATRON_DIR:-.}"
+# As it stands the run takes synthetic data, for a timing trial. Set both for a real one:
+# DATA_PATH=/data/corpus_text_document TOKENIZER_MODEL=meta-llama/Meta-Llama-3-8B
+DATA_PATH="${DATA_PATH:-}"
+TOKENIZER_MODEL="${TOKENIZER_MODEL:-}"
+# ---------------------------------
+EXTRA=("$@")
+
+# Megatron-FSDP refuses the value 1, which some containers set.
+unset CUDA_DEVICE_MAX_CONNECTIONS
+
+# Puts real data in place of the synthetic and adds the flags of your own.
+torchrun() {
+  local words=() word
+  for word in "$@"; do
+    if [[ -n "${DATA_PATH}" && "${word}" == "--mock-data" ]]; then
+      words+=(--data-path ${DATA_PATH} --split 99,1,0)
+    elif [[ -n "${DATA_PATH}" && "${word}" == "NullTokenizer" ]]; then
+      words+=(HuggingFaceTokenizer --tokenizer-model "${TOKENIZER_MODEL:?set it with DATA_PATH}")
+    else
+      words+=("${word}")
+    fi
+  done
+  command torchrun "${words[@]}" "${EXTRA[@]}"
+}
+
+# Flags, each group from a new line:
+# model, layout, batch and schedule, precision and optimizer, recompute, overlap, logging, data.
+torchrun --nnodes 1 --nproc-per-node 8 --node-rank ${NODE_RANK} \
+  --master-addr ${MASTER_ADDR} --master-port ${MASTER_PORT} \
+  "${MEGATRON_DIR}/pretrain_gpt.py" \
+  --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 \
+  --kv-channels 128 --seq-length 8192 --max-position-embeddings 8192 \
+  --position-embedding-type rope --normalization RMSNorm --vocab-size 128256 \
+  --make-vocab-size-divisible-by 128 --hidden-dropout 0.0 --attention-dropout 0.0 \
+  --attention-backend flash --group-query-attention --num-query-groups 8 --swiglu \
+  --disable-bias-linear --untie-embeddings-and-output-weights --cross-entropy-loss-fusion \
+  --cross-entropy-fusion-impl native \
+  --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 --use-megatron-fsdp \
+  --data-parallel-sharding-strategy optim_grads_params --use-distributed-optimizer \
+  --no-gradient-accumulation-fusion --init-model-with-meta-device --ckpt-format fsdp_dtensor \
+  --micro-batch-size 1 --global-batch-size 128 --train-iters 10 \
+  --bf16 --accumulate-allreduce-grads-in-fp32 --megatron-fsdp-main-grads-dtype fp32 \
+  --megatron-fsdp-grad-comm-dtype fp32 --optimizer adam --lr 1.5e-4 --clip-grad 1.0 \
+  --recompute-granularity selective --recompute-modules core_attn \
+  --overlap-grad-reduce --overlap-param-gather \
+  --log-interval 1 --log-throughput --eval-iters 0 \
+  --mock-data --tokenizer-type NullTokenizer

@@ -1,0 +1,335 @@
+import itertools
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.stages import stage_layers
+from costmodels.testing import toy_accelerator
+from hardware.parts import Link, Pool
+from planner.emit import emit_plan, megatron_can_run, runs_on, why_not
+from planner.emit._rules import padded_vocab, vocab_divisor
+from planner.emit.megatron import stage_layout
+from planner.errors import EmitError
+
+GOLDENS = Path(__file__).parents[1] / "goldens" / "emit"
+HEADER = ["plan 0123456789ab of result ba9876543210", "planner 0.1.0"]
+JOB = TrainingJob(seq_len=8192, global_batch=128)
+
+
+def pool(generation: str = "hopper", per_node: int = 8) -> Pool:
+    none = (0.0, 0.0, 0.0)
+    link = Link("none", "scale-up", 1.0, 1.0, none, none, none, none, none, none, 0.0)
+    part = toy_accelerator(generation=generation)
+    return Pool("test", part, 4096, per_node, per_node, link, per_node, link, 0.0)
+
+
+def layout(shape: ModelShape = LLAMA3_8B, **changes: Any) -> Layout:
+    """One layout on 8 devices with even stages, changed where a test says so."""
+    base: dict[str, object] = {
+        "n_devices": 8, "tp": 1, "pp": 1, "vpp": 1, "split": "even", "mbs": 1, "gbs": 128,
+        "zero": 1, "sp": False, "recompute": "none", "recompute_layers": 0,
+    } | changes  # fmt: skip
+    n, tp, pp, vpp = (int(str(base[key])) for key in ("n_devices", "tp", "pp", "vpp"))
+    base.setdefault("dp", n // (tp * pp))
+    base.setdefault("schedule", "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b")
+    base.setdefault("stage_layers", (shape.layers // (pp * vpp),) * (pp * vpp))
+    return Layout(**base)  # type: ignore[arg-type]
+
+
+def golden(name: str, text: str) -> None:
+    """Compare with the stored text; UPDATE_GOLDENS=1 stores it anew."""
+    file = GOLDENS / name
+    if os.environ.get("UPDATE_GOLDENS") == "1":
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert text == file.read_text(), f"{file} differs; UPDATE_GOLDENS=1 stores the new text"
+
+
+def script(shape: ModelShape = LLAMA3_8B, job: TrainingJob = JOB, generation: str = "hopper",
+           tp_comm_overlap: bool = False, **changes: Any) -> str:  # fmt: skip
+    plan = layout(shape, **({"gbs": job.global_batch} | changes))
+    files = emit_plan("megatron", plan, shape, job, pool(generation), HEADER,
+                      tp_comm_overlap=tp_comm_overlap)  # fmt: skip
+    return files["megatron.sh"]
+
+
+def flags(text: str) -> dict[str, str | bool]:
+    """The words after pretrain_gpt.py, read back as a parser without bash would read them."""
+    command = text[text.index("\ntorchrun --nnodes") :].replace("\\\n", " ")
+    words = shlex.split(command)
+    words = words[next(i for i, word in enumerate(words) if word.endswith(".py")) + 1 :]
+    found: dict[str, str | bool] = {}
+    for word, following in itertools.pairwise([*words, "--"]):
+        if word.startswith("--"):
+            assert word not in found, f"{word} given twice"
+            found[word] = True if following.startswith("--") else following
+    return found
+
+
+LLAMA_405B_PAPER: dict[str, Any] = {
+    "n_devices": 16384, "tp": 8, "pp": 16, "split": "ends", "zero": 1, "sp": True, "gbs": 2048,
+    "stage_layers": stage_layers(126, 16, 1, "ends"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("llama3-405b-ends.sh", script(LLAMA3_405B, replace(JOB, global_batch=2048),
+                                       **LLAMA_405B_PAPER)),
+        ("llama3-70b-interleaved.sh", script(LLAMA3_70B, n_devices=64, tp=8, pp=4, vpp=5, sp=True,
+                                             recompute="full", recompute_layers=2)),
+        ("llama3-8b-fsdp.sh", script(zero=3, recompute="selective")),
+        ("gpt3-175b.sh", script(GPT3_175B, TrainingJob(2048, 1536, "fp16", tokens=300e9), "ampere",
+                                n_devices=1024, tp=8, pp=8, sp=True, zero=0)),
+    ],
+)  # fmt: skip
+def test_golden(name: str, text: str) -> None:
+    golden("megatron-" + name, text)
+
+
+@pytest.mark.parametrize("file", sorted(GOLDENS.glob("*.sh")), ids=lambda file: file.name)
+def test_bash_reads_every_golden(file: Path) -> None:
+    subprocess.run(["bash", "-n", str(file)], check=True)
+
+
+def run_with_fake_torchrun(text: str, folder: Path, *extra: str, **env: str) -> list[str]:
+    """Run the script with a torchrun that prints its words."""
+    fake = folder / "torchrun"
+    fake.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
+    fake.chmod(0o755)
+    file = folder / "megatron.sh"
+    file.write_text(text)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(["bash", str(file), *extra], check=True, capture_output=True, text=True,
+                          env={"PATH": path, **env})  # fmt: skip
+    return done.stdout.splitlines()
+
+
+def test_bash_and_a_plain_reader_see_the_same_flags(tmp_path: Path) -> None:
+    text = script(LLAMA3_70B, n_devices=512, tp=4, pp=16, split="ends", sp=True,
+                  stage_layers=stage_layers(80, 16, 1, "ends"))  # fmt: skip
+    words = run_with_fake_torchrun(text, tmp_path, NODE_RANK="3", MASTER_ADDR="node0")
+    assert words[:6] == ["--nnodes", "64", "--nproc-per-node", "8", "--node-rank", "3"]
+    after = words[words.index("./pretrain_gpt.py") + 1 :]
+    read = flags(text)
+    assert [word for word in after if word.startswith("--")] == list(read)
+    assert read["--pipeline-model-parallel-layout"] in after
+
+
+def test_real_data_and_own_flags(tmp_path: Path) -> None:
+    own = ["--save", "a folder", "--save-interval", "5"]
+    words = run_with_fake_torchrun(script(), tmp_path, *own, DATA_PATH="/d/x", TOKENIZER_MODEL="t")
+    assert "--mock-data" not in words
+    assert words[words.index("--data-path") + 1] == "/d/x"
+    assert words[words.index("--tokenizer-type") + 1] == "HuggingFaceTokenizer"
+    assert words[-4:] == own
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_zero_stages(zero: int) -> None:
+    got = flags(script(zero=zero))
+    assert ("--use-distributed-optimizer" in got) == (zero > 0)
+    assert ("--use-megatron-fsdp" in got) == (zero > 1)
+    strategy = {2: "optim_grads", 3: "optim_grads_params"}.get(zero)
+    assert got.get("--data-parallel-sharding-strategy") == strategy
+    assert got.get("--ckpt-format") == ("fsdp_dtensor" if zero > 1 else None)
+    assert got["--overlap-grad-reduce"]
+    assert ("--overlap-param-gather" in got) == (zero > 0)
+
+
+@pytest.mark.parametrize(
+    ("generation", "tp", "zero", "line"),
+    [
+        ("hopper", 2, 1, "export CUDA_DEVICE_MAX_CONNECTIONS=1"),
+        ("ampere", 8, 0, "export CUDA_DEVICE_MAX_CONNECTIONS=1"),
+        ("blackwell", 2, 1, ""),
+        ("hopper", 1, 1, ""),
+        ("hopper", 2, 3, "unset CUDA_DEVICE_MAX_CONNECTIONS"),
+    ],
+)
+def test_connections(generation: str, tp: int, zero: int, line: str) -> None:
+    text = script(generation=generation, tp=tp, zero=zero)
+    found = [x for x in text.splitlines() if "CUDA_DEVICE_MAX_CONNECTIONS" in x]
+    assert found == ([line] if line else [])
+
+
+def test_even_stages_need_one_flag_and_only_when_interleaved() -> None:
+    plain = flags(script(LLAMA3_70B, n_devices=32, pp=4))
+    assert not {
+        "--pipeline-model-parallel-layout",
+        "--num-layers-per-virtual-pipeline-stage",
+    } & set(plain)
+    inter = flags(script(LLAMA3_70B, n_devices=32, pp=4, vpp=5))
+    assert inter["--num-layers-per-virtual-pipeline-stage"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "vpp", "form"),
+    [(126, 16, 1, "account"), (126, 16, 2, "account"), (80, 16, 1, "layout"),
+     (96, 16, 1, "layout"), (30, 4, 2, "account"), (80, 8, 2, "layout")],
+)  # fmt: skip
+def test_uneven_stages(layers: int, pp: int, vpp: int, form: str) -> None:
+    shape = replace(LLAMA3_70B, layers=layers)
+    counts = stage_layers(layers, pp, vpp, "ends")
+    got = flags(script(shape, n_devices=pp, pp=pp, vpp=vpp, split="ends", stage_layers=counts))
+    assert ("--account-for-loss-in-pipeline-split" in got) == (form == "account")
+    assert ("--account-for-embedding-in-pipeline-split" in got) == (form == "account")
+    if form == "layout":
+        assert unroll(str(got["--pipeline-model-parallel-layout"])) == counts
+    elif vpp > 1:
+        assert int(str(got["--num-layers-per-virtual-pipeline-stage"])) == (layers + 2) // (
+            pp * vpp
+        )
+
+
+def unroll(text: str) -> tuple[int, ...]:
+    """Layers per stage of a layout string, by Megatron's own two substitutions."""
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
+    stages = text.split("|")
+    assert stages[0][0] == "E"
+    assert stages[-1][-1] == "L"
+    return tuple(stage.count("t") for stage in stages)
+
+
+@pytest.mark.parametrize("counts", [(3, 3), (1, 2), (4, 5, 5, 6, 5, 5, 4), (1, 1, 2, 1, 1)])
+def test_stage_layout_says_the_counts(counts: tuple[int, ...]) -> None:
+    assert unroll(stage_layout(counts)) == counts
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+@pytest.mark.parametrize("shape", [LLAMA3_8B, GPT3_175B, replace(LLAMA3_8B, padded_vocab=128512)])
+def test_padding_of_the_vocabulary_is_the_plans(shape: ModelShape, tp: int) -> None:
+    multiple = vocab_divisor(shape, tp) * tp
+    assert -(-shape.vocab // multiple) * multiple == padded_vocab(shape, tp)
+
+
+def test_model_flags() -> None:
+    llama, gpt = flags(script()), flags(script(GPT3_175B, TrainingJob(2048, 128, "fp16"), zero=0))
+    assert llama["--num-query-groups"] == "8"
+    assert llama["--attention-backend"] == "flash"
+    assert {"--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights"} <= set(
+        llama
+    )
+    assert not {"--swiglu", "--disable-bias-linear", "--group-query-attention",
+                "--untie-embeddings-and-output-weights"} & set(gpt)  # fmt: skip
+    assert gpt["--position-embedding-type"] == "learned_absolute"
+    assert gpt["--hidden-dropout"] == gpt["--attention-dropout"] == "0.1"
+    assert (
+        flags(script(replace(LLAMA3_8B, flash_attention=False)))["--attention-backend"]
+        == "unfused"
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "present", "absent"),
+    [
+        ("bf16", "--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16"),
+        ("bf16-grads", "--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32"),
+        ("fp16", "--fp16", "--bf16"),
+    ],
+)
+def test_precision(precision: str, present: str, absent: str) -> None:
+    got = flags(script(job=replace(JOB, precision=precision)))
+    assert present in got
+    assert absent not in got
+
+
+@pytest.mark.parametrize(
+    ("kind", "k", "wanted"),
+    [
+        ("none", 0, {}),
+        ("full", 3, {"--recompute-granularity": "full", "--recompute-method": "block",
+                     "--recompute-num-layers": "3"}),
+        ("selective", 0, {"--recompute-granularity": "selective",
+                          "--recompute-modules": "core_attn"}),
+    ],
+)  # fmt: skip
+def test_recompute(kind: str, k: int, wanted: dict[str, str]) -> None:
+    got = flags(script(recompute=kind, recompute_layers=k))
+    assert {name: value for name, value in got.items() if name.startswith("--recompute")} == wanted
+
+
+def test_steps_follow_the_tokens() -> None:
+    assert flags(script())["--train-iters"] == "10"
+    job = replace(JOB, tokens=1e9)  # 1e9 / (8192 * 128) = 953.7
+    assert flags(script(job=job))["--train-iters"] == "954"
+
+
+def test_user_buffers_only_where_they_mean_something() -> None:
+    assert "--tp-comm-overlap" in flags(script(tp=2, sp=True, tp_comm_overlap=True))
+    assert "--tp-comm-overlap" not in flags(script(tp=2, sp=False, tp_comm_overlap=True))
+    assert "--tp-comm-overlap" not in flags(script(tp=2, sp=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "job", "part", "closest"),
+    [
+        ({"zero": 2, "pp": 2}, JOB, "ZeRO-2 with a pipeline", "zero 1"),
+        ({"pp": 4, "vpp": 2, "mbs": 32, "gbs": 192}, replace(JOB, global_batch=192),
+         "interleaved schedule", "vpp 1"),
+        ({"pp": 2, "schedule": "gpipe"}, JOB, "schedule", "1f1b"),
+        ({"cp": 2, "dp": 4}, JOB, "context parallelism", "cp 1"),
+        ({"rank_order": "pp-dp-tp"}, JOB, "rank order", "tp-cp-ep-dp-pp"),
+        ({}, replace(JOB, precision="fp16-grads"), "fp16-grads", "fp16"),
+        ({}, replace(JOB, precision="fp32"), "fp32", "bf16"),
+        ({"n_devices": 12, "gbs": 12}, replace(JOB, global_batch=12), "devices", "multiple"),
+        ({"tp": 8, "sp": True}, TrainingJob(8191, 128), "sequence parallelism", "sp off"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_part_and_the_closest(
+    changes: dict[str, Any], job: TrainingJob, part: str, closest: str
+) -> None:
+    files = emit_plan("megatron", layout(**changes), LLAMA3_8B, job, pool(), HEADER)
+    assert list(files) == ["megatron.txt"]
+    reasons = [line for line in files["megatron.txt"].splitlines() if line.startswith("- ")]
+    assert len(reasons) == 1
+    assert part in reasons[0]
+    assert closest in reasons[0].split("closest:")[1]
+
+
+def test_bad_heads_are_named_for_every_framework() -> None:
+    plan = layout(n_devices=6, tp=6, gbs=128)
+    assert runs_on(plan, LLAMA3_8B) == ()
+    assert "32 heads" in str(why_not("megatron", plan, LLAMA3_8B))
+
+
+def test_runs_on() -> None:
+    assert runs_on(layout(), LLAMA3_8B, JOB) == ("megatron", "deepspeed")
+    assert runs_on(layout(tp=2, sp=True), LLAMA3_8B, JOB) == ("megatron",)
+
+
+def test_calls_that_make_no_sense() -> None:
+    with pytest.raises(EmitError, match="unknown framework"):
+        emit_plan("torch", layout(), LLAMA3_8B, JOB, pool())
+    with pytest.raises(EmitError, match="contradicts itself"):
+        emit_plan("megatron", layout(dp=4), LLAMA3_8B, JOB, pool())
+    with pytest.raises(EmitError, match="contradicts itself"):
+        emit_plan("megatron", layout(stage_layers=(31,)), LLAMA3_8B, JOB, pool())
+    with pytest.raises(EmitError, match="contradicts itself"):
+        emit_plan("megatron", layout(gbs=64), LLAMA3_8B, JOB, pool())
+
+
+def test_arrays_and_scalar_rules_agree() -> None:
+    rows = [
+        (pp, vpp, mbs, zero)
+        for pp, vpp, mbs, zero in itertools.product((1, 2, 4), (1, 2), (1, 16, 64), range(4))
+        if pp > 1 or vpp == 1
+    ]
+    plans = [layout(pp=pp, vpp=vpp, mbs=mbs, zero=zero) for pp, vpp, mbs, zero in rows]
+    columns = [
+        np.array([getattr(x, name) for x in plans]) for name in ("pp", "vpp", "n_micro", "zero")
+    ]
+    scalar = [why_not("megatron", plan, LLAMA3_8B) is None for plan in plans]
+    assert megatron_can_run(*columns).tolist() == scalar
