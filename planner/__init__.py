@@ -1,1 +1,34 @@
-"""The planner as a library."""
+"""The product as a library: `solve` finds ranked layouts, `evaluate` prices one.
+
+>>> import planner
+>>> result = planner.solve("llama3-8b", "h100-x8", top=1)
+>>> result.plans[0].layout.n_devices
+8
+
+Importing this package is cheap; numpy, pydantic and ortools are loaded by the first call.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Plan", "Result", "__version__", "evaluate", "solve"]
+
+if TYPE_CHECKING:
+    from planner.result import Plan, Result
+    from planner.solving import evaluate, solve
+
+_HOMES = {
+    "solve": "planner.solving",
+    "evaluate": "planner.solving",
+    "Result": "planner.result",
+    "Plan": "planner.result",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'planner' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from costmodels.memory import state_bytes_per_param
 from costmodels.parameters import total_params
-from costmodels.plans import SCHEDULES
+from costmodels.plans import SCHEDULES, Layout
 from costmodels.problem import Problem
 from costmodels.stages import SPLITS, stage_layers
 from searches.options import SearchOptions
@@ -101,6 +101,9 @@ RULES: dict[str, Rule] = {
         Rule("REC001", "selective recompute saves nothing here",
              "Selective recomputation drops the attention scores; a flash kernel never stores them.",
              "flash_attention: false, or full recompute", "Korthikanti et al. 2022, section 5"),
+        Rule("SCH001", "the schedule does not match pp and vpp",
+             "Without a pipeline there is no schedule; vpp > 1 is interleaved 1F1B; vpp = 1 is 1F1B "
+             "(or GPipe).", "another schedule, pp or vpp", "definition"),
         Rule("FRM001", "the framework cannot run it",
              "The chosen framework has no such combination.", "--framework any", "docs/frameworks.md"),
         Rule("MEM001", "over the usable memory",
@@ -233,3 +236,36 @@ def framework_runs(
         plain = (vpp == 1) & (sp == 0) & (split == 0) & (recompute != 1)
         return plain & ((pp == 1) | ((zero <= 1) & (tp == 1)))
     return np.broadcast_to(np.True_, np.broadcast(pp, vpp, tp, sp, zero, split, recompute).shape)
+
+
+def first_broken_rule(context: Context, layout: Layout) -> str:
+    """Return the code of the first rule that one layout breaks, or "" when it is legal.
+
+    Memory is not looked at: a plan that does not fit can still be priced.
+    """
+
+    def column(value: int) -> Ints:
+        return np.array([value], dtype=np.int32)
+
+    split = SPLITS.index(layout.split)
+    axes = [column(x) for x in (layout.tp, layout.pp, layout.dp, layout.vpp, split)]
+    for code, predicate in SHAPE_RULES:
+        if code not in ("PIN001", "MEM000") and not predicate(context, *axes)[0]:
+            return code
+    job, m = context.problem.job, layout.n_micro
+    broken = {
+        "BAT001": m * layout.mbs * layout.dp != job.global_batch or m < 1,
+        "BAT002": layout.vpp > 1 and m % layout.pp > 0,
+        "SP001": layout.sp and (layout.tp == 1 or job.seq_len % layout.tp > 0),
+        "ZER001": layout.zero >= 2 and layout.pp > 1,
+        "ZER002": layout.zero >= 1 and layout.dp == 1,
+        "REC001": layout.recompute == "selective" and context.problem.shape.flash_attention,
+        "SCH001": layout.schedule not in _schedules(layout),
+    }
+    return next((code for code, hit in broken.items() if hit), "")
+
+
+def _schedules(layout: Layout) -> tuple[str, ...]:
+    if layout.pp == 1:
+        return ("none",)
+    return ("interleaved",) if layout.vpp > 1 else ("1f1b", "gpipe")

@@ -24,7 +24,7 @@ from searches.executors import Executor, SerialExecutor
 from searches.options import SearchOptions
 from searches.plan_space import free_axes, legal_masks, plan_tables
 from searches.rules import Context
-from searches.shape_space import legal_shapes
+from searches.shape_space import ShapeSpace, legal_shapes
 
 Floats = NDArray[np.float64]
 
@@ -80,10 +80,15 @@ class Outcome:
     rejected_shapes: dict[str, int]
     rejected_plans: dict[str, int]
     closest: Candidate | None
-    complete: bool = True
-    """False when the search was stopped before all shards were priced."""
+    stopped: str = ""
+    """`time limit` or `interrupted` when not all shards were priced."""
     shards: tuple[int, int] = field(default=(0, 0))
     """Shards priced and shards in all."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole space was priced."""
+        return not self.stopped
 
 
 def layout_key(layout: Layout) -> tuple[object, ...]:
@@ -186,9 +191,11 @@ def search(
     ]
     answers: list[ShardAnswer] = []
     group = 1 if executor.name == "serial" else max(1, len(shards))
+    stopped = ""
     try:
         for i in range(0, len(shards), group):
             if stop is not None and answers and stop():
+                stopped = "time limit"
                 break
             answers.extend(executor.map(search_shard, shards[i : i + group]))
             if progress is not None:
@@ -196,17 +203,12 @@ def search(
     except KeyboardInterrupt:
         if not any(answer.best for answer in answers):
             raise
-    return _merge(context, space.n_candidates, space.rejected, len(space.shapes), answers, len(shards))
+        stopped = "interrupted"
+    merged = _merge(context, space, answers)
+    return replace(merged, stopped=stopped, shards=(len(answers), len(shards)))
 
 
-def _merge(
-    context: Context,
-    n_candidate_shapes: int,
-    rejected_shapes: dict[str, int],
-    n_shapes: int,
-    answers: list[ShardAnswer],
-    n_shards: int,
-) -> Outcome:
+def _merge(context: Context, space: ShapeSpace, answers: list[ShardAnswer]) -> Outcome:
     """Merge shard answers in shard order and re-price the best with the exact recurrence."""
     best = sorted((c for answer in answers for c in answer.best), key=_order)
     best = best[: context.options.n_finalists]
@@ -224,16 +226,14 @@ def _merge(
     closest = min(misses, key=lambda c: (c.peak_bytes, layout_key(c.layout)), default=None)
     return Outcome(
         finalists=tuple(finalists),
-        n_shapes=n_shapes,
-        n_candidate_shapes=n_candidate_shapes,
+        n_shapes=len(space.shapes),
+        n_candidate_shapes=space.n_candidates,
         n_candidates=sum(a.n_candidates for a in answers),
         n_legal=n_legal,
         n_fit=n_fit,
-        rejected_shapes=rejected_shapes,
+        rejected_shapes=space.rejected,
         rejected_plans=rejected,
         closest=closest if not finalists else None,
-        complete=len(answers) == n_shards,
-        shards=(len(answers), n_shards),
     )
 
 

@@ -1,0 +1,100 @@
+"""The catalogue as text."""
+
+from hardware.catalogue import Catalogue, UnknownPartError, load_catalogue, ridge_points
+from hardware.parts import Accelerator, Link
+from planner.errors import CatalogError
+from planner.units import format_bandwidth, format_rate, format_size
+
+
+def listing() -> str:
+    """Return all accelerators and links, one line each."""
+    catalogue = load_catalogue()
+    lines = [f"{'accelerator':<28} {'memory':>10} {'HBM':>11} {'bf16 dense':>13} {'scale-up':>11}  domain"]
+    for part in catalogue.accelerators.values():
+        bf16 = part.peak_flops_per_s.get("bf16")
+        lines.append(
+            f"{part.name:<28} {format_size(part.memory_bytes):>10} "
+            f"{format_bandwidth(part.hbm_bytes_per_s):>11} "
+            f"{format_rate(bf16) if bf16 else '-':>13} "
+            f"{format_bandwidth(part.scale_up_bytes_per_s):>11}  {part.scale_up_domain}"
+        )
+    lines += ["", f"{'link':<28} {'kind':<10} {'per port, one way':>18}"]
+    for link in catalogue.links.values():
+        speed = format_bandwidth(link.bytes_per_s) if link.bytes_per_s else "by accelerator"
+        lines.append(f"{link.name:<28} {link.kind:<10} {speed:>18}")
+    return "\n".join(lines) + "\n"
+
+
+def sheet(name: str) -> str:
+    """Return every figure of one part with its source and date."""
+    catalogue = load_catalogue()
+    try:
+        return _accelerator(catalogue, catalogue.accelerator(name))
+    except UnknownPartError as missing:
+        try:
+            return _link(catalogue.link(name))
+        except UnknownPartError as also:
+            near = list(dict.fromkeys([*missing.suggestions, *also.suggestions]))
+            hint = f"did you mean {', '.join(near[:3])}? " if near else ""
+            raise CatalogError(f"no part called {name!r}", f"{hint}planner catalog list") from None
+
+
+def _figures(rows: list[tuple[str, str, str]], part: Accelerator | Link) -> list[str]:
+    """Return the lines of named figures; key is the provenance entry."""
+    width = max(len(label) for label, _, _ in rows)
+    lines = []
+    for label, value, key in rows:
+        lines.append(f"  {label:<{width}}  {value}")
+        origin = part.provenance.get(key)
+        if origin:
+            status = "" if origin.status == "confirmed" else f" [{origin.status}]"
+            lines.append(f"  {'':<{width}}    {origin.source} ({origin.date}){status}")
+    return lines
+
+
+def _accelerator(catalogue: Catalogue, part: Accelerator) -> str:
+    eff = part.efficiency
+    rows = [
+        ("memory", format_size(part.memory_bytes), "memory_bytes"),
+        ("HBM", format_bandwidth(part.hbm_bytes_per_s), "hbm_bytes_per_s"),
+        *((f"{p} dense peak", format_rate(v), f"peak_flops_per_s.{p}")
+          for p, v in part.peak_flops_per_s.items()),
+        ("multiprocessors", str(part.n_sms), "n_sms"),
+        (f"{part.scale_up_link}, one way", format_bandwidth(part.scale_up_bytes_per_s), "scale_up_bytes_per_s"),
+        ("ring collectives reach", format_bandwidth(part.ring_bytes_per_s), "ring_bytes_per_s"),
+        ("scale-up domain", f"{part.scale_up_domain} devices", "scale_up_domain"),
+        ("power", f"{part.tdp_w:g} W" if part.tdp_w else "not published", "tdp_w"),
+        ("sustained GEMM share", f"{eff.gemm_frac:.2f}", "efficiency.gemm_frac"),
+        ("sustained HBM share", f"{eff.hbm_frac:.2f}", "efficiency.hbm_frac"),
+        *((f"attention, {k} fwd/bwd", f"{v[0]:.3f} / {v[1]:.3f}", "efficiency.attention_frac")
+          for k, v in eff.attention_frac.items()),
+    ]  # fmt: skip
+    lines = [f"{part.name} ({part.vendor}, {part.generation})"]
+    if part.aliases:
+        lines.append(f"  also called {', '.join(part.aliases)}")
+    lines += _figures(rows, part)
+    lines.append("  ridge points (FLOP per byte above which compute is the limit):")
+    nic = catalogue.typical_nics.get(part.name)
+    links = [catalogue.link(nic.link)] if nic else []
+    for point in ridge_points(part, links, nic.n_per_device if nic else 1.0):
+        label = f"{point.level} {point.link}".strip()
+        lines.append(f"    {label:<24} {point.flops_per_byte:>9,.0f}  ({point.precision})")
+    return "\n".join(lines) + "\n"
+
+
+def _link(link: Link) -> str:
+    def three(values: tuple[float, float, float]) -> str:
+        return " / ".join(f"{v * 1e6:.1f}" for v in values) + " us (LL / LL128 / Simple)"
+
+    speed = format_bandwidth(link.bytes_per_s) if link.bytes_per_s else "depends on the accelerator"
+    rows = [
+        ("per port, one way", speed, "bytes_per_s"),
+        ("share reached", f"{link.efficiency:.3f}", "efficiency"),
+        ("ring hop", three(link.ring_hop_s), "ring_hop_s"),
+        ("tree hop", three(link.tree_hop_s), "tree_hop_s"),
+        ("one message", f"{link.p2p_latency_s * 1e6:.1f} us", "p2p_latency_s"),
+    ]
+    lines = [f"{link.name} ({link.kind})"]
+    if link.aliases:
+        lines.append(f"  also called {', '.join(link.aliases)}")
+    return "\n".join(lines + _figures(rows, link)) + "\n"

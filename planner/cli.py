@@ -1,0 +1,207 @@
+"""The command line: parses options, calls the library, prints, returns exit codes.
+
+Heavy modules are imported inside the commands, so that `planner --help` stays instant.
+"""
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from planner.errors import PlannerError
+
+app = typer.Typer(
+    name="planner",
+    help="Finds the fastest way to split an LLM training job over a cluster, and explains it.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+catalog_app = typer.Typer(
+    help="Accelerators and links, each figure with its source and date.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(catalog_app, name="catalog")
+
+Model = Annotated[str, typer.Argument(help="Model file, or the name of an example such as llama3-70b.")]
+ClusterArg = Annotated[str, typer.Argument(help="Cluster file, or the name of an example such as h100-x512.")]
+PlanArg = Annotated[str, typer.Argument(metavar="PLAN", help="RESULT.json#RANK_OR_ID, or last#RANK_OR_ID.")]
+Pin = Annotated[list[str], typer.Option("--pin", metavar="AXIS=V,...", help="Fix axes: tp=8,pp=4.")]
+Only = Annotated[list[str], typer.Option("--only", metavar="AXIS=A,B", help="Allowed values: tp=4,8.")]
+Max = Annotated[list[str], typer.Option("--max", metavar="AXIS=N", help="Largest values: pp=16.")]
+Allow = Annotated[list[str], typer.Option("--allow", help="Lift a default of the search: tp-across-domains.")]
+SetOption = Annotated[
+    list[str], typer.Option("--set", metavar="PATH=VALUE", help="Change a field: pools.0.nodes=16.")
+]
+Framework = Annotated[str, typer.Option(help="default, megatron, deepspeed, or any.")]
+Stack = Annotated[str, typer.Option(help="Software profile to price with; the framework's own by default.")]
+Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
+
+
+def _overrides(items: list[str]) -> tuple[tuple[str, object], ...]:
+    from planner.errors import UsageError
+
+    found: list[tuple[str, object]] = []
+    for item in items:
+        path, equals, value = item.partition("=")
+        if not equals or not path:
+            raise UsageError(f"--set: {item!r} is not of the form PATH=VALUE", "--set pools.0.nodes=16")
+        found.append((path.strip(), value.strip()))
+    return tuple(found)
+
+
+@app.command()
+def solve(
+    model: Model,
+    cluster: ClusterArg,
+    pin: Pin = [],
+    only: Only = [],
+    max_: Max = [],
+    allow: Allow = [],
+    set_: SetOption = [],
+    top: Annotated[int, typer.Option(help="Plans to show.")] = 10,
+    framework: Framework = "default",
+    stack: Stack = "",
+    form: Format = "table",
+    emit: Annotated[str, typer.Option(help="Write configurations: megatron,deepspeed.")] = "",
+    out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = "",
+    executor: Annotated[str, typer.Option(help="serial or ray.")] = "serial",
+    time_limit: Annotated[float, typer.Option(metavar="S", help="Stop after S seconds, best so far.")] = 0.0,
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")] = True,
+) -> None:
+    """Rank the layouts of a training job on a cluster."""
+    from planner.commands import run_solve
+
+    raise typer.Exit(
+        run_solve(
+            model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
+            overrides=_overrides(set_), top=top, framework=framework, stack=stack, form=form,
+            emit=emit, out=out, executor=executor, time_limit_s=time_limit, cache=cache,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    cluster: ClusterArg,
+    pin: Pin = [],
+    allow: Allow = [],
+    set_: SetOption = [],
+    framework: Framework = "default",
+    stack: Stack = "",
+    form: Format = "table",
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")] = True,
+) -> None:
+    """Price one layout, given with --pin, whether or not it fits."""
+    from planner.commands import run_evaluate
+
+    raise typer.Exit(
+        run_evaluate(
+            model, cluster, pin=pin, allow=allow, overrides=_overrides(set_), framework=framework,
+            stack=stack, form=form, cache=cache,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def show(plan: PlanArg, form: Annotated[str, typer.Option("--format", help="table or json.")] = "table") -> None:
+    """Show one plan of a saved result in full: time, memory by stage, traffic."""
+    from planner.commands import run_show
+
+    run_show(plan, form)
+
+
+@app.command()
+def explain(
+    plan: PlanArg,
+    term: Annotated[str, typer.Option(help="Open one term: its formula, numbers and source.")] = "",
+) -> None:
+    """Explain one plan in words and as a tree, or one term down to its formula."""
+    from planner.commands import run_explain
+
+    run_explain(plan, term)
+
+
+@app.command()
+def emit(
+    plan: PlanArg,
+    for_: Annotated[str, typer.Option("--for", help="megatron,deepspeed.")] = "megatron",
+    out: Annotated[str, typer.Option(help="Folder to write to; without it the files are printed.")] = "",
+) -> None:
+    """Write the framework configuration that runs one plan."""
+    from planner.commands import run_emit
+
+    run_emit(plan, for_, out)
+
+
+@app.command("check-spec")
+def check_spec(file: Annotated[str, typer.Argument(help="A model or cluster file.")]) -> None:
+    """Check a model or cluster file and say what it describes."""
+    from planner.inputs import check_spec as summary
+
+    sys.stdout.write(summary(file).rstrip("\n") + "\n")
+
+
+@app.command()
+def rule(code: Annotated[str, typer.Argument(help="A code such as TP002; all codes without it.")] = "") -> None:
+    """Explain a rule that rejects layouts, or list them all."""
+    from planner.commands import run_rule
+
+    run_rule(code)
+
+
+@catalog_app.command("list")
+def catalog_list() -> None:
+    """List accelerators and links."""
+    from planner.catalog_text import listing
+
+    sys.stdout.write(listing())
+
+
+@catalog_app.command("show")
+def catalog_show(name: Annotated[str, typer.Argument(help="An accelerator or a link.")]) -> None:
+    """Show every figure of a part with its source and date, and its ridge points."""
+    from planner.catalog_text import sheet
+
+    sys.stdout.write(sheet(name))
+
+
+def _version(value: bool) -> None:
+    if value:
+        from planner import __version__
+
+        sys.stdout.write(f"planner {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Find the fastest way to split an LLM training job over a cluster, and explain it."""
+
+
+def main() -> NoReturn:
+    """Run the command line; no traceback reaches the user."""
+    import os
+
+    try:
+        app()
+    except PlannerError as error:
+        sys.stderr.write(f"error: {error}\n")
+        code = error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted before any plan was found\n")
+        code = 130
+    except BrokenPipeError:
+        # The reader went away (head, less): nothing more to say, and Python must not flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    else:
+        code = 0
+    sys.exit(code)

@@ -1,0 +1,201 @@
+"""What the commands do: call the library, print, write files, return exit codes."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from planner import __version__, tables
+from planner.emit import FRAMEWORKS, emit_plan
+from planner.errors import EmitError, UsageError
+from planner.explain import explain_plan, explain_term
+from planner.inputs import ClusterInput, ModelInput
+from planner.options import parse_max, parse_only, parse_pins
+from planner.result import Plan, Result
+from planner.saved import open_plan, save_result
+from planner.solving import evaluate, read_inputs, solve
+from planner.yamlfile import close_names
+from searches.options import TEXT_AXES
+from searches.rules import RULES
+
+FORMATS: Mapping[str, Callable[[Result], str]] = {
+    "table": tables.solve_table,
+    "json": Result.dumps,
+    "csv": tables.plans_csv,
+    "md": tables.plans_markdown,
+}
+
+
+def _formatter(name: str) -> Callable[[Result], str]:
+    if name not in FORMATS:
+        raise UsageError(f"--format: unknown {name!r}", f"one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def _targets(text: str) -> list[str]:
+    targets = [part.strip() for part in text.split(",") if part.strip()]
+    for target in targets:
+        if target not in FRAMEWORKS:
+            raise UsageError(f"unknown framework {target!r}", f"one of {', '.join(FRAMEWORKS)}")
+    return targets
+
+
+def _words(values: Mapping[str, int]) -> dict[str, object]:
+    """Return parsed pins in the words of the Python API."""
+    return {a: TEXT_AXES[a][v] if a in TEXT_AXES else v for a, v in values.items()}
+
+
+def _progress(done: int, of: int) -> None:
+    """Show one line of progress on a terminal; nothing when stderr is a file."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\rsearching {done}/{of}" + ("\r\x1b[K" if done == of else ""))
+        sys.stderr.flush()
+
+
+def run_solve(
+    model: str, cluster: str, *, pin: list[str], only: list[str], at_most: list[str],
+    allow: list[str], overrides: tuple[tuple[str, object], ...], top: int, framework: str,
+    stack: str, form: str, emit: str, out: str, executor: str, time_limit_s: float, cache: bool,
+) -> int:  # fmt: skip
+    """Run `planner solve`; return the exit code."""
+    start = time.monotonic()
+    text, targets = _formatter(form), _targets(emit)
+    if bool(targets) != bool(out):
+        raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
+    if executor not in ("serial", "ray"):
+        raise UsageError(f"--executor: unknown {executor!r}", "serial or ray")
+    if time_limit_s < 0:
+        raise UsageError("--time-limit must not be negative", "--time-limit 2.5")
+    allowed = {a: [TEXT_AXES[a][v] if a in TEXT_AXES else v for v in sorted(values)]
+               for a, values in parse_only(only).items()}  # fmt: skip
+    result = solve(
+        model, cluster, top=top, pins=_words(parse_pins(pin)), only=allowed,
+        at_most=parse_max(at_most), framework=framework, stack=stack, allow=tuple(allow),
+        overrides=overrides, executor=executor, progress=_progress,
+        stop=(lambda: time.monotonic() - start > time_limit_s) if time_limit_s else None,
+    )  # fmt: skip
+    if cache:
+        save_result(result)
+    sys.stdout.write(text(result))
+    sys.stdout.flush()
+    if targets:
+        given = read_inputs(model, cluster, overrides)
+        for plan in result.plans:
+            _write_plan(given, plan, result.result_id, targets, Path(out))
+        sys.stderr.write(f"wrote {len(result.plans)} plans to {out}\n")
+    return result.exit_code
+
+
+def run_evaluate(
+    model: str, cluster: str, *, pin: list[str], allow: list[str],
+    overrides: tuple[tuple[str, object], ...], framework: str, stack: str, form: str, cache: bool,
+) -> int:  # fmt: skip
+    """Run `planner evaluate`; return the exit code (3 when the plan does not fit)."""
+    text = _formatter(form)
+    result = evaluate(
+        model, cluster, pins=_words(parse_pins(pin)), framework=framework, stack=stack,
+        allow=tuple(allow), overrides=overrides,
+    )  # fmt: skip
+    if cache:
+        save_result(result)
+    if form == "table":
+        heading = "\n".join(tables.result_heading(result)[:1])
+        sys.stdout.write(heading + "\n\n" + tables.plan_details(result.plans[0]))
+    else:
+        sys.stdout.write(text(result))
+    return 0 if result.plans[0].headroom_frac >= 0 else 3
+
+
+def run_show(reference: str, form: str) -> None:
+    """Run `planner show`."""
+    _, _, _, plan = open_plan(reference)
+    if form == "json":
+        sys.stdout.write(json.dumps(plan.to_json(), indent=1) + "\n")
+    elif form == "table":
+        sys.stdout.write(tables.plan_details(plan))
+    else:
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+
+
+def run_explain(reference: str, term: str) -> None:
+    """Run `planner explain`."""
+    _, _, problem, plan = open_plan(reference)
+    if term:
+        sys.stdout.write(explain_term(problem, plan, term))
+    else:
+        sys.stdout.write(explain_plan(problem, plan))
+
+
+def header_lines(
+    model: ModelInput, cluster: ClusterInput, plan: Plan, result_id: str
+) -> list[str]:
+    """Return the comment lines that name a plan in the files written for it."""
+    lines = [f"plan {plan.plan_id}, rank {plan.rank}"]
+    if result_id:
+        lines[0] += f" of result {result_id}"
+    return [
+        *lines,
+        f"model {model.shape.name}, cluster {cluster.cluster.name}",
+        f"predicted step {plan.step_time_s:.3f} s, MFU {plan.mfu:.1%}, "
+        f"memory {plan.breakdown.peak_bytes / 2**30:.1f} GiB per device",
+        f"written by planner {__version__}",
+    ]
+
+
+def _files(
+    given: tuple[ModelInput, ClusterInput], plan: Plan, result_id: str, targets: list[str]
+) -> dict[str, str]:
+    model, cluster = given
+    header = header_lines(model, cluster, plan, result_id)
+    pool, files = cluster.cluster.pools[0], {}
+    for target in targets:
+        files.update(emit_plan(target, plan.layout, model.shape, model.job, pool, header))
+    return files
+
+
+def _write_plan(
+    given: tuple[ModelInput, ClusterInput], plan: Plan, result_id: str, targets: list[str], out: Path
+) -> None:
+    """Write the files of one plan under `out/<rank>-<plan id>/`."""
+    folder = out / f"{plan.rank}-{plan.plan_id}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in _files(given, plan, result_id, targets).items():
+            path = folder / name
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755 if name.endswith(".sh") else 0o644)
+    except OSError as error:
+        raise EmitError(f"cannot write {folder}: {error.strerror}", "name another folder with --out") from None
+
+
+def run_emit(reference: str, for_: str, out: str) -> None:
+    """Run `planner emit`: write the files, or print them when no folder is named."""
+    targets = _targets(for_)
+    if not targets:
+        raise UsageError("--for names no framework", f"one of {', '.join(FRAMEWORKS)}")
+    model, cluster, _, plan = open_plan(reference)
+    if out:
+        _write_plan((model, cluster), plan, "", targets, Path(out))
+        sys.stderr.write(f"wrote {out}/{plan.rank}-{plan.plan_id}\n")
+        return
+    files = _files((model, cluster), plan, "", targets)
+    for name, text in files.items():
+        sys.stdout.write(f"# ---- {name}\n{text}" if len(files) > 1 else text)
+
+
+def run_rule(code: str) -> None:
+    """Run `planner rule`."""
+    if not code:
+        for entry in RULES.values():
+            sys.stdout.write(f"{entry.code}  {entry.title}\n")
+        return
+    found = RULES.get(code.upper())
+    if found is None:
+        near = close_names(code.upper(), RULES)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"no rule {code!r}", f"{hint}planner rule lists them all")
+    sys.stdout.write(
+        f"{found.code}: {found.title}\n  {found.why}\n  to change: {found.relax}\n"
+        f"  source: {found.source}\n"
+    )

@@ -1,0 +1,104 @@
+"""A plan in words and as a tree; a term down to its formula, numbers and source."""
+
+from costmodels.problem import Problem
+from planner.errors import UsageError
+from planner.reasons import shown_layout
+from planner.result import Plan
+from planner.terms import ALIASES, GIB, TERMS, documentation, home
+from planner.yamlfile import close_names
+
+GROUPS = {
+    "compute": ("linear", "attention", "elementwise", "head", "embedding", "recompute", "host"),
+    "network": ("tp", "pp", "dp", "overlap"),
+    "waiting": ("bubble", "straggler"),
+    "per step": ("optimizer", "fixed"),
+}
+"""How the tree groups the terms of a step."""
+
+
+def explain_plan(problem: Problem, plan: Plan) -> str:
+    """Return the plan in words, then step time and memory as trees."""
+    lines = [f"plan {plan.plan_id}: {shown_layout(plan.layout)}", *_words(problem, plan), ""]
+    lines.append(f"step time {plan.step_time_s:.4f} s")
+    groups = list(GROUPS.items())
+    for i, (name, terms) in enumerate(groups):
+        total = sum(plan.breakdown.time_s[t] for t in terms)
+        last = i == len(groups) - 1
+        lines.append(f"{'└─' if last else '├─'} {name:<9} {_seconds(total, plan)}")
+        shown = [t for t in terms if plan.breakdown.time_s[t] > 0]
+        for j, term in enumerate(shown):
+            branch = "└─" if j == len(shown) - 1 else "├─"
+            value = _seconds(plan.breakdown.time_s[term], plan)
+            lines.append(f"{'  ' if last else '│ '} {branch} {term:<12} {value}  {TERMS[term].title}")
+    lines += ["", *_memory_tree(plan), ""]
+    lines.append("open a term: planner explain PLAN --term " + "|".join(TERMS))
+    return "\n".join(lines) + "\n"
+
+
+def _seconds(value: float, plan: Plan) -> str:
+    return f"{value:>9.4f} s {value / plan.step_time_s * 100:>5.1f} %"
+
+
+def _memory_tree(plan: Plan) -> list[str]:
+    found = plan.breakdown
+    stage = found.stages[found.peak_stage]
+    lines = [
+        f"memory {found.peak_bytes / GIB:.2f} GiB on stage {found.peak_stage}, "
+        f"{plan.usable_bytes / GIB:.2f} usable"
+    ]
+    shown = [name for name, value in stage.items() if value > 0]
+    for i, name in enumerate(shown):
+        branch = "└─" if i == len(shown) - 1 else "├─"
+        lines.append(f"{branch} {name:<13} {stage[name] / GIB:>8.2f} GiB  {TERMS[name].title}")
+    return lines
+
+
+def _words(problem: Problem, plan: Plan) -> list[str]:
+    """Return what the layout means on this cluster, one sentence an axis."""
+    x, pool = plan.layout, problem.pool
+    nodes = max(1, x.n_devices // pool.devices_per_node)
+    lines = [
+        f"  {x.n_devices} devices in {nodes} nodes run {x.dp} copies of the model "
+        f"({x.tp * x.pp} devices each)."
+    ]
+    if x.tp > 1:
+        where = "inside" if x.tp <= pool.scale_up_domain else "beyond"
+        lines.append(f"  tp {x.tp}: every layer is cut over {x.tp} neighbours {where} a scale-up domain.")
+    if x.pp > 1:
+        low, high = min(x.stage_layers), max(x.stage_layers)
+        held = str(low) if low == high else f"{low} to {high}"
+        lines.append(
+            f"  pp {x.pp}, vpp {x.vpp}: {x.pp * x.vpp} virtual stages of {held} layers, "
+            f"{x.n_micro} micro-batches of {x.mbs} sequence(s); idle {plan.breakdown.bubble_frac:.1%}."
+        )
+    sharded = {0: "nothing is sharded", 1: "optimizer states are sharded",
+               2: "optimizer states and gradients are sharded",
+               3: "weights, gradients and optimizer states are sharded"}[x.zero]  # fmt: skip
+    lines.append(f"  ZeRO {x.zero}: {sharded} over {x.dp_shard} ranks.")
+    if x.recompute == "full":
+        lines.append(f"  recompute: {x.recompute_layers} layers of every virtual stage run forward twice.")
+    low, high = plan.step_time_p10_s, plan.step_time_p90_s
+    lines.append(
+        f"  {plan.tokens_per_s:,.0f} tokens/s, MFU {plan.mfu:.1%}; 8 of 10 such predictions lie "
+        f"between {low:.2f} and {high:.2f} s (prior)."
+    )
+    return lines + [f"  warning {w.code}: {w.text}" for w in plan.warnings]
+
+
+def explain_term(problem: Problem, plan: Plan, name: str) -> str:
+    """Return one term's formula with its source, and this plan's numbers."""
+    term = TERMS.get(ALIASES.get(name, name))
+    if term is None:
+        near = close_names(name, [*TERMS, *ALIASES])
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"no term {name!r}", f"{hint}terms: {', '.join(TERMS)}")
+    lines = [f"{term.name} ({term.kind}): {term.title}, plan {plan.plan_id}", ""]
+    for function in term.functions:
+        lines.append(f"{home(function)}")
+        lines += [f"  {line}".rstrip() for line in documentation(function).splitlines()]
+        lines.append("")
+    lines.append("with this plan's numbers:")
+    rows = term.numbers(problem, plan)
+    width = max(len(label) for label, _ in rows)
+    lines += [f"  {label:<{width}}  {value}" for label, value in rows]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,105 @@
+"""Layouts in and out of the product: JSON, and pins given on the command line."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from costmodels.plans import Layout
+from costmodels.stages import stage_layers
+from planner.errors import SearchError, UsageError
+from searches.options import AXES, TEXT_AXES
+from searches.rules import RULES, Context, first_broken_rule
+
+
+def layout_to_json(layout: Layout) -> dict[str, Any]:
+    """Return a layout with the field names of the result schema."""
+    return {
+        "n_devices": layout.n_devices,
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "dp": layout.dp,
+        "cp": layout.cp,
+        "ep": layout.ep,
+        "etp": layout.etp,
+        "vpp": layout.vpp,
+        "zero": layout.zero,
+        "dp_shard": layout.dp_shard,
+        "mbs": layout.mbs,
+        "gbs": layout.gbs,
+        "n_micro": layout.n_micro,
+        "schedule": layout.schedule,
+        "sp": layout.sp,
+        "recompute": layout.recompute,
+        "recompute_modules": list(layout.recompute_modules),
+        "recompute_layers": layout.recompute_layers,
+        "split": layout.split,
+        "stage_layers": list(layout.stage_layers),
+        "rank_order": layout.rank_order,
+    }
+
+
+def layout_from_json(data: Mapping[str, Any]) -> Layout:
+    """Return the layout that `layout_to_json` wrote."""
+    derived = {"dp_shard", "n_micro", "recompute_modules"}
+    fields = {name: value for name, value in data.items() if name not in derived}
+    fields["stage_layers"] = tuple(fields["stage_layers"])
+    return Layout(**fields)
+
+
+def axis_values(axis: str, text: str, option: str) -> int:
+    """Return the table value of one axis given as text, such as `recompute=full`."""
+    if axis not in AXES:
+        raise UsageError(f"{option}: unknown axis {axis!r}", f"axes: {', '.join(AXES)}")
+    words = TEXT_AXES.get(axis)
+    if words:
+        if text not in words:
+            raise UsageError(f"{option}: {axis} cannot be {text!r}", f"one of {', '.join(words)}")
+        return words.index(text)
+    if axis == "sp" and text.lower() in ("true", "false"):
+        return int(text.lower() == "true")
+    try:
+        value = int(text)
+    except ValueError:
+        raise UsageError(f"{option}: {axis} needs a whole number, not {text!r}", "") from None
+    least = 0 if axis in ("zero", "sp", "recompute_layers") else 1
+    if value < least:
+        raise UsageError(f"{option}: {axis} must be at least {least}, not {value}", "")
+    return value
+
+
+def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
+    """Return the one layout that `pins` describe; axes not named take their plainest value.
+
+    tp, pp, vpp, mbs default to 1, zero to 1 where there is data parallelism, sp to on with tp,
+    recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise),
+    the split to `even` where the layers divide. Raises `SearchError` with the rule that it breaks.
+    """
+    shape, job = context.problem.shape, context.problem.job
+    tp, pp, vpp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "vpp", "mbs"))
+    n = context.n_devices
+    if n % (tp * pp):
+        fix = f"pin tp and pp so that their product divides {n}"
+        raise SearchError(f"{n} devices are not a multiple of tp {tp} x pp {pp}", fix)
+    dp = n // (tp * pp)
+    if pins.get("dp", dp) != dp:
+        fix = f"drop dp, or change tp and pp: dp is devices / (tp pp) = {dp}"
+        raise SearchError(f"dp {pins['dp']} contradicts tp {tp} and pp {pp} on {n} devices", fix)
+    split = "even" if stage_layers(shape.layers, pp, vpp, "even") else "ends"
+    split = TEXT_AXES["split"][pins["split"]] if "split" in pins else split
+    counts = stage_layers(shape.layers, pp, vpp, split)
+    recompute = TEXT_AXES["recompute"][pins.get("recompute", 0)]
+    if recompute == "none" and pins.get("recompute_layers"):
+        recompute = "full"
+    k = min(pins.get("recompute_layers", max(counts, default=0)), max(counts, default=0))
+    implied = "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
+    layout = Layout(
+        n_devices=n, tp=tp, pp=pp, dp=dp, vpp=vpp, split=split, mbs=mbs, gbs=job.global_batch,
+        zero=pins.get("zero", 1 if dp > 1 else 0), sp=bool(pins.get("sp", int(tp > 1))),
+        schedule=TEXT_AXES["schedule"][pins["schedule"]] if "schedule" in pins else implied,
+        recompute=recompute, recompute_layers=k if recompute == "full" else 0, stage_layers=counts,
+    )  # fmt: skip
+    broken = first_broken_rule(context, layout)
+    if broken:
+        rule = RULES[broken]
+        raise SearchError(f"this layout breaks {rule.code} ({rule.title}): {rule.why}",
+                          f"{rule.relax}; planner rule {rule.code}")  # fmt: skip
+    return layout

@@ -1,0 +1,113 @@
+"""Options of a solve, as the command line, Python and the service give them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from planner.errors import UsageError
+from planner.layouts import axis_values
+from searches.options import AXES, SearchOptions
+
+FRAMEWORKS = ("default", "megatron", "deepspeed", "any")
+ALLOWANCES = ("tp-across-domains",)
+STACK_OF_FRAMEWORK = {
+    "default": "megatron-core",
+    "megatron": "megatron-core",
+    "deepspeed": "deepspeed",
+    "any": "megatron-core",
+}
+"""Software whose habits a plan is priced with."""
+
+
+@dataclass(frozen=True, slots=True)
+class SolveOptions:
+    """Everything besides the two files that the answer depends on."""
+
+    top: int = 10
+    """Plans in the answer."""
+    pins: Mapping[str, int] = field(default_factory=dict)
+    """One value by axis."""
+    only: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Allowed values by axis."""
+    at_most: Mapping[str, int] = field(default_factory=dict)
+    """Largest value by axis."""
+    framework: str = "default"
+    stack: str = ""
+    """Software profile; empty for the framework's own."""
+    allow: frozenset[str] = frozenset()
+
+    @property
+    def stack_name(self) -> str:
+        """The profile that prices the plans."""
+        return self.stack or STACK_OF_FRAMEWORK[self.framework]
+
+    def search_options(self) -> SearchOptions:
+        """Return the restrictions of the search."""
+        only = {axis: frozenset([value]) for axis, value in self.pins.items()}
+        for axis, values in self.only.items():
+            only[axis] = only.get(axis, values) & values
+        return SearchOptions(
+            only=only,
+            at_most=dict(self.at_most),
+            framework=self.framework,
+            tp_across_domains="tp-across-domains" in self.allow,
+            n_finalists=max(64, self.top),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the options as they enter the result's identity."""
+        return {
+            "top": self.top,
+            "pins": dict(sorted(self.pins.items())),
+            "only": {axis: sorted(values) for axis, values in sorted(self.only.items())},
+            "max": dict(sorted(self.at_most.items())),
+            "framework": self.framework,
+            "stack": self.stack_name,
+            "allow": sorted(self.allow),
+        }
+
+
+def _pairs(items: Iterable[str], option: str) -> list[tuple[str, str]]:
+    """Split `axis=value` items; one item may hold several, parted by commas."""
+    found: list[tuple[str, str]] = []
+    for item in items:
+        for part in item.split(","):
+            axis, equals, value = part.partition("=")
+            if not equals and found and option == "--only":
+                found.append((found[-1][0], part.strip()))
+                continue
+            if not equals or not value:
+                raise UsageError(f"{option}: {part!r} is not of the form axis=value",
+                                 f"for example {option} tp=8")  # fmt: skip
+            found.append((axis.strip(), value.strip()))
+    return found
+
+
+def parse_pins(items: Iterable[str]) -> dict[str, int]:
+    """Return pins from items such as `tp=8,pp=4`."""
+    pins: dict[str, int] = {}
+    for axis, value in _pairs(items, "--pin"):
+        number = axis_values(axis, value, "--pin")
+        if pins.get(axis, number) != number:
+            raise UsageError(f"--pin: {axis} is pinned to {pins[axis]} and to {number}",
+                             f"use --only {axis}={pins[axis]},{number} for several values")  # fmt: skip
+        pins[axis] = number
+    return pins
+
+
+def parse_only(items: Iterable[str]) -> dict[str, frozenset[int]]:
+    """Return allowed values from items such as `tp=4,8` or `recompute=none`."""
+    allowed: dict[str, set[int]] = {}
+    for axis, value in _pairs(items, "--only"):
+        allowed.setdefault(axis, set()).add(axis_values(axis, value, "--only"))
+    return {axis: frozenset(values) for axis, values in allowed.items()}
+
+
+def parse_max(items: Iterable[str]) -> dict[str, int]:
+    """Return limits from items such as `pp=16`."""
+    limits: dict[str, int] = {}
+    for axis, value in _pairs(items, "--max"):
+        if axis in ("split", "recompute", "schedule"):
+            usable = ", ".join(a for a in AXES if a not in ("split", "recompute", "schedule"))
+            raise UsageError(f"--max: {axis} has no order", f"axes with one: {usable}")
+        limits[axis] = axis_values(axis, value, "--max")
+    return limits

@@ -1,0 +1,60 @@
+"""Why the first plan is first, in a few lines."""
+
+from collections.abc import Mapping, Sequence
+
+from costmodels.breakdown import TIME_TERMS, break_down
+from costmodels.plans import Layout
+from costmodels.problem import Problem
+from planner.result import Plan
+from planner.uncertainty import TIE_FRAC
+from searches.search import Candidate
+
+MIN_SHARE = 0.002
+"""Differences below this share of the step are not worth a word."""
+
+COMPUTE = ("linear", "attention", "elementwise", "head", "embedding")
+"""Terms that depend on which stage is the slowest; compared together."""
+
+
+def shown_layout(layout: Layout) -> str:
+    """Return a layout in a few words: `tp8 pp4 dp16 vpp5 zero1 mbs1`."""
+    x = layout
+    words = [f"tp{x.tp}", f"pp{x.pp}", f"dp{x.dp}", f"vpp{x.vpp}", f"zero{x.zero}", f"mbs{x.mbs}"]
+    if x.recompute != "none":
+        words.append(f"recompute {x.recompute} {x.recompute_layers or ''}".strip())
+    return " ".join(words)
+
+
+def _grouped(terms: Mapping[str, float]) -> dict[str, float]:
+    grouped = {"compute": sum(terms[t] for t in COMPUTE)}
+    return {**grouped, **{t: terms[t] for t in TIME_TERMS if t not in COMPUTE}}
+
+
+def why_first(
+    problem: Problem, plans: Sequence[Plan], ranked: Sequence[tuple[Candidate, bool]]
+) -> tuple[str, ...]:
+    """Return the sentences that compare the first plan with the best plan outside its ties."""
+    if not plans:
+        return ()
+    first = plans[0]
+    terms = _grouped(first.breakdown.time_s)
+    least = MIN_SHARE * first.step_time_s
+    largest = sorted(terms, key=lambda t: (-terms[t], t))
+    lines = [" | ".join(f"{t} {terms[t]:.2f} s" for t in largest if terms[t] >= least)]
+    ties = [c for c, tie in ranked if tie]
+    if len(ties) > 1:
+        lines.append(
+            f"{len(ties)} plans lie within {TIE_FRAC:.0%} of the fastest: the model cannot tell "
+            "them apart, so memory headroom decides, then simplicity"
+        )
+    rival = next((c for c, tie in ranked if not tie), None)
+    if rival is None:
+        return tuple(lines)
+    other = _grouped(break_down(problem, rival.layout).time_s)
+    gaps = {t: other[t] - terms[t] for t in terms}
+    saved = [f"{t} -{gap:.2f} s" for t, gap in sorted(gaps.items(), key=lambda x: -x[1]) if gap > least]
+    paid = [f"{t} +{-gap:.2f} s" for t, gap in sorted(gaps.items(), key=lambda x: x[1]) if -gap > least]
+    lead = f"against {shown_layout(rival.layout)} ({rival.step_s / first.step_time_s - 1:+.1%}): "
+    price = f"; at the price of {', '.join(paid)}" if paid else ""
+    lines.append(lead + ", ".join(saved) + price)
+    return tuple(lines)

@@ -1,0 +1,216 @@
+"""What `solve` and `evaluate` return: ranked plans, counts, reasons. Seconds, bytes, fractions."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from costmodels.breakdown import Breakdown
+from costmodels.plans import Layout
+from planner.errors import InfeasibleError
+from planner.layouts import layout_to_json
+
+SCHEMA_VERSION = "1.0"
+"""Minor numbers add fields, major numbers change them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWarning:
+    """Something about a plan that its owner should know, and what would relax it."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One priced layout."""
+
+    rank: int
+    plan_id: str
+    layout: Layout
+    breakdown: Breakdown
+    step_time_s: float
+    step_time_p10_s: float
+    step_time_p90_s: float
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    mfu: float
+    """Megatron's model FLOPs over the dense peak of the GEMM precision."""
+    usable_bytes: float
+    tie: bool
+    """Within the model's error of the fastest plan."""
+    training_s: float | None
+    """Time of the whole run, when its tokens are stated."""
+    warnings: tuple[PlanWarning, ...]
+    runs_on: tuple[str, ...]
+
+    @property
+    def headroom_frac(self) -> float:
+        """Share of the usable memory that the plan leaves free; negative when it does not fit."""
+        return 1.0 - self.breakdown.peak_bytes / self.usable_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan with the field names of the result schema."""
+        b = self.breakdown
+        return {
+            "rank": self.rank,
+            "plan_id": self.plan_id,
+            "layout": layout_to_json(self.layout),
+            "step_time_s": self.step_time_s,
+            "step_time_p10_s": self.step_time_p10_s,
+            "step_time_p90_s": self.step_time_p90_s,
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_s_per_device": self.tokens_per_s_per_device,
+            "mfu": self.mfu,
+            "training_s": self.training_s,
+            "tie": self.tie,
+            "closed_form_step_time_s": b.closed_form_step_s,
+            "time": dict(b.time_s),
+            "memory": {
+                "peak_bytes": b.peak_bytes,
+                "peak_stage": b.peak_stage,
+                "usable_bytes": self.usable_bytes,
+                "stages": [dict(stage) for stage in b.stages],
+            },
+            "comm": [
+                {
+                    "axis": t.axis,
+                    "collective": t.collective,
+                    "algorithm": t.algorithm,
+                    "tier": t.tier,
+                    "group_size": t.group_size,
+                    "n_calls": t.n_calls,
+                    "message_bytes": t.message_bytes,
+                    "bytes": t.sent_bytes,
+                    "time_s": t.time_s,
+                    "exposed_s": t.exposed_s,
+                    "dtype": t.dtype,
+                }
+                for t in b.transfers
+            ],
+            "warnings": [{"code": w.code, "text": w.text} for w in self.warnings],
+            "runs_on": list(self.runs_on),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """How many candidates a rule excluded first."""
+
+    code: str
+    n: int
+    of: str
+    """`shapes` (combinations of the coupled axes) or `plans`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How the space came down to the answer."""
+
+    candidate_shapes: int
+    shapes: int
+    space: int
+    """Legal plans."""
+    pruned: int
+    """Legal plans that do not fit into memory."""
+    fit: int
+    priced: int
+    """Plans whose step time was computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """The plan that comes closest to fitting when none does."""
+
+    layout: Layout
+    peak_bytes: float
+    usable_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """A change after which a plan exists."""
+
+    change: str
+    command: str
+    layout: Layout | None
+    step_time_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer to one question. Without plans, the rejections and relaxations say why."""
+
+    result_id: str
+    inputs: Mapping[str, Any]
+    calibration: Mapping[str, Any]
+    counts: Counts
+    rejected: tuple[Rejection, ...]
+    plans: tuple[Plan, ...]
+    relaxations: tuple[Relaxation, ...] = ()
+    closest: Miss | None = None
+    complete: bool = True
+    stopped: str = ""
+    """`interrupted` or `time limit` when the search did not finish."""
+    why_first: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def best(self) -> Plan:
+        """The first plan; `InfeasibleError` when there is none."""
+        if not self.plans:
+            raise InfeasibleError("nothing fits, so there is no best plan", "see .relaxations")
+        return self.plans[0]
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line returns: 0, 3 nothing fits, 4 time limit, 130 interrupted."""
+        if self.stopped == "interrupted":
+            return 130
+        if not self.plans:
+            return 3
+        return 4 if self.stopped else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result with the field names of the result schema."""
+        c = self.counts
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "result_id": self.result_id,
+            "inputs": dict(self.inputs),
+            "calibration": dict(self.calibration),
+            "complete": self.complete,
+            "stopped": self.stopped,
+            "counts": {
+                "candidate_shapes": c.candidate_shapes,
+                "shapes": c.shapes,
+                "space": c.space,
+                "pruned": c.pruned,
+                "fit": c.fit,
+                "priced": c.priced,
+            },
+            "rejected": [{"code": r.code, "n": r.n, "of": r.of} for r in self.rejected],
+            "why_first": list(self.why_first),
+            "plans": [plan.to_json() for plan in self.plans],
+            "closest": self.closest
+            and {
+                "layout": layout_to_json(self.closest.layout),
+                "peak_bytes": self.closest.peak_bytes,
+                "usable_bytes": self.closest.usable_bytes,
+            },
+            "relaxations": [
+                {
+                    "change": r.change,
+                    "command": r.command,
+                    "layout": layout_to_json(r.layout) if r.layout else None,
+                    "step_time_s": r.step_time_s,
+                }
+                for r in self.relaxations
+            ],
+            "notes": list(self.notes),
+        }
+
+    def dumps(self) -> str:
+        """Return the JSON text: the same bytes for the same inputs."""
+        return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"

@@ -1,0 +1,116 @@
+"""Saved results and PLAN arguments: `RESULT.json#<plan id or rank>`, `last#<...>`."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from costmodels.problem import Problem
+from planner.errors import SearchError, UsageError
+from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
+from planner.layouts import layout_from_json
+from planner.options import SolveOptions
+from planner.result import SCHEMA_VERSION, Plan, Result
+
+MAX_SAVED = 20
+"""Results kept in the user's cache folder; older ones are dropped."""
+
+
+def cache_folder() -> Path:
+    """Return the folder of the last results (XDG)."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "parallelism-planner"
+
+
+def save_result(result: Result) -> None:
+    """Keep a result for `last#...`; a folder that cannot be written is not an error."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        previous = [p for p in folder.glob("*.json") if p.name != f"{result.result_id}.json"]
+        part = folder / f"{result.result_id}.part"
+        part.write_text(result.dumps(), encoding="utf-8")
+        part.replace(folder / f"{result.result_id}.json")
+        (folder / "last").write_text(result.result_id, encoding="utf-8")
+        previous.sort(key=lambda p: (p.stat().st_mtime, p.name))
+        for old in previous[: -(MAX_SAVED - 1)]:
+            old.unlink()
+    except OSError:
+        return
+
+
+def _last_path() -> Path:
+    marker = cache_folder() / "last"
+    if not marker.is_file():
+        raise UsageError("there is no last result", "run planner solve first, or name RESULT.json#1")
+    return cache_folder() / f"{marker.read_text(encoding='utf-8').strip()}.json"
+
+
+def _read(source: str) -> dict[str, Any]:
+    path = _last_path() if source == "last" else Path(source)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"no result file {source}", "save one with --format json > FILE") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UsageError(f"{source} is not a result of planner: {error}", "") from None
+    if not isinstance(data, dict) or "schema_version" not in data or "plans" not in data:
+        raise UsageError(f"{source} is not a result of planner", "expected the output of --format json")
+    major = str(data["schema_version"]).split(".")[0]
+    if major != SCHEMA_VERSION.split(".")[0]:
+        raise UsageError(f"{source} has schema {data['schema_version']}", f"this version reads {SCHEMA_VERSION}")
+    return data
+
+
+def read_options(data: Mapping[str, Any]) -> SolveOptions:
+    """Return the options that a result was computed with."""
+    return SolveOptions(
+        top=data["top"],
+        pins=data["pins"],
+        only={axis: frozenset(values) for axis, values in data["only"].items()},
+        at_most=data["max"],
+        framework=data["framework"],
+        stack=data["stack"],
+        allow=frozenset(data["allow"]),
+    )
+
+
+def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
+    """Return the inputs and the re-priced plan of a PLAN argument.
+
+    The plan is priced again from the inputs that the result holds; a plan id that no longer
+    comes out (another catalogue or version changes no id, an edited file does) is an error.
+    """
+    from planner.solving import plan_of_layout
+
+    source, mark, which = reference.rpartition("#")
+    if not mark:
+        source, which = (reference, "1") if Path(reference).is_file() else ("last", reference)
+    data = _read(source)
+    plan = _pick(data["plans"], which, source)
+    inputs = data["inputs"]
+    model, cluster = model_from_dict(inputs["model"]), cluster_from_dict(inputs["cluster"])
+    options = read_options(inputs["options"])
+    problem, priced = plan_of_layout(
+        model, cluster, options, layout_from_json(plan["layout"]), plan["rank"]
+    )
+    if priced.plan_id != plan["plan_id"]:
+        raise SearchError(f"{reference}: the file was edited: its inputs give plan {priced.plan_id}",
+                          "solve again")  # fmt: skip
+    return model, cluster, problem, priced
+
+
+def _pick(plans: list[dict[str, Any]], which: str, source: str) -> dict[str, Any]:
+    """Return the plan of a rank or of an id (a unique beginning is enough)."""
+    if not plans:
+        raise UsageError(f"{source} holds no plans", "nothing fitted; planner solve says why")
+    if which.isdigit() and len(which) < 4:
+        found = [plan for plan in plans if plan["rank"] == int(which)]
+    else:
+        found = [plan for plan in plans if which and plan["plan_id"].startswith(which)]
+    if len(found) != 1:
+        known = ", ".join(f"{plan['rank']} {plan['plan_id']}" for plan in plans[:5])
+        problem = "several plans" if found else "no plan"
+        raise UsageError(f"{problem} {which!r} in {source}", f"ranks and ids: {known}")
+    return found[0]

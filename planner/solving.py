@@ -1,0 +1,319 @@
+"""`solve` and `evaluate`: from two files (or dicts) to a result."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import planner
+from costmodels.breakdown import Breakdown, break_down
+from costmodels.flops import model_flops_per_step
+from costmodels.plans import Layout
+from costmodels.problem import Problem
+from costmodels.stacks import STACKS
+from planner.advice import plan_warnings
+from planner.emit import runs_on
+from planner.errors import SearchError, UsageError
+from planner.identity import content_id, plan_id
+from planner.inputs import (
+    ClusterInput,
+    ModelInput,
+    cluster_from_dict,
+    load_cluster,
+    load_model,
+    model_from_dict,
+)
+from planner.layouts import layout_from_pins, layout_to_json
+from planner.options import ALLOWANCES, FRAMEWORKS, SolveOptions, parse_max, parse_only, parse_pins
+from planner.reasons import why_first
+from planner.result import Counts, Miss, Plan, Rejection, Result
+from planner.uncertainty import interval_s, order_with_ties
+from searches.executors import Executor, make_executor
+from searches.rules import Context
+from searches.search import Candidate, Outcome, search
+
+Source = str | os.PathLike[str] | Mapping[str, Any]
+"""A path, the name of a packaged example, or a dict with the structure of the file."""
+
+Overrides = tuple[tuple[str, object], ...]
+
+
+def solve(
+    model: Source,
+    cluster: Source,
+    *,
+    top: int = 10,
+    pins: Mapping[str, object] | None = None,
+    only: Mapping[str, object] | None = None,
+    at_most: Mapping[str, int] | None = None,
+    framework: str = "default",
+    stack: str = "",
+    allow: tuple[str, ...] = (),
+    overrides: Overrides = (),
+    executor: str = "serial",
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Return the ranked plans of a training job on a cluster.
+
+    `model` and `cluster` are paths, names of packaged examples or dicts. `pins` fixes axes
+    (`{"tp": 8}`), `only` lists allowed values (`{"tp": [4, 8]}`), `at_most` bounds them.
+    `overrides` changes fields of the two inputs: `(("pools.0.nodes", 16),)`. When nothing fits
+    the result holds no plans but the counted reasons and the smallest changes that would help.
+    Raises `SpecError` for a bad input and `UsageError` for a bad option.
+    """
+    options = _options(top, pins, only, at_most, framework, stack, allow)
+    given = read_inputs(model, cluster, overrides)
+    return solve_inputs(
+        *given, options, make_executor(executor), stop, progress, names=_names(model, cluster)
+    )
+
+
+def evaluate(
+    model: Source,
+    cluster: Source,
+    *,
+    pins: Mapping[str, object],
+    framework: str = "default",
+    stack: str = "",
+    allow: tuple[str, ...] = (),
+    overrides: Overrides = (),
+) -> Result:
+    """Return one layout priced, whether or not it fits into memory.
+
+    Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`.
+    Raises `SearchError` when the layout breaks a rule.
+    """
+    options = _options(1, pins, None, None, framework, stack, allow)
+    given = read_inputs(model, cluster, overrides)
+    problem = make_problem(*given, options)
+    context = Context(problem, options.search_options(), problem.pool.n_devices)
+    layout = layout_from_pins(context, options.pins)
+    found = break_down(problem, layout)
+    plan = make_plan(1, problem, found, *given, tie=True)
+    fits = found.peak_bytes <= problem.pool.usable_bytes
+    counts = Counts(1, 1, 1, int(not fits), int(fits), 1)
+    return Result(
+        result_id=_result_id(*given, options, "evaluate"),
+        inputs=_inputs_json(*given, options, _names(model, cluster)),
+        calibration=calibration(),
+        counts=counts,
+        rejected=(),
+        plans=(plan,),
+        notes=_notes(given[1]),
+    )
+
+
+def _names(model: Source, cluster: Source) -> tuple[str, str]:
+    """Return what the user called the two inputs, for the commands that answers suggest."""
+    names = [("" if isinstance(x, Mapping) else os.fspath(x)) for x in (model, cluster)]
+    return names[0] or "MODEL", names[1] or "CLUSTER"
+
+
+def _texts(values: Mapping[str, object] | None) -> list[str]:
+    """Return axis=value items from the Python form of pins and lists."""
+    items = []
+    for axis, value in (values or {}).items():
+        several = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
+        items += [f"{axis}={int(v) if isinstance(v, bool) else v}" for v in several]
+    return items
+
+
+def _options(
+    top: int,
+    pins: Mapping[str, object] | None,
+    only: Mapping[str, object] | None,
+    at_most: Mapping[str, int] | None,
+    framework: str,
+    stack: str,
+    allow: tuple[str, ...],
+) -> SolveOptions:
+    """Check and convert the Python form of the options."""
+    if top < 1:
+        raise UsageError(f"--top must be at least 1, not {top}", "for example --top 5")
+    if framework not in FRAMEWORKS:
+        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
+    if stack and stack not in STACKS:
+        raise UsageError(f"unknown stack {stack!r}", f"one of {', '.join(sorted(STACKS))}")
+    for name in allow:
+        if name not in ALLOWANCES:
+            raise UsageError(f"--allow: unknown {name!r}", f"one of {', '.join(ALLOWANCES)}")
+    return SolveOptions(
+        top=top,
+        pins=parse_pins(_texts(pins)),
+        only=parse_only(_texts(only)),
+        at_most=parse_max(_texts(at_most)),
+        framework=framework,
+        stack=stack,
+        allow=frozenset(allow),
+    )
+
+
+def read_inputs(
+    model: Source, cluster: Source, overrides: Overrides = ()
+) -> tuple[ModelInput, ClusterInput]:
+    """Read both inputs; overrides go to the file whose section they name."""
+    of_model = [(p, v) for p, v in overrides if p.split(".")[0] in ("model", "training")]
+    of_cluster = [(p, v) for p, v in overrides if p.split(".")[0] not in ("model", "training")]
+    if isinstance(model, Mapping):
+        model_input = model_from_dict(model, of_model)
+    else:
+        model_input = load_model(model, of_model)
+    if isinstance(cluster, Mapping):
+        return model_input, cluster_from_dict(cluster, of_cluster)
+    return model_input, load_cluster(cluster, of_cluster)
+
+
+def make_problem(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Problem:
+    """Return what plans are priced against; checks that the accelerator has the precision."""
+    pool = cluster.cluster.pools[0]
+    precision = model.job.recipe.gemm_precision
+    peaks = pool.accelerator.peak_flops_per_s
+    if precision not in peaks:
+        usable = ", ".join(sorted(peaks))
+        raise SearchError(
+            f"{pool.accelerator.name} has no {precision} matrix units, which precision "
+            f"{model.job.precision!r} needs",
+            f"its precisions: {usable}; for example --set training.precision=fp16",
+        )
+    return Problem(model.shape, model.job, pool, cluster.cluster.fabric, STACKS[options.stack_name])
+
+
+def solve_inputs(
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    executor: Executor,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    names: tuple[str, str] = ("MODEL", "CLUSTER"),
+) -> Result:
+    """Return the result for inputs that are already read."""
+    problem = make_problem(model, cluster, options)
+    context = Context(problem, options.search_options(), problem.pool.n_devices)
+    outcome = search(context, executor, stop, progress)
+    ranked = order_with_ties(outcome.finalists, problem.pool.usable_bytes)
+    shown = [
+        (break_down(problem, candidate.layout), tie) for candidate, tie in ranked[: options.top]
+    ]
+    plans = tuple(
+        make_plan(i, problem, found, model, cluster, tie)
+        for i, (found, tie) in enumerate(shown, start=1)
+    )
+    relaxations = ()
+    if not plans and outcome.complete:
+        from planner.relaxations import find_relaxations
+
+        relaxations = find_relaxations(model, cluster, options, outcome, names)
+    return Result(
+        result_id=_result_id(model, cluster, options, "solve"),
+        inputs=_inputs_json(model, cluster, options, names),
+        calibration=calibration(),
+        counts=_counts(outcome),
+        rejected=_rejections(outcome),
+        plans=plans,
+        relaxations=relaxations,
+        closest=_miss(outcome.closest, problem),
+        complete=outcome.complete,
+        stopped=outcome.stopped,
+        why_first=why_first(problem, plans, ranked),
+        notes=_notes(cluster),
+    )
+
+
+def make_plan(
+    rank: int, problem: Problem, found: Breakdown, model: ModelInput, cluster: ClusterInput, tie: bool
+) -> Plan:  # fmt: skip
+    """Return one plan with its rates, its interval and its warnings."""
+    job, layout = problem.job, found.layout
+    peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.gemm_precision]
+    low, high = interval_s(found.step_s)
+    rate = job.tokens_per_step / found.step_s
+    flops = model_flops_per_step(problem.shape, job)
+    return Plan(
+        rank=rank,
+        plan_id=plan_id(model.document, cluster.document, layout_to_json(layout)),
+        layout=layout,
+        breakdown=found,
+        step_time_s=found.step_s,
+        step_time_p10_s=low,
+        step_time_p90_s=high,
+        tokens_per_s=rate,
+        tokens_per_s_per_device=rate / layout.n_devices,
+        mfu=flops / (found.step_s * layout.n_devices * peak),
+        usable_bytes=problem.pool.usable_bytes,
+        tie=tie,
+        training_s=job.tokens / rate if job.tokens else None,
+        warnings=plan_warnings(problem, found),
+        runs_on=runs_on(layout, problem.shape, job),
+    )
+
+
+def plan_of_layout(
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions, layout: Layout, rank: int = 1
+) -> tuple[Problem, Plan]:
+    """Price a layout again: how `show`, `explain` and `emit` reopen a saved plan."""
+    problem = make_problem(model, cluster, options)
+    return problem, make_plan(rank, problem, break_down(problem, layout), model, cluster, True)
+
+
+def calibration() -> dict[str, str]:
+    """Return which efficiency figures priced the plans."""
+    from hardware.catalogue import load_catalogue
+
+    return {
+        "name": "shared priors",
+        "catalogue": load_catalogue().content_hash[:12],
+        "version": planner.__version__,
+        "interval": "prior of the class of stack, not fitted to this cluster",
+    }
+
+
+def _result_id(
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions, command: str
+) -> str:
+    return content_id(command, model.document, cluster.document, options.to_json(), calibration())
+
+
+def _inputs_json(
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions, names: tuple[str, str]
+) -> dict[str, Any]:
+    return {
+        "model_source": os.path.basename(names[0]),
+        "cluster_source": os.path.basename(names[1]),
+        "model": model.document,
+        "cluster": cluster.document,
+        "options": options.to_json(),
+    }
+
+
+def _counts(outcome: Outcome) -> Counts:
+    return Counts(
+        candidate_shapes=outcome.n_candidate_shapes,
+        shapes=outcome.n_shapes,
+        space=outcome.n_legal,
+        pruned=outcome.n_legal - outcome.n_fit,
+        fit=outcome.n_fit,
+        priced=outcome.n_fit,
+    )
+
+
+def _rejections(outcome: Outcome) -> tuple[Rejection, ...]:
+    """Return the rejections of shapes, then of plans, the most frequent first."""
+    found = [Rejection(code, n, "shapes") for code, n in outcome.rejected_shapes.items()]
+    found += [Rejection(code, n, "plans") for code, n in outcome.rejected_plans.items()]
+    return tuple(sorted(found, key=lambda r: (r.of != "shapes", -r.n, r.code)))
+
+
+def _miss(closest: Candidate | None, problem: Problem) -> Miss | None:
+    if closest is None:
+        return None
+    return Miss(closest.layout, closest.peak_bytes, problem.pool.usable_bytes)
+
+
+def _notes(cluster: ClusterInput) -> tuple[str, ...]:
+    if not cluster.assumed:
+        return ()
+    return (
+        f"{len(cluster.assumed)} catalogue figures in use have no second source: "
+        + ", ".join(cluster.assumed),
+    )

@@ -1,0 +1,279 @@
+"""Results as text: a table of at most 100 columns, CSV, Markdown."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from planner.reasons import shown_layout
+from planner.result import Plan, Relaxation, Result
+from planner.units import format_gib, format_percent
+from searches.rules import RULES
+
+GIB = 2.0**30
+MAX_REJECTIONS = 4
+"""Rules named under the table; the JSON has all of them."""
+DUPLICATES = ("SP001", "ZER002", "REC001", "SCH001")
+"""Rules that only keep a plan from being counted twice: never the reason why nothing fits."""
+
+
+class Column(NamedTuple):
+    """One column of the table."""
+
+    title: str
+    unit: str
+    text: Callable[[Plan], str]
+
+
+def _days(plan: Plan) -> str:
+    return f"{plan.training_s / 86400:.1f}" if plan.training_s is not None else "-"
+
+
+def _recompute(plan: Plan) -> str:
+    x = plan.layout
+    if x.recompute != "full":
+        return x.recompute
+    return "full" if x.recompute_layers >= max(x.stage_layers) else f"full:{x.recompute_layers}"
+
+
+COLUMNS = (
+    Column("plan", "", lambda p: p.plan_id),
+    Column("tp", "", lambda p: str(p.layout.tp)),
+    Column("pp", "", lambda p: str(p.layout.pp)),
+    Column("dp", "", lambda p: str(p.layout.dp)),
+    Column("vpp", "", lambda p: str(p.layout.vpp)),
+    Column("zero", "", lambda p: str(p.layout.zero)),
+    Column("mbs", "", lambda p: str(p.layout.mbs)),
+    Column("sp", "", lambda p: "y" if p.layout.sp else "-"),
+    Column("recomp", "", _recompute),
+    Column("step", "s", lambda p: f"{p.step_time_s:.3f}"),
+    Column("tok/s", "/dev", lambda p: f"{p.tokens_per_s_per_device:,.0f}"),
+    Column("MFU", "%", lambda p: f"{p.mfu * 100:.1f}"),
+    Column("memory", "GiB", lambda p: format_gib(p.breakdown.peak_bytes)),
+    Column("bubble", "%", lambda p: f"{p.breakdown.bubble_frac * 100:.1f}"),
+    Column("comm", "%", lambda p: f"{p.breakdown.exposed_comm_frac * 100:.1f}"),
+    Column("days", "", _days),
+)
+
+
+def _mark(plan: Plan, many_ties: bool) -> str:
+    if plan.rank == 1:
+        return "*"
+    return "=" if plan.tie and many_ties else " "
+
+
+def plan_rows(plans: Sequence[Plan]) -> list[str]:
+    """Return the aligned lines of the plan table, header first."""
+    many_ties = sum(plan.tie for plan in plans) > 1
+    cells = [[column.text(plan) for column in COLUMNS] for plan in plans]
+    titles = [column.title for column in COLUMNS]
+    units = [column.unit for column in COLUMNS]
+    widths = [
+        max(len(row[i]) for row in [titles, units, *cells]) for i in range(len(COLUMNS))
+    ]
+
+    def line(mark: str, row: Sequence[str]) -> str:
+        texts = [
+            text.ljust(width) if i == 0 else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return f"{mark} {' '.join(texts)}".rstrip()
+
+    rows = [line(" ", titles), line(" ", units)]
+    return rows + [line(_mark(plan, many_ties), row) for plan, row in zip(plans, cells, strict=True)]
+
+
+def result_heading(result: Result) -> list[str]:
+    """Return the two lines above the table: the job, the cluster, the space."""
+    model, job = result.inputs["model"]["model"], result.inputs["model"]["training"]
+    pool = result.inputs["cluster"]["pools"][0]
+    accelerator = pool["accelerator"]
+    name = accelerator if isinstance(accelerator, str) else accelerator.get("name", "custom")
+    devices = pool["nodes"] * pool["accelerators_per_node"]
+    c = result.counts
+    return [
+        f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
+        f"{job['seq_len']}, global batch {job['global_batch']}, {job['precision']}",
+        f"on {devices} x {name} ({pool['nodes']} nodes), as {result.inputs['options']['stack']} runs it",
+        f"{c.candidate_shapes:,} shapes -> {c.shapes:,} legal -> {c.space:,} plans -> {c.fit:,} fit",
+    ]
+
+
+def rejection_line(result: Result) -> str:
+    """Return the most frequent rejections in one line."""
+    counted = sorted(
+        (r for r in result.rejected if r.code not in DUPLICATES), key=lambda r: (-r.n, r.code)
+    )
+    parts = [f"{r.code} {RULES[r.code].title} {r.n:,}" for r in counted[:MAX_REJECTIONS]]
+    more = len(result.rejected) - len(parts)
+    return " | ".join(parts) + (f" | {more} more rules in --format json" if more > 0 else "")
+
+
+def wrapped(title: str, text: str, width: int = 100) -> list[str]:
+    """Return `text` after `title`, broken at blanks to lines of at most `width` characters."""
+    import textwrap
+
+    return textwrap.wrap(f"{title} {text}".rstrip(), width, subsequent_indent="  ",
+                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
+
+
+def solve_table(result: Result, source: str = "last") -> str:
+    """Return the whole answer of `solve` as text."""
+    lines = [*result_heading(result), ""]
+    if result.stopped:
+        lines[2] += f"; stopped ({result.stopped}): best so far"
+    if not result.plans:
+        return "\n".join(lines + nothing_fits(result)) + "\n"
+    lines += plan_rows(result.plans)
+    if sum(plan.tie for plan in result.plans) > 1:
+        lines.append("= within model error of the fastest")
+    lines.append("MFU: Megatron's model FLOPs (causal attention halved, no recompute) over dense peak")
+    lines.append("")
+    first = result.plans[0]
+    for i, reason in enumerate(result.why_first):
+        lines += wrapped(f"why {first.plan_id}:" if i == 0 else " ", reason)
+    low, high = first.step_time_p10_s, first.step_time_p90_s
+    lines.append(f"  step time between {low:.2f} and {high:.2f} s in 8 of 10 cases (prior)")
+    for warning in first.warnings:
+        lines.append(f"warning {warning.code}: {warning.text}")
+    if result.rejected:
+        lines += wrapped("rejected:", rejection_line(result))
+    lines.append(
+        f"next: planner explain {source}#1 | planner show {source}#1 | "
+        f"planner emit {source}#1 --for megatron"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def nothing_fits(result: Result) -> list[str]:
+    """Return the answer when there is no plan: reasons, the closest miss, what would help."""
+    lines = []
+    if result.counts.space == 0:
+        lines.append("No layout is legal: every combination breaks a rule.")
+    else:
+        lines.append(f"Nothing fits: all {result.counts.space:,} legal plans exceed the memory.")
+    for r in result.rejected:
+        rule = RULES[r.code]
+        if r.code not in DUPLICATES:
+            lines += wrapped(f"  {r.code} {rule.title}: {r.n:,} {r.of}.", rule.why)
+    if result.closest:
+        miss = result.closest
+        over = miss.peak_bytes - miss.usable_bytes
+        lines.append(
+            f"closest: {shown_layout(miss.layout)} needs {miss.peak_bytes / GIB:.1f} GiB, "
+            f"{miss.usable_bytes / GIB:.1f} usable ({over / GIB:.1f} too many)"
+        )
+    if result.relaxations:
+        lines.append("What would help, the smallest change first:")
+        lines += [line for r in result.relaxations for line in _relaxation_lines(r)]
+    else:
+        lines.append("No single change that was tried helps: more devices, precision, sequence, pins.")
+    return lines
+
+
+def _relaxation_lines(relaxation: Relaxation) -> list[str]:
+    best = ""
+    if relaxation.layout and relaxation.step_time_s:
+        best = f" ({shown_layout(relaxation.layout)}, {relaxation.step_time_s:.2f} s a step)"
+    return [f"  {relaxation.change}{best}", f"    {relaxation.command}"]
+
+
+def plans_csv(result: Result) -> str:
+    """Return the plans as CSV in base units (seconds, bytes, fractions)."""
+    out = io.StringIO()
+    fields = ["rank", "plan_id", "n_devices", "tp", "pp", "dp", "vpp", "zero", "mbs", "n_micro",
+              "sp", "recompute", "recompute_layers", "split", "step_time_s", "tokens_per_s", "mfu",
+              "peak_bytes", "usable_bytes", "tie", "runs_on"]  # fmt: skip
+    writer = csv.DictWriter(out, fields, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    for plan in result.plans:
+        data = plan.to_json()
+        row = {**data["layout"], **data, **data["memory"], "runs_on": " ".join(plan.runs_on)}
+        writer.writerow(row)
+    return out.getvalue()
+
+
+def plans_markdown(result: Result) -> str:
+    """Return the plans as a Markdown table."""
+    titles = [f"{c.title} {c.unit}".strip() for c in COLUMNS]
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    for plan in result.plans:
+        lines.append("| " + " | ".join(column.text(plan) for column in COLUMNS) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def plan_details(plan: Plan) -> str:
+    """Return one plan as `show` prints it: layout, time, memory by stage, traffic."""
+    x, b = plan.layout, plan.breakdown
+    stages = _folded(x.stage_layers)
+    lines = [
+        f"plan {plan.plan_id}: {shown_layout(x)}",
+        f"  {x.n_devices} devices, {x.n_micro} micro-batches of {x.mbs} x {plan.layout.dp} ranks, "
+        f"schedule {x.schedule}, sequence parallel {'on' if x.sp else 'off'}",
+        f"  layers per virtual stage: {stages}",
+        f"  runs on: {', '.join(plan.runs_on) or 'no framework that can be written'}",
+        "",
+        f"step {plan.step_time_s:.4f} s (80 %: {plan.step_time_p10_s:.2f} - "
+        f"{plan.step_time_p90_s:.2f}), {plan.tokens_per_s_per_device:,.0f} tokens/s/device, "
+        f"MFU {format_percent(plan.mfu)}",
+        *_time_lines(plan),
+        "",
+        f"memory: stage {b.peak_stage} needs {b.peak_bytes / GIB:.2f} of "
+        f"{plan.usable_bytes / GIB:.2f} GiB usable ({format_percent(plan.headroom_frac)} free)",
+        *_memory_lines(plan),
+        "",
+        "traffic of the busiest device, per step:",
+        *_traffic_lines(plan),
+        *(f"warning {w.code}: {w.text}" for w in plan.warnings),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _folded(counts: Sequence[int]) -> str:
+    """Return a list of layers per stage with repeats folded: `7, 14 x 8, 7`."""
+    runs: list[list[int]] = []
+    for count in counts:
+        if runs and runs[-1][1] == count:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, count])
+    return ", ".join(str(count) if n == 1 else f"{n} x {count}" for n, count in runs)
+
+
+def _time_lines(plan: Plan) -> list[str]:
+    return [
+        f"  {term:<12} {seconds * 1e3:>12.2f} ms {seconds / plan.step_time_s * 100:>6.1f} %"
+        for term, seconds in plan.breakdown.time_s.items()
+        if seconds > 0.0
+    ]
+
+
+def _memory_lines(plan: Plan) -> list[str]:
+    """Return memory by stage and term in GiB; equal neighbours are folded into one line."""
+    stages = plan.breakdown.stages
+    names = list(stages[0])
+    lines = ["  stage   " + " ".join(f"{name[:13]:>13}" for name in names) + "   total GiB"]
+    start = 0
+    while start < len(stages):
+        stop = start
+        while stop + 1 < len(stages) and stages[stop + 1] == stages[start]:
+            stop += 1
+        label = str(start) if start == stop else f"{start}-{stop}"
+        values = " ".join(f"{stages[start][name] / GIB:>13.2f}" for name in names)
+        lines.append(f"  {label:<7} {values} {sum(stages[start].values()) / GIB:>11.2f}")
+        start = stop + 1
+    return lines
+
+
+def _traffic_lines(plan: Plan) -> list[str]:
+    if not plan.breakdown.transfers:
+        return ["  none"]
+    head = f"  {'axis':<4} {'collective':<16} {'algorithm':<12} {'tier':<10} {'ranks':>5}"
+    lines = [f"{head} {'calls':>7} {'message MB':>10} {'sent GB':>8} {'time ms':>9} {'waits ms':>9}"]
+    for t in plan.breakdown.transfers:
+        left = f"  {t.axis:<4} {t.collective:<16} {t.algorithm:<12} {t.tier:<10} {t.group_size:>5}"
+        lines.append(
+            f"{left} {t.n_calls:>7} {t.message_bytes / 1e6:>10.2f} {t.sent_bytes / 1e9:>8.2f} "
+            f"{t.time_s * 1e3:>9.1f} {t.exposed_s * 1e3:>9.1f}"
+        )
+    return lines

@@ -1,0 +1,459 @@
+"""Collectives and placement: alpha-beta forms by hand, published tables, choice of algorithm."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.collectives import (
+    ALGORITHMS,
+    chosen_algorithm,
+    collective_s,
+    hierarchical_all_reduce_s,
+    logarithmic_all_gather_s,
+    point_to_point_s,
+    ring_all_gather_s,
+    ring_all_reduce_s,
+    tree_all_reduce_s,
+)
+from costmodels.placement import NON_RAIL_HOP_S, Group, place_group, tier_names
+from costmodels.testing import toy_accelerator
+from hardware.parts import Fabric, Pool, Tier
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+US = 1e-6
+
+
+def together(n: int, pool: Pool, stride: int = 1, fabric: Fabric | None = None) -> Group:
+    return place_group(n, stride, pool, fabric or Fabric())
+
+
+# Alpha-beta forms. Toy node: base 10 us, hop 2 us and 250 GB/s inside; hop 5 us, 50 GB/s a NIC.
+
+
+@pytest.mark.parametrize(
+    ("collective", "latency_us", "seconds"),
+    [
+        # 1 GB on 8 ranks of one domain: 7/8 GB over 250 GB/s = 3.5 ms.
+        ("all-reduce", 10 + 2 * 7 * 2, 7.0e-3),
+        ("all-gather", 10 + 7 * 2, 3.5e-3),
+        ("reduce-scatter", 10 + 7 * 2, 3.5e-3),
+        ("all-to-all", 10 + 7 * 2, 3.5e-3),
+        ("broadcast", 10 + 7 * 2, 4.0e-3),
+        ("reduce", 10 + 7 * 2, 4.0e-3),
+        ("gather", 10, 3.5e-3),
+        ("scatter", 10, 3.5e-3),
+    ],
+)
+def test_one_domain_by_hand(toy_pool, collective, latency_us, seconds):
+    pool = toy_pool()
+    found = collective_s(collective, 1e9, together(8, pool), pool).item()
+    assert found == pytest.approx(latency_us * US + seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("collective", "latency_us", "seconds"),
+    [
+        # 16 ranks on two nodes: 14 hops inside, 1 outside; the ring may use 8 NICs = 400 GB/s,
+        # so NVLink's 250 is the limit: 15/16 GB over it = 3.75 ms.
+        ("all-reduce", 10 + 2 * (14 * 2 + 5), 7.5e-3),
+        ("all-gather", 10 + 14 * 2 + 5, 3.75e-3),
+        ("reduce-scatter", 10 + 14 * 2 + 5, 3.75e-3),
+        ("broadcast", 10 + 14 * 2 + 5, 4.0e-3),
+        ("reduce", 10 + 14 * 2 + 5, 4.0e-3),
+        # Half of all pairs are on the other node: 8/16 GB over one NIC = 10 ms.
+        ("all-to-all", 10 + 7 * 2 + 8 * 5, 10e-3),
+        # The root's own NIC takes all but its own part.
+        ("gather", 10, 15 / 16 / 50),
+        ("scatter", 10, 15 / 16 / 50),
+    ],
+)
+def test_two_nodes_by_hand(toy_pool, collective, latency_us, seconds):
+    pool = toy_pool(2)
+    found = collective_s(collective, 1e9, together(16, pool), pool).item()
+    assert found == pytest.approx(latency_us * US + seconds, rel=1e-12)
+
+
+def test_the_table_holds_the_eight_collectives():
+    assert sorted(ALGORITHMS) == [
+        *("all-gather", "all-reduce", "all-to-all", "broadcast"),
+        *("gather", "reduce", "reduce-scatter", "scatter"),
+    ]
+
+
+def test_tree_by_hand(toy_pool):
+    # Two nodes: base + 2 (7 hops inside + log2(2) outside) + 2 n / (0.92 * 250 GB/s).
+    pool = toy_pool(2)
+    found = tree_all_reduce_s(1e9, together(16, pool), pool).item()
+    # LL128 with the same wire would be slower (120/128), LL 3.8 times slower.
+    assert found == pytest.approx((10 + 2 * (14 + 5)) * US + 2 / (0.92 * 250), rel=1e-12)
+
+
+def test_in_switch_all_reduce_by_hand(toy_pool):
+    part = toy_accelerator(in_switch_all_reduce_bytes_per_s=400e9, in_switch_min_ranks=6)
+    pool = toy_pool(4, accelerator=part)
+    inside = hierarchical_all_reduce_s(1e9, together(8, pool), pool).item()
+    assert inside == pytest.approx(25 * US + 1.75 / 400, rel=1e-12)
+    # Four domains: 25 + 2 log2(4) 18 us; 2 * 3/4 * 1 GB over 8 NICs = 3.75 ms < 4.375 ms inside.
+    across = hierarchical_all_reduce_s(1e9, together(32, pool), pool).item()
+    assert across == pytest.approx((25 + 4 * 18) * US + 1.75 / 400, rel=1e-12)
+    slow = replace(pool, nics_per_node=4)  # 200 GB/s: now the network decides
+    across = hierarchical_all_reduce_s(1e9, together(32, slow), slow).item()
+    assert across == pytest.approx((25 + 4 * 18) * US + 1.5 / 200, rel=1e-12)
+    assert hierarchical_all_reduce_s(1e9, together(5, pool), pool).item() == math.inf
+
+
+def test_logarithmic_all_gather_is_for_one_rank_per_domain(toy_pool):
+    pool = toy_pool(16)
+    # 16 ranks, one a node: 8 + log2(16) 5/3.5 + 2.8 * 16 us; 15/16 GB over 0.75 * 50 GB/s.
+    found = logarithmic_all_gather_s(1e9, together(16, pool, stride=8), pool).item()
+    latency = 8 + 4 * 5 / 3.5 + 2.8 * 16
+    assert found == pytest.approx(latency * US + 15 / 16 / 37.5, rel=1e-12)
+    assert logarithmic_all_gather_s(1e9, together(16, pool), pool).item() == math.inf
+    assert logarithmic_all_gather_s(1e9, together(1, pool, stride=8), pool).item() == 0.0
+
+
+def test_point_to_point_by_hand(toy_pool):
+    pool = toy_pool(2)
+    inside = point_to_point_s(1e9, together(8, pool), pool).item()
+    assert inside == pytest.approx(4 * US + 1 / 250, rel=1e-12)
+    # One message has one NIC, whatever the group.
+    across = point_to_point_s(1e9, together(16, pool), pool).item()
+    assert across == pytest.approx(20 * US + 1 / 50, rel=1e-12)
+    assert point_to_point_s(1e9, together(1, pool), pool).item() == 0.0
+
+
+def test_ring_latency_grows_by_the_plateau_on_several_nodes_with_simple(toy_pool, toy_link):
+    only_simple = {"protocol_bytes_per_s": (1.0, 1.0, math.inf)}
+    pool = toy_pool(
+        2,
+        scale_up=toy_link("l", "scale-up", **only_simple),
+        nic=toy_link("n", "scale-out", **only_simple),
+    )
+    found = ring_all_reduce_s(1e9, together(16, pool), pool).item()
+    assert found == pytest.approx(1.4 * 76 * US + 7.5e-3, rel=1e-12)
+    gather = ring_all_gather_s(1e9, together(16, pool), pool).item()
+    assert gather == pytest.approx(43 * US + 3.75e-3, rel=1e-12)
+
+
+def test_the_protocol_follows_the_size(toy_pool, toy_link):
+    # LL: 1 us hops, half the wire; LL128: 2 us, 0.9; Simple: 5 us, all of it.
+    link = toy_link("l", "scale-up", ring_base_s=(0.0,) * 3, ring_hop_s=(1e-6, 2e-6, 5e-6),
+                    protocol_frac=(0.5, 0.9, 1.0))  # fmt: skip
+    pool = toy_pool(scale_up=link)
+
+    def gather(size: float) -> float:
+        return ring_all_gather_s(size, together(8, pool), pool).item()
+
+    assert gather(1e3) == pytest.approx(7e-6 + 875 / 125e9, rel=1e-12)
+    assert gather(5e6) == pytest.approx(14e-6 + 4.375e6 / 225e9, rel=1e-12)
+    assert gather(1e9) == pytest.approx(35e-6 + 0.875 / 250, rel=1e-12)
+
+
+# Choice of algorithm.
+
+
+def test_ring_for_large_tree_for_small_across_many_nodes(real_pool):
+    pool = real_pool("a100-sxm-80gb", 64, "ib-hdr-200")
+    group = together(512, pool)
+    assert chosen_algorithm("all-reduce", MIB, group, pool) == "tree"
+    assert chosen_algorithm("all-reduce", 8 * GIB, group, pool) == "ring"
+
+
+def test_in_switch_sums_where_the_part_has_them_and_the_group_is_large_enough(real_pool):
+    h200 = real_pool("h200-sxm-141gb")
+    assert chosen_algorithm("all-reduce", 64 * MIB, together(8, h200), h200) == "hierarchical"
+    # Picked from 5 GPUs on H200, from 6 on B200 (stas00/ml-engineering).
+    assert chosen_algorithm("all-reduce", 64 * MIB, together(4, h200), h200) == "ring"
+    b200 = real_pool("b200-sxm-180gb")
+    assert chosen_algorithm("all-reduce", 64 * MIB, together(4, b200), b200) == "ring"
+    a100 = real_pool("a100-sxm-80gb")
+    assert chosen_algorithm("all-reduce", 64 * MIB, together(8, a100), a100) == "ring"
+
+
+def test_gathers_of_some_megabytes_of_one_rank_per_node_are_logarithmic(real_pool):
+    # Below, a ring with LL has the lower latency (2.7 against 2.8 us a rank); above, the wire.
+    pool = real_pool("h100-sxm-80gb", 64)
+    group = together(64, pool, stride=8)
+    for name in ("all-gather", "reduce-scatter"):
+        assert chosen_algorithm(name, 4 * MIB, group, pool) == "logarithmic"
+        assert chosen_algorithm(name, KIB, group, pool) == "ring"
+        assert chosen_algorithm(name, 8 * GIB, group, pool) == "ring"
+
+
+def test_equal_times_are_broken_by_name(toy_pool):
+    pool = toy_pool()
+    assert chosen_algorithm("all-reduce", 1e6, together(1, pool), pool) == "hierarchical"
+    assert chosen_algorithm("gather", 1e6, together(8, pool), pool) == "direct"
+
+
+# Published tables, microseconds by size of the whole tensor.
+# Source: nccl-tests style runs of aiconfigurator, NCCL 2.29.2 (A100: 2.27.3), hardware_facts 5.3.
+
+SIZES = [256 * KIB, 2 * MIB, 8 * MIB, 32 * MIB, 128 * MIB, 512 * MIB]
+ONE_NODE = {
+    ("all-reduce", 8, "a100-sxm-80gb"): [28, 54, 128, 367, 1169, 4226],
+    ("all-reduce", 8, "h100-sxm-80gb"): [19, 38, 79, 200, 579, 2111],
+    ("all-reduce", 8, "h200-sxm-141gb"): [21, 37, 78, 197, 565, 2040],
+    ("all-reduce", 4, "h200-sxm-141gb"): [12, 27, 60, 172, 612, 2311],
+    ("all-reduce", 2, "h200-sxm-141gb"): [9, 27, 46, 139, 463, 1704],
+    ("all-gather", 8, "a100-sxm-80gb"): [21, 33, 74, 218, 660, 2288],
+    ("all-gather", 8, "h200-sxm-141gb"): [15, 24, 43, 123, 380, 1395],
+    ("all-gather", 4, "h200-sxm-141gb"): [9, 19, 44, 105, 344, 1272],
+    ("reduce-scatter", 8, "a100-sxm-80gb"): [18, 34, 79, 210, 624, 2207],
+    ("reduce-scatter", 8, "h200-sxm-141gb"): [13, 20, 45, 112, 376, 1393],
+}
+ON_B200 = {
+    ("all-reduce", 8, "b200-sxm-180gb"): [28, 32, 72, 168, 398, 1335],
+    ("all-reduce", 4, "b200-sxm-180gb"): [17, 26, 85, 123, 342, 1271],
+    ("all-gather", 8, "b200-sxm-180gb"): [19, 24, 44, 114, 207, 761],
+    ("reduce-scatter", 8, "b200-sxm-180gb"): [18, 21, 44, 107, 208, 766],
+}
+ALL_TO_ALL = {
+    ("all-to-all", 8, "a100-sxm-80gb"): [18, 39, 68, 191, 640, 2314],
+    ("all-to-all", 8, "h200-sxm-141gb"): [14, 18, 40, 124, 404, 1510],
+    ("all-to-all", 8, "b200-sxm-180gb"): [17, 22, 35, 89, 237, 834],
+}
+
+
+def errors(table: dict, real_pool, smallest: int) -> list[float]:
+    """Model over measurement less one, from `smallest` bytes up."""
+    found = []
+    for (collective, n, part), microseconds in table.items():
+        pool = real_pool(part)
+        group = together(n, pool)
+        for size, measured in zip(SIZES, microseconds, strict=True):
+            if size >= smallest:
+                ours = collective_s(collective, size, group, pool).item()
+                found.append(ours / (measured * US) - 1)
+    return found
+
+
+def test_one_node_of_a100_h100_and_h200_against_published_tables(real_pool):
+    # Reached: from 2 MiB 11 % in the median and 30 % at worst (8 MiB, where NCCL changes
+    # algorithm), from 128 MiB 19 % at worst; the model is too fast nearly everywhere.
+    middle = errors(ONE_NODE, real_pool, 2 * MIB)
+    assert np.median(np.abs(middle)) < 0.15
+    assert np.max(np.abs(middle)) < 0.31
+    large = errors(ONE_NODE, real_pool, 128 * MIB)
+    assert np.median(np.abs(large)) < 0.10
+    assert np.max(np.abs(large)) < 0.22
+    assert np.max(np.abs(errors(ONE_NODE, real_pool, 256 * KIB))) < 0.37
+
+
+def test_one_node_of_b200_against_published_tables(real_pool):
+    # NCCL on B200 changes protocol between 4 and 32 MiB and loses twofold there, which a
+    # latency-bandwidth line misses: up to 47 % too fast. From 128 MiB within 25 %.
+    assert np.max(np.abs(errors(ON_B200, real_pool, 2 * MIB))) < 0.48
+    assert np.max(np.abs(errors(ON_B200, real_pool, 128 * MIB))) < 0.25
+    assert np.max(np.abs(errors(ON_B200, real_pool, 512 * MIB))) < 0.16
+
+
+def test_all_to_all_against_published_tables(real_pool):
+    # Direct exchange at ring rate: always too fast, up to half at 2 MiB on A100, 26 % from 128 MiB.
+    found = errors(ALL_TO_ALL, real_pool, 2 * MIB)
+    assert -0.50 < min(found)
+    assert max(found) < 0.0
+    assert -0.27 < min(errors(ALL_TO_ALL, real_pool, 128 * MIB))
+
+
+# All-reduce bus bandwidth across nodes of 8 H100, one 400 Gb/s NIC each, GB/s (hardware_facts
+# 5.4): ring or tree measured up to 64 nodes, NVLSTree on 4 to 1024.
+BUS_SIZES = [16 * MIB, 64 * MIB, 256 * MIB, 512 * MIB, GIB, 4 * GIB, 16 * GIB]
+ACROSS_NODES = [
+    (4, [115, 217, 275, 315, 337, 352, 360]),
+    (16, [72, 162, 265, 303, 320, 345, 355]),
+    (64, [45, 137, 247, 290, 303, 332, 350]),
+    (4, [126, 230, 314, 338, 351, 366, 379]),
+    (16, [72, 176, 297, 330, 350, 371, 380]),
+    (64, [57, 150, 265, 308, 340, 359, 372]),
+    (128, [48, 125, 255, 299, 332, 358, 372]),
+    (1024, [33, 107, 217, 268, 307, 347, 367]),
+]
+
+
+def bus_bandwidth_error(nodes: int, size: int, measured: float, real_pool) -> float:
+    pool = real_pool("h100-sxm-80gb", nodes)
+    n = 8 * nodes
+    ours = collective_s("all-reduce", size, together(n, pool), pool).item()
+    return 2 * (n - 1) / n * size / ours / (measured * 1e9) - 1
+
+
+def test_all_reduce_across_h100_nodes_against_published_tables(real_pool):
+    # The model is an upper bound on the measured bandwidth (no congestion, no loss to NCCL's
+    # chunking): from 512 MiB within 20 % in the median and 52 % at worst (4 nodes, where the
+    # switches of one node hide less than NVLSTree promises); at 16 MiB 2.3 times in the median.
+    by_size = {
+        size: [
+            bus_bandwidth_error(nodes, size, row[i], real_pool) for nodes, row in ACROSS_NODES
+        ]
+        for i, size in enumerate(BUS_SIZES)
+    }
+    assert min(min(found) for found in by_size.values()) > 0.0
+    for size, median, worst in [
+        (16 * MIB, 1.6, 2.5),
+        (64 * MIB, 0.8, 1.1),
+        (256 * MIB, 0.45, 0.7),
+        (512 * MIB, 0.3, 0.55),
+        (GIB, 0.25, 0.5),
+        (4 * GIB, 0.2, 0.45),
+        (16 * GIB, 0.15, 0.40),
+    ]:
+        assert np.median(by_size[size]) < median
+        assert max(by_size[size]) < worst
+
+
+def test_vendor_plateaus(real_pool):
+    # NVIDIA S72583: all-reduce on 8 GPUs: A100 232, H100 480 in the switch, B200 850 GB/s.
+    for part, plateau in [("a100-sxm-80gb", 232), ("h100-sxm-80gb", 480), ("b200-sxm-180gb", 850)]:
+        pool = real_pool(part)
+        ours = collective_s("all-reduce", 64 * GIB, together(8, pool), pool).item()
+        assert 1.75 * 64 * GIB / ours / 1e9 == pytest.approx(plateau, rel=0.04)
+    # And on 32 GPUs over 8 x HDR: 192; the ring's NICs bound it: 8 * 23.5 = 188.
+    pool = real_pool("a100-sxm-80gb", 4, "ib-hdr-200")
+    ours = collective_s("all-reduce", 64 * GIB, together(32, pool), pool).item()
+    assert 2 * 31 / 32 * 64 * GIB / ours / 1e9 == pytest.approx(192, rel=0.04)
+
+
+# Placement.
+
+
+@pytest.mark.parametrize(
+    ("n", "stride", "per_domain", "domains"),
+    [
+        (8, 1, 8, 1),  # tp of a node
+        (4, 2, 4, 1),  # dp beside tp 2
+        (16, 2, 4, 4),
+        (16, 8, 1, 16),  # dp beside tp 8
+        (4, 16, 1, 4),  # pp
+        (16, 1, 8, 2),  # tp over two nodes
+        (1, 8, 1, 1),
+        (6, 3, 2, 3),  # two of three ranks 3 apart fit in 8 in the worst place
+        (12, 1, 8, 2),
+    ],
+)
+def test_groups_fall_into_domains_of_eight(toy_pool, n, stride, per_domain, domains):
+    group = together(n, toy_pool(16), stride)
+    assert (group.n_ranks, group.ranks_per_domain, group.n_domains) == (n, per_domain, domains)
+    assert group.tier == (1 if domains > 1 else 0)
+    if domains > 1:
+        assert group.wire_bytes_per_s == per_domain * 50e9
+
+
+@pytest.mark.parametrize(
+    ("n", "stride", "per_domain", "domains"),
+    [(64, 1, 64, 1), (72, 1, 72, 1), (144, 1, 72, 2), (9, 8, 9, 1), (18, 16, 4, 5), (16, 8, 9, 2)],
+)
+def test_groups_fall_into_odd_domains(toy_pool, n, stride, per_domain, domains):
+    # 72 devices in a rack of 18 trays: 72 // 16 = 4 ranks of a group with stride 16.
+    pool = toy_pool(36, devices_per_node=4, scale_up_domain=72, nics_per_node=4)
+    group = together(n, pool, stride)
+    assert (group.ranks_per_domain, group.n_domains) == (per_domain, domains)
+
+
+def test_arrays_of_groups_are_placed_elementwise(toy_pool):
+    pool = toy_pool(16)
+    fabric = Fabric((Tier("pod", 4, 7.0),))
+    n, stride = np.array([1, 8, 16, 64, 16]), np.array([8, 1, 8, 1, 2])
+    many = place_group(n, stride, pool, fabric)
+    for i in range(len(n)):
+        one = place_group(n[i], stride[i], pool, fabric)
+        for name in ("n_ranks", "ranks_per_domain", "n_domains", "wire_bytes_per_s", "tier"):
+            assert getattr(many, name)[i] == getattr(one, name)
+
+
+def test_nics_are_shared_by_the_devices_of_a_node(toy_pool):
+    assert toy_pool(2).nic_bytes_per_s == 50e9
+    assert toy_pool(2, nics_per_node=2).nic_bytes_per_s == 12.5e9
+    # One rank per node (dp beside tp 8): a quarter of the bandwidth takes four times as long.
+    fast, slow = toy_pool(4), toy_pool(4, nics_per_node=2)
+    long, short = (
+        ring_all_gather_s(1e9, together(4, pool, 8), pool).item() - 25 * US for pool in (slow, fast)
+    )
+    assert short == pytest.approx(0.75 / 50, rel=1e-12)
+    assert long == pytest.approx(4 * short, rel=1e-12)
+
+
+def test_oversubscription_is_paid_by_groups_that_climb_past_the_pod(toy_pool):
+    pool = toy_pool(8)
+    fabric = Fabric((Tier("pod", 4, 7.0),))
+    inside = together(4, pool, 8, fabric)
+    assert (inside.wire_bytes_per_s, inside.tier) == (50e9, 1)
+    # Eight ranks, one a node, four in a pod: four shares of 1/7 of a NIC: 28.6 GB/s.
+    across = together(8, pool, 8, fabric)
+    assert across.wire_bytes_per_s == pytest.approx(4 * 50e9 / 7)
+    assert across.tier == 2
+    # A pipeline neighbour in the other pod has one share.
+    assert together(2, pool, 32, fabric).wire_bytes_per_s == pytest.approx(50e9 / 7)
+    # All 64: 32 shares of 1/7 = 228.6 GB/s for 8 NICs of 400 GB/s.
+    assert together(64, pool, 1, fabric).wire_bytes_per_s == pytest.approx(32 * 50e9 / 7)
+    assert tier_names(fabric) == ("scale-up", "pod", "above")
+    assert tier_names(Fabric()) == ("scale-up", "scale-out", "above")
+
+
+def test_two_tiers_name_the_highest_that_is_crossed(toy_pool):
+    pool = toy_pool(64)
+    fabric = Fabric((Tier("rack", 2, 1.0), Tier("pod", 16, 2.0)))
+    assert [int(together(n, pool, 8, fabric).tier) for n in (1, 2, 4, 16, 32)] == [0, 1, 2, 2, 3]
+    assert tier_names(fabric) == ("scale-up", "rack", "pod", "above")
+
+
+def test_fabrics_without_rails_pay_more_per_hop(toy_pool):
+    pool = toy_pool(4)
+    railed, loose = (together(4, pool, 8, Fabric((), rails)) for rails in (True, False))
+    for name, hops in [("all-gather", 3), ("reduce-scatter", 3), ("broadcast", 3)]:
+        more = collective_s(name, 1e9, loose, pool) - collective_s(name, 1e9, railed, pool)
+        assert more == pytest.approx(hops * NON_RAIL_HOP_S, rel=1e-6)
+
+
+# Properties.
+
+GROUPS = {
+    "n": st.sampled_from([1, 2, 3, 4, 8, 16, 24, 64, 512]),
+    "stride": st.sampled_from([1, 2, 4, 8, 16, 64]),
+}
+names = st.sampled_from(sorted(ALGORITHMS))
+
+
+@given(collective=names, stride=st.integers(1, 64), size=st.floats(0, 1e12))
+def test_one_rank_costs_nothing(toy_pool, collective, stride, size):
+    pool = toy_pool(64)
+    assert collective_s(collective, size, together(1, pool, stride), pool).item() == 0.0
+
+
+@given(collective=names, size=st.floats(1e3, 1e10), factor=st.floats(1.0, 10.0), **GROUPS)
+def test_more_bytes_never_take_less_time_and_more_bandwidth_never_more(
+    real_pool, collective, size, factor, n, stride
+):
+    pool = real_pool("h100-sxm-80gb", 64)
+    base = collective_s(collective, size, together(n, pool, stride), pool).item()
+    assert base >= 0.0
+    larger = collective_s(collective, size * factor, together(n, pool, stride), pool).item()
+    assert larger >= base
+    part = pool.accelerator
+    faster_link = replace(part, ring_bytes_per_s=factor * part.ring_bytes_per_s)
+    faster_nic = replace(pool.nic, bytes_per_s=factor * pool.nic.bytes_per_s)
+    for faster in (replace(pool, accelerator=faster_link), replace(pool, nic=faster_nic)):
+        better = collective_s(collective, size, together(n, faster, stride), faster).item()
+        assert better <= base * (1 + 1e-12)
+
+
+@given(size=st.floats(1e3, 1e10), over=st.floats(1.0, 16.0), collective=names, **GROUPS)
+def test_oversubscription_and_missing_rails_never_help(
+    real_pool, size, over, collective, n, stride
+):
+    pool = real_pool("h100-sxm-80gb", 64)
+    full = place_group(n, stride, pool, Fabric((Tier("pod", 8, 1.0),)))
+    less = place_group(n, stride, pool, Fabric((Tier("pod", 8, over),), False))
+    assert collective_s(collective, size, less, pool) >= collective_s(collective, size, full, pool)
+
+
+@given(size=st.floats(1e3, 1e10), **GROUPS)
+def test_an_all_reduce_is_its_two_halves_up_to_the_plateau_factor(real_pool, size, n, stride):
+    pool = real_pool("h100-sxm-80gb", 64)
+    group = together(n, pool, stride)
+    halves = 2 * ring_all_gather_s(size, group, pool)
+    assert ring_all_reduce_s(size, group, pool) <= 1.4 * halves * (1 + 1e-12)

@@ -1,0 +1,318 @@
+"""Pipeline schedules: closed forms, the recurrence, and an independent simulator as oracle."""
+
+import heapq
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.pipeline import (
+    STEADY_PERIODS,
+    bubble_frac,
+    compute_s,
+    flush_s,
+    p2p_s,
+    rank_program,
+    simulate_s,
+)
+from costmodels.plans import SCHEDULES
+
+GPIPE, ONE_F_ONE_B, INTERLEAVED = (SCHEDULES.index(x) for x in ("gpipe", "1f1b", "interleaved"))
+
+
+def equal(schedule: str, p: int, v: int, m: int, hop: float = 0.0, f=1.0, b=2.0) -> float:
+    """Simulated time of equal stages of f + b seconds, cut into v chunks."""
+    return simulate_s(schedule, p, v, m, [f / v] * (p * v), [b / v] * (p * v), hop)
+
+
+# Closed forms of equal stages.
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("p", "m"), [(1, 5), (2, 1), (2, 8), (4, 3), (4, 8), (8, 32), (5, 7)])
+def test_gpipe_and_1f1b_take_m_plus_p_less_one_slots(schedule, p, m):
+    # (m + p - 1)(t_f + t_b): Narayanan et al. 2021, section 2.2.
+    assert equal(schedule, p, 1, m) == pytest.approx((m + p - 1) * 3.0)
+    assert compute_s(3.0, 3.0 * p, 1, m).item() == pytest.approx((m + p - 1) * 3.0)
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 2), (4, 2, 8), (4, 3, 4), (8, 4, 64), (3, 5, 9)])
+def test_interleaving_divides_the_bubble_by_the_chunks(p, v, m):
+    by_hand = m * 3.0 + (p - 1) * 3.0 / v
+    assert equal("interleaved", p, v, m) == pytest.approx(by_hand)
+    assert compute_s(3.0, 3.0 * p, v, m).item() == pytest.approx(by_hand)
+    assert bubble_frac(p, v, m) == pytest.approx(1 - m * 3.0 / by_hand)
+
+
+def test_one_chunk_interleaved_has_the_length_of_1f1b():
+    for p, m in [(2, 4), (4, 8), (8, 16)]:
+        assert equal("interleaved", p, 1, m) == pytest.approx(equal("1f1b", p, 1, m))
+
+
+def test_bubble_of_four_stages_and_eight_micro_batches():
+    assert bubble_frac(4, 1, 8) == pytest.approx(3 / 11)  # 27.3 % of the step, not 3/8
+    assert bubble_frac(1, 1, 8) == 0.0
+
+
+# Point-to-point latency, physics 7.3: simulated, the message does not occupy the ranks.
+
+
+@pytest.mark.parametrize(
+    ("schedule", "p", "v", "m", "crossings"),
+    [
+        ("1f1b", 8, 1, 32, 68),
+        ("1f1b", 8, 1, 64, 124),
+        ("1f1b", 4, 1, 8, 16),  # 2 * 3 * (1 + 2) - 2
+        ("gpipe", 8, 1, 32, 14),  # 2 (p - 1)
+        ("gpipe", 4, 1, 9, 6),
+        ("interleaved", 8, 6, 64, 94),  # 2 (p v - 1), whatever m
+        ("interleaved", 8, 6, 32, 94),
+        ("interleaved", 4, 2, 8, 14),
+    ],
+)
+def test_exposed_hops(schedule, p, v, m, crossings):
+    tau = 1e-3
+    code = SCHEDULES.index(schedule)
+    exposed = (equal(schedule, p, v, m, tau) - equal(schedule, p, v, m)) / tau
+    assert exposed == pytest.approx(crossings, rel=1e-9)
+    assert p2p_s(code, p, v, m, tau).item() == pytest.approx(crossings * tau)
+
+
+def test_a_hop_longer_than_a_chunk_grows_with_the_micro_batches():
+    # p = 8, v = 6, m = 64, tau = 1.5 chunk forwards: 187 tau, not the closed form's 94.
+    tau = 1.5 / 6
+    exposed = equal("interleaved", 8, 6, 64, tau) - equal("interleaved", 8, 6, 64)
+    assert exposed / tau == pytest.approx(187, abs=1.0)
+
+
+def test_one_rank_sends_nothing():
+    assert p2p_s(0, 1, 1, 8, 1.0).item() == 0.0
+    assert equal("none", 1, 1, 8, hop=5.0) == pytest.approx(24.0)
+    assert flush_s("none", 1, 1, 8, [1.0], [2.0], 5.0) == pytest.approx(24.0)
+
+
+@given(m=st.integers(1, 40), p=st.integers(2, 12))
+def test_the_closed_form_of_1f1b_bounds_any_number_of_micro_batches(m, p):
+    tau = 1e-3
+    exposed = equal("1f1b", p, 1, m, tau) - equal("1f1b", p, 1, m)
+    closed = p2p_s(ONE_F_ONE_B, p, 1, m, tau).item()
+    if m % p == 0:
+        assert exposed == pytest.approx(closed, rel=1e-6)
+    assert abs(exposed - closed) <= 2 * p * tau
+
+
+# Uneven stages, physics 7.4: p = 4, m = 8, t_f = 1, t_b = 2.
+
+
+def slowed(*factors: float) -> tuple[list[float], list[float]]:
+    return [1.0 * x for x in factors], [2.0 * x for x in factors]
+
+
+@pytest.mark.parametrize(
+    ("slow", "seconds"), [(0, 37.5), (1, 38.4), (2, 39.3), (3, 40.2)]
+)
+def test_one_stage_thirty_percent_slower(slow, seconds):
+    factors = [1.3 if i == slow else 1.0 for i in range(4)]
+    assert simulate_s("1f1b", 4, 1, 8, *slowed(*factors), 0.0) == pytest.approx(seconds)
+    # GPipe: sum of all stages plus (m - 1) of the slowest, wherever it is.
+    gpipe = simulate_s("gpipe", 4, 1, 8, *slowed(*factors), 0.0)
+    assert gpipe == pytest.approx(3 * 3.0 + 3.9 + 7 * 3.9) == pytest.approx(40.2)
+    assert compute_s(3.9, 12.9, 1, 8).item() == pytest.approx(40.2)
+
+
+def test_two_stages_fifteen_percent_slower():
+    # The first and another one; a slow last stage costs 37.95 as on GPipe.
+    assert simulate_s("1f1b", 4, 1, 8, *slowed(1.15, 1.15, 1, 1), 0.0) == pytest.approx(37.05)
+    late = simulate_s("1f1b", 4, 1, 8, *slowed(1.15, 1, 1, 1.15), 0.0)
+    assert late == pytest.approx(6.0 + 2 * 3.45 + 7 * 3.45)
+
+
+# Properties against the closed form.
+
+durations = st.floats(0.1, 3.0)
+
+
+@st.composite
+def uneven(draw, schedules=("gpipe", "1f1b", "interleaved"), most=6):
+    schedule = draw(st.sampled_from(schedules))
+    p = draw(st.integers(1 if schedule != "interleaved" else 2, most))
+    v = draw(st.integers(1, 3)) if schedule == "interleaved" else 1
+    m = p * draw(st.integers(1, 4)) if schedule == "interleaved" else draw(st.integers(1, 14))
+    stages = p * v
+    forward = draw(st.lists(durations, min_size=stages, max_size=stages))
+    backward = draw(st.lists(durations, min_size=stages, max_size=stages))
+    return schedule, p, v, m, forward, backward
+
+
+@given(case=uneven(), hop=st.floats(0, 1.0))
+def test_no_schedule_beats_its_slowest_rank_or_its_longest_path(case, hop):
+    schedule, p, v, m, forward, backward = case
+    time = simulate_s(*case, hop)
+    per_rank = [sum(forward[r::p]) + sum(backward[r::p]) for r in range(p)]
+    crossings = 2 * (p * v - 1) if p > 1 else 0
+    assert time >= m * max(per_rank) * (1 - 1e-12)
+    assert time >= (sum(forward) + sum(backward) + crossings * hop) * (1 - 1e-12)
+    assert time >= simulate_s(*case, 0.0) * (1 - 1e-12)
+
+
+@given(case=uneven(("gpipe", "1f1b")))
+def test_the_closed_form_is_an_upper_bound_when_forward_and_backward_keep_a_ratio(case):
+    schedule, p, v, m, forward, _ = case
+    backward = [2.0 * x for x in forward]
+    total = [3.0 * x for x in forward]
+    closed = compute_s(max(total), sum(total), v, m).item()
+    assert simulate_s(schedule, p, v, m, forward, backward, 0.0) <= closed * (1 + 1e-12)
+
+
+@given(case=uneven(), which=st.integers(0, 100), more=st.floats(0.0, 2.0))
+def test_a_slower_stage_never_makes_the_step_shorter(case, which, more):
+    schedule, p, v, m, forward, backward = case
+    base = simulate_s(*case, 0.1)
+    j = which % (p * v)
+    longer = [x + more * (i == j) for i, x in enumerate(forward)]
+    assert simulate_s(schedule, p, v, m, longer, backward, 0.1) >= base * (1 - 1e-12)
+
+
+# The oracle: events in a heap. Another order of evaluation, programs from index arithmetic.
+
+
+def nth_block(p: int, v: int, k: int) -> tuple[int, int]:
+    """Chunk and micro-batch of the k-th forward of a rank: groups of p micro-batches a chunk."""
+    return k % (p * v) // p, k // (p * v) * p + k % p
+
+
+def oracle_program(schedule: str, rank: int, p: int, v: int, m: int) -> list[tuple[str, int, int]]:
+    """('F' or 'B', virtual stage, micro-batch) in the order in which a rank runs them."""
+    total = m * v
+    if schedule == "gpipe":
+        ahead = total
+    elif schedule == "interleaved":
+        ahead = min(total, 2 * (p - 1 - rank) + (v - 1) * p)
+    else:
+        ahead = min(total, p - 1 - rank)
+    blocks, forward, backward = [], 0, 0
+    while backward < total:
+        if forward < total and forward - backward <= ahead:
+            blocks.append(("F", forward))
+            forward += 1
+        if forward == total or forward - backward > ahead:
+            blocks.append(("B", backward))
+            backward += 1
+    out = []
+    for kind, k in blocks:
+        chunk, micro = nth_block(p, v, k) if schedule == "interleaved" else (0, k)
+        stage = (v - 1 - chunk if kind == "B" else chunk) * p + rank
+        out.append((kind, stage, micro))
+    return out
+
+
+def oracle_s(schedule, p, v, m, forward, backward, hop) -> float:
+    """Length of the step by discrete events: blocks start when the last thing they need arrives."""
+    last = p * v - 1
+    hop = hop if p > 1 else 0.0
+    waiting: dict[tuple[str, int, int], int] = {}
+    unlocks: dict[tuple[str, int, int], list[tuple[tuple[str, int, int], float]]] = {}
+
+    def edge(before: tuple[str, int, int], after: tuple[str, int, int], delay: float) -> None:
+        unlocks.setdefault(before, []).append((after, delay))
+        waiting[after] = waiting.get(after, 0) + 1
+
+    for rank in range(p):
+        program = oracle_program(schedule, rank, p, v, m)
+        for before, after in zip(program, program[1:], strict=False):
+            edge(before, after, 0.0)
+    for micro in range(m):
+        for stage in range(last):
+            edge(("F", stage, micro), ("F", stage + 1, micro), hop)
+            edge(("B", stage + 1, micro), ("B", stage, micro), hop)
+        edge(("F", last, micro), ("B", last, micro), 0.0)
+    arrivals = [(0.0, ("F", 0, 0))]
+    waiting[("F", 0, 0)] = 1
+    finished, end = 0, 0.0
+    while arrivals:
+        now, block = heapq.heappop(arrivals)
+        waiting[block] -= 1
+        if waiting[block]:
+            continue
+        kind, stage, _ = block
+        done = now + (forward if kind == "F" else backward)[stage]
+        finished, end = finished + 1, max(end, done)
+        for after, delay in unlocks.get(block, ()):
+            heapq.heappush(arrivals, (done + delay, after))
+    assert finished == 2 * m * v * p, "deadlock"
+    return end
+
+
+@given(case=uneven(), hop=st.floats(0, 2.0))
+def test_the_recurrence_agrees_with_an_event_simulator(case, hop):
+    assert simulate_s(*case, hop) == pytest.approx(oracle_s(*case, hop), rel=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+def test_programs_run_every_block_once_and_forward_before_backward(schedule):
+    p, v, m = 4, 3 if schedule == "interleaved" else 1, 8
+    for rank in range(p):
+        program = rank_program(schedule, rank, p, v, m)
+        blocks = {(stage, micro) for stage in range(rank, p * v, p) for micro in range(m)}
+        assert len(program) == 2 * m * v
+        for backward in (False, True):
+            assert {(s, i) for s, i, b in program if b is backward} == blocks
+        place = {block: i for i, block in enumerate(program)}
+        assert all(place[s, i, False] < place[s, i, True] for s, i in blocks)
+        # The same order as the oracle's index arithmetic.
+        named = [("B" if b else "F", s, i) for s, i, b in program]
+        assert named == oracle_program(schedule, rank, p, v, m)
+
+
+@pytest.mark.parametrize(("schedule", "v"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 3)])
+def test_programs_hold_as_many_micro_batches_as_the_memory_model_says(schedule, v):
+    from costmodels.memory import in_flight_chunks
+
+    p, m = 4, 8
+    for rank in range(p):
+        flying = most = 0
+        for _, _, backward in rank_program(schedule, rank, p, v, m):
+            flying += -1 if backward else 1
+            most = max(most, flying)
+        code = SCHEDULES.index(schedule)
+        assert most == in_flight_chunks(code, rank, p, v, m)
+
+
+def test_interleaving_needs_whole_groups():
+    with pytest.raises(ValueError, match="6 micro-batches are no multiple of pp 4"):
+        rank_program("interleaved", 0, 4, 2, 6)
+
+
+# Extrapolation of long steps.
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_long_steps_are_extrapolated_within_a_tenth_of_a_percent(schedule, p):
+    chance = random.Random(f"{schedule}{p}")
+    for _ in range(4):
+        v = chance.choice([2, 3]) if schedule == "interleaved" else 1
+        m = p * chance.randint(STEADY_PERIODS[1] + 1, 40)
+        m += 0 if schedule == "interleaved" else chance.randrange(p)
+        forward = [chance.uniform(0.7, 1.3) for _ in range(p * v)]
+        backward = [chance.uniform(1.4, 2.6) for _ in range(p * v)]
+        hop = chance.choice([0.0, 0.01, 0.1])
+        args = (schedule, p, v, m, forward, backward, hop)
+        assert flush_s(*args) == pytest.approx(simulate_s(*args), rel=1e-3)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_short_steps_are_simulated(schedule):
+    v = 2 if schedule == "interleaved" else 1
+    args = (schedule, 4, v, 4 * STEADY_PERIODS[1], [1.0, 1.3] * 2 * v, [2.0] * 4 * v, 0.05)
+    assert flush_s(*args) == simulate_s(*args)
+
+
+@settings(max_examples=25)
+@given(case=uneven(("1f1b",), 4), hop=st.floats(0, 0.3), extra=st.integers(1, 20))
+def test_any_uneven_1f1b_becomes_periodic(case, hop, extra):
+    schedule, p, v, m, forward, backward = case
+    m += extra + p * STEADY_PERIODS[1]
+    args = (schedule, p, v, m, forward, backward, hop)
+    assert flush_s(*args) == pytest.approx(simulate_s(*args), rel=1e-3)

@@ -1,0 +1,157 @@
+"""Small problems for the tests of the search: toy and real parts, many kinds of model."""
+
+from dataclasses import replace
+
+from costmodels.problem import Problem
+from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.stacks import STACKS
+from costmodels.testing import toy_accelerator
+from hardware.catalogue import load_catalogue
+from hardware.parts import Fabric, Link, Pool, Tier
+from searches.options import SearchOptions
+from searches.rules import Context
+
+GB = 1e9
+
+TOY_UP = Link(
+    "toy-link", "scale-up", 0.0, 0.8, (6e-6, 14e-6, 8e-6), (0.6e-6, 2e-6, 3e-6),
+    (7e-6, 14e-6, 8e-6), (0.6e-6, 1.25e-6, 4e-6), (90e9, 240e9, float("inf")), (0.5, 0.92, 1.0), 12e-6,
+)  # fmt: skip
+TOY_NIC = Link(
+    "toy-nic", "scale-out", 25e9, 0.9, (6e-6, 14e-6, 8e-6), (2.7e-6, 4e-6, 14e-6),
+    (7e-6, 14e-6, 8e-6), (5e-6, 8.5e-6, 14e-6), (70e9, 200e9, float("inf")), (0.5, 0.92, 1.0), 20e-6,
+)  # fmt: skip
+
+DENSE = ModelShape(
+    "dense", layers=8, hidden=1024, heads=16, kv_heads=16, head_dim=64, ffn=4096, gated=False,
+    vocab=32000, tied=True, norm="layernorm", bias=True, positions="learned", max_positions=4096,
+    dropout=True, flash_attention=False,
+)  # fmt: skip
+GQA = ModelShape(
+    "gqa", layers=6, hidden=2048, heads=12, kv_heads=3, head_dim=128, ffn=6144, gated=True,
+    vocab=50257, tied=False,
+)  # fmt: skip
+FLAT = ModelShape(
+    "flat", layers=7, hidden=1536, heads=24, kv_heads=4, head_dim=64, ffn=4608, gated=True,
+    vocab=30001, tied=True, padded_vocab=30720,
+)  # fmt: skip
+
+
+def toy_pool(n_devices: int, per_node: int = 4, memory: float = 24 * GB, **part: object) -> Pool:
+    """Return nodes of `per_node` toy accelerators with one NIC each."""
+    return Pool(
+        "toy", toy_accelerator(memory_bytes=memory, **part), n_devices // per_node, per_node,
+        per_node, TOY_UP, per_node, TOY_NIC, 1 * GB,
+    )  # fmt: skip
+
+
+def real_pool(name: str, n_nodes: int, per_node: int, memory: float | None = None) -> Pool:
+    """Return nodes of a catalogue part with the NIC of its usual platform."""
+    catalogue = load_catalogue()
+    part = catalogue.accelerator(name)
+    nic = catalogue.typical_nics[part.name]
+    scale_up, wire = catalogue.link(part.scale_up_link), catalogue.link(nic.link)
+    part = part if memory is None else replace(part, memory_bytes=memory)
+    return Pool(
+        name, part, n_nodes, per_node, per_node, scale_up, per_node, wire, 2 * GB
+    )  # fmt: skip
+
+
+def context(
+    shape: ModelShape = GQA,
+    pool: Pool | None = None,
+    seq_len: int = 1024,
+    batch: int = 24,
+    precision: str = "bf16",
+    stack: str = "fused",
+    fabric: Fabric = Fabric(),
+    options: SearchOptions = SearchOptions(),
+) -> Context:
+    """Return a search over all devices of one pool."""
+    pool = pool or toy_pool(8)
+    job = TrainingJob(seq_len, batch, precision)
+    return Context(Problem(shape, job, pool, fabric, STACKS[stack]), options, pool.n_devices)
+
+
+def with_pool(old: Context, **changes: object) -> Context:
+    """Return the same search on a pool with some fields changed."""
+    pool = replace(old.problem.pool, **changes)  # type: ignore[arg-type]
+    return replace(old, problem=replace(old.problem, pool=pool))
+
+
+def with_part(old: Context, **changes: object) -> Context:
+    """Return the same search on an accelerator with some fields changed."""
+    return with_pool(old, accelerator=replace(old.problem.pool.accelerator, **changes))
+
+
+def with_options(old: Context, **changes: object) -> Context:
+    """Return the same search with some options changed."""
+    return replace(old, options=replace(old.options, **changes))
+
+
+ONE_TIER = Fabric((Tier("leaf", 2, 3.0),), rail_optimized=False)
+TWO_TIERS = Fabric((Tier("leaf", 2, 2.0), Tier("pod", 4, 4.0)))
+
+
+def pins(**only: int | tuple[int, ...]) -> SearchOptions:
+    """Return options that allow only the listed values."""
+    values = {k: (v,) if isinstance(v, int) else v for k, v in only.items()}
+    return SearchOptions(only={axis: frozenset(v) for axis, v in values.items()})
+
+
+INSTANCES: dict[str, Context] = {
+    "toy-4": context(DENSE, toy_pool(4), batch=7, seq_len=512),
+    "toy-6": context(GQA, toy_pool(6, 6), batch=9),
+    "toy-8": context(GQA, toy_pool(8), batch=16),
+    "toy-8-tight": context(GQA, toy_pool(8, memory=9 * GB), batch=16, seq_len=2048),
+    "toy-8-hopeless": context(GQA, toy_pool(8, memory=2 * GB), batch=4),
+    "toy-12-odd-batch": context(FLAT, toy_pool(12, 6), batch=45, stack="eager"),
+    "toy-24-one-tier": context(GQA, toy_pool(24), batch=24, fabric=ONE_TIER),
+    "toy-24-two-tiers": context(DENSE, toy_pool(24, 2), batch=12, fabric=TWO_TIERS, seq_len=384),
+    "toy-8-across": context(
+        GQA, toy_pool(8, 2), options=SearchOptions(tp_across_domains=True), batch=6
+    ),
+    "a100-8-unfused-2022": context(
+        DENSE, real_pool("a100", 1, 8), batch=8, seq_len=2048, precision="fp16",
+        stack="megatron-lm-2022",
+    ),
+    "a100-16-2022-flash": context(
+        replace(DENSE, flash_attention=False, dropout=False, gated=True), real_pool("a100", 2, 8),
+        batch=16, stack="megatron-lm-2022", precision="bf16-grads",
+    ),
+    "h100-16": context(replace(GQA, layers=12), real_pool("h100", 2, 8), batch=32, seq_len=4096),
+    "h100-24-megatron": context(
+        FLAT, real_pool("h100", 3, 8), batch=36, stack="megatron-core",
+        fabric=Fabric((Tier("leaf", 1, 7.0),)),
+    ),
+    "v100-8-fp16": context(
+        replace(DENSE, flash_attention=True), real_pool("v100-sxm-32gb", 2, 4), batch=8,
+        precision="fp16-grads", stack="eager", seq_len=1000,
+    ),
+    "b200-8": context(FLAT, real_pool("b200", 1, 8), batch=20, precision="bf16-grads"),
+    "mi300x-8-fp32": context(
+        GQA, real_pool("mi300x", 1, 8), batch=10, precision="fp32", stack="deepspeed"
+    ),
+    "deepspeed": context(
+        GQA, toy_pool(8, memory=12 * GB), batch=16, stack="deepspeed",
+        options=SearchOptions(framework="deepspeed"),
+    ),
+    "pins": context(FLAT, toy_pool(12, 6), batch=30, options=pins(tp=2, zero=(0, 1), sp=1)),
+    "pinned-words": context(
+        DENSE, toy_pool(8), batch=16, options=pins(recompute=(1, 2), split=0, schedule=3)
+    ),
+    "pinned-depth": context(
+        replace(GQA, layers=36), toy_pool(4), batch=8, options=pins(recompute_layers=5, pp=(1, 2))
+    ),
+    "deep": context(replace(GQA, layers=37), toy_pool(4), batch=4, options=pins(mbs=2, vpp=1)),
+    "limits": context(
+        GQA, toy_pool(8), batch=96,
+        options=SearchOptions(at_most={"mbs": 4, "vpp": 3, "pp": 4, "recompute_layers": 1}),
+    ),
+    "long-run": context(GQA, toy_pool(4), batch=320, options=pins(pp=2, mbs=1, dp=(1, 2))),
+    "userbuffers": replace(
+        c := context(GQA, toy_pool(8), batch=12),
+        problem=replace(c.problem, stack=replace(STACKS["fused"], tp_overlap="userbuffers")),
+    ),
+}  # fmt: skip
+"""Searches small enough for the nested loops of the oracle, each with a corner of its own."""

@@ -1,0 +1,263 @@
+"""The search a second time: nested loops over every combination, rules one by one, scalars.
+
+Nothing of `searches` but its plain options and of `costmodels` but its plain data types is used.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from costmodels.plans import Layout
+from costmodels.problem import Problem
+from searches.options import SearchOptions
+from tests.searches import oracle_physics as physics
+
+SPLITS = ("even", "ends")
+WORDS = {
+    "split": SPLITS,
+    "recompute": ("none", "selective", "full"),
+    "schedule": ("none", "gpipe", "1f1b", "interleaved"),
+}
+MAX_VPP, MAX_MBS, MAX_RECOMPUTE_STEPS = 12, 32, 16
+Shape = tuple[int, int, int, int, str]
+"""tp, pp, dp, vpp, split."""
+
+
+@dataclass(frozen=True)
+class Priced:
+    """One legal plan with its numbers."""
+
+    layout: Layout
+    closed_form_s: float
+    peak_bytes: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    shapes: list[Shape]
+    rejected_shapes: Counter[str]
+    legal: list[Priced]
+    rejected_plans: Counter[str]
+    fitting: list[Priced]
+    """By closed form, then memory, then degrees."""
+
+
+def divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def allows(options: SearchOptions, axis: str, value: int | str) -> bool:
+    number = WORDS[axis].index(value) if isinstance(value, str) else value
+    if axis in options.only and number not in options.only[axis]:
+        return False
+    return axis not in options.at_most or number <= options.at_most[axis]
+
+
+# Shapes --------------------------------------------------------------------------------------
+
+
+def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
+    """Return the layers of each virtual stage, () when they cannot be split this way."""
+    n = pp * vpp
+    if split == "even":
+        return (layers // n,) * n if layers % n == 0 else ()
+    units = layers + 2
+    if n == 1 or units // n < 2:
+        return ()
+    shares = [units // n] * n
+    larger = [*range(n - 2, 0, -1), 0, n - 1]
+    for stage in larger[: units % n]:
+        shares[stage] += 1
+    return (shares[0] - 1, *shares[1:-1], shares[-1] - 1)
+
+
+def all_shapes(problem: Problem, options: SearchOptions, n_devices: int) -> Iterator[Shape]:
+    """Yield every factorisation with every number of chunks and split."""
+    asked = max([options.at_most.get("vpp", 0), *options.only.get("vpp", ())])
+    for tp in divisors(n_devices):
+        for pp in divisors(n_devices // tp):
+            if pp > problem.shape.layers:
+                continue
+            for vpp in range(1, (asked or MAX_VPP) + 1 if pp > 1 else 2):
+                for split in SPLITS:
+                    yield tp, pp, n_devices // tp // pp, vpp, split
+
+
+def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) -> str:
+    """Return the code of the first rule that a shape breaks, or ""."""
+    tp, pp, dp, vpp, split = shape
+    model, domain = problem.shape, problem.pool.scale_up_domain
+    across = options.tp_across_domains
+    pinned = zip(("tp", "pp", "dp", "vpp", "split"), shape, strict=True)
+    if not all(allows(options, axis, value) for axis, value in pinned):
+        return "PIN001"
+    if model.heads % tp:
+        return "TP001"
+    if model.kv_heads % tp and tp % model.kv_heads:
+        return "TP002"
+    if model.ffn % tp:
+        return "TP003"
+    if tp > domain and not across:
+        return "TP004"
+    if domain % tp and not (across and tp % domain == 0):
+        return "TP005"
+    if vpp > 1 and pp == 1:
+        return "VPP001"
+    if pp * vpp > model.layers:
+        return "PP001"
+    if not stage_layers(model.layers, pp, vpp, split):
+        return "PP002"
+    if problem.job.global_batch % dp:
+        return "DP001"
+    if not states_may_fit(problem, tp, pp, dp):
+        return "MEM000"
+    return ""
+
+
+def true_params(problem: Problem) -> float:
+    """Return the parameters of the whole model, the vocabulary unpadded."""
+    shape = problem.shape
+    rows = shape.vocab * (1 if shape.tied else 2)
+    if shape.positions == "learned":
+        rows += max(shape.max_positions, problem.job.seq_len)
+    rows += 1 if shape.norm == "rmsnorm" else 2
+    return shape.layers * physics.layer_params(problem, 1) + rows * shape.hidden
+
+
+def states_may_fit(problem: Problem, tp: int, pp: int, dp: int) -> bool:
+    """Tell whether weights and gradients alone fit, sharded as far as the rules let them be."""
+    recipe, params = problem.job.recipe, true_params(problem)
+    usable = usable_bytes(problem)
+    if (recipe.param_bytes + recipe.grad_bytes) * params / max(usable, 1.0) <= tp * pp:
+        return True
+    per_param = recipe.param_bytes + recipe.grad_bytes + recipe.state_bytes
+    return pp == 1 and per_param * params / (tp * pp * dp) <= usable
+
+
+def usable_bytes(problem: Problem) -> float:
+    return problem.pool.accelerator.memory_bytes - problem.pool.memory_margin_bytes
+
+
+# Free axes -----------------------------------------------------------------------------------
+
+
+def micro_batch_sizes(problem: Problem, options: SearchOptions) -> list[int]:
+    limit = options.at_most.get("mbs", max([MAX_MBS, *options.only.get("mbs", ())]))
+    sizes = divisors(problem.job.global_batch)
+    return [size for size in sizes if size <= limit and allows(options, "mbs", size)]
+
+
+def recompute_choices(options: SearchOptions, stage_layers: tuple[int, ...]) -> list[tuple[str, int]]:
+    """Return none, selective, and full over k layers; many k are thinned, the ends kept."""
+    longest = max(stage_layers)
+    step = -(-longest // MAX_RECOMPUTE_STEPS)
+    every = "recompute_layers" in options.only
+    depths = [k for k in range(1, longest + 1) if every or k == 1 or (longest - k) % step == 0]
+    return [("none", 0), ("selective", 0), *(("full", k) for k in depths)]
+
+
+def schedule_of(pp: int, vpp: int) -> str:
+    if pp == 1:
+        return "none"
+    return "interleaved" if vpp > 1 else "1f1b"
+
+
+def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Iterator[Layout]:
+    """Yield every combination of the free axes with one shape, legal or not."""
+    tp, pp, dp, vpp, split = shape
+    gbs = problem.job.global_batch
+    held = stage_layers(problem.shape.layers, pp, vpp, split)
+    for mbs in micro_batch_sizes(problem, options):
+        for sp in (False, True):
+            for zero in range(4):
+                for recompute, depth in recompute_choices(options, held):
+                    yield Layout(
+                        tp * pp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
+                        schedule_of(pp, vpp), recompute, depth, held,
+                    )  # fmt: skip
+
+
+def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> str:
+    """Return the code of the first rule that a plan over a legal shape breaks, or ""."""
+    pinned = {
+        "sp": int(plan.sp), "zero": plan.zero, "recompute": plan.recompute,
+        "recompute_layers": plan.recompute_layers, "schedule": plan.schedule,
+    }  # fmt: skip
+    if not all(allows(options, axis, value) for axis, value in pinned.items()):
+        return "PIN001"
+    if plan.gbs % (plan.mbs * plan.dp):
+        return "BAT001"
+    if plan.vpp > 1 and plan.gbs // (plan.mbs * plan.dp) % plan.pp:
+        return "BAT002"
+    if plan.sp and (plan.tp == 1 or problem.job.seq_len % plan.tp):
+        return "SP001"
+    if plan.zero >= 2 and plan.pp > 1:
+        return "ZER001"
+    if plan.zero >= 1 and plan.dp == 1:
+        return "ZER002"
+    if plan.recompute == "selective" and problem.shape.flash_attention:
+        return "REC001"
+    if options.framework == "deepspeed" and not deepspeed_runs(plan):
+        return "FRM001"
+    return ""
+
+
+def deepspeed_runs(plan: Layout) -> bool:
+    if plan.vpp > 1 or plan.sp or plan.split != "even" or plan.recompute == "selective":
+        return False
+    return plan.pp == 1 or (plan.zero <= 1 and plan.tp == 1)
+
+
+# The search ----------------------------------------------------------------------------------
+
+
+def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
+    """Return every legal plan with its numbers, in the order in which the loops find them."""
+    shapes: list[Shape] = []
+    rejected_shapes: Counter[str] = Counter()
+    rejected_plans: Counter[str] = Counter()
+    legal: list[Priced] = []
+    for shape in all_shapes(problem, options, n_devices):
+        code = broken_shape_rule(problem, options, shape)
+        if code:
+            rejected_shapes[code] += 1
+            continue
+        shapes.append(shape)
+        for layout in all_layouts(problem, options, shape):
+            code = broken_plan_rule(problem, options, layout)
+            if code:
+                rejected_plans[code] += 1
+            else:
+                legal.append(price(problem, layout))
+    fitting = [plan for plan in legal if plan.peak_bytes <= usable_bytes(problem)]
+    if len(fitting) < len(legal):
+        rejected_plans["MEM001"] = len(legal) - len(fitting)
+    return Answer(shapes, rejected_shapes, legal, rejected_plans, sorted(fitting, key=rank_key))
+
+
+def price(problem: Problem, layout: Layout) -> Priced:
+    one = physics.micro_batch(problem, layout.tp, layout.mbs, layout.sp)
+    flush = physics.straggler(problem, layout) * physics.closed_flush_s(problem, layout, one)
+    ranks = range(layout.pp)
+    return Priced(
+        layout,
+        flush + physics.outside_pipeline_s(problem, layout, one),
+        max(physics.rank_bytes(problem, layout, one, rank) for rank in ranks),
+    )
+
+
+def exact_step_s(problem: Problem, layout: Layout) -> float:
+    """Return the step time with every block of the pipeline simulated."""
+    one = physics.micro_batch(problem, layout.tp, layout.mbs, layout.sp)
+    flush = physics.simulated_flush_s(problem, layout, one)
+    slow = physics.straggler(problem, layout)
+    return slow * flush + physics.outside_pipeline_s(problem, layout, one)
+
+
+def degrees(layout: Layout) -> tuple[object, ...]:
+    return (layout.tp, layout.pp, layout.vpp, layout.zero, layout.recompute_layers, layout.mbs,
+            layout.sp, layout.split, layout.recompute)  # fmt: skip
+
+
+def rank_key(plan: Priced) -> tuple[object, ...]:
+    return plan.closed_form_s, plan.peak_bytes, degrees(plan.layout)

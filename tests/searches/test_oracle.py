@@ -1,0 +1,168 @@
+"""The search against a second implementation: nested loops, scalars, every rank, every block."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.breakdown import break_down
+from costmodels.plans import Layout
+from costmodels.shape_terms import shape_terms
+from costmodels.shapes import ModelShape
+from costmodels.stacks import STACKS
+from costmodels.stages import SPLITS
+from costmodels.step import score
+from hardware.parts import Fabric, Tier
+from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.rules import Context, first_broken_rule
+from searches.search import search
+from searches.shape_space import legal_shapes
+from tests.searches import oracle
+from tests.searches.instances import GB, INSTANCES, context, toy_pool
+
+CLOSE = 1e-9
+
+
+def solve(c: Context) -> oracle.Answer:
+    return oracle.solve(c.problem, c.options, c.n_devices)
+
+
+def legal_plans(c: Context) -> list[oracle.Priced]:
+    """Return every legal plan of the package with its closed-form time and its memory."""
+    shapes = legal_shapes(c).shapes
+    axes = free_axes(c, shapes)
+    terms = shape_terms(c.problem, shapes)
+    found = []
+    for table in plan_tables(c, shapes, axes, legal_masks(c, shapes, axes)[0], 1000):
+        scores = score(c.problem, terms, table)
+        for row in range(len(table)):
+            layout = table.layout(row, c.problem.shape.layers)
+            found.append(
+                oracle.Priced(layout, float(scores.step_s[row]), float(scores.peak_bytes[row]))
+            )
+    return found
+
+
+def by_layout(plans: list[oracle.Priced]) -> dict[Layout, oracle.Priced]:
+    table = {plan.layout: plan for plan in plans}
+    assert len(table) == len(plans), "a plan is listed twice"
+    return table
+
+
+def check_against_oracle(c: Context) -> None:
+    """Compare shapes, plans, numbers, counts and ranking of one search."""
+    wanted, outcome = solve(c), search(c)
+    shapes = legal_shapes(c)
+    columns = (getattr(shapes.shapes, axis).tolist() for axis in ("tp", "pp", "dp", "vpp", "split"))
+    found = [(*row[:4], SPLITS[row[4]]) for row in zip(*columns, strict=True)]
+    assert sorted(found) == sorted(wanted.shapes)
+    assert outcome.rejected_shapes == dict(wanted.rejected_shapes)
+    assert outcome.rejected_plans == dict(wanted.rejected_plans)
+    assert (outcome.n_legal, outcome.n_fit) == (len(wanted.legal), len(wanted.fitting))
+    ours, theirs = by_layout(legal_plans(c)), by_layout(wanted.legal)
+    assert set(ours) == set(theirs)
+    for layout, plan in theirs.items():
+        assert ours[layout].peak_bytes == pytest.approx(plan.peak_bytes, rel=CLOSE), layout
+        assert ours[layout].closed_form_s == pytest.approx(plan.closed_form_s, rel=CLOSE), layout
+    check_ranking(c, outcome.finalists, wanted, ours)
+
+
+def check_ranking(c, finalists, wanted, ours) -> None:
+    """Check that the finalists are the oracle's first plans, re-priced and in order."""
+    usable = oracle.usable_bytes(c.problem)
+    fitting = sorted((p for p in ours.values() if p.peak_bytes <= usable), key=oracle.rank_key)
+    assert len(fitting) == len(wanted.fitting)
+    for a, b in zip(fitting, wanted.fitting, strict=True):  # ties differ by the last bits only
+        assert a.closed_form_s == pytest.approx(b.closed_form_s, rel=CLOSE)
+    first = fitting[: c.options.n_finalists]
+    assert {f.layout for f in finalists} == {plan.layout for plan in first}
+    for f in finalists:
+        assert (f.closed_form_s, f.peak_bytes) == (
+            ours[f.layout].closed_form_s, ours[f.layout].peak_bytes,
+        )  # fmt: skip
+        assert f.step_s == pytest.approx(oracle.exact_step_s(c.problem, f.layout), rel=CLOSE)
+    keys = [(f.step_s, f.peak_bytes, oracle.degrees(f.layout)) for f in finalists]
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_search_equals_the_oracle(name):
+    check_against_oracle(INSTANCES[name])
+
+
+@pytest.mark.parametrize("name", ["toy-8", "toy-24-one-tier", "a100-8-unfused-2022", "deepspeed"])
+def test_a_breakdown_has_the_numbers_of_the_oracle(name):
+    c = INSTANCES[name]
+    for candidate in search(c).finalists[::8]:
+        opened, layout = break_down(c.problem, candidate.layout), candidate.layout
+        assert opened.step_s == pytest.approx(oracle.exact_step_s(c.problem, layout), rel=CLOSE)
+        priced = oracle.price(c.problem, layout)
+        assert opened.closed_form_step_s == pytest.approx(priced.closed_form_s, rel=CLOSE)
+        assert opened.peak_bytes == pytest.approx(priced.peak_bytes, rel=CLOSE)
+        one = oracle.physics.micro_batch(c.problem, layout.tp, layout.mbs, layout.sp)
+        for rank, stage in enumerate(opened.stages):
+            wanted = oracle.physics.rank_bytes(c.problem, layout, one, rank)
+            assert sum(stage.values()) == pytest.approx(wanted, rel=CLOSE)
+
+
+@pytest.mark.parametrize("name", ["toy-8", "toy-12-odd-batch", "deepspeed", "limits"])
+def test_the_rule_of_one_layout_is_the_oracles(name):
+    c = INSTANCES[name]
+    problem, options = c.problem, c.options
+    seen = set()
+    for shape in oracle.all_shapes(problem, options, c.n_devices):
+        if not oracle.stage_layers(problem.shape.layers, *shape[1:2], *shape[3:]):
+            continue
+        wanted = oracle.broken_shape_rule(problem, options, shape)
+        for layout in list(oracle.all_layouts(problem, options, shape))[:: 17 if wanted else 5]:
+            code = wanted or oracle.broken_plan_rule(problem, options, layout)
+            assert first_broken_rule(c, layout) == code, layout
+            seen.add(code)
+    assert "" in seen
+    assert len(seen) > 4
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> Context:
+    """Return a search with at most a few hundred plans."""
+    tp_unit = draw(st.sampled_from([1, 2, 3, 4]))
+    heads = tp_unit * draw(st.sampled_from([1, 2, 4]))
+    kv_heads = draw(st.sampled_from([d for d in (1, 2, 3, 4, 6, 8) if heads % d == 0]))
+    shape = ModelShape(
+        "drawn",
+        layers=draw(st.integers(1, 9)),
+        hidden=heads * 128,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=draw(st.sampled_from([64, 128])),
+        ffn=draw(st.sampled_from([1024, 1536, 3000])),
+        gated=draw(st.booleans()),
+        vocab=draw(st.integers(100, 40000)),
+        tied=draw(st.booleans()),
+        norm=draw(st.sampled_from(["rmsnorm", "layernorm"])),
+        bias=draw(st.booleans()),
+        positions=draw(st.sampled_from(["rope", "learned"])),
+        flash_attention=draw(st.booleans()),
+        dropout=draw(st.booleans()),
+    )
+    per_node = draw(st.sampled_from([1, 2, 3, 4]))
+    pool = toy_pool(per_node * draw(st.integers(1, 4)), per_node, draw(st.floats(1.0, 8.0)) * GB)
+    tiers = tuple(
+        Tier(f"t{n}", n, draw(st.floats(1.0, 8.0))) for n in draw(st.sampled_from([(), (1,), (2, 3)]))
+    )
+    return context(
+        shape,
+        pool,
+        seq_len=draw(st.sampled_from([128, 300, 2048])),
+        batch=draw(st.integers(1, 24)),
+        precision=draw(st.sampled_from(["bf16", "fp16", "bf16-grads", "fp32"])),
+        stack=draw(st.sampled_from(sorted(STACKS))),
+        fabric=Fabric(tiers, draw(st.booleans())),
+    )
+
+
+@settings(max_examples=20, derandomize=True, deadline=None, database=None)
+@given(searches())
+def test_drawn_searches_equal_the_oracle(c):
+    check_against_oracle(replace(c, options=replace(c.options, n_finalists=20)))
