@@ -14,6 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
+from costmodels.layer_terms import layer_table
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, score, step_times
 from planner.inputs import load_cluster, load_model
@@ -21,7 +22,7 @@ from planner.options import SolveOptions
 from planner.solving import make_problem
 from searches.plan_space import free_axes, legal_masks, plan_tables
 from searches.rules import Context
-from searches.search import TILE_ROWS, exact_step_s, search
+from searches.search import TILE_ROWS, exact_step_s, make_shards, search
 from searches.shape_space import legal_shapes
 
 PAIRS = (("llama3-405b", "h100-x16384"), ("llama3-70b", "h100-x512"), ("gpt3-175b", "a100-x1024"))
@@ -43,23 +44,41 @@ def seconds(run, repeat: int = 3) -> float:
     return best
 
 
+def tiles_of(context: Context, n_rows: int) -> list:
+    """Return (shape terms, layer table, tile) for the pair's legal plans, repeated to `n_rows`."""
+    found = []
+    for shard in make_shards(context, legal_shapes(context).shapes):
+        axes = free_axes(context, shard.shapes)
+        masks, _, _ = legal_masks(context, shard.shapes, axes)
+        terms = shape_terms(context.problem, shard.shapes)
+        layers = layer_table(context.problem, shard.shapes.tp, axes.mbs)
+        for table in plan_tables(context, shard.shapes, axes, masks, 10**9):
+            found.append((terms, layers, table))
+    repeats = -(-n_rows // sum(len(table) for _, _, table in found))
+    tiles = []
+    for terms, layers, table in found:
+        big = np.tile(np.arange(len(table)), repeats)
+        for i in range(0, len(big), TILE_ROWS):
+            tiles.append((terms, layers, table.take(big[i : i + TILE_ROWS])))
+    return tiles
+
+
 def score_rate(model: str, cluster: str) -> None:
-    """Full model, both numbers of every plan, on the pair's own legal plans repeated to a million."""
+    """Price the pair's own legal plans, repeated to a million: step time and memory of each."""
     context = context_of(model, cluster)
-    shapes = legal_shapes(context).shapes
-    axes = free_axes(context, shapes)
-    masks, _, _ = legal_masks(context, shapes, axes)
-    terms = shape_terms(context.problem, shapes)
-    (table,) = plan_tables(context, shapes, axes, masks, 10**9)
-    repeats = -(-(10**6) // len(table))
-    big = table.take(np.tile(np.arange(len(table)), repeats)[: 10**6])
-    tiles = [big.take(slice(i, i + TILE_ROWS)) for i in range(0, len(big), TILE_ROWS)]
-    fast = seconds(lambda: [score(context.problem, terms, tile) for tile in tiles])
-    some = [table.take(np.array([i])) for i in range(0, len(table), max(1, len(table) // 100))]
-    slow = seconds(lambda: [score(context.problem, terms, one) for one in some], 1) / len(some)
-    rate = len(big) / fast
-    print(f"{model} on {cluster}: {rate / 1e6:.2f} M plans/s/core; one by one {1 / slow:,.0f}/s; "
-          f"ratio {rate * slow:,.0f}")
+    problem = context.problem
+    tiles = tiles_of(context, 10**6)
+    n = sum(len(tile) for _, _, tile in tiles)
+    fast = seconds(lambda: [score(problem, terms, tile, layers) for terms, layers, tile in tiles])
+    one_by_one = [
+        (terms, tile.take(np.array([i])))
+        for terms, _, tile in tiles[:: max(1, len(tiles) // 10)]
+        for i in range(0, len(tile), max(1, len(tile) // 10))
+    ]
+    slow = seconds(lambda: [score(problem, terms, one) for terms, one in one_by_one], 1)
+    slow /= len(one_by_one)
+    print(f"{model} on {cluster}: {n / fast / 1e6:.2f} M plans/s/core; one by one "
+          f"{1 / slow:,.0f}/s; ratio {n / fast * slow:,.0f}")
 
 
 def solve_shares(model: str, cluster: str) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline
+from costmodels.layer_terms import layer_terms
 from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import kind_params, shape_terms
@@ -65,9 +66,11 @@ class Breakdown:
 
 
 def join_one(problem: Problem, layout: Layout) -> Rows:
-    """Return the joined table that holds just `layout`."""
+    """Return the joined table that holds just `layout`, with the layer terms of that row alone."""
     table = PlanTable.from_layouts([layout])
-    return join(problem, shape_terms(problem, table.shapes), table)
+    rows = join(problem, shape_terms(problem, table.shapes), table)
+    alone = layer_terms(problem, table.shapes.tp, table.mbs, table.sp)
+    return replace(rows, layers=alone, index=np.zeros(1, dtype=np.intp))
 
 
 def virtual_stage_times(
@@ -172,7 +175,7 @@ def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]
             has_head=np.array([[float(r == layout.pp - 1) for r in ranks]]),
             chunk_counts=counts,
         )
-        sizes = kinds.chunk_layers[:1]
+        sizes = kinds.chunk_layers[:1, :1]
         again = (counts * np.minimum(sizes, layout.recompute_layers)).sum(axis=-1)
         params = kind_params(problem, rows.table.shapes, these)
         per_param = rows.shapes.state_bytes[..., :1] / rows.shapes.params[:, :1]

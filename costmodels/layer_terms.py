@@ -104,3 +104,29 @@ def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
         embedding_bytes=tokens * (8.0 + masks),
         message_bytes=2.0 * tokens * shape.hidden / (tp if stack.p2p_scatter else split),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """Layer terms of a grid of (tp, mbs, sp), computed once for many tables of plans."""
+
+    terms: LayerTerms
+    tp_code: NDArray[np.intp]
+    """tp -> position in the grid; unused degrees hold 0."""
+    mbs_code: NDArray[np.intp]
+    n_mbs: int
+
+    def index(self, tp: Ints, mbs: Ints, sp: Ints) -> NDArray[np.intp]:
+        """Return where each (tp, mbs, sp) stands in `terms`, `(n,)`."""
+        return np.asarray((self.tp_code[tp] * self.n_mbs + self.mbs_code[mbs]) * 2 + sp)
+
+
+def layer_table(problem: Problem, tp: Ints, mbs: Ints) -> LayerTable:
+    """Return the layer terms of every combination of the distinct values of `tp` and `mbs`."""
+    degrees, sizes = np.unique(tp), np.unique(mbs)
+    tp_code = np.zeros(int(degrees[-1]) + 1, dtype=np.intp)
+    mbs_code = np.zeros(int(sizes[-1]) + 1, dtype=np.intp)
+    tp_code[degrees], mbs_code[sizes] = np.arange(len(degrees)), np.arange(len(sizes))
+    grid = np.meshgrid(degrees, sizes, np.arange(2), indexing="ij")
+    columns = [axis.reshape(-1).astype(np.int32) for axis in grid]
+    return LayerTable(layer_terms(problem, *columns), tp_code, mbs_code, len(sizes))

@@ -1,6 +1,6 @@
 """Memory of one device by term, for the rank that needs most.
 
-Every function returns bytes per device. Per-stage arrays are `(n, N_KINDS)`, one column for each
+Every function returns bytes per device. Per-stage arrays are `(n, n_kinds)`, one column for each
 distinct kind of pipeline rank (`costmodels.stages`).
 """
 

@@ -21,7 +21,7 @@ N_ZERO = 4
 
 @dataclass(frozen=True, slots=True)
 class ShapeTerms:
-    """Arrays `(n_shapes,)`, `(n_shapes, N_KINDS)` or, per ZeRO stage, `(N_ZERO, n_shapes, ...)`."""
+    """Arrays `(n_shapes,)`, `(n_shapes, n_kinds)` or, per ZeRO stage, `(N_ZERO, n_shapes, ...)`."""
 
     kinds: StageKinds
     params: Floats
@@ -45,7 +45,7 @@ class ShapeTerms:
 
 
 def kind_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
-    """Return the parameters on one device of each kind of rank, `(n_shapes, N_KINDS)`."""
+    """Return the parameters on one device of each kind of rank, `(n_shapes, n_kinds)`."""
     shape = problem.shape
     layer = layer_params(shape, shapes.tp)[:, None]
     first = embedding_params(shape, problem.job.seq_len, shapes.tp)[:, None]
@@ -66,12 +66,20 @@ def _embedding_sync_s(problem: Problem, shapes: ShapeTable) -> Floats:
     """Return the all-reduce of the tied embedding's gradient between first and last stage."""
     if not problem.shape.tied:
         return np.zeros(len(shapes))
-    pair = np.where(shapes.pp > 1, 2, 1)
-    stride = shapes.tp * shapes.dp * np.maximum(1, shapes.pp - 1)
     matrix = padded_vocab(problem.shape, shapes.tp) * problem.shape.hidden / shapes.tp
     size = problem.job.recipe.grad_wire_bytes * matrix
-    group = place_group(pair, stride, problem.pool, problem.fabric)
+    group = end_pair(problem, shapes)
     return collective_s("all-reduce", size, group, problem.pool)
+
+
+def end_pair(problem: Problem, shapes: ShapeTable) -> Group:
+    """Return the placement of the pairs of first and last stage that share a tied embedding.
+
+    A unit holds both ends of every pair exactly when it holds all devices, as it holds two ranks
+    half of all devices apart; the true stride, tp dp (pp - 1), would ask for up to twice that.
+    """
+    pair = np.where(shapes.pp > 1, 2, 1)
+    return place_group(pair, shapes.n_devices / 2, problem.pool, problem.fabric)
 
 
 def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:

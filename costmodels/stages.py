@@ -43,12 +43,13 @@ def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StageKinds:
-    """The distinct kinds of pipeline rank of each shape; arrays are `(n_shapes, N_KINDS)`.
+    """The distinct kinds of pipeline rank of each shape; arrays are `(n_shapes, n_kinds)`.
 
     Ranks that hold the same chunks and the same ends differ only in their micro-batches in
     flight, which never grow with the rank; so the lowest rank of a kind stands for all of it.
-    Unused places repeat the first kind. `chunk_layers` and `chunk_counts` are
-    `(n_shapes, N_KINDS, 3)`: how many of the rank's chunks hold how many layers.
+    Arrays have as many kinds as the shape with most of them needs, at most `N_KINDS`; unused
+    places repeat the first kind. `chunk_layers` and `chunk_counts` are `(n_shapes, n_kinds, 3)`:
+    how many of the rank's chunks hold how many layers.
     """
 
     rank: NDArray[np.int32]
@@ -73,20 +74,31 @@ def _kinds_of(layers: int, pp: int, vpp: int, split: str) -> tuple[tuple[float, 
         (who[0], sum(chunks), first, last, *(chunks.count(low + i) for i in range(3)), low, len(who))
         for (chunks, first, last), who in ranks.items()
     ]
-    unused = [(*rows[0][:-1], 0)] * (N_KINDS - len(rows))
-    return tuple(tuple(float(x) for x in row) for row in rows + unused)
+    return tuple(tuple(float(x) for x in row) for row in rows)
+
+
+def n_kinds(
+    layers: int, pp: NDArray[np.int32], vpp: NDArray[np.int32], split: NDArray[np.int32]
+) -> NDArray[np.int64]:
+    """Return how many distinct kinds of rank each shape has, `(n_shapes,)`."""
+    triples = zip(pp, vpp, split, strict=True)
+    return np.array(
+        [len(_kinds_of(layers, int(p), int(v), SPLITS[int(c)])) for p, v, c in triples],
+        dtype=np.int64,
+    )
 
 
 def stage_kinds(
     layers: int, pp: NDArray[np.int32], vpp: NDArray[np.int32], split: NDArray[np.int32]
 ) -> StageKinds:
     """Return the kinds of rank of each shape (pp, vpp, index into `SPLITS`)."""
-    block = np.array(
-        [
-            _kinds_of(layers, int(p), int(v), SPLITS[int(c)])
-            for p, v, c in zip(pp, vpp, split, strict=True)
-        ]
-    ).reshape(len(pp), N_KINDS, 9)
+    found = [
+        _kinds_of(layers, int(p), int(v), SPLITS[int(c)])
+        for p, v, c in zip(pp, vpp, split, strict=True)
+    ]
+    most = max((len(rows) for rows in found), default=1)
+    padded = [rows + ((*rows[0][:-1], 0.0),) * (most - len(rows)) for rows in found]
+    block = np.array(padded, dtype=np.float64).reshape(len(pp), most, 9)
     return StageKinds(
         rank=block[..., 0].astype(np.int32),
         n_ranks=np.ascontiguousarray(block[..., 8]),

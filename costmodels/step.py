@@ -1,6 +1,7 @@
 """Step time and peak memory of a table of plans."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from costmodels import pipeline
 from costmodels.data_parallel import exposed_each_s, exposed_once_s
 from costmodels.factor import distinct
-from costmodels.layer_terms import LayerTerms, layer_terms
+from costmodels.layer_terms import LayerTable, LayerTerms, layer_table
 from costmodels.memory import in_flight_chunks
 from costmodels.plans import RECOMPUTES, PlanTable
 from costmodels.problem import Problem
@@ -20,7 +21,7 @@ FULL, SELECTIVE = RECOMPUTES.index("full"), RECOMPUTES.index("selective")
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Seconds per micro-batch of each kind of rank, `(n, N_KINDS)`."""
+    """Seconds per micro-batch of each kind of rank, `(n, n_kinds)`."""
 
     forward_s: Floats
     backward_s: Floats
@@ -48,19 +49,45 @@ class Rows:
     index: NDArray[np.intp]
     """Row -> position in `layers`."""
     recomputed: Floats
-    """Fully recomputed layers by kind of rank, `(n, N_KINDS)`."""
+    """Fully recomputed layers by kind of rank, `(n, n_kinds)`."""
 
 
-def join(problem: Problem, shapes: ShapeTerms, table: PlanTable) -> Rows:
-    """Return `table` joined with the terms of its shapes and of its distinct (tp, mbs, sp)."""
+def join(
+    problem: Problem, shapes: ShapeTerms, table: PlanTable, layers: LayerTable | None = None
+) -> Rows:
+    """Return `table` joined with the terms of its shapes and of its distinct (tp, mbs, sp).
+
+    `layers` are those terms computed beforehand, for callers that join many tables.
+    """
     tp = table.shapes.tp[table.shape]
-    keys = distinct((tp, table.mbs, table.sp))
-    layers = layer_terms(problem, *keys.columns)
+    layers = layers or layer_table(problem, tp, table.mbs)
     full = distinct((table.shape, np.where(table.recompute == FULL, table.recompute_layers, 0)))
     of_shape, k = full.columns
     sizes, counts = shapes.kinds.chunk_layers[of_shape], shapes.kinds.chunk_counts[of_shape]
     recomputed = (counts * np.minimum(sizes, k[:, None, None])).sum(axis=-1)
-    return Rows(problem, table, shapes, layers, keys.index, recomputed[full.index])
+    index = layers.index(tp, table.mbs, table.sp)
+    return Rows(problem, table, shapes, layers.terms, index, recomputed[full.index])
+
+
+def _at(values: Floats, rows: NDArray[Any]) -> Floats:
+    """Return `values[rows]`; ten times as fast as indexing where rows are short."""
+    return values.take(rows, axis=0)
+
+
+def _greatest(by_kind: Floats) -> Floats:
+    """Return the maximum over kinds of rank; column by column, 40 times as fast as `max(axis=1)`."""
+    best = by_kind[:, 0]
+    for kind in range(1, by_kind.shape[1]):
+        best = np.maximum(best, by_kind[:, kind])
+    return best
+
+
+def _total(by_kind: Floats) -> Floats:
+    """Return the sum over kinds of rank."""
+    total = by_kind[:, 0]
+    for kind in range(1, by_kind.shape[1]):
+        total = total + by_kind[:, kind]
+    return total
 
 
 def stage_times(rows: Rows) -> StageTimes:
@@ -71,10 +98,11 @@ def stage_times(rows: Rows) -> StageTimes:
     """
     table, layers, index = rows.table, rows.layers, rows.index
     kinds, of = rows.shapes.kinds, rows.table.shape
-    first, last, held = kinds.has_embedding[of], kinds.has_head[of], kinds.layers[of]
+    first, last = _at(kinds.has_embedding, of), _at(kinds.has_head, of)
+    held = _at(kinds.layers, of)
 
     def column(values: Floats) -> Floats:
-        return values[index][:, None]
+        return _at(values, index)[:, None]
 
     forward = held * column(layers.layer.forward_s) + first * column(layers.embedding.forward_s)
     forward += last * column(layers.head.forward_s)
@@ -87,6 +115,17 @@ def stage_times(rows: Rows) -> StageTimes:
     return StageTimes(forward, backward)
 
 
+def _zero_and_shape(rows: Rows) -> NDArray[np.intp]:
+    """Return the position of each row's (zero, shape) in arrays by ZeRO stage and shape."""
+    n_shapes = len(rows.table.shapes)
+    return rows.table.zero.astype(np.intp) * n_shapes + rows.table.shape
+
+
+def _by_zero(values: Floats, at: NDArray[np.intp]) -> Floats:
+    """Return the entries of an array `(N_ZERO, n_shapes, ...)` at `_zero_and_shape`."""
+    return _at(values.reshape(-1, *values.shape[2:]), at)
+
+
 def hop_s(rows: Rows) -> Floats:
     """Return the time of one message between pipeline neighbours, seconds, `(n,)`."""
     of, terms = rows.table.shape, rows.shapes
@@ -95,15 +134,16 @@ def hop_s(rows: Rows) -> Floats:
 
 
 def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
-    """Return (exposed, hidden) data-parallel time of a step, seconds, `(n, N_KINDS)`.
+    """Return (exposed, hidden) data-parallel time of a step, seconds, `(n, n_kinds)`.
 
     ZeRO 0 and 1 move once per step: the reduction beside the last backward, the gather beside
     the first forward. ZeRO 2 reduces and ZeRO 3 also gathers (twice) per micro-batch.
     """
     table, of, zero = rows.table, rows.table.shape, rows.table.zero
     wire = rows.shapes.data_parallel
-    reduce, reduce_piece = wire.reduce_s[zero, of], wire.reduce_piece_s[zero, of]
-    gather, gather_piece = wire.gather_s[zero, of], wire.gather_piece_s[zero, of]
+    at = _zero_and_shape(rows)
+    reduce, reduce_piece = _by_zero(wire.reduce_s, at), _by_zero(wire.reduce_piece_s, at)
+    gather, gather_piece = _by_zero(wire.gather_s, at), _by_zero(wire.gather_piece_s, at)
     m = table.n_micro[:, None]
     if not rows.problem.stack.dp_overlap:
         each = np.where(zero >= 2, table.n_micro, 1)[:, None]
@@ -145,7 +185,7 @@ def flush_times(rows: Rows, times: StageTimes) -> Floats:
     """Return the closed-form pipeline time with its point-to-point part, seconds, `(n,)`."""
     table, of = rows.table, rows.table.shape
     both = times.forward_s + times.backward_s
-    slowest, all_ranks = both.max(axis=1), (rows.shapes.kinds.n_ranks[of] * both).sum(axis=1)
+    slowest, all_ranks = _greatest(both), _total(_at(rows.shapes.kinds.n_ranks, of) * both)
     m, vpp, pp = table.n_micro, table.shapes.vpp[of], table.shapes.pp[of]
     flush = pipeline.compute_s(slowest, all_ranks, vpp, m)
     return np.asarray(flush + pipeline.p2p_s(table.schedule, pp, vpp, m, hop_s(rows)))
@@ -165,8 +205,9 @@ def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
     """Return the part of a step outside the pipeline: data parallel, optimizer, fixed; seconds."""
     of, stack = rows.table.shape, rows.problem.stack
     exposed, hidden = data_parallel_exposed(rows, times)
-    data = (exposed + stack.overlap_slowdown * hidden).max(axis=1)
-    once = rows.shapes.optimizer_s[rows.table.zero, of] + rows.shapes.embedding_sync_s[of]
+    data = _greatest(exposed + stack.overlap_slowdown * hidden)
+    once = _by_zero(rows.shapes.optimizer_s, _zero_and_shape(rows))
+    once = once + rows.shapes.embedding_sync_s[of]
     return np.asarray(data + once + stack.fixed_step_s)
 
 
@@ -175,7 +216,7 @@ def _straggle(rows: Rows) -> float:
 
 
 def memory_terms(rows: Rows) -> dict[str, Floats]:
-    """Return the memory of each kind of rank by term, bytes, `(n, N_KINDS)` each.
+    """Return the memory of each kind of rank by term, bytes, `(n, n_kinds)` each.
 
     The peak is the sum: it is reached where a backward starts while all micro-batches of the
     rank are in flight.
@@ -184,26 +225,28 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     kinds, index, stack = terms.kinds, rows.index, rows.problem.stack
     vpp = table.shapes.vpp[of][:, None]
     chunks = in_flight_chunks(
-        table.schedule[:, None], kinds.rank[of], table.shapes.pp[of][:, None], vpp,
+        table.schedule[:, None], _at(kinds.rank, of), table.shapes.pp[of][:, None], vpp,
         table.n_micro[:, None],
     )  # fmt: skip
     in_flight = chunks / vpp
     kept = np.where(
         table.recompute == SELECTIVE, layers.kept_core_bytes[index], layers.kept_bytes[index]
     )[:, None]
-    whole = kinds.layers[of] - rows.recomputed
+    whole = _at(kinds.layers, of) - rows.recomputed
     activations = in_flight * (
         whole * kept + rows.recomputed * layers.checkpoint_bytes[index][:, None]
     )
-    activations += kinds.has_embedding[of] * in_flight * layers.embedding_bytes[index][:, None]
+    ids = layers.embedding_bytes[index][:, None]
+    activations += _at(kinds.has_embedding, of) * in_flight * ids
     # While a recomputed layer runs backward, its activations exist once.
     again = np.where(rows.recomputed > 0, layers.kept_bytes[index][:, None], 0.0)
     messages = np.where(table.shapes.pp[of] > 1, 2.0, 0.0) * layers.message_bytes[index]
     working = again + (layers.working_bytes[index] + messages)[:, None]
-    working = working + terms.zero_working_bytes[table.zero, of][:, None]
-    logits = kinds.has_head[of] * layers.logits_bytes[index][:, None]
+    at = _zero_and_shape(rows)
+    working = working + _by_zero(terms.zero_working_bytes, at)[:, None]
+    logits = _at(kinds.has_head, of) * layers.logits_bytes[index][:, None]
     return {
-        "states": terms.state_bytes[table.zero, of],
+        "states": _by_zero(terms.state_bytes, at),
         "activations": activations,
         "logits": logits,
         "working": working,
@@ -218,10 +261,12 @@ def peak_bytes(rows: Rows) -> Floats:
     total = terms[0] + terms[1]
     for term in terms[2:]:
         total += term
-    return np.asarray(total.max(axis=1))
+    return _greatest(total)
 
 
-def score(problem: Problem, shapes: ShapeTerms, table: PlanTable) -> Scores:
+def score(
+    problem: Problem, shapes: ShapeTerms, table: PlanTable, layers: LayerTable | None = None
+) -> Scores:
     """Return step time and peak memory of every plan of `table`, whose shapes `shapes` describes."""
-    rows = join(problem, shapes, table)
+    rows = join(problem, shapes, table, layers)
     return Scores(step_times(rows), peak_bytes(rows))

@@ -153,8 +153,7 @@ def _tied_embedding(rows: Rows, layout: Layout) -> list[Transfer]:
     recipe, shape = rows.problem.job.recipe, rows.problem.shape
     rows_of_matrix = padded_vocab(shape, rows.table.shapes.tp).item()
     message = recipe.grad_wire_bytes * rows_of_matrix * shape.hidden / layout.tp
-    stride = layout.tp * layout.dp * (layout.pp - 1)
-    group = place_group(2, stride, rows.problem.pool, rows.problem.fabric)
+    group = place_group(2, layout.n_devices / 2, rows.problem.pool, rows.problem.fabric)
     exposed = rows.shapes.embedding_sync_s.item()
     return [
         _make(rows, "pp", "all-reduce", group, 1, message, exposed, _width(recipe.grad_wire_bytes))

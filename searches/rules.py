@@ -70,7 +70,8 @@ RULES: dict[str, Rule] = {
              "a smaller pp or vpp", "Megatron-LM transformer_block.py"),
         Rule("PP002", "layers cannot be split this way",
              "`even` needs layers % (pp * vpp) = 0; `ends` (embedding and loss counted as a layer "
-             "each) needs at least two units per virtual stage and more than one stage.",
+             "each) needs at least two units per virtual stage and more than one stage, and counts "
+             "only where it differs from `even`.",
              "another pp, vpp or split", "Megatron-LM TransformerConfig, pipeline layout"),
         Rule("VPP001", "interleaving needs a pipeline",
              "vpp > 1 needs pp > 1.", "vpp 1", "Megatron-LM arguments.py"),
@@ -161,14 +162,13 @@ def _enough_layers(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: I
 
 def _splits(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
     layers = c.problem.shape.layers
-    return np.fromiter(
-        (
-            bool(stage_layers(layers, int(p), int(v), SPLITS[int(s)]))
-            for p, v, s in zip(pp, vpp, split, strict=True)
-        ),
-        dtype=bool,
-        count=len(pp),
-    )
+
+    def exists(p: int, v: int, name: str) -> bool:
+        held = stage_layers(layers, p, v, name)
+        return bool(held) and (name == "even" or held != stage_layers(layers, p, v, "even"))
+
+    rows = zip(pp.tolist(), vpp.tolist(), split.tolist(), strict=True)
+    return np.fromiter((exists(p, v, SPLITS[s]) for p, v, s in rows), dtype=bool, count=len(pp))
 
 
 def _interleaves(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:

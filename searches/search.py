@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 
 from costmodels import pipeline
 from costmodels.breakdown import virtual_stage_times
+from costmodels.layer_terms import LayerTable, layer_table
 from costmodels.plans import Layout, PlanTable, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
+from costmodels.stages import n_kinds
 from costmodels.step import (
     hop_s,
     join,
@@ -109,22 +111,22 @@ def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
 
 
 def price_table(
-    problem: Problem, terms: ShapeTerms, table: PlanTable, n: int
+    problem: Problem, terms: ShapeTerms, layers: LayerTable | None, table: PlanTable, n: int
 ) -> tuple[list[Candidate], Candidate | None, int]:
     """Return the best plans of a table that fit, the closest that does not, and how many fit."""
-    rows = join(problem, terms, table)
+    rows = join(problem, terms, table, layers)
     peaks = peak_bytes(rows)
     fits = np.flatnonzero(peaks <= problem.pool.usable_bytes)
-    layers = problem.shape.layers
+    n_layers = problem.shape.layers
     if not len(fits):
         row = int(np.argmin(peaks))
-        closest = Candidate(table.layout(row, layers), 0.0, float(peaks[row]))
+        closest = Candidate(table.layout(row, n_layers), 0.0, float(peaks[row]))
         return [], closest, 0
     if len(fits) < len(table):
-        rows = join(problem, terms, table.take(fits))
+        rows = join(problem, terms, table.take(fits), layers)
     times = step_times(rows)
     best = [
-        Candidate(rows.table.layout(int(i), layers), float(times[i]), float(peaks[fits[i]]))
+        Candidate(rows.table.layout(int(i), n_layers), float(times[i]), float(peaks[fits[i]]))
         for i in _best_rows(times, n)
     ]
     return sorted(best, key=_order)[:n], None, len(fits)
@@ -136,12 +138,13 @@ def search_shard(shard: Shard) -> ShardAnswer:
     axes = free_axes(context, shapes)
     masks, n_candidates, rejected = legal_masks(context, shapes, axes)
     terms = shape_terms(context.problem, shapes)
+    layers = layer_table(context.problem, shapes.tp, axes.mbs) if len(axes.mbs) else None
     best: list[Candidate] = []
     closest: Candidate | None = None
     n_legal = n_fit = 0
     n = context.options.n_finalists
     for table in plan_tables(context, shapes, axes, masks, TILE_ROWS):
-        found, miss, fitting = price_table(context.problem, terms, table, n)
+        found, miss, fitting = price_table(context.problem, terms, layers, table, n)
         n_legal, n_fit = n_legal + len(table), n_fit + fitting
         best = sorted(best + found, key=_order)[:n]
         if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
@@ -171,6 +174,22 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     return out
 
 
+def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
+    """Cut the shapes into shards; shapes with equally many kinds of rank go together.
+
+    The kinds are the second dimension of the cost model's arrays, so a shard of plans without a
+    pipeline costs a fraction of one whose ranks are of four kinds.
+    """
+    layers = context.problem.shape.layers
+    kinds = n_kinds(layers, shapes.pp, shapes.vpp, shapes.split)
+    shards = []
+    for count in np.unique(kinds):
+        rows = np.flatnonzero(kinds == count)
+        for i in range(0, len(rows), SHARD_SHAPES):
+            shards.append(Shard(context, shapes.take(rows[i : i + SHARD_SHAPES])))
+    return shards
+
+
 def search(
     context: Context,
     executor: Executor | None = None,
@@ -185,10 +204,7 @@ def search(
     """
     executor = executor or SerialExecutor()
     space = legal_shapes(context)
-    shards = [
-        Shard(context, space.shapes.take(np.arange(i, min(i + SHARD_SHAPES, len(space.shapes)))))
-        for i in range(0, len(space.shapes), SHARD_SHAPES)
-    ]
+    shards = make_shards(context, space.shapes)
     answers: list[ShardAnswer] = []
     group = 1 if executor.name == "serial" else max(1, len(shards))
     stopped = ""

@@ -6,7 +6,7 @@ multiplication; everything else is a table of allowed tuples or a linear bound:
     sum over axes of e[axis, prime] = exponent of the prime in n_devices
     (tp, e[tp, .]) , (pp, e[pp, .]) , (dp, e[dp, .])  in the tables of legal degrees
     (pp, vpp, split)  in the table of legal splits
-    sum over primes of log2(prime) (e[tp] + e[pp]) >= log2(least tp * pp)   unless pp = 1 may shard
+    dp <= n_devices / (least tp * pp that holds weights and gradients)   unless pp = 1 may shard
 
 Every table comes from the predicates in `searches.rules`.
 """
@@ -24,9 +24,6 @@ from searches.options import MAX_VPP
 from searches.rules import SHAPE_RULES, Context, fully_sharded_fits, least_model_parallel
 
 Ints = NDArray[np.int32]
-LOG_SCALE = 1 << 20
-"""Fixed-point scale of the logarithms in the memory bound; bounds are rounded to admit more."""
-
 DEGREE_RULES = {"tp": ("TP001", "TP002", "TP003", "TP004", "TP005"), "dp": ("DP001",), "pp": ()}
 SPLIT_RULES = ("VPP001", "PP001", "PP002")
 
@@ -144,16 +141,19 @@ def _exponents(value: int, primes: list[int]) -> list[int]:
     return [found.get(prime, 0) for prime in primes]
 
 
-def _add_memory_bound(model: Any, context: Context, primes: list[int], e: dict[str, Any], pp: Any) -> None:
-    """Add the linear lower bound on memory over the exponents of tp and pp."""
-    need = least_model_parallel(context)
-    if need <= 1.0:
-        return
-    weights = [math.ceil(LOG_SCALE * math.log2(prime)) for prime in primes]
-    terms = [
-        weight * (tp_e + pp_e) for weight, tp_e, pp_e in zip(weights, e["tp"], e["pp"], strict=True)
-    ]
-    bound = sum(terms) >= math.floor(LOG_SCALE * math.log2(need))
+def most_data_parallel(context: Context) -> int:
+    """Return the largest dp that leaves tp * pp enough for weights and gradients, 0 if none does.
+
+    The memory bound as a limit on one variable: tp * pp >= need is dp <= n_devices / need, taken
+    over the divisors, so that the solver and the counts agree to the last shape.
+    """
+    n, need = context.n_devices, least_model_parallel(context)
+    return max((dp for dp in divisors(n) if n // dp >= need), default=0)
+
+
+def _add_memory_bound(model: Any, context: Context, pp: Any, dp: Any) -> None:
+    """Add the lower bound on memory, as an upper bound on dp."""
+    bound = dp <= most_data_parallel(context)
     if not fully_sharded_fits(context):
         model.add(bound)
         return
@@ -185,7 +185,7 @@ def build_model(context: Context) -> tuple[Any, list[Any]] | None:
     vpp = model.new_int_var(1, max(row[1] for row in splits), "vpp")
     split = model.new_int_var(0, len(SPLITS) - 1, "split")
     model.add_allowed_assignments([value["pp"], vpp, split], splits)
-    _add_memory_bound(model, context, primes, e, value["pp"])
+    _add_memory_bound(model, context, value["pp"], value["dp"])
     return model, [value["tp"], value["pp"], value["dp"], vpp, split]
 
 

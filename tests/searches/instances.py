@@ -28,9 +28,10 @@ DENSE = ModelShape(
     dropout=True, flash_attention=False,
 )  # fmt: skip
 GQA = ModelShape(
-    "gqa", layers=6, hidden=2048, heads=12, kv_heads=3, head_dim=128, ffn=6144, gated=True,
+    "gqa", layers=6, hidden=2048, heads=16, kv_heads=2, head_dim=128, ffn=6144, gated=True,
     vocab=50257, tied=False,
 )  # fmt: skip
+THIRDS = replace(GQA, name="thirds", hidden=1536, heads=12, kv_heads=3)
 FLAT = ModelShape(
     "flat", layers=7, hidden=1536, heads=24, kv_heads=4, head_dim=64, ffn=4608, gated=True,
     vocab=30001, tied=True, padded_vocab=30720,
@@ -101,13 +102,15 @@ def pins(**only: int | tuple[int, ...]) -> SearchOptions:
 
 INSTANCES: dict[str, Context] = {
     "toy-4": context(DENSE, toy_pool(4), batch=7, seq_len=512),
-    "toy-6": context(GQA, toy_pool(6, 6), batch=9),
+    "toy-6": context(THIRDS, toy_pool(6, 6), batch=9),
     "toy-8": context(GQA, toy_pool(8), batch=16),
     "toy-8-tight": context(GQA, toy_pool(8, memory=9 * GB), batch=16, seq_len=2048),
     "toy-8-hopeless": context(GQA, toy_pool(8, memory=2 * GB), batch=4),
     "toy-12-odd-batch": context(FLAT, toy_pool(12, 6), batch=45, stack="eager"),
-    "toy-24-one-tier": context(GQA, toy_pool(24), batch=24, fabric=ONE_TIER),
+    "toy-24-one-tier": context(THIRDS, toy_pool(24, 6), batch=24, fabric=ONE_TIER),
     "toy-24-two-tiers": context(DENSE, toy_pool(24, 2), batch=12, fabric=TWO_TIERS, seq_len=384),
+    "toy-24-tight": context(GQA, toy_pool(24, memory=6 * GB), batch=24, fabric=TWO_TIERS),
+    "tied-in-one-node": context(replace(DENSE, flash_attention=True), toy_pool(8, 8), batch=8),
     "toy-8-across": context(
         GQA, toy_pool(8, 2), options=SearchOptions(tp_across_domains=True), batch=6
     ),

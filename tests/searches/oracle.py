@@ -71,6 +71,12 @@ def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
     return (shares[0] - 1, *shares[1:-1], shares[-1] - 1)
 
 
+def splits(layers: int, pp: int, vpp: int, split: str) -> bool:
+    """Tell whether the split exists and is not another name of the even one."""
+    held = stage_layers(layers, pp, vpp, split)
+    return held != () and (split == "even" or held != stage_layers(layers, pp, vpp, "even"))
+
+
 def all_shapes(problem: Problem, options: SearchOptions, n_devices: int) -> Iterator[Shape]:
     """Yield every factorisation with every number of chunks and split."""
     asked = max([options.at_most.get("vpp", 0), *options.only.get("vpp", ())])
@@ -105,7 +111,7 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "VPP001"
     if pp * vpp > model.layers:
         return "PP001"
-    if not stage_layers(model.layers, pp, vpp, split):
+    if not splits(model.layers, pp, vpp, split):
         return "PP002"
     if problem.job.global_batch % dp:
         return "DP001"
@@ -217,6 +223,7 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
     rejected_shapes: Counter[str] = Counter()
     rejected_plans: Counter[str] = Counter()
     legal: list[Priced] = []
+    known: dict[tuple[int, int, bool], physics.MicroBatch] = {}
     for shape in all_shapes(problem, options, n_devices):
         code = broken_shape_rule(problem, options, shape)
         if code:
@@ -228,15 +235,17 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
             if code:
                 rejected_plans[code] += 1
             else:
-                legal.append(price(problem, layout))
+                key = layout.tp, layout.mbs, layout.sp
+                if key not in known:
+                    known[key] = physics.micro_batch(problem, *key)
+                legal.append(price(problem, layout, known[key]))
     fitting = [plan for plan in legal if plan.peak_bytes <= usable_bytes(problem)]
     if len(fitting) < len(legal):
         rejected_plans["MEM001"] = len(legal) - len(fitting)
     return Answer(shapes, rejected_shapes, legal, rejected_plans, sorted(fitting, key=rank_key))
 
 
-def price(problem: Problem, layout: Layout) -> Priced:
-    one = physics.micro_batch(problem, layout.tp, layout.mbs, layout.sp)
+def price(problem: Problem, layout: Layout, one: physics.MicroBatch) -> Priced:
     flush = physics.straggler(problem, layout) * physics.closed_flush_s(problem, layout, one)
     ranks = range(layout.pp)
     return Priced(

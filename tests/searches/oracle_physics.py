@@ -611,7 +611,19 @@ def tied_embedding_s(problem: Problem, layout: Layout) -> float:
 
 
 def ends_group(problem: Problem, layout: Layout) -> Group:
-    return place(problem, 2, layout.tp * layout.dp * (layout.pp - 1))
+    """Place first and last stage by looking where each pair of devices really is."""
+    pool, stride = problem.pool, layout.tp * layout.dp * (layout.pp - 1)
+
+    def some_cross(unit: int) -> bool:
+        return any(r // unit != (r + stride) // unit for r in range(layout.tp * layout.dp))
+
+    if not some_cross(pool.scale_up_domain):
+        return Group(2, 2, 1, 2 * nic_rate(problem), extra_hop_s(problem))
+    wire = nic_rate(problem)
+    for tier in problem.fabric.tiers:
+        if some_cross(tier.n_nodes * pool.devices_per_node):
+            wire = min(wire, nic_rate(problem) / tier.oversubscription)
+    return Group(2, 1, 2, wire, extra_hop_s(problem))
 
 
 def outside_pipeline_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:

@@ -31,6 +31,8 @@ def solve(c: Context) -> oracle.Answer:
 def legal_plans(c: Context) -> list[oracle.Priced]:
     """Return every legal plan of the package with its closed-form time and its memory."""
     shapes = legal_shapes(c).shapes
+    if not len(shapes):
+        return []
     axes = free_axes(c, shapes)
     terms = shape_terms(c.problem, shapes)
     found = []
@@ -65,6 +67,8 @@ def check_against_oracle(c: Context) -> None:
     for layout, plan in theirs.items():
         assert ours[layout].peak_bytes == pytest.approx(plan.peak_bytes, rel=CLOSE), layout
         assert ours[layout].closed_form_s == pytest.approx(plan.closed_form_s, rel=CLOSE), layout
+    numbered = [replace(x, n_devices=0, split="") for x in theirs]
+    assert len(set(numbered)) == len(numbered), "two names for one plan"
     check_ranking(c, outcome.finalists, wanted, ours)
 
 
@@ -97,30 +101,29 @@ def test_a_breakdown_has_the_numbers_of_the_oracle(name):
     for candidate in search(c).finalists[::8]:
         opened, layout = break_down(c.problem, candidate.layout), candidate.layout
         assert opened.step_s == pytest.approx(oracle.exact_step_s(c.problem, layout), rel=CLOSE)
-        priced = oracle.price(c.problem, layout)
+        one = oracle.physics.micro_batch(c.problem, layout.tp, layout.mbs, layout.sp)
+        priced = oracle.price(c.problem, layout, one)
         assert opened.closed_form_step_s == pytest.approx(priced.closed_form_s, rel=CLOSE)
         assert opened.peak_bytes == pytest.approx(priced.peak_bytes, rel=CLOSE)
-        one = oracle.physics.micro_batch(c.problem, layout.tp, layout.mbs, layout.sp)
         for rank, stage in enumerate(opened.stages):
             wanted = oracle.physics.rank_bytes(c.problem, layout, one, rank)
             assert sum(stage.values()) == pytest.approx(wanted, rel=CLOSE)
 
 
-@pytest.mark.parametrize("name", ["toy-8", "toy-12-odd-batch", "deepspeed", "limits"])
+@pytest.mark.parametrize("name", ["toy-8", "toy-12-odd-batch", "toy-24-one-tier", "v100-8-fp16"])
 def test_the_rule_of_one_layout_is_the_oracles(name):
     c = INSTANCES[name]
     problem, options = c.problem, c.options
     seen = set()
     for shape in oracle.all_shapes(problem, options, c.n_devices):
-        if not oracle.stage_layers(problem.shape.layers, *shape[1:2], *shape[3:]):
-            continue
         wanted = oracle.broken_shape_rule(problem, options, shape)
+        if wanted in ("PP001", "PP002"):
+            continue  # no layers to make a layout of
         for layout in list(oracle.all_layouts(problem, options, shape))[:: 17 if wanted else 5]:
             code = wanted or oracle.broken_plan_rule(problem, options, layout)
             assert first_broken_rule(c, layout) == code, layout
             seen.add(code)
-    assert "" in seen
-    assert len(seen) > 4
+    assert {"", "BAT001", "BAT002", "SP001", "ZER001"} <= seen
 
 
 @st.composite
