@@ -25,8 +25,8 @@ catalog_app = typer.Typer(
 )
 app.add_typer(catalog_app, name="catalog")
 
-Model = Annotated[str, typer.Argument(help="Model file, or the name of an example such as llama3-70b.")]
-ClusterArg = Annotated[str, typer.Argument(help="Cluster file, or the name of an example such as h100-x512.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model file, or the name of an example such as llama3-70b.")]
+ClusterArg = Annotated[str, typer.Argument(metavar="CLUSTER", help="Cluster file, or the name of an example such as h100-x512.")]
 PlanArg = Annotated[str, typer.Argument(metavar="PLAN", help="RESULT.json#RANK_OR_ID, or last#RANK_OR_ID.")]
 Pin = Annotated[list[str], typer.Option("--pin", metavar="AXIS=V,...", help="Fix axes: tp=8,pp=4.")]
 Only = Annotated[list[str], typer.Option("--only", metavar="AXIS=A,B", help="Allowed values: tp=4,8.")]

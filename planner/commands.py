@@ -79,7 +79,7 @@ def run_solve(
         save_result(result)
     sys.stdout.write(text(result))
     sys.stdout.flush()
-    if targets:
+    if targets and result.plans:
         given = read_inputs(model, cluster, overrides)
         for plan in result.plans:
             _write_plan(given, plan, result.result_id, targets, Path(out))

@@ -9,7 +9,7 @@ from planner.options import SolveOptions
 from planner.result import Relaxation
 from searches.executors import SerialExecutor
 from searches.rules import Context
-from searches.search import Outcome, search
+from searches.search import Candidate, Outcome, search
 
 MAX_NODE_DOUBLINGS = 12
 Attempt = tuple[str, list[str], ModelInput, ClusterInput, SolveOptions]
@@ -20,13 +20,16 @@ def find_relaxations(
     model: ModelInput,
     cluster: ClusterInput,
     options: SolveOptions,
-    outcome: Outcome,
+    closest: Candidate | None,
     names: tuple[str, str],
 ) -> tuple[Relaxation, ...]:
-    """Return the changes that make the job fit, those that change least first."""
+    """Return the changes that make the job fit, those that change least first.
+
+    `closest` is the plan that misses the memory by least, if memory is what is missing.
+    """
     found = [
         _answer(attempt, names)
-        for attempt in _small_changes(model, cluster, options, outcome)
+        for attempt in _small_changes(model, cluster, options, closest)
         if _fits(attempt)
     ]
     more = _more_nodes(model, cluster, options)
@@ -80,7 +83,7 @@ def _kept(options: SolveOptions) -> list[str]:
 
 
 def _small_changes(
-    model: ModelInput, cluster: ClusterInput, options: SolveOptions, outcome: Outcome
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions, closest: Candidate | None
 ) -> Iterator[Attempt]:
     """Yield changes from the smallest to the largest, more devices apart."""
     for axis in (*options.pins, *options.only, *options.at_most):
@@ -96,10 +99,9 @@ def _small_changes(
         yield ("any framework", _kept(freer), model, cluster, freer)
     kept = _kept(options)
     pool = cluster.cluster.pools[0]
-    miss = outcome.closest
-    if miss and miss.peak_bytes <= pool.accelerator.memory_bytes:
+    if closest and closest.peak_bytes <= pool.accelerator.memory_bytes:
         # What the closest plan leaves free, rounded down to a tenth of a GiB.
-        spare = int((pool.accelerator.memory_bytes - miss.peak_bytes) / 2**30 * 10) / 10
+        spare = int((pool.accelerator.memory_bytes - closest.peak_bytes) / 2**30 * 10) / 10
         path, value = "pools.0.memory_margin", f"{spare} GiB"
         changed = _cluster_with(cluster, path, value)
         yield (f"a memory margin of {value}", kept + _set(path, value), model, changed, options)
@@ -114,19 +116,13 @@ def _small_changes(
             changed_model = _model_with(model, "training.seq_len", value)
             words = kept + _set("training.seq_len", value)
             yield (f"sequences of {value} tokens", words, changed_model, cluster, options)
-    yield from _batches(model, cluster, options, outcome, kept)
+    yield from _batches(model, cluster, options, kept)
 
 
 def _batches(
-    model: ModelInput,
-    cluster: ClusterInput,
-    options: SolveOptions,
-    outcome: Outcome,
-    kept: list[str],
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions, kept: list[str]
 ) -> Iterator[Attempt]:
-    """Yield the next global batch that divides over all devices, when the batch is in the way."""
-    if "DP001" not in outcome.rejected_shapes and "BAT002" not in outcome.rejected_plans:
-        return
+    """Yield the next global batch that divides over all devices."""
     n = cluster.cluster.pools[0].n_devices
     value = -(-model.job.global_batch // n) * n
     if value != model.job.global_batch:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import planner
@@ -25,7 +26,7 @@ from planner.inputs import (
 from planner.layouts import layout_from_pins, layout_to_json
 from planner.options import ALLOWANCES, FRAMEWORKS, SolveOptions, parse_max, parse_only, parse_pins
 from planner.reasons import why_first
-from planner.result import Counts, Miss, Plan, Rejection, Result
+from planner.result import Counts, Miss, Plan, Rejection, Relaxation, Result
 from planner.uncertainty import interval_s, order_with_ties
 from searches.executors import Executor, make_executor
 from searches.rules import Context
@@ -199,11 +200,13 @@ def solve_inputs(
         make_plan(i, problem, found, model, cluster, tie)
         for i, (found, tie) in enumerate(shown, start=1)
     )
-    relaxations = ()
+    relaxations: tuple[Relaxation, ...] = ()
+    closest = outcome.closest
     if not plans and outcome.complete:
         from planner.relaxations import find_relaxations
 
-        relaxations = find_relaxations(model, cluster, options, outcome, names)
+        closest = closest or closest_miss(context)
+        relaxations = find_relaxations(model, cluster, options, closest, names)
     return Result(
         result_id=_result_id(model, cluster, options, "solve"),
         inputs=_inputs_json(model, cluster, options, names),
@@ -212,12 +215,18 @@ def solve_inputs(
         rejected=_rejections(outcome),
         plans=plans,
         relaxations=relaxations,
-        closest=_miss(outcome.closest, problem),
+        closest=_miss(closest, problem),
         complete=outcome.complete,
         stopped=outcome.stopped,
         why_first=why_first(problem, plans, ranked),
         notes=_notes(cluster),
     )
+
+
+def closest_miss(context: Context) -> Candidate | None:
+    """Return the plan that misses the memory by least when the bound excluded every shape."""
+    unbound = replace(context.options, memory_bound=False, n_finalists=1)
+    return search(replace(context, options=unbound)).closest
 
 
 def make_plan(

@@ -36,6 +36,8 @@ class SearchOptions:
     """`default` (any emitter), one of `FRAMEWORKS`, or `any` (also what no emitter writes)."""
     tp_across_domains: bool = False
     """Let tensor parallelism leave the scale-up domain."""
+    memory_bound: bool = True
+    """Drop shapes whose weights and gradients alone exceed the memory; off, to see by how much."""
     n_finalists: int = 64
     """Plans that the closed form hands to the exact pipeline recurrence."""
 

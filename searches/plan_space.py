@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from costmodels.plans import RECOMPUTES, PlanTable, ShapeTable
 from costmodels.stages import stage_kinds
+from searches.frameworks import runnable
 from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
-from searches.rules import Context, framework_runs, schedule_of
+from searches.rules import Context, schedule_of
 from searches.shape_space import divisors
 
 Ints = NDArray[np.int32]
@@ -117,10 +118,9 @@ def legal_masks(
     keep("ZER002", other=(zero == 0) | (dp > 1))
     if problem.shape.flash_attention:
         keep("REC001", other=kind != RECOMPUTES.index("selective"))
-    if context.options.framework not in ("default", "any"):
-        split = shapes.split[column]
-        runs = framework_runs(context.options.framework, pp, vpp, tp, sp, zero, split, kind)
-        keep("FRM001", other=runs)
+    if context.options.framework != "any":
+        framework, options = context.options.framework, (axes.recompute, axes.recompute_layers)
+        keep("FRM001", other=runnable(framework, problem, shapes, *options))
     return Masks(batches, rest), candidates, {code: c for code, c in rejected.items() if c}
 
 

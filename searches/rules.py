@@ -180,7 +180,12 @@ def _batch(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> 
 
 
 def least_model_parallel(context: Context) -> float:
-    """Return the least tp * pp whose weights and gradients fit without ZeRO 2 or 3."""
+    """Return the least tp * pp whose weights and gradients fit without ZeRO 2 or 3.
+
+    0 when the memory bound is off.
+    """
+    if not context.options.memory_bound:
+        return 0.0
     recipe, pool = context.problem.job.recipe, context.problem.pool
     held = (recipe.param_bytes + recipe.grad_bytes) * _params(context)
     return held / max(pool.usable_bytes, 1.0)
@@ -222,20 +227,6 @@ def schedule_of(pp: Ints, vpp: Ints) -> Ints:
     """Return the schedule that pp and vpp imply (index into `SCHEDULES`)."""
     named = np.where(vpp > 1, SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b"))
     return np.where(pp > 1, named, SCHEDULES.index("none")).astype(np.int32)
-
-
-def framework_runs(
-    framework: str, pp: Ints, vpp: Ints, tp: Ints, sp: Ints, zero: Ints, split: Ints, recompute: Ints
-) -> Bools:  # fmt: skip
-    """Tell which plans a framework can run; all arguments broadcast.
-
-    Megatron runs the whole default space. DeepSpeed has no interleaving, no Megatron sequence
-    parallelism, ZeRO 2 and 3 only without a pipeline, equal stages, no selective recompute.
-    """
-    if framework == "deepspeed":
-        plain = (vpp == 1) & (sp == 0) & (split == 0) & (recompute != 1)
-        return plain & ((pp == 1) | ((zero <= 1) & (tp == 1)))
-    return np.broadcast_to(np.True_, np.broadcast(pp, vpp, tp, sp, zero, split, recompute).shape)
 
 
 def first_broken_rule(context: Context, layout: Layout) -> str:

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.emit._rules import (
+from searches.frameworks import (
     FRAMEWORKS,
     TITLES,
-    deepspeed_can_run,
-    megatron_can_run,
     refusals,
 )
 from planner.emit._text import nodes
@@ -27,9 +25,7 @@ EmittedFiles = dict[str, str]
 __all__ = [
     "FRAMEWORKS",
     "EmittedFiles",
-    "deepspeed_can_run",
     "emit_plan",
-    "megatron_can_run",
     "runs_on",
     "why_not",
 ]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.emit._rules import padded_vocab, pipeline_partition
+from searches.frameworks import padded_vocab, pipeline_partition
 
 FACTS_PREFIX = "# layout: "
 """Start of the comment line that repeats the plan as JSON, for tools that read the files back."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.emit._rules import pipeline_partition
+from searches.frameworks import pipeline_partition
 from planner.emit._text import facts, head, nodes, train_steps, wrap
 
 DEEPSPEED_RELEASE = "0.19.8"

@@ -11,7 +11,7 @@ from itertools import groupby
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.emit._rules import vocab_divisor
+from searches.frameworks import vocab_divisor
 from planner.emit._text import facts, head, nodes, train_steps, wrap
 
 MEGATRON_RELEASE = "0.19.2"

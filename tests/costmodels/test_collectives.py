@@ -92,6 +92,20 @@ def test_tree_by_hand(toy_pool):
     assert found == pytest.approx((10 + 2 * (14 + 5)) * US + 2 / (0.92 * 250), rel=1e-12)
 
 
+def test_tree_loses_bandwidth_with_the_low_latency_protocols(toy_pool, toy_link):
+    # A base of 1 s rules out the other two: LL at 1/3.8; LL128 at 7/9 on one node, 120/128 on two.
+    def tree(protocol: int, nodes: int) -> float:
+        base = tuple(0.0 if p == protocol else 1.0 for p in range(3))
+        pool = toy_pool(nodes, scale_up=toy_link("l", "scale-up", tree_base_s=base))
+        return tree_all_reduce_s(1e9, together(8 * nodes, pool), pool).item()
+
+    wire = 0.92 * 250
+    assert tree(0, 1) == pytest.approx(28 * US + 2 / wire * 3.8, rel=1e-12)
+    assert tree(1, 1) == pytest.approx(28 * US + 2 / wire * 9 / 7, rel=1e-12)
+    assert tree(1, 2) == pytest.approx(38 * US + 2 / wire * 128 / 120, rel=1e-12)
+    assert tree(2, 2) == pytest.approx(38 * US + 2 / wire, rel=1e-12)
+
+
 def test_in_switch_all_reduce_by_hand(toy_pool):
     part = toy_accelerator(in_switch_all_reduce_bytes_per_s=400e9, in_switch_min_ranks=6)
     pool = toy_pool(4, accelerator=part)
@@ -246,18 +260,18 @@ def test_one_node_of_a100_h100_and_h200_against_published_tables(real_pool):
 
 def test_one_node_of_b200_against_published_tables(real_pool):
     # NCCL on B200 changes protocol between 4 and 32 MiB and loses twofold there, which a
-    # latency-bandwidth line misses: up to 47 % too fast. From 128 MiB within 25, at 512 within 16 %.
+    # latency-bandwidth line misses: up to 47 % too fast. From 128 MiB 24 %, at 512 MiB 15 %.
     assert np.max(np.abs(errors(ON_B200, real_pool, 2 * MIB))) < 0.48
     assert np.max(np.abs(errors(ON_B200, real_pool, 128 * MIB))) < 0.25
     assert np.max(np.abs(errors(ON_B200, real_pool, 512 * MIB))) < 0.16
 
 
 def test_all_to_all_against_published_tables(real_pool):
-    # Direct exchange at ring rate: always too fast, up to half at 2 MiB on A100, 26 % from 128 MiB.
+    # Direct exchange at ring rate: always too fast, 48 % at 2 MiB on A100, 26 % from 128 MiB.
     found = errors(ALL_TO_ALL, real_pool, 2 * MIB)
-    assert -0.50 < min(found)
+    assert min(found) > -0.50
     assert max(found) < 0.0
-    assert -0.27 < min(errors(ALL_TO_ALL, real_pool, 128 * MIB))
+    assert min(errors(ALL_TO_ALL, real_pool, 128 * MIB)) > -0.27
 
 
 # All-reduce bus bandwidth across nodes of 8 H100, one 400 Gb/s NIC each, GB/s (hardware_facts
@@ -288,9 +302,7 @@ def test_all_reduce_across_h100_nodes_against_published_tables(real_pool):
     # at 64, 36 % at 256, 21 % at 1 GiB, 10 % at 16 GiB. Worst are 4 nodes with a ring: 39 to 67 %
     # from 256 MiB, because the model takes the in-switch sum that those runs did not use.
     by_size = {
-        size: [
-            bus_bandwidth_error(nodes, size, row[i], real_pool) for nodes, row in ACROSS_NODES
-        ]
+        size: [bus_bandwidth_error(nodes, size, row[i], real_pool) for nodes, row in ACROSS_NODES]
         for i, size in enumerate(BUS_SIZES)
     }
     assert min(min(found) for found in by_size.values()) > 0.0
@@ -355,6 +367,29 @@ def test_groups_fall_into_odd_domains(toy_pool, n, stride, per_domain, domains):
     assert (group.ranks_per_domain, group.n_domains) == (per_domain, domains)
 
 
+@pytest.mark.parametrize("domain", [8, 12, 72])
+def test_placement_agrees_with_counting_ranks(toy_pool, domain):
+    # Wherever groups fill domains evenly: the span of a group divides the domain, or the domain
+    # divides the span. (Others straddle; the search asks tp for the first.)
+    pool = toy_pool(12, devices_per_node=domain, scale_up_domain=domain)
+    total = 12 * domain
+    counted = 0
+    for stride in range(1, domain * 2 + 1):
+        if (domain % stride) and (stride % domain):
+            continue
+        for n in range(1, total // stride + 1):
+            span = n * stride
+            if total % span or (domain % span and span % domain):
+                continue
+            group = together(n, pool, stride)
+            for first in range(0, total, span):
+                domains = [rank // domain for rank in range(first, first + span, stride)]
+                assert len(set(domains)) == group.n_domains
+                assert {domains.count(d) for d in domains} == {int(group.ranks_per_domain)}
+                counted += 1
+    assert counted > 50
+
+
 def test_arrays_of_groups_are_placed_elementwise(toy_pool):
     pool = toy_pool(16)
     fabric = Fabric((Tier("pod", 4, 7.0),))
@@ -372,7 +407,8 @@ def test_nics_are_shared_by_the_devices_of_a_node(toy_pool):
     # One rank per node (dp beside tp 8): a quarter of the bandwidth takes four times as long.
     fast, slow = toy_pool(4), toy_pool(4, nics_per_node=2)
     long, short = (
-        ring_all_gather_s(1e9, together(4, pool, 8), pool).item() - 25 * US for pool in (slow, fast)
+        ring_all_gather_s(1e9, together(4, pool, 8), pool).item() - (10 + 3 * 5) * US
+        for pool in (slow, fast)
     )
     assert short == pytest.approx(0.75 / 50, rel=1e-12)
     assert long == pytest.approx(4 * short, rel=1e-12)

@@ -97,7 +97,7 @@ def test_unfused_attention_executes_the_square_and_moves_the_scores():
     ],
 )
 def test_the_stack_prefers_and_the_part_decides(stack, kernels, chosen):
-    known = {name: (0.5, 0.4) for name in kernels}
+    known = dict.fromkeys(kernels, (0.5, 0.4))
     part = toy_accelerator(efficiency=replace(TOY.efficiency, attention_frac=known))
     assert fused_kernel(STACKS[stack], part) == chosen
 
@@ -121,7 +121,7 @@ def test_sequence_parallelism_divides_norms_and_residuals_too():
 
 
 def test_head_by_hand():
-    # V = 32000 of a multiple of 256 (t = 2); 16000 columns; fused loss: 5 B a logit, half each way.
+    # V = 32000 = 125 * 256 (t = 2): 16000 columns; fused loss: 5 B a logit, half each way.
     times = head_times(MODEL, JOB, TOY, FUSED, one(4096), degree(2))
     loss = 4096 * (16_000 * 5 * 1.3 + 10 * 2048) / HBM / 2 + 4 * LAUNCH
     assert times.forward_s.item() == pytest.approx(gemm(4096, 2048, 16_000) + loss, rel=1e-12)

@@ -32,9 +32,10 @@ GPIPE, ONE_F_ONE_B, INTERLEAVED = (SCHEDULES.index(x) for x in ("gpipe", "1f1b",
 
 def gpt(layers: int, hidden: int, heads: int) -> ModelShape:
     """One of the four models of Korthikanti et al. 2022, table 3."""
-    return ModelShape("gpt", layers, hidden, heads, heads, hidden // heads, 4 * hidden, gated=False,
-                      vocab=51_200, tied=True, norm="layernorm", bias=True, positions="learned",
-                      dropout=True, padded_vocab=51_200, flash_attention=False)  # fmt: skip
+    return ModelShape("gpt", layers, hidden, heads, heads, hidden // heads, 4 * hidden,
+                      gated=False, vocab=51_200, tied=True, norm="layernorm", bias=True,
+                      positions="learned", dropout=True, padded_vocab=51_200,
+                      flash_attention=False)  # fmt: skip
 
 
 MODELS = {
@@ -113,7 +114,8 @@ def test_llama_like_activations():
     assert float(layer_activation_bytes(LLAMA3_8B, 1, 8192, 1, 0, 1)) == by_hand
     assert float(layer_activation_bytes(LLAMA3_8B, 1, 8192, 8, 1, 1)) == by_hand / 8
     # Without SP the two norm inputs and outputs stay whole; at t = 16 one KV head a rank.
-    assert float(layer_activation_bytes(LLAMA3_8B, 1, 8192, 8, 0, 1)) == 8 * 4096 + (by_hand - 32_768) / 8
+    unsplit = 8 * 4096 + (by_hand - 8 * 4096) / 8
+    assert float(layer_activation_bytes(LLAMA3_8B, 1, 8192, 8, 0, 1)) == unsplit
     whole = (8 * 4096 + 4 * 4096 + 4 * 32 + 6 * 14_336) / 16 + 4 * 128
     assert float(layer_activation_bytes(LLAMA3_8B, 1, 8192, 16, 1, 1)) == whole
 
@@ -161,8 +163,36 @@ def test_logits_of_llama3_8b():
     # 8192 tokens * 128256: bf16 2.1 GB fused; 6 B unfused; 14 B eager; over t = 8 with padding.
     one, eight = np.array([1], dtype=np.int32), np.array([8], dtype=np.int32)
     assert logits_bytes(LLAMA3_8B, FUSED, 8192, one).item() == 8192 * 128_256 * 2
-    assert logits_bytes(LLAMA3_8B, STACKS["megatron-lm-2022"], 8192, one).item() == 8192 * 128_256 * 6
+    unfused = STACKS["megatron-lm-2022"]
+    assert logits_bytes(LLAMA3_8B, unfused, 8192, one).item() == 8192 * 128_256 * 6
     assert logits_bytes(LLAMA3_8B, EAGER, 8192, eight).item() == 8192 * 129_024 / 8 * 14
+
+
+@pytest.mark.parametrize(("sp", "split"), [(False, 1), (True, 4)])
+def test_the_last_stage_also_keeps_the_final_norm(toy_problem, plain_layout, sp, split):
+    # Two micro-batches of 4096 tokens, V = 32000 -> 32256 over 4: bf16 logits, norm in and out.
+    problem = toy_problem()
+    rows = join_one(problem, plain_layout(problem, tp=4, pp=2, dp=8, mbs=2, sp=sp))
+    by_hand = 8192 * (2 * 32_256 / 4 + 4 * 2048 / split)
+    logits = memory_terms(rows)["logits"][0]
+    assert logits[0] == 0.0
+    assert logits[1] == by_hand
+
+
+def test_messages_context_and_communicators(toy_problem, toy_pool, plain_layout):
+    problem = toy_problem(stack="megatron-core", pool=toy_pool(8))
+    alone = memory_terms(join_one(problem, plain_layout(problem, dp=8)))
+    piped = memory_terms(join_one(problem, plain_layout(problem, tp=4, pp=8, dp=2)))
+    wide = memory_terms(join_one(problem, plain_layout(problem, tp=4, pp=4, dp=4)))
+    # Two tensors of 2 s h bytes to and from the neighbours; the layer's temporaries beside them.
+    layer = [float(working_bytes(problem.shape, problem.stack, 4096, t)) for t in (1, 4)]
+    assert alone["working"][0, 0] == layer[0]
+    assert piped["working"][0, 0] == layer[1] + 2 * 2 * 4096 * 2048
+    # 1.5 GiB, and 0.4 for each communicator that leaves the node: none, pp, pp and dp.
+    found = [x["overhead"][0, 0] / GIB for x in (alone, piped, wide)]
+    assert found == pytest.approx([1.5, 1.9, 2.3])
+    share = alone["fragmentation"] / alone["activations"]
+    assert share == pytest.approx(0.05)
 
 
 def test_scratch_gradients_of_llama3_70b_shapes():
@@ -195,7 +225,7 @@ def test_full_recompute_keeps_checkpoints_and_one_layer(toy_problem, plain_layou
     assert terms["activations"][0, 0] == by_hand
     none = join_one(problem, plain_layout(problem, tp=2, pp=4, dp=8, sp=True))
     more = terms["working"] - memory_terms(none)["working"]
-    assert more[0, 0] == pytest.approx(layer.kept_bytes.item(), rel=1e-12)
+    assert more[0, 0] == pytest.approx(layer.kept_bytes[row.index[0]], rel=1e-12)
 
 
 def test_partial_recompute_lies_between(toy_problem, plain_layout):
@@ -223,9 +253,7 @@ MEDIAN_TOLERANCE, WORST_TOLERANCE = 0.02, 0.03
 """Against the 24 dense rows: reached 1.0 % in the median and 2.4 % at worst, mostly too low."""
 
 
-def test_peak_memory_of_the_measured_dense_rows(
-    read_rows, real_pool, toy_problem, plain_layout
-):
+def test_peak_memory_of_the_measured_dense_rows(read_rows, real_pool, toy_problem, plain_layout):
     errors = []
     for row in read_rows("smx_memory.csv"):
         pool = real_pool("b200-sxm-180gb")
@@ -252,12 +280,13 @@ def scalar_states_and_activations(problem, layout, rank: int) -> tuple[float, fl
     held = sum(layout.stage_layers[rank :: layout.pp])
     again = sum(min(n, layout.recompute_layers) for n in layout.stage_layers[rank :: layout.pp])
     row = join_one(problem, layout)
-    layers = row.layers
+    layers, at = row.layers, row.index[0]
     kept = layers.kept_core_bytes if layout.recompute == "selective" else layers.kept_bytes
     code = SCHEDULES.index(layout.schedule)
-    flying = float(in_flight_chunks(code, rank, layout.pp, layout.vpp, layout.n_micro)) / layout.vpp
-    size = (held - again) * kept.item() + again * layers.checkpoint_bytes.item()
-    size += (rank == 0) * layers.embedding_bytes.item()
+    chunks = in_flight_chunks(code, rank, layout.pp, layout.vpp, layout.n_micro)
+    flying = float(chunks) / layout.vpp
+    size = (held - again) * kept[at] + again * layers.checkpoint_bytes[at]
+    size += (rank == 0) * layers.embedding_bytes[at]
     tp, pp = np.array([layout.tp], dtype=np.int32), np.array([layout.pp], dtype=np.int32)
     params = held * layer_params(problem.shape, tp).item()
     if rank == 0:

@@ -60,7 +60,8 @@ def test_gpt3_within_a_tenth_of_a_percent_of_its_paper():
 
 def test_vocabulary_is_padded_to_a_multiple_of_128_per_rank():
     # 128256 = 1002 * 128; per 8 ranks the unit is 1024: ceil(125.25) = 126 units.
-    assert padded_vocab(LLAMA3_8B, ranks(1, 2, 4, 8)).tolist() == [128_256, 128_256, 128_512, 129_024]
+    padded = padded_vocab(LLAMA3_8B, ranks(1, 2, 4, 8))
+    assert padded.tolist() == [128_256, 128_256, 128_512, 129_024]
     assert padded_vocab(GPT3_175B, ranks(1, 8)).tolist() == [51_200, 51_200]
 
 
@@ -105,7 +106,9 @@ def sum_over_ranks(problem, tp: int, pp: int, vpp: int, split: str) -> float:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize(("tp", "pp", "vpp"), [(1, 2, 1), (2, 4, 1), (4, 2, 2), (8, 8, 1), (16, 3, 2)])
+@pytest.mark.parametrize(
+    ("tp", "pp", "vpp"), [(1, 2, 1), (2, 4, 1), (4, 2, 2), (8, 8, 1), (16, 3, 2)]
+)
 @pytest.mark.parametrize("shape", [LLAMA3_8B, replace(LLAMA3_8B, tied=True), GPT3_175B])
 def test_the_sum_over_ranks_is_the_total_plus_what_is_replicated(
     toy_problem, shape: ModelShape, tp, pp, vpp, split

@@ -13,9 +13,10 @@ MEDIAN_TOLERANCE, WORST_TOLERANCE = 0.05, 0.10
 
 def gpt(layers: int, hidden: int, heads: int) -> ModelShape:
     """One of the four models of table 3."""
-    return ModelShape("gpt", layers, hidden, heads, heads, hidden // heads, 4 * hidden, gated=False,
-                      vocab=51_200, tied=True, norm="layernorm", bias=True, positions="learned",
-                      dropout=True, padded_vocab=51_200, flash_attention=False)  # fmt: skip
+    return ModelShape("gpt", layers, hidden, heads, heads, hidden // heads, 4 * hidden,
+                      gated=False, vocab=51_200, tied=True, norm="layernorm", bias=True,
+                      positions="learned", dropout=True, padded_vocab=51_200,
+                      flash_attention=False)  # fmt: skip
 
 
 MODELS = {
@@ -31,12 +32,12 @@ def priced(read_rows, real_pool, toy_problem, plain_layout):
     """Every row with its breakdown."""
     out = []
     for row in read_rows("korthikanti_table5.csv"):
-        number = {key: int(row[key]) for key in ("n_devices", "gbs", "mbs", "tp", "pp", "vpp", "sp")}
+        number = {
+            key: int(row[key]) for key in ("n_devices", "gbs", "mbs", "tp", "pp", "vpp", "sp")
+        }
         pool = real_pool("a100-sxm-80gb", number["n_devices"] // 8, "ib-hdr-200")
         shape = MODELS[row["model"]]
-        problem = toy_problem(
-            shape, pool, "megatron-lm-2022", None, 2048, number["gbs"], "fp16"
-        )
+        problem = toy_problem(shape, pool, "megatron-lm-2022", None, 2048, number["gbs"], "fp16")
         layout = plain_layout(
             problem, number["tp"], number["pp"], 1, number["vpp"], number["mbs"], 0,
             bool(number["sp"]), row["recompute"],
@@ -64,7 +65,9 @@ def test_what_sequence_parallelism_and_selective_recompute_gain(priced):
 def test_the_published_model_flops_utilisation(priced):
     # MFU of the sequence-parallel rows, Megatron-LM README: 41.5, 51.4, 56.0, 56.3 %. It counts
     # full attention (1 + s/6h), Megatron's present counter the causal half.
-    for (_, problem, found), published in zip(priced[1::2], (0.415, 0.514, 0.56, 0.563), strict=True):
+    for (_, problem, found), published in zip(
+        priced[1::2], (0.415, 0.514, 0.56, 0.563), strict=True
+    ):
         shape, job = problem.shape, problem.job
         flops = model_flops_per_step(shape, job)
         flops += 6.0 * shape.layers * shape.q_width * job.seq_len * job.tokens_per_step

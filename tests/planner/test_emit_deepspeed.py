@@ -1,4 +1,3 @@
-import itertools
 import json
 import os
 import subprocess
@@ -6,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from costmodels.examples import LLAMA3_8B, LLAMA3_70B
@@ -15,8 +13,8 @@ from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stages import stage_layers
 from costmodels.testing import toy_accelerator
 from hardware.parts import Link, Pool
-from planner.emit import deepspeed_can_run, emit_plan, why_not
-from planner.emit._rules import pipeline_partition
+from planner.emit import emit_plan, why_not
+from searches.frameworks import pipeline_partition
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "emit"
 HEADER = ["plan 0123456789ab of result ba9876543210", "planner 0.1.0"]
@@ -187,16 +185,3 @@ def test_refusals_name_the_part_and_the_closest(
     assert len(reasons) == 1
     assert part in reasons[0]
     assert closest in reasons[0].split("closest:")[1]
-
-
-def test_arrays_and_scalar_rules_agree() -> None:
-    rows = [
-        (tp, pp, vpp, zero, sp)
-        for tp, pp, vpp, zero, sp in itertools.product((1, 2), (1, 2), (1, 2), range(4), (0, 1))
-        if pp > 1 or vpp == 1
-    ]
-    plans = [layout(tp=t, pp=p, vpp=v, zero=z, sp=bool(s)) for t, p, v, z, s in rows]
-    names = ("tp", "pp", "vpp", "zero", "sp")
-    columns = [np.array([int(getattr(x, name)) for x in plans]) for name in names]
-    scalar = [why_not("deepspeed", plan, LLAMA3_8B) is None for plan in plans]
-    assert deepspeed_can_run(*columns).tolist() == scalar

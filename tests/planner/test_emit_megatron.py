@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
@@ -16,10 +15,10 @@ from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stages import stage_layers
 from costmodels.testing import toy_accelerator
 from hardware.parts import Link, Pool
-from planner.emit import emit_plan, megatron_can_run, runs_on, why_not
-from planner.emit._rules import padded_vocab, vocab_divisor
+from planner.emit import emit_plan, runs_on, why_not
 from planner.emit.megatron import stage_layout
 from planner.errors import EmitError
+from searches.frameworks import padded_vocab, vocab_divisor
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "emit"
 HEADER = ["plan 0123456789ab of result ba9876543210", "planner 0.1.0"]
@@ -319,17 +318,3 @@ def test_calls_that_make_no_sense() -> None:
         emit_plan("megatron", layout(stage_layers=(31,)), LLAMA3_8B, JOB, pool())
     with pytest.raises(EmitError, match="contradicts itself"):
         emit_plan("megatron", layout(gbs=64), LLAMA3_8B, JOB, pool())
-
-
-def test_arrays_and_scalar_rules_agree() -> None:
-    rows = [
-        (pp, vpp, mbs, zero)
-        for pp, vpp, mbs, zero in itertools.product((1, 2, 4), (1, 2), (1, 16, 64), range(4))
-        if pp > 1 or vpp == 1
-    ]
-    plans = [layout(pp=pp, vpp=vpp, mbs=mbs, zero=zero) for pp, vpp, mbs, zero in rows]
-    columns = [
-        np.array([getattr(x, name) for x in plans]) for name in ("pp", "vpp", "n_micro", "zero")
-    ]
-    scalar = [why_not("megatron", plan, LLAMA3_8B) is None for plan in plans]
-    assert megatron_can_run(*columns).tolist() == scalar

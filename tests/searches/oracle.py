@@ -153,7 +153,9 @@ def micro_batch_sizes(problem: Problem, options: SearchOptions) -> list[int]:
     return [size for size in sizes if size <= limit and allows(options, "mbs", size)]
 
 
-def recompute_choices(options: SearchOptions, stage_layers: tuple[int, ...]) -> list[tuple[str, int]]:
+def recompute_choices(
+    options: SearchOptions, stage_layers: tuple[int, ...]
+) -> list[tuple[str, int]]:
     """Return none, selective, and full over k layers; many k are thinned, the ends kept."""
     longest = max(stage_layers)
     step = -(-longest // MAX_RECOMPUTE_STEPS)
@@ -203,15 +205,67 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "ZER002"
     if plan.recompute == "selective" and problem.shape.flash_attention:
         return "REC001"
-    if options.framework == "deepspeed" and not deepspeed_runs(plan):
+    if not framework_runs(options.framework, problem, plan):
         return "FRM001"
     return ""
 
 
-def deepspeed_runs(plan: Layout) -> bool:
-    if plan.vpp > 1 or plan.sp or plan.split != "even" or plan.recompute == "selective":
+# Frameworks ----------------------------------------------------------------------------------
+
+
+def framework_runs(framework: str, problem: Problem, plan: Layout) -> bool:
+    """Tell whether the framework, or with `default` one of the two, runs a plan."""
+    if framework == "megatron":
+        return megatron_runs(problem, plan)
+    if framework == "deepspeed":
+        return deepspeed_runs(problem, plan)
+    return framework == "any" or megatron_runs(problem, plan) or deepspeed_runs(problem, plan)
+
+
+def megatron_runs(problem: Problem, plan: Layout) -> bool:
+    precision, shape = problem.job.precision, problem.shape
+    if precision == "fp16-grads" or (precision == "fp32" and shape.flash_attention):
         return False
-    return plan.pp == 1 or (plan.zero <= 1 and plan.tp == 1)
+    return not (plan.zero >= 2 and plan.pp > 1) and megatron_pads_alike(problem, plan.tp)
+
+
+def megatron_pads_alike(problem: Problem, tp: int) -> bool:
+    """Tell whether some divisor makes Megatron allocate the rows that the model asks for."""
+    rows = physics.padded_vocab(problem, tp)
+    for divisor in (problem.shape.vocab_multiple, 128, int(rows // tp)):
+        unit = divisor * tp
+        if unit and -(-problem.shape.vocab // unit) * unit == rows:
+            return True
+    return False
+
+
+def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
+    if plan.sp or plan.vpp > 1 or plan.tp > problem.shape.kv_heads:
+        return False
+    precision = problem.job.precision
+    if precision in ("bf16", "fp16") and plan.zero == 0:
+        return False
+    return plan.pp == 1 or deepspeed_pipeline_runs(precision, plan)
+
+
+def deepspeed_pipeline_runs(precision: str, plan: Layout) -> bool:
+    if plan.tp > 1 or plan.zero >= 2 or (precision == "bf16-grads" and plan.zero == 0):
+        return False
+    if plan.recompute == "full" and plan.recompute_layers < max(plan.stage_layers):
+        return False
+    return plan.stage_layers in (even_blocks(plan), uniform_cut(plan))
+
+
+def even_blocks(plan: Layout) -> tuple[int, ...]:
+    return (plan.stage_layers[0],) * plan.pp
+
+
+def uniform_cut(plan: Layout) -> tuple[int, ...]:
+    """Cut embedding, blocks and head as one list; the earlier stages take the remainder."""
+    units = sum(plan.stage_layers) + 2
+    owner = [i for i in range(plan.pp) for _ in range(units // plan.pp + (i < units % plan.pp))]
+    blocks = owner[1:-1]
+    return tuple(blocks.count(i) for i in range(plan.pp))
 
 
 # The search ----------------------------------------------------------------------------------

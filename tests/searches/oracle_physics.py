@@ -52,7 +52,9 @@ def head_params(problem: Problem, tp: int, pp: int) -> float:
     shape = problem.shape
     final_norm = shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
     shares_the_embedding = shape.tied and pp == 1
-    return final_norm + (0 if shares_the_embedding else padded_vocab(problem, tp) * shape.hidden / tp)
+    return final_norm + (
+        0 if shares_the_embedding else padded_vocab(problem, tp) * shape.hidden / tp
+    )
 
 
 def rank_layers(layout: Layout, rank: int) -> int:
@@ -132,7 +134,9 @@ def all_gather_s(problem: Problem, group: Group, n: float) -> float:
         return 0.0
     found = []
     for protocol in range(3):
-        latency = problem.pool.scale_up.ring_base_s[protocol] + ring_hops_s(problem, group, protocol)
+        latency = problem.pool.scale_up.ring_base_s[protocol] + ring_hops_s(
+            problem, group, protocol
+        )
         found.append(latency + (p - 1) / p * n / bus_rate(problem, group, protocol))
     if group.per_domain == 1 and group.n_domains > 1:
         hop = (problem.pool.nic.ring_hop_s[2] + group.extra_hop_s) / 3.5
@@ -277,7 +281,10 @@ def attention_s(problem: Problem, tokens: float, tp: int) -> tuple[float, float]
         rate = peak * eff.gemm_frac * 0.5
         scores = 8.0 * shape.heads / tp * s * tokens / hbm_rate(problem)
         outside_products = scores + 4 * eff.kernel_latency_s
-        return 2 * causal_flops / rate + outside_products, 4 * causal_flops / rate + outside_products
+        return (
+            2 * causal_flops / rate + outside_products,
+            4 * causal_flops / rate + outside_products,
+        )
     forward_frac, backward_frac = eff.attention_frac[attention_kernel(problem)]
     tiles = shape.heads / tp * (tokens / s) * math.ceil(s / 128)
     rate = peak * s / (s + eff.attention_seq_half) * min(1.0, tiles / part.n_sms)

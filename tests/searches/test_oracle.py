@@ -19,7 +19,7 @@ from searches.rules import Context, first_broken_rule
 from searches.search import search
 from searches.shape_space import legal_shapes
 from tests.searches import oracle
-from tests.searches.instances import GB, INSTANCES, context, toy_pool
+from tests.searches.instances import GB, INSTANCES, context, toy_pool, with_options
 
 CLOSE = 1e-9
 
@@ -56,7 +56,9 @@ def check_against_oracle(c: Context) -> None:
     """Compare shapes, plans, numbers, counts and ranking of one search."""
     wanted, outcome = solve(c), search(c)
     shapes = legal_shapes(c)
-    columns = (getattr(shapes.shapes, axis).tolist() for axis in ("tp", "pp", "dp", "vpp", "split"))
+    columns = (
+        getattr(shapes.shapes, axis).tolist() for axis in ("tp", "pp", "dp", "vpp", "split")
+    )
     found = [(*row[:4], SPLITS[row[4]]) for row in zip(*columns, strict=True)]
     assert sorted(found) == sorted(wanted.shapes)
     assert outcome.rejected_shapes == dict(wanted.rejected_shapes)
@@ -112,13 +114,13 @@ def test_a_breakdown_has_the_numbers_of_the_oracle(name):
 
 @pytest.mark.parametrize("name", ["toy-8", "toy-12-odd-batch", "toy-24-one-tier", "v100-8-fp16"])
 def test_the_rule_of_one_layout_is_the_oracles(name):
-    c = INSTANCES[name]
+    c = with_options(INSTANCES[name], framework="any")  # frameworks are not looked at
     problem, options = c.problem, c.options
     seen = set()
     for shape in oracle.all_shapes(problem, options, c.n_devices):
-        wanted = oracle.broken_shape_rule(problem, options, shape)
-        if wanted in ("PP001", "PP002"):
+        if not oracle.stage_layers(problem.shape.layers, shape[1], *shape[3:]):
             continue  # no layers to make a layout of
+        wanted = oracle.broken_shape_rule(problem, options, shape)
         for layout in list(oracle.all_layouts(problem, options, shape))[:: 17 if wanted else 5]:
             code = wanted or oracle.broken_plan_rule(problem, options, layout)
             assert first_broken_rule(c, layout) == code, layout
@@ -152,7 +154,8 @@ def searches(draw: st.DrawFn) -> Context:
     per_node = draw(st.sampled_from([1, 2, 3, 4]))
     pool = toy_pool(per_node * draw(st.integers(1, 4)), per_node, draw(st.floats(1.0, 8.0)) * GB)
     tiers = tuple(
-        Tier(f"t{n}", n, draw(st.floats(1.0, 8.0))) for n in draw(st.sampled_from([(), (1,), (2, 3)]))
+        Tier(f"t{n}", n, draw(st.floats(1.0, 8.0)))
+        for n in draw(st.sampled_from([(), (1,), (2, 3)]))
     )
     return context(
         shape,
@@ -165,7 +168,7 @@ def searches(draw: st.DrawFn) -> Context:
     )
 
 
-@settings(max_examples=20, derandomize=True, deadline=None, database=None)
+@settings(max_examples=40, derandomize=True, deadline=None, database=None)
 @given(searches())
 def test_drawn_searches_equal_the_oracle(c):
     check_against_oracle(replace(c, options=replace(c.options, n_finalists=20)))

@@ -1,18 +1,24 @@
 """Which framework can run which layout: the one place that says so.
 
 Every rule answers with a sentence that names the part in the way and what comes closest, so that a
-plan without a configuration still says what to change. The scalar rules (`refusals`) decide; the
-two array predicates at the end are their part that depends on degrees alone, for filtering many
-plans at once.
+plan without a configuration still says what to change. `refusals` is the scalar form, which the
+emitters use; `framework_mask` the array form, which restricts the search.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
-from costmodels.plans import Layout
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.plans import Layout, ShapeTable
+from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.stages import SPLITS, stage_layers
+from searches.options import FRAMEWORKS
 
-FRAMEWORKS = ("megatron", "deepspeed")
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int32]
+
 TITLES = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed"}
 
 
@@ -36,16 +42,20 @@ def vocab_divisor(shape: ModelShape, tp: int) -> int:
 
 
 def pipeline_partition(layout: Layout) -> str:
-    """Return the PipelineModule `partition_method` that gives the plan's stages, or ''.
+    """Return the PipelineModule `partition_method` that gives the plan's stages, or ''."""
+    return partition_of(layout.stage_layers, layout.pp)
+
+
+def partition_of(counts: tuple[int, ...], pp: int) -> str:
+    """Return the `partition_method` that gives `counts` layers per stage, or ''.
 
     Counted over a list of embedding, blocks and head: `type:` balances the blocks alone,
     `uniform` cuts the whole list (deepspeed/runtime/pipe/module.py, _partition_layers).
     """
-    counts = layout.stage_layers
     if len(set(counts)) == 1:
         return "type:block"
-    share, rest = divmod(sum(counts) + 2, layout.pp)
-    cut = [share + (i < rest) for i in range(layout.pp)]
+    share, rest = divmod(sum(counts) + 2, pp)
+    cut = [share + (i < rest) for i in range(pp)]
     cut[0] -= 1
     cut[-1] -= 1
     return "uniform" if tuple(cut) == counts else ""
@@ -195,20 +205,52 @@ def refusals(
     return tuple(text for hit, text in rules if hit)
 
 
-def megatron_can_run(pp: Any, vpp: Any, n_micro: Any, zero: Any) -> Any:
-    """Return where Megatron-LM takes these degrees; integers or arrays.
+def framework_mask(
+    framework: str, problem: Problem, shapes: ShapeTable, recompute: Ints, recompute_layers: Ints
+) -> Bools:
+    """Return which plans a framework can run, `(n_shapes, sp, zero, recompute options)`.
 
-    >>> megatron_can_run(4, 2, 6, 1), megatron_can_run(4, 1, 6, 1), megatron_can_run(1, 1, 1, 3)
-    (False, True, True)
+    The array form of `refusals` (tests compare the two); whether the micro-batches fill the
+    interleaved schedule is a rule of its own (BAT002).
     """
-    return ((zero < 2) | (pp == 1)) & ((vpp == 1) | ((n_micro >= pp) & (n_micro % pp == 0)))
+    column = (slice(None), None, None, None)
+    tp, pp, vpp, split = (
+        x[column] for x in (shapes.tp, shapes.pp, shapes.vpp, shapes.split)
+    )
+    sp, zero = np.arange(2)[None, :, None, None], np.arange(4)[None, None, :, None]
+    shape, precision = problem.shape, problem.job.precision
+    one_stage = (zero < 2) | (pp == 1)
+    full = (len(shapes), 2, 4, len(recompute))
+    if framework == "megatron":
+        divides = np.array([vocab_divisor(shape, int(t)) > 0 for t in shapes.tp], dtype=bool)
+        refused = precision == "fp16-grads" or (precision == "fp32" and shape.flash_attention)
+        runs = one_stage & divides[column] & (not refused)
+        return np.broadcast_to(runs, full)
+    low, grads = precision in ("bf16", "fp16"), precision == "bf16-grads"
+    kind, k = recompute[None, None, None, :], recompute_layers[None, None, None, :]
+    longest, cut = _stages(problem, shapes)
+    all_or_none = (pp == 1) | (kind != 2) | (k == 0) | (k >= longest[column])
+    alone = ((tp == 1) | ((pp == 1) & (sp == 0))) & (tp <= shape.kv_heads) & (vpp == 1)
+    batches = (zero > 0) | ((not low) & ((pp == 1) | (not grads)))
+    stages = (pp == 1) | cut[column]
+    return np.broadcast_to(one_stage & alone & all_or_none & batches & stages, full)
 
 
-def deepspeed_can_run(tp: Any, pp: Any, vpp: Any, zero: Any, sp: Any) -> Any:
-    """Return where DeepSpeed takes these degrees (stages and precision aside); integers or arrays.
+def _stages(problem: Problem, shapes: ShapeTable) -> tuple[Ints, Bools]:
+    """Return the largest stage of each shape, and whether DeepSpeed can cut its stages so."""
+    counts = [
+        stage_layers(problem.shape.layers, int(p), int(v), SPLITS[int(s)])
+        for p, v, s in zip(shapes.pp, shapes.vpp, shapes.split, strict=True)
+    ]
+    longest = np.array([max(c) for c in counts], dtype=np.int32)
+    cut = [int(v) == 1 and bool(partition_of(c, len(c))) for c, v in zip(counts, shapes.vpp, strict=True)]
+    return longest, np.array(cut, dtype=bool)
 
-    >>> deepspeed_can_run(1, 4, 1, 1, 0), deepspeed_can_run(8, 1, 1, 3, 1)
-    (True, False)
-    """
-    one_way = (tp == 1) | ((pp == 1) & (sp == 0))
-    return one_way & (vpp == 1) & ((zero < 2) | (pp == 1))
+
+def runnable(
+    framework: str, problem: Problem, shapes: ShapeTable, recompute: Ints, recompute_layers: Ints
+) -> Bools:
+    """Return the plans of a framework's space: `default` is what any framework here can run."""
+    names = FRAMEWORKS if framework == "default" else (framework,)
+    masks = [framework_mask(n, problem, shapes, recompute, recompute_layers) for n in names]
+    return np.logical_or.reduce(masks)

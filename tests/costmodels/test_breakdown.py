@@ -1,0 +1,238 @@
+"""One plan opened up: terms add up, traffic agrees with time, volumes by hand."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from costmodels.breakdown import TIME_TERMS, break_down, join_one, virtual_stage_times
+from costmodels.examples import GPT3_175B
+from costmodels.pipeline import simulate_s
+from costmodels.stacks import STACKS
+from costmodels.step import hop_s, outside_pipeline, stage_times, straggler_factor
+from hardware.parts import Fabric, Tier
+
+LAYOUTS = [
+    {"dp": 8},
+    {"dp": 8, "zero": 1},
+    {"dp": 8, "zero": 2},
+    {"dp": 8, "zero": 3, "recompute": "full"},
+    {"tp": 8},
+    {"tp": 8, "sp": True, "dp": 8, "zero": 1},
+    {"tp": 2, "sp": True, "dp": 4, "zero": 1, "recompute": "full", "recompute_layers": 5},
+    {"pp": 4, "dp": 4, "zero": 1},
+    {"pp": 4, "dp": 4, "zero": 1, "schedule": "gpipe", "recompute": "selective"},
+    {"tp": 4, "pp": 4, "dp": 2, "vpp": 3, "sp": True, "zero": 1},
+    {"tp": 2, "pp": 8, "dp": 2, "vpp": 3, "zero": 1, "recompute": "full", "recompute_layers": 1},
+    {"tp": 2, "pp": 4, "dp": 8, "split": "ends"},
+    {"tp": 2, "pp": 2, "dp": 8, "vpp": 4, "split": "ends", "recompute": "full"},
+]
+STACK_NAMES = ("megatron-core", "megatron-lm-2022", "eager")
+
+
+@pytest.fixture(scope="module")
+def opened(toy_problem, plain_layout):
+    """Every layout on every stack, tied and not: (problem, breakdown)."""
+    found = []
+    plain = toy_problem().shape
+    for stack in STACK_NAMES:
+        for tied in (False, True):
+            shape = replace(plain, tied=tied, dropout=tied, flash_attention=not tied)
+            for degrees in LAYOUTS:
+                uneven = degrees.get("split") == "ends"
+                problem = toy_problem(
+                    replace(shape, layers=22 if uneven else 24), stack=stack, gbs=64
+                )
+                found.append((problem, break_down(problem, plain_layout(problem, **degrees))))
+    return found
+
+
+def test_terms_add_up_to_the_step(opened):
+    for _, found in opened:
+        assert tuple(found.time_s) == TIME_TERMS
+        assert sum(found.time_s.values()) == found.step_s
+        assert all(value >= 0.0 for value in found.time_s.values())
+
+
+def test_terms_are_the_simulated_pipeline_and_what_lies_outside(opened):
+    for problem, found in opened:
+        layout, rows = found.layout, found.rows
+        forward, backward = virtual_stage_times(rows, layout)
+        args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
+        flush = simulate_s(*args, hop_s(rows).item())
+        factor = straggler_factor(problem, layout.n_devices)
+        outside = outside_pipeline(rows, stage_times(rows)).item()
+        assert found.step_s == pytest.approx(factor * flush + outside, rel=1e-9)
+        inside = sum(
+            found.time_s[term]
+            for term in TIME_TERMS
+            if term not in ("dp", "optimizer", "straggler", "fixed", "overlap")
+        )
+        assert inside <= flush * (1 + 1e-9)
+        assert found.time_s["pp"] == pytest.approx(flush - simulate_s(*args, 0.0), abs=1e-9)
+
+
+def test_shares_are_of_the_step(opened):
+    for _, found in opened:
+        assert found.bubble_frac == found.time_s["bubble"] / found.step_s
+        waits = sum(found.time_s[axis] for axis in ("tp", "pp", "dp"))
+        assert found.exposed_comm_frac == pytest.approx(waits / found.step_s)
+        assert 0.0 <= found.bubble_frac < 1.0
+
+
+def test_stages_without_a_pipeline_have_no_bubble(opened):
+    for _, found in opened:
+        if found.layout.pp == 1:
+            assert found.time_s["bubble"] == pytest.approx(0.0, abs=1e-9)
+            assert found.time_s["pp"] == 0.0
+
+
+def exposed(found, axis: str, *, tied: bool = False) -> float:
+    """Exposed seconds of an axis; the tied embedding's sum is the all-reduce between stages."""
+    return sum(
+        t.exposed_s
+        for t in found.transfers
+        if t.axis == axis and (t.axis == "pp" and t.collective == "all-reduce") is tied
+    )
+
+
+def test_exposed_transfers_agree_with_the_time_terms(opened):
+    for _, found in opened:
+        layout, rows = found.layout, found.rows
+        held = [sum(layout.stage_layers[r :: layout.pp]) for r in range(layout.pp)]
+        assert exposed(found, "pp") == pytest.approx(found.time_s["pp"])
+        sync = exposed(found, "pp", tied=True)
+        assert exposed(found, "dp") + sync == pytest.approx(found.time_s["dp"])
+        # The recomputed forward's collectives are in "recompute", of the rank with most layers.
+        at = rows.index[0]
+        again = layout.n_micro * max(
+            sum(min(c, layout.recompute_layers) for c in layout.stage_layers[r :: layout.pp])
+            for r in range(layout.pp)
+        )
+        repeated = again * rows.layers.tp_forward.exposed_s[at]
+        busiest = found.time_s["tp"] * max(held) / held[found.critical_stage]
+        assert exposed(found, "tp") == pytest.approx(busiest + repeated)
+
+
+def test_no_transfer_waits_longer_than_it_takes(opened):
+    for _, found in opened:
+        for t in found.transfers:
+            if t.axis != "pp":
+                assert t.exposed_s <= t.time_s * (1 + 1e-9)
+            assert t.n_calls > 0
+            assert t.message_bytes > 0
+            assert t.sent_bytes > 0
+
+
+def by_axis(found, axis: str) -> dict[str, object]:
+    return {t.collective: t for t in found.transfers if t.axis == axis}
+
+
+def test_tensor_parallel_volumes_by_hand(toy_problem, plain_layout):
+    # x = 2 * 4096 * 2048 = 16.8 MB; 24 layers, 8 micro-batches.
+    problem = toy_problem(gbs=8, stack="fused")
+    x, passes = 2 * 4096 * 2048, 24 * 8
+    plain = by_axis(break_down(problem, plain_layout(problem, tp=8)), "tp")
+    assert list(plain) == ["all-reduce"]
+    assert plain["all-reduce"].n_calls == 4 * passes
+    assert plain["all-reduce"].sent_bytes == 4 * passes * 2 * 7 / 8 * x
+    # Sequence parallel: 4 gathers and 4 reductions, and two gathers again in backward.
+    split = by_axis(break_down(problem, plain_layout(problem, tp=8, sp=True)), "tp")
+    assert split["all-gather"].n_calls == 6 * passes
+    assert split["reduce-scatter"].n_calls == 4 * passes
+    assert sum(t.sent_bytes for t in split.values()) == 10 * passes * 7 / 8 * x
+    assert {t.tier for t in split.values()} == {"scale-up"}
+    assert {t.message_bytes for t in split.values()} == {x}
+    # Full recompute repeats the forward's.
+    full = plain_layout(problem, tp=8, sp=True, recompute="full")
+    again = by_axis(break_down(problem, full), "tp")
+    assert again["all-gather"].n_calls == 8 * passes
+    assert again["reduce-scatter"].n_calls == 6 * passes
+
+
+def test_pipeline_volumes_by_hand(toy_problem, plain_layout):
+    problem = toy_problem(gbs=64)
+    x = 2 * 4096 * 2048
+    layout = plain_layout(problem, tp=4, pp=4, dp=4, vpp=3)
+    (sent,) = [t for t in break_down(problem, layout).transfers if t.axis == "pp"]
+    assert (sent.collective, sent.group_size, sent.tier) == ("point-to-point", 4, "scale-out")
+    assert sent.n_calls == 2 * 16 * 3
+    assert sent.sent_bytes == 2 * 16 * 3 * x
+    split = replace(layout, sp=True)
+    (sent,) = [t for t in break_down(problem, split).transfers if t.axis == "pp"]
+    assert sent.message_bytes == x / 4
+    scatter = replace(problem, stack=STACKS["megatron-lm-2022"])
+    (sent,) = [t for t in break_down(scatter, layout).transfers if t.axis == "pp"]
+    assert sent.message_bytes == x / 4
+
+
+PARAMS = 24 * 62_918_656 + 2 * 32_000 * 2_048 + 2_048
+
+
+@pytest.mark.parametrize(
+    ("zero", "passes"),
+    [
+        # fp32 gradients on the wire, bf16 weights; 4 micro-batches.
+        (0, {"all-reduce": 2 * 4}),
+        (1, {"reduce-scatter": 4, "all-gather": 2}),
+        (2, {"reduce-scatter": 4 * 4, "all-gather": 2}),
+        (3, {"reduce-scatter": 4 * 4, "all-gather": 2 * 4 * 2}),
+    ],
+)
+def test_data_parallel_volumes_by_hand(toy_problem, plain_layout, zero, passes):
+    problem = toy_problem(gbs=64)
+    found = by_axis(break_down(problem, plain_layout(problem, dp=16, zero=zero)), "dp")
+    assert list(found) == list(passes)
+    for name, widths in passes.items():
+        assert found[name].sent_bytes == pytest.approx(15 / 16 * widths * PARAMS, rel=1e-9)
+        assert found[name].dtype == ("bf16" if name == "all-gather" else "fp32")
+    # 1.64e9 parameters in pieces of at least 40e6: 42; layer by layer: 25.
+    pieces = 42 if zero < 2 else 25
+    assert found[next(iter(passes))].n_calls == pieces * (1 if zero < 2 else 4)
+
+
+def test_the_tied_embedding_is_summed_between_the_ends(toy_problem, toy_pool, plain_layout):
+    problem = toy_problem(GPT3_175B, toy_pool(8), "megatron-core", seq_len=2048, gbs=16)
+    found = break_down(problem, plain_layout(problem, tp=8, pp=8))
+    (pair,) = [t for t in found.transfers if t.collective == "all-reduce" and t.axis == "pp"]
+    assert (pair.group_size, pair.n_calls, pair.tier) == (2, 1, "scale-out")
+    assert pair.message_bytes == 4 * 51_200 / 8 * 12_288
+    # Ring over two nodes, one NIC: 314.6 MB at 50 GB/s is the floor.
+    assert pair.exposed_s == pytest.approx(pair.message_bytes / 50e9, rel=0.02)
+
+
+def test_tiers_name_the_level_that_a_group_spans(toy_problem, plain_layout):
+    pods = Fabric((Tier("pod", 2, 3.0),))
+    problem = toy_problem(fabric=pods, gbs=64)
+    found = break_down(problem, plain_layout(problem, tp=4, pp=2, dp=8, sp=True, zero=1))
+    tiers = {t.axis: t.tier for t in found.transfers}
+    assert tiers == {"tp": "scale-up", "pp": "above", "dp": "above"}
+    near = break_down(problem, plain_layout(problem, tp=4, pp=4, dp=4, zero=1))
+    assert {t.axis: t.tier for t in near.transfers}["dp"] == "pod"
+
+
+def test_the_critical_stage_is_the_slowest(toy_problem, plain_layout):
+    # Equal layers: the head makes the last rank the slowest.
+    problem = toy_problem(gbs=64)
+    found = break_down(problem, plain_layout(problem, pp=4, dp=4))
+    assert found.critical_stage == 3
+    assert found.time_s["head"] > 0
+    assert found.time_s["embedding"] == 0
+    forward, backward = virtual_stage_times(join_one(problem, found.layout), found.layout)
+    assert max(range(4), key=lambda r: forward[r] + backward[r]) == 3
+
+
+def test_virtual_stages_add_up_to_the_kinds_of_rank(toy_problem, plain_layout):
+    problem = toy_problem(replace(toy_problem().shape, layers=22), gbs=64)
+    chance = random.Random(0)
+    for _ in range(20):
+        tp, vpp = chance.choice([1, 2, 4]), chance.choice([1, 2, 3])
+        recompute = chance.choice(["none", "selective", "full"])
+        layout = plain_layout(problem, tp, 4, 2, vpp, split="ends", recompute=recompute,
+                              recompute_layers=1 if recompute == "full" else 0)  # fmt: skip
+        rows = join_one(problem, layout)
+        times, kinds = stage_times(rows), rows.shapes.kinds
+        forward, backward = virtual_stage_times(rows, layout)
+        for i, rank in enumerate(kinds.rank[0]):
+            assert sum(forward[rank::4]) == pytest.approx(times.forward_s[0, i], rel=1e-12)
+            assert sum(backward[rank::4]) == pytest.approx(times.backward_s[0, i], rel=1e-12)

@@ -1,0 +1,214 @@
+"""The command line: output, exit codes, start-up, and what a user gets for a mistake."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from planner.saved import MAX_SAVED
+
+ROOT = Path(__file__).resolve().parents[2]
+PLANNER = [sys.executable, "-c", "from planner.cli import main; main()"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PLANNER, *words], capture_output=True, text=True, check=False, **settings)  # type: ignore[call-overload]
+
+
+def test_solve_show_explain_emit_in_one_sitting(folder: Path) -> None:
+    solved = run("solve", "llama3-8b", "h100-x8", "--top", "3")
+    assert solved.returncode == 0
+    assert solved.stderr == ""
+    assert "* " in solved.stdout
+    assert max(len(line) for line in solved.stdout.splitlines()) <= 100
+    shown = run("show", "last#1")
+    assert "memory: stage" in shown.stdout
+    explained = run("explain", "last#1")
+    assert "├─ compute" in explained.stdout
+    opened = run("explain", "last#2", "--term", "activations")
+    assert "Korthikanti" in opened.stdout
+    assert "with this plan's numbers" in opened.stdout
+    written = run("emit", "last#1", "--for", "megatron,deepspeed", "--out", "plans")
+    assert written.returncode == 0
+    scripts = list(folder.glob("plans/1-*/megatron.sh"))
+    assert len(scripts) == 1
+    assert os.access(scripts[0], os.X_OK)
+    assert run("rule", "mem001").stdout.startswith("MEM001")
+    assert "TP002" in run("rule").stdout
+
+
+def test_every_term_opens(folder: Path) -> None:
+    from planner.explain import explain_term
+    from planner.saved import open_plan
+    from planner.terms import TERMS
+
+    run("evaluate", "gpt3-175b", "a100-x1024", "--pin", "tp=8,pp=8,vpp=3,recompute=full")
+    _, _, problem, plan = open_plan("last#1")
+    for name in TERMS:
+        text = explain_term(problem, plan, name)
+        assert "with this plan's numbers:" in text
+        assert "costmodels." in text
+
+
+def test_json_goes_through_a_file(folder: Path) -> None:
+    solved = run("solve", "llama3-8b", "h100-x8", "--format", "json", "--no-cache")
+    data = json.loads(solved.stdout)
+    (folder / "result.json").write_text(solved.stdout)
+    plan = data["plans"][1]
+    for reference in ("result.json#2", f"result.json#{plan['plan_id']}", f"result.json#{plan['plan_id'][:6]}"):
+        shown = run("show", reference, "--format", "json")
+        assert json.loads(shown.stdout)["plan_id"] == plan["plan_id"]
+    assert run("show", "last#1").returncode == 2
+    data["inputs"]["model"]["model"]["layers"] = 16
+    (folder / "edited.json").write_text(json.dumps(data))
+    assert "edited" in run("show", "edited.json#1").stderr
+
+
+@pytest.mark.parametrize("form", ["csv", "md"])
+def test_other_formats(folder: Path, form: str) -> None:
+    text = run("solve", "llama3-8b", "h100-x8", "--format", form, "--top", "4").stdout
+    assert len(text.splitlines()) == {"csv": 5, "md": 6}[form]
+
+
+def test_solve_writes_configurations_of_the_top_plans(folder: Path) -> None:
+    done = run("solve", "llama3-8b", "h100-x8", "--top", "2", "--emit", "megatron,deepspeed", "--out", "d")
+    assert done.returncode == 0
+    names = {path.name for path in folder.glob("d/1-*/*")}
+    assert "megatron.sh" in names
+    assert names & {"deepspeed.json", "deepspeed.txt"}
+
+
+def test_exit_codes(folder: Path) -> None:
+    assert run("solve", "llama3-70b", "h100-x8").returncode == 3
+    assert run("evaluate", "llama3-70b", "h100-x8", "--pin", "tp=8").returncode == 3
+    assert run("solve", "llama3-70b", "h100-x512", "--time-limit", "0.000001").returncode == 4
+    assert run("--version").stdout.startswith("planner ")
+    assert run().returncode == 2
+
+
+BAD = [
+    (["solve", "llama3-7b", "h100-x512"], 1, "llama3-70b"),
+    (["solve", "llama3-70b", "h100-x51"], 1, "h100-x512"),
+    (["solve", "h100-x512", "llama3-70b"], 1, "cluster"),
+    (["solve", "llama3-70b"], 2, "CLUSTER"),
+    (["solve", "llama3-70b", "h100-x512", "--pin", "tp"], 2, "axis=value"),
+    (["solve", "llama3-70b", "h100-x512", "--pin", "tp=0"], 2, "at least 1"),
+    (["solve", "llama3-70b", "h100-x512", "--pin", "tp=2", "--pin", "tp=4"], 2, "--only tp=2,4"),
+    (["solve", "llama3-70b", "h100-x512", "--top", "0"], 2, "--top"),
+    (["solve", "llama3-70b", "h100-x512", "--emit", "nemo", "--out", "d"], 2, "megatron"),
+    (["solve", "llama3-70b", "h100-x512", "--emit", "megatron"], 2, "--out"),
+    (["solve", "llama3-70b", "h100-x512", "--format", "xml"], 2, "csv"),
+    (["solve", "llama3-70b", "h100-x512", "--set", "training.seq_len=0"], 1, "seq_len"),
+    (["solve", "llama3-70b", "h100-x512", "--set", "pools.0.accelerator=h1000"], 1, "h100"),
+    (["solve", "llama3-70b", "h100-x512", "--set", "nonsense"], 2, "PATH=VALUE"),
+    (["solve", "llama3-70b", "h100-x512", "--executor", "dask"], 2, "serial or ray"),
+    (["evaluate", "llama3-70b", "h100-x512", "--pin", "tp=16"], 1, "TP004"),
+    (["show", "last#99"], 2, "last"),
+    (["show", "nowhere.json#1"], 2, "nowhere.json"),
+    (["explain", "last#1", "--term", "nope"], 2, "terms:"),
+    (["rule", "TP9"], 2, "planner rule lists them all"),
+    (["catalog", "show", "h1000"], 1, "h100"),
+    (["check-spec", "missing.yaml"], 1, "missing.yaml"),
+    (["frobnicate"], 2, "frobnicate"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "part"), BAD, ids=[" ".join(w)[:60] for w, _, _ in BAD])
+def test_a_mistake_gets_one_helpful_message(
+    folder: Path, words: list[str], code: int, part: str
+) -> None:
+    if words[0] in ("explain",):
+        run("solve", "llama3-8b", "h100-x8", "--top", "1")
+    done = run(*words)
+    assert done.returncode == code
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_mistake_in_a_file_is_placed_on_its_line(folder: Path) -> None:
+    (folder / "m.yaml").write_text("model:\n  n_layers: 32\n  hidden: 4096\n")
+    done = run("solve", "m.yaml", "h100-x8")
+    assert done.returncode == 1
+    assert "m.yaml:2:" in done.stderr
+    assert "layers" in done.stderr
+
+
+def test_help_is_instant_and_light(folder: Path) -> None:
+    code = (
+        "import sys; sys.argv = ['planner', '--help']\n"
+        "from planner.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'ortools', 'ray', 'pydantic', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    best = min(_seconds("--help") for _ in range(3))
+    assert best < 1.5  # 0.1 s on an idle core; the margin is for busy machines
+
+
+def _seconds(*words: str) -> float:
+    start = time.perf_counter()
+    run(*words)
+    return time.perf_counter() - start
+
+
+def test_solve_never_starts_ray(folder: Path) -> None:
+    code = (
+        "import sys, planner\n"
+        "planner.solve('llama3-8b', 'h100-x8')\n"
+        "assert 'ray' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_cache_is_capped_and_optional(folder: Path) -> None:
+    from planner.saved import cache_folder, save_result
+    from planner.solving import solve
+
+    for batch in range(1, MAX_SAVED + 4):
+        save_result(solve("llama3-8b", "h100-x8", top=1, overrides=(("training.global_batch", 8 * batch),)))
+    assert len(list(cache_folder().glob("*.json"))) == MAX_SAVED
+    folder.joinpath("cache").rename(folder / "old")
+    (folder / "cache").write_text("in the way")
+    assert run("solve", "llama3-8b", "h100-x8", "--top", "1").returncode == 0
+
+
+def test_interrupted_says_so(folder: Path) -> None:
+    code = (
+        "import sys\n"
+        "import searches.search as s\n"
+        "first = s.search_shard\n"
+        "done = []\n"
+        "def shard(x):\n"
+        "    if done: raise KeyboardInterrupt\n"
+        "    done.append(1); return first(x)\n"
+        "s.search_shard = shard\n"
+        "sys.argv = ['planner', 'solve', 'llama3-70b', 'h100-x512', '--top', '2']\n"
+        "from planner.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert "interrupted" in done.stdout
+    assert "* " in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_pipe_is_quiet(folder: Path) -> None:
+    words = " ".join([sys.executable, "-c", "'from planner.cli import main; main()'", "catalog", "list"])
+    done = subprocess.run(f"{words} | head -1", shell=True, capture_output=True, text=True, check=False)
+    assert done.stderr == ""

@@ -1,0 +1,250 @@
+"""The answers of `planner.solve` and `planner.evaluate` for the examples."""
+
+import json
+from typing import Any
+
+import pytest
+
+import planner
+from planner.errors import InfeasibleError, SearchError, SpecError, UsageError
+from planner.inputs import example_names
+from planner.result import SCHEMA_VERSION
+
+H100 = "h100-x512"
+
+
+@pytest.fixture(scope="module")
+def llama70() -> planner.Result:
+    return planner.solve("llama3-70b", H100)
+
+
+def test_public_surface() -> None:
+    assert planner.__all__ == ["Plan", "Result", "__version__", "evaluate", "solve"]
+    assert planner.Result.__name__ == "Result"
+    with pytest.raises(AttributeError, match="no attribute"):
+        planner.missing  # noqa: B018
+
+
+@pytest.mark.parametrize("model", example_names("model"))
+@pytest.mark.parametrize("cluster", example_names("cluster"))
+def test_every_example_pair_gives_a_sensible_answer(model: str, cluster: str) -> None:
+    result = planner.solve(model, cluster, top=10)
+    if not result.plans:
+        assert cluster == "h100-x8"
+        assert result.exit_code == 3
+        assert result.relaxations
+        return
+    for plan in result.plans:
+        x, b = plan.layout, plan.breakdown
+        assert x.tp <= 8
+        assert x.tp * x.pp * x.dp == x.n_devices
+        assert x.n_micro * x.mbs * x.dp == x.gbs
+        assert b.peak_bytes <= plan.usable_bytes
+        assert 0.02 < plan.mfu < 0.65
+        assert plan.runs_on
+        assert sum(b.time_s.values()) == pytest.approx(plan.step_time_s, rel=1e-12)
+        assert min(b.time_s.values()) >= 0
+        assert max(sum(stage.values()) for stage in b.stages) == b.peak_bytes
+        assert plan.step_time_p10_s < plan.step_time_s < plan.step_time_p90_s
+
+
+def test_llama3_405b_comes_out_like_its_paper() -> None:
+    # Llama 3 report, table 4: tp 8, pp 16, dp 128 on 16,384 H100, 400 TFLOP/s, 41 % MFU, without
+    # recomputation. Megatron keeps whole gradients beside a pipeline, so ours recomputes; the
+    # published MFU is met within a sixth.
+    best = planner.solve("llama3-405b", "h100-x16384").best
+    assert (best.layout.tp, best.layout.pp, best.layout.dp) == (8, 16, 128)
+    assert best.mfu == pytest.approx(0.41, rel=1 / 6)
+    assert best.layout.stage_layers[0] < best.layout.stage_layers[1]
+
+
+def test_the_papers_own_layout_without_recompute_has_the_papers_mfu() -> None:
+    result = planner.evaluate(
+        "llama3-405b", "h100-x16384", pins={"tp": 8, "pp": 16, "vpp": 4, "recompute": "none"}
+    )
+    assert result.best.mfu == pytest.approx(0.41, rel=0.05)
+    assert result.best.layout.stage_layers == (1, *[2] * 62, 1)
+
+
+def test_same_input_same_bytes(llama70: planner.Result) -> None:
+    again = planner.solve("llama3-70b", H100)
+    assert again.dumps() == llama70.dumps()
+
+
+def test_json_has_the_contract_fields(llama70: planner.Result) -> None:
+    data = json.loads(llama70.dumps())
+    assert data["schema_version"] == SCHEMA_VERSION
+    for name in ("result_id", "inputs", "calibration", "counts", "rejected", "relaxations"):
+        assert name in data
+    assert set(data["counts"]) >= {"space", "priced", "pruned", "fit"}
+    plan = data["plans"][0]
+    wanted = {
+        "rank", "plan_id", "layout", "step_time_s", "step_time_p10_s", "step_time_p90_s",
+        "tokens_per_s", "tokens_per_s_per_device", "mfu", "time", "memory", "comm", "warnings",
+        "runs_on",
+    }  # fmt: skip
+    assert wanted <= set(plan)
+    layout = {
+        "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "zero", "dp_shard", "mbs", "gbs", "n_micro",
+        "schedule", "sp", "recompute", "recompute_modules", "recompute_layers", "stage_layers",
+        "rank_order", "n_devices",
+    }  # fmt: skip
+    assert layout <= set(plan["layout"])
+    comm = {"axis", "collective", "tier", "n_calls", "bytes", "time_s", "exposed_s", "dtype"}
+    assert all(comm <= set(row) for row in plan["comm"])
+    assert set(plan["memory"]) >= {"peak_bytes", "usable_bytes", "stages"}
+    counts = data["counts"]
+    assert counts["space"] == counts["pruned"] + counts["fit"]
+    assert len(plan["plan_id"]) == 12
+
+
+def test_traffic_waits_add_up_to_the_time_terms(llama70: planner.Result) -> None:
+    for plan in llama70.plans:
+        waits = dict.fromkeys(("tp", "pp", "dp"), 0.0)
+        for row in plan.breakdown.transfers:
+            waits[row.axis] += row.exposed_s
+        assert waits["pp"] == pytest.approx(plan.breakdown.time_s["pp"], rel=1e-9)
+        assert waits["dp"] == pytest.approx(plan.breakdown.time_s["dp"], rel=1e-9)
+
+
+def test_ties_come_first_and_only_they_break_the_order_of_time(llama70: planner.Result) -> None:
+    ties = [plan for plan in llama70.plans if plan.tie]
+    rest = [plan for plan in llama70.plans if not plan.tie]
+    assert list(llama70.plans) == ties + rest
+    assert [p.step_time_s for p in rest] == sorted(p.step_time_s for p in rest)
+    fastest = min(plan.step_time_s for plan in llama70.plans)
+    assert all(plan.step_time_s <= 1.01 * fastest for plan in ties)
+
+
+def test_pins_lists_and_limits_restrict() -> None:
+    result = planner.solve(
+        "llama3-70b", H100, pins={"tp": 8, "sp": True}, only={"mbs": [1, 2], "recompute": "none"},
+        at_most={"pp": 4},
+    )  # fmt: skip
+    assert result.plans
+    for plan in result.plans:
+        assert plan.layout.tp == 8
+        assert plan.layout.sp
+        assert plan.layout.pp <= 4
+        assert plan.layout.mbs in (1, 2)
+        assert plan.layout.recompute == "none"
+
+
+def test_a_pin_never_improves_the_best(llama70: planner.Result) -> None:
+    free = min(plan.step_time_s for plan in llama70.plans)
+    for pins in ({"tp": 8}, {"pp": 2}, {"zero": 1}, {"vpp": 1}):
+        pinned = planner.solve("llama3-70b", H100, pins=pins)
+        assert min(plan.step_time_s for plan in pinned.plans) >= free
+
+
+def test_nothing_fits_is_an_answer() -> None:
+    result = planner.solve("llama3-70b", "h100-x8")
+    assert result.plans == ()
+    assert result.closest is not None
+    assert result.closest.peak_bytes > result.closest.usable_bytes
+    codes = {rejection.code for rejection in result.rejected}
+    assert {"MEM000", "MEM001"} <= codes
+    with pytest.raises(InfeasibleError):
+        _ = result.best
+    change = result.relaxations[-1]
+    assert "--set pools.0.nodes=" in change.command
+    nodes = int(change.command.rpartition("=")[2])
+    bigger = planner.solve("llama3-70b", "h100-x8", overrides=(("pools.0.nodes", nodes),))
+    assert bigger.plans
+    fewer = planner.solve("llama3-70b", "h100-x8", overrides=(("pools.0.nodes", nodes - 1),))
+    assert not fewer.plans
+
+
+def test_a_pin_that_excludes_everything_is_the_first_relaxation() -> None:
+    result = planner.solve("llama3-70b", H100, pins={"tp": 1, "pp": 1, "zero": 0})
+    assert not result.plans
+    assert result.relaxations[0].change.startswith("leave ")
+    assert "--pin" in result.relaxations[0].command
+
+
+def test_evaluate_prices_what_does_not_fit() -> None:
+    result = planner.evaluate("llama3-70b", H100, pins={"tp": 1, "pp": 2})
+    assert result.best.warnings[0].code == "MEM001"
+    assert result.best.headroom_frac < 0
+
+
+def test_evaluate_equals_the_plan_of_solve(llama70: planner.Result) -> None:
+    x = llama70.best.layout
+    pins = {
+        "tp": x.tp, "pp": x.pp, "vpp": x.vpp, "mbs": x.mbs, "zero": x.zero, "sp": x.sp,
+        "split": x.split, "recompute": x.recompute, "recompute_layers": x.recompute_layers,
+    }  # fmt: skip
+    again = planner.evaluate("llama3-70b", H100, pins=pins).best
+    assert again.plan_id == llama70.best.plan_id
+    assert again.step_time_s == llama70.best.step_time_s
+    assert again.breakdown.stages == llama70.best.breakdown.stages
+
+
+def test_dicts_give_the_same_answer_as_files(llama70: planner.Result) -> None:
+    inputs = llama70.to_json()["inputs"]
+    again = planner.solve(inputs["model"], inputs["cluster"])
+    assert again.best.plan_id == llama70.best.plan_id
+    assert again.result_id == llama70.result_id
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "part"),
+    [
+        ({"top": 0}, UsageError, "--top"),
+        ({"pins": {"tpp": 8}}, UsageError, "unknown axis 'tpp'"),
+        ({"pins": {"tp": "eight"}}, UsageError, "whole number"),
+        ({"pins": {"recompute": "some"}}, UsageError, "one of none, selective, full"),
+        ({"at_most": {"recompute": 1}}, UsageError, "no order"),
+        ({"framework": "jax"}, UsageError, "one of default, megatron"),
+        ({"stack": "jax"}, UsageError, "one of"),
+        ({"allow": ("magic",)}, UsageError, "tp-across-domains"),
+        ({"overrides": (("pools.0.nodez", 3),)}, SpecError, "nodez"),
+        ({"overrides": (("training.precision", "fp64"),)}, SpecError, "precision"),
+    ],
+)
+def test_bad_options_say_what_to_change(
+    options: dict[str, Any], error: type[Exception], part: str
+) -> None:
+    with pytest.raises(error, match=part):
+        planner.solve("llama3-8b", "h100-x8", **options)
+
+
+def test_a_precision_that_the_accelerator_lacks() -> None:
+    with pytest.raises(SearchError, match=r"no bf16 matrix units"):
+        planner.solve("llama3-8b", "h100-x8", overrides=(("pools.0.accelerator", "v100"),))
+
+
+@pytest.mark.parametrize(
+    ("pins", "part"),
+    [
+        ({"tp": 3}, "not a multiple"),
+        ({"tp": 16}, "TP004"),
+        ({"pp": 128}, "PP001"),
+        ({"tp": 8, "dp": 3}, "contradicts"),
+        ({"pp": 2, "zero": 3}, "ZER001"),
+        ({"mbs": 7}, "BAT001"),
+        ({"recompute": "selective"}, "REC001"),
+        ({"schedule": "interleaved"}, "SCH001"),
+    ],
+)
+def test_evaluate_names_the_rule_that_a_layout_breaks(pins: dict[str, object], part: str) -> None:
+    with pytest.raises(SearchError, match=part):
+        planner.evaluate("llama3-70b", H100, pins=pins)
+
+
+def test_the_time_limit_gives_the_best_so_far() -> None:
+    result = planner.solve("llama3-70b", H100, stop=lambda: True)
+    assert result.stopped == "time limit"
+    assert not result.complete
+    assert result.exit_code == 4
+    assert result.plans
+
+
+def test_odd_device_counts_have_plans() -> None:
+    for nodes in (3, 5, 6, 12, 125):
+        batch = nodes * 8
+        result = planner.solve(
+            "llama3-8b", "h100-x8",
+            overrides=(("pools.0.nodes", nodes), ("training.global_batch", batch)),
+        )  # fmt: skip
+        assert result.plans, nodes

@@ -1,0 +1,219 @@
+"""Every rule: explained, reported under its code, broken by an example and kept by its twin."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import searches
+from costmodels.plans import SCHEDULES
+from costmodels.stages import SPLITS
+from searches.options import SearchOptions
+from searches.rules import (
+    RULES,
+    SHAPE_RULES,
+    Context,
+    first_broken_rule,
+    fully_sharded_fits,
+    least_model_parallel,
+    schedule_of,
+)
+from searches.search import search
+from tests.searches import oracle
+from tests.searches.instances import (
+    DENSE,
+    GB,
+    GQA,
+    INSTANCES,
+    THIRDS,
+    context,
+    pins,
+    toy_pool,
+    with_part,
+)
+
+PREDICATES = dict(SHAPE_RULES)
+NEVER_COUNTED = {"SCH001"}
+"""Rules about one given layout; the search builds its schedules so that they hold."""
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_every_rule_says_what_why_and_what_to_change(code):
+    rule = RULES[code]
+    assert rule.code == code
+    assert re.fullmatch(r"[A-Z]{2,3}\d{3}", code)
+    for text in (rule.title, rule.why, rule.relax, rule.source):
+        assert len(text) > 3
+        assert text == text.strip()
+        assert "  " not in text
+    assert rule.why.endswith(".")
+    assert not rule.title.endswith(".")
+
+
+def test_every_code_that_the_sources_name_is_a_rule():
+    folder = Path(searches.__file__).parent
+    named = set()
+    for file in folder.glob("*.py"):
+        named |= set(re.findall(r'"([A-Z]{2,3}\d{3})"', file.read_text(encoding="utf-8")))
+    assert named == set(RULES)
+
+
+def test_rules_are_listed_in_the_order_in_which_shapes_meet_them():
+    order = list(RULES)
+    positions = [order.index(code) for code, _ in SHAPE_RULES if code not in ("VPP001",)]
+    assert positions == sorted(positions)
+
+
+def test_every_code_is_reported_by_some_search_and_no_other():
+    reported = set()
+    for c in (*INSTANCES.values(), *EXTRA):
+        outcome = search(c)
+        reported |= set(outcome.rejected_shapes) | set(outcome.rejected_plans)
+    silent = {"VPP001"}  # candidates without a pipeline have one chunk from the start
+    assert reported == set(RULES) - NEVER_COUNTED - silent
+
+
+EXTRA = [context(replace(DENSE, ffn=4100), toy_pool(8, 8), batch=8)]
+
+SHAPE_EXAMPLES = {
+    # code: (context, breaks, keeps), shapes as (tp, pp, dp, vpp, split)
+    "PIN001": (context(options=pins(tp=2)), (1, 1, 8, 1, 0), (2, 1, 4, 1, 0)),
+    "TP001": (context(THIRDS, toy_pool(24, 12)), (8, 1, 3, 1, 0), (12, 1, 2, 1, 0)),
+    "TP002": (context(THIRDS, toy_pool(12, 6)), (2, 1, 6, 1, 0), (6, 1, 2, 1, 0)),
+    "TP003": (EXTRA[0], (8, 1, 1, 1, 0), (4, 1, 2, 1, 0)),
+    "TP004": (context(GQA, toy_pool(8, 4)), (8, 1, 1, 1, 0), (4, 1, 2, 1, 0)),
+    "TP005": (context(THIRDS, toy_pool(12, 4)), (3, 1, 4, 1, 0), (1, 1, 12, 1, 0)),
+    "VPP001": (context(), (1, 1, 8, 3, 0), (1, 2, 4, 3, 0)),
+    "PP001": (context(), (1, 2, 4, 4, 0), (1, 2, 4, 3, 0)),
+    "PP002": (context(), (1, 4, 2, 1, 0), (1, 4, 2, 1, 1)),
+    "DP001": (context(batch=12), (1, 1, 8, 1, 0), (2, 1, 4, 1, 0)),
+    "MEM000": (
+        context(DENSE, toy_pool(8, memory=1.2 * GB)), (1, 2, 4, 1, 0), (2, 4, 1, 1, 0)
+    ),
+}  # fmt: skip
+
+
+def keeps(code: str, c: Context, shape: tuple[int, ...]) -> bool:
+    return bool(PREDICATES[code](c, *(np.array([x], dtype=np.int32) for x in shape))[0])
+
+
+def test_every_shape_rule_has_an_example():
+    assert set(SHAPE_EXAMPLES) == set(PREDICATES)
+
+
+@pytest.mark.parametrize("code", SHAPE_EXAMPLES)
+def test_a_shape_rule_rejects_its_example_and_keeps_the_repaired_twin(code):
+    c, breaks, twin = SHAPE_EXAMPLES[code]
+    assert not keeps(code, c, breaks)
+    assert all(keeps(other, c, twin) for other in PREDICATES)
+    named = (*breaks[:4], SPLITS[breaks[4]])
+    if code != "VPP001":  # no candidate of the search
+        assert oracle.broken_shape_rule(c.problem, c.options, named) == code
+
+
+def test_tp_may_leave_the_domain_when_allowed():
+    c = context(GQA, toy_pool(8, 4), options=SearchOptions(tp_across_domains=True))
+    assert keeps("TP004", c, (8, 1, 1, 1, 0))
+    assert keeps("TP005", c, (8, 1, 1, 1, 0))
+    odd = context(THIRDS, toy_pool(12, 4), options=SearchOptions(tp_across_domains=True))
+    assert not keeps("TP005", odd, (3, 1, 4, 1, 0))  # would still straddle
+    assert not keeps("TP005", odd, (6, 1, 2, 1, 0))
+
+
+def test_the_memory_bound_lets_a_fully_sharded_plan_pass():
+    c = context(DENSE, toy_pool(8, memory=1.5 * GB))
+    assert least_model_parallel(c) > 1
+    assert fully_sharded_fits(c)
+    assert keeps("MEM000", c, (1, 1, 8, 1, 0))  # ZeRO 3
+    less = with_part(c, memory_bytes=1.1 * GB)
+    assert not keeps("MEM000", less, (1, 1, 8, 1, 0))  # 0.1 GB left
+
+
+PLAN_EXAMPLES = {
+    # code: (context, pins of the broken plan, pins of its twin)
+    "BAT001": (context(batch=12), {"tp": 2, "pp": 1, "mbs": 2}, {"tp": 2, "pp": 1, "mbs": 3}),
+    "BAT002": (
+        context(batch=24),
+        {"dp": 4, "pp": 2, "vpp": 3, "mbs": 2}, {"dp": 4, "pp": 2, "vpp": 3, "mbs": 1},
+    ),
+    "SP001": (context(batch=24), {"tp": 1, "sp": 1}, {"tp": 2, "sp": 1}),
+    "ZER001": (context(batch=24), {"pp": 2, "zero": 2}, {"pp": 1, "zero": 2}),
+    "ZER002": (context(DENSE, batch=24), {"dp": 1, "zero": 1}, {"dp": 2, "zero": 1}),
+    "REC001": (context(batch=24), {"recompute": 1}, {"recompute": 2}),
+    "FRM001": (
+        context(batch=24, options=SearchOptions(framework="deepspeed")),
+        {"tp": 2, "pp": 2}, {"tp": 2, "pp": 1},
+    ),
+    "PIN001": (
+        context(batch=24), {"recompute": 0, "recompute_layers": 2}, {"recompute_layers": 2}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", PLAN_EXAMPLES)
+def test_a_plan_rule_rejects_its_example_and_keeps_the_repaired_twin(code):
+    c, broken, twin = PLAN_EXAMPLES[code]
+
+    def pinned(only: dict[str, int]) -> Context:
+        values = {axis: frozenset((value,)) for axis, value in only.items()}
+        return replace(c, options=replace(c.options, only=values))
+
+    none = search(pinned(broken))
+    assert none.n_shapes > 0
+    assert none.n_legal == 0
+    assert none.rejected_plans[code] > 0
+    assert search(pinned(twin)).n_legal > 0
+
+
+def test_sequence_parallelism_needs_a_sequence_that_divides():
+    assert search(context(seq_len=1022, options=pins(tp=4, sp=1))).n_legal == 0
+    assert search(context(seq_len=1024, options=pins(tp=4, sp=1))).n_legal > 0
+
+
+def test_selective_recompute_exists_without_a_flash_kernel():
+    eager = context(replace(GQA, flash_attention=False), options=pins(recompute=1))
+    assert search(eager).n_legal > 0
+
+
+def test_schedule_of():
+    pp, vpp = np.array([1, 2, 2]), np.array([1, 1, 3])
+    assert [SCHEDULES[i] for i in schedule_of(pp, vpp)] == ["none", "1f1b", "interleaved"]
+
+
+@pytest.mark.parametrize(
+    ("only", "runs"),
+    [
+        ({"tp": 1, "pp": 1}, True),
+        ({"tp": 2, "pp": 1, "zero": 1}, True),
+        ({"tp": 4}, False),  # two KV heads
+        ({"tp": 2, "pp": 2}, False),
+        ({"vpp": 3}, False),
+        ({"sp": 1}, False),
+        ({"pp": 2, "zero": 1}, True),
+        ({"pp": 2, "zero": 0}, False),
+        ({"pp": 4, "split": 1}, True),  # 1-2-2-1 is a uniform cut of embedding, blocks and head
+        ({"pp": 2, "recompute": 2, "recompute_layers": 3}, True),
+        ({"pp": 2, "recompute": 2, "recompute_layers": 2}, False),
+    ],
+)
+def test_what_deepspeed_runs(only, runs):
+    options = replace(pins(**only), framework="deepspeed")
+    outcome = search(context(batch=24, precision="bf16-grads", options=options))
+    assert (outcome.n_legal > 0) == runs
+    if not runs:
+        assert outcome.rejected_plans["FRM001"] > 0
+        megatron = replace(options, framework="megatron")
+        assert search(context(batch=24, precision="bf16-grads", options=megatron)).n_legal > 0
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_schedule_that_does_not_match_the_pipeline_is_named(schedule):
+    c = context(batch=16)
+    plan = search(replace(c, options=pins(pp=2, vpp=1))).finalists[0].layout
+    code = first_broken_rule(c, replace(plan, schedule=schedule))
+    assert code == ("" if schedule in ("1f1b", "gpipe") else "SCH001")
+    alone = search(replace(c, options=pins(pp=1))).finalists[0].layout
+    code = first_broken_rule(c, replace(alone, schedule=schedule))
+    assert code == ("" if schedule == "none" else "SCH001")

@@ -1,0 +1,379 @@
+"""What holds for every search: more never hurts, pins never help, cuts do not show."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.plans import ShapeTable
+from hardware.parts import Fabric
+from searches import search as search_module
+from searches.executors import SerialExecutor
+from searches.options import SearchOptions
+from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.rules import Context
+from searches.search import Outcome, search, search_problem
+from searches.shape_space import ShapeSpace, legal_shapes
+from tests.searches import oracle
+from tests.searches.instances import (
+    GB,
+    GQA,
+    INSTANCES,
+    TWO_TIERS,
+    context,
+    real_pool,
+    with_options,
+    with_part,
+    with_pool,
+)
+
+ALL = 10**6
+"""So many finalists that every fitting plan is priced exactly."""
+NO_SLOWER = 1 + 1e-12
+
+VARIED = ("toy-8", "toy-24-tight", "toy-12-odd-batch", "a100-8-unfused-2022", "h100-24-megatron")
+LARGER = {
+    "h100-64": context(
+        replace(GQA, layers=24, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256),
+        real_pool("h100", 8, 8, memory=30 * GB), seq_len=4096, batch=128, fabric=TWO_TIERS,
+    ),
+    "a100-48": context(
+        replace(GQA, layers=26, hidden=4096, heads=24, kv_heads=8, flash_attention=False),
+        real_pool("a100", 6, 8, memory=24 * GB), seq_len=2048, batch=96, stack="eager",
+    ),
+}  # fmt: skip
+
+
+def best_s(c: Context) -> float:
+    finalists = search(c).finalists
+    return finalists[0].step_s if finalists else float("inf")
+
+
+def exhaustive(c: Context) -> Context:
+    return with_options(c, n_finalists=ALL)
+
+
+# More never hurts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*VARIED, *LARGER])
+def test_more_memory_never_gives_fewer_plans_nor_a_slower_best(name):
+    c = {**INSTANCES, **LARGER}[name]
+    outcomes = [
+        search(with_part(c, memory_bytes=memory * GB))
+        for memory in (1.5, 3, 4, 5, 6, 8, 11, 16, 23, 32, 200)
+    ]
+    for less, more in itertools.pairwise(outcomes):
+        assert more.n_fit >= less.n_fit
+        if less.finalists:
+            assert more.finalists[0].step_s <= less.finalists[0].step_s * NO_SLOWER
+    assert outcomes[0].n_fit < outcomes[-1].n_fit
+
+
+def faster_nic(c: Context, factor: float) -> Context:
+    nic = c.problem.pool.nic
+    return with_pool(c, nic=replace(nic, bytes_per_s=factor * nic.bytes_per_s))
+
+
+def faster_scale_up(c: Context, factor: float) -> Context:
+    part = c.problem.pool.accelerator
+    in_switch = factor * part.in_switch_all_reduce_bytes_per_s
+    return with_part(
+        c,
+        ring_bytes_per_s=factor * part.ring_bytes_per_s,
+        in_switch_all_reduce_bytes_per_s=in_switch,
+    )
+
+
+def faster_hbm(c: Context, factor: float) -> Context:
+    return with_part(c, hbm_bytes_per_s=factor * c.problem.pool.accelerator.hbm_bytes_per_s)
+
+
+def higher_peak(c: Context, factor: float) -> Context:
+    peaks = c.problem.pool.accelerator.peak_flops_per_s
+    return with_part(c, peak_flops_per_s={name: factor * rate for name, rate in peaks.items()})
+
+
+FASTER = (faster_nic, faster_scale_up, faster_hbm, higher_peak)
+
+
+@pytest.mark.parametrize("faster", FASTER)
+@pytest.mark.parametrize("name", [*VARIED, *LARGER])
+def test_a_faster_part_never_gives_a_slower_best_plan(faster, name):
+    c = {**INSTANCES, **LARGER}[name]
+    times = [best_s(faster(c, factor)) for factor in (0.25, 0.6, 1.0, 1.1, 2, 16)]
+    for slow, fast in itertools.pairwise(times):
+        assert fast <= slow * NO_SLOWER
+    assert times[-1] < times[0] or faster is faster_nic
+
+
+@settings(max_examples=25, derandomize=True, deadline=None, database=None)
+@given(
+    name=st.sampled_from(VARIED),
+    faster=st.sampled_from(FASTER),
+    base=st.floats(0.1, 4.0),
+    gain=st.floats(1.0, 3.0),
+)
+def test_a_little_faster_is_never_slower(name, faster, base, gain):
+    c = INSTANCES[name]
+    assert best_s(faster(c, base * gain)) <= best_s(faster(c, base)) * NO_SLOWER
+
+
+def test_oversubscription_and_lost_rails_never_help():
+    c = INSTANCES["toy-24-two-tiers"]
+    full = Fabric(tuple(replace(tier, oversubscription=1.0) for tier in TWO_TIERS.tiers))
+    none, some = (
+        best_s(replace(c, problem=replace(c.problem, fabric=fabric)))
+        for fabric in (full, replace(TWO_TIERS, rail_optimized=False))
+    )
+    assert none <= some
+
+
+# Pins -----------------------------------------------------------------------------------------
+
+PINS = {
+    "tp": (1, 2), "pp": (1, 2), "vpp": (1, 2), "split": (0, 1), "mbs": (1, 2), "zero": (0, 1, 3),
+    "sp": (0, 1), "recompute": (0, 2), "recompute_layers": (0, 1), "schedule": (0, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", PINS)
+@pytest.mark.parametrize("name", ["toy-8", "h100-64"])
+def test_pins_and_limits_never_improve_the_best(axis, name):
+    c = {**INSTANCES, **LARGER}[name]
+    free = best_s(c)
+    for value in PINS[axis]:
+        assert best_s(with_options(c, only={axis: frozenset((value,))})) >= free
+        assert best_s(with_options(c, at_most={axis: value})) >= free
+
+
+@pytest.mark.parametrize("axis", PINS)
+def test_pinned_plans_are_the_free_ones_with_that_value(axis):
+    c = exhaustive(INSTANCES["toy-24-tight"])
+    every = search(c).finalists
+
+    def number(layout: object) -> int:
+        value = getattr(layout, axis)
+        return oracle.WORDS[axis].index(value) if isinstance(value, str) else int(value)
+
+    for value in PINS[axis]:
+        pinned = search(with_options(c, only={axis: frozenset((value,))})).finalists
+        assert pinned == tuple(f for f in every if number(f.layout) == value)
+        limited = search(with_options(c, at_most={axis: value})).finalists
+        assert limited == tuple(f for f in every if number(f.layout) <= value)
+
+
+def test_frameworks_never_improve_the_best():
+    free = best_s(INSTANCES["toy-8"])
+    for framework in ("megatron", "deepspeed", "any"):
+        assert best_s(with_options(INSTANCES["toy-8"], framework=framework)) >= free
+
+
+# Cuts do not show -----------------------------------------------------------------------------
+
+
+def same(a: Outcome, b: Outcome) -> None:
+    assert replace(a, shards=(0, 0)) == replace(b, shards=(0, 0))  # floats to the last bit
+
+
+@pytest.mark.parametrize("name", [*INSTANCES, *LARGER])
+@pytest.mark.parametrize(("rows", "shapes"), [(7, 3), (10**9, 1000)])
+def test_tile_and_shard_size_do_not_change_the_answer(name, rows, shapes, monkeypatch):
+    if name in LARGER:
+        rows = 100 * rows
+    c = {**INSTANCES, **LARGER}[name]
+    wanted = search(c)
+    monkeypatch.setattr(search_module, "TILE_ROWS", rows)
+    monkeypatch.setattr(search_module, "SHARD_SHAPES", shapes)
+    outcome = search(c)
+    same(outcome, wanted)
+    assert outcome.shards[1] >= -(-outcome.n_shapes // shapes)
+
+
+@pytest.mark.parametrize("name", ["toy-24-tight", "toy-8-hopeless", "h100-64"])
+def test_the_order_of_shapes_and_shards_does_not_change_the_answer(name, monkeypatch):
+    c = {**INSTANCES, **LARGER}[name]
+    wanted, space = search(c), legal_shapes(c)
+    monkeypatch.setattr(search_module, "SHARD_SHAPES", 3)
+    for seed in range(2):
+        rows = np.random.default_rng(seed).permutation(len(space.shapes))
+        mixed = ShapeSpace(space.shapes.take(rows), space.n_candidates, space.rejected)
+        monkeypatch.setattr(search_module, "legal_shapes", lambda context, mixed=mixed: mixed)
+        same(search(c), wanted)
+
+
+def test_the_same_search_twice_gives_the_same_bytes():
+    assert repr(search(INSTANCES["h100-16"])) == repr(search(INSTANCES["h100-16"]))
+
+
+def test_search_problem_searches_the_whole_pool():
+    c = INSTANCES["deepspeed"]
+    assert search_problem(c.problem, c.options) == search(c)
+    assert search_problem(INSTANCES["toy-8"].problem) == search(INSTANCES["toy-8"])
+
+
+# Counts and finalists --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*INSTANCES, *LARGER])
+def test_counts_add_up(name):
+    outcome = search({**INSTANCES, **LARGER}[name])
+    assert outcome.n_candidate_shapes == outcome.n_shapes + sum(outcome.rejected_shapes.values())
+    assert outcome.n_candidates == outcome.n_fit + sum(outcome.rejected_plans.values())
+    assert outcome.n_legal == outcome.n_fit + outcome.rejected_plans.get("MEM001", 0)
+    assert all(count > 0 for count in outcome.rejected_shapes.values())
+    assert all(count > 0 for count in outcome.rejected_plans.values())
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 64])
+def test_finalists_are_the_first_by_closed_form(n):
+    c = INSTANCES["toy-24-tight"]
+    every = search(exhaustive(c)).finalists
+    order = sorted(every, key=lambda f: (f.closed_form_s, f.peak_bytes, oracle.degrees(f.layout)))
+    found = search(with_options(c, n_finalists=n)).finalists
+    assert set(found) == set(order[:n])
+    assert len(found) == n
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_the_finalists_hold_the_exact_best(name):
+    c = LARGER[name]
+    assert search(c).finalists[0] == search(with_options(c, n_finalists=1000)).finalists[0]
+
+
+def test_no_finalist_exceeds_the_memory():
+    for name in ("toy-24-tight", "deepspeed", "pinned-depth"):
+        c = INSTANCES[name]
+        peaks = [f.peak_bytes for f in search(exhaustive(c)).finalists]
+        assert max(peaks) <= c.problem.pool.usable_bytes
+        tight = with_pool(
+            c, memory_margin_bytes=c.problem.pool.accelerator.memory_bytes - min(peaks)
+        )
+        assert search(tight).n_fit == peaks.count(min(peaks))
+
+
+def test_deep_models_thin_their_recompute_depths():
+    depths = {f.layout.recompute_layers for f in search(exhaustive(INSTANCES["deep"])).finalists}
+    assert {1, 37} <= depths  # the ends are kept
+    assert len(depths - {0}) < 37
+    pinned = with_options(INSTANCES["deep"], only={"recompute_layers": frozenset((36,))})
+    assert {f.layout.recompute_layers for f in search(pinned).finalists} == {36}
+
+
+def test_plan_tables_hold_about_as_many_rows_as_asked():
+    c = INSTANCES["h100-16"]
+    shapes = legal_shapes(c).shapes
+    axes = free_axes(c, shapes)
+    masks, _, _ = legal_masks(c, shapes, axes)
+    whole = next(plan_tables(c, shapes, axes, masks, ALL))
+    parts = list(plan_tables(c, shapes, axes, masks, 300))
+    assert len(whole) == search(c).n_legal == sum(len(part) for part in parts)
+    assert len(parts) > 3
+    for part in parts:  # a shape is never cut
+        assert len(part) <= 300 or len(set(part.shape.tolist())) == 1
+    for column in ("shape", "mbs", "zero", "sp", "recompute", "recompute_layers", "schedule"):
+        joined = np.concatenate([getattr(part, column) for part in parts])
+        assert np.array_equal(joined, getattr(whole, column))
+        assert joined.dtype == np.int32
+
+
+# Nothing fits, stopped, interrupted --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["toy-8", "toy-24-two-tiers", "h100-16"])
+def test_the_closest_miss_is_the_least_of_all(name, monkeypatch):
+    c = INSTANCES[name]
+    legal = oracle.solve(c.problem, c.options, c.n_devices).legal
+    least = min(plan.peak_bytes for plan in legal)
+    margin = c.problem.pool.accelerator.memory_bytes - 0.999 * least
+    outcome = search(with_pool(c, memory_margin_bytes=margin))
+    assert outcome.finalists == ()
+    assert outcome.n_fit == 0
+    assert outcome.closest is not None
+    assert outcome.closest.peak_bytes == pytest.approx(least, rel=1e-12)
+    assert search(with_pool(c, memory_margin_bytes=margin - 0.002 * least)).closest is None
+
+
+def test_no_shapes_at_all_is_an_answer():
+    outcome = search(context(batch=7, options=SearchOptions(at_most={"dp": 0})))
+    assert (outcome.n_shapes, outcome.n_candidates, outcome.finalists) == (0, 0, ())
+    assert outcome.closest is None
+    assert outcome.complete
+    assert outcome.rejected_shapes["PIN001"] == outcome.n_candidate_shapes
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(search_module, "SHARD_SHAPES", 4)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_stop_gives_the_best_so_far_marked_incomplete():
+    c, told = INSTANCES["toy-24-tight"], []
+    asked = itertools.count()
+    outcome = search(c, stop=lambda: next(asked) >= 2, progress=lambda *x: told.append(x))
+    assert not outcome.complete
+    whole = search(exhaustive(c))
+    n_shards = whole.shards[1]
+    assert n_shards > 5
+    assert outcome.shards == (3, n_shards)
+    assert told == [(1, n_shards), (2, n_shards), (3, n_shards)]
+    assert whole.complete
+    assert outcome.finalists
+    assert set(outcome.finalists) <= set(whole.finalists)
+    assert outcome.n_legal < whole.n_legal
+    assert outcome.n_candidates == outcome.n_fit + sum(outcome.rejected_plans.values())
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_stop_is_not_asked_before_the_first_shard():
+    outcome = search(INSTANCES["toy-24-tight"], stop=lambda: True)
+    assert outcome.shards[0] == 1
+    assert not outcome.complete
+    assert outcome.finalists
+
+
+class Interrupted(SerialExecutor):
+    """Raises `KeyboardInterrupt` in place of the n-th group of shards."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def map(self, run, shards):
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return super().map(run, shards)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_an_interrupt_returns_what_was_found():
+    outcome = search(INSTANCES["toy-24-tight"], Interrupted(2))
+    assert not outcome.complete
+    assert outcome.stopped == "interrupted"
+    assert outcome.shards[0] == 2
+    asked = itertools.count()
+    stopped = search(INSTANCES["toy-24-tight"], stop=lambda: next(asked) >= 1)
+    assert replace(stopped, stopped="interrupted") == outcome
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_an_interrupt_before_anything_was_found_goes_on_up():
+    with pytest.raises(KeyboardInterrupt):
+        search(INSTANCES["toy-24-tight"], Interrupted(0))
+    with pytest.raises(KeyboardInterrupt):  # shards were priced, but nothing fits
+        search(INSTANCES["toy-8-hopeless"], Interrupted(1))
+
+
+def test_an_interrupt_after_the_last_shard_is_not_lost(monkeypatch):
+    def progress(done: int, n_shards: int) -> None:
+        raise KeyboardInterrupt
+
+    assert search(INSTANCES["toy-8"], progress=progress).finalists
+
+
+def test_an_empty_table_of_shapes_takes_no_rows():
+    assert len(ShapeTable.from_tuples(8, [])) == 0

@@ -1,0 +1,200 @@
+"""CP-SAT's shapes against brute force over the predicates, their number, and the memory bound."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
+from costmodels.plans import ShapeTable
+from searches import rules, shape_space
+from searches.options import SearchOptions
+from searches.rules import SHAPE_RULES, Context, least_model_parallel
+from searches.search import search
+from searches.shape_space import candidates, divisors, legal_shapes, prime_exponents
+from tests.searches import oracle
+from tests.searches.instances import (
+    DENSE,
+    GB,
+    INSTANCES,
+    THIRDS,
+    context,
+    pins,
+    real_pool,
+    toy_pool,
+    with_part,
+    with_pool,
+)
+
+MODELS = {shape.name: shape for shape in (LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, GPT3_175B)}
+N_DEVICES = (8, 24, 64, 96, 512, 1000, 1024, 3072, 4096, 5040, 10000, 15360, 16384)
+
+
+def rows_of(shapes: ShapeTable) -> list[tuple[int, ...]]:
+    columns = (getattr(shapes, axis).tolist() for axis in ("tp", "pp", "dp", "vpp", "split"))
+    return list(zip(*columns, strict=True))
+
+
+def brute_force(c: Context) -> list[tuple[int, ...]]:
+    """Return the candidates that keep every predicate."""
+    columns = candidates(c)
+    ok = np.ones(len(columns[0]), dtype=bool)
+    for _, predicate in SHAPE_RULES:
+        ok &= predicate(c, *columns)
+    return sorted(zip(*(column[ok].tolist() for column in columns), strict=True))
+
+
+def by_oracle(c: Context) -> list[tuple[int, ...]]:
+    answer = [
+        (*shape[:4], oracle.SPLITS.index(shape[4]))
+        for shape in oracle.all_shapes(c.problem, c.options, c.n_devices)
+        if not oracle.broken_shape_rule(c.problem, c.options, shape)
+    ]
+    return sorted(answer)
+
+
+def example(model: str, n_devices: int, options: SearchOptions = SearchOptions()) -> Context:
+    """Return a model on H100 nodes; the batch is one that many dp divide."""
+    pool = real_pool("h100", n_devices // 8, 8)
+    shape = MODELS[model]
+    batch = 2 * n_devices if shape.layers < 100 else 2048
+    seq_len = 2048 if shape is GPT3_175B else 8192
+    return context(shape, pool, seq_len=seq_len, batch=batch, options=options)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("n_devices", N_DEVICES)
+def test_solver_equals_brute_force_on_the_examples(model, n_devices):
+    c = example(model, n_devices)
+    space = legal_shapes(c)
+    assert rows_of(space.shapes) == brute_force(c)
+    assert len(space.shapes) < 5000
+    assert space.n_candidates == len(space.shapes) + sum(space.rejected.values())
+
+
+@pytest.mark.parametrize("n_devices", [5040, 15360, 16384])
+@pytest.mark.parametrize("model", MODELS)
+def test_fewer_than_5000_shapes_also_without_the_domain_and_memory(model, n_devices):
+    c = example(model, n_devices, SearchOptions(tp_across_domains=True))
+    c = with_part(replace(c, problem=replace(c.problem, job=replace(
+        c.problem.job, global_batch=n_devices))), memory_bytes=1e15)  # fmt: skip
+    space = legal_shapes(c)
+    assert 0 < len(space.shapes) < 5000
+    assert rows_of(space.shapes) == brute_force(c)
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_solver_equals_brute_force_and_oracle_on_the_instances(name):
+    c = INSTANCES[name]
+    space = legal_shapes(c)
+    assert rows_of(space.shapes) == brute_force(c) == by_oracle(c)
+    assert space.n_candidates == len(space.shapes) + sum(space.rejected.values())
+
+
+def test_the_example_of_llama3_405b_keeps_its_published_layout():
+    shapes = legal_shapes(example("llama3-405b", 16384)).shapes
+    assert (8, 16, 128, 1, 1) in rows_of(shapes)  # 126 layers on 16 stages, the ends fewer
+
+
+@settings(max_examples=40, derandomize=True, deadline=None, database=None)
+@given(
+    layers=st.integers(1, 48),
+    heads=st.sampled_from([6, 8, 12, 16, 40, 96]),
+    groups=st.sampled_from([1, 2, 3]),
+    n_nodes=st.integers(1, 40),
+    per_node=st.sampled_from([1, 3, 4, 8]),
+    batch=st.sampled_from([7, 24, 60, 256, 720]),
+    memory=st.floats(1.2, 60.0),
+    across=st.booleans(),
+)
+def test_solver_equals_brute_force_on_drawn_spaces(
+    layers, heads, groups, n_nodes, per_node, batch, memory, across
+):
+    assume(heads % groups == 0)
+    shape = replace(
+        DENSE, layers=layers, heads=heads, kv_heads=heads // groups, hidden=heads * 128
+    )
+    pool = toy_pool(n_nodes * per_node, per_node, memory * GB)
+    options = SearchOptions(tp_across_domains=across)
+    c = context(shape, pool, batch=batch, options=options)
+    space = legal_shapes(c)
+    assert rows_of(space.shapes) == brute_force(c) == by_oracle(c)
+    assert space.n_candidates == len(space.shapes) + sum(space.rejected.values())
+
+
+@pytest.mark.parametrize("above", [1e-12, 1e-8, 1e-7, 3e-7, 1e-6, 1e-3])
+@pytest.mark.parametrize("product", [2, 4, 8])
+def test_a_memory_bound_just_above_a_legal_product_counts_the_same(product, above):
+    # A bound in rounded logarithms let tp * pp = 4 pass where 4.0000004 was needed.
+    c = INSTANCES["toy-8"]
+    held = least_model_parallel(c) * c.problem.pool.usable_bytes
+    c = with_pool(with_part(c, memory_bytes=held / product / (1 + above)), memory_margin_bytes=0.0)
+    assert least_model_parallel(c) > product
+    space = legal_shapes(c)
+    assert rows_of(space.shapes) == brute_force(c)
+    assert space.rejected["MEM000"] > 0
+    assert space.n_candidates == len(space.shapes) + sum(space.rejected.values())
+
+
+@pytest.mark.parametrize("name", ["toy-8", "toy-24-tight", "toy-12-odd-batch", "tied-in-one-node"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_the_memory_bound_never_removes_a_plan_that_fits(name, precision, monkeypatch):
+    c = INSTANCES[name]
+    problem = replace(c.problem, job=replace(c.problem.job, precision=precision))
+    smallest = min(p.peak_bytes for p in oracle.solve(problem, c.options, c.n_devices).legal)
+    for memory in (0.5 * smallest, smallest, 1.2 * smallest, 3 * smallest):
+        part = replace(problem.pool.accelerator, memory_bytes=memory + 1 * GB)
+        tight = replace(c, problem=replace(problem, pool=replace(problem.pool, accelerator=part)))
+        bounded = search(tight)
+        with monkeypatch.context() as patch:
+            patch.setattr(shape_space, "least_model_parallel", lambda context: 0.0)
+            patch.setattr(rules, "least_model_parallel", lambda context: 0.0)
+            free = search(tight)
+        assert "MEM000" not in free.rejected_shapes
+        assert bounded.n_fit == free.n_fit
+        assert bounded.finalists == free.finalists
+        assert bounded.n_shapes <= free.n_shapes
+
+
+def test_the_bound_removes_something():
+    outcome = search(INSTANCES["toy-8-hopeless"])
+    assert outcome.rejected_shapes["MEM000"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (pins(tp=5), []),
+        (pins(tp=2, pp=2, vpp=1), [(2, 2, 2, 1, 0)]),
+        (pins(vpp=1, dp=8), [(1, 1, 8, 1, 0)]),
+        (SearchOptions(at_most={"pp": 1, "tp": 2}), [(1, 1, 8, 1, 0), (2, 1, 4, 1, 0)]),
+        (pins(split=1, tp=1, dp=2), [(1, 4, 2, 1, 1)]),
+    ],
+)
+def test_pins_reach_the_solver(options, left):
+    assert rows_of(legal_shapes(context(options=options, batch=16)).shapes) == left
+
+
+def test_a_pinned_vpp_beyond_the_default_is_tried():
+    c = context(replace(THIRDS, layers=32), toy_pool(2, 2), batch=8, options=pins(vpp=16, pp=2))
+    assert rows_of(legal_shapes(c).shapes) == [(1, 2, 1, 16, 0)]
+
+
+def test_ends_is_listed_only_where_it_differs_from_even():
+    shapes = rows_of(legal_shapes(context(batch=16, options=pins(pp=2, vpp=1))).shapes)
+    assert {row[-1] for row in shapes} == {0}  # (3, 3) both ways
+    odd = context(replace(DENSE, layers=7), batch=16, options=pins(pp=2, vpp=1))
+    assert {row[-1] for row in rows_of(legal_shapes(odd).shapes)} == {1}  # (4, 3)
+
+
+@given(st.integers(1, 20000))
+@settings(max_examples=50, derandomize=True, deadline=None, database=None)
+def test_divisors_and_prime_exponents(n):
+    assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
+    product = 1
+    for prime, exponent in prime_exponents(n).items():
+        assert all(prime % d for d in range(2, prime))
+        product *= prime**exponent
+    assert product == n
