@@ -162,7 +162,7 @@ def elementwise_times(
     n = np.asarray(tokens, dtype=np.float64)
     whole = np.where(np.asarray(sp) > 0, t, 1.0)
     masks = 2.0 if shape.dropout else 0.0
-    rotary = 0.0
+    rotary: Floats | float = 0.0
     if shape.positions == "rope":
         rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
     forward = (20.0 + masks) * shape.hidden / whole + rotary

@@ -78,7 +78,7 @@ def exposed_once_s(
     groups = np.minimum(np.asarray(pp), np.asarray(n_micro))
     per_chunk = (total_s - window_s) / v
     overall = total_s - window_s / v * (1.0 + groups * (v - 1.0))
-    return np.minimum(total_s, np.maximum(piece_s, np.maximum(per_chunk, overall)))
+    return np.asarray(np.minimum(total_s, np.maximum(piece_s, np.maximum(per_chunk, overall))))
 
 
 def exposed_each_s(total_s: Floats, piece_s: Floats, window_s: Floats) -> Floats:

@@ -52,4 +52,4 @@ def gemm_s(
     element_bytes = {"fp8": 1.0, "tf32": 4.0, "fp32": 4.0}.get(precision, 2.0)
     traffic = element_bytes * (m * k + k * n + m * n)
     memory = traffic / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
-    return np.maximum(best, memory) + eff.kernel_latency_s
+    return np.asarray(np.maximum(best, memory) + eff.kernel_latency_s)

@@ -56,7 +56,7 @@ def layer_activation_bytes(
     """
     t = np.asarray(tp, dtype=np.float64)
     h, q = shape.hidden, shape.q_width
-    kv = kv_heads_per_rank(shape, t) * shape.head_dim
+    kv = kv_heads_per_rank(shape, tp) * shape.head_dim
     unsplit = (8.0 + (2.0 if shape.dropout else 0.0)) * h
     split = 4.0 * q / t + 4.0 * kv + (6.0 if shape.gated else 4.0) * shape.ffn / t
     if shape.flash_attention:
@@ -128,7 +128,7 @@ def working_bytes(
 def scratch_bytes(shape: ModelShape, tp: ArrayLike) -> Floats:
     """Return the bf16 scratch gradients, one per distinct shape of a layer's linear weights."""
     t = np.asarray(tp, dtype=np.float64)
-    kv = kv_heads_per_rank(shape, t) * shape.head_dim
+    kv = kv_heads_per_rank(shape, tp) * shape.head_dim
     qkv = shape.q_width / t + 2 * kv
     up = (2 if shape.gated else 1) * shape.ffn / t
     return 2.0 * shape.hidden * (qkv + shape.q_width / t + up + shape.ffn / t)
@@ -146,4 +146,4 @@ def zero3_working_bytes(
     units = np.asarray(layer_params) + np.maximum(layer_params, end_params)
     weights = np.where(stage >= 3, recipe.param_bytes, 0.0)
     grads = np.where(stage >= 2, recipe.param_wire_bytes, 0.0)
-    return units * (weights + grads)
+    return np.asarray(units * (weights + grads))

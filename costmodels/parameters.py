@@ -1,7 +1,7 @@
 """How many parameters a model has, and how many of them one device holds."""
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from costmodels.shapes import ModelShape
 
@@ -25,7 +25,7 @@ def padded_vocab(shape: ModelShape, tp: Ints) -> Floats:
     return np.ceil(shape.vocab / unit) * unit
 
 
-def kv_heads_per_rank(shape: ModelShape, tp: Ints) -> Floats:
+def kv_heads_per_rank(shape: ModelShape, tp: ArrayLike) -> Floats:
     """Return the KV heads on one tensor-parallel rank; below one they are replicated.
 
     Source: Megatron-LM TransformerConfig: kv_heads % tp == 0 or tp % kv_heads == 0.

@@ -26,7 +26,7 @@ def compute_s(slowest_s: ArrayLike, all_stages_s: ArrayLike, vpp: ArrayLike, n_m
     33.0
     """
     slowest, total = np.asarray(slowest_s), np.asarray(all_stages_s)
-    return np.asarray(n_micro) * slowest + (total - slowest) / np.asarray(vpp)
+    return np.asarray(np.asarray(n_micro) * slowest + (total - slowest) / np.asarray(vpp))
 
 
 def p2p_s(

@@ -55,11 +55,9 @@ def kind_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floa
 
 def _wide(group: Group) -> Group:
     """Return `group` with a trailing axis, to broadcast over the kinds of rank."""
-    return Group(
-        *(getattr(group, name)[:, None] for name in
-          ("n_ranks", "ranks_per_domain", "n_domains", "wire_bytes_per_s", "tier")),
-        group.extra_hop_s,
-    )  # fmt: skip
+    columns = (group.n_ranks, group.ranks_per_domain, group.n_domains, group.wire_bytes_per_s)
+    ranks, per_domain, n_domains, wire = (column[:, None] for column in columns)
+    return Group(ranks, per_domain, n_domains, wire, group.tier[:, None], group.extra_hop_s)
 
 
 def _embedding_sync_s(problem: Problem, shapes: ShapeTable) -> Floats:

@@ -69,7 +69,7 @@ def join(
     return Rows(problem, table, shapes, layers.terms, index, recomputed[full.index])
 
 
-def _at(values: Floats, rows: NDArray[Any]) -> Floats:
+def _at(values: NDArray[Any], rows: NDArray[Any]) -> Floats:
     """Return `values[rows]`; ten times as fast as indexing where rows are short."""
     return values.take(rows, axis=0)
 

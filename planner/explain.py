@@ -77,10 +77,9 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
     lines.append(f"  ZeRO {x.zero}: {sharded} over {x.dp_shard} ranks.")
     if x.recompute == "full":
         lines.append(f"  recompute: {x.recompute_layers} layers of every virtual stage run forward twice.")
-    low, high = plan.step_time_p10_s, plan.step_time_p90_s
     lines.append(
         f"  {plan.tokens_per_s:,.0f} tokens/s, MFU {plan.mfu:.1%}; 8 of 10 such predictions lie "
-        f"between {low:.2f} and {high:.2f} s (prior)."
+        f"between {plan.step_time_p10_s:.2f} and {plan.step_time_p90_s:.2f} s (prior)."
     )
     return lines + [f"  warning {w.code}: {w.text}" for w in plan.warnings]
 

@@ -8,6 +8,7 @@ from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_fr
 from planner.options import SolveOptions
 from planner.result import Relaxation
 from searches.executors import SerialExecutor
+from searches.options import TEXT_AXES
 from searches.rules import Context
 from searches.search import Candidate, Outcome, search
 
@@ -63,8 +64,6 @@ def _set(path: str, value: object) -> list[str]:
 
 def _kept(options: SolveOptions) -> list[str]:
     """Return the words that repeat the user's own restrictions."""
-    from planner.layouts import TEXT_AXES
-
     def shown(axis: str, value: int) -> str:
         return TEXT_AXES[axis][value] if axis in TEXT_AXES else str(value)
 
@@ -112,10 +111,10 @@ def _small_changes(
         yield (f"gradients in {model.job.precision}", words, changed_model, cluster, options)
     for divisor in (2, 4, 8):
         if model.job.seq_len % divisor == 0:
-            value = model.job.seq_len // divisor
-            changed_model = _model_with(model, "training.seq_len", value)
-            words = kept + _set("training.seq_len", value)
-            yield (f"sequences of {value} tokens", words, changed_model, cluster, options)
+            tokens = model.job.seq_len // divisor
+            changed_model = _model_with(model, "training.seq_len", tokens)
+            words = kept + _set("training.seq_len", tokens)
+            yield (f"sequences of {tokens} tokens", words, changed_model, cluster, options)
     yield from _batches(model, cluster, options, kept)
 
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from costmodels import compute, data_parallel, memory, pipeline, step, tensor_parallel
+from costmodels import compute, data_parallel, gemm, memory, pipeline, step, tensor_parallel
 from costmodels.breakdown import virtual_stage_times
 from costmodels.layer_terms import layer_terms
 from costmodels.problem import Problem
@@ -220,7 +220,7 @@ TERMS: dict[str, Term] = {
     term.name: term
     for term in (
         Term("linear", "time", "matrix products of the linear layers",
-             (compute.linear_times, compute.gemm_s), _per_layer("linear")),
+             (compute.linear_times, gemm.gemm_s), _per_layer("linear")),
         Term("attention", "time", "attention core", (compute.attention_times,), _attention),
         Term("elementwise", "time", "memory-bound operators", (compute.elementwise_times,),
              _per_layer("elementwise")),

@@ -253,4 +253,4 @@ def runnable(
     """Return the plans of a framework's space: `default` is what any framework here can run."""
     names = FRAMEWORKS if framework == "default" else (framework,)
     masks = [framework_mask(n, problem, shapes, recompute, recompute_layers) for n in names]
-    return np.logical_or.reduce(masks)
+    return np.asarray(np.logical_or.reduce(masks))

@@ -48,7 +48,7 @@ def longest_chunks(context: Context, shapes: ShapeTable) -> Ints:
     """Return the layers of the largest virtual stage of each shape."""
     kinds = stage_kinds(context.problem.shape.layers, shapes.pp, shapes.vpp, shapes.split)
     held = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, 0.0)
-    return held.max(axis=(1, 2)).astype(np.int32)
+    return np.asarray(held.max(axis=(1, 2)).astype(np.int32))
 
 
 def recompute_options(context: Context, shapes: ShapeTable, axes: FreeAxes) -> Bools:
@@ -63,7 +63,7 @@ def recompute_options(context: Context, shapes: ShapeTable, axes: FreeAxes) -> B
     on_grid = ((longest - k) % step == 0) | (k == 1)
     if "recompute_layers" in context.options.only:
         on_grid = np.ones_like(on_grid)
-    return (k == 0) | ((k <= longest) & on_grid)
+    return np.asarray((k == 0) | ((k <= longest) & on_grid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _pins(context: Context, shapes: ShapeTable, axes: FreeAxes) -> Bools:
     schedule = np.array(
         [allowed.allows("schedule", int(x)) for x in schedule_of(shapes.pp, shapes.vpp)], dtype=bool
     )
-    return sp & zero & (kind & layers)[None, None, None, :] & schedule[:, None, None, None]
+    return np.asarray(sp & zero & (kind & layers)[None, None, None, :] & schedule[:, None, None, None])
 
 
 def plan_tables(
@@ -160,15 +160,15 @@ def _table(
     which = slice(start, stop)
     product = masks.batches[which, :, None, None, None] & masks.rest[which, None]
     of, mbs, sp, zero, option = np.nonzero(product)
-    of = (of + start).astype(np.int32)
+    rows: Ints = (of + start).astype(np.int32)
     return PlanTable(
         shapes=shapes,
         gbs=context.problem.job.global_batch,
-        shape=of,
+        shape=rows,
         mbs=axes.mbs[mbs],
         zero=zero.astype(np.int32),
         sp=sp.astype(np.int32),
         recompute=axes.recompute[option],
         recompute_layers=axes.recompute_layers[option],
-        schedule=schedule_of(shapes.pp, shapes.vpp)[of],
+        schedule=schedule_of(shapes.pp, shapes.vpp)[rows],
     )

@@ -135,16 +135,16 @@ def _pins(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> B
 
 
 def _heads(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    return c.problem.shape.heads % tp == 0
+    return np.asarray(c.problem.shape.heads % tp == 0)
 
 
 def _kv_heads(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
     kv = c.problem.shape.kv_heads
-    return (kv % tp == 0) | (tp % kv == 0)
+    return np.asarray((kv % tp == 0) | (tp % kv == 0))
 
 
 def _ffn(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    return c.problem.shape.ffn % tp == 0
+    return np.asarray(c.problem.shape.ffn % tp == 0)
 
 
 def _inside_domain(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
@@ -153,7 +153,7 @@ def _inside_domain(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: I
 
 def _divides_domain(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
     domain = c.problem.pool.scale_up_domain
-    return (domain % tp == 0) | (c.options.tp_across_domains & (tp % domain == 0))
+    return np.asarray((domain % tp == 0) | (c.options.tp_across_domains & (tp % domain == 0)))
 
 
 def _enough_layers(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
@@ -172,11 +172,11 @@ def _splits(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) ->
 
 
 def _interleaves(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    return (vpp == 1) | (pp > 1)
+    return np.asarray((vpp == 1) | (pp > 1))
 
 
 def _batch(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    return c.problem.job.global_batch % dp == 0
+    return np.asarray(c.problem.job.global_batch % dp == 0)
 
 
 def least_model_parallel(context: Context) -> float:
@@ -204,7 +204,7 @@ def _params(context: Context) -> float:
 def _states_fit(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
     product = tp.astype(np.float64) * pp
     enough = np.asarray(product >= least_model_parallel(c))
-    return enough | ((pp == 1) & fully_sharded_fits(c))
+    return np.asarray(enough | ((pp == 1) & fully_sharded_fits(c)))
 
 
 SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (

@@ -195,7 +195,7 @@ def _enumerate(model: Any, variables: list[Any]) -> list[tuple[int, int, int, in
 
     found: list[tuple[int, int, int, int, int]] = []
 
-    class Collector(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+    class Collector(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:
             tp, pp, dp, vpp, split = (self.value(v) for v in variables)
             found.append((tp, pp, dp, vpp, split))

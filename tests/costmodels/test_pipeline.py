@@ -66,6 +66,7 @@ def test_bubble_of_four_stages_and_eight_micro_batches():
         ("1f1b", 8, 1, 32, 68),
         ("1f1b", 8, 1, 64, 124),
         ("1f1b", 4, 1, 8, 16),  # 2 * 3 * (1 + 2) - 2
+        ("1f1b", 8, 1, 1, 14),  # one micro-batch: down and up once
         ("gpipe", 8, 1, 32, 14),  # 2 (p - 1)
         ("gpipe", 4, 1, 9, 6),
         ("interleaved", 8, 6, 64, 94),  # 2 (p v - 1), whatever m

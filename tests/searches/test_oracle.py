@@ -1,5 +1,6 @@
 """The search against a second implementation: nested loops, scalars, every rank, every block."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.breakdown import break_down
+from costmodels.collectives import collective_s
+from costmodels.placement import place_group
 from costmodels.plans import Layout
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
@@ -19,7 +22,7 @@ from searches.rules import Context, first_broken_rule
 from searches.search import search
 from searches.shape_space import legal_shapes
 from tests.searches import oracle
-from tests.searches.instances import GB, INSTANCES, context, toy_pool, with_options
+from tests.searches.instances import GB, INSTANCES, context, real_pool, toy_pool, with_options
 
 CLOSE = 1e-9
 
@@ -126,6 +129,31 @@ def test_the_rule_of_one_layout_is_the_oracles(name):
             assert first_broken_rule(c, layout) == code, layout
             seen.add(code)
     assert {"", "BAT001", "BAT002", "SP001", "ZER001"} <= seen
+
+
+@pytest.mark.parametrize(
+    "pool", [real_pool("h100", 256, 8), real_pool("a100", 64, 4), toy_pool(64)]
+)
+@pytest.mark.parametrize("fabric", [Fabric(), Fabric((Tier("t", 4, 7.0),), rail_optimized=False)])
+def test_collectives_have_the_times_of_the_oracle(pool, fabric):
+    """Small and huge messages and groups, where other protocols and algorithms win."""
+    problem = context(pool=pool, fabric=fabric).problem
+    strides = [1, 2, 8, 32]
+    for n_ranks, stride in itertools.product((1, 2, 3, 8, 16, 48, 256, 1024), strides):
+        theirs = place_group(n_ranks, stride, pool, fabric)
+        ours = oracle.physics.place(problem, n_ranks, stride)
+        for size in (1.0, 3e3, 2e5, 1e6, 3e7, 4e9):
+            for name, run in COLLECTIVES.items():
+                wanted = run(problem, ours, size)
+                found = collective_s(name, size, theirs, pool).item()
+                assert found == pytest.approx(wanted, rel=CLOSE), (name, n_ranks, stride, size)
+
+
+COLLECTIVES = {
+    "all-reduce": oracle.physics.all_reduce_s,
+    "all-gather": oracle.physics.all_gather_s,
+    "reduce-scatter": oracle.physics.all_gather_s,
+}
 
 
 @st.composite

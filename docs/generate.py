@@ -1,0 +1,158 @@
+"""Write the parts of the documentation that follow from the code.
+
+    python docs/generate.py
+
+`rules.md` whole; the tables between markers in `stacks.md` and `files.md`. `tests/test_docs.py`
+fails when they are not current.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from pydantic_core import PydanticUndefined
+
+from costmodels.stacks import STACKS
+from planner import schemas
+from searches.rules import RULES, SHAPE_RULES
+
+DOCS = Path(__file__).resolve().parent
+LEAST_SIZE = 2.0**28
+"""Numbers of a stack profile from here on are sizes; bucket sizes (elements) are below."""
+
+RULES_HEAD = """# Rules
+
+Every reason for which a layout is not in the answer. Each candidate is counted once, under the first
+rule that it breaks; `planner rule CODE` prints one entry. Rules over the coupled axes (tp, pp, dp,
+vpp, split) reject *shapes*, the others *plans*; a pin can do both. See [search](search.md) for how
+they are applied and [frameworks](frameworks.md) for `FRM001`.
+
+This page is written by `python docs/generate.py` from `searches/rules.py`.
+"""
+
+BOTH = {"PIN001": "shapes and plans"}
+"""Rules that are applied at both levels."""
+
+UNITS = {
+    "Size": "size (`4 GiB`)", "Memory": "size (`80 GiB`)", "Bandwidth": "bandwidth (`400 Gb/s`)",
+    "Rate": "rate (`989 TFLOP/s`)", "Tokens": "count (`15e12`, `15T`)",
+    "Ratio": "ratio (`7`, `7:1`)", "Switch": "`true` or `false`", "Name": "name",
+    "Layers": "whole number", "Heads": "whole number", "Width": "whole number",
+    "WidthOr0": "whole number", "Nodes": "whole number", "PerNode": "whole number",
+}  # fmt: skip
+"""How the types of `planner.schemas` are written in a file."""
+
+SECTIONS = (
+    ("model", schemas.ModelSpec), ("training", schemas.TrainingSpec),
+    ("pools", schemas.PoolSpec), ("accelerator", schemas.AcceleratorSpec),
+    ("fabric", schemas.FabricSpec), ("tiers", schemas.TierSpec), ("cluster", schemas.ClusterFile),
+)  # fmt: skip
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+def _of(shape: bool) -> str:
+    return "shapes" if shape else "plans"
+
+
+def rules_page() -> str:
+    """Return the whole of rules.md."""
+    shapes = {code for code, _ in SHAPE_RULES}
+    rows = [
+        (f"[{r.code}](#{r.code.lower()})", r.title, BOTH.get(r.code) or _of(r.code in shapes))
+        for r in RULES.values()
+    ]
+    parts = [RULES_HEAD, _table(("code", "what", "of"), rows)]
+    parts += [
+        f"## {r.code}\n\n{r.title[0].upper()}{r.title[1:]}.\n\n{_one_line(r.why)}\n\n"
+        f"- To change: {r.relax}.\n- Source: {r.source}.\n"
+        for r in RULES.values()
+    ]
+    return "\n".join(parts)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(str(item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float) and value >= LEAST_SIZE:
+        return f"{value / 2.0**30:g} GiB"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 1e4 else f"{value:g}"
+    return str(value)
+
+
+def stacks_table() -> str:
+    """Return the values of every profile, one row a field."""
+    profiles = list(STACKS.values())
+    names = [f.name for f in fields(profiles[0]) if f.name != "name"]
+    rows = [[f"`{name}`", *(_shown(getattr(p, name)) for p in profiles)] for name in names]
+    return _table(["field", *(f"`{p.name}`" for p in profiles)], rows)
+
+
+def _default(field: object) -> str:
+    if field.default is PydanticUndefined:
+        return "required" if field.default_factory is None else "empty"
+    if field.default is None:
+        return "-"
+    if isinstance(field.default, bool):
+        return f"`{str(field.default).lower()}`"
+    if isinstance(field.default, float):
+        return f"`{field.default / 2**30:g} GiB`" if field.default > 1e6 else f"`{field.default:g}`"
+    return f"`{field.default}`" if isinstance(field.default, int | str) else "empty"
+
+
+def _form(spec: type, name: str) -> str:
+    note = spec.__annotations__[name]
+    for unit, text in UNITS.items():
+        known = getattr(schemas, unit)
+        if note in (known, known | None):
+            return text
+    origin = str(note)
+    if origin.startswith("list"):
+        return "list"
+    if name in ("moe", "mla", "mtp_layers"):
+        return "absent"
+    return "mapping" if "Spec" in origin or origin.startswith("dict") else "word"
+
+
+def fields_table(spec: type) -> str:
+    """Return the fields of one section: form, default, meaning."""
+    rows = [
+        (f"`{name}`", _form(spec, name), _default(field), _one_line(field.description))
+        for name, field in spec.model_fields.items()
+    ]
+    return _table(("field", "form", "default", "meaning"), rows)
+
+
+def _between(text: str, name: str, inner: str) -> str:
+    """Return `text` with what stands between the markers of `name` replaced."""
+    start, stop = f"<!-- generated: {name} -->\n", f"<!-- end: {name} -->"
+    head, tail = text.index(start) + len(start), text.index(stop)
+    return f"{text[:head]}\n{inner}\n{text[tail:]}"
+
+
+def pages() -> dict[Path, str]:
+    """Return every page with generated parts, as it should be."""
+    stacks = _between((DOCS / "stacks.md").read_text(encoding="utf-8"), "stacks", stacks_table())
+    files = (DOCS / "files.md").read_text(encoding="utf-8")
+    for name, spec in SECTIONS:
+        files = _between(files, name, fields_table(spec))
+    return {
+        DOCS / "rules.md": rules_page(),
+        DOCS / "stacks.md": stacks,
+        DOCS / "files.md": files,
+    }
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

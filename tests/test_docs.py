@@ -1,0 +1,109 @@
+"""The documentation: complete, linked, current, and right in every number that it works out."""
+
+import doctest
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.terms import TERMS
+from searches.rules import RULES
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+NAMES = [str(page.relative_to(DOCS)) for page in PAGES]
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LOCAL = re.compile(r"(?<![\w./~-])/(?:[a-z]+/)+\w|\bfile://")
+"""A path of somebody's machine: places that a reader of the repository does not have."""
+
+
+def _generator():
+    """The script that writes the generated parts, imported from the docs folder."""
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _links(page: Path) -> list[str]:
+    """Relative link targets of a page, outside code blocks, without anchors."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return [x.split("#")[0] for x in LINK.findall(text) if "://" not in x and x.split("#")[0]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_worked_numbers(page):
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    examples = "\n".join(block for block in blocks if ">>>" in block)
+    test = doctest.DocTestParser().get_doctest(examples, {}, page.name, str(page), 0)
+    report: list[str] = []
+    doctest.DocTestRunner().run(test, out=report.append)
+    assert not report, "".join(report)
+
+
+@pytest.mark.parametrize("term", [*TERMS, "parameters", "flops", "collectives", "placement"])
+def test_every_term_has_its_page_with_a_worked_number(term):
+    text = (DOCS / "terms" / f"{term}.md").read_text(encoding="utf-8")
+    for part in ("## Equation", "## Worked number", "## Source", ">>>"):
+        assert part in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_relative_links_resolve(page):
+    broken = [target for target in _links(page) if not (page.parent / target).exists()]
+    assert not broken
+
+
+def test_every_page_is_reached_from_the_index():
+    reached, open_pages = set(), [DOCS / "index.md"]
+    while open_pages:
+        page = open_pages.pop()
+        if page not in reached and page.suffix == ".md":
+            reached.add(page)
+            open_pages += [(page.parent / target).resolve() for target in _links(page)]
+    assert not set(PAGES) - reached
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_pages_name_no_local_paths(page):
+    assert not LOCAL.findall(page.read_text(encoding="utf-8"))
+
+
+def test_generated_parts_are_current():
+    for path, text in _generator().pages().items():
+        current = path.read_text(encoding="utf-8")
+        assert current == text, f"{path.name} is not current: run python docs/generate.py"
+
+
+def test_every_rule_is_explained():
+    text = (DOCS / "rules.md").read_text(encoding="utf-8")
+    assert not [code for code in RULES if f"## {code}" not in text]
+
+
+def _keys(value: object) -> set[str]:
+    """Every key of nested JSON, free-form inputs left out."""
+    if isinstance(value, dict):
+        free = {"inputs", "time"}
+        inner = (_keys(v) for k, v in value.items() if k not in free)
+        return set(value).union(*inner)
+    return set().union(*(_keys(v) for v in value)) if isinstance(value, list) else set()
+
+
+def test_every_field_of_a_result_is_described():
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    pins = {"tp": 4, "pp": 2}
+    keys = _keys(planner.solve("llama3-70b", "h100-x512", top=1, pins={"tp": 8, "pp": 4}).to_json())
+    keys |= _keys(planner.solve("llama3-70b", "h100-x8", top=1, pins=pins).to_json())
+    assert not [key for key in sorted(keys) if f"`{key}`" not in text]
+
+
+def test_source_names_in_rules_exist():
+    # Rules name pages of the documentation as their source.
+    named = [rule.source for rule in RULES.values()]
+    pages = [word.strip(",") for text in named for word in text.split() if word.startswith("docs/")]
+    assert pages
+    assert all((ROOT / page).is_file() for page in pages)
