@@ -122,7 +122,7 @@ def break_down(problem: Problem, layout: Layout) -> Breakdown:
         stages=stages,
         peak_bytes=peaks[worst],
         peak_stage=worst,
-        transfers=transfers(rows, layout, time_s["pp"]),
+        transfers=transfers(rows, layout, critical, time_s["pp"]),
         critical_stage=critical,
         n_micro=layout.n_micro,
         rows=rows,

@@ -44,7 +44,7 @@ class LayerTerms:
     layer: ForwardBackward
     """All of one layer: the sum of the terms above it."""
     recompute_full_s: Floats
-    """One layer's forward again, with its collectives."""
+    """One layer's forward again, with its collectives, at least the host's time for it."""
     recompute_core_s: Floats
     """The attention core's forward again."""
     kept_bytes: Floats
@@ -94,7 +94,7 @@ def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
         head=head_times(shape, job, part, stack, tokens, tp)
         + ForwardBackward(head_fwd_comm, head_bwd_comm),
         layer=device + host,
-        recompute_full_s=again,
+        recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * stack.host_s_per_layer),
         recompute_core_s=attention.forward_s,
         kept_bytes=memory.layer_activation_bytes(shape, tokens, job.seq_len, tp, sp, ones),
         kept_core_bytes=memory.layer_activation_bytes(shape, tokens, job.seq_len, tp, sp, zeros),

@@ -34,34 +34,51 @@ class Group:
 def tier_names(fabric: Fabric) -> tuple[str, ...]:
     """Return the names that `Group.tier` indexes, from the scale-up domain upwards."""
     named = tuple(tier.name for tier in fabric.tiers)
-    return ("scale-up", *(named or ("scale-out",)), "above")
+    return ("scale-up", *(named or ("scale-out",)), "top")
+
+
+def spread(n_ranks: Floats, stride: Floats, unit: int) -> tuple[Floats, Floats]:
+    """Return (ranks per unit, units touched) of the worst-placed group, units of `unit` devices.
+
+    Groups of span P s follow one another in rank order. When the span divides the unit, a group
+    lies inside one; otherwise groups start at multiples of gcd(span, unit) within a unit, so the
+    worst of them has max(1, gcd // s) ranks in some unit and touches ceil((span - gcd)/unit) + 1
+    units (span/unit when that is whole), never more than it has ranks.
+    """
+    span = np.rint(n_ranks * stride).astype(np.int64)
+    common = np.gcd(span, unit)
+    within = (unit % span == 0) | (n_ranks <= 1)
+    touched = np.where(span % unit == 0, span / unit, np.ceil((span - common) / unit) + 1)
+    inside = np.minimum(n_ranks, np.maximum(1.0, np.floor(common / stride)))
+    return (
+        np.where(within, n_ranks, inside),
+        np.where(within, 1.0, np.minimum(n_ranks, touched)),
+    )
 
 
 def place_group(n_ranks: ArrayLike, stride: ArrayLike, pool: Pool, fabric: Fabric) -> Group:
     """Return where a group of `n_ranks` ranks, `stride` apart in rank order, ends up.
 
-    Consecutive ranks fill a domain of D devices before the next, so a group has
-    max(1, D // stride) ranks per domain. Its ring leaves a domain with the NICs of those ranks;
-    inside a unit of a tier that has r of its ranks, the group owns r shares of the uplink, each
-    1/oversubscription of a NIC: B = min(ranks_per_domain * B_nic, min_i r_i * B_nic / o_i).
+    The worst-placed of the sibling groups counts (`spread`). Its ring leaves a domain with the
+    NICs of its ranks there; inside a unit of a tier that has r of its ranks, the group owns r
+    shares of the uplink, each 1/oversubscription of a NIC, oversubscription compounding from tier
+    to tier: B = min(ranks_per_domain * B_nic, min_i r_i * B_nic / (o_1 ... o_i)).
 
     Source: NCCL builds one ring per NIC of the ranks on a node (SimAI calbusbw.cc uses the same
     rule); the uplink share is a count of flows. Left out: hash collisions between flows.
     """
-    ranks = np.asarray(n_ranks, dtype=np.float64)
-    step = np.asarray(stride, dtype=np.float64)
-    ranks, step = np.broadcast_arrays(ranks, step)
-    domain = float(pool.scale_up_domain)
-    per_domain = np.minimum(ranks, np.maximum(1.0, np.floor(domain / step)))
-    n_domains = np.ceil(ranks / per_domain)
+    ranks, step = np.broadcast_arrays(
+        np.asarray(n_ranks, dtype=np.float64), np.asarray(stride, dtype=np.float64)
+    )
+    per_domain, n_domains = spread(ranks, step, pool.scale_up_domain)
     wire = per_domain * pool.nic_bytes_per_s
     tier = np.where(n_domains > 1, 1, 0)
+    over = 1.0
     for level, entry in enumerate(fabric.tiers):
-        unit = float(entry.n_nodes * pool.devices_per_node)
-        inside = np.minimum(ranks, np.maximum(1.0, np.floor(unit / step)))
-        crosses = ranks > inside
-        share = inside * pool.nic_bytes_per_s / entry.oversubscription
-        wire = np.where(crosses, np.minimum(wire, share), wire)
-        tier = np.where(crosses, level + 2, tier)
+        inside, units = spread(ranks, step, entry.n_nodes * pool.devices_per_node)
+        over *= entry.oversubscription
+        share = inside * pool.nic_bytes_per_s / over
+        wire = np.where(units > 1, np.minimum(wire, share), wire)
+        tier = np.where(units > 1, level + 2, tier)
     extra = 0.0 if fabric.rail_optimized else NON_RAIL_HOP_S
     return Group(ranks, per_domain, n_domains, wire, tier.astype(np.int32), extra)

@@ -10,7 +10,7 @@ from costmodels.collectives import collective_s
 from costmodels.compute import optimizer_s
 from costmodels.data_parallel import DataParallelTimes, data_parallel_times, n_pieces
 from costmodels.parameters import embedding_params, head_params, layer_params, padded_vocab
-from costmodels.placement import NON_RAIL_HOP_S, Group, place_group
+from costmodels.placement import NON_RAIL_HOP_S, Group, place_group, spread
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.stages import StageKinds, stage_kinds
@@ -91,19 +91,19 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
     ranks = shapes.pp.astype(np.float64)
     stride = shapes.tp.astype(np.float64) * shapes.dp
     extra = 0.0 if problem.fabric.rail_optimized else NON_RAIL_HOP_S
-    levels = [(float(pool.scale_up_domain), 1.0 / pool.nic_bytes_per_s)]
-    levels += [
-        (float(tier.n_nodes * pool.devices_per_node), tier.oversubscription / pool.nic_bytes_per_s)
-        for tier in problem.fabric.tiers
-    ]
+    wire_s = 1.0 / pool.nic_bytes_per_s
+    levels, over = [(pool.scale_up_domain, wire_s)], 1.0
+    for tier in problem.fabric.tiers:
+        over *= tier.oversubscription
+        levels.append((tier.n_nodes * pool.devices_per_node, over * wire_s))
     boundaries = np.maximum(1.0, ranks - 1)
-    per_byte = np.full(len(shapes), 1.0 / pool.accelerator.ring_bytes_per_s) * boundaries
-    latency = np.full(len(shapes), pool.scale_up.p2p_latency_s) * boundaries
     below = np.full(len(shapes), 1.0 / pool.accelerator.ring_bytes_per_s)
+    per_byte = below * boundaries
+    latency = np.full(len(shapes), pool.scale_up.p2p_latency_s) * boundaries
     for i, (unit, cost) in enumerate(levels):
+        crossing = spread(ranks, stride, unit)[1] - 1
         inside = np.minimum(ranks, np.maximum(1.0, np.floor(unit / stride)))
-        crossing = np.ceil(ranks / inside) - 1
-        above = np.maximum(1.0 / pool.nic_bytes_per_s, cost / (inside if i else 1.0))
+        above = np.maximum(wire_s, cost / (inside if i else 1.0))
         per_byte += crossing * (above - below)
         below = above
         if i == 0:

@@ -45,9 +45,15 @@ def _width(n_bytes: float) -> str:
     return {1.0: "fp8", 2.0: "bf16", 4.0: "fp32"}.get(n_bytes, f"{n_bytes:g} B")
 
 
-def transfers(rows: Rows, layout: Layout, pp_exposed_s: float) -> tuple[Transfer, ...]:
-    """Return every kind of transfer of one plan, in the order tp, pp, dp."""
-    found = [*_tensor_parallel(rows, layout), *_pipeline(rows, layout, pp_exposed_s)]
+def transfers(
+    rows: Rows, layout: Layout, critical: int, pp_exposed_s: float
+) -> tuple[Transfer, ...]:
+    """Return every kind of transfer of one plan, in the order tp, pp, dp.
+
+    Tensor-parallel traffic is that of the layers of pipeline rank `critical`, the slowest, with
+    the recomputed forwards; the few collectives of embedding and head are left out.
+    """
+    found = [*_tensor_parallel(rows, layout, critical), *_pipeline(rows, layout, pp_exposed_s)]
     return tuple(found + _data_parallel(rows, layout) + _tied_embedding(rows, layout))
 
 
@@ -68,17 +74,14 @@ def _make(
     )
 
 
-def _tensor_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
-    """Return the tensor-parallel collectives of the layers of the busiest rank."""
+def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer]:
+    """Return the tensor-parallel collectives of the layers of one rank."""
     if layout.tp == 1:
         return []
     layers, stack = rows.layers, rows.problem.stack
-    held = max(sum(layout.stage_layers[r :: layout.pp]) for r in range(layout.pp))
-    passes = layout.n_micro * held
-    again = layout.n_micro * max(
-        sum(min(c, layout.recompute_layers) for c in layout.stage_layers[r :: layout.pp])
-        for r in range(layout.pp)
-    )
+    chunks = layout.stage_layers[critical :: layout.pp]
+    passes = layout.n_micro * sum(chunks)
+    again = layout.n_micro * sum(min(c, layout.recompute_layers) for c in chunks)
     message = 2.0 * layout.mbs * rows.problem.job.seq_len * rows.problem.shape.hidden
     group = tensor_parallel_group(rows.problem, np.array(layout.tp, dtype=np.int32))
     forward, backward = layers.tp_forward, layers.tp_backward

@@ -22,10 +22,10 @@ LEAST_SIZE = 2.0**28
 
 RULES_HEAD = """# Rules
 
-Every reason for which a layout is not in the answer. Each candidate is counted once, under the first
-rule that it breaks; `planner rule CODE` prints one entry. Rules over the coupled axes (tp, pp, dp,
-vpp, split) reject *shapes*, the others *plans*; a pin can do both. See [search](search.md) for how
-they are applied and [frameworks](frameworks.md) for `FRM001`.
+Every reason for which a layout is not in the answer. Each candidate is counted once, under the
+first rule that it breaks; `planner rule CODE` prints one entry. Rules over the coupled axes
+(tp, pp, dp, vpp, split) reject *shapes*, the others *plans*; a pin can do both. See
+[search](search.md) for how they are applied and [frameworks](frameworks.md) for `FRM001`.
 
 This page is written by `python docs/generate.py` from `searches/rules.py`.
 """
@@ -106,7 +106,9 @@ def _default(field: object) -> str:
     if isinstance(field.default, bool):
         return f"`{str(field.default).lower()}`"
     if isinstance(field.default, float):
-        return f"`{field.default / 2**30:g} GiB`" if field.default > 1e6 else f"`{field.default:g}`"
+        return (
+            f"`{field.default / 2**30:g} GiB`" if field.default > 1e6 else f"`{field.default:g}`"
+        )
     return f"`{field.default}`" if isinstance(field.default, int | str) else "empty"
 
 

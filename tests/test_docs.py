@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import planner
+from planner.inputs import cluster_from_dict, model_from_dict
 from planner.terms import TERMS
 from searches.rules import RULES
 
@@ -93,10 +95,23 @@ def _keys(value: object) -> set[str]:
     return set().union(*(_keys(v) for v in value)) if isinstance(value, list) else set()
 
 
+def test_the_files_shown_are_read_without_a_problem():
+    shown = re.findall(
+        r"^```yaml\n(.*?)^```$", (DOCS / "files.md").read_text(encoding="utf-8"), re.M | re.S
+    )
+    assert len(shown) == 3
+    for text in shown:
+        data = yaml.safe_load(text)
+        read = model_from_dict if "model" in data else cluster_from_dict
+        assert read(data).document
+
+
 def test_every_field_of_a_result_is_described():
     text = (DOCS / "results.md").read_text(encoding="utf-8")
     pins = {"tp": 4, "pp": 2}
-    keys = _keys(planner.solve("llama3-70b", "h100-x512", top=1, pins={"tp": 8, "pp": 4}).to_json())
+    keys = _keys(
+        planner.solve("llama3-70b", "h100-x512", top=1, pins={"tp": 8, "pp": 4}).to_json()
+    )
     keys |= _keys(planner.solve("llama3-70b", "h100-x8", top=1, pins=pins).to_json())
     assert not [key for key in sorted(keys) if f"`{key}`" not in text]
 
@@ -104,6 +119,8 @@ def test_every_field_of_a_result_is_described():
 def test_source_names_in_rules_exist():
     # Rules name pages of the documentation as their source.
     named = [rule.source for rule in RULES.values()]
-    pages = [word.strip(",") for text in named for word in text.split() if word.startswith("docs/")]
+    pages = [
+        word.strip(",") for text in named for word in text.split() if word.startswith("docs/")
+    ]
     assert pages
     assert all((ROOT / page).is_file() for page in pages)

@@ -206,7 +206,7 @@ def test_tiers_name_the_level_that_a_group_spans(toy_problem, plain_layout):
     problem = toy_problem(fabric=pods, gbs=64)
     found = break_down(problem, plain_layout(problem, tp=4, pp=2, dp=8, sp=True, zero=1))
     tiers = {t.axis: t.tier for t in found.transfers}
-    assert tiers == {"tp": "scale-up", "pp": "above", "dp": "above"}
+    assert tiers == {"tp": "scale-up", "pp": "top", "dp": "top"}
     near = break_down(problem, plain_layout(problem, tp=4, pp=4, dp=4, zero=1))
     assert {t.axis: t.tier for t in near.transfers}["dp"] == "pod"
 

@@ -88,19 +88,30 @@ def nic_rate(problem: Problem) -> float:
     return per_node / pool.devices_per_node
 
 
-def ranks_inside(n_ranks: int, unit: int, stride: float) -> int:
-    return min(n_ranks, max(1, int(unit // stride)))
+def spread(n_ranks: int, unit: int, stride: int) -> tuple[int, int]:
+    """Return (fewest ranks in a unit, most units touched) by looking at every group."""
+    if n_ranks == 1:
+        return 1, 1
+    fewest, most = n_ranks, 1
+    for group in range(unit):
+        for residue in range(stride):
+            start = group * n_ranks * stride + residue
+            units = [(start + i * stride) // unit for i in range(n_ranks)]
+            fewest = min(fewest, *(units.count(u) for u in units))
+            most = max(most, len(set(units)))
+    return fewest, most
 
 
-def place(problem: Problem, n_ranks: int, stride: float) -> Group:
+def place(problem: Problem, n_ranks: int, stride: int) -> Group:
     pool = problem.pool
-    per_domain = ranks_inside(n_ranks, pool.scale_up_domain, stride)
+    per_domain, n_domains = spread(n_ranks, pool.scale_up_domain, stride)
     wire = per_domain * nic_rate(problem)
+    share = nic_rate(problem)
     for tier in problem.fabric.tiers:
-        inside = ranks_inside(n_ranks, tier.n_nodes * pool.devices_per_node, stride)
-        if n_ranks > inside:
-            wire = min(wire, inside * nic_rate(problem) / tier.oversubscription)
-    n_domains = math.ceil(n_ranks / per_domain)
+        share /= tier.oversubscription
+        inside, units = spread(n_ranks, tier.n_nodes * pool.devices_per_node, stride)
+        if units > 1:
+            wire = min(wire, inside * share)
     return Group(n_ranks, per_domain, n_domains, wire, extra_hop_s(problem))
 
 
@@ -196,13 +207,14 @@ def hop_s(problem: Problem, layout: Layout, message_bytes: float) -> float:
         return 0.0
     stride = layout.tp * layout.dp
     nic = nic_rate(problem)
-    inside = [ranks_inside(p, pool.scale_up_domain, stride)]
-    cost = [1 / nic]
+    crossing = [spread(p, pool.scale_up_domain, stride)[1] - 1]
+    cost, over = [1 / nic], 1.0
     for tier in problem.fabric.tiers:
-        r = ranks_inside(p, tier.n_nodes * pool.devices_per_node, stride)
-        inside.append(r)
-        cost.append(max(1 / nic, tier.oversubscription / (nic * r)))
-    crossing = [math.ceil(p / r) - 1 for r in inside]
+        over *= tier.oversubscription
+        unit = tier.n_nodes * pool.devices_per_node
+        crossing.append(spread(p, unit, stride)[1] - 1)
+        r = min(p, max(1, unit // stride))
+        cost.append(max(1 / nic, over / (nic * r)))
     total = (p - 1 - crossing[0]) * (
         pool.scale_up.p2p_latency_s + message_bytes / pool.accelerator.ring_bytes_per_s
     )
@@ -408,7 +420,7 @@ def micro_batch(problem: Problem, tp: int, mbs: int, sp: bool) -> MicroBatch:
         layer=(forward + launches / 3, backward + launches * 2 / 3),
         embedding=embedding_s(problem, tokens, tp, sp),
         head=head_s(problem, tokens, tp, sp),
-        again_full_s=again,
+        again_full_s=max(again, stack.host_s_per_layer / 3),
         again_core_s=attention[0],
         kept=layer_activation_bytes(problem, tokens, tp, sp, scores=True),
         kept_without_core=layer_activation_bytes(problem, tokens, tp, sp, scores=False),
@@ -627,9 +639,11 @@ def ends_group(problem: Problem, layout: Layout) -> Group:
     if not some_cross(pool.scale_up_domain):
         return Group(2, 2, 1, 2 * nic_rate(problem), extra_hop_s(problem))
     wire = nic_rate(problem)
+    over = 1.0
     for tier in problem.fabric.tiers:
+        over *= tier.oversubscription
         if some_cross(tier.n_nodes * pool.devices_per_node):
-            wire = min(wire, nic_rate(problem) / tier.oversubscription)
+            wire = min(wire, nic_rate(problem) / over)
     return Group(2, 1, 2, wire, extra_hop_s(problem))
 
 
