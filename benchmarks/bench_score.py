@@ -77,8 +77,10 @@ def score_rate(model: str, cluster: str) -> None:
     ]
     slow = seconds(lambda: [score(problem, terms, one) for terms, one in one_by_one], 1)
     slow /= len(one_by_one)
-    print(f"{model} on {cluster}: {n / fast / 1e6:.2f} M plans/s/core; one by one "
-          f"{1 / slow:,.0f}/s; ratio {n / fast * slow:,.0f}")
+    print(
+        f"{model} on {cluster}: {n / fast / 1e6:.2f} M plans/s/core; one by one "
+        f"{1 / slow:,.0f}/s; ratio {n / fast * slow:,.0f}"
+    )
 
 
 def solve_shares(model: str, cluster: str) -> None:
@@ -99,9 +101,17 @@ def solve_shares(model: str, cluster: str) -> None:
     layouts = [c.layout for c in outcome.finalists]
     exact = seconds(lambda: exact_step_s(problem, layouts), 1)
     whole = seconds(lambda: search(context))
-    parts = {"CP-SAT": solver, "crossing": cross, "shape terms": shape_s, "memory": prune,
-             "time": price, "recurrence": exact}  # fmt: skip
-    text = ", ".join(f"{name} {value * 1e3:.1f} ms ({value / whole:.0%})" for name, value in parts.items())
+    parts = {
+        "CP-SAT": solver,
+        "crossing": cross,
+        "shape terms": shape_s,
+        "memory": prune,
+        "time": price,
+        "recurrence": exact,
+    }
+    text = ", ".join(
+        f"{name} {value * 1e3:.1f} ms ({value / whole:.0%})" for name, value in parts.items()
+    )
     print(f"{model} on {cluster}: search {whole * 1e3:.0f} ms, {outcome.n_legal:,} plans: {text}")
 
 

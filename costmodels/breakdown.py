@@ -27,9 +27,22 @@ from costmodels.traffic import Transfer, transfers
 Floats = NDArray[np.float64]
 
 TIME_TERMS = (
-    "linear", "attention", "elementwise", "head", "embedding", "recompute", "host", "tp",
-    "overlap", "pp", "bubble", "dp", "optimizer", "straggler", "fixed",
-)  # fmt: skip
+    "linear",
+    "attention",
+    "elementwise",
+    "head",
+    "embedding",
+    "recompute",
+    "host",
+    "tp",
+    "overlap",
+    "pp",
+    "bubble",
+    "dp",
+    "optimizer",
+    "straggler",
+    "fixed",
+)
 """The terms of a step in the order in which they are printed; their sum is the step time."""
 
 
@@ -179,9 +192,7 @@ def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]
         again = (counts * np.minimum(sizes, layout.recompute_layers)).sum(axis=-1)
         params = kind_params(problem, rows.table.shapes, these)
         per_param = rows.shapes.state_bytes[..., :1] / rows.shapes.params[:, :1]
-        terms = replace(
-            rows.shapes, kinds=these, params=params, state_bytes=per_param * params
-        )
+        terms = replace(rows.shapes, kinds=these, params=params, state_bytes=per_param * params)
         priced = memory_terms(replace(rows, shapes=terms, recomputed=again))
         for i in range(min(N_KINDS, layout.pp - start)):
             out.append({name: value[0, i].item() for name, value in priced.items()})

@@ -6,7 +6,8 @@ that measurements show. `size_bytes` is the whole logical tensor: the gathered a
 all-gather, the input of a reduce-scatter, the buffer of an all-reduce.
 
 Source of the form and the constants: NCCL 2.30 src/graph/tuning.cc; checked in the tests against
-published nccl-tests tables. Left out: congestion, NCCL's tree correction below 1 MB.
+published nccl-tests tables. Left out: congestion, NCCL's tree correction factors (64 B to 256 MB)
+and per-channel tree caps, so an all-reduce across nodes below 1 GiB comes out too fast.
 """
 
 from collections.abc import Callable
@@ -179,7 +180,9 @@ def pipelined_ring_broadcast_s(size_bytes: ArrayLike, group: Group, pool: Pool) 
 def direct_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     """Return the time of a gather to (or scatter from) one rank; its own link is the limit."""
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
-    one_link = np.where(group.n_domains > 1, pool.nic_bytes_per_s, pool.accelerator.ring_bytes_per_s)
+    one_link = np.where(
+        group.n_domains > 1, pool.nic_bytes_per_s, pool.accelerator.ring_bytes_per_s
+    )
     time = pool.scale_up.ring_base_s[SIMPLE] + (ranks - 1) / ranks * n / one_link
     return np.where(ranks > 1, time, 0.0)
 

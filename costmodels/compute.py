@@ -1,6 +1,8 @@
-"""Time of one layer, and of the ends of the model, on one device: matrix products, attention,
-memory-bound operators. Per micro-batch, seconds, forward and backward apart, without
-communication."""
+"""Time of one layer, and of the ends of the model, on one device.
+
+Matrix products, attention, memory-bound operators: seconds per micro-batch, forward and backward
+apart, without communication.
+"""
 
 from dataclasses import dataclass
 
@@ -16,10 +18,10 @@ from hardware.parts import Accelerator
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
-SCORE_BYTES_FORWARD = 8.0
+SCORE_BYTES, DROPOUT_BYTES = 4.0, 4.0
 """Memory traffic per score element of an unfused attention, forward: scale-mask-softmax reads
-and writes (2 + 2), dropout reads and writes (2 + 2); about the same again in backward. A fit over
-measured runs gave 17 for both together."""
+and writes (2 + 2), dropout where it is on reads and writes (2 + 2); about the same again in
+backward. A fit over measured runs with dropout gave 17 for both directions together."""
 UNFUSED_RATE_FRAC = 0.5
 """Rate of the batched score GEMMs of an unfused attention over that of a large GEMM."""
 ATTENTION_TILE = 128
@@ -36,7 +38,9 @@ class ForwardBackward:
     backward_s: Floats
 
     def __add__(self, other: "ForwardBackward") -> "ForwardBackward":
-        return ForwardBackward(self.forward_s + other.forward_s, self.backward_s + other.backward_s)
+        return ForwardBackward(
+            self.forward_s + other.forward_s, self.backward_s + other.backward_s
+        )
 
     @property
     def total_s(self) -> Floats:
@@ -89,8 +93,7 @@ def linear_times(
 
     column = [a + b for a, b in zip(three(h, qkv), three(h, up), strict=True)]
     row = [
-        a + b
-        for a, b in zip(three(shape.q_width / t, h), three(shape.ffn / t, h), strict=True)
+        a + b for a, b in zip(three(shape.q_width / t, h), three(shape.ffn / t, h), strict=True)
     ]
     return LinearTimes(*column, *row)
 
@@ -137,9 +140,12 @@ def attention_times(
         )
     rate = peak * eff.gemm_frac * UNFUSED_RATE_FRAC
     scores = shape.heads / t * s * n
-    traffic_s = SCORE_BYTES_FORWARD * scores / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
+    score_bytes = SCORE_BYTES + (DROPOUT_BYTES if shape.dropout else 0.0)
+    traffic_s = score_bytes * scores / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     forward = 2.0 * causal_flops / rate + traffic_s + 4 * eff.kernel_latency_s
-    return ForwardBackward(forward, 2.0 * 2.0 * causal_flops / rate + traffic_s + 4 * eff.kernel_latency_s)
+    return ForwardBackward(
+        forward, 2.0 * 2.0 * causal_flops / rate + traffic_s + 4 * eff.kernel_latency_s
+    )
 
 
 def elementwise_times(
@@ -186,8 +192,9 @@ def head_times(
     """Return the time of final norm, output head and cross-entropy on the last stage.
 
     Three GEMMs h x V/t, and 14 bytes of traffic per logit times the stack's factor (softmax and
-    its gradient over fp32 copies; a third of it with a fused cross-entropy), half in each
-    direction. Source: operand counts; Megatron-LM vocabulary-parallel cross-entropy.
+    its gradient over fp32 copies; a third of it with a fused cross-entropy) with 10 h bytes a
+    token of the final norm, half in each direction. Source: operand counts; Megatron-LM
+    vocabulary-parallel cross-entropy.
     """
     t = np.asarray(tp, dtype=np.float64)
     n = np.asarray(tokens, dtype=np.float64)
@@ -199,7 +206,9 @@ def head_times(
     loss = traffic / (accelerator.hbm_bytes_per_s * eff.hbm_frac) / 2 + 4 * eff.kernel_latency_s
     dgrad = gemm_s(n, columns, h, accelerator, precision)
     wgrad = gemm_s(h, n, columns, accelerator, precision, eff.wgrad_frac)
-    return ForwardBackward(gemm_s(n, h, columns, accelerator, precision) + loss, dgrad + wgrad + loss)
+    return ForwardBackward(
+        gemm_s(n, h, columns, accelerator, precision) + loss, dgrad + wgrad + loss
+    )
 
 
 def embedding_times(
@@ -221,18 +230,24 @@ def embedding_times(
 
 
 def optimizer_s(
-    n_params: Floats, n_shard: Floats, grad_bytes: float, accelerator: Accelerator
+    n_params: Floats,
+    n_shard: Floats,
+    n_grad_shard: Floats,
+    grad_bytes: float,
+    accelerator: Accelerator,
 ) -> Floats:
     """Return the time of the optimizer step of one device, seconds.
 
-    bytes: zero gradients G N; norm G N/D; clip 2 G N/D; Adam reads G + 12 and writes 12 per N/D;
-    cast to the working precision 4 + 2 per N/D; over the sustained HBM bandwidth.
+    bytes: zero gradients G N (over D_g, the shards of the gradients); norm G N/D; clip 2 G N/D;
+    Adam reads G + 12 and writes 12 per N/D; cast to the working precision 4 + 2 per N/D; over the
+    sustained HBM bandwidth.
     Source: operand list of Megatron-LM's distributed optimizer, as SimuMax (4dcaae5) lists it.
 
     >>> from costmodels.testing import toy_accelerator
-    >>> round(float(optimizer_s(np.array(2e9), np.array(1.0), 4.0, toy_accelerator())), 4)  # 100 GB
+    >>> n, one = np.array(2e9), np.array(1.0)
+    >>> round(float(optimizer_s(n, one, one, 4.0, toy_accelerator())), 4)  # 100 GB over 1.6 TB/s
     0.0625
     """
-    per_param = grad_bytes + (4.0 * grad_bytes + 30.0) / n_shard
+    per_param = grad_bytes / n_grad_shard + (4.0 * grad_bytes + 30.0) / n_shard
     eff = accelerator.efficiency
     return n_params * per_param / (accelerator.hbm_bytes_per_s * eff.hbm_frac)

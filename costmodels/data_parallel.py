@@ -64,8 +64,13 @@ def data_parallel_times(
 
 
 def exposed_once_s(
-    total_s: Floats, piece_s: Floats, window_s: Floats, pp: ArrayLike, vpp: ArrayLike, n_micro: ArrayLike
-) -> Floats:  # fmt: skip
+    total_s: Floats,
+    piece_s: Floats,
+    window_s: Floats,
+    pp: ArrayLike,
+    vpp: ArrayLike,
+    n_micro: ArrayLike,
+) -> Floats:
     """Return what a once-per-step transfer exposes beside the last backward (first forward).
 
     max( piece, c/v - w/v, c - (w/v)(1 + min(p, m)(v - 1)) ), at most c. w is the window: one

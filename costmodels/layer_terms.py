@@ -100,7 +100,8 @@ def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
         kept_core_bytes=memory.layer_activation_bytes(shape, tokens, job.seq_len, tp, sp, zeros),
         checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp),
         working_bytes=memory.working_bytes(shape, stack, tokens, tp),
-        logits_bytes=memory.logits_bytes(shape, stack, tokens, tp) + 4.0 * tokens * shape.hidden / split,
+        logits_bytes=memory.logits_bytes(shape, stack, tokens, tp)
+        + 4.0 * tokens * shape.hidden / split,
         embedding_bytes=tokens * (8.0 + masks),
         message_bytes=2.0 * tokens * shape.hidden / (tp if stack.p2p_scatter else split),
     )

@@ -35,8 +35,13 @@ def state_bytes_per_param(recipe: Recipe, zero: ArrayLike, n_shard: ArrayLike) -
 
 
 def layer_activation_bytes(
-    shape: ModelShape, tokens: ArrayLike, seq_len: int, tp: ArrayLike, sp: ArrayLike, keep_scores: ArrayLike
-) -> Floats:  # fmt: skip
+    shape: ModelShape,
+    tokens: ArrayLike,
+    seq_len: int,
+    tp: ArrayLike,
+    sp: ArrayLike,
+    keep_scores: ArrayLike,
+) -> Floats:
     """Return what one layer keeps for its backward for one micro-batch, bytes per device.
 
     per token: 8h (two norm inputs and outputs) + 2h (masks, with dropout), divided by t only
@@ -51,7 +56,8 @@ def layer_activation_bytes(
     >>> from costmodels.examples import GPT3_175B
     >>> from dataclasses import replace
     >>> gpt3 = replace(GPT3_175B, flash_attention=False)
-    >>> layer_activation_bytes(gpt3, 2048, 2048, 1, 0, 1).item() / (2048 * 12288)  # 34 + 5*96*2048/12288
+    >>> kept = layer_activation_bytes(gpt3, 2048, 2048, 1, 0, 1).item()
+    >>> kept / (2048 * 12288)  # 34 + 5 * 96 * 2048 / 12288
     114.0
     """
     t = np.asarray(tp, dtype=np.float64)

@@ -11,16 +11,19 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 
-def compute_s(slowest_s: ArrayLike, all_stages_s: ArrayLike, vpp: ArrayLike, n_micro: ArrayLike) -> Floats:
+def compute_s(
+    slowest_s: ArrayLike, all_stages_s: ArrayLike, vpp: ArrayLike, n_micro: ArrayLike
+) -> Floats:
     """Return the closed-form pipeline time without point-to-point latency, seconds.
 
     T = m t_max + (sum_r t_r - t_max) / v
 
     t_r is forward plus backward of rank r's whole stage. Exact for equal stages: m t + (p - 1) t
     / v, the bubble of GPipe, 1F1B (v = 1) and interleaved 1F1B (Narayanan et al. 2021, section
-    2.2), and for interleaving when only the last chunk differs. An upper bound for uneven 1F1B;
-    not one for GPipe whose slowest forward and backward are on different ranks, nor for
-    interleaving with uneven chunks. `simulate_s` gives the exact time.
+    2.2), and for interleaving when only the last chunk differs. An upper bound for uneven
+    1F1B whose backward times are in proportion to the forward times; not one when the slowest
+    forward and backward are on different ranks, nor for interleaving with uneven chunks.
+    `simulate_s` gives the exact time.
 
     >>> compute_s(3.0, 12.0, 1, 8).item()  # p = 4, t = 3, m = 8: (8 + 3) * 3
     33.0

@@ -87,7 +87,9 @@ class ShapeTable:
         return ShapeTable(self.n_devices, *(column[rows] for column in columns))
 
     @staticmethod
-    def from_tuples(n_devices: int, rows: Sequence[tuple[int, int, int, int, int]]) -> "ShapeTable":
+    def from_tuples(
+        n_devices: int, rows: Sequence[tuple[int, int, int, int, int]]
+    ) -> "ShapeTable":
         """Build a table from (tp, pp, dp, vpp, split) tuples."""
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
         return ShapeTable(n_devices, *(np.ascontiguousarray(block[:, i]) for i in range(5)))
@@ -121,8 +123,15 @@ class PlanTable:
 
     def take(self, rows: NDArray[np.intp] | slice) -> "PlanTable":
         """Return the plans at `rows`, over the same shapes."""
-        columns = (self.shape, self.mbs, self.zero, self.sp, self.recompute,
-                   self.recompute_layers, self.schedule)  # fmt: skip
+        columns = (
+            self.shape,
+            self.mbs,
+            self.zero,
+            self.sp,
+            self.recompute,
+            self.recompute_layers,
+            self.schedule,
+        )
         return PlanTable(self.shapes, self.gbs, *(column[rows] for column in columns))
 
     def layout(self, row: int, layers: int) -> Layout:

@@ -33,11 +33,37 @@ class Recipe:
 
 
 _RECIPES = (
-    (("bf16", "adam"), Recipe("bf16, fp32 main gradients", "bf16", 2, 4, 12, 4, 2, "Megatron default with --bf16: 18N")),
-    (("bf16-grads", "adam"), Recipe("bf16 with bf16 gradients", "bf16", 2, 2, 12, 2, 2, "ZeRO paper, DeepSpeed bf16: 16N")),
-    (("fp16", "adam"), Recipe("fp16, fp16 and fp32 gradients", "fp16", 2, 6, 12, 2, 2, "Megatron fp16: 20N")),
-    (("fp16-grads", "adam"), Recipe("fp16 with fp16 gradients", "fp16", 2, 2, 12, 2, 2, "ZeRO paper: 16N")),
-    (("fp32", "adam"), Recipe("fp32 everywhere", "tf32", 4, 4, 8, 4, 4, "no separate master copy: 16N")),
+    (
+        ("bf16", "adam"),
+        Recipe(
+            "bf16, fp32 main gradients",
+            "bf16",
+            2,
+            4,
+            12,
+            4,
+            2,
+            "Megatron default with --bf16: 18N",
+        ),
+    ),
+    (
+        ("bf16-grads", "adam"),
+        Recipe(
+            "bf16 with bf16 gradients", "bf16", 2, 2, 12, 2, 2, "ZeRO paper, DeepSpeed bf16: 16N"
+        ),
+    ),
+    (
+        ("fp16", "adam"),
+        Recipe("fp16, fp16 and fp32 gradients", "fp16", 2, 6, 12, 2, 2, "Megatron fp16: 20N"),
+    ),
+    (
+        ("fp16-grads", "adam"),
+        Recipe("fp16 with fp16 gradients", "fp16", 2, 2, 12, 2, 2, "ZeRO paper: 16N"),
+    ),
+    (
+        ("fp32", "adam"),
+        Recipe("fp32 everywhere", "tf32", 4, 4, 8, 4, 4, "no separate master copy: 16N"),
+    ),
 )
 RECIPES: dict[tuple[str, str], Recipe] = dict(_RECIPES)
 """Recipe by (precision, optimizer) of the training section."""

@@ -21,7 +21,7 @@ N_ZERO = 4
 
 @dataclass(frozen=True, slots=True)
 class ShapeTerms:
-    """Arrays `(n_shapes,)`, `(n_shapes, n_kinds)` or, per ZeRO stage, `(N_ZERO, n_shapes, ...)`."""
+    """Arrays `(n_shapes,)`, `(n_shapes, n_kinds)`, or by ZeRO stage `(N_ZERO, n_shapes, ...)`."""
 
     kinds: StageKinds
     params: Floats
@@ -141,6 +141,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
         optimizer_s=optimizer_s(
             most,
             np.where(stages[:, None] >= 1, dp, 1.0),
+            np.where(stages[:, None] >= 2, dp, 1.0),
             recipe.grad_bytes,
             problem.pool.accelerator,
         ),

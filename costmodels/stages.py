@@ -71,7 +71,15 @@ def _kinds_of(layers: int, pp: int, vpp: int, split: str) -> tuple[tuple[float, 
         chunks = tuple(sorted(counts[rank::pp]))
         ranks.setdefault((chunks, rank == 0, rank == pp - 1), []).append(rank)
     rows = [
-        (who[0], sum(chunks), first, last, *(chunks.count(low + i) for i in range(3)), low, len(who))
+        (
+            who[0],
+            sum(chunks),
+            first,
+            last,
+            *(chunks.count(low + i) for i in range(3)),
+            low,
+            len(who),
+        )
         for (chunks, first, last), who in ranks.items()
     ]
     return tuple(tuple(float(x) for x in row) for row in rows)

@@ -58,9 +58,16 @@ def transfers(
 
 
 def _make(
-    rows: Rows, axis: str, collective: str, group: Group, n_calls: int, message: float,
-    exposed_s: float, dtype: str, time_s: float | None = None,
-) -> Transfer:  # fmt: skip
+    rows: Rows,
+    axis: str,
+    collective: str,
+    group: Group,
+    n_calls: int,
+    message: float,
+    exposed_s: float,
+    dtype: str,
+    time_s: float | None = None,
+) -> Transfer:
     pool, ranks = rows.problem.pool, int(np.asarray(group.n_ranks).item())
     if time_s is None:
         time_s = n_calls * collective_s(collective, message, group, pool).item()
@@ -89,14 +96,18 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
     exposed += again * forward.exposed_s.item()
     if not layout.sp:
         return [
-            _make(rows, "tp", "all-reduce", group, 4 * passes + 2 * again, message, exposed, "bf16")
+            _make(
+                rows, "tp", "all-reduce", group, 4 * passes + 2 * again, message, exposed, "bf16"
+            )
         ]
     gathers = (4 + (2 if stack.sp_regather else 0)) * passes + 2 * again
     reduces = 4 * passes + 2 * again
     share = gathers / (gathers + reduces)
     return [
         _make(rows, "tp", "all-gather", group, gathers, message, share * exposed, "bf16"),
-        _make(rows, "tp", "reduce-scatter", group, reduces, message, (1 - share) * exposed, "bf16"),
+        _make(
+            rows, "tp", "reduce-scatter", group, reduces, message, (1 - share) * exposed, "bf16"
+        ),
     ]
 
 
@@ -106,9 +117,7 @@ def _pipeline(rows: Rows, layout: Layout, exposed_s: float) -> list[Transfer]:
         return []
     n_calls = 2 * layout.n_micro * layout.vpp
     message = rows.layers.message_bytes.item()
-    group = place_group(
-        layout.pp, layout.tp * layout.dp, rows.problem.pool, rows.problem.fabric
-    )
+    group = place_group(layout.pp, layout.tp * layout.dp, rows.problem.pool, rows.problem.fabric)
     time_s = n_calls * hop_s(rows).item()
     return [
         _make(rows, "pp", "point-to-point", group, n_calls, message, exposed_s, "bf16", time_s)
@@ -123,7 +132,7 @@ def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     kind = int((exposed + rows.problem.stack.overlap_slowdown * hidden).argmax(axis=1)[0])
     params = rows.shapes.params[0, kind].item()
-    pieces = int(round(wire.reduce_s[zero, 0, kind].item() / wire.reduce_piece_s[zero, 0, kind].item()))
+    pieces = round(wire.reduce_s[zero, 0, kind].item() / wire.reduce_piece_s[zero, 0, kind].item())
     group = place_group(layout.dp, layout.tp, rows.problem.pool, rows.problem.fabric)
     reduces = layout.n_micro if zero >= 2 else 1
     gathers = {0: 0, 1: 1, 2: 1, 3: 2 * layout.n_micro}[zero]
@@ -134,18 +143,31 @@ def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
     name = "reduce-scatter" if zero else "all-reduce"
     found = [
         _make(
-            rows, "dp", name, group, reduces * pieces, recipe.grad_wire_bytes * params / pieces,
-            share * waits, _width(recipe.grad_wire_bytes), reduce_time,
+            rows,
+            "dp",
+            name,
+            group,
+            reduces * pieces,
+            recipe.grad_wire_bytes * params / pieces,
+            share * waits,
+            _width(recipe.grad_wire_bytes),
+            reduce_time,
         )
-    ]  # fmt: skip
+    ]
     if gathers:
         found.append(
             _make(
-                rows, "dp", "all-gather", group, gathers * pieces,
-                recipe.param_wire_bytes * params / pieces, (1 - share) * waits,
-                _width(recipe.param_wire_bytes), gather_time,
+                rows,
+                "dp",
+                "all-gather",
+                group,
+                gathers * pieces,
+                recipe.param_wire_bytes * params / pieces,
+                (1 - share) * waits,
+                _width(recipe.param_wire_bytes),
+                gather_time,
             )
-        )  # fmt: skip
+        )
     return found
 
 

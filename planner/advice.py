@@ -96,6 +96,6 @@ def _host_bound(found: Breakdown) -> PlanWarning | None:
         return None
     return PlanWarning(
         "HOST101",
-        f"layers are too short for the host to launch in time ({found.time_s['host']:.3g} s of the "
-        "step): a larger mbs, a smaller tp, CUDA graphs or a compiler relax it",
+        f"layers are too short for the host to launch in time ({found.time_s['host']:.3g} s of "
+        "the step): a larger mbs, a smaller tp, CUDA graphs or a compiler relax it",
     )

@@ -9,7 +9,10 @@ from planner.units import format_bandwidth, format_rate, format_size
 def listing() -> str:
     """Return all accelerators and links, one line each."""
     catalogue = load_catalogue()
-    lines = [f"{'accelerator':<28} {'memory':>10} {'HBM':>11} {'bf16 dense':>13} {'scale-up':>11}  domain"]
+    lines = [
+        f"{'accelerator':<28} {'memory':>10} {'HBM':>11} {'bf16 dense':>13} "
+        f"{'scale-up':>11}  domain"
+    ]
     for part in catalogue.accelerators.values():
         bf16 = part.peak_flops_per_s.get("bf16")
         lines.append(
@@ -60,7 +63,11 @@ def _accelerator(catalogue: Catalogue, part: Accelerator) -> str:
         *((f"{p} dense peak", format_rate(v), f"peak_flops_per_s.{p}")
           for p, v in part.peak_flops_per_s.items()),
         ("multiprocessors", str(part.n_sms), "n_sms"),
-        (f"{part.scale_up_link}, one way", format_bandwidth(part.scale_up_bytes_per_s), "scale_up_bytes_per_s"),
+        (
+            f"{part.scale_up_link}, one way",
+            format_bandwidth(part.scale_up_bytes_per_s),
+            "scale_up_bytes_per_s",
+        ),
         ("ring collectives reach", format_bandwidth(part.ring_bytes_per_s), "ring_bytes_per_s"),
         ("scale-up domain", f"{part.scale_up_domain} devices", "scale_up_domain"),
         ("power", f"{part.tdp_w:g} W" if part.tdp_w else "not published", "tdp_w"),
@@ -86,7 +93,9 @@ def _link(link: Link) -> str:
     def three(values: tuple[float, float, float]) -> str:
         return " / ".join(f"{v * 1e6:.1f}" for v in values) + " us (LL / LL128 / Simple)"
 
-    speed = format_bandwidth(link.bytes_per_s) if link.bytes_per_s else "depends on the accelerator"
+    speed = (
+        format_bandwidth(link.bytes_per_s) if link.bytes_per_s else "depends on the accelerator"
+    )
     rows = [
         ("per port, one way", speed, "bytes_per_s"),
         ("share reached", f"{link.efficiency:.3f}", "efficiency"),

@@ -25,18 +25,39 @@ catalog_app = typer.Typer(
 )
 app.add_typer(catalog_app, name="catalog")
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model file, or the name of an example such as llama3-70b.")]
-ClusterArg = Annotated[str, typer.Argument(metavar="CLUSTER", help="Cluster file, or the name of an example such as h100-x512.")]
-PlanArg = Annotated[str, typer.Argument(metavar="PLAN", help="RESULT.json#RANK_OR_ID, or last#RANK_OR_ID.")]
-Pin = Annotated[list[str], typer.Option("--pin", metavar="AXIS=V,...", help="Fix axes: tp=8,pp=4.")]
-Only = Annotated[list[str], typer.Option("--only", metavar="AXIS=A,B", help="Allowed values: tp=4,8.")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Model file, or the name of an example such as llama3-70b."
+    ),
+]
+ClusterArg = Annotated[
+    str,
+    typer.Argument(
+        metavar="CLUSTER", help="Cluster file, or the name of an example such as h100-x512."
+    ),
+]
+PlanArg = Annotated[
+    str, typer.Argument(metavar="PLAN", help="RESULT.json#RANK_OR_ID, or last#RANK_OR_ID.")
+]
+Pin = Annotated[
+    list[str], typer.Option("--pin", metavar="AXIS=V,...", help="Fix axes: tp=8,pp=4.")
+]
+Only = Annotated[
+    list[str], typer.Option("--only", metavar="AXIS=A,B", help="Allowed values: tp=4,8.")
+]
 Max = Annotated[list[str], typer.Option("--max", metavar="AXIS=N", help="Largest values: pp=16.")]
-Allow = Annotated[list[str], typer.Option("--allow", help="Lift a default of the search: tp-across-domains.")]
+Allow = Annotated[
+    list[str], typer.Option("--allow", help="Lift a default of the search: tp-across-domains.")
+]
 SetOption = Annotated[
-    list[str], typer.Option("--set", metavar="PATH=VALUE", help="Change a field: pools.0.nodes=16.")
+    list[str],
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a field: pools.0.nodes=16."),
 ]
 Framework = Annotated[str, typer.Option(help="default, megatron, deepspeed, or any.")]
-Stack = Annotated[str, typer.Option(help="Software profile to price with; the framework's own by default.")]
+Stack = Annotated[
+    str, typer.Option(help="Software profile to price with; the framework's own by default.")
+]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
 
 
@@ -47,7 +68,9 @@ def _overrides(items: list[str]) -> tuple[tuple[str, object], ...]:
     for item in items:
         path, equals, value = item.partition("=")
         if not equals or not path:
-            raise UsageError(f"--set: {item!r} is not of the form PATH=VALUE", "--set pools.0.nodes=16")
+            raise UsageError(
+                f"--set: {item!r} is not of the form PATH=VALUE", "--set pools.0.nodes=16"
+            )
         found.append((path.strip(), value.strip()))
     return tuple(found)
 
@@ -68,8 +91,12 @@ def solve(
     emit: Annotated[str, typer.Option(help="Write configurations: megatron,deepspeed.")] = "",
     out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = "",
     executor: Annotated[str, typer.Option(help="serial or ray.")] = "serial",
-    time_limit: Annotated[float, typer.Option(metavar="S", help="Stop after S seconds, best so far.")] = 0.0,
-    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")] = True,
+    time_limit: Annotated[
+        float, typer.Option(metavar="S", help="Stop after S seconds, best so far.")
+    ] = 0.0,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")
+    ] = True,
 ) -> None:
     """Rank the layouts of a training job on a cluster."""
     from planner.commands import run_solve
@@ -93,7 +120,9 @@ def evaluate(
     framework: Framework = "default",
     stack: Stack = "",
     form: Format = "table",
-    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")] = True,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")
+    ] = True,
 ) -> None:
     """Price one layout, given with --pin, whether or not it fits."""
     from planner.commands import run_evaluate
@@ -107,7 +136,9 @@ def evaluate(
 
 
 @app.command()
-def show(plan: PlanArg, form: Annotated[str, typer.Option("--format", help="table or json.")] = "table") -> None:
+def show(
+    plan: PlanArg, form: Annotated[str, typer.Option("--format", help="table or json.")] = "table"
+) -> None:
     """Show one plan of a saved result in full: time, memory by stage, traffic."""
     from planner.commands import run_show
 
@@ -117,7 +148,9 @@ def show(plan: PlanArg, form: Annotated[str, typer.Option("--format", help="tabl
 @app.command()
 def explain(
     plan: PlanArg,
-    term: Annotated[str, typer.Option(help="Open one term: its formula, numbers and source.")] = "",
+    term: Annotated[
+        str, typer.Option(help="Open one term: its formula, numbers and source.")
+    ] = "",
 ) -> None:
     """Explain one plan in words and as a tree, or one term down to its formula."""
     from planner.commands import run_explain
@@ -129,7 +162,9 @@ def explain(
 def emit(
     plan: PlanArg,
     for_: Annotated[str, typer.Option("--for", help="megatron,deepspeed.")] = "megatron",
-    out: Annotated[str, typer.Option(help="Folder to write to; without it the files are printed.")] = "",
+    out: Annotated[
+        str, typer.Option(help="Folder to write to; without it the files are printed.")
+    ] = "",
 ) -> None:
     """Write the framework configuration that runs one plan."""
     from planner.commands import run_emit
@@ -146,7 +181,9 @@ def check_spec(file: Annotated[str, typer.Argument(help="A model or cluster file
 
 
 @app.command()
-def rule(code: Annotated[str, typer.Argument(help="A code such as TP002; all codes without it.")] = "") -> None:
+def rule(
+    code: Annotated[str, typer.Argument(help="A code such as TP002; all codes without it.")] = "",
+) -> None:
     """Explain a rule that rejects layouts, or list them all."""
     from planner.commands import run_rule
 

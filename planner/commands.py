@@ -54,10 +54,24 @@ def _progress(done: int, of: int) -> None:
 
 
 def run_solve(
-    model: str, cluster: str, *, pin: list[str], only: list[str], at_most: list[str],
-    allow: list[str], overrides: tuple[tuple[str, object], ...], top: int, framework: str,
-    stack: str, form: str, emit: str, out: str, executor: str, time_limit_s: float, cache: bool,
-) -> int:  # fmt: skip
+    model: str,
+    cluster: str,
+    *,
+    pin: list[str],
+    only: list[str],
+    at_most: list[str],
+    allow: list[str],
+    overrides: tuple[tuple[str, object], ...],
+    top: int,
+    framework: str,
+    stack: str,
+    form: str,
+    emit: str,
+    out: str,
+    executor: str,
+    time_limit_s: float,
+    cache: bool,
+) -> int:
     """Run `planner solve`; return the exit code."""
     start = time.monotonic()
     text, targets = _formatter(form), _targets(emit)
@@ -67,14 +81,25 @@ def run_solve(
         raise UsageError(f"--executor: unknown {executor!r}", "serial or ray")
     if time_limit_s < 0:
         raise UsageError("--time-limit must not be negative", "--time-limit 2.5")
-    allowed = {a: [TEXT_AXES[a][v] if a in TEXT_AXES else v for v in sorted(values)]
-               for a, values in parse_only(only).items()}  # fmt: skip
+    allowed = {
+        a: [TEXT_AXES[a][v] if a in TEXT_AXES else v for v in sorted(values)]
+        for a, values in parse_only(only).items()
+    }
     result = solve(
-        model, cluster, top=top, pins=_words(parse_pins(pin)), only=allowed,
-        at_most=parse_max(at_most), framework=framework, stack=stack, allow=tuple(allow),
-        overrides=overrides, executor=executor, progress=_progress,
+        model,
+        cluster,
+        top=top,
+        pins=_words(parse_pins(pin)),
+        only=allowed,
+        at_most=parse_max(at_most),
+        framework=framework,
+        stack=stack,
+        allow=tuple(allow),
+        overrides=overrides,
+        executor=executor,
+        progress=_progress,
         stop=(lambda: time.monotonic() - start > time_limit_s) if time_limit_s else None,
-    )  # fmt: skip
+    )
     if cache:
         save_result(result)
     sys.stdout.write(text(result))
@@ -88,15 +113,28 @@ def run_solve(
 
 
 def run_evaluate(
-    model: str, cluster: str, *, pin: list[str], allow: list[str],
-    overrides: tuple[tuple[str, object], ...], framework: str, stack: str, form: str, cache: bool,
-) -> int:  # fmt: skip
+    model: str,
+    cluster: str,
+    *,
+    pin: list[str],
+    allow: list[str],
+    overrides: tuple[tuple[str, object], ...],
+    framework: str,
+    stack: str,
+    form: str,
+    cache: bool,
+) -> int:
     """Run `planner evaluate`; return the exit code (3 when the plan does not fit)."""
     text = _formatter(form)
     result = evaluate(
-        model, cluster, pins=_words(parse_pins(pin)), framework=framework, stack=stack,
-        allow=tuple(allow), overrides=overrides,
-    )  # fmt: skip
+        model,
+        cluster,
+        pins=_words(parse_pins(pin)),
+        framework=framework,
+        stack=stack,
+        allow=tuple(allow),
+        overrides=overrides,
+    )
     if cache:
         save_result(result)
     if form == "table":
@@ -155,7 +193,11 @@ def _files(
 
 
 def _write_plan(
-    given: tuple[ModelInput, ClusterInput], plan: Plan, result_id: str, targets: list[str], out: Path
+    given: tuple[ModelInput, ClusterInput],
+    plan: Plan,
+    result_id: str,
+    targets: list[str],
+    out: Path,
 ) -> None:
     """Write the files of one plan under `out/<rank>-<plan id>/`."""
     folder = out / f"{plan.rank}-{plan.plan_id}"
@@ -166,7 +208,9 @@ def _write_plan(
             path.write_text(text, encoding="utf-8")
             path.chmod(0o755 if name.endswith(".sh") else 0o644)
     except OSError as error:
-        raise EmitError(f"cannot write {folder}: {error.strerror}", "name another folder with --out") from None
+        raise EmitError(
+            f"cannot write {folder}: {error.strerror}", "name another folder with --out"
+        ) from None
 
 
 def run_emit(reference: str, for_: str, out: str) -> None:

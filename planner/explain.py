@@ -29,7 +29,9 @@ def explain_plan(problem: Problem, plan: Plan) -> str:
         for j, term in enumerate(shown):
             branch = "└─" if j == len(shown) - 1 else "├─"
             value = _seconds(plan.breakdown.time_s[term], plan)
-            lines.append(f"{'  ' if last else '│ '} {branch} {term:<12} {value}  {TERMS[term].title}")
+            lines.append(
+                f"{'  ' if last else '│ '} {branch} {term:<12} {value}  {TERMS[term].title}"
+            )
     lines += ["", *_memory_tree(plan), ""]
     lines.append("open a term: planner explain PLAN --term " + "|".join(TERMS))
     return "\n".join(lines) + "\n"
@@ -63,20 +65,25 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
     ]
     if x.tp > 1:
         where = "inside" if x.tp <= pool.scale_up_domain else "beyond"
-        lines.append(f"  tp {x.tp}: every layer is cut over {x.tp} neighbours {where} a scale-up domain.")
+        lines.append(
+            f"  tp {x.tp}: every layer is cut over {x.tp} neighbours {where} a scale-up domain."
+        )
     if x.pp > 1:
         low, high = min(x.stage_layers), max(x.stage_layers)
         held = str(low) if low == high else f"{low} to {high}"
         lines.append(
             f"  pp {x.pp}, vpp {x.vpp}: {x.pp * x.vpp} virtual stages of {held} layers, "
-            f"{x.n_micro} micro-batches of {x.mbs} sequence(s); idle {plan.breakdown.bubble_frac:.1%}."
+            f"{x.n_micro} micro-batches of {x.mbs} sequence(s); "
+            f"idle {plan.breakdown.bubble_frac:.1%}."
         )
     sharded = {0: "nothing is sharded", 1: "optimizer states are sharded",
                2: "optimizer states and gradients are sharded",
                3: "weights, gradients and optimizer states are sharded"}[x.zero]  # fmt: skip
     lines.append(f"  ZeRO {x.zero}: {sharded} over {x.dp_shard} ranks.")
     if x.recompute == "full":
-        lines.append(f"  recompute: {x.recompute_layers} layers of every virtual stage run forward twice.")
+        lines.append(
+            f"  recompute: {x.recompute_layers} layers of every virtual stage run forward twice."
+        )
     lines.append(
         f"  {plan.tokens_per_s:,.0f} tokens/s, MFU {plan.mfu:.1%}; 8 of 10 such predictions lie "
         f"between {plan.step_time_p10_s:.2f} and {plan.step_time_p90_s:.2f} s (prior)."

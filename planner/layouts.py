@@ -92,14 +92,26 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     k = min(pins.get("recompute_layers", max(counts, default=0)), max(counts, default=0))
     implied = "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
     layout = Layout(
-        n_devices=n, tp=tp, pp=pp, dp=dp, vpp=vpp, split=split, mbs=mbs, gbs=job.global_batch,
-        zero=pins.get("zero", 1 if dp > 1 else 0), sp=bool(pins.get("sp", int(tp > 1))),
+        n_devices=n,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        vpp=vpp,
+        split=split,
+        mbs=mbs,
+        gbs=job.global_batch,
+        zero=pins.get("zero", 1 if dp > 1 else 0),
+        sp=bool(pins.get("sp", int(tp > 1))),
         schedule=TEXT_AXES["schedule"][pins["schedule"]] if "schedule" in pins else implied,
-        recompute=recompute, recompute_layers=k if recompute == "full" else 0, stage_layers=counts,
-    )  # fmt: skip
+        recompute=recompute,
+        recompute_layers=k if recompute == "full" else 0,
+        stage_layers=counts,
+    )
     broken = first_broken_rule(context, layout)
     if broken:
         rule = RULES[broken]
-        raise SearchError(f"this layout breaks {rule.code} ({rule.title}): {rule.why}",
-                          f"{rule.relax}; planner rule {rule.code}")  # fmt: skip
+        raise SearchError(
+            f"this layout breaks {rule.code} ({rule.title}): {rule.why}",
+            f"{rule.relax}; planner rule {rule.code}",
+        )
     return layout

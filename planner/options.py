@@ -76,8 +76,10 @@ def _pairs(items: Iterable[str], option: str) -> list[tuple[str, str]]:
                 found.append((found[-1][0], part.strip()))
                 continue
             if not equals or not value:
-                raise UsageError(f"{option}: {part!r} is not of the form axis=value",
-                                 f"for example {option} tp=8")  # fmt: skip
+                raise UsageError(
+                    f"{option}: {part!r} is not of the form axis=value",
+                    f"for example {option} tp=8",
+                )
             found.append((axis.strip(), value.strip()))
     return found
 
@@ -88,8 +90,10 @@ def parse_pins(items: Iterable[str]) -> dict[str, int]:
     for axis, value in _pairs(items, "--pin"):
         number = axis_values(axis, value, "--pin")
         if pins.get(axis, number) != number:
-            raise UsageError(f"--pin: {axis} is pinned to {pins[axis]} and to {number}",
-                             f"use --only {axis}={pins[axis]},{number} for several values")  # fmt: skip
+            raise UsageError(
+                f"--pin: {axis} is pinned to {pins[axis]} and to {number}",
+                f"use --only {axis}={pins[axis]},{number} for several values",
+            )
         pins[axis] = number
     return pins
 

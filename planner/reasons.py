@@ -52,8 +52,12 @@ def why_first(
         return tuple(lines)
     other = _grouped(break_down(problem, rival.layout).time_s)
     gaps = {t: other[t] - terms[t] for t in terms}
-    saved = [f"{t} -{gap:.2f} s" for t, gap in sorted(gaps.items(), key=lambda x: -x[1]) if gap > least]
-    paid = [f"{t} +{-gap:.2f} s" for t, gap in sorted(gaps.items(), key=lambda x: x[1]) if -gap > least]
+    saved = [
+        f"{t} -{gap:.2f} s" for t, gap in sorted(gaps.items(), key=lambda x: -x[1]) if gap > least
+    ]
+    paid = [
+        f"{t} +{-gap:.2f} s" for t, gap in sorted(gaps.items(), key=lambda x: x[1]) if -gap > least
+    ]
     lead = f"against {shown_layout(rival.layout)} ({rival.step_s / first.step_time_s - 1:+.1%}): "
     price = f"; at the price of {', '.join(paid)}" if paid else ""
     lines.append(lead + ", ".join(saved) + price)

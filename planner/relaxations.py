@@ -64,6 +64,7 @@ def _set(path: str, value: object) -> list[str]:
 
 def _kept(options: SolveOptions) -> list[str]:
     """Return the words that repeat the user's own restrictions."""
+
     def shown(axis: str, value: int) -> str:
         return TEXT_AXES[axis][value] if axis in TEXT_AXES else str(value)
 
@@ -138,9 +139,7 @@ def _model_with(model: ModelInput, path: str, value: object) -> ModelInput:
     return model_from_dict(model.document, [(path, value)])
 
 
-def _more_nodes(
-    model: ModelInput, cluster: ClusterInput, options: SolveOptions
-) -> Attempt | None:
+def _more_nodes(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Attempt | None:
     """Return the fewest nodes that fit: doubled until something does, then bisected."""
     nodes = cluster.cluster.pools[0].n_nodes
 
@@ -168,5 +167,3 @@ def _least(low: int, high: int, fits: Callable[[int], bool]) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
-
-

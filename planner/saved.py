@@ -43,7 +43,9 @@ def save_result(result: Result) -> None:
 def _last_path() -> Path:
     marker = cache_folder() / "last"
     if not marker.is_file():
-        raise UsageError("there is no last result", "run planner solve first, or name RESULT.json#1")
+        raise UsageError(
+            "there is no last result", "run planner solve first, or name RESULT.json#1"
+        )
     return cache_folder() / f"{marker.read_text(encoding='utf-8').strip()}.json"
 
 
@@ -52,14 +54,20 @@ def _read(source: str) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"no result file {source}", "save one with --format json > FILE") from None
+        raise UsageError(
+            f"no result file {source}", "save one with --format json > FILE"
+        ) from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"{source} is not a result of planner: {error}", "") from None
     if not isinstance(data, dict) or "schema_version" not in data or "plans" not in data:
-        raise UsageError(f"{source} is not a result of planner", "expected the output of --format json")
+        raise UsageError(
+            f"{source} is not a result of planner", "expected the output of --format json"
+        )
     major = str(data["schema_version"]).split(".")[0]
     if major != SCHEMA_VERSION.split(".")[0]:
-        raise UsageError(f"{source} has schema {data['schema_version']}", f"this version reads {SCHEMA_VERSION}")
+        raise UsageError(
+            f"{source} has schema {data['schema_version']}", f"this version reads {SCHEMA_VERSION}"
+        )
     return data
 
 
@@ -96,7 +104,7 @@ def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
         model, cluster, options, layout_from_json(plan["layout"]), plan["rank"]
     )
     if priced.plan_id != plan["plan_id"]:
-        raise SearchError(f"{reference}: the file was edited: its inputs give plan {priced.plan_id}",
+        raise SearchError(f"{reference}: edited by hand? Its inputs give plan {priced.plan_id}",
                           "solve again")  # fmt: skip
     return model, cluster, problem, priced
 

@@ -176,7 +176,9 @@ def make_problem(model: ModelInput, cluster: ClusterInput, options: SolveOptions
             f"{model.job.precision!r} needs",
             f"its precisions: {usable}; for example --set training.precision=fp16",
         )
-    return Problem(model.shape, model.job, pool, cluster.cluster.fabric, STACKS[options.stack_name])
+    return Problem(
+        model.shape, model.job, pool, cluster.cluster.fabric, STACKS[options.stack_name]
+    )
 
 
 def solve_inputs(
@@ -230,8 +232,13 @@ def closest_miss(context: Context) -> Candidate | None:
 
 
 def make_plan(
-    rank: int, problem: Problem, found: Breakdown, model: ModelInput, cluster: ClusterInput, tie: bool
-) -> Plan:  # fmt: skip
+    rank: int,
+    problem: Problem,
+    found: Breakdown,
+    model: ModelInput,
+    cluster: ClusterInput,
+    tie: bool,
+) -> Plan:
     """Return one plan with its rates, its interval and its warnings."""
     job, layout = problem.job, found.layout
     peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.gemm_precision]

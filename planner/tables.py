@@ -68,9 +68,7 @@ def plan_rows(plans: Sequence[Plan]) -> list[str]:
     cells = [[column.text(plan) for column in COLUMNS] for plan in plans]
     titles = [column.title for column in COLUMNS]
     units = [column.unit for column in COLUMNS]
-    widths = [
-        max(len(row[i]) for row in [titles, units, *cells]) for i in range(len(COLUMNS))
-    ]
+    widths = [max(len(row[i]) for row in [titles, units, *cells]) for i in range(len(COLUMNS))]
 
     def line(mark: str, row: Sequence[str]) -> str:
         texts = [
@@ -80,7 +78,9 @@ def plan_rows(plans: Sequence[Plan]) -> list[str]:
         return f"{mark} {' '.join(texts)}".rstrip()
 
     rows = [line(" ", titles), line(" ", units)]
-    return rows + [line(_mark(plan, many_ties), row) for plan, row in zip(plans, cells, strict=True)]
+    return rows + [
+        line(_mark(plan, many_ties), row) for plan, row in zip(plans, cells, strict=True)
+    ]
 
 
 def result_heading(result: Result) -> list[str]:
@@ -94,8 +94,10 @@ def result_heading(result: Result) -> list[str]:
     return [
         f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
         f"{job['seq_len']}, global batch {job['global_batch']}, {job['precision']}",
-        f"on {devices} x {name} ({pool['nodes']} nodes), as {result.inputs['options']['stack']} runs it",
-        f"{c.candidate_shapes:,} shapes -> {c.shapes:,} legal -> {c.space:,} plans -> {c.fit:,} fit",
+        f"on {devices} x {name} ({pool['nodes']} nodes), as "
+        f"{result.inputs['options']['stack']} runs it",
+        f"{c.candidate_shapes:,} shapes -> {c.shapes:,} legal -> {c.space:,} plans -> "
+        f"{c.fit:,} fit",
     ]
 
 
@@ -113,8 +115,13 @@ def wrapped(title: str, text: str, width: int = 100) -> list[str]:
     """Return `text` after `title`, broken at blanks to lines of at most `width` characters."""
     import textwrap
 
-    return textwrap.wrap(f"{title} {text}".rstrip(), width, subsequent_indent="  ",
-                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return textwrap.wrap(
+        f"{title} {text}".rstrip(),
+        width,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def solve_table(result: Result, source: str = "last") -> str:
@@ -127,7 +134,9 @@ def solve_table(result: Result, source: str = "last") -> str:
     lines += plan_rows(result.plans)
     if sum(plan.tie for plan in result.plans) > 1:
         lines.append("= within model error of the fastest")
-    lines.append("MFU: Megatron's model FLOPs (causal attention halved, no recompute) over dense peak")
+    lines.append(
+        "MFU: Megatron's model FLOPs (causal attention halved, no recompute) over dense peak"
+    )
     lines.append("")
     first = result.plans[0]
     for i, reason in enumerate(result.why_first):
@@ -167,7 +176,9 @@ def nothing_fits(result: Result) -> list[str]:
         lines.append("What would help, the smallest change first:")
         lines += [line for r in result.relaxations for line in _relaxation_lines(r)]
     else:
-        lines.append("No single change that was tried helps: more devices, precision, sequence, pins.")
+        lines.append(
+            "No single change that was tried helps: more devices, precision, sequence, pins."
+        )
     return lines
 
 
@@ -181,9 +192,29 @@ def _relaxation_lines(relaxation: Relaxation) -> list[str]:
 def plans_csv(result: Result) -> str:
     """Return the plans as CSV in base units (seconds, bytes, fractions)."""
     out = io.StringIO()
-    fields = ["rank", "plan_id", "n_devices", "tp", "pp", "dp", "vpp", "zero", "mbs", "n_micro",
-              "sp", "recompute", "recompute_layers", "split", "step_time_s", "tokens_per_s", "mfu",
-              "peak_bytes", "usable_bytes", "tie", "runs_on"]  # fmt: skip
+    fields = [
+        "rank",
+        "plan_id",
+        "n_devices",
+        "tp",
+        "pp",
+        "dp",
+        "vpp",
+        "zero",
+        "mbs",
+        "n_micro",
+        "sp",
+        "recompute",
+        "recompute_layers",
+        "split",
+        "step_time_s",
+        "tokens_per_s",
+        "mfu",
+        "peak_bytes",
+        "usable_bytes",
+        "tie",
+        "runs_on",
+    ]
     writer = csv.DictWriter(out, fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for plan in result.plans:
@@ -269,7 +300,9 @@ def _traffic_lines(plan: Plan) -> list[str]:
     if not plan.breakdown.transfers:
         return ["  none"]
     head = f"  {'axis':<4} {'collective':<16} {'algorithm':<12} {'tier':<10} {'ranks':>5}"
-    lines = [f"{head} {'calls':>7} {'message MB':>10} {'sent GB':>8} {'time ms':>9} {'waits ms':>9}"]
+    lines = [
+        f"{head} {'calls':>7} {'message MB':>10} {'sent GB':>8} {'time ms':>9} {'waits ms':>9}"
+    ]
     for t in plan.breakdown.transfers:
         left = f"  {t.axis:<4} {t.collective:<16} {t.algorithm:<12} {t.tier:<10} {t.group_size:>5}"
         lines.append(

@@ -61,20 +61,25 @@ def _per_layer(name: str) -> Callable[[Problem, Plan], Numbers]:
         unit = "whole" if name in ("head", "embedding") else "one layer"
         count = "m" if name in ("head", "embedding") else "m x layers"
         return [
-            *_common(problem, plan), *_rates(problem),
+            *_common(problem, plan),
+            *_rates(problem),
             (f"{unit}, forward / backward", f"{forward * 1e3:.3f} / {backward * 1e3:.3f} ms"),
             (f"term = {count} x both", f"{plan.breakdown.time_s[name]:.4f} s"),
-        ]  # fmt: skip
+        ]
 
     return numbers
 
 
 def _attention(problem: Problem, plan: Plan) -> Numbers:
     part = problem.pool.accelerator
-    kernel = compute.fused_kernel(problem.stack, part) if problem.shape.flash_attention else "unfused"
+    kernel = (
+        compute.fused_kernel(problem.stack, part) if problem.shape.flash_attention else "unfused"
+    )
     shares = part.efficiency.attention_frac.get(kernel)
-    extra = [("kernel, share of peak forward / backward", f"{kernel}, {shares}"),
-             ("s, s_half", f"{problem.job.seq_len}, {part.efficiency.attention_seq_half:.0f}")]  # fmt: skip
+    extra = [
+        ("kernel, share of peak forward / backward", f"{kernel}, {shares}"),
+        ("s, s_half", f"{problem.job.seq_len}, {part.efficiency.attention_seq_half:.0f}"),
+    ]
     return extra + _per_layer("attention")(problem, plan)
 
 
@@ -94,10 +99,15 @@ def _recompute(problem: Problem, plan: Plan) -> Numbers:
 def _tp(problem: Problem, plan: Plan) -> Numbers:
     layers = plan.breakdown.rows.layers
     x = 2.0 * plan.layout.mbs * problem.job.seq_len * problem.shape.hidden
-    rows = [("x = 2 b s h", f"{x / 1e6:.1f} MB"), ("overlap of the stack", problem.stack.tp_overlap)]
+    rows = [
+        ("x = 2 b s h", f"{x / 1e6:.1f} MB"),
+        ("overlap of the stack", problem.stack.tp_overlap),
+    ]
     for name, both in (("forward", layers.tp_forward), ("backward", layers.tp_backward)):
         total, waits = both.total_s.item() * 1e3, both.exposed_s.item() * 1e3
-        rows.append((f"one layer, {name}: on the wire / waited for", f"{total:.3f} / {waits:.3f} ms"))
+        rows.append(
+            (f"one layer, {name}: on the wire / waited for", f"{total:.3f} / {waits:.3f} ms")
+        )
     ring = problem.pool.accelerator.ring_bytes_per_s / 1e9
     rows.append(("ring bandwidth per device, one way", f"{ring:.0f} GB/s"))
     return [*_common(problem, plan), *rows, ("term", f"{plan.breakdown.time_s['tp']:.4f} s")]
@@ -117,7 +127,10 @@ def _host(problem: Problem, plan: Plan) -> Numbers:
     layers = plan.breakdown.rows.layers
     return [
         ("least time of a layer for the host", f"{problem.stack.host_s_per_layer * 1e3:.2f} ms"),
-        ("one layer on the device", f"{(layers.layer.total_s - layers.host.total_s).item() * 1e3:.3f} ms"),
+        (
+            "one layer on the device",
+            f"{(layers.layer.total_s - layers.host.total_s).item() * 1e3:.3f} ms",
+        ),
         ("term = m x layers x what is missing", f"{plan.breakdown.time_s['host']:.4f} s"),
     ]
 
@@ -134,7 +147,10 @@ def _pipeline(term: str) -> Callable[[Problem, Plan], Numbers]:
             ("slowest virtual stage, forward + backward", f"{slow * 1e3:.3f} ms"),
             ("message between stages, one hop", f"{message / 1e6:.2f} MB, {hop * 1e6:.0f} us"),
             ("idle share for equal stages", f"{pipeline.bubble_frac(x.pp, x.vpp, x.n_micro):.1%}"),
-            ("closed-form step / exact step", f"{found.closed_form_step_s:.4f} / {found.step_s:.4f} s"),
+            (
+                "closed-form step / exact step",
+                f"{found.closed_form_step_s:.4f} / {found.step_s:.4f} s",
+            ),
             ("term", f"{found.time_s[term]:.4f} s"),
         ]
 
@@ -149,9 +165,15 @@ def _dp(problem: Problem, plan: Plan) -> Numbers:
     group = shapes.data_group
     return [
         ("N (parameters on one device)", f"{params / 1e9:.3f} B"),
-        ("G_w, W_w (bytes on the wire)", f"{recipe.grad_wire_bytes:g}, {recipe.param_wire_bytes:g}"),
+        (
+            "G_w, W_w (bytes on the wire)",
+            f"{recipe.grad_wire_bytes:g}, {recipe.param_wire_bytes:g}",
+        ),
         ("ranks, per domain", f"{x.dp}, {group.ranks_per_domain.item():g}"),
-        ("bandwidth out of a domain, all its ranks", f"{group.wire_bytes_per_s.item() / 1e9:.1f} GB/s"),
+        (
+            "bandwidth out of a domain, all its ranks",
+            f"{group.wire_bytes_per_s.item() / 1e9:.1f} GB/s",
+        ),
         ("one reduction / one gather", f"{reduce * 1e3:.1f} / {gather * 1e3:.1f} ms"),
         ("hidden beside compute", "yes" if problem.stack.dp_overlap else "no"),
         ("term", f"{plan.breakdown.time_s['dp']:.4f} s"),
@@ -161,20 +183,33 @@ def _dp(problem: Problem, plan: Plan) -> Numbers:
 def _optimizer(problem: Problem, plan: Plan) -> Numbers:
     params = plan.breakdown.rows.shapes.params[0].max()
     shard = plan.layout.dp_shard if plan.layout.zero else 1
-    return [("N (most parameters on one device)", f"{params / 1e9:.3f} B"), ("D (shards)", str(shard)),
-            ("G (gradient bytes)", f"{problem.job.recipe.grad_bytes:g}"), *_rates(problem)[-1:],
-            ("term", f"{plan.breakdown.time_s['optimizer']:.4f} s")]  # fmt: skip
+    return [
+        ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),
+        ("D (shards)", str(shard)),
+        ("G (gradient bytes)", f"{problem.job.recipe.grad_bytes:g}"),
+        *_rates(problem)[-1:],
+        ("term", f"{plan.breakdown.time_s['optimizer']:.4f} s"),
+    ]
 
 
 def _straggler(problem: Problem, plan: Plan) -> Numbers:
     nodes = plan.layout.n_devices / problem.pool.devices_per_node
     factor = step.straggler_factor(problem, plan.layout.n_devices)
-    return [("nodes", f"{nodes:g}"), ("sigma", f"{problem.stack.node_spread:.3f}"), ("S", f"{factor:.4f}"),
-            ("term", f"{plan.breakdown.time_s['straggler']:.4f} s")]  # fmt: skip
+    return [
+        ("nodes", f"{nodes:g}"),
+        ("sigma", f"{problem.stack.node_spread:.3f}"),
+        ("S", f"{factor:.4f}"),
+        ("term", f"{plan.breakdown.time_s['straggler']:.4f} s"),
+    ]
 
 
 def _fixed(problem: Problem, plan: Plan) -> Numbers:
-    return [("data, logging, scalar reductions (assumed)", f"{problem.stack.fixed_step_s * 1e3:.0f} ms")]
+    return [
+        (
+            "data, logging, scalar reductions (assumed)",
+            f"{problem.stack.fixed_step_s * 1e3:.0f} ms",
+        )
+    ]
 
 
 def _states(problem: Problem, plan: Plan) -> Numbers:
@@ -182,7 +217,10 @@ def _states(problem: Problem, plan: Plan) -> Numbers:
     params = plan.breakdown.rows.shapes.params[0].max()
     return [
         ("recipe", f"{recipe.name} ({recipe.note})"),
-        ("W + G + K", f"{recipe.param_bytes:g} + {recipe.grad_bytes:g} + {recipe.state_bytes:g} bytes"),
+        (
+            "W + G + K",
+            f"{recipe.param_bytes:g} + {recipe.grad_bytes:g} + {recipe.state_bytes:g} bytes",
+        ),
         ("ZeRO stage, D", f"{x.zero}, {x.dp_shard}"),
         ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),
     ]
@@ -219,41 +257,119 @@ def _memory_term(name: str) -> Callable[[Problem, Plan], Numbers]:
 TERMS: dict[str, Term] = {
     term.name: term
     for term in (
-        Term("linear", "time", "matrix products of the linear layers",
-             (compute.linear_times, gemm.gemm_s), _per_layer("linear")),
+        Term(
+            "linear",
+            "time",
+            "matrix products of the linear layers",
+            (compute.linear_times, gemm.gemm_s),
+            _per_layer("linear"),
+        ),
         Term("attention", "time", "attention core", (compute.attention_times,), _attention),
-        Term("elementwise", "time", "memory-bound operators", (compute.elementwise_times,),
-             _per_layer("elementwise")),
+        Term(
+            "elementwise",
+            "time",
+            "memory-bound operators",
+            (compute.elementwise_times,),
+            _per_layer("elementwise"),
+        ),
         Term("head", "time", "output head and loss", (compute.head_times,), _per_layer("head")),
-        Term("embedding", "time", "embedding lookup", (compute.embedding_times,), _per_layer("embedding")),
+        Term(
+            "embedding",
+            "time",
+            "embedding lookup",
+            (compute.embedding_times,),
+            _per_layer("embedding"),
+        ),
         Term("recompute", "time", "forward again in the backward", (layer_terms,), _recompute),
         Term("host", "time", "waiting for kernel launches", (layer_terms,), _host),
-        Term("tp", "time", "exposed tensor-parallel traffic", (tensor_parallel.layer_exposures,), _tp),
-        Term("overlap", "time", "compute slowed by traffic beside it",
-             (tensor_parallel.layer_exposures, step.data_parallel_exposed), _overlap),
-        Term("pp", "time", "exposed pipeline messages", (pipeline.simulate_s, pipeline.p2p_s),
-             _pipeline("pp")),
-        Term("bubble", "time", "idle pipeline", (pipeline.simulate_s, pipeline.compute_s),
-             _pipeline("bubble")),
-        Term("dp", "time", "exposed data-parallel and ZeRO traffic",
-             (step.data_parallel_exposed, data_parallel.data_parallel_times,
-              data_parallel.exposed_once_s), _dp),
+        Term(
+            "tp",
+            "time",
+            "exposed tensor-parallel traffic",
+            (tensor_parallel.layer_exposures,),
+            _tp,
+        ),
+        Term(
+            "overlap",
+            "time",
+            "compute slowed by traffic beside it",
+            (tensor_parallel.layer_exposures, step.data_parallel_exposed),
+            _overlap,
+        ),
+        Term(
+            "pp",
+            "time",
+            "exposed pipeline messages",
+            (pipeline.simulate_s, pipeline.p2p_s),
+            _pipeline("pp"),
+        ),
+        Term(
+            "bubble",
+            "time",
+            "idle pipeline",
+            (pipeline.simulate_s, pipeline.compute_s),
+            _pipeline("bubble"),
+        ),
+        Term(
+            "dp",
+            "time",
+            "exposed data-parallel and ZeRO traffic",
+            (
+                step.data_parallel_exposed,
+                data_parallel.data_parallel_times,
+                data_parallel.exposed_once_s,
+            ),
+            _dp,
+        ),
         Term("optimizer", "time", "optimizer step", (compute.optimizer_s,), _optimizer),
-        Term("straggler", "time", "the slowest of many nodes", (step.straggler_factor,), _straggler),
+        Term(
+            "straggler", "time", "the slowest of many nodes", (step.straggler_factor,), _straggler
+        ),
         Term("fixed", "time", "outside the model", (step.outside_pipeline,), _fixed),
-        Term("states", "memory", "weights, gradients, optimizer state",
-             (memory.state_bytes_per_param,), _memory_term("states")),
-        Term("activations", "memory", "activations in flight",
-             (memory.layer_activation_bytes, memory.in_flight_chunks), _memory_term("activations")),
-        Term("logits", "memory", "logits and final norm", (memory.logits_bytes,), _memory_term("logits")),
-        Term("working", "memory", "temporaries of the backward",
-             (memory.working_bytes, memory.zero3_working_bytes), _memory_term("working")),
-        Term("fragmentation", "memory", "lost to the allocator", (step.memory_terms,),
-             _memory_term("fragmentation")),
-        Term("overhead", "memory", "context and communication buffers", (step.memory_terms,),
-             _memory_term("overhead")),
+        Term(
+            "states",
+            "memory",
+            "weights, gradients, optimizer state",
+            (memory.state_bytes_per_param,),
+            _memory_term("states"),
+        ),
+        Term(
+            "activations",
+            "memory",
+            "activations in flight",
+            (memory.layer_activation_bytes, memory.in_flight_chunks),
+            _memory_term("activations"),
+        ),
+        Term(
+            "logits",
+            "memory",
+            "logits and final norm",
+            (memory.logits_bytes,),
+            _memory_term("logits"),
+        ),
+        Term(
+            "working",
+            "memory",
+            "temporaries of the backward",
+            (memory.working_bytes, memory.zero3_working_bytes),
+            _memory_term("working"),
+        ),
+        Term(
+            "fragmentation",
+            "memory",
+            "lost to the allocator",
+            (step.memory_terms,),
+            _memory_term("fragmentation"),
+        ),
+        Term(
+            "overhead",
+            "memory",
+            "context and communication buffers",
+            (step.memory_terms,),
+            _memory_term("overhead"),
+        ),
     )
-}  # fmt: skip
+}
 """Every term of `time` and `memory` in a result."""
 
 ALIASES = {"tp_comm": "tp", "dp_comm": "dp", "pp_comm": "pp", "p2p": "pp", "gemm": "linear"}

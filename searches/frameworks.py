@@ -214,9 +214,7 @@ def framework_mask(
     interleaved schedule is a rule of its own (BAT002).
     """
     column = (slice(None), None, None, None)
-    tp, pp, vpp, split = (
-        x[column] for x in (shapes.tp, shapes.pp, shapes.vpp, shapes.split)
-    )
+    tp, pp, vpp = (x[column] for x in (shapes.tp, shapes.pp, shapes.vpp))
     sp, zero = np.arange(2)[None, :, None, None], np.arange(4)[None, None, :, None]
     shape, precision = problem.shape, problem.job.precision
     one_stage = (zero < 2) | (pp == 1)
@@ -243,7 +241,10 @@ def _stages(problem: Problem, shapes: ShapeTable) -> tuple[Ints, Bools]:
         for p, v, s in zip(shapes.pp, shapes.vpp, shapes.split, strict=True)
     ]
     longest = np.array([max(c) for c in counts], dtype=np.int32)
-    cut = [int(v) == 1 and bool(partition_of(c, len(c))) for c, v in zip(counts, shapes.vpp, strict=True)]
+    cut = [
+        int(v) == 1 and bool(partition_of(c, len(c)))
+        for c, v in zip(counts, shapes.vpp, strict=True)
+    ]
     return longest, np.array(cut, dtype=bool)
 
 

@@ -3,7 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-AXES = ("tp", "pp", "dp", "vpp", "split", "mbs", "zero", "sp", "recompute", "recompute_layers", "schedule")
+AXES = (
+    "tp",
+    "pp",
+    "dp",
+    "vpp",
+    "split",
+    "mbs",
+    "zero",
+    "sp",
+    "recompute",
+    "recompute_layers",
+    "schedule",
+)
 """Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
 
 TEXT_AXES: Mapping[str, tuple[str, ...]] = {

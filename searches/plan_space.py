@@ -87,10 +87,10 @@ def _count(batches: Bools, rest: Bools) -> int:
 def legal_masks(
     context: Context, shapes: ShapeTable, axes: FreeAxes
 ) -> tuple[Masks, int, dict[str, int]]:
-    """Return the legal combinations, the candidates before the rules, and the rejections by rule."""
+    """Return the legal combinations, the candidates before the rules, the rejections by rule."""
     job, problem = context.problem.job, context.problem
     n, column = len(shapes), (slice(None), None, None, None)
-    tp, pp, dp, vpp = (x[column] for x in (shapes.tp, shapes.pp, shapes.dp, shapes.vpp))
+    tp, pp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.dp))
     sp, zero = np.arange(N_SP)[None, :, None, None], np.arange(N_ZERO)[None, None, :, None]
     kind = axes.recompute[None, None, None, :]
     exists = recompute_options(context, shapes, axes)[:, None, None, :]
@@ -114,7 +114,8 @@ def legal_masks(
     n_micro = sequences // axes.mbs[None, :]
     keep("BAT002", batch=(shapes.vpp[:, None] == 1) | (n_micro % shapes.pp[:, None] == 0))
     keep("SP001", other=(sp == 0) | ((tp > 1) & (job.seq_len % tp == 0)))
-    keep("ZER001", other=(zero <= 1) | (pp == 1))
+    if context.options.framework != "any":
+        keep("ZER001", other=(zero <= 1) | (pp == 1))
     keep("ZER002", other=(zero == 0) | (dp > 1))
     if problem.shape.flash_attention:
         keep("REC001", other=kind != RECOMPUTES.index("selective"))
@@ -132,9 +133,12 @@ def _pins(context: Context, shapes: ShapeTable, axes: FreeAxes) -> Bools:
     kind = _allowed(context, "recompute", axes.recompute)
     layers = _allowed(context, "recompute_layers", axes.recompute_layers)
     schedule = np.array(
-        [allowed.allows("schedule", int(x)) for x in schedule_of(shapes.pp, shapes.vpp)], dtype=bool
+        [allowed.allows("schedule", int(x)) for x in schedule_of(shapes.pp, shapes.vpp)],
+        dtype=bool,
     )
-    return np.asarray(sp & zero & (kind & layers)[None, None, None, :] & schedule[:, None, None, None])
+    return np.asarray(
+        sp & zero & (kind & layers)[None, None, None, :] & schedule[:, None, None, None]
+    )
 
 
 def plan_tables(

@@ -95,8 +95,17 @@ class Outcome:
 
 def layout_key(layout: Layout) -> tuple[object, ...]:
     """Return the last tie-break between plans of equal time and memory: the degrees in order."""
-    return (layout.tp, layout.pp, layout.vpp, layout.zero, layout.recompute_layers, layout.mbs,
-            layout.sp, layout.split, layout.recompute)  # fmt: skip
+    return (
+        layout.tp,
+        layout.pp,
+        layout.vpp,
+        layout.zero,
+        layout.recompute_layers,
+        layout.mbs,
+        layout.sp,
+        layout.split,
+        layout.recompute,
+    )
 
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
@@ -168,7 +177,13 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     for i, layout in enumerate(layouts):
         forward, backward = virtual_stage_times(rows, layout, i)
         flush = pipeline.flush_s(
-            layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward, float(hops[i])
+            layout.schedule,
+            layout.pp,
+            layout.vpp,
+            layout.n_micro,
+            forward,
+            backward,
+            float(hops[i]),
         )
         out.append(straggle * flush + float(rest[i]))
     return out

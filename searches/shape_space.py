@@ -164,7 +164,7 @@ def _add_memory_bound(model: Any, context: Context, pp: Any, dp: Any) -> None:
 
 
 def build_model(context: Context) -> tuple[Any, list[Any]] | None:
-    """Return the CP-SAT model and its variables (tp, pp, dp, vpp, split); None if a table is empty."""
+    """Return the CP-SAT model and its variables (tp pp dp vpp split); None if a table is empty."""
     from ortools.sat.python import cp_model
 
     primes = sorted(prime_exponents(context.n_devices))

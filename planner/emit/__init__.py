@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from searches.frameworks import TITLES, refusals
-from searches.options import FRAMEWORKS
 from planner.emit._text import nodes
 from planner.emit.deepspeed import deepspeed_files
 from planner.emit.megatron import megatron_script
 from planner.errors import EmitError
+from searches.frameworks import TITLES, refusals
+from searches.options import FRAMEWORKS
 
 EmittedFiles = dict[str, str]
 """File name to text; the launch scripts (`*.sh`) are meant to be executable."""

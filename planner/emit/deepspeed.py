@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from searches.frameworks import pipeline_partition
 from planner.emit._text import facts, head, nodes, train_steps, wrap
+from searches.frameworks import pipeline_partition
 
 DEEPSPEED_RELEASE = "0.19.8"
 """Release whose own configuration code accepts the emitted JSON (scripts/check_frameworks)."""

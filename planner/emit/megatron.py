@@ -11,8 +11,8 @@ from itertools import groupby
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from searches.frameworks import vocab_divisor
 from planner.emit._text import facts, head, nodes, train_steps, wrap
+from searches.frameworks import vocab_divisor
 
 MEGATRON_RELEASE = "0.19.2"
 """Release whose own parser and validators accept the emitted lines (scripts/check_frameworks)."""

@@ -430,7 +430,7 @@ def test_two_tiers_name_the_highest_that_is_crossed(toy_pool):
     pool = toy_pool(64)
     fabric = Fabric((Tier("rack", 2, 1.0), Tier("pod", 16, 2.0)))
     assert [int(together(n, pool, 8, fabric).tier) for n in (1, 2, 4, 16, 32)] == [0, 1, 2, 2, 3]
-    # 1/2 into the pod, then 1/2 of that above it would be 1/4; here the rack is not oversubscribed.
+    # Out of the rack a half, out of the pod a half of that.
     twice = Fabric((Tier("rack", 2, 2.0), Tier("pod", 16, 2.0)))
     assert together(2, pool, 128, twice).wire_bytes_per_s == pytest.approx(50e9 / 4)
     assert tier_names(fabric) == ("scale-up", "rack", "pod", "top")

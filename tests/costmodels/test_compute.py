@@ -142,7 +142,9 @@ def test_embedding_by_hand():
 
 def test_optimizer_by_hand():
     # G = 4: 4 N + (16 + 30) N / D; 2e9 parameters: 100 GB alone, 8 + 11.5 = 19.5 GB over 8.
-    alone, shared = optimizer_s(np.array([2e9, 2e9]), np.array([1.0, 8.0]), 4.0, TOY)
+    alone, shared = optimizer_s(
+        np.array([2e9, 2e9]), np.array([1.0, 8.0]), np.array([1.0, 1.0]), 4.0, TOY
+    )
     assert alone == pytest.approx(100e9 / HBM)
     assert shared == pytest.approx(19.5e9 / HBM)
 

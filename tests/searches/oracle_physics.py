@@ -6,6 +6,7 @@ types come from there. Every pipeline rank is priced, where the package prices k
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
@@ -291,7 +292,9 @@ def attention_s(problem: Problem, tokens: float, tp: int) -> tuple[float, float]
     causal_flops = 2.0 * s * shape.heads * shape.head_dim / tp * tokens
     if not shape.flash_attention:
         rate = peak * eff.gemm_frac * 0.5
-        scores = 8.0 * shape.heads / tp * s * tokens / hbm_rate(problem)
+        scores = (
+            (8.0 if shape.dropout else 4.0) * shape.heads / tp * s * tokens / hbm_rate(problem)
+        )
         outside_products = scores + 4 * eff.kernel_latency_s
         return (
             2 * causal_flops / rate + outside_products,
@@ -507,7 +510,10 @@ def rank_bytes(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
         per_micro += one.embedding_bytes
     activations = in_flight(layout, rank) * per_micro
     working = one.working + unsharded_bytes(problem, layout)
-    working += one.kept if again else 0.0
+    if again:
+        working += one.kept
+    elif layout.recompute == "selective":
+        working += one.kept - one.kept_without_core
     working += 2.0 * one.message if layout.pp > 1 else 0.0
     logits = one.logits if rank == layout.pp - 1 else 0.0
     states = state_bytes(problem, layout, rank_params(problem, layout, rank))
@@ -556,7 +562,10 @@ def closed_flush_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
 
 def straggler(problem: Problem, layout: Layout) -> float:
     nodes = max(1.0, layout.n_devices / problem.pool.devices_per_node)
-    return 1.0 + problem.stack.node_spread * math.sqrt(2.0 * math.log(nodes))
+    if nodes <= 1:
+        return 1.0
+    slowest = NormalDist().inv_cdf((nodes - 0.375) / (nodes + 0.25))
+    return 1.0 + problem.stack.node_spread * slowest
 
 
 def exposed_once_s(total: float, piece: float, window: float, layout: Layout) -> float:
@@ -615,7 +624,7 @@ def optimizer_s(problem: Problem, layout: Layout) -> float:
     """Return the update on the rank with the most parameters."""
     params = max(rank_params(problem, layout, rank) for rank in range(layout.pp))
     g, shards = problem.job.recipe.grad_bytes, layout.dp if layout.zero else 1
-    zero_grads, norm, clip = g, g, 2 * g
+    zero_grads, norm, clip = g / (layout.dp if layout.zero >= 2 else 1), g, 2 * g
     adam, cast = g + 12 + 12, 4 + 2
     return params * (zero_grads + (norm + clip + adam + cast) / shards) / hbm_rate(problem)
 
