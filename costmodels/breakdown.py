@@ -14,8 +14,8 @@ from costmodels.shape_terms import kind_params, shape_terms
 from costmodels.stages import N_KINDS
 from costmodels.step import (
     Rows,
+    boundary_hops_s,
     data_parallel_exposed,
-    hop_s,
     join,
     memory_terms,
     stage_times,
@@ -110,7 +110,7 @@ def break_down(problem: Problem, layout: Layout) -> Breakdown:
     """Return times, memory and traffic of one plan, the pipeline simulated exactly."""
     rows = join_one(problem, layout)
     forward, backward = virtual_stage_times(rows, layout)
-    hop = hop_s(rows).item()
+    hop = boundary_hops_s(rows, layout.tp, layout.pp, layout.dp)
     args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
     with_hops = pipeline.flush_s(*args, hop)
     without = pipeline.flush_s(*args, 0.0) if layout.pp > 1 else with_hops
@@ -120,7 +120,8 @@ def break_down(problem: Problem, layout: Layout) -> Breakdown:
     critical = max(range(layout.pp), key=lambda r: (per_rank[r], -r))
     time_s = _time_terms(rows, layout, critical)
     busy = layout.n_micro * per_rank[critical]
-    time_s["pp"] = with_hops - without
+    hops_waited = with_hops - without
+    time_s["pp"] = hops_waited + rows.shapes.embedding_sync_s.item()
     time_s["bubble"] = max(0.0, without - busy)
     time_s["straggler"] = (straggler_factor(problem, layout.n_devices) - 1.0) * with_hops
     stages = _memory_by_stage(rows, layout)
@@ -135,7 +136,7 @@ def break_down(problem: Problem, layout: Layout) -> Breakdown:
         stages=stages,
         peak_bytes=peaks[worst],
         peak_stage=worst,
-        transfers=transfers(rows, layout, critical, time_s["pp"]),
+        transfers=transfers(rows, layout, critical, hops_waited),
         critical_stage=critical,
         n_micro=layout.n_micro,
         rows=rows,
@@ -149,23 +150,27 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     held = sum(chunks)
     full = sum(min(c, layout.recompute_layers) for c in chunks)
     core = held if layout.recompute == "selective" else 0
+    again_tp = full * layers.tp_forward.exposed_s.item()
     again = full * layers.recompute_full_s.item() + core * layers.recompute_core_s.item()
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     slowdown = rows.problem.stack.overlap_slowdown
     kind = int((exposed + slowdown * hidden).argmax(axis=1)[0])
     tp_exposed = layers.tp_forward.exposed_s.item() + layers.tp_backward.exposed_s.item()
-    tied_sync = rows.shapes.embedding_sync_s.item()
+    head, embedding = layers.head.total_s.item(), layers.embedding.total_s.item()
+    head_tp, embedding_tp = layers.head_tp.total_s.item(), layers.embedding_tp.total_s.item()
+    last, first = critical == layout.pp - 1, critical == 0
+    ends_tp = head_tp * last + embedding_tp * first
     return {
         "linear": m * held * layers.linear.total_s.item(),
         "attention": m * held * layers.attention.total_s.item(),
         "elementwise": m * held * layers.elementwise.total_s.item(),
-        "head": m * layers.head.total_s.item() if critical == layout.pp - 1 else 0.0,
-        "embedding": m * layers.embedding.total_s.item() if critical == 0 else 0.0,
-        "recompute": m * again,
+        "head": m * (head - head_tp) * last,
+        "embedding": m * (embedding - embedding_tp) * first,
+        "recompute": m * (again - again_tp),
         "host": m * held * layers.host.total_s.item(),
-        "tp": m * held * tp_exposed,
+        "tp": m * (held * tp_exposed + again_tp + ends_tp),
         "overlap": m * held * layers.tax.total_s.item() + slowdown * hidden[0, kind].item(),
-        "dp": exposed[0, kind].item() + tied_sync,
+        "dp": exposed[0, kind].item(),
         "optimizer": rows.shapes.optimizer_s[layout.zero, 0].item(),
         "fixed": rows.problem.stack.fixed_step_s,
     }

@@ -126,7 +126,8 @@ def attention_times(
     s, eff = float(job.seq_len), accelerator.efficiency
     n = np.asarray(tokens, dtype=np.float64)
     precision = "fp16" if job.recipe.gemm_precision == "fp16" else "bf16"
-    peak = accelerator.peak_flops_per_s.get(precision, accelerator.peak_flops_per_s["fp16"])
+    peaks = accelerator.peak_flops_per_s
+    peak = peaks.get(precision) or peaks[job.recipe.gemm_precision]
     causal_flops = 2.0 * s * shape.q_width / t * n
     if shape.flash_attention:
         forward_frac, backward_frac = eff.attention_frac[fused_kernel(stack, accelerator)]

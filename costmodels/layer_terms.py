@@ -41,6 +41,10 @@ class LayerTerms:
     """With its collectives."""
     head: ForwardBackward
     """With its collectives."""
+    embedding_tp: ForwardBackward
+    """The collectives in `embedding`."""
+    head_tp: ForwardBackward
+    """The collectives in `head`."""
     layer: ForwardBackward
     """All of one layer: the sum of the terms above it."""
     recompute_full_s: Floats
@@ -77,6 +81,8 @@ def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
     missing = np.maximum(0.0, stack.host_s_per_layer - device.total_s)
     host = ForwardBackward(HOST_FORWARD_SHARE * missing, (1 - HOST_FORWARD_SHARE) * missing)
     embed_comm, head_fwd_comm, head_bwd_comm = end_times(problem, tokens, tp, sp)
+    embedding_tp = ForwardBackward(embed_comm / 2, embed_comm / 2)
+    head_tp = ForwardBackward(head_fwd_comm, head_bwd_comm)
     split = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
     masks = shape.hidden / split if shape.dropout else 0.0
     ones, zeros = np.ones_like(tokens), np.zeros_like(tokens)
@@ -89,10 +95,10 @@ def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
         tp_backward=backward,
         tax=tax,
         host=host,
-        embedding=embedding_times(shape, part, tokens, tp, sp)
-        + ForwardBackward(embed_comm / 2, embed_comm / 2),
-        head=head_times(shape, job, part, stack, tokens, tp)
-        + ForwardBackward(head_fwd_comm, head_bwd_comm),
+        embedding=embedding_times(shape, part, tokens, tp, sp) + embedding_tp,
+        head=head_times(shape, job, part, stack, tokens, tp) + head_tp,
+        embedding_tp=embedding_tp,
+        head_tp=head_tp,
         layer=device + host,
         recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * stack.host_s_per_layer),
         recompute_core_s=attention.forward_s,

@@ -106,7 +106,7 @@ def simulate_s(
     n_micro: int,
     forward_s: Sequence[float],
     backward_s: Sequence[float],
-    hop_s: float,
+    hop_s: float | Sequence[float],
 ) -> float:
     """Return the exact time of one step through the pipeline, seconds.
 
@@ -114,14 +114,15 @@ def simulate_s(
 
     F of stage j needs F of stage j - 1, B of stage j needs B of stage j + 1 (the last: its own
     F); tau is charged between ranks, and a rank goes on while its message travels. `forward_s`
-    and `backward_s` are per virtual stage in model order, `(pp * vpp,)`. One pass over the
-    2 m v p blocks.
+    and `backward_s` are per virtual stage in model order, `(pp * vpp,)`; `hop_s` is one tau for
+    all boundaries or `(pp,)`: entry r from rank r to r + 1, the last from rank p - 1 back to 0.
+    One pass over the 2 m v p blocks.
 
     >>> simulate_s("1f1b", 4, 1, 8, [1.0] * 4, [2.0] * 4, 0.0)  # (8 + 3) * 3
     33.0
     """
     last = pp * vpp - 1
-    tau = hop_s if pp > 1 else 0.0
+    taus = [hop_s] * pp if isinstance(hop_s, float | int) else list(hop_s)
     forward_end = [[-1.0] * n_micro for _ in range(last + 1)]
     backward_end = [[-1.0] * n_micro for _ in range(last + 1)]
     programs = [rank_program(schedule, rank, pp, vpp, n_micro) for rank in range(pp)]
@@ -138,12 +139,12 @@ def simulate_s(
                         ready = forward_end[stage][micro]
                     else:
                         ready = backward_end[stage + 1][micro]
-                        ready = ready + tau if ready >= 0.0 else ready
+                        ready = ready + taus[rank] if ready >= 0.0 else ready
                 elif stage == 0:
                     ready = 0.0
                 else:
                     ready = forward_end[stage - 1][micro]
-                    ready = ready + tau if ready >= 0.0 else ready
+                    ready = ready + taus[rank - 1] if ready >= 0.0 else ready
                 if ready < 0.0:
                     done = i
                     break
@@ -161,7 +162,7 @@ def flush_s(
     n_micro: int,
     forward_s: Sequence[float],
     backward_s: Sequence[float],
-    hop_s: float,
+    hop_s: float | Sequence[float],
 ) -> float:
     """Return the time of one step, like `simulate_s`, at a cost that does not grow with m.
 

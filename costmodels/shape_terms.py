@@ -10,7 +10,7 @@ from costmodels.collectives import collective_s
 from costmodels.compute import optimizer_s
 from costmodels.data_parallel import DataParallelTimes, data_parallel_times, n_pieces
 from costmodels.parameters import embedding_params, head_params, layer_params, padded_vocab
-from costmodels.placement import NON_RAIL_HOP_S, Group, place_group, spread
+from costmodels.placement import NON_RAIL_HOP_S, Group, place_group
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.stages import StageKinds, stage_kinds
@@ -80,35 +80,57 @@ def end_pair(problem: Problem, shapes: ShapeTable) -> Group:
     return place_group(pair, shapes.n_devices / 2, problem.pool, problem.fabric)
 
 
-def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
-    """Return mean latency and mean seconds per byte of a message between pipeline neighbours.
+def boundary_hops(problem: Problem, stride: int, pp: int) -> tuple[Floats, Floats]:
+    """Return latency (s) and s/byte of a message over each boundary of a pipeline, `(pp,)` each.
 
-    Of the p - 1 boundaries, those that cross a level (scale-up domain, tier) pay its wire: one
-    NIC outside the domain; above a tier that holds r ranks of the pipeline, r shares of the
-    uplink, 1/oversubscription of a NIC each.
+    Entry r is the boundary from rank r to r + 1, the last one from rank p - 1 back to rank 0 (used
+    with interleaving). Ranks are `stride` devices apart; a boundary counts as crossing a unit of
+    U devices when some of its `stride` pipelines do: floor(((r + 2) s - 1) / U) > floor(r s / U).
+    Crossing costs one NIC outside the scale-up domain, and above a tier that holds r ranks of the
+    pipeline r shares of the uplink, 1/oversubscription of a NIC each.
     """
-    pool = problem.pool
-    ranks = shapes.pp.astype(np.float64)
-    stride = shapes.tp.astype(np.float64) * shapes.dp
+    pool, r = problem.pool, np.arange(pp)
     extra = 0.0 if problem.fabric.rail_optimized else NON_RAIL_HOP_S
     wire_s = 1.0 / pool.nic_bytes_per_s
     levels, over = [(pool.scale_up_domain, wire_s)], 1.0
     for tier in problem.fabric.tiers:
         over *= tier.oversubscription
-        levels.append((tier.n_nodes * pool.devices_per_node, over * wire_s))
-    boundaries = np.maximum(1.0, ranks - 1)
-    below = np.full(len(shapes), 1.0 / pool.accelerator.ring_bytes_per_s)
-    per_byte = below * boundaries
-    latency = np.full(len(shapes), pool.scale_up.p2p_latency_s) * boundaries
-    for i, (unit, cost) in enumerate(levels):
-        crossing = spread(ranks, stride, unit)[1] - 1
-        inside = np.minimum(ranks, np.maximum(1.0, np.floor(unit / stride)))
-        above = np.maximum(wire_s, cost / (inside if i else 1.0))
-        per_byte += crossing * (above - below)
-        below = above
-        if i == 0:
-            latency += crossing * (pool.nic.p2p_latency_s + extra - pool.scale_up.p2p_latency_s)
-    return latency / boundaries, per_byte / boundaries
+        unit = tier.n_nodes * pool.devices_per_node
+        levels.append((unit, max(wire_s, over * wire_s / max(1, unit // stride))))
+    latency = np.full(pp, pool.scale_up.p2p_latency_s)
+    per_byte = np.full(pp, 1.0 / pool.accelerator.ring_bytes_per_s)
+    for level, (unit, cost) in enumerate(levels):
+        crosses = ((r + 2) * stride - 1) // unit > (r * stride) // unit
+        crosses[-1] = pp * stride > unit
+        per_byte = np.where(crosses, np.maximum(cost, per_byte), per_byte)
+        if level == 0:
+            latency = np.where(crosses, pool.nic.p2p_latency_s + extra, latency)
+    return latency, per_byte
+
+
+def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
+    """Return the latency and s/byte that the closed form takes for all boundaries of a shape.
+
+    1F1B runs at the pace of its slowest boundary; interleaving pays every boundary v times and
+    the way back from the last rank v - 1 times, so the mean over those counts.
+    """
+    latency, per_byte = np.zeros(len(shapes)), np.zeros(len(shapes))
+    known: dict[tuple[int, int], tuple[Floats, Floats]] = {}
+    columns = (shapes.tp.tolist(), shapes.pp.tolist(), shapes.dp.tolist(), shapes.vpp.tolist())
+    for i, (tp, pp, dp, vpp) in enumerate(zip(*columns, strict=True)):
+        if pp == 1:
+            continue
+        if (tp * dp, pp) not in known:
+            known[tp * dp, pp] = boundary_hops(problem, tp * dp, pp)
+        lat, cost = known[tp * dp, pp]
+        if vpp == 1:
+            slowest = int(np.argmax(cost[:-1]))
+            latency[i], per_byte[i] = lat[slowest], cost[slowest]
+        else:
+            times = np.full(pp, float(vpp))
+            times[-1] -= 1.0
+            latency[i], per_byte[i] = (float(times @ x / times.sum()) for x in (lat, cost))
+    return latency, per_byte
 
 
 def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:

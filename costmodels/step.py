@@ -14,7 +14,7 @@ from costmodels.layer_terms import LayerTable, LayerTerms, layer_table
 from costmodels.memory import in_flight_chunks
 from costmodels.plans import RECOMPUTES, PlanTable
 from costmodels.problem import Problem
-from costmodels.shape_terms import ShapeTerms
+from costmodels.shape_terms import ShapeTerms, boundary_hops
 
 Floats = NDArray[np.float64]
 FULL, SELECTIVE = RECOMPUTES.index("full"), RECOMPUTES.index("selective")
@@ -116,6 +116,14 @@ def stage_times(rows: Rows) -> StageTimes:
     return StageTimes(forward, backward)
 
 
+def boundary_hops_s(rows: Rows, tp: int, pp: int, dp: int, row: int = 0) -> list[float]:
+    """Return the time of one message over each boundary, `(pp,)`, the last back to rank 0."""
+    latency, per_byte = boundary_hops(rows.problem, tp * dp, pp)
+    size = rows.layers.message_bytes[rows.index[row]]
+    hops: list[float] = (latency + size * per_byte).tolist()
+    return hops
+
+
 def _zero_and_shape(rows: Rows) -> NDArray[np.intp]:
     """Return the position of each row's (zero, shape) in arrays by ZeRO stage and shape."""
     n_shapes = len(rows.table.shapes)
@@ -128,7 +136,10 @@ def _by_zero(values: Floats, at: NDArray[np.intp]) -> Floats:
 
 
 def hop_s(rows: Rows) -> Floats:
-    """Return the time of one message between pipeline neighbours, seconds, `(n,)`."""
+    """Return the time of one message as the closed form takes it, seconds, `(n,)`.
+
+    Over the slowest boundary (1F1B) or the mean of all (interleaved), see `shape_terms`.
+    """
     of, terms = rows.table.shape, rows.shapes
     size = rows.layers.message_bytes[rows.index]
     return np.asarray(terms.hop_latency_s[of] + size * terms.hop_s_per_byte[of])

@@ -8,7 +8,7 @@ from costmodels.collectives import chosen_algorithm, collective_s
 from costmodels.parameters import padded_vocab
 from costmodels.placement import Group, place_group, tier_names
 from costmodels.plans import Layout
-from costmodels.step import Rows, data_parallel_exposed, hop_s, stage_times
+from costmodels.step import Rows, boundary_hops_s, data_parallel_exposed, stage_times
 from costmodels.tensor_parallel import tensor_parallel_group
 
 
@@ -41,8 +41,9 @@ def _wire_factor(collective: str, ranks: int) -> float:
     return {"all-reduce": 2 * share, "point-to-point": 1.0}.get(collective, share)
 
 
-def _width(n_bytes: float) -> str:
-    return {1.0: "fp8", 2.0: "bf16", 4.0: "fp32"}.get(n_bytes, f"{n_bytes:g} B")
+def _width(rows: Rows, n_bytes: float) -> str:
+    """Return the name of the type of `n_bytes` in which gradients or weights travel."""
+    return {2.0: _activation_type(rows), 4.0: "fp32"}.get(n_bytes, f"{n_bytes:g} B")
 
 
 def transfers(
@@ -50,8 +51,8 @@ def transfers(
 ) -> tuple[Transfer, ...]:
     """Return every kind of transfer of one plan, in the order tp, pp, dp.
 
-    Tensor-parallel traffic is that of the layers of pipeline rank `critical`, the slowest, with
-    the recomputed forwards; the few collectives of embedding and head are left out.
+    Tensor-parallel traffic is that of pipeline rank `critical`, the slowest, with its recomputed
+    forwards and the collectives of its end of the model.
     """
     found = [*_tensor_parallel(rows, layout, critical), *_pipeline(rows, layout, pp_exposed_s)]
     return tuple(found + _data_parallel(rows, layout) + _tied_embedding(rows, layout))
@@ -82,33 +83,53 @@ def _make(
 
 
 def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer]:
-    """Return the tensor-parallel collectives of the layers of one rank."""
+    """Return the tensor-parallel collectives of one pipeline rank.
+
+    Embedding: a reduce-scatter forward and an all-gather backward (one all-reduce without SP);
+    head: an all-gather forward and a reduce-scatter backward (one all-reduce); the loss three
+    all-reduces of 4 bytes a token.
+    """
     if layout.tp == 1:
         return []
     layers, stack = rows.layers, rows.problem.stack
     chunks = layout.stage_layers[critical :: layout.pp]
     passes = layout.n_micro * sum(chunks)
     again = layout.n_micro * sum(min(c, layout.recompute_layers) for c in chunks)
-    message = 2.0 * layout.mbs * rows.problem.job.seq_len * rows.problem.shape.hidden
+    tokens = float(layout.mbs * rows.problem.job.seq_len)
+    message, width = 2.0 * tokens * rows.problem.shape.hidden, _activation_type(rows)
     group = tensor_parallel_group(rows.problem, np.array(layout.tp, dtype=np.int32))
     forward, backward = layers.tp_forward, layers.tp_backward
     exposed = passes * (forward.exposed_s.item() + backward.exposed_s.item())
     exposed += again * forward.exposed_s.item()
-    if not layout.sp:
-        return [
-            _make(
-                rows, "tp", "all-reduce", group, 4 * passes + 2 * again, message, exposed, "bf16"
-            )
-        ]
-    gathers = (4 + (2 if stack.sp_regather else 0)) * passes + 2 * again
-    reduces = 4 * passes + 2 * again
-    share = gathers / (gathers + reduces)
-    return [
-        _make(rows, "tp", "all-gather", group, gathers, message, share * exposed, "bf16"),
-        _make(
-            rows, "tp", "reduce-scatter", group, reduces, message, (1 - share) * exposed, "bf16"
-        ),
-    ]
+    ends = layout.n_micro * ((critical == 0) + (critical == layout.pp - 1))
+    found = []
+    if layout.sp:
+        one = collective_s("all-gather", message, group, rows.problem.pool).item()
+        gathers = (4 + (2 if stack.sp_regather else 0)) * passes + 2 * again
+        reduces = 4 * passes + 2 * again
+        share = gathers / (gathers + reduces)
+        for name, calls, part in (
+            ("all-gather", gathers, share),
+            ("reduce-scatter", reduces, 1.0 - share),
+        ):
+            waits = part * exposed + ends * one
+            found.append(_make(rows, "tp", name, group, calls + ends, message, waits, width))
+    else:
+        calls = 4 * passes + 2 * again + ends
+        waits = (
+            exposed + ends * collective_s("all-reduce", message, group, rows.problem.pool).item()
+        )
+        found.append(_make(rows, "tp", "all-reduce", group, calls, message, waits, width))
+    if critical == layout.pp - 1:
+        calls = 3 * layout.n_micro
+        waits = calls * collective_s("all-reduce", 4.0 * tokens, group, rows.problem.pool).item()
+        found.append(_make(rows, "tp", "all-reduce", group, calls, 4.0 * tokens, waits, "fp32"))
+    return found
+
+
+def _activation_type(rows: Rows) -> str:
+    """Return the name of the activations' type: that of the linear layers."""
+    return rows.problem.job.recipe.gemm_precision
 
 
 def _pipeline(rows: Rows, layout: Layout, exposed_s: float) -> list[Transfer]:
@@ -118,9 +139,20 @@ def _pipeline(rows: Rows, layout: Layout, exposed_s: float) -> list[Transfer]:
     n_calls = 2 * layout.n_micro * layout.vpp
     message = rows.layers.message_bytes.item()
     group = place_group(layout.pp, layout.tp * layout.dp, rows.problem.pool, rows.problem.fabric)
-    time_s = n_calls * hop_s(rows).item()
+    hops = boundary_hops_s(rows, layout.tp, layout.pp, layout.dp)
+    time_s = n_calls * max(hops[:-1])
     return [
-        _make(rows, "pp", "point-to-point", group, n_calls, message, exposed_s, "bf16", time_s)
+        _make(
+            rows,
+            "pp",
+            "point-to-point",
+            group,
+            n_calls,
+            message,
+            exposed_s,
+            _activation_type(rows),
+            time_s,
+        )
     ]
 
 
@@ -150,7 +182,7 @@ def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
             reduces * pieces,
             recipe.grad_wire_bytes * params / pieces,
             share * waits,
-            _width(recipe.grad_wire_bytes),
+            _width(rows, recipe.grad_wire_bytes),
             reduce_time,
         )
     ]
@@ -164,7 +196,7 @@ def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
                 gathers * pieces,
                 recipe.param_wire_bytes * params / pieces,
                 (1 - share) * waits,
-                _width(recipe.param_wire_bytes),
+                _width(rows, recipe.param_wire_bytes),
                 gather_time,
             )
         )
@@ -181,5 +213,14 @@ def _tied_embedding(rows: Rows, layout: Layout) -> list[Transfer]:
     group = place_group(2, layout.n_devices / 2, rows.problem.pool, rows.problem.fabric)
     exposed = rows.shapes.embedding_sync_s.item()
     return [
-        _make(rows, "pp", "all-reduce", group, 1, message, exposed, _width(recipe.grad_wire_bytes))
+        _make(
+            rows,
+            "pp",
+            "all-reduce",
+            group,
+            1,
+            message,
+            exposed,
+            _width(rows, recipe.grad_wire_bytes),
+        )
     ]

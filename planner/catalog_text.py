@@ -3,6 +3,7 @@
 from hardware.catalogue import Catalogue, UnknownPartError, load_catalogue, ridge_points
 from hardware.parts import Accelerator, Link
 from planner.errors import CatalogError
+from planner.tables import wrapped
 from planner.units import format_bandwidth, format_rate, format_size
 
 
@@ -43,15 +44,21 @@ def sheet(name: str) -> str:
 
 
 def _figures(rows: list[tuple[str, str, str]], part: Accelerator | Link) -> list[str]:
-    """Return the lines of named figures; key is the provenance entry."""
+    """Return the lines of named figures, then the sources that they refer to by number."""
     width = max(len(label) for label, _, _ in rows)
+    values = max(len(value) for _, value, _ in rows)
+    sources: dict[str, int] = {}
     lines = []
     for label, value, key in rows:
-        lines.append(f"  {label:<{width}}  {value}")
         origin = part.provenance.get(key)
+        note = ""
         if origin:
-            status = "" if origin.status == "confirmed" else f" [{origin.status}]"
-            lines.append(f"  {'':<{width}}    {origin.source} ({origin.date}){status}")
+            number = sources.setdefault(f"{origin.source} ({origin.date})", len(sources) + 1)
+            note = f"  [{number}]" + ("" if origin.status == "confirmed" else f" {origin.status}")
+        lines.append(f"  {label:<{width}}  {value:<{values}}{note}".rstrip())
+    lines.append("  sources:")
+    for source, number in sources.items():
+        lines += wrapped(f"    [{number}]", source)
     return lines
 
 
@@ -78,7 +85,7 @@ def _accelerator(catalogue: Catalogue, part: Accelerator) -> str:
     ]  # fmt: skip
     lines = [f"{part.name} ({part.vendor}, {part.generation})"]
     if part.aliases:
-        lines.append(f"  also called {', '.join(part.aliases)}")
+        lines += wrapped("  also called", ", ".join(part.aliases))
     lines += _figures(rows, part)
     lines.append("  ridge points (FLOP per byte above which compute is the limit):")
     nic = catalogue.typical_nics.get(part.name)
@@ -105,5 +112,5 @@ def _link(link: Link) -> str:
     ]
     lines = [f"{link.name} ({link.kind})"]
     if link.aliases:
-        lines.append(f"  also called {', '.join(link.aliases)}")
+        lines += wrapped("  also called", ", ".join(link.aliases))
     return "\n".join(lines + _figures(rows, link)) + "\n"

@@ -223,6 +223,19 @@ def _root(
     """Find the fastest way to split an LLM training job over a cluster, and explain it."""
 
 
+def _wrapped(text: str, width: int = 100) -> str:
+    """Return a message with every line broken at blanks to `width` columns."""
+    import textwrap
+
+    lines: list[str] = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        lines += textwrap.wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> NoReturn:
     """Run the command line; no traceback reaches the user."""
     import os
@@ -230,11 +243,19 @@ def main() -> NoReturn:
     try:
         app()
     except PlannerError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(_wrapped(f"error: {error}"))
         code = error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("interrupted before any plan was found\n")
         code = 130
+    except Exception as error:
+        if os.environ.get("PLANNER_DEBUG"):
+            raise
+        sys.stderr.write(
+            f"error: a defect of planner, not of your input: {type(error).__name__}: {error}\n"
+            "  fix: PLANNER_DEBUG=1 shows where; please report it with the command\n"
+        )
+        code = 1
     except BrokenPipeError:
         # The reader went away (head, less): nothing more to say, and Python must not flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

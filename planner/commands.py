@@ -6,15 +6,17 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from costmodels.breakdown import Breakdown
+from costmodels.problem import Problem
 from planner import __version__, tables
-from planner.emit import FRAMEWORKS, emit_plan
+from planner.emit import FRAMEWORKS, emit_plan, why_not
 from planner.errors import EmitError, UsageError
 from planner.explain import explain_plan, explain_term
 from planner.inputs import ClusterInput, ModelInput
 from planner.options import parse_max, parse_only, parse_pins
 from planner.result import Plan, Result
-from planner.saved import open_plan, save_result
-from planner.solving import evaluate, read_inputs, solve
+from planner.saved import open_plan, read_options, save_result
+from planner.solving import evaluate, make_problem, read_inputs, solve, under_framework
 from planner.yamlfile import close_names
 from searches.options import TEXT_AXES
 from searches.rules import RULES
@@ -77,6 +79,8 @@ def run_solve(
     text, targets = _formatter(form), _targets(emit)
     if bool(targets) != bool(out):
         raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
+    if out:
+        _make_folder(Path(out))
     if executor not in ("serial", "ray"):
         raise UsageError(f"--executor: unknown {executor!r}", "serial or ray")
     if time_limit_s < 0:
@@ -106,10 +110,20 @@ def run_solve(
     sys.stdout.flush()
     if targets and result.plans:
         given = read_inputs(model, cluster, overrides)
+        problem = make_problem(*given, read_options(result.inputs["options"]))
         for plan in result.plans:
-            _write_plan(given, plan, result.result_id, targets, Path(out))
+            _write_plan(given, problem, plan, result.result_id, targets, Path(out))
         sys.stderr.write(f"wrote {len(result.plans)} plans to {out}\n")
     return result.exit_code
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the output folder before anything is computed for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "name another folder with --out"
+        raise EmitError(f"cannot write to {folder}: {error.strerror}", fix) from None
 
 
 def run_evaluate(
@@ -166,34 +180,46 @@ def run_explain(reference: str, term: str) -> None:
 
 
 def header_lines(
-    model: ModelInput, cluster: ClusterInput, plan: Plan, result_id: str
+    given: tuple[ModelInput, ClusterInput], plan: Plan, found: Breakdown, result_id: str
 ) -> list[str]:
-    """Return the comment lines that name a plan in the files written for it."""
-    lines = [f"plan {plan.plan_id}, rank {plan.rank}"]
-    if result_id:
-        lines[0] += f" of result {result_id}"
+    """Return the comment lines that name a plan in the files written for it.
+
+    `found` is the plan priced as the framework of the file runs it.
+    """
+    model, cluster = given
+    of = f" of result {result_id}" if result_id else ""
     return [
-        *lines,
+        f"plan {plan.plan_id}, rank {plan.rank}{of}",
         f"model {model.shape.name}, cluster {cluster.cluster.name}",
-        f"predicted step {plan.step_time_s:.3f} s, MFU {plan.mfu:.1%}, "
-        f"memory {plan.breakdown.peak_bytes / 2**30:.1f} GiB per device",
+        f"predicted step {found.step_s:.3f} s, {found.peak_bytes / 2**30:.1f} GiB per device",
         f"written by planner {__version__}",
     ]
 
 
 def _files(
-    given: tuple[ModelInput, ClusterInput], plan: Plan, result_id: str, targets: list[str]
+    given: tuple[ModelInput, ClusterInput],
+    problem: Problem,
+    plan: Plan,
+    result_id: str,
+    targets: list[str],
 ) -> dict[str, str]:
+    """Return the files of one plan; a framework that it does not fit gets a reason instead."""
     model, cluster = given
-    header = header_lines(model, cluster, plan, result_id)
     pool, files = cluster.cluster.pools[0], {}
     for target in targets:
+        found = under_framework(problem, plan.layout, target)
+        header = header_lines(given, plan, found or plan.breakdown, result_id)
+        if found is None and why_not(target, plan.layout, model.shape, model.job) is None:
+            lines = [*header[:2], f"as {target} runs it, the plan does not fit into memory"]
+            files[f"{target}.txt"] = "\n".join(lines) + "\n"
+            continue
         files.update(emit_plan(target, plan.layout, model.shape, model.job, pool, header))
     return files
 
 
 def _write_plan(
     given: tuple[ModelInput, ClusterInput],
+    problem: Problem,
     plan: Plan,
     result_id: str,
     targets: list[str],
@@ -203,7 +229,7 @@ def _write_plan(
     folder = out / f"{plan.rank}-{plan.plan_id}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in _files(given, plan, result_id, targets).items():
+        for name, text in _files(given, problem, plan, result_id, targets).items():
             path = folder / name
             path.write_text(text, encoding="utf-8")
             path.chmod(0o755 if name.endswith(".sh") else 0o644)
@@ -218,12 +244,12 @@ def run_emit(reference: str, for_: str, out: str) -> None:
     targets = _targets(for_)
     if not targets:
         raise UsageError("--for names no framework", f"one of {', '.join(FRAMEWORKS)}")
-    model, cluster, _, plan = open_plan(reference)
+    model, cluster, problem, plan = open_plan(reference)
     if out:
-        _write_plan((model, cluster), plan, "", targets, Path(out))
+        _write_plan((model, cluster), problem, plan, "", targets, Path(out))
         sys.stderr.write(f"wrote {out}/{plan.rank}-{plan.plan_id}\n")
         return
-    files = _files((model, cluster), plan, "", targets)
+    files = _files((model, cluster), problem, plan, "", targets)
     for name, text in files.items():
         sys.stdout.write(f"# ---- {name}\n{text}" if len(files) > 1 else text)
 
@@ -239,7 +265,7 @@ def run_rule(code: str) -> None:
         near = close_names(code.upper(), RULES)
         hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(f"no rule {code!r}", f"{hint}planner rule lists them all")
-    sys.stdout.write(
-        f"{found.code}: {found.title}\n  {found.why}\n  to change: {found.relax}\n"
-        f"  source: {found.source}\n"
-    )
+    lines = [f"{found.code}: {found.title}", *tables.wrapped("  ", found.why)]
+    lines += tables.wrapped("  to change:", found.relax)
+    lines += tables.wrapped("  source:", found.source)
+    sys.stdout.write("\n".join(lines) + "\n")

@@ -4,6 +4,7 @@ from costmodels.problem import Problem
 from planner.errors import UsageError
 from planner.reasons import shown_layout
 from planner.result import Plan
+from planner.tables import wrapped
 from planner.terms import ALIASES, GIB, TERMS, documentation, home
 from planner.yamlfile import close_names
 
@@ -33,7 +34,7 @@ def explain_plan(problem: Problem, plan: Plan) -> str:
                 f"{'  ' if last else '│ '} {branch} {term:<12} {value}  {TERMS[term].title}"
             )
     lines += ["", *_memory_tree(plan), ""]
-    lines.append("open a term: planner explain PLAN --term " + "|".join(TERMS))
+    lines += wrapped("open a term: planner explain PLAN --term", ", ".join(TERMS))
     return "\n".join(lines) + "\n"
 
 
@@ -88,7 +89,9 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
         f"  {plan.tokens_per_s:,.0f} tokens/s, MFU {plan.mfu:.1%}; 8 of 10 such predictions lie "
         f"between {plan.step_time_p10_s:.2f} and {plan.step_time_p90_s:.2f} s (prior)."
     )
-    return lines + [f"  warning {w.code}: {w.text}" for w in plan.warnings]
+    for w in plan.warnings:
+        lines += wrapped(f"  warning {w.code}:", w.text)
+    return lines
 
 
 def explain_term(problem: Problem, plan: Plan, name: str) -> str:

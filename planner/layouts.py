@@ -63,6 +63,9 @@ def axis_values(axis: str, text: str, option: str) -> int:
     least = 0 if axis in ("zero", "sp", "recompute_layers") else 1
     if value < least:
         raise UsageError(f"{option}: {axis} must be at least {least}, not {value}", "")
+    most = {"zero": 3, "sp": 1}.get(axis, value)
+    if value > most:
+        raise UsageError(f"{option}: {axis} is at most {most}, not {value}", "")
     return value
 
 

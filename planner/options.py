@@ -1,11 +1,12 @@
 """Options of a solve, as the command line, Python and the service give them."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from planner.errors import UsageError
 from planner.layouts import axis_values
-from searches.options import AXES, SearchOptions
+from searches.options import AXES, TEXT_AXES, SearchOptions
 
 FRAMEWORKS = ("default", "megatron", "deepspeed", "any")
 ALLOWANCES = ("tp-across-domains",)
@@ -45,6 +46,10 @@ class SolveOptions:
         only = {axis: frozenset([value]) for axis, value in self.pins.items()}
         for axis, values in self.only.items():
             only[axis] = only.get(axis, values) & values
+            if not only[axis]:
+                raise UsageError(
+                    f"--pin {axis} and --only {axis} contradict each other", "drop one of them"
+                )
         return SearchOptions(
             only=only,
             at_most=dict(self.at_most),
@@ -64,6 +69,38 @@ class SolveOptions:
             "stack": self.stack_name,
             "allow": sorted(self.allow),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user called things, to write commands that repeat the question."""
+
+    model: str
+    cluster: str
+    overrides: tuple[tuple[str, object], ...] = ()
+
+    def command(self, options: SolveOptions, changes: Mapping[str, object]) -> str:
+        """Return the `planner solve` command with the user's restrictions and changed fields."""
+
+        def shown(axis: str, value: int) -> str:
+            return TEXT_AXES[axis][value] if axis in TEXT_AXES else str(value)
+
+        words = ["planner", "solve", self.model, self.cluster]
+        for axis, value in options.pins.items():
+            words += ["--pin", f"{axis}={shown(axis, value)}"]
+        for axis, values in options.only.items():
+            words += ["--only", f"{axis}={','.join(shown(axis, v) for v in sorted(values))}"]
+        for axis, value in options.at_most.items():
+            words += ["--max", f"{axis}={value}"]
+        if options.framework != "default":
+            words += ["--framework", options.framework]
+        if options.stack:
+            words += ["--stack", options.stack]
+        for name in sorted(options.allow):
+            words += ["--allow", name]
+        for path, field_value in {**dict(self.overrides), **changes}.items():
+            words += ["--set", f"{path}={field_value}"]
+        return shlex.join(words)
 
 
 def _pairs(items: Iterable[str], option: str) -> list[tuple[str, str]]:

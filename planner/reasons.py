@@ -20,6 +20,10 @@ def shown_layout(layout: Layout) -> str:
     """Return a layout in a few words: `tp8 pp4 dp16 vpp5 zero1 mbs1`."""
     x = layout
     words = [f"tp{x.tp}", f"pp{x.pp}", f"dp{x.dp}", f"vpp{x.vpp}", f"zero{x.zero}", f"mbs{x.mbs}"]
+    if x.split == "ends":
+        words.append("ends split")
+    if not x.sp and x.tp > 1:
+        words.append("no sp")
     if x.recompute != "none":
         words.append(f"recompute {x.recompute} {x.recompute_layers or ''}".strip())
     return " ".join(words)
@@ -28,6 +32,11 @@ def shown_layout(layout: Layout) -> str:
 def _grouped(terms: Mapping[str, float]) -> dict[str, float]:
     grouped = {"compute": sum(terms[t] for t in COMPUTE)}
     return {**grouped, **{t: terms[t] for t in TIME_TERMS if t not in COMPUTE}}
+
+
+def _shown_s(seconds: float, plan: Plan) -> str:
+    """Return a part of the step in s, or in ms when the whole step is short."""
+    return f"{seconds:.2f} s" if plan.step_time_s >= 2.0 else f"{seconds * 1e3:.1f} ms"
 
 
 def why_first(
@@ -40,7 +49,7 @@ def why_first(
     terms = _grouped(first.breakdown.time_s)
     least = MIN_SHARE * first.step_time_s
     largest = sorted(terms, key=lambda t: (-terms[t], t))
-    lines = [" | ".join(f"{t} {terms[t]:.2f} s" for t in largest if terms[t] >= least)]
+    lines = [" | ".join(f"{t} {_shown_s(terms[t], first)}" for t in largest if terms[t] >= least)]
     ties = [c for c, tie in ranked if tie]
     if len(ties) > 1:
         lines.append(
@@ -52,13 +61,10 @@ def why_first(
         return tuple(lines)
     other = _grouped(break_down(problem, rival.layout).time_s)
     gaps = {t: other[t] - terms[t] for t in terms}
-    saved = [
-        f"{t} -{gap:.2f} s" for t, gap in sorted(gaps.items(), key=lambda x: -x[1]) if gap > least
-    ]
-    paid = [
-        f"{t} +{-gap:.2f} s" for t, gap in sorted(gaps.items(), key=lambda x: x[1]) if -gap > least
-    ]
+    ordered = sorted(gaps.items(), key=lambda x: (-x[1], x[0]))
+    saved = [f"{t} -{_shown_s(gap, first)}" for t, gap in ordered if gap > least]
+    paid = [f"{t} +{_shown_s(-gap, first)}" for t, gap in reversed(ordered) if -gap > least]
     lead = f"against {shown_layout(rival.layout)} ({rival.step_s / first.step_time_s - 1:+.1%}): "
     price = f"; at the price of {', '.join(paid)}" if paid else ""
-    lines.append(lead + ", ".join(saved) + price)
+    lines.append(lead + (", ".join(saved) or "many small differences") + price)
     return tuple(lines)

@@ -68,10 +68,10 @@ class Plan:
             "closed_form_step_time_s": b.closed_form_step_s,
             "time": dict(b.time_s),
             "memory": {
-                "peak_bytes": b.peak_bytes,
+                "peak_bytes": round(b.peak_bytes),
                 "peak_stage": b.peak_stage,
-                "usable_bytes": self.usable_bytes,
-                "stages": [dict(stage) for stage in b.stages],
+                "usable_bytes": round(self.usable_bytes),
+                "stages": [{term: round(v) for term, v in stage.items()} for stage in b.stages],
             },
             "comm": [
                 {
@@ -81,8 +81,8 @@ class Plan:
                     "tier": t.tier,
                     "group_size": t.group_size,
                     "n_calls": t.n_calls,
-                    "message_bytes": t.message_bytes,
-                    "bytes": t.sent_bytes,
+                    "message_bytes": round(t.message_bytes),
+                    "bytes": round(t.sent_bytes),
                     "time_s": t.time_s,
                     "exposed_s": t.exposed_s,
                     "dtype": t.dtype,
@@ -196,8 +196,8 @@ class Result:
             "closest": self.closest
             and {
                 "layout": layout_to_json(self.closest.layout),
-                "peak_bytes": self.closest.peak_bytes,
-                "usable_bytes": self.closest.usable_bytes,
+                "peak_bytes": round(self.closest.peak_bytes),
+                "usable_bytes": round(self.closest.usable_bytes),
             },
             "relaxations": [
                 {

@@ -63,6 +63,12 @@ def _read(source: str) -> dict[str, Any]:
         raise UsageError(
             f"{source} is not a result of planner", "expected the output of --format json"
         )
+    try:
+        _ = data["inputs"]["model"], data["inputs"]["cluster"], data["inputs"]["options"]["top"]
+        _ = [(plan["rank"], plan["plan_id"], plan["layout"]["tp"]) for plan in data["plans"]]
+    except (KeyError, TypeError, IndexError) as error:
+        fix = "save the whole output of --format json"
+        raise UsageError(f"{source} is not a whole result: {error} is missing", fix) from None
     major = str(data["schema_version"]).split(".")[0]
     if major != SCHEMA_VERSION.split(".")[0]:
         raise UsageError(
@@ -93,7 +99,9 @@ def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
     from planner.solving import plan_of_layout
 
     source, mark, which = reference.rpartition("#")
-    if not mark:
+    if reference == "last":
+        source, which = "last", "1"
+    elif not mark:
         source, which = (reference, "1") if Path(reference).is_file() else ("last", reference)
     data = _read(source)
     plan = _pick(data["plans"], which, source)

@@ -12,8 +12,9 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.stacks import STACKS
 from planner.advice import plan_warnings
+from planner.capabilities import check_options, check_problem
 from planner.emit import runs_on
-from planner.errors import SearchError, UsageError
+from planner.errors import UsageError
 from planner.identity import content_id, plan_id
 from planner.inputs import (
     ClusterInput,
@@ -24,7 +25,16 @@ from planner.inputs import (
     model_from_dict,
 )
 from planner.layouts import layout_from_pins, layout_to_json
-from planner.options import ALLOWANCES, FRAMEWORKS, SolveOptions, parse_max, parse_only, parse_pins
+from planner.options import (
+    ALLOWANCES,
+    FRAMEWORKS,
+    STACK_OF_FRAMEWORK,
+    Asked,
+    SolveOptions,
+    parse_max,
+    parse_only,
+    parse_pins,
+)
 from planner.reasons import why_first
 from planner.result import Counts, Miss, Plan, Rejection, Relaxation, Result
 from planner.uncertainty import interval_s, order_with_ties
@@ -63,10 +73,10 @@ def solve(
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
     options = _options(top, pins, only, at_most, framework, stack, allow)
+    check_options(options)
     given = read_inputs(model, cluster, overrides)
-    return solve_inputs(
-        *given, options, make_executor(executor), stop, progress, names=_names(model, cluster)
-    )
+    asked = Asked(*_names(model, cluster), tuple(overrides))
+    return solve_inputs(*given, options, make_executor(executor), stop, progress, asked)
 
 
 def evaluate(
@@ -165,20 +175,11 @@ def read_inputs(
 
 
 def make_problem(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Problem:
-    """Return what plans are priced against; checks that the accelerator has the precision."""
-    pool = cluster.cluster.pools[0]
-    precision = model.job.recipe.gemm_precision
-    peaks = pool.accelerator.peak_flops_per_s
-    if precision not in peaks:
-        usable = ", ".join(sorted(peaks))
-        raise SearchError(
-            f"{pool.accelerator.name} has no {precision} matrix units, which precision "
-            f"{model.job.precision!r} needs",
-            f"its precisions: {usable}; for example --set training.precision=fp16",
-        )
-    return Problem(
-        model.shape, model.job, pool, cluster.cluster.fabric, STACKS[options.stack_name]
-    )
+    """Return what plans are priced against; `SearchError` for what is not modelled."""
+    pool, fabric = cluster.cluster.pools[0], cluster.cluster.fabric
+    problem = Problem(model.shape, model.job, pool, fabric, STACKS[options.stack_name])
+    check_problem(problem)
+    return problem
 
 
 def solve_inputs(
@@ -188,7 +189,7 @@ def solve_inputs(
     executor: Executor,
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    names: tuple[str, str] = ("MODEL", "CLUSTER"),
+    asked: Asked = Asked("MODEL", "CLUSTER"),
 ) -> Result:
     """Return the result for inputs that are already read."""
     problem = make_problem(model, cluster, options)
@@ -208,10 +209,10 @@ def solve_inputs(
         from planner.relaxations import find_relaxations
 
         closest = closest or closest_miss(context)
-        relaxations = find_relaxations(model, cluster, options, closest, names)
+        relaxations = find_relaxations(model, cluster, options, closest, asked)
     return Result(
         result_id=_result_id(model, cluster, options, "solve"),
-        inputs=_inputs_json(model, cluster, options, names),
+        inputs=_inputs_json(model, cluster, options, (asked.model, asked.cluster)),
         calibration=calibration(),
         counts=_counts(outcome),
         rejected=_rejections(outcome),
@@ -260,8 +261,26 @@ def make_plan(
         tie=tie,
         training_s=job.tokens / rate if job.tokens else None,
         warnings=plan_warnings(problem, found),
-        runs_on=runs_on(layout, problem.shape, job),
+        runs_on=frameworks_that_fit(problem, layout),
     )
+
+
+def frameworks_that_fit(problem: Problem, layout: Layout) -> tuple[str, ...]:
+    """Return the frameworks that can run the layout within memory, each with its own habits."""
+    able = runs_on(layout, problem.shape, problem.job)
+    return tuple(name for name in able if under_framework(problem, layout, name) is not None)
+
+
+def under_framework(problem: Problem, layout: Layout, framework: str) -> Breakdown | None:
+    """Return the plan priced as `framework` runs it; None when it does not fit its memory.
+
+    A problem whose stack was chosen by hand is taken to describe every framework.
+    """
+    own = STACK_OF_FRAMEWORK[framework]
+    if problem.stack.name in STACK_OF_FRAMEWORK.values() and problem.stack.name != own:
+        problem = replace(problem, stack=STACKS[own])
+    found = break_down(problem, layout)
+    return found if found.peak_bytes <= problem.pool.usable_bytes else None
 
 
 def plan_of_layout(

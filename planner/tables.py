@@ -45,12 +45,13 @@ COLUMNS = (
     Column("zero", "", lambda p: str(p.layout.zero)),
     Column("mbs", "", lambda p: str(p.layout.mbs)),
     Column("sp", "", lambda p: "y" if p.layout.sp else "-"),
+    Column("split", "", lambda p: p.layout.split if p.layout.pp > 1 else "-"),
     Column("recomp", "", _recompute),
     Column("step", "s", lambda p: f"{p.step_time_s:.3f}"),
     Column("tok/s", "/dev", lambda p: f"{p.tokens_per_s_per_device:,.0f}"),
     Column("MFU", "%", lambda p: f"{p.mfu * 100:.1f}"),
-    Column("memory", "GiB", lambda p: format_gib(p.breakdown.peak_bytes)),
-    Column("bubble", "%", lambda p: f"{p.breakdown.bubble_frac * 100:.1f}"),
+    Column("mem", "GiB", lambda p: format_gib(p.breakdown.peak_bytes)),
+    Column("bubl", "%", lambda p: f"{p.breakdown.bubble_frac * 100:.1f}"),
     Column("comm", "%", lambda p: f"{p.breakdown.exposed_comm_frac * 100:.1f}"),
     Column("days", "", _days),
 )
@@ -94,7 +95,7 @@ def result_heading(result: Result) -> list[str]:
     return [
         f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
         f"{job['seq_len']}, global batch {job['global_batch']}, {job['precision']}",
-        f"on {devices} x {name} ({pool['nodes']} nodes), as "
+        f"on {devices} x {name} in {pool['nodes']} node(s), as "
         f"{result.inputs['options']['stack']} runs it",
         f"{c.candidate_shapes:,} shapes -> {c.shapes:,} legal -> {c.space:,} plans -> "
         f"{c.fit:,} fit",
@@ -144,12 +145,12 @@ def solve_table(result: Result, source: str = "last") -> str:
     low, high = first.step_time_p10_s, first.step_time_p90_s
     lines.append(f"  step time between {low:.2f} and {high:.2f} s in 8 of 10 cases (prior)")
     for warning in first.warnings:
-        lines.append(f"warning {warning.code}: {warning.text}")
+        lines += wrapped(f"warning {warning.code}:", warning.text)
     if result.rejected:
         lines += wrapped("rejected:", rejection_line(result))
     lines.append(
-        f"next: planner explain {source}#1 | planner show {source}#1 | "
-        f"planner emit {source}#1 --for megatron"
+        f"next: planner explain {source}#1 | planner show {source}#1"
+        + (f" | planner emit {source}#1 --for {first.runs_on[0]}" if first.runs_on else "")
     )
     return "\n".join(lines) + "\n"
 
@@ -161,16 +162,17 @@ def nothing_fits(result: Result) -> list[str]:
         lines.append("No layout is legal: every combination breaks a rule.")
     else:
         lines.append(f"Nothing fits: all {result.counts.space:,} legal plans exceed the memory.")
-    for r in result.rejected:
+    for r in sorted(result.rejected, key=lambda r: (*_weight(r.code), -r.n)):
         rule = RULES[r.code]
         if r.code not in DUPLICATES:
             lines += wrapped(f"  {r.code} {rule.title}: {r.n:,} {r.of}.", rule.why)
     if result.closest:
         miss = result.closest
         over = miss.peak_bytes - miss.usable_bytes
-        lines.append(
-            f"closest: {shown_layout(miss.layout)} needs {miss.peak_bytes / GIB:.1f} GiB, "
-            f"{miss.usable_bytes / GIB:.1f} usable ({over / GIB:.1f} too many)"
+        lines += wrapped(
+            "closest:",
+            f"{shown_layout(miss.layout)} needs {miss.peak_bytes / GIB:.1f} GiB, "
+            f"{miss.usable_bytes / GIB:.1f} usable ({over / GIB:.1f} too many)",
         )
     if result.relaxations:
         lines.append("What would help, the smallest change first:")
@@ -180,6 +182,12 @@ def nothing_fits(result: Result) -> list[str]:
             "No single change that was tried helps: more devices, precision, sequence, pins."
         )
     return lines
+
+
+def _weight(code: str) -> tuple[int, str]:
+    """Return the place of a rule among the reasons: the user's own limits first, then memory."""
+    first = ("PIN001", "MEM001", "MEM000", "FRM001", "BAT001", "BAT002", "DP001")
+    return (first.index(code), "") if code in first else (len(first), code)
 
 
 def _relaxation_lines(relaxation: Relaxation) -> list[str]:
@@ -237,10 +245,11 @@ def plan_details(plan: Plan) -> str:
     """Return one plan as `show` prints it: layout, time, memory by stage, traffic."""
     x, b = plan.layout, plan.breakdown
     stages = _folded(x.stage_layers)
+    free = plan.headroom_frac
     lines = [
         f"plan {plan.plan_id}: {shown_layout(x)}",
-        f"  {x.n_devices} devices, {x.n_micro} micro-batches of {x.mbs} x {plan.layout.dp} ranks, "
-        f"schedule {x.schedule}, sequence parallel {'on' if x.sp else 'off'}",
+        f"  {x.n_devices} devices, {x.n_micro} micro-batch(es) of {x.mbs} on each of {x.dp} ranks",
+        f"  schedule {x.schedule}, sequence parallel {'on' if x.sp else 'off'}",
         f"  layers per virtual stage: {stages}",
         f"  runs on: {', '.join(plan.runs_on) or 'no framework that can be written'}",
         "",
@@ -250,12 +259,13 @@ def plan_details(plan: Plan) -> str:
         *_time_lines(plan),
         "",
         f"memory: stage {b.peak_stage} needs {b.peak_bytes / GIB:.2f} of "
-        f"{plan.usable_bytes / GIB:.2f} GiB usable ({format_percent(plan.headroom_frac)} free)",
+        f"{plan.usable_bytes / GIB:.2f} GiB usable "
+        f"({format_percent(abs(free))} {'free' if free >= 0 else 'too much'})",
         *_memory_lines(plan),
         "",
         "traffic of the busiest device, per step:",
         *_traffic_lines(plan),
-        *(f"warning {w.code}: {w.text}" for w in plan.warnings),
+        *(line for w in plan.warnings for line in wrapped(f"warning {w.code}:", w.text)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -283,15 +293,15 @@ def _memory_lines(plan: Plan) -> list[str]:
     """Return memory by stage and term in GiB; equal neighbours are folded into one line."""
     stages = plan.breakdown.stages
     names = list(stages[0])
-    lines = ["  stage   " + " ".join(f"{name[:13]:>13}" for name in names) + "   total GiB"]
+    lines = ["  stage   " + " ".join(f"{name[:12]:>12}" for name in names) + " total GiB"]
     start = 0
     while start < len(stages):
         stop = start
         while stop + 1 < len(stages) and stages[stop + 1] == stages[start]:
             stop += 1
         label = str(start) if start == stop else f"{start}-{stop}"
-        values = " ".join(f"{stages[start][name] / GIB:>13.2f}" for name in names)
-        lines.append(f"  {label:<7} {values} {sum(stages[start].values()) / GIB:>11.2f}")
+        values = " ".join(f"{stages[start][name] / GIB:>12.2f}" for name in names)
+        lines.append(f"  {label:<7} {values} {sum(stages[start].values()) / GIB:>9.2f}")
         start = stop + 1
     return lines
 
@@ -299,12 +309,12 @@ def _memory_lines(plan: Plan) -> list[str]:
 def _traffic_lines(plan: Plan) -> list[str]:
     if not plan.breakdown.transfers:
         return ["  none"]
-    head = f"  {'axis':<4} {'collective':<16} {'algorithm':<12} {'tier':<10} {'ranks':>5}"
+    head = f"  {'axis':<4} {'collective':<14} {'algorithm':<12} {'tier':<8} {'ranks':>5}"
     lines = [
         f"{head} {'calls':>7} {'message MB':>10} {'sent GB':>8} {'time ms':>9} {'waits ms':>9}"
     ]
     for t in plan.breakdown.transfers:
-        left = f"  {t.axis:<4} {t.collective:<16} {t.algorithm:<12} {t.tier:<10} {t.group_size:>5}"
+        left = f"  {t.axis:<4} {t.collective:<14} {t.algorithm:<12} {t.tier:<8} {t.group_size:>5}"
         lines.append(
             f"{left} {t.n_calls:>7} {t.message_bytes / 1e6:>10.2f} {t.sent_bytes / 1e9:>8.2f} "
             f"{t.time_s * 1e3:>9.1f} {t.exposed_s * 1e3:>9.1f}"

@@ -139,13 +139,14 @@ def _pipeline(term: str) -> Callable[[Problem, Plan], Numbers]:
     def numbers(problem: Problem, plan: Plan) -> Numbers:
         x, found = plan.layout, plan.breakdown
         forward, backward = virtual_stage_times(found.rows, x)
-        hop = step.hop_s(found.rows).item()
+        hops = step.boundary_hops_s(found.rows, x.tp, x.pp, x.dp)
+        hop = max(hops[: max(1, x.pp - 1)])
         message = found.rows.layers.message_bytes.item()
         slow = max(f + b for f, b in zip(forward, backward, strict=True))
         return [
             ("schedule, p, v, m", f"{x.schedule}, {x.pp}, {x.vpp}, {x.n_micro}"),
             ("slowest virtual stage, forward + backward", f"{slow * 1e3:.3f} ms"),
-            ("message between stages, one hop", f"{message / 1e6:.2f} MB, {hop * 1e6:.0f} us"),
+            ("message between stages, slowest hop", f"{message / 1e6:.2f} MB, {hop * 1e6:.0f} us"),
             ("idle share for equal stages", f"{pipeline.bubble_frac(x.pp, x.vpp, x.n_micro):.1%}"),
             (
                 "closed-form step / exact step",
@@ -280,7 +281,13 @@ TERMS: dict[str, Term] = {
             (compute.embedding_times,),
             _per_layer("embedding"),
         ),
-        Term("recompute", "time", "forward again in the backward", (layer_terms,), _recompute),
+        Term(
+            "recompute",
+            "time",
+            "forward again in the backward, without its collectives",
+            (layer_terms,),
+            _recompute,
+        ),
         Term("host", "time", "waiting for kernel launches", (layer_terms,), _host),
         Term(
             "tp",
@@ -299,7 +306,7 @@ TERMS: dict[str, Term] = {
         Term(
             "pp",
             "time",
-            "exposed pipeline messages",
+            "exposed messages between stages",
             (pipeline.simulate_s, pipeline.p2p_s),
             _pipeline("pp"),
         ),

@@ -11,9 +11,15 @@ class Executor(Protocol):
     """Runs one function over many shards and keeps their order."""
 
     name: str
+    group_size: int
+    """Shards worth handing over at once; a search may stop between groups."""
 
     def map(self, run: Callable[[Shard], Answer], shards: Sequence[Shard]) -> list[Answer]:
         """Return `run(shard)` for every shard, in the order of `shards`."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the executor holds."""
         ...
 
 
@@ -21,6 +27,10 @@ class SerialExecutor:
     """Evaluates in this process: right for everything below some ten million plans."""
 
     name = "serial"
+    group_size = 1
+
+    def close(self) -> None:
+        """Do nothing: this process is all there is."""
 
     def map(self, run: Callable[[Shard], Answer], shards: Sequence[Shard]) -> list[Answer]:
         """Return `run(shard)` for every shard, one after the other."""
@@ -35,13 +45,15 @@ class RayExecutor:
     """
 
     name = "ray"
+    group_size = 16
 
     def __init__(self, address: str | None = None, n_cpus: int | None = None) -> None:
         self._address = address
         self._n_cpus = n_cpus
+        self._started = False
 
-    def map(self, run: Callable[[Shard], Answer], shards: Sequence[Shard]) -> list[Answer]:
-        """Return `run(shard)` for every shard, in order; starts Ray when it is not running."""
+    def _start(self) -> None:
+        """Start Ray, or join the cluster, unless this process already has it."""
         import logging
         import os
 
@@ -50,20 +62,31 @@ class RayExecutor:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
-        started = not ray.is_initialized()
-        if started:
-            settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-            if self._address:
-                settings["address"] = self._address
-            else:
-                settings.update(num_cpus=self._n_cpus, include_dashboard=False)
-            ray.init(**settings)
-        try:
-            task = ray.remote(max_retries=3)(run)
-            return list(ray.get([task.remote(shard) for shard in shards]))
-        finally:
-            if started:
-                ray.shutdown()
+        if ray.is_initialized():
+            return
+        settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self._address:
+            settings["address"] = self._address
+        else:
+            settings.update(num_cpus=self._n_cpus, include_dashboard=False)
+        ray.init(**settings)
+        self._started = True
+
+    def map(self, run: Callable[[Shard], Answer], shards: Sequence[Shard]) -> list[Answer]:
+        """Return `run(shard)` for every shard, in order; the first call starts Ray."""
+        self._start()
+        import ray
+
+        task = ray.remote(max_retries=3)(run)
+        return list(ray.get([task.remote(shard) for shard in shards]))
+
+    def close(self) -> None:
+        """Stop Ray if this executor started it."""
+        if self._started:
+            import ray
+
+            ray.shutdown()
+            self._started = False
 
 
 def make_executor(name: str, address: str | None = None) -> Executor:

@@ -35,7 +35,9 @@ def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
     options, batch = context.options, context.problem.job.global_batch
     pinned = options.only.get("mbs", frozenset())
     most = options.at_most.get("mbs", max(MAX_MBS, *pinned) if pinned else MAX_MBS)
-    mbs = [d for d in divisors(batch) if d <= most and options.allows("mbs", d)]
+    # A pinned size that does not divide the batch is kept, so that BAT001 names it.
+    sizes = sorted({d for d in divisors(batch) if d <= most} | set(pinned))
+    mbs = [d for d in sizes if options.allows("mbs", d)]
     longest = longest_chunks(context, shapes)
     kinds, layers = [0, 1], [0, 0]
     for k in range(1, int(longest.max(initial=0)) + 1):

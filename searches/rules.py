@@ -185,9 +185,10 @@ def _batch(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> 
 def least_model_parallel(context: Context) -> float:
     """Return the least tp * pp whose weights and gradients fit without ZeRO 2 or 3.
 
-    0 when the memory bound is off.
+    0 when the memory bound is off, and where ZeRO 3 may shard every stage of a pipeline.
     """
-    if not context.options.memory_bound:
+    sharded = context.options.framework == "any" and fully_sharded_fits(context)
+    if sharded or not context.options.memory_bound:
         return 0.0
     recipe, pool = context.problem.job.recipe, context.problem.pool
     held = (recipe.param_bytes + recipe.grad_bytes) * _params(context)

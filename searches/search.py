@@ -14,7 +14,7 @@ from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
 from costmodels.step import (
-    hop_s,
+    boundary_hops_s,
     join,
     outside_pipeline,
     peak_bytes,
@@ -171,19 +171,14 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     table = PlanTable.from_layouts(layouts)
     terms = shape_terms(problem, table.shapes)
     rows = join(problem, terms, table)
-    rest, hops = outside_pipeline(rows, stage_times(rows)), hop_s(rows)
+    rest = outside_pipeline(rows, stage_times(rows))
     straggle = straggler_factor(problem, table.shapes.n_devices)
     out = []
     for i, layout in enumerate(layouts):
         forward, backward = virtual_stage_times(rows, layout, i)
+        hops = boundary_hops_s(rows, layout.tp, layout.pp, layout.dp, i)
         flush = pipeline.flush_s(
-            layout.schedule,
-            layout.pp,
-            layout.vpp,
-            layout.n_micro,
-            forward,
-            backward,
-            float(hops[i]),
+            layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward, hops
         )
         out.append(straggle * flush + float(rest[i]))
     return out
@@ -221,7 +216,7 @@ def search(
     space = legal_shapes(context)
     shards = make_shards(context, space.shapes)
     answers: list[ShardAnswer] = []
-    group = 1 if executor.name == "serial" else max(1, len(shards))
+    group = executor.group_size
     stopped = ""
     try:
         for i in range(0, len(shards), group):
@@ -235,6 +230,8 @@ def search(
         if not any(answer.best for answer in answers):
             raise
         stopped = "interrupted"
+    finally:
+        executor.close()
     merged = _merge(context, space, answers)
     return replace(merged, stopped=stopped, shards=(len(answers), len(shards)))
 

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from costmodels import pipeline
 from costmodels.breakdown import break_down, join_one
 from costmodels.flops import model_flops_per_step
+from costmodels.pipeline import simulate_s
 from costmodels.plans import SCHEDULES, Layout, PlanTable, ShapeTable
 from costmodels.shape_terms import shape_terms
 from costmodels.stacks import STACKS
 from costmodels.stages import SPLITS, stage_layers
 from costmodels.step import (
     Scores,
+    boundary_hops_s,
     data_parallel_exposed,
     hop_s,
     join,
@@ -183,14 +185,28 @@ def test_hops_cross_a_nic_an_nvlink_or_an_uplink(toy_problem, toy_pool, plain_la
     assert hop(tp=1, pp=8, dp=1) == pytest.approx(4e-6 + size / 250e9)
     assert hop(tp=8, pp=8, dp=1) == pytest.approx(20e-6 + size / 50e9)
     assert hop(tp=8, pp=8, dp=1, sp=True) == pytest.approx(20e-6 + size / 8 / 50e9)
-    # Two ranks a node, eight nodes... of 15 boundaries 7 leave the node.
-    mixed = hop(tp=4, pp=12, dp=1)
+    # Two ranks a node: the slowest boundary leaves it, and sets the pace of 1F1B.
     inside, outside = 4e-6 + size / 250e9, 20e-6 + size / 50e9
-    assert mixed == pytest.approx((6 * inside + 5 * outside) / 11)
+    assert hop(tp=4, pp=12, dp=1) == pytest.approx(outside)
     # Pods of two nodes, oversubscribed three times: two ranks in a pod share two thirds of a NIC.
     pods = Fabric((Tier("pod", 2, 3.0),))
     climbing = 20e-6 + size * 3 / 2 / 50e9
-    assert hop(pods, tp=8, pp=8, dp=1) == pytest.approx((4 * outside + 3 * climbing) / 7)
+    assert hop(pods, tp=8, pp=8, dp=1) == pytest.approx(climbing)
+    # Interleaved: 2 chunks over 4 ranks use 3 boundaries twice and the way back once.
+    assert hop(tp=4, pp=4, dp=1, vpp=2) == pytest.approx((4 * inside + 3 * outside) / 7)
+
+
+def test_every_boundary_of_the_pipeline_by_itself(toy_problem, plain_layout):
+    problem = toy_problem(gbs=64)
+    size = 2 * 4096 * 2048
+    layout = plain_layout(problem, tp=4, pp=4, dp=1)
+    inside, outside = 4e-6 + size / 250e9, 20e-6 + size / 50e9
+    hops = boundary_hops_s(join_one(problem, layout), 4, 4, 1)
+    assert hops == pytest.approx([inside, outside, inside, outside])
+    # A simulation with one slow boundary lies between all fast and all slow.
+    args = ("1f1b", 4, 1, 8, [1.0] * 4, [2.0] * 4)
+    mixed = simulate_s(*args, [0.0, 0.1, 0.0, 9.0])
+    assert simulate_s(*args, 0.0) < mixed < simulate_s(*args, 0.1)
 
 
 def test_chunks_of_one_are_plain_1f1b(toy_problem, plain_layout):

@@ -228,3 +228,90 @@ def test_a_closed_pipe_is_quiet(folder: Path) -> None:
         f"{words} | head -1", shell=True, capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
+
+
+def test_no_line_is_wider_than_a_terminal(folder: Path) -> None:
+    texts = []
+    for model, cluster in (
+        ("llama3-405b", "h100-x16384"),
+        ("gpt3-175b", "a100-x1024"),
+        ("llama3-8b", "h100-x16384"),
+        ("llama3-70b", "h100-x8"),
+    ):
+        texts.append(run("solve", model, cluster).stdout)
+        if texts[-1].count("\n*") or "\n* " in texts[-1]:
+            texts += [run("show", "last").stdout, run("explain", "last").stdout]
+    texts += [run("rule", code).stdout for code in ("MEM000", "PP002", "ZER001")]
+    texts += [run("catalog", "list").stdout]
+    texts += [run("catalog", "show", name).stdout for name in ("h100", "a100", "ib-ndr-400")]
+    texts += [run("evaluate", "llama3-70b", "h100-x512", "--pin", "tp=16").stderr]
+    for text in texts:
+        assert text
+        wide = [line for line in text.splitlines() if len(line) > 100]
+        assert not wide, wide[:3]
+
+
+def test_suggested_commands_do_what_they_say(folder: Path) -> None:
+    import shlex
+
+    words = ["solve", "llama3-8b", "h100-x8", "--set", "training.seq_len=131072", "--pin", "tp=1"]
+    data = json.loads(run(*words, "--format", "json").stdout)
+    assert data["relaxations"]
+    for relaxation in data["relaxations"]:
+        again = shlex.split(relaxation["command"])[1:]
+        found = json.loads(run(*again, "--format", "json", "--top", "64").stdout)
+        steps = [plan["step_time_s"] for plan in found["plans"]]
+        assert min(steps) <= relaxation["step_time_s"] * 1.05
+        assert any(abs(step / relaxation["step_time_s"] - 1) < 1e-9 for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--set", "pools.0.accelerator=mi300x"], "AMD"),
+        (["--set", "pools.0.accelerator=gb200-186gb"], "72"),
+        (["--set", "pools.0.accelerator=tpu-v5p"], "Google"),
+        (["--set", "pools.0.accelerator=v100", "--set", "training.precision=fp16"], "flash"),
+        (["--set", "training.precision=fp32"], "fp32"),
+        (["--pin", "zero=4"], "at most 3"),
+        (["--pin", "tp=4", "--only", "tp=2"], "contradict"),
+        (["--pin", "schedule=gpipe"], "planner evaluate"),
+    ],
+)
+def test_what_is_not_modelled_is_refused_by_name(
+    folder: Path, words: list[str], part: str
+) -> None:
+    done = run("solve", "llama3-8b", "h100-x8", *words)
+    assert done.returncode in (1, 2)
+    assert part in done.stderr
+    assert "defect" not in done.stderr
+
+
+def test_a_batch_that_no_micro_batch_divides_is_named(folder: Path) -> None:
+    done = run("solve", "llama3-8b", "h100-x8", "--pin", "mbs=3")
+    assert done.returncode == 3
+    assert "BAT001" in done.stdout
+
+
+def test_a_cut_result_file_is_refused(folder: Path) -> None:
+    (folder / "cut.json").write_text('{"schema_version": "1.0", "plans": [{"rank": 1}]}')
+    done = run("show", "cut.json#1")
+    assert done.returncode == 2
+    assert "not a whole result" in done.stderr
+
+
+def test_each_framework_is_held_to_its_own_memory(folder: Path) -> None:
+    # Megatron-FSDP fits this plan; DeepSpeed's eager kernels need more than there is.
+    run("evaluate", "llama3-8b", "h100-x8", "--pin", "zero=2")
+    shown = json.loads(run("show", "last", "--format", "json").stdout)
+    assert shown["runs_on"] == ["megatron"]
+    done = run("emit", "last", "--for", "deepspeed")
+    assert "does not fit" in done.stdout
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_search(folder: Path) -> None:
+    (folder / "taken").write_text("")
+    done = run("solve", "llama3-8b", "h100-x8", "--emit", "megatron", "--out", "taken/plans")
+    assert done.returncode == 1
+    assert "taken/plans" in done.stderr
+    assert done.stdout == ""

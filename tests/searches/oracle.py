@@ -115,7 +115,7 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "PP002"
     if problem.job.global_batch % dp:
         return "DP001"
-    if not states_may_fit(problem, tp, pp, dp):
+    if not states_may_fit(problem, tp, pp, dp, options.framework == "any"):
         return "MEM000"
     return ""
 
@@ -130,14 +130,14 @@ def true_params(problem: Problem) -> float:
     return shape.layers * physics.layer_params(problem, 1) + rows * shape.hidden
 
 
-def states_may_fit(problem: Problem, tp: int, pp: int, dp: int) -> bool:
+def states_may_fit(problem: Problem, tp: int, pp: int, dp: int, any_framework: bool) -> bool:
     """Tell whether weights and gradients alone fit, sharded as far as the rules let them be."""
     recipe, params = problem.job.recipe, true_params(problem)
     usable = usable_bytes(problem)
     if (recipe.param_bytes + recipe.grad_bytes) * params / max(usable, 1.0) <= tp * pp:
         return True
     per_param = recipe.param_bytes + recipe.grad_bytes + recipe.state_bytes
-    return pp == 1 and per_param * params / (tp * pp * dp) <= usable
+    return (pp == 1 or any_framework) and per_param * params / (tp * pp * dp) <= usable
 
 
 def usable_bytes(problem: Problem) -> float:

@@ -201,32 +201,44 @@ def in_switch_all_reduce_s(problem: Problem, group: Group, n: float) -> float:
     return 25e-6 + 2 * math.log2(k) * (18e-6 + group.extra_hop_s) + max(inner, outer)
 
 
-def hop_s(problem: Problem, layout: Layout, message_bytes: float) -> float:
-    """Return the mean time of a message over the p - 1 boundaries of the pipeline."""
+def hops_s(problem: Problem, layout: Layout, message_bytes: float) -> list[float]:
+    """Return the time of a message over each boundary, the last from rank p - 1 back to 0."""
     pool, p = problem.pool, layout.pp
-    if p == 1:
+    stride, nic = layout.tp * layout.dp, nic_rate(problem)
+
+    def crosses(boundary: int, unit: int) -> bool:
+        there = (boundary + 1) % p
+        return any(
+            (boundary * stride + o) // unit != (there * stride + o) // unit for o in range(stride)
+        )
+
+    out = []
+    for boundary in range(p):
+        seconds_per_byte = 1 / pool.accelerator.ring_bytes_per_s
+        latency = pool.scale_up.p2p_latency_s
+        if crosses(boundary, pool.scale_up_domain):
+            seconds_per_byte = max(seconds_per_byte, 1 / nic)
+            latency = pool.nic.p2p_latency_s + extra_hop_s(problem)
+        over = 1.0
+        for tier in problem.fabric.tiers:
+            over *= tier.oversubscription
+            unit = tier.n_nodes * pool.devices_per_node
+            if crosses(boundary, unit):
+                shares = max(1, unit // stride)
+                seconds_per_byte = max(seconds_per_byte, 1 / nic, over / (nic * shares))
+        out.append(latency + message_bytes * seconds_per_byte)
+    return out
+
+
+def hop_s(problem: Problem, layout: Layout, message_bytes: float) -> float:
+    """Return the hop of the closed form: the slowest (1F1B) or the mean by use (interleaved)."""
+    if layout.pp == 1:
         return 0.0
-    stride = layout.tp * layout.dp
-    nic = nic_rate(problem)
-    crossing = [spread(p, pool.scale_up_domain, stride)[1] - 1]
-    cost, over = [1 / nic], 1.0
-    for tier in problem.fabric.tiers:
-        over *= tier.oversubscription
-        unit = tier.n_nodes * pool.devices_per_node
-        crossing.append(spread(p, unit, stride)[1] - 1)
-        r = min(p, max(1, unit // stride))
-        cost.append(max(1 / nic, over / (nic * r)))
-    total = (p - 1 - crossing[0]) * (
-        pool.scale_up.p2p_latency_s + message_bytes / pool.accelerator.ring_bytes_per_s
-    )
-    total += crossing[0] * (pool.nic.p2p_latency_s + extra_hop_s(problem))
-    for level, c in enumerate(crossing):
-        stays_below_the_next = c - (crossing[level + 1] if level + 1 < len(crossing) else 0)
-        total += stays_below_the_next * message_bytes * cost[level]
-    return total / (p - 1)
-
-
-# Compute -------------------------------------------------------------------------------------
+    hops = hops_s(problem, layout, message_bytes)
+    if layout.vpp == 1:
+        return max(hops[:-1])
+    uses = [layout.vpp] * (layout.pp - 1) + [layout.vpp - 1]
+    return sum(n * hop for n, hop in zip(uses, hops, strict=True)) / sum(uses)
 
 
 def gemm_s(problem: Problem, m: float, k: float, n: float, rate_frac: float = 1.0) -> float:
@@ -687,19 +699,19 @@ def simulated_flush_s(problem: Problem, layout: Layout, one: MicroBatch) -> floa
     """Run every block as soon as its rank is free and its input has arrived."""
     n_stages = layout.pp * layout.vpp
     times = [virtual_stage_s(layout, one, stage) for stage in range(n_stages)]
-    tau = hop_s(problem, layout, one.message)
+    hops = hops_s(problem, layout, one.message)
     todo = [program(layout, rank)[::-1] for rank in range(layout.pp)]
     free, end = [0.0] * layout.pp, {}
 
     def arrival(kind: str, stage: int, micro: int) -> float | None:
         if kind == "F":
-            return 0.0 if stage == 0 else late(end.get(("F", stage - 1, micro)))
+            return 0.0 if stage == 0 else late(end.get(("F", stage - 1, micro)), stage - 1)
         if stage == n_stages - 1:
             return end.get(("F", stage, micro))
-        return late(end.get(("B", stage + 1, micro)))
+        return late(end.get(("B", stage + 1, micro)), stage)
 
-    def late(time: float | None) -> float | None:
-        return None if time is None else time + tau
+    def late(time: float | None, lower_stage: int) -> float | None:
+        return None if time is None else time + hops[lower_stage % layout.pp]
 
     while any(todo):
         before = len(end)
