@@ -77,7 +77,7 @@ def end_pair(problem: Problem, shapes: ShapeTable) -> Group:
     half of all devices apart; the true stride, tp dp (pp - 1), would ask for up to twice that.
     """
     pair = np.where(shapes.pp > 1, 2, 1)
-    return place_group(pair, shapes.n_devices / 2, problem.pool, problem.fabric)
+    return place_group(pair, max(1.0, shapes.n_devices / 2), problem.pool, problem.fabric)
 
 
 def boundary_hops(problem: Problem, stride: int, pp: int) -> tuple[Floats, Floats]:

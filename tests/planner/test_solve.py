@@ -248,3 +248,14 @@ def test_odd_device_counts_have_plans() -> None:
             overrides=(("pools.0.nodes", nodes), ("training.global_batch", batch)),
         )  # fmt: skip
         assert result.plans, nodes
+
+
+def test_one_device_and_a_tied_model() -> None:
+    model = {
+        "model": {"layers": 12, "hidden": 768, "heads": 12, "ffn": 3072, "gated": False,
+                  "vocab": 50257, "tied": True},
+        "training": {"seq_len": 1024, "global_batch": 8},
+    }  # fmt: skip
+    cluster = {"pools": [{"accelerator": "h100", "nodes": 1, "accelerators_per_node": 1}]}
+    best = planner.solve(model, cluster).best
+    assert (best.layout.tp, best.layout.pp, best.layout.dp) == (1, 1, 1)
