@@ -172,6 +172,25 @@ def emit(
     run_emit(plan, for_, out)
 
 
+@app.command()
+def validate(
+    points: Annotated[
+        str,
+        typer.Argument(
+            metavar="[POINTS.csv]", help="Measured runs; the shipped ones if left out."
+        ),
+    ] = "",
+    models: Annotated[str, typer.Option(help="Models by the names in POINTS.csv.")] = "",
+    hardware: Annotated[str, typer.Option(help="Hardware by the names in POINTS.csv.")] = "",
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    by: Annotated[str, typer.Option(help="source, sweep or row.")] = "source",
+) -> None:
+    """Compare predictions with measured training runs, source by source."""
+    from planner.validation.report import run_validate
+
+    raise typer.Exit(run_validate(points, models, hardware, form, by))
+
+
 @app.command("check-spec")
 def check_spec(file: Annotated[str, typer.Argument(help="A model or cluster file.")]) -> None:
     """Check a model or cluster file and say what it describes."""

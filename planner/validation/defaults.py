@@ -1,0 +1,87 @@
+"""What a run did where its row does not say: one table, by stack, with two class defaults.
+
+Each value is what the stack does when nobody changes it, as its documentation of the time says.
+Every use is listed with the prediction.
+"""
+
+from dataclasses import dataclass, replace
+
+from costmodels.stacks import EAGER, FUSED, STACKS, StackProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Cells of a row that are filled in when they are empty."""
+
+    kind: str
+    """`fused` or `eager`: the class whose profile stands in for a stack without one."""
+    zero: int
+    sp: bool
+    """Sequence parallelism, where tp > 1."""
+    recompute: str
+    precision: str
+    flash_attention: bool
+    dropout: bool
+    """Hidden and attention dropout are on."""
+    memory: str = "allocated"
+    """What its memory figure counts: `allocated` (tensors), `reserved` (with fragmentation) or
+    `device` (with the context, as nvidia-smi shows)."""
+    memory_rank: str = "max"
+    """`max`: the largest of all ranks; `first`: global rank 0."""
+
+
+_FUSED = Defaults("fused", 1, True, "none", "bf16", True, False)
+_EAGER = Defaults("eager", 1, False, "none", "bf16", True, False)
+_FSDP = replace(_EAGER, zero=3, sp=True)
+# The code of 2021 and 2022 trained in fp16 with dropout and had no flash attention; sequence
+# parallelism and the distributed optimizer came with 2022's second half.
+_MEGATRON_2021 = Defaults("fused", 0, False, "none", "fp16", False, True, memory="device")
+
+BY_STACK: dict[str, Defaults] = {
+    "fused": _FUSED,
+    "eager": _EAGER,
+    "megatron-core": _FUSED,
+    "megatron-lm-2021": _MEGATRON_2021,
+    "megatron-lm-2022": _MEGATRON_2021,
+    "oneflow": _MEGATRON_2021,
+    "megatron-deepspeed": replace(_MEGATRON_2021, kind="eager", zero=1),
+    "deepspeed-zero3": replace(_MEGATRON_2021, kind="eager", zero=3),
+    "hf-deepspeed": replace(_MEGATRON_2021, kind="eager", zero=3),
+    "maxtext": replace(_FUSED, zero=3),
+    "paxml": replace(_FUSED, zero=3),
+    "torchtitan": replace(_FSDP, memory="reserved"),
+    "llm-foundry": _FSDP,
+    "meta": replace(_FSDP, zero=2),
+    "internevo": _EAGER,
+    "aleph-alpha": _EAGER,
+    "nanotron": replace(_EAGER, sp=True, memory_rank="first"),
+}
+"""By the canonical key of the `stack` cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The profile and the defaults that stand for a `stack` cell."""
+
+    profile: StackProfile
+    defaults: Defaults
+    assumptions: tuple[str, ...]
+
+
+def stack_of(cell: str) -> Stack:
+    """Return what stands for a canonical stack key; an unknown one is taken as eager.
+
+    >>> stack_of("never-heard-of").assumptions
+    ("stack 'never-heard-of' has no profile: class eager",)
+    """
+    key = cell.strip().lower()
+    defaults = BY_STACK.get(key) or (_class_defaults(key) if key in STACKS else _EAGER)
+    if key in STACKS:
+        return Stack(STACKS[key], defaults, ())
+    profile = FUSED if defaults.kind == "fused" else EAGER
+    named = f"stack {cell!r} has no profile" if key else "stack not stated"
+    return Stack(profile, defaults, (f"{named}: class {defaults.kind}",))
+
+
+def _class_defaults(key: str) -> Defaults:
+    return _FUSED if STACKS[key].kind == "fused" else _EAGER

@@ -1,0 +1,183 @@
+"""From the entries of the models and hardware files to the plain types of the cost models.
+
+Every function returns a value and the assumptions made on the way, in words, or raises `Skip`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from costmodels.shapes import ModelShape
+from hardware.catalogue import Catalogue, UnknownPartError
+from hardware.parts import Accelerator, Link, Pool
+from planner.units import GIB
+
+Entry = Mapping[str, Any]
+
+GATED_VOCAB, GPT_VOCAB = 32000, 51200
+"""Vocabularies where none is stated: Llama's for gated models, GPT-2's padded for the others."""
+SAME_MEMORY_FRAC = 0.1
+"""A stated size this close to the driver's figure is the number on the box: the latter counts."""
+RACK_SCALE = 16
+"""A scale-up domain above this reaches over nodes."""
+_FAMILIES = (
+    ("efa", ("efa",)),
+    ("opa", ("omni-path", "omnipath", "opa")),
+    ("roce", ("roce", "rdma", "ethernet")),
+    ("ib", ("infiniband", "edr", "hdr", "ndr", "xdr", " ib")),
+)
+"""Family of catalogue links by words in the `inter` text."""
+
+
+class Skip(Exception):
+    """A row cannot be predicted; the text is the stable reason."""
+
+
+def model_shape(
+    name: str, entry: Entry, flash: bool, dropout: bool
+) -> tuple[ModelShape, list[str]]:
+    """Return the shape of a dense model; `flash` and `dropout` are those of the run."""
+    _refuse_model(entry)
+    if any(not entry.get(key) for key in ("layers", "hidden", "heads")):
+        raise Skip("model shape not stated")
+    said: list[str] = []
+
+    def filled(key: str, value: Any, why: str) -> Any:
+        given = entry.get(key)
+        if given is not None:
+            return given
+        shown = {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else value
+        said.append(f"{key} not stated: {shown} ({why})")
+        return value
+
+    hidden, heads = entry["hidden"], entry["heads"]
+    kv_heads = filled("kv_heads", heads, "as many as heads")
+    gated = bool(filled("gated", kv_heads != heads, "gated with grouped queries only"))
+    ffn = -(-8 * hidden // (3 * 256)) * 256 if gated else 4 * hidden
+    rope = gated or kv_heads != heads
+    return ModelShape(
+        name=name,
+        layers=entry["layers"],
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=filled("head_dim", hidden // heads, "hidden / heads"),
+        ffn=filled("ffn", ffn, "8/3 hidden" if gated else "4 hidden"),
+        gated=gated,
+        vocab=filled("vocab", GATED_VOCAB if gated else GPT_VOCAB, "usual for its kind"),
+        tied=bool(filled("tied", not rope, "as usual for its kind")),
+        norm="rmsnorm" if rope else "layernorm",
+        bias=not rope,
+        positions="rope" if rope else "learned",
+        flash_attention=flash,
+        dropout=dropout,
+    ), said
+
+
+def _refuse_model(entry: Entry) -> None:
+    for key, reason in (
+        ("lora", "lora"),
+        ("hybrid", "hybrid layers"),
+        ("mla", "latent attention"),
+        ("moe", "mixture of experts"),
+        ("mtp_layers", "multi-token prediction"),
+    ):
+        if entry.get(key):
+            raise Skip(reason)
+
+
+def accelerator_of(entry: Entry, catalogue: Catalogue) -> Accelerator:
+    """Return the catalogue accelerator of a hardware entry with what the entry states put in."""
+    key = entry.get("gpu")
+    if str(key or "").startswith("tpu"):
+        raise Skip("TPU")
+    try:
+        part = catalogue.accelerator(str(key))
+    except UnknownPartError:
+        raise Skip("accelerator not in the catalogue") from None
+    peaks = dict(part.peak_flops_per_s)
+    half = entry.get("bf16_peak_tflops")
+    stated = {"bf16": half, "fp16": half, "fp8": entry.get("fp8_peak_tflops")}
+    peaks |= {p: v * 1e12 for p, v in stated.items() if v and p in peaks}
+    part = replace(part, peak_flops_per_s=peaks)
+    memory = (entry.get("mem_gb") or 0) * GIB
+    if memory and abs(memory / part.memory_bytes - 1) > SAME_MEMORY_FRAC:
+        part = replace(part, memory_bytes=memory)
+    if entry.get("hbm_gbs"):
+        part = replace(part, hbm_bytes_per_s=entry["hbm_gbs"] * 1e9)
+    return part
+
+
+def _stated(entry: Entry, key: str, said: list[str]) -> Any:
+    """Return a value of the entry, or the assumed one (which is then listed), or None."""
+    if entry.get(key) is not None:
+        return entry[key]
+    value = (entry.get("assumed") or {}).get(key)
+    if value is not None:
+        said.append(f"{key} not stated: {value:g} (reference platform)")
+    return value
+
+
+def pool_of(entry: Entry, n_devices: int, catalogue: Catalogue) -> tuple[Pool, list[str]]:
+    """Return the cluster of a run: enough nodes of the entry's accelerator, no memory margin."""
+    said: list[str] = []
+    part = accelerator_of(entry, catalogue)
+    node = _stated(entry, "gpus_per_node", said)
+    if not node:
+        node = min(8, part.scale_up_domain)
+        said.append(f"gpus_per_node not stated: {node}")
+    intra = _stated(entry, "intra_gbs", said)
+    if intra and abs(intra * 1e9 / part.scale_up_bytes_per_s - 1) > 0.01:
+        part = _with_scale_up(part, intra * 1e9)
+    nic, n_nics = _nic(entry, part, node, catalogue, said)
+    rack = part.scale_up_domain > RACK_SCALE
+    return Pool(
+        name="measured",
+        accelerator=part,
+        n_nodes=-(-n_devices // node),
+        devices_per_node=node,
+        scale_up_domain=part.scale_up_domain if rack else node,
+        scale_up=catalogue.link(part.scale_up_link),
+        nics_per_node=n_nics,
+        nic=nic,
+        memory_margin_bytes=0.0,
+    ), said
+
+
+def _with_scale_up(part: Accelerator, bytes_per_s: float) -> Accelerator:
+    """Return `part` with another scale-up bandwidth; reachable rates change in proportion."""
+    ratio = bytes_per_s / part.scale_up_bytes_per_s
+    return replace(
+        part,
+        scale_up_bytes_per_s=bytes_per_s,
+        ring_bytes_per_s=part.ring_bytes_per_s * ratio,
+        in_switch_all_reduce_bytes_per_s=part.in_switch_all_reduce_bytes_per_s * ratio,
+    )
+
+
+def _nic(
+    entry: Entry, part: Accelerator, node: int, catalogue: Catalogue, said: list[str]
+) -> tuple[Link, int]:
+    """Return the network card and how many a node has; `inter_gbs` counts per accelerator.
+
+    The family comes from the words of `inter`, else from the accelerator's usual platform; of a
+    family the port whose speed the text names (`4 x 100 Gb`), else the one nearest to the share
+    of an accelerator. Ports together then have exactly the bandwidth that is stated.
+    """
+    usual = catalogue.typical_nics[part.name]
+    text = f" {entry.get('inter') or ''}".lower()
+    family = next((name for name, words in _FAMILIES if any(w in text for w in words)), "")
+    share = (_stated(entry, "inter_gbs", said) or 0) * 1e9
+    if not share:
+        share = catalogue.link(usual.link).bytes_per_s * usual.n_per_device
+        said.append(f"inter_gbs not stated: {share / 1e9:g} (reference platform)")
+    if not family:
+        family = usual.link.split("-")[0]
+        said.append(f"network not stated: {family} (reference platform)")
+    ports = [x for x in catalogue.links.values() if x.name.startswith(f"{family}-")]
+    named = re.search(r"(\d+)\s*gb", text)
+    wanted = float(named[1]) / 8 * 1e9 if named else share
+    port = min(ports, key=lambda x: abs(x.bytes_per_s - wanted))
+    n_nics = max(1, round(share * node / port.bytes_per_s))
+    return replace(port, bytes_per_s=share * node / n_nics), n_nics

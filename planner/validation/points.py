@@ -1,0 +1,223 @@
+"""Measured runs as typed rows: one `Point` per line of a CSV file."""
+
+import csv
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from planner.errors import Problem, SpecError
+from planner.units import GIB, show
+
+GB = 1e9
+"""Bytes in a GB."""
+REQUIRED = ("id", "model", "hardware", "n_gpus")
+"""Columns that every file must have; another column that is absent counts as empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured run. None or an empty text means that the source does not say."""
+
+    id: str
+    model: str
+    hardware: str
+    n_gpus: int
+    line: int
+    """Line of the file, from 1."""
+    cells: Mapping[str, str]
+    """The row as written, unknown columns included."""
+    seq_len: int | None = None
+    gbs: int | None = None
+    """Sequences per step over all devices."""
+    mbs: int | None = None
+    """Sequences per micro-batch and data-parallel rank."""
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    dp: int | None = None
+    vpp: int | None = None
+    zero: int | None = None
+    sp: bool | None = None
+    oom: bool | None = None
+    step_time_s: float | None = None
+    tok_s_gpu: float | None = None
+    """Tokens per second and device."""
+    tflops_gpu: float | None = None
+    mfu: float | None = None
+    peak_mem_gb: float | None = None
+    """In the unit that `mem_unit` names."""
+    schedule: str = ""
+    hsdp: str = ""
+    recompute: str = ""
+    precision: str = ""
+    attention: str = ""
+    overlap: str = ""
+    framework: str = ""
+    stack: str = ""
+    norm_kernel: str = ""
+    fp8_recipe: str = ""
+    moe_routing: str = ""
+    mem_unit: str = ""
+    notes: str = ""
+    compile: bool = False
+    packed: bool = False
+    lora: bool = False
+
+    @property
+    def source(self) -> str:
+        """Family of the run: the id up to its first hyphen."""
+        return self.id.split("-", 1)[0]
+
+    @property
+    def step_s(self) -> float | None:
+        """Measured step time, seconds: printed, else gbs seq_len / (tok_s_gpu n_gpus)."""
+        if self.oom:
+            return None
+        if self.step_time_s:
+            return self.step_time_s
+        if self.tok_s_gpu and self.gbs and self.seq_len:
+            return self.gbs * self.seq_len / (self.tok_s_gpu * self.n_gpus)
+        return None
+
+    @property
+    def peak_bytes(self) -> float | None:
+        """Measured peak memory, bytes; None for a run that ran out of memory."""
+        if self.peak_mem_gb is None or self.oom:
+            return None
+        return self.peak_mem_gb * (GIB if self.mem_unit.lower().startswith("gib") else GB)
+
+    @property
+    def only_rate(self) -> bool:
+        """The source prints a FLOP rate and no time."""
+        return self.step_s is None and (self.tflops_gpu is not None or self.mfu is not None)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number) or number < 0 or "_" in text:
+        raise ValueError(text)
+    return number
+
+
+def _positive(text: str) -> float:
+    number = _number(text)
+    if number == 0:
+        raise ValueError(text)
+    return number
+
+
+def _count(text: str) -> int:
+    number = _positive(text)
+    if number != int(number):
+        raise ValueError(text)
+    return int(number)
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError(text)
+    return text == "1"
+
+
+def _zero(text: str) -> int:
+    if text not in ("0", "1", "2", "3"):
+        raise ValueError(text)
+    return int(text)
+
+
+_READERS: dict[Callable[[str], Any], tuple[str, tuple[str, ...]]] = {
+    _count: (
+        "a whole number of 1 or more",
+        ("n_gpus", "seq_len", "gbs", "mbs", "tp", "pp", "cp", "ep", "etp", "dp", "vpp"),
+    ),
+    _positive: ("a number above 0", ("step_time_s", "tok_s_gpu", "peak_mem_gb")),
+    _number: ("a number", ("tflops_gpu", "mfu")),
+    _flag: ("0, 1 or empty", ("sp", "oom", "compile", "packed", "lora")),
+    _zero: ("0, 1, 2, 3 or empty", ("zero",)),
+}
+_TYPED = {name: (read, what) for read, (what, names) in _READERS.items() for name in names}
+_TEXTS = tuple(
+    f.name for f in fields(Point) if f.name not in {*_TYPED, "line", "cells", *REQUIRED[:3]}
+)
+
+
+def read_points(path: str | os.PathLike[str]) -> tuple[Point, ...]:
+    """Read the measured runs of a CSV file; all bad cells are one `SpecError`.
+
+    Unknown columns are kept in `Point.cells` and otherwise ignored.
+    """
+    name = os.fspath(path)
+    found: list[Point] = []
+    problems: list[Problem] = []
+    for line, row in _rows(Path(path), name):
+        point = _point(line, row, name, problems)
+        if point is not None:
+            found.append(point)
+    if problems:
+        raise SpecError(problems)
+    if not found:
+        raise SpecError(Problem("no measured run in the file", "add a row", name))
+    return tuple(found)
+
+
+def _rows(path: Path, name: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (first line, cells) of each record; short and long records are refused."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = [title.strip() for title in next(reader, [])]
+            _check_header(header, name)
+            start = reader.line_num + 1
+            for row in reader:
+                line, start = start, reader.line_num + 1
+                if not any(row):
+                    continue
+                if len(row) != len(header):
+                    message = f"{len(row)} cells in a table of {len(header)} columns"
+                    fix = "quote cells that hold commas, one cell a column"
+                    raise SpecError(Problem(message, fix, name, line))
+                yield line, {t: cell.strip() for t, cell in zip(header, row, strict=True)}
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SpecError(Problem(f"cannot be read: {reason}", "name a CSV file", name)) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(Problem(f"is no CSV text in UTF-8: {error}", "", name)) from error
+
+
+def _check_header(header: list[str], name: str) -> None:
+    missing = [title for title in REQUIRED if title not in header]
+    if missing:
+        fix = "the first line names the columns; see the README beside the shipped points.csv"
+        raise SpecError(Problem(f"column {', '.join(missing)} is missing", fix, name, 1))
+    twice = sorted({title for title in header if title and header.count(title) > 1})
+    if twice:
+        raise SpecError(Problem(f"column {twice[0]} appears twice", "keep one", name, 1))
+
+
+def _point(line: int, row: Mapping[str, str], name: str, problems: list[Problem]) -> Point | None:
+    """Return the typed row, or add what is wrong with it to `problems`."""
+    before = len(problems)
+    for title in REQUIRED:
+        if not row[title]:
+            problems.append(Problem("is empty", "fill it in", name, line, path=title))
+    values: dict[str, Any] = {}
+    for title, (read, what) in _TYPED.items():
+        text = row.get(title, "")
+        if not text:
+            continue
+        try:
+            values[title] = read(text)
+        except ValueError:
+            message = f"{show(text)} is not {what}"
+            fix = "leave the cell empty when the source does not say"
+            problems.append(Problem(message, fix, name, line, path=title))
+    if len(problems) > before:
+        return None
+    texts: dict[str, Any] = {title: row.get(title, "") for title in _TEXTS}
+    named: dict[str, Any] = {title: row[title] for title in REQUIRED[:3]}
+    return Point(line=line, cells=row, **named, **values, **texts)

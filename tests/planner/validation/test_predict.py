@@ -1,0 +1,214 @@
+"""From a row to a plan: what is taken, assumed and skipped."""
+
+from dataclasses import replace
+
+import pytest
+
+from hardware.catalogue import load_catalogue
+from planner.validation.described import Skip, model_shape, pool_of
+from planner.validation.points import Point
+from planner.validation.predict import case_of, predict
+
+MODEL = {
+    "layers": 8, "hidden": 1024, "heads": 8, "kv_heads": 8, "head_dim": 128, "ffn": 4096,
+    "gated": False, "vocab": 32000, "tied": True,
+}  # fmt: skip
+NULLS = dict.fromkeys(("kv_heads", "head_dim", "ffn", "gated", "vocab", "tied"))
+NODE = {
+    "gpu": "h100-sxm-80gb",
+    "gpus_per_node": 8,
+    "intra_gbs": 450,
+    "inter_gbs": 50,
+    "inter": "IB",
+}
+MODELS = {
+    "m": MODEL,
+    "nulls": MODEL | NULLS,
+    "empty": dict.fromkeys(MODEL),
+    "moe": MODEL | {"moe": {"experts": 8}},
+    "mla": MODEL | {"mla": {"q_rank": 1}},
+    "hybrid": MODEL | {"hybrid": True},
+    "lora": MODEL | {"lora": True},
+}
+HARDWARE = {
+    "h": NODE,
+    "null": {"gpu": None},
+    "unseen": {"gpu": "abacus-3000"},
+    "tpu": {"gpu": "tpu-v5p"},
+    "v100": {"gpu": "v100-sxm-16gb", "gpus_per_node": 4},
+}
+POINT = Point(
+    "x-1", "m", "h", 16, 2, {}, seq_len=2048, gbs=32, mbs=1, tp=2, pp=2, cp=1, dp=4, vpp=1,
+    zero=1, sp=True, schedule="1f1b", step_time_s=1.0, recompute="none", precision="bf16",
+    attention="flash2", stack="megatron-core",
+)  # fmt: skip
+
+
+def priced(**cells):
+    return case_of(replace(POINT, **cells), MODELS, HARDWARE)
+
+
+def test_a_row_that_says_everything_needs_no_assumption():
+    case = priced()
+    assert case.assumptions == ()
+    x = case.layout
+    assert (x.tp, x.pp, x.dp, x.n_micro, x.zero, x.sp, x.schedule) == (2, 2, 4, 8, 1, True, "1f1b")
+    assert case.problem.stack.name == "megatron-core"
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"model": "who"}, "model not described"),
+        ({"hardware": "what"}, "hardware not described"),
+        ({"model": "empty"}, "model shape not stated"),
+        ({"model": "moe"}, "mixture of experts"),
+        ({"model": "mla"}, "latent attention"),
+        ({"model": "hybrid"}, "hybrid layers"),
+        ({"model": "lora"}, "lora"),
+        ({"lora": True}, "lora"),
+        ({"packed": True}, "packed"),
+        ({"precision": "int3"}, "precision not modelled"),
+        ({"hardware": "v100", "tp": 2}, "precision not modelled"),
+        ({"hardware": "null"}, "accelerator not in the catalogue"),
+        ({"hardware": "unseen"}, "accelerator not in the catalogue"),
+        ({"hardware": "tpu"}, "TPU"),
+        ({"tp": None}, "no layout"),
+        ({"mbs": None}, "no micro-batch"),
+        ({"gbs": None}, "no batch or sequence length"),
+        ({"step_time_s": None}, "no step time"),
+        ({"step_time_s": None, "mfu": 0.4}, "only a FLOP rate"),
+        ({"tp": 4}, "more ranks than devices"),
+        ({"tp": 1}, "fewer ranks than devices"),
+        ({"mbs": 3}, "batch does not divide"),
+        ({"schedule": "dualpipe"}, "schedule not modelled"),
+        ({"recompute": "on full moons"}, "recompute policy not modelled"),
+        ({"hsdp": "2x2"}, "hsdp"),
+    ],
+)
+def test_skipped_by_reason(cells, reason):
+    with pytest.raises(Skip, match=f"^{reason}$"):
+        priced(**cells)
+
+
+def test_every_default_is_listed():
+    case = priced(
+        model="nulls", zero=None, sp=None, recompute="", attention="", schedule="", vpp=None,
+        precision="", stack="brand-new", dp=None,
+    )  # fmt: skip
+    text = "\n".join(case.assumptions)
+    for words in (
+        "stack 'brand-new' has no profile: class eager", "zero not stated: 1", "sp not stated",
+        "recompute not stated", "attention not stated", "schedule not stated: 1f1b",
+        "vpp not stated: 1", "precision not stated: bf16", "vocab not stated", "ffn not stated",
+        "kv_heads not stated", "head_dim not stated", "gated not stated", "tied not stated",
+    ):  # fmt: skip
+        assert words in text
+
+
+def test_defaults_follow_the_stack():
+    old = priced(stack="megatron-lm-2021", precision="", attention="", zero=None, sp=None)
+    assert old.problem.job.precision == "fp16"
+    assert not old.problem.shape.flash_attention
+    assert old.problem.shape.dropout
+    assert (old.layout.zero, old.layout.sp) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("cell", "kind", "layers"),
+    [("full", "full", 4), ("selective", "selective", 0), ("selective (op)", "full", 2)],
+)
+def test_recompute_texts(cell, kind, layers):
+    x = priced(recompute=cell).layout
+    assert (x.recompute, x.recompute_layers) == (kind, layers)
+
+
+def test_a_fused_kernel_means_another_thing_in_an_eager_stack():
+    assert priced(attention="fused").problem.shape.flash_attention
+    old = priced(attention="fused", stack="aleph-alpha")
+    assert not old.problem.shape.flash_attention
+    assert any("fused softmax" in text for text in old.assumptions)
+
+
+def test_uneven_stages_are_priced():
+    models = MODELS | {"m": MODEL | {"layers": 9}}
+    even = case_of(replace(POINT, n_gpus=24, pp=3, gbs=36, dp=4), models, HARDWARE)
+    ends = case_of(POINT, models, HARDWARE)
+    assert even.layout.stage_layers == (3, 3, 3)
+    assert sum(ends.layout.stage_layers) == 9
+    tiny = case_of(POINT, MODELS | {"m": MODEL | {"layers": 1}}, HARDWARE)
+    assert tiny.layout.stage_layers == (1, 1)
+    assert "priced as 2" in tiny.assumptions[0]
+    for point, using in ((POINT, models), (POINT, MODELS | {"m": MODEL | {"layers": 1}})):
+        assert predict(point, using, HARDWARE).step_s > 0
+
+
+def test_sharding_over_all_ranks_is_no_hsdp():
+    assert priced(hsdp="1x4").layout.zero == 1
+    assert priced(hsdp="optimizer state sharded over 4 ranks").layout.zero == 1
+    assert priced(hsdp="sharded over 1 ranks").layout.zero == 0
+
+
+def test_stated_hardware_overrides_the_catalogue():
+    entry = NODE | {"bf16_peak_tflops": 800, "hbm_gbs": 2000, "mem_gb": 64, "intra_gbs": 225}
+    pool, said = pool_of(entry, 16, load_catalogue())
+    part, listed = pool.accelerator, load_catalogue().accelerator("h100-sxm-80gb")
+    assert part.peak_flops_per_s["bf16"] == 800e12
+    assert (part.hbm_bytes_per_s, part.memory_bytes) == (2000e9, 64 * 2**30)
+    assert part.ring_bytes_per_s == pytest.approx(listed.ring_bytes_per_s / 2)
+    assert (pool.n_nodes, said) == (2, [])
+
+
+def test_the_number_on_the_box_is_not_what_the_driver_reports():
+    pool, _ = pool_of(NODE | {"mem_gb": 80}, 8, load_catalogue())
+    listed = load_catalogue().accelerator("h100-sxm-80gb")
+    assert pool.accelerator.memory_bytes == listed.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("inter", "share", "link", "nics"),
+    [
+        ("EFA", 50, "efa-400", 8),
+        ("RoCE 4 x 100 Gb a node", 6.25, "roce-100", 4),
+        ("RDMA 400 Gb/s per GPU", 50, "roce-400", 8),
+        ("InfiniBand 100 Gb/s a node (EDR)", 1.5625, "ib-edr-100", 1),
+        ("Omni-Path", 12.5, "opa-100", 8),
+        ("", 50, "ib-ndr-400", 8),
+    ],
+)
+def test_network_cards(inter, share, link, nics):
+    pool, _ = pool_of(NODE | {"inter": inter, "inter_gbs": share}, 16, load_catalogue())
+    assert (pool.nic.name, pool.nics_per_node) == (link, nics)
+    total = pool.nic.bytes_per_s * pool.nics_per_node
+    assert total == pytest.approx(8 * share * 1e9)
+
+
+def test_what_stands_under_assumed_is_used_and_listed():
+    entry = {"gpu": "a100-sxm-80gb", "assumed": {"gpus_per_node": 4, "inter_gbs": 12.5}}
+    pool, said = pool_of(entry, 8, load_catalogue())
+    assert (pool.devices_per_node, pool.n_nodes) == (4, 2)
+    assert "gpus_per_node not stated: 4 (reference platform)" in said
+
+
+def test_a_rack_scale_domain_reaches_over_nodes():
+    pool, _ = pool_of({"gpu": "gb200-186gb", "gpus_per_node": 4}, 64, load_catalogue())
+    assert (pool.devices_per_node, pool.scale_up_domain) == (4, 72)
+
+
+def test_gated_models_get_the_other_defaults():
+    shape, _ = model_shape("m", MODEL | NULLS | {"gated": True}, True, False)
+    assert (shape.ffn, shape.vocab, shape.tied) == (2816, 32000, False)
+
+
+def test_memory_is_counted_as_the_source_counts():
+    found = {
+        note: predict(replace(POINT, notes=note), MODELS, HARDWARE)
+        for note in ("nvidia-smi", "max allocated over ranks", "max reserved")
+    }
+    device, allocated, reserved = (x.memory_bytes for x in found.values())
+    assert allocated < reserved < device
+    one = found["nvidia-smi"]
+    assert one.peak_bytes == pytest.approx(device)
+    assert one.allocated_bytes == pytest.approx(allocated)
+    assert one.fits
+    assert sum(one.time_s.values()) == pytest.approx(one.step_s)

@@ -1,0 +1,216 @@
+"""The whole report on a small file."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+
+from planner.errors import SpecError, UsageError
+from planner.validation import baselines
+from planner.validation.points import Point, read_points
+from planner.validation.predict import case_of
+from planner.validation.report import DATA, run_validate, validate
+from planner.validation.rows import price_points, sweeps, use
+
+MODEL = {
+    "layers": 8, "hidden": 1024, "heads": 8, "kv_heads": 8, "head_dim": 128, "ffn": 4096,
+    "gated": False, "vocab": 32000, "tied": False,
+}  # fmt: skip
+MODELS = {"m": MODEL}
+HARDWARE = {"h": {"gpu": "h100-sxm-80gb", "gpus_per_node": 8}, "null": {"gpu": None}}
+BASE = Point(
+    "x-0", "m", "h", 8, 2, {}, seq_len=2048, gbs=64, mbs=1, tp=1, pp=1, dp=8, zero=1, sp=False,
+    recompute="none", precision="bf16", attention="flash2", stack="megatron-core",
+)  # fmt: skip
+
+
+def points(*cells):
+    return [replace(BASE, id=f"x-{i}", line=i + 2, **c) for i, c in enumerate(cells)]
+
+
+FOUR = (
+    {"step_time_s": 1.0},
+    {"step_time_s": 1.2, "tp": 2, "dp": 4},
+    {"step_time_s": 1.5, "tp": 4, "dp": 2},
+    {"step_time_s": 1.4, "mbs": 2},
+)
+
+
+def test_repeats_of_a_layout_count_once_with_their_median():
+    given = points(*({"step_time_s": t} for t in (1.0, 3.0, 1.2)), {"step_time_s": 9.0, "mbs": 2})
+    one, other = use(price_points(given, MODELS, HARDWARE))
+    assert (one.step_s, one.n_rows, other.step_s) == (1.2, 3, 9.0)
+
+
+def test_a_sweep_has_four_rows_and_three_layouts():
+    used = use(price_points(points(*FOUR), MODELS, HARDWARE))
+    (sweep,) = sweeps(used, "any")
+    assert (len(sweep.plans), sweep.key) == (4, "x/m/h/8/2048/64")
+    assert not sweeps(used[:3], "any")
+    two = points(*[FOUR[0]] * 3, FOUR[1])
+    assert not sweeps(use(price_points(two, MODELS, HARDWARE)), "any")
+
+
+def test_layout_only_fixes_the_kernels():
+    unfused = [c | {"attention": "unfused"} for c in FOUR]
+    used = use(price_points(points(*FOUR, *unfused), MODELS, HARDWARE))
+    assert [len(s.plans) for s in sweeps(used, "any")] == [8]
+    assert [len(s.plans) for s in sweeps(used, "layout-only")] == [4, 4]
+
+
+def test_slow_runs_are_left_out_with_their_reason():
+    big = {"n_gpus": 16, "dp": 16, "gbs": 128}
+    report = validate(
+        points({"step_time_s": 1.0}, big | {"step_time_s": 2.4}, big | {"step_time_s": 2.6}),
+        MODELS,
+        HARDWARE,
+    )
+    assert report.sources[0].skipped == {"slow": 1}
+    assert report.sources[0].n_used == 2
+
+
+def test_oom_rows_are_labels_and_nothing_else():
+    report = validate(
+        points({"oom": True, "gbs": 8 * 512, "mbs": 512}, {"oom": False, "step_time_s": 1.0}),
+        MODELS,
+        HARDWARE,
+    )
+    found = report.sources[0]
+    assert found.step_time.n == 1
+    assert (found.oom.n_oom, found.oom.n_fit, found.oom.balanced_accuracy) == (1, 1, 1.0)
+
+
+def test_families_weigh_the_same():
+    given = points(*FOUR, {"step_time_s": 0.9})
+    given[-1] = replace(given[-1], id="y-1")
+    report = validate(given, MODELS, HARDWARE)
+    medians = [source.step_time.median_ape for source in report.sources]
+    assert report.to_json()["totals"]["all"]["step_time"]["median_ape"] == np.mean(medians)
+
+
+def test_constant_mfu_is_the_median_of_the_runs():
+    cases = [case_of(p, MODELS, HARDWARE) for p in points(*FOUR)[:3]]
+    found = baselines.constant_mfu(cases, ["h"] * 3, np.array([1.0, 1.2, 1.5]))
+    assert found == pytest.approx([1.2, 1.2, 1.2])
+    apart = baselines.constant_mfu(cases, ["h", "h", "g"], np.array([1.0, 1.0, 1.5]))
+    assert apart == pytest.approx([1.0, 1.0, 1.5])
+
+
+def test_naive_step_by_hand():
+    (point,) = points({"tp": 2, "pp": 2, "dp": 2, "mbs": 1, "step_time_s": 1.0})
+    case = case_of(point, MODELS, HARDWARE)
+    params = 8 * (4 * 1024**2 + 2 * 1024 * 4096) + 2 * 32000 * 1024
+    compute = 6 * params * 64 * 2048 / (0.5 * 8 * 989e12)
+    message = 2 * 2048 * 1024
+    tensor = 32 * 4 * 4 * (2 * 1 * (message / 2 / 450e9 + 5e-6))
+    hops = 2 * 32 * (message / 450e9 + 5e-6)
+    data = 2 * (4 * params / 4 / 2 / 450e9 + 5e-6)
+    expected = (compute + tensor + hops) * (1 + 1 / 32) + data
+    assert baselines.naive_step_s(case) == pytest.approx(expected)
+
+
+def test_rule_of_thumb_ranks_by_degree_then_node_then_pp_then_mbs():
+    plans = (
+        {"tp": 2, "dp": 4, "mbs": 2},
+        {"tp": 2, "dp": 4},
+        {"pp": 2, "dp": 4},
+        {"mbs": 4},
+        {"mbs": 4, "zero": 0},
+    )
+    cases = [case_of(p, MODELS, HARDWARE) for p in points(*(c | FOUR[0] for c in plans))]
+    assert baselines.rule_of_thumb(cases).tolist() == [1, 2, 3, 0, 0]
+
+
+COLUMNS = (
+    "id,source,model,hardware,n_gpus,seq_len,gbs,mbs,tp,pp,cp,dp,vpp,zero,sp,recompute,precision,"
+    "attention,stack,step_time_s,tok_s_gpu,mfu,peak_mem_gb,mem_unit,oom,notes,never_seen"
+)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return a small file of traps, as the arguments of `run_validate`."""
+    base = dict.fromkeys(COLUMNS.split(","), "") | {
+        "model": "m", "hardware": "h", "n_gpus": 8, "seq_len": 2048, "gbs": 64, "mbs": 1,
+        "tp": 1, "pp": 1, "dp": 8, "step_time_s": 1.0, "never_seen": "x",
+    }  # fmt: skip
+    rows = [
+        base | {"id": "a-1"},
+        base | {"id": "a-2", "tp": 2, "dp": 4, "step_time_s": "", "tok_s_gpu": 13000},
+        base | {"id": "a-3", "mbs": 2, "stack": "from-the-future"},
+        base | {"id": "a-4", "tp": 4, "dp": 2, "peak_mem_gb": 10, "mem_unit": "GiB", "oom": 0},
+        base | {"id": "a-5", "tp": 4, "pp": 8, "dp": 1, "notes": "CHECK: 32 ranks on 8"},
+        base | {"id": "b-1", "hardware": "null"},
+        base | {"id": "b-2", "step_time_s": "", "mfu": 0.4},
+    ]
+    with (tmp_path / "points.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS.split(","))
+        table.writeheader()
+        table.writerows(rows)
+    (tmp_path / "models.yaml").write_text(yaml.safe_dump(MODELS))
+    (tmp_path / "hardware.yaml").write_text(yaml.safe_dump(HARDWARE))
+    return [str(tmp_path / name) for name in ("points.csv", "models.yaml", "hardware.yaml")]
+
+
+def test_json_has_the_names_of_the_contract(files, capsys):
+    assert run_validate(*files, "json", "row") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"schema_version", "sources", "sweeps", "baselines", "totals", "rows"}
+    a, b = found["sources"]
+    assert {"source", "n_rows", "n_used", "skipped", "step_time", "memory", "oom"} <= set(a)
+    assert {"median_ape", "p90_ape", "bias"} <= set(a["step_time"])
+    assert {"median_ape", "p90_ape", "bias"} <= set(a["memory"])
+    assert {"balanced_accuracy", "recall_oom", "recall_fit"} <= set(a["oom"])
+    assert (a["n_rows"], a["n_used"], a["skipped"]) == (5, 4, {"more ranks than devices": 1})
+    assert b["skipped"] == {"accelerator not in the catalogue": 1, "only a FLOP rate": 1}
+    assert b["step_time"]["median_ape"] is None
+    assert set(found["baselines"]) == {"b0", "b1", "b2"}
+    (sweep,) = found["sweeps"]
+    assert {"key", "mode", "n_plans", "tau", "regret_1", "regret_3"} <= set(sweep)
+    unknown = found["rows"][2]
+    assert "stack 'from-the-future' has no profile: class eager" in unknown["assumed"]
+    assert found["rows"][4]["skipped"] == "more ranks than devices"
+
+
+def test_the_same_input_gives_the_same_bytes(files, capsys):
+    run_validate(*files, "json", "row")
+    first = capsys.readouterr().out
+    run_validate(*files, "json", "row")
+    assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [
+        ("source", ("more ranks than devices 1", "4 of 7 rows used", "B0", "stack not stated")),
+        ("sweep", ("a/m/h/8/2048/64", "any")),
+        ("row", ("a-4", "accelerator not in the catalogue", "fits")),
+    ],
+)
+def test_tables(files, capsys, by, words):
+    assert run_validate(*files, by=by) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in words)
+
+
+def test_bad_options_and_files(files, tmp_path):
+    with pytest.raises(UsageError):
+        run_validate(*files, form="xml")
+    with pytest.raises(UsageError):
+        run_validate(*files, by="moon")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(SpecError, match="no mapping"):
+        run_validate(files[0], str(tmp_path / "list.yaml"), files[2])
+
+
+def test_the_shipped_rows_are_complete():
+    shipped = read_points(DATA / "points.csv")
+    assert len(shipped) == 3772
+    assert sum(bool(point.oom) for point in shipped) == 266
+    models = yaml.safe_load((DATA / "models.yaml").read_text())
+    hardware = yaml.safe_load((DATA / "hardware.yaml").read_text())
+    assert {p.model for p in shipped} <= set(models)
+    assert {p.hardware for p in shipped} <= set(hardware)
