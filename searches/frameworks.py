@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels import parameters
 from costmodels.plans import Layout, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
@@ -24,8 +25,7 @@ TITLES = {"megatron": "Megatron-LM", "deepspeed": "DeepSpeed"}
 
 def padded_vocab(shape: ModelShape, tp: int) -> int:
     """Return the rows of the vocabulary matrices over all tp ranks."""
-    multiple = shape.vocab_multiple * tp
-    return shape.padded_vocab or -(-shape.vocab // multiple) * multiple
+    return int(parameters.padded_vocab(shape, np.array([tp], dtype=np.int32))[0])
 
 
 def vocab_divisor(shape: ModelShape, tp: int) -> int:
