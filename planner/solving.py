@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import planner
-from costmodels.breakdown import Breakdown, break_down
+from costmodels.breakdown import Breakdown, break_down, join_one
 from costmodels.flops import model_flops_per_step
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.stacks import STACKS
+from costmodels.step import peak_bytes
 from planner.advice import plan_warnings
 from planner.capabilities import check_options, check_problem
 from planner.emit import runs_on
@@ -261,25 +262,36 @@ def make_plan(
         tie=tie,
         training_s=job.tokens / rate if job.tokens else None,
         warnings=plan_warnings(problem, found),
-        runs_on=frameworks_that_fit(problem, layout),
+        runs_on=frameworks_that_fit(problem, found),
     )
 
 
-def frameworks_that_fit(problem: Problem, layout: Layout) -> tuple[str, ...]:
-    """Return the frameworks that can run the layout within memory, each with its own habits."""
-    able = runs_on(layout, problem.shape, problem.job)
-    return tuple(name for name in able if under_framework(problem, layout, name) is not None)
+def frameworks_that_fit(problem: Problem, found: Breakdown) -> tuple[str, ...]:
+    """Return the frameworks that can run a plan within memory, each with its own habits."""
+    layout, usable = found.layout, problem.pool.usable_bytes
+    fitting = []
+    for name in runs_on(layout, problem.shape, problem.job):
+        own = as_framework(problem, name)
+        same = own.stack == problem.stack
+        peak = found.peak_bytes if same else peak_bytes(join_one(own, layout)).item()
+        if peak <= usable:
+            fitting.append(name)
+    return tuple(fitting)
+
+
+def as_framework(problem: Problem, framework: str) -> Problem:
+    """Return the problem with the stack of `framework`.
+
+    A stack that the user chose by hand is taken to describe every framework.
+    """
+    own = STACK_OF_FRAMEWORK[framework]
+    chosen = problem.stack.name not in STACK_OF_FRAMEWORK.values()
+    return problem if chosen else replace(problem, stack=STACKS[own])
 
 
 def under_framework(problem: Problem, layout: Layout, framework: str) -> Breakdown | None:
-    """Return the plan priced as `framework` runs it; None when it does not fit its memory.
-
-    A problem whose stack was chosen by hand is taken to describe every framework.
-    """
-    own = STACK_OF_FRAMEWORK[framework]
-    if problem.stack.name in STACK_OF_FRAMEWORK.values() and problem.stack.name != own:
-        problem = replace(problem, stack=STACKS[own])
-    found = break_down(problem, layout)
+    """Return the plan priced as `framework` runs it; None when it does not fit its memory."""
+    found = break_down(as_framework(problem, framework), layout)
     return found if found.peak_bytes <= problem.pool.usable_bytes else None
 
 
