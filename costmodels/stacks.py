@@ -99,7 +99,9 @@ STACKS: dict[str, StackProfile] = {
     for profile in (
         FUSED,
         EAGER,
-        replace(FUSED, name="megatron-core", elementwise_factor=1.5),
+        # 2.6: fitted over published Megatron-Core runs on H100 beside a GEMM share of 0.77; it
+        # stands for launch gaps and unfused casts too. The class default of 1.3 is near ideal.
+        replace(FUSED, name="megatron-core", elementwise_factor=2.6),
         replace(EAGER, name="deepspeed"),
         # Megatron-LM of 2022 (Korthikanti et al.): fused scale-mask-softmax and bias-GeLU, fp32
         # logits, no distributed optimizer; the calculon description of its runs has no overlap.
