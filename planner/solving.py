@@ -38,7 +38,11 @@ from planner.options import (
 )
 from planner.reasons import why_first
 from planner.result import Counts, Miss, Plan, Rejection, Relaxation, Result
-from planner.uncertainty import interval_s, order_with_ties
+from planner.uncertainty import (
+    interval_s,
+    order_with_ties,
+    without_pointless_recompute,
+)
 from searches.executors import Executor, make_executor
 from searches.rules import Context
 from searches.search import Candidate, Outcome, search
@@ -196,7 +200,8 @@ def solve_inputs(
     problem = make_problem(model, cluster, options)
     context = Context(problem, options.search_options(), problem.pool.n_devices)
     outcome = search(context, executor, stop, progress)
-    ranked = order_with_ties(outcome.finalists, problem.pool.usable_bytes)
+    finalists = without_pointless_recompute(outcome.finalists)
+    ranked = order_with_ties(finalists, problem.pool.usable_bytes)
     shown = [
         (break_down(problem, candidate.layout), tie) for candidate, tie in ranked[: options.top]
     ]

@@ -17,6 +17,31 @@ HEADROOM_STEP = 0.05
 """Memory headroom is compared in steps of this share of the usable memory."""
 
 
+SAME_MEMORY = 1.005
+"""Memory that differs by less than this factor counts as the same."""
+
+
+def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates without those that recompute more for no memory.
+
+    A plan is left out when another differs from it in recomputation alone, is no slower and needs
+    no more memory: the price of a recomputed layer's working set can eat what it saves.
+    """
+
+    def degrees(c: Candidate) -> tuple[object, ...]:
+        x = c.layout
+        return (x.tp, x.pp, x.dp, x.vpp, x.split, x.mbs, x.zero, x.sp)
+
+    kept: dict[tuple[object, ...], list[Candidate]] = {}
+    out = []
+    for c in sorted(candidates, key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout))):
+        rivals = kept.setdefault(degrees(c), [])
+        if all(c.peak_bytes * SAME_MEMORY < faster.peak_bytes for faster in rivals):
+            rivals.append(c)
+            out.append(c)
+    return out
+
+
 def interval_s(step_s: float) -> tuple[float, float]:
     """Return the 10th and 90th percentile of the step time, seconds."""
     return step_s * STEP_P10, step_s * STEP_P90

@@ -259,3 +259,16 @@ def test_one_device_and_a_tied_model() -> None:
     cluster = {"pools": [{"accelerator": "h100", "nodes": 1, "accelerators_per_node": 1}]}
     best = planner.solve(model, cluster).best
     assert (best.layout.tp, best.layout.pp, best.layout.dp) == (1, 1, 1)
+
+
+def test_no_plan_recomputes_more_for_nothing(llama70: planner.Result) -> None:
+    for result in (llama70, planner.solve("llama3-8b", "h100-x8", top=30)):
+        best: dict[tuple[object, ...], list[planner.Plan]] = {}
+        for plan in sorted(result.plans, key=lambda p: p.step_time_s):
+            x = plan.layout
+            rivals = best.setdefault((x.tp, x.pp, x.vpp, x.split, x.mbs, x.zero, x.sp), [])
+            assert all(
+                plan.breakdown.peak_bytes < faster.breakdown.peak_bytes / 1.004
+                for faster in rivals
+            )
+            rivals.append(plan)
