@@ -25,24 +25,20 @@ from costmodels.precision import RECIPES
 from costmodels.shapes import ModelShape
 from costmodels.stacks import EAGER, FUSED, STACKS
 from costmodels.step import memory_terms, peak_bytes
+from tests.costmodels import korthikanti
 
 GIB = 2.0**30
 GPIPE, ONE_F_ONE_B, INTERLEAVED = (SCHEDULES.index(x) for x in ("gpipe", "1f1b", "interleaved"))
 
 
-def gpt(layers: int, hidden: int, heads: int) -> ModelShape:
-    """One of the four models of Korthikanti et al. 2022, table 3."""
-    return ModelShape("gpt", layers, hidden, heads, heads, hidden // heads, 4 * hidden,
-                      gated=False, vocab=51_200, tied=True, norm="layernorm", bias=True,
-                      positions="learned", dropout=True, padded_vocab=51_200,
-                      flash_attention=False)  # fmt: skip
-
-
 MODELS = {
-    "22b": gpt(48, 6_144, 64),
-    "175b": gpt(96, 12_288, 96),
-    "530b": gpt(105, 20_480, 128),
-    "1t": gpt(128, 25_600, 160),
+    short: korthikanti.MODELS[name]
+    for short, name in (
+        ("22b", "megatron-22b"),
+        ("175b", "gpt3-175b"),
+        ("530b", "mt-nlg-530b"),
+        ("1t", "gpt-1t"),
+    )
 }
 # Micro-batch, tp, pp, vpp of each.
 RUNS = {"22b": (4, 8, 1, 1), "175b": (1, 8, 8, 3), "530b": (1, 8, 35, 3), "1t": (1, 8, 64, 1)}

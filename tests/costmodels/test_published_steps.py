@@ -5,26 +5,10 @@ import pytest
 
 from costmodels.breakdown import break_down
 from costmodels.flops import model_flops_per_step
-from costmodels.shapes import ModelShape
+from tests.costmodels.korthikanti import MODELS
 
 MEDIAN_TOLERANCE, WORST_TOLERANCE = 0.05, 0.10
 """Asked for: 10 % in the median. Reached: 0.9 % in the median, 4.8 % at worst (1T, too slow)."""
-
-
-def gpt(layers: int, hidden: int, heads: int) -> ModelShape:
-    """One of the four models of table 3."""
-    return ModelShape("gpt", layers, hidden, heads, heads, hidden // heads, 4 * hidden,
-                      gated=False, vocab=51_200, tied=True, norm="layernorm", bias=True,
-                      positions="learned", dropout=True, padded_vocab=51_200,
-                      flash_attention=False)  # fmt: skip
-
-
-MODELS = {
-    "megatron-22b": gpt(48, 6_144, 64),
-    "gpt3-175b": gpt(96, 12_288, 96),
-    "mt-nlg-530b": gpt(105, 20_480, 128),
-    "gpt-1t": gpt(128, 25_600, 160),
-}
 
 
 @pytest.fixture(scope="module")
