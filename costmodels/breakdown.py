@@ -19,6 +19,7 @@ from costmodels.step import (
     join,
     memory_terms,
     stage_times,
+    stalled,
     step_times,
     straggler_factor,
 )
@@ -94,7 +95,9 @@ def virtual_stage_times(
     `layout` is row `row` of the joined table.
     """
     terms, at = rows.layers, rows.index[row]
-    one_forward, one_backward = terms.layer.forward_s[at], terms.layer.backward_s[at]
+    late = stalled(rows)
+    one_forward = terms.layer.forward_s[at] + late.forward_s[row]
+    one_backward = terms.layer.backward_s[at] + late.backward_s[row]
     core = terms.recompute_core_s[at] if layout.recompute == "selective" else 0.0
     held = np.array(layout.stage_layers, dtype=np.float64)
     again = np.minimum(held, layout.recompute_layers) * terms.recompute_full_s[at] + held * core
@@ -167,7 +170,7 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
         "head": m * (head - head_tp) * last,
         "embedding": m * (embedding - embedding_tp) * first,
         "recompute": m * (again - again_tp),
-        "host": m * held * layers.host.total_s.item(),
+        "host": m * held * (layers.host.total_s.item() + stalled(rows).total_s.item()),
         "tp": m * (held * tp_exposed + again_tp + ends_tp),
         "overlap": m * held * layers.tax.total_s.item() + slowdown * hidden[0, kind].item(),
         "dp": exposed[0, kind].item(),
@@ -184,7 +187,9 @@ def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]
     for start in range(0, layout.pp, N_KINDS):
         ranks = [min(start + i, layout.pp - 1) for i in range(N_KINDS)]
         held = [layout.stage_layers[r :: layout.pp] for r in ranks]
-        counts = np.array([[[float(c.count(low + i)) for i in range(3)] for c in held]])
+        sizes = kinds.chunk_layers[:1, :1]
+        span = range(sizes.shape[-1])
+        counts = np.array([[[float(c.count(low + i)) for i in span] for c in held]])
         these = replace(
             kinds,
             rank=np.array([ranks], dtype=np.int32),
@@ -193,7 +198,6 @@ def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]
             has_head=np.array([[float(r == layout.pp - 1) for r in ranks]]),
             chunk_counts=counts,
         )
-        sizes = kinds.chunk_layers[:1, :1]
         again = (counts * np.minimum(sizes, layout.recompute_layers)).sum(axis=-1)
         params = kind_params(problem, rows.table.shapes, these)
         per_param = rows.shapes.state_bytes[..., :1] / rows.shapes.params[:, :1]

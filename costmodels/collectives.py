@@ -48,9 +48,15 @@ def _bus_bytes_per_s(group: Group, pool: Pool, protocol: int) -> Floats:
 
 
 def _ring_latency_s(group: Group, pool: Pool, protocol: int, rounds: float) -> Floats:
-    """Return base + hops of a ring that goes `rounds` times around the group."""
+    """Return base + hops of a ring that goes `rounds` times around the group.
+
+    A hop between domains costs the scale-out link's latency; where that link is `lockstep`, every
+    hop of a ring that leaves the domain does.
+    """
     inside, outside = pool.scale_up.ring_hop_s[protocol], pool.nic.ring_hop_s[protocol]
     out_hops = np.where(group.n_domains > 1, group.n_domains - 1, 0.0)
+    if pool.nic.lockstep:
+        out_hops = np.where(group.n_domains > 1, group.n_ranks - 1, 0.0)
     in_hops = group.n_ranks - 1 - out_hops
     hops = in_hops * inside + out_hops * (outside + group.extra_hop_s)
     return pool.scale_up.ring_base_s[protocol] + rounds * hops

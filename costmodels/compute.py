@@ -18,14 +18,20 @@ from hardware.parts import Accelerator
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
-SCORE_BYTES, DROPOUT_BYTES = 4.0, 4.0
-"""Memory traffic per score element of an unfused attention, forward: scale-mask-softmax reads
-and writes (2 + 2), dropout where it is on reads and writes (2 + 2); about the same again in
-backward. A fit over measured runs with dropout gave 17 for both directions together."""
+SCORE_BYTES, EAGER_SCORE_BYTES, DROPOUT_BYTES = 4.0, 24.0, 4.0
+"""Memory traffic per score element of an unfused attention, forward: a fused scale-mask-softmax
+reads and writes (2 + 2); eager operators scale (2 + 2), mask (2 + 2), widen (2 + 4), normalise (4 + 4) and narrow (4 + 2)
+apart, less where two of them are one; dropout where it is on reads and writes (2 + 2). About the
+same again in backward. A fit over measured runs with a fused softmax and dropout gave 17 for both
+directions together, one with eager operators 25 for each."""
 UNFUSED_RATE_FRAC = 0.5
 """Rate of the batched score GEMMs of an unfused attention over that of a large GEMM."""
 ATTENTION_TILE = 128
 """Query rows of one tile of a flash kernel."""
+UNFUSED_NORM_FACTOR = 5.0
+"""Traffic of an RMSNorm written as fp32 operators over that of one kernel, both directions. Forward
+per element: cast 2 + 4, square 4 + 4, mean 4, scale 4 + 4, cast 4 + 2, weight 2 + 2 = 36 bytes
+against 4; backward about 60 against 6 to 8."""
 BACKWARD_OVER_FORWARD = 2.5
 """Matrix products of a flash backward over those of its forward: five against two."""
 
@@ -75,20 +81,26 @@ def linear_times(
 
     QKV (h -> (h_q + 2 h_kv)/t) and up (h -> f/t, twice f gated) are column-parallel, the
     attention projection (h_q/t -> h) and down (f/t -> h) row-parallel; backward is a data-gradient
-    and a weight-gradient product of the same FLOPs, the latter at `wgrad_frac` of the rate.
+    and a weight-gradient product of the same FLOPs, the latter at `wgrad_frac` of the rate. fp8
+    recipes quantise the input forward and the output's gradient backward, `cast_bytes` each.
+    Left out: casts of the weights, once a step.
     """
     t = np.asarray(tp, dtype=np.float64)
     h = float(shape.hidden)
     qkv = shape.q_width / t + 2 * kv_heads_per_rank(shape, tp) * shape.head_dim
     up = (2 if shape.gated else 1) * shape.ffn / t
-    precision = job.recipe.gemm_precision
-    wgrad = accelerator.efficiency.wgrad_frac
+    recipe, eff = job.recipe, accelerator.efficiency
+    precision, rate = recipe.linear, recipe.linear_rate_frac
+    cast_s = recipe.cast_bytes / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
 
     def three(inner: ArrayLike, columns: ArrayLike) -> tuple[Floats, Floats, Floats]:
+        forward = gemm_s(tokens, inner, columns, accelerator, precision, rate)
+        dgrad = gemm_s(tokens, columns, inner, accelerator, precision, rate)
+        wgrad = gemm_s(inner, tokens, columns, accelerator, precision, rate * eff.wgrad_frac)
         return (
-            gemm_s(tokens, inner, columns, accelerator, precision),
-            gemm_s(tokens, columns, inner, accelerator, precision),
-            gemm_s(inner, tokens, columns, accelerator, precision, wgrad),
+            forward + cast_s * tokens * np.asarray(inner),
+            dgrad + cast_s * tokens * np.asarray(columns),
+            wgrad,
         )
 
     column = [a + b for a, b in zip(three(h, qkv), three(h, up), strict=True)]
@@ -141,7 +153,8 @@ def attention_times(
         )
     rate = peak * eff.gemm_frac * UNFUSED_RATE_FRAC
     scores = shape.heads / t * s * n
-    score_bytes = SCORE_BYTES + (DROPOUT_BYTES if shape.dropout else 0.0)
+    score_bytes = SCORE_BYTES if stack.fused_softmax else EAGER_SCORE_BYTES
+    score_bytes += (DROPOUT_BYTES if shape.dropout else 0.0)
     traffic_s = score_bytes * scores / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     forward = 2.0 * causal_flops / rate + traffic_s + 4 * eff.kernel_latency_s
     return ForwardBackward(
@@ -159,10 +172,11 @@ def elementwise_times(
 ) -> ForwardBackward:
     """Return the time of one layer's memory-bound operators: norms, residuals, rotary, activation.
 
-    bytes per token, forward: 20 h (two norms 4h, two residual additions 6h; + 2h masks with
-    dropout) over t with SP, 4 (h_q + h_kv)/t rotary, (6 gated, 4 otherwise) f / t;
-    backward: 20 h (norms 6h, additions 4h; + 2h), the same rotary, (10, 6) f / t.
-    Times the stack's traffic factor, over the sustained HBM bandwidth, plus launches.
+    bytes per token, forward: (8 u + 12) h (two norms 4h, two residual additions 6h; + 2h masks
+    with dropout) over t with SP, 4 (h_q + h_kv)/t rotary, (6 gated, 4 otherwise) f / t;
+    backward: (12 u + 8) h (norms 6h, additions 4h; + 2h), the same rotary, (10, 6) f / t.
+    u = 1, or `UNFUSED_NORM_FACTOR` where the stack has no norm kernel. Times the stack's traffic
+    factor, over the sustained HBM bandwidth, plus launches.
     Source: operand counts of each operator in bf16.
     """
     t = np.asarray(tp, dtype=np.float64)
@@ -172,8 +186,9 @@ def elementwise_times(
     rotary: Floats | float = 0.0
     if shape.positions == "rope":
         rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
-    forward = (20.0 + masks) * shape.hidden / whole + rotary
-    backward = (20.0 + masks) * shape.hidden / whole + rotary
+    norm = 1.0 if stack.fused_norms else UNFUSED_NORM_FACTOR
+    forward = (8.0 * norm + 12.0 + masks) * shape.hidden / whole + rotary
+    backward = (12.0 * norm + 8.0 + masks) * shape.hidden / whole + rotary
     forward += (6.0 if shape.gated else 4.0) * shape.ffn / t
     backward += (10.0 if shape.gated else 6.0) * shape.ffn / t
     eff = accelerator.efficiency
@@ -194,16 +209,17 @@ def head_times(
 
     Three GEMMs h x V/t, and 14 bytes of traffic per logit times the stack's factor (softmax and
     its gradient over fp32 copies; a third of it with a fused cross-entropy) with 10 h bytes a
-    token of the final norm, half in each direction. Source: operand counts; Megatron-LM
-    vocabulary-parallel cross-entropy.
+    token of the final norm, half in each direction. A stack that gathers its logits runs the loss
+    on all V of them. Source: operand counts; Megatron-LM vocabulary-parallel cross-entropy.
     """
     t = np.asarray(tp, dtype=np.float64)
     n = np.asarray(tokens, dtype=np.float64)
     columns = padded_vocab(shape, tp) / t
     precision, h = job.recipe.gemm_precision, float(shape.hidden)
     eff = accelerator.efficiency
-    logit_traffic = 14.0 if stack.logit_bytes > 2 else 5.0
-    traffic = n * (columns * logit_traffic * stack.elementwise_factor + 10.0 * shape.hidden)
+    logit_traffic = 5.0 if stack.fused_loss else 14.0
+    logits = columns if stack.logits_sharded else columns * t
+    traffic = n * (logits * logit_traffic * stack.elementwise_factor + 10.0 * shape.hidden)
     loss = traffic / (accelerator.hbm_bytes_per_s * eff.hbm_frac) / 2 + 4 * eff.kernel_latency_s
     dgrad = gemm_s(n, columns, h, accelerator, precision)
     wgrad = gemm_s(h, n, columns, accelerator, precision, eff.wgrad_frac)

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodels.collectives import collective_s
 from costmodels.placement import Group
 from costmodels.problem import Problem
+from costmodels.stacks import TENSOR_WIRE_FRAC
 
 Floats = NDArray[np.float64]
 
@@ -29,37 +30,71 @@ class DataParallelTimes:
     gather_piece_s: Floats
 
 
-def n_pieces(problem: Problem, params: Floats, dp: ArrayLike) -> Floats:
+def n_pieces(problem: Problem, params: Floats, dp: ArrayLike, zero: ArrayLike) -> Floats:
     """Return in how many pieces the traffic of `params` local parameters is cut.
 
     max(1, ceil(N / max(40e6, 1e6 dp))) with Megatron's overlap; one piece without overlap.
     Source: Megatron-LM core/distributed/distributed_data_parallel.py.
     """
     stack = problem.stack
-    if not stack.dp_overlap:
-        return np.ones_like(params)
     piece = np.maximum(stack.bucket_params, stack.bucket_params_per_rank * np.asarray(dp))
-    return np.maximum(1.0, np.ceil(params / piece))
+    cut = np.maximum(1.0, np.ceil(params / piece))
+    overlapped = np.where(
+        np.asarray(zero) >= 1, stack.zero1_overlap != "none", stack.dp_overlap != "none"
+    )
+    return np.where(overlapped, cut, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DataGroups:
+    """Placement of the data-parallel groups; arrays of one shape."""
+
+    whole: Group
+    """All ranks that hold the same part of the model."""
+    shard: Group
+    """Those among which ZeRO shards; equal to `whole` without replication."""
+    replicas: Group
+    """Ranks that hold the same shard; one rank without replication."""
+
+
+def broadcast_gather_s(problem: Problem, weights: Floats, group: Group) -> Floats:
+    """Return the time to gather `weights` bytes when every rank broadcasts its shard in turn.
+
+    D broadcasts of n/D, whatever the pieces of the reduction: latency grows with the square of D.
+    Source: InternLM/InternEvo
+    hybrid_zero_optim.py (one broadcast per rank of the group).
+    """
+    one = collective_s("broadcast", weights / group.n_ranks, group, problem.pool)
+    return group.n_ranks * one
 
 
 def data_parallel_times(
-    problem: Problem, group: Group, params: Floats, pieces: Floats, zero: ArrayLike
+    problem: Problem, groups: DataGroups, params: Floats, pieces: Floats, zero: ArrayLike
 ) -> DataParallelTimes:
     """Return the wire times of one pass over `params` local parameters in `pieces` calls.
 
-    ZeRO 0: all-reduce of G_w N. ZeRO 1-3: reduce-scatter of G_w N and all-gather of W_w N, G_w
-    and W_w the recipe's widths on the wire. Source: Megatron-LM dist_optimizer.md; ZeRO section 7.
+    ZeRO 0: all-reduce of G_w N. ZeRO 1-3: reduce-scatter of G_w N and all-gather of W_w N over
+    the ranks of one ZeRO group, G_w and W_w the recipe's widths on the wire; with groups of g
+    that are replicated, also an all-reduce of G_w N/g over the replicas.
+    Source: Megatron-LM dist_optimizer.md; ZeRO section 7; PyTorch FSDP (hybrid shard).
     """
-    recipe, stage = problem.job.recipe, np.asarray(zero)
+    recipe, stage, pool = problem.job.recipe, np.asarray(zero), problem.pool
     grads = recipe.grad_wire_bytes * params / pieces
     weights = recipe.param_wire_bytes * params / pieces
-    reduce = np.where(
-        stage >= 1,
-        collective_s("reduce-scatter", grads, group, problem.pool),
-        collective_s("all-reduce", grads, group, problem.pool),
-    )
-    gather = collective_s("all-gather", weights, group, problem.pool)
+    scattered = collective_s("reduce-scatter", grads, groups.shard, pool)
+    if np.any(groups.replicas.n_ranks > 1):
+        part = grads / groups.shard.n_ranks
+        scattered = scattered + collective_s("all-reduce", part, groups.replicas, pool)
+    whole = collective_s("all-reduce", grads, groups.whole, pool)
+    reduce = np.where(stage >= 1, scattered, whole)
+    gather = collective_s("all-gather", weights, groups.shard, pool)
+    if problem.stack.zero1_gather == "broadcast":
+        in_turn = broadcast_gather_s(problem, weights * pieces, groups.shard) / pieces
+        gather = np.where(stage == 1, in_turn, gather)
     gather = np.where(stage >= 1, gather, 0.0)
+    if problem.stack.zero3_traffic == "by-tensor":
+        slow = np.where(stage >= 2, TENSOR_WIRE_FRAC, 1.0)
+        reduce, gather = reduce / slow, gather / slow
     return DataParallelTimes(pieces * reduce, reduce, pieces * gather, gather)
 
 

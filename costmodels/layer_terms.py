@@ -20,6 +20,9 @@ from costmodels.tensor_parallel import Exposure, end_times, layer_exposures
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
+HOST_SHARE_WITHOUT_TP = 0.6
+"""Launch time of a layer without tensor-parallel collectives over that with them (fit over
+measured host-bound runs; a layer launches two to four collectives each way)."""
 HOST_FORWARD_SHARE = 1 / 3
 """Share of a layer's launch time that falls on the forward: it has half the kernels."""
 
@@ -57,12 +60,25 @@ class LayerTerms:
     """The same with the attention core recomputed."""
     checkpoint_bytes: Floats
     working_bytes: Floats
+    """Temporaries of one layer's backward."""
+    scratch_bytes: Floats
+    """Scratch weight gradients, held for good."""
     logits_bytes: Floats
     """Logits and the final norm's input and output, one micro-batch."""
     embedding_bytes: Floats
     """Token ids and dropout mask, per micro-batch in flight on the first stage."""
     message_bytes: Floats
     """One activation tensor between two pipeline ranks."""
+
+
+def host_s(problem: Problem, tp: Ints) -> Floats:
+    """Return the least time in which the host gets one layer launched, both directions, seconds.
+
+    The stack's time per layer, `HOST_SHARE_WITHOUT_TP` of it where there is no collective to
+    launch.
+    """
+    share = np.where(np.asarray(tp) > 1, 1.0, HOST_SHARE_WITHOUT_TP)
+    return share * problem.stack.host_s_per_layer
 
 
 def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
@@ -78,7 +94,8 @@ def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
     tax = ForwardBackward(slowdown * forward.hidden_s, slowdown * backward.hidden_s)
     exposed = ForwardBackward(forward.exposed_s, backward.exposed_s)
     device = gemms.both + attention + elementwise + exposed + tax
-    missing = np.maximum(0.0, stack.host_s_per_layer - device.total_s)
+    launch = host_s(problem, tp)
+    missing = np.maximum(0.0, launch - device.total_s)
     host = ForwardBackward(HOST_FORWARD_SHARE * missing, (1 - HOST_FORWARD_SHARE) * missing)
     embed_comm, head_fwd_comm, head_bwd_comm = end_times(problem, tokens, tp, sp)
     embedding_tp = ForwardBackward(embed_comm / 2, embed_comm / 2)
@@ -100,12 +117,13 @@ def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
         embedding_tp=embedding_tp,
         head_tp=head_tp,
         layer=device + host,
-        recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * stack.host_s_per_layer),
+        recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * launch),
         recompute_core_s=attention.forward_s,
-        kept_bytes=memory.layer_activation_bytes(shape, tokens, job.seq_len, tp, sp, ones),
-        kept_core_bytes=memory.layer_activation_bytes(shape, tokens, job.seq_len, tp, sp, zeros),
+        kept_bytes=memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones),
+        kept_core_bytes=memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, zeros),
         checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp),
-        working_bytes=memory.working_bytes(shape, stack, tokens, tp),
+        working_bytes=memory.working_bytes(shape, tokens, tp),
+        scratch_bytes=memory.scratch_bytes(shape, stack, tp),
         logits_bytes=memory.logits_bytes(shape, stack, tokens, tp)
         + 4.0 * tokens * shape.hidden / split,
         embedding_bytes=tokens * (8.0 + masks),

@@ -34,8 +34,55 @@ def state_bytes_per_param(recipe: Recipe, zero: ArrayLike, n_shard: ArrayLike) -
     return weights + grads + states
 
 
+GATHERED_LOGIT_BYTES = 4.0
+"""Bytes per logit of the copy that a gather over tp makes, and of its gradient."""
+EAGER_GATE_BYTES, EAGER_ROTARY_BYTES = 2.0, 2.0
+"""What eager operators keep beside fused ones, bytes per element: the activated gate, and a rotated
+copy of queries and keys."""
+EAGER_NORM_BYTES = 10.0
+"""What a norm written as fp32 operators keeps beside a fused one, bytes per element: the input and
+the scaled input in fp32 (4 + 4) and the latter in 16 bits (2)."""
+EAGER_SCORE_BYTES = 4.0
+"""What eager operators keep per score beside a fused softmax: the scores in fp32."""
+
+
+def eager_bytes(
+    shape: ModelShape,
+    stack: StackProfile,
+    seq_len: int,
+    tp: ArrayLike,
+    sp: ArrayLike,
+    keep_scores: ArrayLike,
+) -> tuple[Floats, Floats]:
+    """Return what a stack's eager operators keep per layer and token, beyond fused kernels.
+
+    (split over tp always, split over tp only with sequence parallelism), bytes: the activated gate
+    2 f / t and rotated copies 2 (h_q + h_kv) / t; 20 h for two norms; 4 a s / t per score. A stack
+    that does not gather the inputs of its column-parallel layers again keeps the gathered ones:
+    4 h (t - 1) / t beside the 4 h / t of `layer_activation_bytes`.
+    """
+    t = np.asarray(tp, dtype=np.float64)
+    split = np.zeros_like(t)
+    if not stack.fused_activation:
+        split = split + (EAGER_GATE_BYTES * shape.ffn / t if shape.gated else 0.0)
+        if shape.positions == "rope":
+            kv = kv_heads_per_rank(shape, tp) * shape.head_dim
+            split = split + EAGER_ROTARY_BYTES * (shape.q_width / t + kv)
+    if not (shape.flash_attention or stack.fused_softmax):
+        kept = np.asarray(keep_scores) * EAGER_SCORE_BYTES
+        split = split + kept * shape.heads * seq_len / t
+    whole = np.zeros_like(t)
+    if not stack.sp_regather:
+        # Counted so that dividing by t under sequence parallelism leaves it.
+        whole = whole + np.where(np.asarray(sp) > 0, 4.0 * shape.hidden * (t - 1.0), 0.0)
+    if not stack.fused_norms:
+        whole = whole + 2 * EAGER_NORM_BYTES * shape.hidden
+    return split, whole
+
+
 def layer_activation_bytes(
     shape: ModelShape,
+    stack: StackProfile,
     tokens: ArrayLike,
     seq_len: int,
     tp: ArrayLike,
@@ -47,7 +94,8 @@ def layer_activation_bytes(
     per token: 8h (two norm inputs and outputs) + 2h (masks, with dropout), divided by t only
     with sequence parallelism; (4 h_q + 4 h_kv + c f) / t, c = 6 gated, 4 otherwise; 4 a / t
     (log-sum-exp) with a flash kernel; without one 5 a s / t (4 without dropout) for the scores,
-    unless the attention core is recomputed (`keep_scores` = 0).
+    unless the attention core is recomputed (`keep_scores` = 0). What a stack's eager operators
+    keep beside that comes on top (`eager_bytes`).
 
     With h_q = h_kv = h, f = 4h and dropout this is s b h (10 + 24/t + 5 a s / (h t)) of
     Korthikanti et al. 2022, section 4.1, and s b h / t (34 + 5 a s / h) with sequence parallelism.
@@ -56,7 +104,8 @@ def layer_activation_bytes(
     >>> from costmodels.examples import GPT3_175B
     >>> from dataclasses import replace
     >>> gpt3 = replace(GPT3_175B, flash_attention=False)
-    >>> kept = layer_activation_bytes(gpt3, 2048, 2048, 1, 0, 1).item()
+    >>> from costmodels.stacks import FUSED
+    >>> kept = layer_activation_bytes(gpt3, FUSED, 2048, 2048, 1, 0, 1).item()
     >>> kept / (2048 * 12288)  # 34 + 5 * 96 * 2048 / 12288
     114.0
     """
@@ -70,6 +119,8 @@ def layer_activation_bytes(
     else:
         width = 5.0 if shape.dropout else 4.0
         scores = np.asarray(keep_scores) * width * shape.heads * seq_len / t
+    more_split, more_unsplit = eager_bytes(shape, stack, seq_len, tp, sp, keep_scores)
+    unsplit, split = unsplit + more_unsplit, split + more_split
     per_token = unsplit / np.where(np.asarray(sp) > 0, t, 1.0) + split + scores
     return np.asarray(tokens, dtype=np.float64) * per_token
 
@@ -106,21 +157,21 @@ def logits_bytes(
 ) -> Floats:
     """Return what head and loss keep for one micro-batch on the last stage, bytes.
 
-    tokens * V/t * bytes per logit of the stack: 2 with a fused cross-entropy (bf16 logits),
-    6 unfused (fp32 copy), 14 in eager code (fp32 copy, softmax, gradient).
+    tokens * V/t * `logit_bytes` of the stack: 6 with a fused cross-entropy, 14 in eager code.
+    Where the stack gathers its logits V instead of V/t, and 4 bytes more for the gathered copy and
+    its gradient.
     """
-    return np.asarray(tokens) * padded_vocab(shape, tp) / np.asarray(tp) * stack.logit_bytes
+    vocab = np.asarray(tokens) * padded_vocab(shape, tp)
+    if not stack.logits_sharded:
+        return vocab * (stack.logit_bytes + GATHERED_LOGIT_BYTES)
+    return vocab / np.asarray(tp) * stack.logit_bytes
 
 
-def working_bytes(
-    shape: ModelShape, stack: StackProfile, tokens: ArrayLike, tp: ArrayLike
-) -> Floats:
+def working_bytes(shape: ModelShape, tokens: ArrayLike, tp: ArrayLike) -> Floats:
     """Return the temporaries of one layer's backward, bytes.
 
-    Gradients of the MLP's inner activations ((4 or 2) f + 2 f bytes a token, over t), three
-    full-width tensors (gathered input, its gradient, the residual's gradient), and with fused
-    weight-gradient accumulation one bf16 scratch tensor per distinct weight shape.
-    Source of the scratch tensors: Transformer Engine >= 2.3 `get_dummy_wgrad`; of the rest: the
+    Gradients of the MLP's inner activations ((4 or 2) f + 2 f bytes a token, over t) and three
+    full-width tensors (gathered input, its gradient, the residual's gradient). Source: the
     tensors alive in that backward, counted by hand. The peak coincides with the start of a
     backward, when all activations are still held.
     """
@@ -128,11 +179,17 @@ def working_bytes(
     h, f = shape.hidden, shape.ffn
     inner = ((4.0 if shape.gated else 2.0) + 2.0) * f / t
     n = np.asarray(tokens, dtype=np.float64)
-    return n * (inner + 3 * 2.0 * h) + (scratch_bytes(shape, t) if stack.fused_wgrad else 0.0)
+    return n * (inner + 3 * 2.0 * h)
 
 
-def scratch_bytes(shape: ModelShape, tp: ArrayLike) -> Floats:
-    """Return the bf16 scratch gradients, one per distinct shape of a layer's linear weights."""
+def scratch_bytes(shape: ModelShape, stack: StackProfile, tp: ArrayLike) -> Floats:
+    """Return the bf16 scratch gradients, one per distinct shape of a layer's linear weights.
+
+    They exist, for good, with fused weight-gradient accumulation. Source: Transformer Engine
+    >= 2.3 `get_dummy_wgrad`.
+    """
+    if not stack.fused_wgrad:
+        return np.zeros_like(np.asarray(tp, dtype=np.float64))
     t = np.asarray(tp, dtype=np.float64)
     kv = kv_heads_per_rank(shape, tp) * shape.head_dim
     qkv = shape.q_width / t + 2 * kv

@@ -27,7 +27,7 @@ class Layout:
     vpp: int
     """Model chunks per pipeline rank; 1 = no interleaving."""
     split: str
-    """`even` or `ends`, see `costmodels.stages.SPLITS`."""
+    """`even`, `ends` or spelled out (`9-11-11-9`), see `costmodels.stages.SPLITS`."""
     mbs: int
     """Sequences per micro-batch and data-parallel rank."""
     gbs: int
@@ -45,6 +45,9 @@ class Layout:
     ep: int = 1
     etp: int = 1
     rank_order: str = "tp-cp-ep-dp-pp"
+    shard: int = 0
+    """Ranks of one ZeRO group, neighbours in the data-parallel group; 0 means all of it. A
+    smaller group is replicated dp / shard times (HSDP)."""
 
     @property
     def n_micro(self) -> int:
@@ -54,7 +57,7 @@ class Layout:
     @property
     def dp_shard(self) -> int:
         """Size of the group over which ZeRO shards."""
-        return self.dp * self.cp
+        return self.shard or self.dp * self.cp
 
     @property
     def recompute_modules(self) -> tuple[str, ...]:
@@ -76,23 +79,31 @@ class ShapeTable:
     dp: Ints
     vpp: Ints
     split: Ints
-    """Index into `SPLITS`."""
+    """Index into `splits`."""
+    shard: Ints
+    """Ranks of one ZeRO group; equal to dp unless the group is replicated."""
+    splits: tuple[str, ...] = SPLITS
 
     def __len__(self) -> int:
         return len(self.tp)
 
     def take(self, rows: NDArray[np.intp]) -> "ShapeTable":
         """Return the shapes at `rows`."""
-        columns = (self.tp, self.pp, self.dp, self.vpp, self.split)
-        return ShapeTable(self.n_devices, *(column[rows] for column in columns))
+        columns = (self.tp, self.pp, self.dp, self.vpp, self.split, self.shard)
+        return ShapeTable(self.n_devices, *(column[rows] for column in columns), self.splits)
 
     @staticmethod
     def from_tuples(
-        n_devices: int, rows: Sequence[tuple[int, int, int, int, int]]
+        n_devices: int,
+        rows: Sequence[tuple[int, int, int, int, int]],
+        shard: Sequence[int] = (),
+        splits: tuple[str, ...] = SPLITS,
     ) -> "ShapeTable":
-        """Build a table from (tp, pp, dp, vpp, split) tuples."""
+        """Build a table from (tp, pp, dp, vpp, split) tuples; `shard` is dp where not given."""
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
-        return ShapeTable(n_devices, *(np.ascontiguousarray(block[:, i]) for i in range(5)))
+        columns = [np.ascontiguousarray(block[:, i]) for i in range(5)]
+        columns.append(np.array(shard, dtype=np.int32) if len(shard) else columns[2])
+        return ShapeTable(n_devices, *columns, splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +149,13 @@ class PlanTable:
         """Return plan `row` as an object, for a model of `layers` layers."""
         k = int(self.shape[row])
         shapes = self.shapes
-        pp, vpp, split = int(shapes.pp[k]), int(shapes.vpp[k]), SPLITS[int(shapes.split[k])]
+        pp, vpp, split = int(shapes.pp[k]), int(shapes.vpp[k]), shapes.splits[int(shapes.split[k])]
+        dp, shard = int(shapes.dp[k]), int(shapes.shard[k])
         return Layout(
             n_devices=shapes.n_devices,
             tp=int(shapes.tp[k]),
             pp=pp,
-            dp=int(shapes.dp[k]),
+            dp=dp,
             vpp=vpp,
             split=split,
             mbs=int(self.mbs[row]),
@@ -154,15 +166,20 @@ class PlanTable:
             recompute=RECOMPUTES[int(self.recompute[row])],
             recompute_layers=int(self.recompute_layers[row]),
             stage_layers=stage_layers(layers, pp, vpp, split),
+            shard=0 if shard == dp else shard,
         )
 
     @staticmethod
     def from_layouts(layouts: Iterable[Layout]) -> "PlanTable":
         """Build a table from layouts of one job on one number of devices."""
         rows = list(layouts)
+        named = dict.fromkeys(x.split for x in rows if x.split not in SPLITS)
+        splits = (*SPLITS, *named)
         shapes = ShapeTable.from_tuples(
             rows[0].n_devices,
-            [(x.tp, x.pp, x.dp, x.vpp, SPLITS.index(x.split)) for x in rows],
+            [(x.tp, x.pp, x.dp, x.vpp, splits.index(x.split)) for x in rows],
+            [x.dp_shard for x in rows],
+            splits,
         )
 
         def column(values: Iterable[int]) -> Ints:

@@ -1,6 +1,7 @@
 """Bytes per parameter of the numeric recipes in use ("16N bytes" and its variants)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,39 @@ class Recipe:
     param_wire_bytes: float
     """Width at which updated weights are gathered."""
     note: str
+    linear_precision: str = ""
+    """Key of the peak for the linear layers of the body where it is not `gemm_precision`; head,
+    attention, norms and activations stay in the latter."""
+    linear_rate_frac: float = 1.0
+    """Share of its peak that a linear layer sustains, over that of `gemm_precision`."""
+    cast_bytes: float = 0.0
+    """HBM traffic to quantise one element of a linear layer's input or output gradient."""
+    fp8_recipe: str = ""
+    """Name of the scaling in Megatron-LM's `--fp8-recipe`; empty without fp8."""
+
+    @property
+    def linear(self) -> str:
+        """Key of the peak of the linear layers of the body."""
+        return self.linear_precision or self.gemm_precision
 
     @property
     def total_bytes(self) -> float:
         """W + G + K: bytes per parameter without sharding."""
         return self.param_bytes + self.grad_bytes + self.state_bytes
+
+
+FP8_RATE_FRAC = 0.9
+"""Sustained share of the fp8 peak over that of the bf16 peak, casts apart: H100 cubes of 4096 to
+16384 reach 0.61 to 0.70 after 10,000 warm-ups (Azure's AI benchmarking guide), bf16 0.77."""
+
+
+def _fp8(name: str, rate_frac: float, cast_bytes: float, note: str) -> tuple[Any, Recipe]:
+    """Return an fp8 entry: bf16 weights in memory and on the wire, fp32 main gradients."""
+    return (name, "adam"), Recipe(
+        note, "bf16", 2, 4, 12, 4, 2, "as bf16: 18N; fp8 in the linear layers of the body only",
+        linear_precision="fp8", linear_rate_frac=rate_frac, cast_bytes=cast_bytes,
+        fp8_recipe=name.removeprefix("fp8-"),
+    )  # fmt: skip
 
 
 _RECIPES = (
@@ -53,6 +82,19 @@ _RECIPES = (
         ),
     ),
     (
+        ("bf16-both", "adam"),
+        Recipe(
+            "bf16, bf16 and fp32 gradients",
+            "bf16",
+            2,
+            6,
+            12,
+            4,
+            2,
+            "fp32 accumulation beside autograd's own gradients (nanotron): 20N",
+        ),
+    ),
+    (
         ("fp16", "adam"),
         Recipe("fp16, fp16 and fp32 gradients", "fp16", 2, 6, 12, 2, 2, "Megatron fp16: 20N"),
     ),
@@ -60,6 +102,13 @@ _RECIPES = (
         ("fp16-grads", "adam"),
         Recipe("fp16 with fp16 gradients", "fp16", 2, 2, 12, 2, 2, "ZeRO paper: 16N"),
     ),
+    # Casts per element: write the value and its transpose (delayed: scale known, read by the
+    # kernel before); a second and third read for the current maximum; blocks read once.
+    _fp8("fp8-delayed", FP8_RATE_FRAC, 2.0, "fp8, scale from earlier steps"),
+    _fp8("fp8-tensorwise", FP8_RATE_FRAC, 6.0, "fp8, one current scale per tensor"),
+    _fp8("fp8-blockwise", 0.9 * FP8_RATE_FRAC, 4.0, "fp8, one scale per block of 128"),
+    _fp8("fp8-mxfp8", FP8_RATE_FRAC, 4.0, "fp8, one scale per 32 elements"),
+    _fp8("fp8-rowwise", 0.6 * FP8_RATE_FRAC, 6.0, "fp8, one scale per row"),
     (
         ("fp32", "adam"),
         Recipe("fp32 everywhere", "tf32", 4, 4, 8, 4, 4, "no separate master copy: 16N"),

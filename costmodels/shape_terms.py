@@ -8,7 +8,12 @@ from numpy.typing import NDArray
 from costmodels import memory
 from costmodels.collectives import collective_s
 from costmodels.compute import optimizer_s
-from costmodels.data_parallel import DataParallelTimes, data_parallel_times, n_pieces
+from costmodels.data_parallel import (
+    DataGroups,
+    DataParallelTimes,
+    data_parallel_times,
+    n_pieces,
+)
 from costmodels.parameters import embedding_params, head_params, layer_params, padded_vocab
 from costmodels.placement import NON_RAIL_HOP_S, Group, place_group
 from costmodels.plans import ShapeTable
@@ -32,7 +37,7 @@ class ShapeTerms:
     """Unsharded units of ZeRO 2 and 3, by ZeRO stage."""
     data_parallel: DataParallelTimes
     """By ZeRO stage and kind."""
-    data_group: Group
+    data_groups: DataGroups
     optimizer_s: Floats
     """By ZeRO stage; the rank with the most parameters."""
     embedding_sync_s: Floats
@@ -108,6 +113,23 @@ def boundary_hops(problem: Problem, stride: int, pp: int) -> tuple[Floats, Float
     return latency, per_byte
 
 
+def data_groups(problem: Problem, shapes: ShapeTable) -> DataGroups:
+    """Return the placement of the data-parallel groups of each shape.
+
+    Ranks of one ZeRO group are neighbours in their data-parallel group, so that a group as large
+    as dp / nodes stays inside a node.
+    """
+    pool, fabric = problem.pool, problem.fabric
+    whole = place_group(shapes.dp, shapes.tp, pool, fabric)
+    if np.array_equal(shapes.shard, shapes.dp):
+        return DataGroups(whole, whole, place_group(np.ones_like(shapes.dp), 1, pool, fabric))
+    return DataGroups(
+        whole,
+        place_group(shapes.shard, shapes.tp, pool, fabric),
+        place_group(shapes.dp // shapes.shard, shapes.tp * shapes.shard, pool, fabric),
+    )
+
+
 def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
     """Return the latency and s/byte that the closed form takes for all boundaries of a shape.
 
@@ -136,34 +158,41 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
 def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
     """Return the terms of each shape; cost is one pass over the shapes."""
     recipe, stack = problem.job.recipe, problem.stack
-    kinds = stage_kinds(problem.shape.layers, shapes.pp, shapes.vpp, shapes.split)
+    kinds = stage_kinds(
+        problem.shape.layers, shapes.pp, shapes.vpp, shapes.split, shapes.splits
+    )
     params = kind_params(problem, shapes, kinds)
     most = params.max(axis=1)
     stages = np.arange(N_ZERO)
     dp = shapes.dp.astype(np.float64)
-    data_group = place_group(shapes.dp, shapes.tp, problem.pool, problem.fabric)
-    per_param = memory.state_bytes_per_param(recipe, stages[:, None], dp)
-    pieces = n_pieces(problem, params, dp[:, None])
+    groups = data_groups(problem, shapes)
+    shards = shapes.shard.astype(np.float64)
+    per_param = memory.state_bytes_per_param(recipe, stages[:, None], shards)
+    pieces = n_pieces(problem, params, dp[:, None], stages[:, None, None])
     # ZeRO 2 and 3 move layer by layer: a piece is one layer (or an end of the model).
     by_layer = np.where(stages[:, None, None] >= 2, kinds.layers + 1.0, pieces)
     layer = layer_params(problem.shape, shapes.tp)
     ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
     pipeline_group = place_group(shapes.pp, shapes.tp * shapes.dp, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)
-    communicators = (data_group.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)
+    communicators = (groups.whole.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)
     return ShapeTerms(
         kinds=kinds,
         params=params,
         state_bytes=per_param[..., None] * params,
         zero_working_bytes=memory.zero3_working_bytes(recipe, layer, ends, stages[:, None]),
         data_parallel=data_parallel_times(
-            problem, _wide(data_group), params, by_layer, stages[:, None, None]
+            problem,
+            DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas)),
+            params,
+            by_layer,
+            stages[:, None, None],
         ),
-        data_group=data_group,
+        data_groups=groups,
         optimizer_s=optimizer_s(
             most,
-            np.where(stages[:, None] >= 1, dp, 1.0),
-            np.where(stages[:, None] >= 2, dp, 1.0),
+            np.where(stages[:, None] >= 1, shards, 1.0),
+            np.where(stages[:, None] >= 2, shards, 1.0),
             recipe.grad_bytes,
             problem.pool.accelerator,
         ),

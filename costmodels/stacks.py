@@ -22,13 +22,40 @@ class StackProfile:
     """Traffic of memory-bound operators over that of perfectly fused ones (>= 1)."""
     tp_overlap: str
     """`none`; `bulk`: backward collectives run beside the weight and data gradient GEMMs;
-    `userbuffers`: also the forward ones, in pieces beside their own GEMM."""
+    `userbuffers`: also the forward ones, in pieces beside their own GEMM; `pieces`: every second
+    collective in pieces beside its own GEMM (PyTorch's async TP)."""
     sp_regather: bool
     """Keeps only the shard of a column-parallel input and gathers it again in backward."""
     p2p_scatter: bool
     """Pipeline messages are cut over the tp group and gathered on arrival, also without SP."""
-    dp_overlap: bool
-    """Gradient reduction runs beside the last backward, the weight gather beside the forward."""
+    dp_overlap: str
+    """What of the once-per-step traffic of unsharded replicas (ZeRO 0) runs beside compute:
+    `none`, `reduce` (gradients beside the last backward) or `both`."""
+    zero1_overlap: str
+    """The same with a sharded optimizer (ZeRO 1): `reduce` and the weight gather beside the first
+    forward are `both`."""
+    zero3_traffic: str
+    """Per-micro-batch traffic of ZeRO 2 and 3: `prefetched` by layer beside compute, or `by-tensor`,
+    one blocking call per tensor (DeepSpeed of 2021), see `TENSOR_WIRE_FRAC`."""
+    zero1_gather: str
+    """`all-gather`, or `broadcast`: every rank in turn broadcasts its shard of the weights."""
+    balancer: str
+    """How layers go to stages that no plan spells out: `even` (the ends one layer fewer where
+    they do not divide), `params` or `flops`, see `costmodels.stages.balanced_layers`."""
+    fused_activation: bool
+    """Activation, gate and rotary embedding are one kernel each, which keeps only its inputs."""
+    fused_norms: bool
+    """Normalisation is one kernel; otherwise a chain of fp32 operators."""
+    fused_softmax: bool
+    """Without a flash kernel, scale, mask and softmax of the scores are one kernel."""
+    logits_sharded: bool
+    """The loss runs on vocabulary-parallel logits; otherwise they are gathered over tp first."""
+    tp_hop_s: float
+    """What a tensor-parallel all-gather or reduce-scatter takes beyond its wire time for each
+    further rank of the group, seconds: ranks arrive apart, and all wait for the last."""
+    blocking_p2p: bool
+    """Pipeline messages block their stream: tensor-parallel collectives of a rank whose messages
+    wait for another node stall with them, see `STALLED_HOP_S`."""
     bucket_params: float
     """Parameters per piece of data-parallel traffic, at least; the last piece is never hidden."""
     bucket_params_per_rank: float
@@ -41,8 +68,12 @@ class StackProfile:
     """Per-step time outside the model: data, logging, scalar reductions, seconds."""
     node_spread: float
     """Standard deviation of the speed of healthy nodes over its mean: the slowest decides."""
+    fused_loss: bool
+    """Softmax and gradient of the logits are one kernel each way; otherwise a chain of operators."""
     logit_bytes: float
-    """Bytes per logit kept between head and loss."""
+    """Bytes per logit held at the peak of the loss: 6 in a fused one (16 bits and fp32, gradient in
+    place), 12 in Megatron-LM of 2021 (also exponentials and a 16-bit gradient), 14 in eager code
+    (16 bits, fp32 copy, log-softmax, fp32 gradient)."""
     fused_wgrad: bool
     """Weight gradients are accumulated into main gradients inside the GEMM, which keeps one
     scratch tensor per distinct weight shape."""
@@ -55,23 +86,50 @@ class StackProfile:
 
 
 GIB = 2.0**30
+STALLED_HOP_S = 0.35e-3
+"""Least time of a ring step of a tensor-parallel collective beside blocked pipeline messages. Fit
+over nanotron's published sweep: layers of 8, 14, 21 to 25 and 46 ms at tp 2, 4, 8 and 16."""
+TENSOR_WIRE_FRAC = 0.12
+"""Share of the wire's speed that one blocking collective per tensor reaches. Fits over runs of
+DeepSpeed's ZeRO-3 of 2021 give 0.07 to 0.11 on V100 with Omni-Path and 0.13 on A100 with
+InfiniBand."""
+COMPILED_SHARE = 0.6
+"""Memory traffic of compiled operators over that of eager ones; at best that of fused ones."""
+
+
+def compiled(stack: StackProfile) -> StackProfile:
+    """Return the profile under torch.compile: fewer memory passes, norms in one kernel."""
+    factor = max(1.0, COMPILED_SHARE * stack.elementwise_factor)
+    return replace(stack, elementwise_factor=factor, fused_norms=True, fused_activation=True)
+
 
 FUSED = StackProfile(
     name="fused",
     kind="fused",
     attention_kernels=("cudnn", "flash3", "flash2"),
-    elementwise_factor=1.3,
+    elementwise_factor=3.2,
     tp_overlap="bulk",
     sp_regather=True,
     p2p_scatter=False,
-    dp_overlap=True,
+    dp_overlap="both",
+    zero1_overlap="both",
+    zero3_traffic="prefetched",
+    zero1_gather="all-gather",
+    balancer="even",
+    fused_activation=True,
+    fused_norms=True,
+    fused_softmax=True,
+    logits_sharded=True,
+    tp_hop_s=12e-6,
+    blocking_p2p=False,
     bucket_params=40e6,
     bucket_params_per_rank=1e6,
     overlap_slowdown=0.15,
     host_s_per_layer=1.0e-3,
     fixed_step_s=15e-3,
     node_spread=0.02,
-    logit_bytes=2.0,
+    fused_loss=True,
+    logit_bytes=6.0,
     fused_wgrad=True,
     context_bytes=1.5 * GIB,
     communicator_bytes=0.4 * GIB,
@@ -84,37 +142,95 @@ EAGER = replace(
     name="eager",
     kind="eager",
     attention_kernels=("flash2",),
-    elementwise_factor=2.6,
+    elementwise_factor=3.5,
     tp_overlap="none",
     sp_regather=False,
+    dp_overlap="reduce",
+    zero1_overlap="none",
     bucket_params_per_rank=0.0,
-    host_s_per_layer=2.0e-3,
+    host_s_per_layer=3.0e-3,
+    tp_hop_s=10e-6,
+    fused_loss=False,
     logit_bytes=14.0,
     fused_wgrad=False,
+    fused_activation=False,
 )
 """Class default for eager PyTorch stacks (FSDP, DeepSpeed, in-house code)."""
+
+# Megatron-LM of 2021 and 2022: fused scale-mask-softmax and bias-GeLU, fp32 logits, no distributed
+# optimizer, nothing overlapped.
+_MEGATRON_2021 = replace(
+    FUSED,
+    name="megatron-lm-2021",
+    attention_kernels=("flash2",),
+    elementwise_factor=2.6,
+    tp_overlap="none",
+    p2p_scatter=True,
+    dp_overlap="none",
+    zero1_overlap="none",
+    tp_hop_s=0.0,
+    fused_loss=False,
+    logit_bytes=12.0,
+)
+# Megatron-DeepSpeed: the kernels of Megatron-LM 2021 launched by DeepSpeed's engine.
+_MEGATRON_DEEPSPEED = replace(
+    _MEGATRON_2021,
+    name="megatron-deepspeed",
+    kind="eager",
+    elementwise_factor=1.3,
+    p2p_scatter=False,
+    host_s_per_layer=3.3e-3,
+    tp_hop_s=20e-6,
+    fused_wgrad=False,
+)
 
 STACKS: dict[str, StackProfile] = {
     profile.name: profile
     for profile in (
         FUSED,
         EAGER,
-        # 2.6: fitted over published Megatron-Core runs on H100 beside a GEMM share of 0.77; it
-        # stands for launch gaps and unfused casts too. The class default of 1.3 is near ideal.
-        replace(FUSED, name="megatron-core", elementwise_factor=2.6),
+        replace(FUSED, name="megatron-core"),
         replace(EAGER, name="deepspeed"),
-        # Megatron-LM of 2022 (Korthikanti et al.): fused scale-mask-softmax and bias-GeLU, fp32
-        # logits, no distributed optimizer; the calculon description of its runs has no overlap.
+        _MEGATRON_2021,
         replace(
-            FUSED,
-            name="megatron-lm-2022",
-            attention_kernels=("flash2",),
-            tp_overlap="none",
-            p2p_scatter=True,
-            dp_overlap=False,
-            logit_bytes=6.0,
-            elementwise_factor=1.0,
+            _MEGATRON_2021, name="megatron-lm-2022", elementwise_factor=1.0, logit_bytes=6.0
         ),
+        replace(_MEGATRON_2021, name="oneflow", elementwise_factor=1.0, p2p_scatter=False, logit_bytes=6.0),
+        _MEGATRON_DEEPSPEED,
+        replace(_MEGATRON_DEEPSPEED, name="deepspeed-zero3", zero3_traffic="by-tensor"),
+        replace(EAGER, name="hf-deepspeed", zero3_traffic="by-tensor"),
+        replace(
+            EAGER,
+            name="aleph-alpha",
+            elementwise_factor=3.9,
+            tp_hop_s=22e-6,
+            balancer="params",
+            logits_sharded=False,
+        ),
+        replace(
+            EAGER,
+            name="nanotron",
+            elementwise_factor=4.2,
+            balancer="flops",
+            host_s_per_layer=4.2e-3,
+            tp_hop_s=2e-6,
+            blocking_p2p=True,
+            sp_regather=True,
+        ),
+        replace(
+            EAGER,
+            name="internevo",
+            elementwise_factor=4.6,
+            tp_hop_s=2e-6,
+            zero1_overlap="reduce",
+            zero1_gather="broadcast",
+        ),
+        replace(EAGER, name="torchtitan"),
+        # The loss of flash-attn: one kernel that turns the logits into their gradient in place.
+        replace(EAGER, name="llm-foundry", fused_loss=True, logit_bytes=6.0),
+        replace(EAGER, name="meta"),
+        replace(FUSED, name="maxtext", elementwise_factor=4.5),
+        replace(FUSED, name="paxml", elementwise_factor=4.5),
     )
 }
 """Profiles by name. Sources: the sections named in docs/stacks.md."""

@@ -1,17 +1,30 @@
 """How layers go to pipeline stages, and the few stages that decide time and memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.shapes import ModelShape
+
 SPLITS = ("even", "ends")
 """`even`: every virtual stage holds layers / (pp vpp). `ends`: the embedding and the loss count
-as one layer each, stages hold the floor or the ceiling, the ends fewer (Llama 3's own layout)."""
+as one layer each, stages hold the floor or the ceiling, the ends fewer (Llama 3's own layout).
+Any other split is spelled out, stage by stage: `9-11-11-9` (`spelled`)."""
 
 N_KINDS = 4
 """At most four kinds of rank exist under `SPLITS`: first, last, and two interior ones."""
+
+
+def spelled(counts: Sequence[int]) -> str:
+    """Return the name of the split that gives virtual stage j `counts[j]` layers.
+
+    >>> spelled((9, 11, 11, 9))
+    '9-11-11-9'
+    """
+    return "-".join(str(count) for count in counts)
 
 
 @lru_cache(maxsize=65536)
@@ -26,6 +39,9 @@ def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
     ((7, 8, 8), 126)
     """
     n_stages = pp * vpp
+    if split not in SPLITS:
+        named = tuple(int(count) for count in split.split("-"))
+        return named if len(named) == n_stages and sum(named) == layers else ()
     if split == "even":
         share, rest = divmod(layers, n_stages)
         return (share,) * n_stages if rest == 0 and share else ()
@@ -47,9 +63,10 @@ class StageKinds:
 
     Ranks that hold the same chunks and the same ends differ only in their micro-batches in
     flight, which never grow with the rank; so the lowest rank of a kind stands for all of it.
-    Arrays have as many kinds as the shape with most of them needs, at most `N_KINDS`; unused
-    places repeat the first kind. `chunk_layers` and `chunk_counts` are `(n_shapes, n_kinds, 3)`:
-    how many of the rank's chunks hold how many layers.
+    Arrays have as many kinds as the shape with most of them needs, under `SPLITS` at most
+    `N_KINDS`; unused places repeat the first kind. `chunk_layers` and `chunk_counts` are
+    `(n_shapes, n_kinds, n_sizes)`: how many of the rank's chunks hold how many layers; n_sizes is
+    3 under `SPLITS`.
     """
 
     rank: NDArray[np.int32]
@@ -62,8 +79,19 @@ class StageKinds:
     chunk_counts: NDArray[np.float64]
 
 
+def n_sizes(counts: Sequence[int]) -> int:
+    """Return how many consecutive chunk sizes a split may use: at least 3, for one shape of array.
+
+    >>> n_sizes((9, 11, 11, 9)), n_sizes((5, 5, 5, 1))
+    (3, 5)
+    """
+    return max(3, max(counts) - min(counts) + 1)
+
+
 @lru_cache(maxsize=65536)
-def _kinds_of(layers: int, pp: int, vpp: int, split: str) -> tuple[tuple[float, ...], ...]:
+def _kinds_of(
+    layers: int, pp: int, vpp: int, split: str, sizes: int
+) -> tuple[tuple[float, ...], ...]:
     counts = stage_layers(layers, pp, vpp, split)
     low = min(counts)
     ranks: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
@@ -76,7 +104,7 @@ def _kinds_of(layers: int, pp: int, vpp: int, split: str) -> tuple[tuple[float, 
             sum(chunks),
             first,
             last,
-            *(chunks.count(low + i) for i in range(3)),
+            *(chunks.count(low + i) for i in range(sizes)),
             low,
             len(who),
         )
@@ -85,34 +113,97 @@ def _kinds_of(layers: int, pp: int, vpp: int, split: str) -> tuple[tuple[float, 
     return tuple(tuple(float(x) for x in row) for row in rows)
 
 
+def _found(
+    layers: int,
+    pp: NDArray[np.int32],
+    vpp: NDArray[np.int32],
+    split: NDArray[np.int32],
+    names: tuple[str, ...],
+) -> tuple[list[tuple[tuple[float, ...], ...]], int]:
+    """Return the kinds of each shape, and how many chunk sizes their rows count."""
+    rows = [(int(p), int(v), names[int(c)]) for p, v, c in zip(pp, vpp, split, strict=True)]
+    sizes = 3
+    if names != SPLITS:
+        sizes = max(n_sizes(stage_layers(layers, *row)) for row in rows)
+    return [_kinds_of(layers, *row, sizes) for row in rows], sizes
+
+
 def n_kinds(
     layers: int, pp: NDArray[np.int32], vpp: NDArray[np.int32], split: NDArray[np.int32]
 ) -> NDArray[np.int64]:
     """Return how many distinct kinds of rank each shape has, `(n_shapes,)`."""
-    triples = zip(pp, vpp, split, strict=True)
-    return np.array(
-        [len(_kinds_of(layers, int(p), int(v), SPLITS[int(c)])) for p, v, c in triples],
-        dtype=np.int64,
-    )
+    found, _ = _found(layers, pp, vpp, split, SPLITS)
+    return np.array([len(rows) for rows in found], dtype=np.int64)
 
 
 def stage_kinds(
-    layers: int, pp: NDArray[np.int32], vpp: NDArray[np.int32], split: NDArray[np.int32]
+    layers: int,
+    pp: NDArray[np.int32],
+    vpp: NDArray[np.int32],
+    split: NDArray[np.int32],
+    names: tuple[str, ...] = SPLITS,
 ) -> StageKinds:
-    """Return the kinds of rank of each shape (pp, vpp, index into `SPLITS`)."""
-    found = [
-        _kinds_of(layers, int(p), int(v), SPLITS[int(c)])
-        for p, v, c in zip(pp, vpp, split, strict=True)
-    ]
+    """Return the kinds of rank of each shape (pp, vpp, index into `names`)."""
+    found, sizes = _found(layers, pp, vpp, split, names)
     most = max((len(rows) for rows in found), default=1)
     padded = [rows + ((*rows[0][:-1], 0.0),) * (most - len(rows)) for rows in found]
-    block = np.array(padded, dtype=np.float64).reshape(len(pp), most, 9)
+    block = np.array(padded, dtype=np.float64).reshape(len(pp), most, 6 + sizes)
     return StageKinds(
         rank=block[..., 0].astype(np.int32),
-        n_ranks=np.ascontiguousarray(block[..., 8]),
+        n_ranks=np.ascontiguousarray(block[..., -1]),
         layers=np.ascontiguousarray(block[..., 1]),
         has_embedding=np.ascontiguousarray(block[..., 2]),
         has_head=np.ascontiguousarray(block[..., 3]),
-        chunk_layers=block[..., 7, None] + np.arange(3.0),
-        chunk_counts=np.ascontiguousarray(block[..., 4:7]),
+        chunk_layers=block[..., -2, None] + np.arange(float(sizes)),
+        chunk_counts=np.ascontiguousarray(block[..., 4:-2]),
     )
+
+
+def end_weights(shape: ModelShape, balancer: str) -> tuple[float, float]:
+    """Return what embedding and head weigh for a balancer, in units of one layer.
+
+    `params`: V h parameters each (the head none if tied); `flops`: the head alone, V h.
+    """
+    projections = shape.hidden * (2 * shape.q_width + 2 * shape.kv_width)
+    layer = projections + (3 if shape.gated else 2) * shape.hidden * shape.ffn
+    matrix = shape.vocab * shape.hidden / layer
+    if balancer == "flops":
+        return 0.0, matrix
+    return matrix, 0.0 if shape.tied else matrix
+
+
+def balanced_layers(
+    layers: int, n_stages: int, first: float, last: float, balancer: str
+) -> tuple[int, ...]:
+    """Return how a stack's own balancer splits layers over stages in model order.
+
+    `first` and `last` are the weights of embedding and head in units of one layer. `params`: the
+    heaviest stage is as light as can be, filled from the front (DeepSpeed's partition by
+    parameters). `flops`: a stage takes layers until the sum passes its share of the total, the
+    layer that passes included; the embedding weighs nothing (nanotron's partition by cost).
+    A stage may be left without a layer.
+
+    >>> balanced_layers(40, 4, 2.07, 2.07, "params"), balanced_layers(16, 4, 0.0, 3.9, "flops")
+    ((9, 11, 11, 9), (5, 5, 5, 1))
+    """
+    if balancer == "flops":
+        share, counts = (layers + last) / n_stages, [0] * n_stages
+        stage = 0
+        for layer in range(1, layers + 1):
+            counts[stage] += 1
+            if layer > share * (stage + 1):
+                stage += 1
+        return tuple(counts)
+    weights = [first + (last if n_stages == 1 else 0.0), *[0.0] * (n_stages - 2), last]
+    extra = weights[:n_stages]
+    sums = {weight + count for weight in extra for count in range(layers + 1)}
+    limit = min(
+        total
+        for total in sums
+        if total >= max(extra) and sum(int(total - w + 1e-9) for w in extra) >= layers
+    )
+    counts, left = [], layers
+    for weight in extra:
+        counts.append(min(left, int(limit - weight + 1e-9)))
+        left -= counts[-1]
+    return tuple(counts)

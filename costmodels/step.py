@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline
+from costmodels.compute import ForwardBackward
 from costmodels.data_parallel import exposed_each_s, exposed_once_s
 from costmodels.factor import distinct
-from costmodels.layer_terms import LayerTable, LayerTerms, layer_table
+from costmodels.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
 from costmodels.memory import in_flight_chunks
 from costmodels.plans import RECOMPUTES, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, boundary_hops
+from costmodels.stacks import STALLED_HOP_S
 
 Floats = NDArray[np.float64]
 FULL, SELECTIVE = RECOMPUTES.index("full"), RECOMPUTES.index("selective")
@@ -91,6 +93,28 @@ def _total(by_kind: Floats) -> Floats:
     return total
 
 
+RING_STEPS_PER_RANK = 8
+"""Ring steps of one layer's tensor-parallel collectives, over (tp - 1): eight all-gathers and
+reduce-scatters, or four all-reduces of twice the steps."""
+
+
+def stalled(rows: Rows) -> ForwardBackward:
+    """Return what one layer takes longer while pipeline messages wait for another node, `(n,)`.
+
+    max(0, H + 8 (t - 1) STALLED_HOP_S - layer) where the stack's messages block, tp > 1 and the pipeline leaves the scale-up
+    domain, H the launch time of the layer. Source: published sweeps of nanotron, whose layers
+    take 10, 16, 25 and 55 ms at tp 2, 4, 8 and 16 whatever the micro-batch, but only then.
+    """
+    stack, of, layer = rows.problem.stack, rows.table.shape, rows.layers.layer
+    tp = rows.table.shapes.tp[of]
+    held_up = (tp > 1) & (rows.shapes.pipeline_group.n_domains[of] > 1)
+    least = stack.host_s_per_layer + RING_STEPS_PER_RANK * (tp - 1) * STALLED_HOP_S
+    missing = np.where(held_up, np.maximum(0.0, least - layer.total_s[rows.index]), 0.0)
+    if not stack.blocking_p2p:
+        missing = np.zeros_like(missing)
+    return ForwardBackward(HOST_FORWARD_SHARE * missing, (1.0 - HOST_FORWARD_SHARE) * missing)
+
+
 def stage_times(rows: Rows) -> StageTimes:
     """Return forward and backward time of each kind of rank, seconds per micro-batch.
 
@@ -110,6 +134,10 @@ def stage_times(rows: Rows) -> StageTimes:
     backward = held * column(layers.layer.backward_s) + first * column(layers.embedding.backward_s)
     backward += last * column(layers.head.backward_s)
     backward += rows.recomputed * column(layers.recompute_full_s)
+    if rows.problem.stack.blocking_p2p:
+        late = stalled(rows)
+        forward += held * late.forward_s[:, None]
+        backward += held * late.backward_s[:, None]
     if np.any(table.recompute == SELECTIVE):
         core = np.where(table.recompute == SELECTIVE, layers.recompute_core_s[index], 0.0)
         backward += held * core[:, None]
@@ -156,23 +184,25 @@ def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats
     at = _zero_and_shape(rows)
     reduce, reduce_piece = _by_zero(wire.reduce_s, at), _by_zero(wire.reduce_piece_s, at)
     gather, gather_piece = _by_zero(wire.gather_s, at), _by_zero(wire.gather_piece_s, at)
-    m = table.n_micro[:, None]
-    if not rows.problem.stack.dp_overlap:
-        each = np.where(zero >= 2, table.n_micro, 1)[:, None]
-        twice = np.where(zero >= 3, 2 * table.n_micro, 1)[:, None]
-        total = each * reduce + twice * gather
-        return total, np.zeros_like(total)
+    m, stack = table.n_micro[:, None], rows.problem.stack
     pp, vpp = table.shapes.pp[of][:, None], table.shapes.vpp[of][:, None]
     exposed_reduce = exposed_once_s(reduce, reduce_piece, times.backward_s, pp, vpp, m)
     exposed_gather = exposed_once_s(gather, gather_piece, times.forward_s, pp, vpp, m)
+    for stage, overlap in ((0, stack.dp_overlap), (1, stack.zero1_overlap)):
+        waits = np.where(zero == stage, overlap == "none", False)[:, None]
+        exposed_reduce = np.where(waits, reduce, exposed_reduce)
+        waits = np.where(zero == stage, overlap != "both", False)[:, None]
+        exposed_gather = np.where(waits, gather, exposed_gather)
     exposed = exposed_reduce + exposed_gather
     total = reduce + gather
     often = np.flatnonzero(zero >= 2)
     if len(often):
         stage = zero[often][:, None]
-        ahead = exposed_each_s(gather[often], gather_piece[often], times.forward_s[often])
         behind = np.where(stage >= 3, gather[often], 0.0) + reduce[often]
-        after = exposed_each_s(behind, reduce_piece[often], times.backward_s[often])
+        ahead, after = gather[often], behind
+        if stack.zero3_traffic == "prefetched":
+            ahead = exposed_each_s(ahead, gather_piece[often], times.forward_s[often])
+            after = exposed_each_s(behind, reduce_piece[often], times.backward_s[often])
         m_often = m[often]
         exposed[often] = m_often * after + np.where(
             stage >= 3, m_often * ahead, exposed_gather[often]
@@ -234,7 +264,8 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     """Return the memory of each kind of rank by term, bytes, `(n, n_kinds)` each.
 
     The peak is the sum: it is reached where a backward starts while all micro-batches of the
-    rank are in flight.
+    rank are in flight. On the last stage that is the loss's or the last layer's, whichever needs
+    more: `working` holds what a layer's temporaries need beyond the logits.
     """
     table, of, layers, terms = rows.table, rows.table.shape, rows.layers, rows.shapes
     kinds, index, stack = terms.kinds, rows.index, rows.problem.stack
@@ -261,10 +292,12 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     scores = np.where(table.recompute == SELECTIVE, dropped, 0.0)
     again = np.where(rows.recomputed > 0, layers.kept_bytes[index][:, None], scores[:, None])
     messages = np.where(table.shapes.pp[of] > 1, 2.0, 0.0) * layers.message_bytes[index]
-    working = again + (layers.working_bytes[index] + messages)[:, None]
+    passing = again + layers.working_bytes[index][:, None]
     at = _zero_and_shape(rows)
-    working = working + _by_zero(terms.zero_working_bytes, at)[:, None]
+    lasting = layers.scratch_bytes[index] + messages + _by_zero(terms.zero_working_bytes, at)
     logits = _at(kinds.has_head, of) * layers.logits_bytes[index][:, None]
+    # The loss's tensors are gone when the first layer runs backward: the larger of the two counts.
+    working = lasting[:, None] + np.maximum(0.0, passing - logits)
     return {
         "states": _by_zero(terms.state_bytes, at),
         "activations": activations,

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from costmodels.collectives import collective_s
 from costmodels.compute import LinearTimes
+from costmodels.parameters import padded_vocab
 from costmodels.placement import Group, place_group
 from costmodels.problem import Problem
 
@@ -37,9 +38,27 @@ def _pieces(total_s: Floats, window_s: Floats, tp: Floats) -> Floats:
     return np.maximum(total_s / tp, total_s - window_s * (1.0 - 1.0 / tp))
 
 
+def _half_piped(total_s: Floats, window_s: Floats, tp: Floats) -> Floats:
+    """Return what is exposed when every second collective is cut in tp pieces beside its GEMM."""
+    return total_s / 2 + _pieces(total_s / 2, window_s, tp)
+
+
 def tensor_parallel_group(problem: Problem, tp: Ints) -> Group:
     """Return the placement of tensor-parallel groups: neighbours in rank order."""
     return place_group(tp, np.ones_like(tp), problem.pool, problem.fabric)
+
+
+def tp_collective_s(
+    problem: Problem, collective: str, size_bytes: ArrayLike, group: Group
+) -> Floats:
+    """Return the time of a tensor-parallel collective, seconds.
+
+    That of the wire, and `tp_hop_s` for each further rank of the group (twice in an all-reduce):
+    ranks reach a collective at different moments, and all wait for the last.
+    """
+    wire = collective_s(collective, size_bytes, group, problem.pool)
+    passes = 2.0 if collective == "all-reduce" else 1.0
+    return wire + passes * problem.stack.tp_hop_s * (group.n_ranks - 1)
 
 
 def layer_exposures(
@@ -52,7 +71,8 @@ def layer_exposures(
     only the shard of its inputs (`sp_regather`). What is hidden depends on the stack:
     `bulk` runs the input gradient's reduction beside the weight gradient of the column-parallel
     layers, and the second gather beside their data gradient; `userbuffers` also pipes the
-    others through their own GEMM in tp pieces; `none` hides nothing.
+    others through their own GEMM in tp pieces; `pieces` (PyTorch's async TP) pipes every second
+    one; `none` hides nothing.
 
     Source: Megatron-LM core/tensor_parallel/layers.py (order of operations), Korthikanti et al.
     2022 section 4.2 (volumes). Left out: the loss of GEMM rate by cutting it into pieces.
@@ -60,8 +80,8 @@ def layer_exposures(
     stack, t = problem.stack, np.asarray(tp, dtype=np.float64)
     group = tensor_parallel_group(problem, tp)
     x = 2.0 * tokens * problem.shape.hidden
-    gather = collective_s("all-gather", x, group, problem.pool)
-    reduce = collective_s("all-reduce", x, group, problem.pool)
+    gather = tp_collective_s(problem, "all-gather", x, group)
+    reduce = tp_collective_s(problem, "all-reduce", x, group)
     regather = 2 * gather if stack.sp_regather else 0 * gather
     with_sp = np.asarray(sp) > 0
     forward = np.where(with_sp, 4 * gather, 2 * reduce)
@@ -72,6 +92,11 @@ def layer_exposures(
     behind = _behind(input_grad, linear.column_wgrad_s)
     behind = behind + np.where(with_sp, _behind(regather, linear.column_dgrad_s), 0.0)
     plain_forward, output_grad = forward, np.where(with_sp, 2 * gather, 0.0)
+    if stack.tp_overlap == "pieces":
+        plain_forward = np.where(with_sp, _half_piped(forward, linear.both.forward_s, t), forward)
+        both_s = linear.both.backward_s
+        half = np.where(with_sp, _half_piped(backward, both_s, t), behind + output_grad)
+        return Exposure(forward, plain_forward), Exposure(backward, half)
     if stack.tp_overlap == "userbuffers":
         piped = _pieces(2 * gather, linear.column_forward_s, t)
         piped = piped + _pieces(2 * gather, linear.row_forward_s, t)
@@ -88,14 +113,19 @@ def end_times(
     Embedding: one reduce-scatter of x forward and one all-gather backward with SP, one
     all-reduce forward without. Head: one all-gather forward and one reduce-scatter backward with
     SP, one all-reduce backward without; the vocabulary-parallel loss adds three all-reduces of
-    4 bytes a token. Source: Megatron-LM core/tensor_parallel/{layers,cross_entropy}.py.
+    4 bytes a token, or, where the stack gathers its logits, one all-gather of 2 V bytes a token.
+    Source: Megatron-LM core/tensor_parallel/{layers,cross_entropy}.py.
     """
     group = tensor_parallel_group(problem, tp)
     x = 2.0 * tokens * problem.shape.hidden
-    gather = collective_s("all-gather", x, group, problem.pool)
-    reduce = collective_s("all-reduce", x, group, problem.pool)
-    scalars = 3 * collective_s("all-reduce", 4.0 * tokens, group, problem.pool)
+    gather = tp_collective_s(problem, "all-gather", x, group)
+    reduce = tp_collective_s(problem, "all-reduce", x, group)
+    if problem.stack.logits_sharded:
+        loss = 3 * tp_collective_s(problem, "all-reduce", 4.0 * tokens, group)
+    else:
+        logits = 2.0 * tokens * padded_vocab(problem.shape, tp)
+        loss = tp_collective_s(problem, "all-gather", logits, group)
     with_sp = np.asarray(sp) > 0
     embedding = np.where(with_sp, 2 * gather, reduce)
-    head_forward = np.where(with_sp, gather, 0.0) + scalars
+    head_forward = np.where(with_sp, gather, 0.0) + loss
     return embedding, head_forward, np.where(with_sp, gather, reduce)

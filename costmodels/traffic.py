@@ -9,7 +9,7 @@ from costmodels.parameters import padded_vocab
 from costmodels.placement import Group, place_group, tier_names
 from costmodels.plans import Layout
 from costmodels.step import Rows, boundary_hops_s, data_parallel_exposed, stage_times
-from costmodels.tensor_parallel import tensor_parallel_group
+from costmodels.tensor_parallel import tensor_parallel_group, tp_collective_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,27 +104,35 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
     ends = layout.n_micro * ((critical == 0) + (critical == layout.pp - 1))
     found = []
     if layout.sp:
-        one = collective_s("all-gather", message, group, rows.problem.pool).item()
+        one = tp_collective_s(rows.problem, "all-gather", message, group).item()
         gathers = (4 + (2 if stack.sp_regather else 0)) * passes + 2 * again
         reduces = 4 * passes + 2 * again
-        share = gathers / (gathers + reduces)
+        share = gathers / max(1, gathers + reduces)
         for name, calls, part in (
             ("all-gather", gathers, share),
             ("reduce-scatter", reduces, 1.0 - share),
         ):
             waits = part * exposed + ends * one
-            found.append(_make(rows, "tp", name, group, calls + ends, message, waits, width))
+            n, time_s = calls + ends, (calls + ends) * one
+            found.append(_make(rows, "tp", name, group, n, message, waits, width, time_s))
     else:
         calls = 4 * passes + 2 * again + ends
-        waits = (
-            exposed + ends * collective_s("all-reduce", message, group, rows.problem.pool).item()
-        )
-        found.append(_make(rows, "tp", "all-reduce", group, calls, message, waits, width))
+        one = tp_collective_s(rows.problem, "all-reduce", message, group).item()
+        waits, time_s = exposed + ends * one, calls * one
+        found.append(_make(rows, "tp", "all-reduce", group, calls, message, waits, width, time_s))
     if critical == layout.pp - 1:
-        calls = 3 * layout.n_micro
-        waits = calls * collective_s("all-reduce", 4.0 * tokens, group, rows.problem.pool).item()
-        found.append(_make(rows, "tp", "all-reduce", group, calls, 4.0 * tokens, waits, "fp32"))
+        found.append(_loss(rows, layout, tokens, group, width))
     return found
+
+
+def _loss(rows: Rows, layout: Layout, tokens: float, group: Group, width: str) -> Transfer:
+    """Return the collectives of the loss: three sums a token, or the gathered logits."""
+    name, size, calls, kind = "all-reduce", 4.0 * tokens, 3 * layout.n_micro, "fp32"
+    if not rows.problem.stack.logits_sharded:
+        vocab = padded_vocab(rows.problem.shape, rows.table.shapes.tp).item()
+        name, size, calls, kind = "all-gather", 2.0 * tokens * vocab, layout.n_micro, width
+    waits = calls * tp_collective_s(rows.problem, name, size, group).item()
+    return _make(rows, "tp", name, group, calls, size, waits, kind, waits)
 
 
 def _activation_type(rows: Rows) -> str:
@@ -165,11 +173,17 @@ def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
     kind = int((exposed + rows.problem.stack.overlap_slowdown * hidden).argmax(axis=1)[0])
     params = rows.shapes.params[0, kind].item()
     pieces = round(wire.reduce_s[zero, 0, kind].item() / wire.reduce_piece_s[zero, 0, kind].item())
-    group = place_group(layout.dp, layout.tp, rows.problem.pool, rows.problem.fabric)
+    groups = rows.shapes.data_groups
+    group = groups.shard if zero else groups.whole
     reduces = layout.n_micro if zero >= 2 else 1
     gathers = {0: 0, 1: 1, 2: 1, 3: 2 * layout.n_micro}[zero]
     reduce_time = reduces * wire.reduce_s[zero, 0, kind].item()
     gather_time = gathers * wire.gather_s[zero, 0, kind].item()
+    replicas, copies = int(groups.replicas.n_ranks.item()), 0.0
+    part = recipe.grad_wire_bytes * params / pieces / layout.dp_shard
+    if zero and replicas > 1:
+        one = collective_s("all-reduce", part, groups.replicas, rows.problem.pool).item()
+        copies = reduces * pieces * one
     share = reduce_time / (reduce_time + gather_time)
     waits = exposed[0, kind].item()
     name = "reduce-scatter" if zero else "all-reduce"
@@ -181,11 +195,25 @@ def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
             group,
             reduces * pieces,
             recipe.grad_wire_bytes * params / pieces,
-            share * waits,
+            share * waits * (1 - copies / reduce_time),
             _width(rows, recipe.grad_wire_bytes),
-            reduce_time,
+            reduce_time - copies,
         )
     ]
+    if copies:
+        found.append(
+            _make(
+                rows,
+                "dp",
+                "all-reduce",
+                groups.replicas,
+                reduces * pieces,
+                part,
+                share * waits * copies / reduce_time,
+                _width(rows, recipe.grad_wire_bytes),
+                copies,
+            )
+        )
     if gathers:
         found.append(
             _make(

@@ -251,6 +251,7 @@ def read_link(name: str, raw: Raw, sources: Mapping[str, Provenance]) -> Link:
         ),
         protocol_frac=entry.triple("protocol_frac", fracs, "1"),
         p2p_latency_s=scale(float(latency["p2p"]), "1e-6"),
+        lockstep=bool(raw.get("lockstep") and entry.figure("lockstep", "lockstep")),
         provenance=entry.provenance,
         aliases=tuple(raw["aliases"]),
     )

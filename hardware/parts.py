@@ -103,6 +103,9 @@ class Link:
     """Share of the wire bandwidth that each protocol leaves for data."""
     p2p_latency_s: float
     """Fixed time of one point-to-point message."""
+    lockstep: bool = False
+    """Every step of a ring that leaves the domain pays this link's hop, not only the steps between
+    domains: the latency grows with the ranks."""
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
 

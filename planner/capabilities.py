@@ -34,7 +34,7 @@ def check_problem(problem: Problem) -> None:
             f"{max(part.scale_up_domain, pool.scale_up_domain)}) are not modelled in this version",
             "use the HGX part of the generation, such as b200-sxm-180gb",
         )
-    precision, peaks = job.recipe.gemm_precision, part.peak_flops_per_s
+    precision, peaks = job.recipe.linear, part.peak_flops_per_s
     if precision not in peaks:
         raise SearchError(
             f"{part.name} has no {precision} matrix units, needed by precision {job.precision!r}",

@@ -248,7 +248,7 @@ def make_plan(
 ) -> Plan:
     """Return one plan with its rates, its interval and its warnings."""
     job, layout = problem.job, found.layout
-    peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.gemm_precision]
+    peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
     low, high = interval_s(found.step_s)
     rate = job.tokens_per_step / found.step_s
     flops = model_flops_per_step(problem.shape, job)

@@ -44,7 +44,7 @@ def _common(problem: Problem, plan: Plan) -> Numbers:
 
 def _rates(problem: Problem) -> Numbers:
     part = problem.pool.accelerator
-    precision = problem.job.recipe.gemm_precision
+    precision = problem.job.recipe.linear
     eff = part.efficiency
     return [
         (f"P (dense {precision} peak)", f"{part.peak_flops_per_s[precision] / 1e12:.0f} TFLOP/s"),
@@ -158,12 +158,21 @@ def _pipeline(term: str) -> Callable[[Problem, Plan], Numbers]:
     return numbers
 
 
+def _overlap_words(plan: Plan) -> str:
+    """Return which data-parallel traffic of the plan runs beside compute."""
+    stack, zero = plan.breakdown.rows.problem.stack, plan.layout.zero
+    if zero >= 2:
+        return "yes" if stack.zero3_traffic == "prefetched" else "no"
+    kind = stack.zero1_overlap if zero else stack.dp_overlap
+    return {"none": "no", "reduce": "the reduction", "both": "yes"}[kind]
+
+
 def _dp(problem: Problem, plan: Plan) -> Numbers:
     x, recipe, shapes = plan.layout, problem.job.recipe, plan.breakdown.rows.shapes
     wire = shapes.data_parallel
     params = shapes.params[0].max()
     reduce, gather = wire.reduce_s[x.zero, 0].max(), wire.gather_s[x.zero, 0].max()
-    group = shapes.data_group
+    group = shapes.data_groups.whole
     return [
         ("N (parameters on one device)", f"{params / 1e9:.3f} B"),
         (
@@ -176,7 +185,7 @@ def _dp(problem: Problem, plan: Plan) -> Numbers:
             f"{group.wire_bytes_per_s.item() / 1e9:.1f} GB/s",
         ),
         ("one reduction / one gather", f"{reduce * 1e3:.1f} / {gather * 1e3:.1f} ms"),
-        ("hidden beside compute", "yes" if problem.stack.dp_overlap else "no"),
+        ("hidden beside compute", _overlap_words(plan)),
         ("term", f"{plan.breakdown.time_s['dp']:.4f} s"),
     ]
 

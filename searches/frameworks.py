@@ -106,6 +106,10 @@ def _megatron(layout: Layout, shape: ModelShape) -> Iterator[tuple[bool, str]]:
     )
 
 
+MEGATRON_FP8 = ("", "delayed", "tensorwise", "blockwise", "mxfp8")
+"""Values of Megatron-LM's `--fp8-recipe`, and none."""
+
+
 def _megatron_job(
     layout: Layout, shape: ModelShape, job: TrainingJob
 ) -> Iterator[tuple[bool, str]]:
@@ -118,6 +122,11 @@ def _megatron_job(
         job.precision == "fp16-grads",
         "precision fp16-grads: Megatron-LM keeps an fp32 copy of fp16 gradients;"
         " closest: precision fp16",
+    )
+    yield (
+        job.recipe.fp8_recipe not in MEGATRON_FP8,
+        f"precision {job.precision}: Megatron-LM scales fp8 delayed, tensorwise, blockwise or as"
+        " mxfp8; closest: precision fp8-tensorwise",
     )
     yield (
         job.precision == "fp32" and shape.flash_attention,
@@ -237,7 +246,7 @@ def framework_mask(
 def _stages(problem: Problem, shapes: ShapeTable) -> tuple[Ints, Bools]:
     """Return the largest stage of each shape, and whether DeepSpeed can cut its stages so."""
     counts = [
-        stage_layers(problem.shape.layers, int(p), int(v), SPLITS[int(s)])
+        stage_layers(problem.shape.layers, int(p), int(v), shapes.splits[int(s)])
         for p, v, s in zip(shapes.pp, shapes.vpp, shapes.split, strict=True)
     ]
     longest = np.array([max(c) for c in counts], dtype=np.int32)

@@ -21,8 +21,8 @@ SINGLE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 NO_QUEUE_LIMIT = ("blackwell", "rubin")
 """Generations that keep the order of kernels without a single hardware queue."""
 
-DTYPE = {"bf16": "bf16", "bf16-grads": "bf16", "fp16": "fp16", "fp32": ""}
-"""Precision flag by job precision; fp32 is Megatron's default and has none."""
+DTYPE = {"bf16": "bf16", "fp16": "fp16", "tf32": ""}
+"""Precision flag by type of the matrix units; fp32 is Megatron's default and has none."""
 
 
 def megatron_script(
@@ -169,10 +169,13 @@ def _batch_flags(layout: Layout, job: TrainingJob) -> list[str]:
 
 
 def _precision_flags(layout: Layout, job: TrainingJob) -> list[str]:
-    dtype = DTYPE[job.precision]
+    dtype = DTYPE[job.recipe.gemm_precision]
     recipe = job.recipe
     flags = [f"--{dtype}"] * bool(dtype)
-    if job.precision == "bf16":
+    if recipe.fp8_recipe:
+        form = "e4m3" if recipe.fp8_recipe == "mxfp8" else "hybrid"
+        flags += ["--fp8-format", form, "--fp8-recipe", recipe.fp8_recipe]
+    if dtype == "bf16" and recipe.grad_bytes == 4:
         flags += ["--accumulate-allreduce-grads-in-fp32"]
     elif job.precision == "bf16-grads":
         flags += ["--grad-reduce-in-bf16"]

@@ -23,6 +23,12 @@ class Defaults:
     flash_attention: bool
     dropout: bool
     """Hidden and attention dropout are on."""
+    bf16: str = "bf16"
+    """Numeric recipe of a run that says bf16: key of `costmodels.precision.RECIPES`."""
+    fp16: str = "fp16"
+    """The same for fp16."""
+    fp8: str = "delayed"
+    """Scaling of an fp8 run."""
     memory: str = "allocated"
     """What its memory figure counts: `allocated` (tensors), `reserved` (with fragmentation) or
     `device` (with the context, as nvidia-smi shows)."""
@@ -32,7 +38,7 @@ class Defaults:
 
 _FUSED = Defaults("fused", 1, True, "none", "bf16", True, False)
 _EAGER = Defaults("eager", 1, False, "none", "bf16", True, False)
-_FSDP = replace(_EAGER, zero=3, sp=True)
+_FSDP = replace(_EAGER, zero=3, sp=True, fp8="tensorwise")
 # The code of 2021 and 2022 trained in fp16 with dropout and had no flash attention; sequence
 # parallelism and the distributed optimizer came with 2022's second half.
 _MEGATRON_2021 = Defaults("fused", 0, False, "none", "fp16", False, True, memory="device")
@@ -43,18 +49,18 @@ BY_STACK: dict[str, Defaults] = {
     "megatron-core": _FUSED,
     "megatron-lm-2021": _MEGATRON_2021,
     "megatron-lm-2022": _MEGATRON_2021,
-    "oneflow": _MEGATRON_2021,
+    "oneflow": replace(_MEGATRON_2021, fp16="fp16-grads"),
     "megatron-deepspeed": replace(_MEGATRON_2021, kind="eager", zero=1),
     "deepspeed-zero3": replace(_MEGATRON_2021, kind="eager", zero=3),
     "hf-deepspeed": replace(_MEGATRON_2021, kind="eager", zero=3),
     "maxtext": replace(_FUSED, zero=3),
     "paxml": replace(_FUSED, zero=3),
     "torchtitan": replace(_FSDP, memory="reserved"),
-    "llm-foundry": _FSDP,
+    "llm-foundry": replace(_FSDP, bf16="bf16-grads"),
     "meta": replace(_FSDP, zero=2),
-    "internevo": _EAGER,
-    "aleph-alpha": _EAGER,
-    "nanotron": replace(_EAGER, sp=True, memory_rank="first"),
+    "internevo": replace(_EAGER, bf16="bf16-grads"),
+    "aleph-alpha": replace(_EAGER, bf16="bf16-grads"),
+    "nanotron": replace(_EAGER, sp=True, bf16="bf16-both", memory_rank="first"),
 }
 """By the canonical key of the `stack` cell."""
 

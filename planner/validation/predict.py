@@ -8,17 +8,19 @@ from costmodels.breakdown import Breakdown, break_down
 from costmodels.plans import Layout
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem
-from costmodels.shapes import TrainingJob
-from costmodels.stacks import StackProfile
-from costmodels.stages import stage_layers
+from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.stacks import StackProfile, compiled
+from costmodels.stages import balanced_layers, end_weights, spelled, stage_layers
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
-from planner.validation.defaults import Defaults, stack_of
+from planner.validation.defaults import Defaults, Stack, stack_of
 from planner.validation.described import Entry, Skip, model_shape, pool_of
 from planner.validation.points import Point
 
 OUTSIDE_TENSORS = ("overhead", "fragmentation")
 """Memory terms that a count of allocated tensors leaves out."""
+USER_BUFFERS = ("nemo", "megatron-bridge")
+"""Frameworks, by the start of their name, whose recipes overlap tensor-parallel traffic."""
 _UNFUSED = ("unfused", "eager", "math", "naive", "core")
 _SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
 
@@ -76,11 +78,10 @@ def case_of(point: Point, models: Mapping[str, Entry], hardware: Mapping[str, En
     pool, more = pool_of(hardware[point.hardware], point.n_gpus, catalogue)
     said += more
     precision = _precision(point, defaults, pool.accelerator, said)
-    layers, layout = _layout(point, defaults, shape.layers, said)
-    said += _not_modelled(point)
+    layers, layout = _layout(point, stack, shape, said)
     assert point.seq_len is not None  # _refuse_run has seen to it
     job = TrainingJob(point.seq_len, layout.gbs, precision)
-    profile = _with_kernel(stack.profile, point.attention, catalogue)
+    profile = _with_kernel(_with_facts(stack.profile, point, said), point.attention, catalogue)
     problem = Problem(replace(shape, layers=layers), job, pool, Fabric(), profile)
     memory, rank = _memory_kind(point, defaults)
     return Case(problem, layout, memory, rank, tuple(said))
@@ -93,7 +94,7 @@ def _refuse_run(point: Point) -> None:
     checks = (
         (point.lora, "lora"),
         (point.packed, "packed"),
-        ("fp8" in precision and ("fp8", "adam") not in RECIPES, "fp8"),
+        ("fp4" in precision, "fp4"),
         ((point.cp or 1) > 1, "context parallelism"),
         ((point.ep or 1) > 1, "mixture of experts"),
         (point.tp is None or point.pp is None, "no layout"),
@@ -121,7 +122,7 @@ def _flash(point: Point, defaults: Defaults, said: list[str]) -> bool:
 
 def _with_kernel(stack: StackProfile, attention: str, catalogue: Catalogue) -> StackProfile:
     """Return the profile with the row's attention kernel first, where the cell names one."""
-    key = attention.lower()
+    key = {"flash": "flash1", "flash-v1": "flash1"}.get(attention.lower(), attention.lower())
     known = {k for a in catalogue.accelerators.values() for k in a.efficiency.attention_frac}
     if key not in known or key in _UNFUSED or stack.attention_kernels[:1] == (key,):
         return stack
@@ -136,17 +137,42 @@ def _precision(point: Point, defaults: Defaults, part: Accelerator, said: list[s
         if named == "bf16" and "bf16" not in part.peak_flops_per_s:
             named = "fp16"
         said.append(f"precision not stated: {named}")
+    if named in ("bf16", "fp16"):
+        stated, named = named, {"bf16": defaults.bf16, "fp16": defaults.fp16}[named]
+        if named != stated:
+            said.append(f"gradients not stated: {RECIPES[named, 'adam'].name}")
+    if named in ("fp8", "mxfp8"):
+        named = _fp8_recipe(point, defaults, said)
     key = (named, "adam")
-    if key not in RECIPES or RECIPES[key].gemm_precision not in part.peak_flops_per_s:
+    if key not in RECIPES or RECIPES[key].linear not in part.peak_flops_per_s:
         raise Skip("precision not modelled")
     return named
 
 
-def _layout(point: Point, defaults: Defaults, layers: int, said: list[str]) -> tuple[int, Layout]:
+_FP8_RECIPES = {
+    "delayed": "fp8-delayed", "tensorwise": "fp8-tensorwise", "rowwise": "fp8-rowwise",
+    "current-scaling": "fp8-tensorwise", "current": "fp8-tensorwise", "mxfp8": "fp8-mxfp8",
+    "blockwise": "fp8-blockwise", "sub-channel": "fp8-blockwise", "subchannel": "fp8-blockwise",
+}  # fmt: skip
+
+
+def _fp8_recipe(point: Point, defaults: Defaults, said: list[str]) -> str:
+    """Return the key of the numeric recipe of an fp8 run."""
+    named = point.fp8_recipe.lower() or ("mxfp8" if "mx" in point.precision.lower() else "")
+    if named in _FP8_RECIPES:
+        return _FP8_RECIPES[named]
+    said.append(f"fp8 scaling not stated: {defaults.fp8}")
+    return f"fp8-{defaults.fp8}"
+
+
+def _layout(
+    point: Point, stack: Stack, shape: ModelShape, said: list[str]
+) -> tuple[int, Layout]:
     """Return the layers to price and the layout."""
+    defaults = stack.defaults
     tp, pp, dp, n_micro = _degrees(point)
     vpp, schedule = _pipeline(point, pp, n_micro, said)
-    layers, split = _split(layers, pp, vpp, said)
+    layers, split = _split(shape, stack.profile.balancer, pp, vpp, said)
     held = stage_layers(layers, pp, vpp, split)
     kind, again = _recompute(point, defaults, max(held), said)
     sp = point.sp
@@ -156,6 +182,7 @@ def _layout(point: Point, defaults: Defaults, layers: int, said: list[str]) -> t
             said.append(f"sp not stated: {'on' if sp else 'off'}")
     assert point.mbs is not None  # _degrees has seen to both
     assert point.gbs is not None
+    zero, shard = _zero(point, defaults, dp, said)
     return layers, Layout(
         n_devices=point.n_gpus,
         tp=tp,
@@ -165,12 +192,13 @@ def _layout(point: Point, defaults: Defaults, layers: int, said: list[str]) -> t
         split=split,
         mbs=point.mbs,
         gbs=point.gbs,
-        zero=_zero(point, defaults, dp, said),
+        zero=zero,
         sp=bool(sp) and tp > 1,
         schedule=schedule,
         recompute=kind,
         recompute_layers=again,
         stage_layers=held,
+        shard=shard,
     )
 
 
@@ -209,12 +237,21 @@ def _pipeline(point: Point, pp: int, n_micro: int, said: list[str]) -> tuple[int
     return vpp, "interleaved" if vpp > 1 else "1f1b"
 
 
-def _split(layers: int, pp: int, vpp: int, said: list[str]) -> tuple[int, str]:
+def _split(
+    shape: ModelShape, balancer: str, pp: int, vpp: int, said: list[str]
+) -> tuple[int, str]:
     """Return the layers to price and the split.
 
-    Where neither split exists (a chunk would hold no layer) the layers are rounded up to equal
+    A stack with a balancer of its own splits as that says. Where no split exists (a chunk would hold no layer) the layers are rounded up to equal
     chunks: the slowest stage and the pipeline stay right, the ends are a little too heavy.
     """
+    layers = shape.layers
+    if pp > 1 and vpp == 1 and balancer != "even":
+        first, last = end_weights(shape, balancer)
+        counts = balanced_layers(layers, pp, first, last, balancer)
+        if len(set(counts)) > 1:
+            said.append(f"stages not stated: {spelled(counts)} (the stack balances by {balancer})")
+            return layers, spelled(counts)
     for split in ("even", "ends"):
         if stage_layers(layers, pp, vpp, split):
             if split == "ends":
@@ -227,7 +264,8 @@ def _split(layers: int, pp: int, vpp: int, said: list[str]) -> tuple[int, str]:
     return padded, "even"
 
 
-def _zero(point: Point, defaults: Defaults, dp: int, said: list[str]) -> int:
+def _zero(point: Point, defaults: Defaults, dp: int, said: list[str]) -> tuple[int, int]:
+    """Return the ZeRO stage and the ranks of one ZeRO group (0: all of dp)."""
     zero = point.zero
     if zero is None:
         zero = defaults.zero
@@ -237,10 +275,11 @@ def _zero(point: Point, defaults: Defaults, dp: int, said: list[str]) -> int:
         group = re.search(r"x\s*(\d+)|over\s+(\d+)\s+rank", point.hsdp.lower())
         shard = int(group[1] or group[2]) if group else 0
         if shard == 1:
-            return 0
-        if shard != dp:
-            raise Skip("hsdp")
-    return zero
+            return 0, 0
+        if shard < 1 or dp % shard:
+            raise Skip("hsdp group does not divide dp")
+        return zero, shard if shard < dp else 0
+    return zero, 0
 
 
 def _recompute(point: Point, defaults: Defaults, chunk: int, said: list[str]) -> tuple[str, int]:
@@ -261,14 +300,36 @@ def _recompute(point: Point, defaults: Defaults, chunk: int, said: list[str]) ->
     raise Skip("recompute policy not modelled")
 
 
-def _not_modelled(point: Point) -> list[str]:
-    """Return facts of the row that the cost model has no term for, in words."""
-    facts = (
-        (point.norm_kernel == "unfused", "unfused norm kernel: the stack's own"),
-        (point.compile, "torch.compile: the stack's own kernels"),
-        (bool(point.overlap), f"overlap {point.overlap!r}: the stack's own"),
-    )
-    return [text for holds, text in facts if holds]
+def _with_facts(stack: StackProfile, point: Point, said: list[str]) -> StackProfile:
+    """Return the profile with what the row says about norm kernel, compiler and overlap."""
+    if point.norm_kernel in ("fused", "unfused"):
+        stack = replace(stack, fused_norms=point.norm_kernel == "fused")
+    if point.attention.lower() in ("unfused", "eager", "naive"):
+        stack = replace(stack, fused_softmax=False)
+    if point.compile:
+        stack = compiled(stack)
+    text = point.overlap.lower()
+    if not text and point.framework.lower().startswith(USER_BUFFERS):
+        said.append("overlap not stated: user buffers, as its recipes set them")
+        text = "tp (userbuffers)"
+    if not text:
+        return stack
+    if text.startswith("none"):
+        return replace(stack, tp_overlap="none", dp_overlap="none", zero1_overlap="none")
+    if "userbuffers" in text:
+        stack = replace(stack, tp_overlap="userbuffers")
+    elif "async tp" in text:
+        stack = replace(stack, tp_overlap="pieces")
+    elif "vanilla tp" in text:
+        stack = replace(stack, tp_overlap="none")
+    reduce = "grad reduce" in text
+    gather = "param all-gather" in text or "param gather" in text
+    if reduce or gather:
+        kind = "both" if reduce and gather else "reduce" if reduce else "none"
+        stack = replace(stack, dp_overlap=kind, zero1_overlap=kind)
+    elif not any(words in text for words in ("tp", "limit_all_gathers")):
+        said.append(f"overlap {point.overlap!r}: the stack's own")
+    return stack
 
 
 def _memory_kind(point: Point, defaults: Defaults) -> tuple[str, str]:
