@@ -1,6 +1,7 @@
 """The documentation: complete, linked, current, and right in every number that it works out."""
 
 import doctest
+import importlib
 import importlib.util
 import re
 from pathlib import Path
@@ -114,6 +115,30 @@ def test_every_field_of_a_result_is_described():
     )
     keys |= _keys(planner.solve("llama3-70b", "h100-x8", top=1, pins=pins).to_json())
     assert not [key for key in sorted(keys) if f"`{key}`" not in text]
+
+
+def _corrections() -> dict[str, str]:
+    """The corrections by title."""
+    text = (DOCS / "corrections.md").read_text(encoding="utf-8")
+    found = re.split(r"^### (.+)$", text, flags=re.MULTILINE)
+    return dict(zip(found[1::2], (text.split("\n## ")[0] for text in found[2::2]), strict=True))
+
+
+@pytest.mark.parametrize("title", _corrections())
+def test_every_correction_calls_the_function_that_it_names(title):
+    text = _corrections()[title]
+    for part in ("- Seen: ", "- Where: ", "- Right: ", "- Error: ", "- Ours: "):
+        assert f"\n{part}" in text
+    named = re.findall(r"`((?:costmodels|hardware)\.[\w.]+)`", text.split("- Ours: ")[1])
+    assert named
+    for name in named:
+        module, _, function = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), function)), name
+    code = "".join(BLOCK.findall(text))
+    assert ">>>" in code
+    functions = [name.rpartition(".")[2] for name in named]
+    # `transfers` is reached through the breakdown of a plan
+    assert any(f"{name}(" in code or f").{name}" in code for name in functions)
 
 
 def test_source_names_in_rules_exist():
