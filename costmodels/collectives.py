@@ -33,10 +33,26 @@ PAT_BASE_S, PAT_PER_RANK_S, PAT_HOP_SHARE, PAT_FRAC = 8e-6, 2.8e-6, 1 / 3.5, 0.7
 """The logarithmic all-gather of one-rank-per-node groups (NCCL's PAT)."""
 
 
+def inside_bytes_per_s(group: Group, pool: Pool) -> Floats:
+    """Return what the ranks of a group in one domain reach there, one-way per rank.
+
+    B_ring behind a switch. With a link to each of L peers, the g ranks have g - 1 of them:
+    B_ring min(1, (g - 1)/L), so two MI300X get 1/7 of what eight get.
+
+    Source: the wiring (AMD publishes seven equal links); checked against all-reduce on two and
+    eight MI300X. Left out: rings that reach their peers by way of devices outside the group.
+    """
+    part = pool.accelerator
+    if not part.n_peer_links:
+        return np.asarray(part.ring_bytes_per_s)
+    n_links = np.clip(group.ranks_per_domain - 1, 1.0, part.n_peer_links)
+    return np.asarray(part.ring_bytes_per_s * (n_links / part.n_peer_links))
+
+
 def _bus_bytes_per_s(group: Group, pool: Pool, protocol: int) -> Floats:
     """Return the ring bus bandwidth of `protocol`, one-way per rank."""
-    inside = min(
-        pool.accelerator.ring_bytes_per_s * pool.scale_up.protocol_frac[protocol],
+    inside = np.minimum(
+        inside_bytes_per_s(group, pool) * pool.scale_up.protocol_frac[protocol],
         pool.scale_up.protocol_bytes_per_s[protocol],
     )
     outside = np.minimum(
@@ -157,7 +173,7 @@ def all_to_all_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     t = (P - 1) launches pipelined + max( inside share / B_ring, outside share / B_nic )
     """
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
-    inside = (group.ranks_per_domain - 1) / ranks * n / pool.accelerator.ring_bytes_per_s
+    inside = (group.ranks_per_domain - 1) / ranks * n / inside_bytes_per_s(group, pool)
     outside = (ranks - group.ranks_per_domain) / ranks * n / pool.nic_bytes_per_s
     hops = (group.ranks_per_domain - 1) * pool.scale_up.ring_hop_s[LL]
     hops = hops + (ranks - group.ranks_per_domain) * pool.nic.ring_hop_s[LL]
@@ -180,9 +196,7 @@ def pipelined_ring_broadcast_s(size_bytes: ArrayLike, group: Group, pool: Pool) 
 def direct_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     """Return the time of a gather to (or scatter from) one rank; its own link is the limit."""
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
-    one_link = np.where(
-        group.n_domains > 1, pool.nic_bytes_per_s, pool.accelerator.ring_bytes_per_s
-    )
+    one_link = np.where(group.n_domains > 1, pool.nic_bytes_per_s, inside_bytes_per_s(group, pool))
     time = pool.scale_up.ring_base_s[SIMPLE] + (ranks - 1) / ranks * n / one_link
     return np.where(ranks > 1, time, 0.0)
 
@@ -230,5 +244,5 @@ def point_to_point_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     outside = group.n_domains > 1
     wire = group.wire_bytes_per_s / group.ranks_per_domain
     latency = np.where(outside, pool.nic.p2p_latency_s, pool.scale_up.p2p_latency_s)
-    link = np.where(outside, wire, pool.accelerator.ring_bytes_per_s)
+    link = np.where(outside, wire, pool.accelerator.pair_bytes_per_s)
     return np.where(group.n_ranks > 1, latency + n / link, 0.0)

@@ -181,6 +181,12 @@ def _read_in_switch(entry: _Entry) -> tuple[float, int]:
     return rate, int(entry.raw["in_switch"]["min_ranks"])
 
 
+def _read_count(entry: _Entry, key: str, name: str, default: int) -> int:
+    """Return a figure that an entry may leave out."""
+    entry.used.add(key)
+    return default if entry.raw.get(key) is None else int(entry.number(key, name))
+
+
 def read_accelerator(
     name: str,
     raw: Raw,
@@ -217,6 +223,8 @@ def read_accelerator(
         aliases=tuple(raw["aliases"]),
         in_switch_all_reduce_bytes_per_s=in_switch,
         in_switch_min_ranks=min_ranks,
+        n_peer_links=_read_count(entry, "peer_links", "n_peer_links", 0),
+        devices_per_node=_read_count(entry, "node", "devices_per_node", 8),
     )
     entry.close()
     return accelerator, typical

@@ -76,6 +76,16 @@ class Accelerator:
     """Bus bandwidth of an all-reduce summed inside the switch (NVLS); 0 when there is none."""
     in_switch_min_ranks: int = 0
     """Smallest group for which the library picks the in-switch all-reduce."""
+    n_peer_links: int = 0
+    """Peers that a device of the domain has a link of its own to (7 in an MI300X node): a group of
+    n ranks uses n - 1 of them. 0: a switch gives every group the whole bandwidth."""
+    devices_per_node: int = 8
+    """Devices in a node of the reference platform; fewer than the domain in racks (NVL72)."""
+
+    @property
+    def pair_bytes_per_s(self) -> float:
+        """What a pair of devices exchanges, one-way: one link of a mesh, else the ring rate."""
+        return self.ring_bytes_per_s / max(1, self.n_peer_links)
 
 
 @dataclass(frozen=True, slots=True)

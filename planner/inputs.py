@@ -7,7 +7,7 @@ A path may be a file or the bare name of a packaged example (`llama3-70b`, `h100
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,7 @@ from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Accelerator, Cluster, Fabric, Link, Pool, Provenance, Tier
 from planner import units
 from planner._faults import Kind, expect, kind_of, validate
-from planner.errors import CatalogError, Problem, SpecError
+from planner.errors import CatalogError, Problem, SpecError, UsageError
 from planner.schemas import (
     AcceleratorSpec,
     ClusterFile,
@@ -26,6 +26,7 @@ from planner.schemas import (
     cluster_faults,
     domain_fault,
     model_faults,
+    name_fault,
 )
 from planner.yamlfile import Document, KeyPath, close_names, load_yaml, set_path
 
@@ -66,6 +67,30 @@ class ClusterInput:
     """File it came from; empty for a dict."""
     assumed: tuple[str, ...]
     """Catalogue figures in use without a second source: `<part>.<figure>`."""
+    pool_index: int = 0
+    """Place of the first pool in the file, when the others are left out."""
+
+    def only(self, index: int) -> "ClusterInput":
+        """Return the cluster with one of its pools, as if the file listed no other."""
+        if len(self.cluster.pools) == 1:
+            return self
+        pool = self.cluster.pools[index]
+        return ClusterInput(
+            cluster=dataclasses.replace(self.cluster, pools=(pool,)),
+            document={**self.document, "pools": [self.document["pools"][index]]},
+            path=self.path,
+            assumed=_assumed(pool),
+            pool_index=index,
+        )
+
+    def pool(self, name: str) -> "ClusterInput":
+        """Return the cluster with the pool of this name alone; `UsageError` when there is none."""
+        names = [pool.name for pool in self.cluster.pools]
+        if name in names:
+            return self.only(names.index(name))
+        close = close_names(name, names, 1)
+        guess = f"did you mean {close[0]}? " if close else ""
+        raise UsageError(f"the cluster has no pool {name!r}", f"{guess}pools: {', '.join(names)}")
 
 
 def load_model(path: str | os.PathLike[str], overrides: Overrides = ()) -> ModelInput:
@@ -177,27 +202,51 @@ def _model(document: Document) -> ModelInput:
 def _cluster(document: Document) -> ClusterInput:
     spec = validate(ClusterFile, document)
     _raise_faults(document, cluster_faults(spec))
-    given, catalogue = spec.pools[0], _catalogue()
-    accelerator, base_name = _accelerator(given, catalogue, document)
-    per_node = given.accelerators_per_node
-    nic, n_nics = _nics(given, base_name, catalogue, document)
+    catalogue = _catalogue()
+    read = [_pool(given, i, catalogue, document) for i, given in enumerate(spec.pools)]
+    pools = tuple(pool for pool, _ in read)
+    _raise_faults(document, [name_fault(i, [p.name for p in pools]) for i in range(len(pools))])
+    tiers = tuple(Tier(t.name, t.nodes, t.oversubscription) for t in spec.fabric.tiers)
+    fabric = Fabric(tiers, spec.fabric.rail_optimized)
+    cluster = Cluster(spec.name or _default_name(document, "cluster"), pools, fabric)
+    canonical = _canonical_cluster(cluster, [accelerator for _, accelerator in read])
+    assumed = tuple(dict.fromkeys(figure for pool in pools for figure in _assumed(pool)))
+    return ClusterInput(cluster, canonical, document.file, assumed)
+
+
+def _pool(
+    given: PoolSpec, index: int, catalogue: "Catalogue", document: Document
+) -> tuple[Pool, Any]:
+    """Return one pool, and its accelerator as the canonical document names it."""
+    path: KeyPath = ("pools", index)
+    accelerator, base_name = _accelerator(given, path, catalogue, document)
+    per_node = given.accelerators_per_node or accelerator.devices_per_node
+    nic, n_nics = _nics(given, path, per_node, base_name, catalogue, document)
     pool = Pool(
         name=given.name or accelerator.name,
         accelerator=accelerator,
         n_nodes=given.nodes,
         devices_per_node=per_node,
-        scale_up_domain=given.scale_up_domain or min(accelerator.scale_up_domain, per_node),
+        scale_up_domain=given.scale_up_domain
+        or default_domain(accelerator, given.nodes * per_node, per_node),
         scale_up=catalogue.link(accelerator.scale_up_link),
         nics_per_node=n_nics,
         nic=nic,
         memory_margin_bytes=given.memory_margin,
     )
-    _raise_faults(document, [domain_fault(given, pool.scale_up_domain), _margin_fault(pool)])
-    tiers = tuple(Tier(t.name, t.nodes, t.oversubscription) for t in spec.fabric.tiers)
-    fabric = Fabric(tiers, spec.fabric.rail_optimized)
-    cluster = Cluster(spec.name or _default_name(document, "cluster"), (pool,), fabric)
-    canonical = _canonical_cluster(cluster, given, base_name)
-    return ClusterInput(cluster, canonical, document.file, _assumed(pool))
+    domain_path = (*path, "scale_up_domain")
+    faults = [
+        domain_fault(domain_path, pool.scale_up_domain, pool.n_nodes, per_node),
+        _margin_fault(pool, path),
+    ]
+    _raise_faults(document, faults)
+    return pool, _canonical_accelerator(accelerator.name, given.accelerator, base_name)
+
+
+def default_domain(part: Accelerator, n_devices: int, per_node: int) -> int:
+    """Return the devices of a scale-up domain: the catalogue's, beyond a node only in racks."""
+    rack = part.scale_up_domain > part.devices_per_node and part.scale_up_domain % per_node == 0
+    return min(part.scale_up_domain, n_devices if rack else per_node)
 
 
 def _catalogue() -> "Catalogue":
@@ -210,10 +259,10 @@ def _catalogue() -> "Catalogue":
 
 
 def _accelerator(
-    given: PoolSpec, catalogue: "Catalogue", document: Document
+    given: PoolSpec, pool_path: KeyPath, catalogue: "Catalogue", document: Document
 ) -> tuple[Accelerator, str]:
     """Return the accelerator with the figures that the file replaces, and its catalogue name."""
-    path: KeyPath = ("pools", 0, "accelerator")
+    path: KeyPath = (*pool_path, "accelerator")
     inline = given.accelerator
     if isinstance(inline, str):
         found = _part(catalogue.accelerator, inline, "accelerator", document, path)
@@ -240,15 +289,19 @@ def _accelerator(
 
 
 def _nics(
-    given: PoolSpec, base_name: str, catalogue: "Catalogue", document: Document
+    given: PoolSpec,
+    pool_path: KeyPath,
+    per_node: int,
+    base_name: str,
+    catalogue: "Catalogue",
+    document: Document,
 ) -> tuple[Link, int]:
     """Return the network port and the number of them in a node.
 
     Without `nic:` both come from the usual platform of the accelerator; otherwise the number
     defaults to one per device.
     """
-    path: KeyPath = ("pools", 0, "nic")
-    per_node = given.accelerators_per_node
+    path: KeyPath = (*pool_path, "nic")
     usual = catalogue.typical_nics.get(base_name)
     if given.nic is None and usual is None:
         message = f"is missing, and no usual network port is known for {base_name}"
@@ -283,17 +336,16 @@ def _part(
         raise SpecError(document.problem(path, message, fix)) from None
 
 
-def _margin_fault(pool: Pool) -> Fault | None:
+def _margin_fault(pool: Pool, path: KeyPath) -> Fault | None:
     if pool.usable_bytes > 0:
         return None
     margin, memory = pool.memory_margin_bytes, pool.accelerator.memory_bytes
     message = f"{units.format_size(margin)} leave nothing of {units.format_size(memory)} of memory"
-    return Fault(("pools", 0, "memory_margin"), message, "lower it; the default is 4 GiB")
+    return Fault((*path, "memory_margin"), message, "lower it; the default is 4 GiB")
 
 
-def _canonical_cluster(cluster: Cluster, given: PoolSpec, base_name: str) -> dict[str, Any]:
-    pool, fabric = cluster.pools[0], cluster.fabric
-    accelerator = _canonical_accelerator(pool.accelerator.name, given.accelerator, base_name)
+def _canonical_cluster(cluster: Cluster, accelerators: Sequence[Any]) -> dict[str, Any]:
+    fabric = cluster.fabric
     return {
         "name": cluster.name,
         "pools": [
@@ -308,6 +360,7 @@ def _canonical_cluster(cluster: Cluster, given: PoolSpec, base_name: str) -> dic
                 "nic_speed": units.exact_bandwidth(pool.nic.bytes_per_s),
                 "memory_margin": units.exact_size(pool.memory_margin_bytes),
             }
+            for pool, accelerator in zip(cluster.pools, accelerators, strict=True)
         ],
         "fabric": {
             "tiers": [
@@ -364,22 +417,29 @@ def _model_summary(given: ModelInput) -> str:
 
 
 def _cluster_summary(given: ClusterInput) -> str:
-    cluster, pool = given.cluster, given.cluster.pools[0]
+    cluster = given.cluster
     tiers = ", ".join(
         f"{t.name} of {t.n_nodes} nodes ({t.oversubscription:g}:1 above)"
         for t in cluster.fabric.tiers
     )
     rails = "rail-optimized" if cluster.fabric.rail_optimized else "not rail-optimized"
-    assumed = "\n  assumed figures: " + ", ".join(given.assumed) if given.assumed else ""
+    lines = [f"{given.path}: a cluster file, no problems found"]
+    for pool in cluster.pools:
+        lines += _pool_summary(cluster.name if len(cluster.pools) == 1 else pool.name, pool)
+    lines.append(f"  fabric {rails}; tiers: {tiers or 'one non-blocking switch'}")
+    if given.assumed:
+        lines.append("  assumed figures: " + ", ".join(given.assumed))
+    return "\n".join(lines)
+
+
+def _pool_summary(name: str, pool: Pool) -> list[str]:
     nodes = "1 node" if pool.n_nodes == 1 else f"{pool.n_nodes} nodes"
-    return (
-        f"{given.path}: a cluster file, no problems found\n"
-        f"  {cluster.name}: {nodes} x {pool.devices_per_node} {pool.accelerator.name}"
+    return [
+        f"  {name}: {nodes} x {pool.devices_per_node} {pool.accelerator.name}"
         f" = {pool.n_devices} devices, {units.format_gib(pool.usable_bytes)} GiB usable of"
-        f" {units.format_gib(pool.accelerator.memory_bytes)} GiB each\n"
+        f" {units.format_gib(pool.accelerator.memory_bytes)} GiB each",
         f"  scale-up {pool.scale_up.name}, domain of {pool.scale_up_domain}, "
         f"{units.format_bandwidth(pool.accelerator.scale_up_bytes_per_s)} per device; "
         f"{pool.nics_per_node} x {pool.nic.name} per node, "
-        f"{units.format_link_speed(pool.nic.bytes_per_s)} each\n"
-        f"  fabric {rails}; tiers: {tiers or 'one non-blocking switch'}{assumed}"
-    )
+        f"{units.format_link_speed(pool.nic.bytes_per_s)} each",
+    ]

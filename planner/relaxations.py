@@ -65,8 +65,10 @@ def _relaxation(attempt: Attempt, asked: Asked) -> Relaxation | None:
 
 
 def _of_cluster(start: Attempt, change: str, path: str, value: object) -> Attempt:
+    """Change a field of the only pool; its place in the user's file may be another."""
     changed = cluster_from_dict(start.cluster.document, [(path, value)])
-    return replace(start, change=change, cluster=changed, fields={path: value})
+    in_file = path.replace("pools.0", f"pools.{start.cluster.pool_index}", 1)
+    return replace(start, change=change, cluster=changed, fields={in_file: value})
 
 
 def _of_model(start: Attempt, change: str, path: str, value: object) -> Attempt:

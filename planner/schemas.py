@@ -5,7 +5,7 @@ are refused. The loaders (`planner.inputs`) turn the result into the plain types
 and `hardware`, and every error into a `SpecError` with its line.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
@@ -232,10 +232,11 @@ class PoolSpec(_Spec):
     """Catalogue name (`planner catalog list`), or a mapping with `like:` and other figures."""
     nodes: Nodes
     """Nodes in the pool."""
-    accelerators_per_node: PerNode = 8
-    """Devices in one node."""
+    accelerators_per_node: PerNode | None = None
+    """Devices in one node; default: the accelerator's usual platform, 4 in an NVL72, mostly 8."""
     scale_up_domain: Nodes | None = None
-    """Devices joined by NVLink or its like; default: the catalogue's, at most one node."""
+    """Devices joined by NVLink or its like; default: the catalogue's, at most one node unless the
+    part comes in racks (72 for `gb200-186gb`)."""
     nics_per_node: PerNode | None = None
     """Network ports per node for training traffic; default: one per device, or as on the
     accelerator's usual platform when `nic` is left out too."""
@@ -273,7 +274,7 @@ class ClusterFile(_Spec):
     name: Name | None = None
     """Name in tables; default: the name of the file."""
     pools: list[PoolSpec] = Field(min_length=1)
-    """The inventory; this version takes exactly one pool."""
+    """The inventory. A plan uses one pool; `solve` ranks the plans of all."""
     fabric: FabricSpec = FabricSpec()
     """The network."""
 
@@ -343,9 +344,6 @@ def _job_faults(job: TrainingSpec) -> list[Fault]:
 def cluster_faults(spec: ClusterFile) -> list[Fault]:
     """Return what is wrong between the fields of a cluster file, catalogue figures aside."""
     faults = []
-    if len(spec.pools) > 1:
-        message = f"{len(spec.pools)} pools given; this version plans for one pool only"
-        faults.append(Fault(("pools", 1), message, "keep one pool per file"))
     names: list[str] = []
     for i, tier in enumerate(spec.fabric.tiers):
         path = ("fabric", "tiers", i)
@@ -369,15 +367,24 @@ def _tier_fault(below: TierSpec, tier: TierSpec, path: KeyPath) -> Fault | None:
     return None
 
 
-def domain_fault(pool: PoolSpec, domain: int) -> Fault | None:
-    """Return what is wrong with the size of the scale-up domain, given or from the catalogue."""
-    path, per_node = ("pools", 0, "scale_up_domain"), pool.accelerators_per_node
-    n_devices = pool.nodes * per_node
+def name_fault(index: int, names: Sequence[str]) -> Fault | None:
+    """Return what is wrong with the name of a pool, given or its accelerator's."""
+    if names[index] not in names[:index]:
+        return None
+    message = f"a second pool named {names[index]!r}"
+    return Fault(("pools", index), message, "give every pool its own `name:`")
+
+
+def domain_fault(path: KeyPath, domain: int, n_nodes: int, per_node: int) -> Fault | None:
+    """Return what is wrong with the size of the scale-up domain, given or from the catalogue.
+
+    The last domain of a pool may hold fewer nodes than the others, as the last rack may.
+    """
+    n_devices = n_nodes * per_node
     if domain > n_devices:
         message = f"{domain} devices in a domain, but only {n_devices} in the pool"
         return Fault(path, message, f"use at most {n_devices}")
-    if per_node % domain and (domain % per_node or n_devices % domain):
+    if per_node % domain and domain % per_node:
         message = f"a domain of {domain} devices does not divide nodes of {per_node} devices"
-        fix = f"give a divisor of {per_node}, or whole nodes that divide the pool"
-        return Fault(path, message, fix)
+        return Fault(path, message, f"give a divisor of {per_node}, or a multiple of it")
     return None

@@ -13,6 +13,7 @@ from costmodels.collectives import (
     chosen_algorithm,
     collective_s,
     hierarchical_all_reduce_s,
+    inside_bytes_per_s,
     logarithmic_all_gather_s,
     point_to_point_s,
     ring_all_gather_s,
@@ -383,6 +384,87 @@ def test_placement_agrees_with_counting_ranks(toy_pool, domain):
                 most = max(most, len(set(domains)))
             group = together(n, pool, stride)
             assert (group.ranks_per_domain, group.n_domains) == (fewest, most), (n, stride)
+
+
+def test_groups_of_8_to_72_stay_inside_a_rack_and_leave_a_node(real_pool, catalogue):
+    """GB200 NVL72 against HGX B200: the same group on NVLink, and on the NICs of its nodes."""
+    hgx = real_pool("b200-sxm-180gb", 72)
+    rack = replace(real_pool("gb200-186gb", 144, size=4), scale_up_domain=72)
+    size = 2 * 8192 * 8192
+    for n in (18, 24, 36, 72):
+        inside, outside = together(n, rack), together(n, hgx)
+        assert (inside.n_domains, inside.tier) == (1, 0)
+        assert (outside.tier == 1) and outside.n_domains >= n / 8
+        for collective in ALGORITHMS:
+            fast = collective_s(collective, size, inside, rack)
+            assert fast < collective_s(collective, size, outside, hgx), (n, collective)
+    # By hand, 134 MB over 72: a ring of 721.8 GB/s, 71 hops of 3.4 us; over nine HGX nodes a ring of
+    # 388 GB/s (8 NICs of 48.5) in the steady state.
+    inside = ring_all_gather_s(size, together(72, rack), rack).item()
+    assert inside == pytest.approx(8.4e-6 + 71 * 3.4e-6 + 71 / 72 * size / 721.8e9, rel=1e-6)
+    assert together(72, hgx).wire_bytes_per_s == pytest.approx(8 * 48.5e9)
+
+
+def test_of_64_devices_a_rack_groups_of_16_and_32_stay_inside(real_pool):
+    racks = replace(real_pool("gb300-288gb", 128, size=4), scale_up_domain=64)
+    for n in (16, 32, 64):
+        assert together(n, racks).n_domains == 1
+    full = replace(racks, scale_up_domain=72)
+    assert [together(n, full).n_domains for n in (16, 32, 64)] == [2, 2, 2]
+
+
+# Links between pairs. Eight MI300X: seven links each; 313 GB/s for all eight, 44.7 for two.
+
+
+@pytest.mark.parametrize(
+    ("n", "stride", "ring_gb_per_s"),
+    [
+        (2, 1, 313 / 7),
+        (2, 4, 313 / 7),
+        (4, 1, 313 * 3 / 7),
+        (4, 2, 313 * 3 / 7),
+        (8, 1, 313.0),
+        (3, 2, 313 / 7),  # 18 of 24: some group has two of its three in a node
+        (16, 1, 313.0),
+    ],
+)
+def test_a_group_has_the_links_between_its_members(real_pool, n, stride, ring_gb_per_s):
+    pool = real_pool("mi300x-192gb", 8)
+    group = together(n, pool, stride)
+    assert inside_bytes_per_s(group, pool) == pytest.approx(ring_gb_per_s * 1e9)
+
+
+def test_two_and_eight_mi300x_by_hand_and_as_measured(real_pool):
+    pool = real_pool("mi300x-192gb")
+    n = 4 * GIB
+    two, eight = (
+        2 * (k - 1) / k * n / ring_all_reduce_s(n, together(k, pool), pool).item() for k in (2, 8)
+    )
+    assert two == pytest.approx(313e9 / 7, rel=0.001)
+    assert two == pytest.approx(47.7e9, rel=0.07)  # nccl-tests, all-reduce on two
+    assert eight == pytest.approx(313e9, rel=0.005)
+    # A pair exchanges 134 MB over its one link of 44.7 GB/s; the same eight do so at once.
+    message = 2 * 8192 * 8192
+    assert point_to_point_s(message, together(2, pool), pool).item() == pytest.approx(
+        11.8e-6 + message / (313e9 / 7), rel=1e-12
+    )
+    # All-to-all: every rank sends n/8 to each of seven peers over a link of its own.
+    time_s = collective_s("all-to-all", message, together(8, pool), pool).item()
+    assert time_s == pytest.approx(8.4e-6 + 7 * 0.6e-6 + message / 8 / (313e9 / 7), rel=1e-9)
+
+
+def test_behind_a_switch_the_size_of_a_group_does_not_matter(real_pool):
+    pool = real_pool("h100-sxm-80gb", 8)
+    for n in (2, 3, 4, 8, 16):
+        assert inside_bytes_per_s(together(n, pool), pool) == 370.8e9
+    assert pool.accelerator.pair_bytes_per_s == pool.accelerator.ring_bytes_per_s
+
+
+def test_larger_groups_of_a_mesh_never_have_less_bandwidth(real_pool):
+    pool = real_pool("mi355x-288gb")
+    rates = [inside_bytes_per_s(together(n, pool), pool).item() for n in range(1, 9)]
+    assert rates == sorted(rates)
+    assert rates[1] == pool.accelerator.pair_bytes_per_s
 
 
 def test_arrays_of_groups_are_placed_elementwise(toy_pool):

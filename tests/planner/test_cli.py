@@ -268,9 +268,11 @@ def test_suggested_commands_do_what_they_say(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--set", "pools.0.accelerator=mi300x"], "AMD"),
-        (["--set", "pools.0.accelerator=gb200-186gb"], "72"),
-        (["--set", "pools.0.accelerator=tpu-v5p"], "Google"),
+        (["--set", "pools.0.accelerator=mi250x"], "links are not modelled"),
+        (["--set", "pools.0.accelerator=tpu-v5p"], "XLA"),
+        (["--set", "pools.0.accelerator=trainium2"], "Neuron"),
+        (["--set", "pools.0.accelerator=gaudi3"], "SynapseAI"),
+        (["--set", "pools.0.accelerator=ascend-910c"], "CANN"),
         (["--set", "pools.0.accelerator=v100", "--set", "training.precision=fp16"], "flash"),
         (["--set", "training.precision=fp32"], "fp32"),
         (["--pin", "zero=4"], "at most 3"),

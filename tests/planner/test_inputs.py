@@ -19,7 +19,10 @@ from planner.inputs import (
 
 DATA = Path(__file__).parent / "data"
 MODELS = ["gpt3-175b", "llama3-405b", "llama3-70b", "llama3-8b"]
-CLUSTERS = ["a100-x1024", "h100-x16384", "h100-x512", "h100-x8"]
+CLUSTERS = [
+    *("a100-x1024", "b200-x256", "gb200-nvl72-x576", "gb300-nvl72-x512", "h100-x16384"),
+    *("h100-x512", "h100-x8", "h800-x2048", "mi300x-x64", "mixed-h100-a100"),
+]
 GB = 1e9
 
 MODEL = """\
@@ -86,7 +89,8 @@ class TestExamples:
     def test_clusters_load_and_their_documents_read_back(self, name):
         given = load_cluster(name)
         assert given.cluster.name == name
-        assert given.cluster.pools[0].n_devices == int(name.split("-x")[1])
+        if "-x" in name:
+            assert given.cluster.pools[0].n_devices == int(name.split("-x")[1])
         again = cluster_from_dict(json.loads(json.dumps(given.document)))
         assert again.cluster == given.cluster
         assert again.document == given.document
@@ -181,6 +185,27 @@ class TestDefaults:
     def test_the_domain_is_at_most_a_node(self):
         pool = {"accelerator": "h100", "nodes": 2, "accelerators_per_node": 4}
         assert cluster_from_dict({"pools": [pool]}).cluster.pools[0].scale_up_domain == 4
+
+    @pytest.mark.parametrize(
+        ("accelerator", "nodes", "per_node", "domain"),
+        [
+            ("gb200", 144, 4, 72),
+            ("gb300", 18, 4, 72),
+            ("gb200", 9, 4, 36),  # half a rack
+            ("gb200", 20, 4, 72),  # a rack and two trays of the next
+            ("h100", 9, 8, 8),
+            ("mi300x", 2, 8, 8),
+            ("mi455x", 18, 4, 72),
+        ],
+    )
+    def test_racks_join_nodes(self, accelerator, nodes, per_node, domain):
+        given = cluster_from_dict({"pools": [{"accelerator": accelerator, "nodes": nodes}]})
+        pool = given.cluster.pools[0]
+        assert (pool.devices_per_node, pool.scale_up_domain) == (per_node, domain)
+
+    def test_a_part_of_a_rack_in_boxes_of_eight_is_taken_at_its_word(self):
+        pool = {"accelerator": "gb200", "nodes": 2, "accelerators_per_node": 8}
+        assert cluster_from_dict({"pools": [pool]}).cluster.pools[0].scale_up_domain == 16
 
     def test_port_speed(self):
         pool = {"accelerator": "h100", "nodes": 2, "nic_speed": "200 Gb/s"}
@@ -350,7 +375,14 @@ CLUSTER_FAULTS = [
     (changed(CLUSTER, "nodes: 64", "nodes: 64\n    memory_margin: 100 GiB"),
      ["c.yaml:4:20: pools.0.memory_margin: 100.0 GiB leave nothing of 79.6 GiB"]),
     (changed(CLUSTER, "fabric:", "  - {accelerator: h100, nodes: 2}\nfabric:"),
-     ["c.yaml:5:5: pools.1: 2 pools given", "one pool only"]),
+     ["c.yaml:5:5: pools.1: a second pool named 'h100-sxm-80gb'", "its own `name:`"]),
+    (changed(CLUSTER, "fabric:", "  - {name: b, accelerator: h101, nodes: 2}\nfabric:"),
+     ["c.yaml:5:28: pools.1.accelerator: unknown accelerator 'h101'"]),
+    (changed(CLUSTER, "fabric:", "  - {name: b, accelerator: h100, nodes: 2, nic: pcie5}\nfabric:"),
+     ["c.yaml:5:53: pools.1.nic: pcie5 is a link inside a node"]),
+    (changed(CLUSTER, "h100-sxm-80gb\n    nodes: 64",
+             "gb200\n    nodes: 36\n    scale_up_domain: 70"),
+     ["c.yaml:4:22: pools.0.scale_up_domain: a domain of 70 devices does not divide nodes of 4"]),
     ("pools: []\n", ["c.yaml:1:8: pools: expected at least 1 item"]),
     ("pools: {accelerator: h100, nodes: 1}\n", ["pools: expected a list", "got a mapping"]),
     (changed(CLUSTER, "2:1", "0.5"), ["c.yaml:11:25", "is not an oversubscription", "7:1"]),
