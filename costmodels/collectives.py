@@ -29,6 +29,8 @@ TREE_FRAC = 0.92
 """Share of the ring's wire bandwidth that the double binary tree reaches."""
 IN_SWITCH_LATENCY_S = 25e-6
 IN_SWITCH_NET_HOP_S = 18e-6
+IN_NETWORK_LATENCY_S = 31e-6
+"""One pass through summing switches of the scale-out network (NCCL's CollNetDirect)."""
 PAT_BASE_S, PAT_PER_RANK_S, PAT_HOP_SHARE, PAT_FRAC = 8e-6, 2.8e-6, 1 / 3.5, 0.75
 """The logarithmic all-gather of one-rank-per-node groups (NCCL's PAT)."""
 
@@ -49,12 +51,18 @@ def inside_bytes_per_s(group: Group, pool: Pool) -> Floats:
     return np.asarray(part.ring_bytes_per_s * (n_links / part.n_peer_links))
 
 
+def _bus_bytes_per_s_inside(group: Group, pool: Pool, protocol: int) -> Floats:
+    return np.asarray(
+        np.minimum(
+            inside_bytes_per_s(group, pool) * pool.scale_up.protocol_frac[protocol],
+            pool.scale_up.protocol_bytes_per_s[protocol],
+        )
+    )
+
+
 def _bus_bytes_per_s(group: Group, pool: Pool, protocol: int) -> Floats:
     """Return the ring bus bandwidth of `protocol`, one-way per rank."""
-    inside = np.minimum(
-        inside_bytes_per_s(group, pool) * pool.scale_up.protocol_frac[protocol],
-        pool.scale_up.protocol_bytes_per_s[protocol],
-    )
+    inside = _bus_bytes_per_s_inside(group, pool, protocol)
     outside = np.minimum(
         group.wire_bytes_per_s * pool.nic.protocol_frac[protocol],
         pool.nic.protocol_bytes_per_s[protocol],
@@ -167,6 +175,33 @@ def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -
     return np.where(ranks > 1, np.where(g >= part.in_switch_min_ranks, time, np.inf), 0.0)
 
 
+def in_network_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of an all-reduce that the network's switches sum, seconds.
+
+    t = latency + max( inside part, n / B_wire ): every rank sends n/g up and gets the sum back
+    once, where a ring sends 2 (k - 1)/k n/g. The part inside a domain is that of the in-switch sum
+    of the scale-up link (then 25 + 18 us), else a ring's reduce-scatter and all-gather (its base,
+    2 (g - 1) hops and 31 us). Infinite inside one domain, and above the tiers that sum.
+
+    Source: NCCL's NVLS and CollNet latencies; volumes of SHARP's streaming aggregation. Left out:
+    how many groups a switch can serve at once.
+    """
+    n, ranks, part = np.asarray(size_bytes, dtype=np.float64), group.n_ranks, pool.accelerator
+    if not pool.n_summing_tiers:
+        return np.where(ranks > 1, np.inf, 0.0)
+    g, rate = group.ranks_per_domain, part.in_switch_all_reduce_bytes_per_s
+    outer = n / group.wire_bytes_per_s
+    ring = 2 * (g - 1) / g * n / _bus_bytes_per_s_inside(group, pool, SIMPLE)
+    hops = pool.scale_up.ring_base_s[SIMPLE] + 2 * (g - 1) * pool.scale_up.ring_hop_s[SIMPLE]
+    time = hops + IN_NETWORK_LATENCY_S + np.maximum(ring, outer)
+    if rate:
+        both = np.maximum(2 * (g - 1) / g * n / rate, outer)
+        both = both + (IN_SWITCH_LATENCY_S + IN_SWITCH_NET_HOP_S)
+        time = np.where(g >= part.in_switch_min_ranks, np.minimum(time, both), time)
+    reached = (group.n_domains > 1) & (group.tier <= pool.n_summing_tiers)
+    return np.where(ranks > 1, np.where(reached, time + group.extra_hop_s, np.inf), 0.0)
+
+
 def all_to_all_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     """Return the time of a direct all-to-all, seconds; `size_bytes` is what each rank holds.
 
@@ -208,6 +243,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "ring": ring_all_reduce_s,
         "tree": tree_all_reduce_s,
         "hierarchical": hierarchical_all_reduce_s,
+        "in-network": in_network_all_reduce_s,
     },
     "all-gather": {"ring": ring_all_gather_s, "logarithmic": logarithmic_all_gather_s},
     "reduce-scatter": {"ring": ring_all_gather_s, "logarithmic": logarithmic_all_gather_s},

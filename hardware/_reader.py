@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hardware._units import parse_quantity, scale
-from hardware.parts import PROTOCOLS, Accelerator, Efficiency, Link, Provenance
+from hardware.parts import PROTOCOLS, Accelerator, Efficiency, Link, Platform, Provenance
 
 Raw = Mapping[str, Any]
 Triple = tuple[float, float, float]
@@ -261,6 +261,30 @@ def read_link(name: str, raw: Raw, sources: Mapping[str, Provenance]) -> Link:
         p2p_latency_s=scale(float(latency["p2p"]), "1e-6"),
         provenance=entry.provenance,
         aliases=tuple(raw["aliases"]),
+        sums_in_switch=bool(_read_count(entry, "sums_in_switch", "sums_in_switch", 0)),
     )
     entry.close()
     return link
+
+
+def read_platform(name: str, raw: Raw, sources: Mapping[str, Provenance]) -> Platform:
+    """Return one server or cloud machine."""
+    entry = _Entry(name, raw, sources)
+    kind = entry.get("kind")
+    if kind not in ("platform", "instance"):
+        raise entry.fail("kind", f"{kind!r} is neither platform nor instance")
+    nics = entry.figure("nics", "nics_per_node", extra=frozenset({"link"}))
+    entry.provenance["nic"] = entry.provenance["nics_per_node"]
+    platform = Platform(
+        name=name,
+        kind=kind,
+        provider=entry.get("provider"),
+        accelerator=entry.get("accelerator"),
+        devices_per_node=int(entry.number("devices", "devices_per_node")),
+        nic=entry.get("nics")["link"],
+        nics_per_node=int(nics),
+        provenance=entry.provenance,
+        aliases=tuple(raw["aliases"]),
+    )
+    entry.close()
+    return platform

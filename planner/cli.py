@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 catalog_app = typer.Typer(
-    help="Accelerators and links, each figure with its source and date.",
+    help="Accelerators, links and platforms, each figure with its source and date.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -216,14 +216,18 @@ def rule(
 
 @catalog_app.command("list")
 def catalog_list() -> None:
-    """List accelerators and links."""
+    """List accelerators, links, servers and cloud machines."""
     from planner.catalog_text import listing
 
     sys.stdout.write(listing())
 
 
 @catalog_app.command("show")
-def catalog_show(name: Annotated[str, typer.Argument(help="An accelerator or a link.")]) -> None:
+def catalog_show(
+    name: Annotated[
+        str, typer.Argument(help="An accelerator, a link, a server or a cloud machine.")
+    ],
+) -> None:
     """Show every figure of a part with its source and date, and its ridge points."""
     from planner.catalog_text import sheet
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from costmodels.shapes import ModelShape, TrainingJob
-from hardware.parts import Accelerator, Cluster, Fabric, Link, Pool, Provenance, Tier
+from hardware.parts import Accelerator, Cluster, Fabric, Link, Platform, Pool, Provenance, Tier
 from planner import units
 from planner._faults import Kind, expect, kind_of, validate
 from planner.errors import CatalogError, Problem, SpecError, UsageError
@@ -33,7 +33,7 @@ from planner.yamlfile import Document, KeyPath, close_names, load_yaml, set_path
 if TYPE_CHECKING:
     from hardware.catalogue import Catalogue
 
-Part = TypeVar("Part", Accelerator, Link)
+Part = TypeVar("Part", Accelerator, Link, Platform)
 Overrides = Iterable[tuple[str, object]]
 """Pairs of a dotted path and a value, such as `("pools.0.nodes", "16")`."""
 
@@ -65,10 +65,15 @@ class ClusterInput:
     """Canonical content: every default filled in, quantities in base units."""
     path: str
     """File it came from; empty for a dict."""
-    assumed: tuple[str, ...]
+    assumed_by_pool: tuple[tuple[str, ...], ...]
     """Catalogue figures in use without a second source: `<part>.<figure>`."""
     pool_index: int = 0
     """Place of the first pool in the file, when the others are left out."""
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The assumed figures of all pools, each once."""
+        return tuple(dict.fromkeys(x for figures in self.assumed_by_pool for x in figures))
 
     def only(self, index: int) -> "ClusterInput":
         """Return the cluster with one of its pools, as if the file listed no other."""
@@ -79,7 +84,7 @@ class ClusterInput:
             cluster=dataclasses.replace(self.cluster, pools=(pool,)),
             document={**self.document, "pools": [self.document["pools"][index]]},
             path=self.path,
-            assumed=_assumed(pool),
+            assumed_by_pool=(self.assumed_by_pool[index],),
             pool_index=index,
         )
 
@@ -203,44 +208,99 @@ def _cluster(document: Document) -> ClusterInput:
     spec = validate(ClusterFile, document)
     _raise_faults(document, cluster_faults(spec))
     catalogue = _catalogue()
-    read = [_pool(given, i, catalogue, document) for i, given in enumerate(spec.pools)]
-    pools = tuple(pool for pool, _ in read)
+    tiers = tuple(Tier(t.name, t.nodes, t.oversubscription, t.sharp) for t in spec.fabric.tiers)
+    fabric = Fabric(tiers, spec.fabric.rail_optimized, spec.fabric.sharp)
+    read = [_pool(given, i, fabric, catalogue, document) for i, given in enumerate(spec.pools)]
+    pools = tuple(pool for pool, _, _ in read)
     _raise_faults(document, [name_fault(i, [p.name for p in pools]) for i in range(len(pools))])
-    tiers = tuple(Tier(t.name, t.nodes, t.oversubscription) for t in spec.fabric.tiers)
-    fabric = Fabric(tiers, spec.fabric.rail_optimized)
     cluster = Cluster(spec.name or _default_name(document, "cluster"), pools, fabric)
-    canonical = _canonical_cluster(cluster, [accelerator for _, accelerator in read])
-    assumed = tuple(dict.fromkeys(figure for pool in pools for figure in _assumed(pool)))
-    return ClusterInput(cluster, canonical, document.file, assumed)
+    canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read])
+    return ClusterInput(
+        cluster, canonical, document.file, tuple(figures for _, _, figures in read)
+    )
 
 
 def _pool(
-    given: PoolSpec, index: int, catalogue: "Catalogue", document: Document
-) -> tuple[Pool, Any]:
-    """Return one pool, and its accelerator as the canonical document names it."""
+    given: PoolSpec, index: int, fabric: Fabric, catalogue: "Catalogue", document: Document
+) -> tuple[Pool, Any, tuple[str, ...]]:
+    """Return one pool, its accelerator as the canonical document names it, its assumed figures."""
     path: KeyPath = ("pools", index)
-    accelerator, base_name = _accelerator(given, path, catalogue, document)
-    per_node = given.accelerators_per_node or accelerator.devices_per_node
-    nic, n_nics = _nics(given, path, per_node, base_name, catalogue, document)
+    platform = _platform(given, path, catalogue, document)
+    accelerator, base_name = _accelerator(given, platform, path, catalogue, document)
+    usual = platform.devices_per_node if platform else accelerator.devices_per_node
+    whole = given.accelerators_per_node or usual
+    nic, n_nics = _nics(given, platform, path, whole, base_name, catalogue, document)
+    n_nodes, per_node = _free(given, whole, path, document)
+    domain = given.scale_up_domain or default_domain(accelerator, given.nodes * whole, whole)
+    _raise_faults(
+        document,
+        [
+            domain_fault((*path, "scale_up_domain"), domain, given.nodes, whole),
+            _sharp_fault(fabric, nic),
+        ],
+    )
     pool = Pool(
         name=given.name or accelerator.name,
         accelerator=accelerator,
-        n_nodes=given.nodes,
+        n_nodes=n_nodes,
         devices_per_node=per_node,
-        scale_up_domain=given.scale_up_domain
-        or default_domain(accelerator, given.nodes * per_node, per_node),
+        scale_up_domain=_free_domain(domain, whole, n_nodes, per_node),
         scale_up=catalogue.link(accelerator.scale_up_link),
-        nics_per_node=n_nics,
+        nics_per_node=max(1, n_nics * per_node // whole),
         nic=nic,
         memory_margin_bytes=given.memory_margin,
+        n_summing_tiers=fabric.n_summing_tiers,
     )
-    domain_path = (*path, "scale_up_domain")
-    faults = [
-        domain_fault(domain_path, pool.scale_up_domain, pool.n_nodes, per_node),
-        _margin_fault(pool, path),
-    ]
-    _raise_faults(document, faults)
-    return pool, _canonical_accelerator(accelerator.name, given.accelerator, base_name)
+    _raise_faults(document, [_margin_fault(pool, path)])
+    named = _canonical_accelerator(accelerator.name, given.accelerator, base_name)
+    own_ports = given.nic is not None or given.nics_per_node is not None
+    return pool, named, _assumed(pool, None if own_ports else platform)
+
+
+def _platform(
+    given: PoolSpec, path: KeyPath, catalogue: "Catalogue", document: Document
+) -> Platform | None:
+    if given.instance is None:
+        return None
+    key = (*path, "instance")
+    return _part(catalogue.platform, given.instance, "instance", document, key)
+
+
+def _free(given: PoolSpec, per_node: int, path: KeyPath, document: Document) -> tuple[int, int]:
+    """Return the nodes that plans may use, and how many devices of each."""
+    free = given.free_devices
+    if free is None:
+        return given.free_nodes or given.nodes, per_node
+    key = (*path, "free_devices")
+    for i, n in enumerate(free):
+        if n > per_node:
+            message = f"{n} free devices in a node of {per_node}"
+            raise SpecError(document.problem((*key, i), message, f"give at most {per_node}"))
+    # Most devices in use; of equal totals the fuller nodes, which have fewer neighbours.
+    shares = range(1, per_node + 1) if given.partial_nodes else (per_node,)
+    total, share = max((n * sum(x >= n for x in free), n) for n in shares)
+    if not total:
+        fix = "wait for one, or set `partial_nodes: true`" if any(free) else "wait for one"
+        raise SpecError(document.problem(key, "no node is free", fix))
+    return total // share, share
+
+
+def _free_domain(domain: int, whole: int, n_nodes: int, per_node: int) -> int:
+    """Return the devices of a scale-up domain that a plan may use.
+
+    Free nodes are taken to fill racks from the first on.
+    """
+    if domain <= whole:
+        return min(domain, per_node)
+    return min(domain // whole, n_nodes) * per_node
+
+
+def _sharp_fault(fabric: Fabric, nic: Link) -> Fault | None:
+    if not fabric.n_summing_tiers or nic.sums_in_switch:
+        return None
+    path: KeyPath = ("fabric", "sharp") if fabric.sharp else ("fabric", "tiers", 0, "sharp")
+    message = f"switches of a {nic.name} network do not sum all-reduces"
+    return Fault(path, message, "set it for InfiniBand from HDR on, such as ib-ndr-400")
 
 
 def default_domain(part: Accelerator, n_devices: int, per_node: int) -> int:
@@ -259,13 +319,17 @@ def _catalogue() -> "Catalogue":
 
 
 def _accelerator(
-    given: PoolSpec, pool_path: KeyPath, catalogue: "Catalogue", document: Document
+    given: PoolSpec,
+    platform: Platform | None,
+    pool_path: KeyPath,
+    catalogue: "Catalogue",
+    document: Document,
 ) -> tuple[Accelerator, str]:
     """Return the accelerator with the figures that the file replaces, and its catalogue name."""
     path: KeyPath = (*pool_path, "accelerator")
-    inline = given.accelerator
-    if isinstance(inline, str):
-        found = _part(catalogue.accelerator, inline, "accelerator", document, path)
+    inline = platform.accelerator if platform else given.accelerator
+    if inline is None or isinstance(inline, str):  # None was refused before
+        found = _part(catalogue.accelerator, inline or "", "accelerator", document, path)
         return found, found.name
     base = _part(catalogue.accelerator, inline.like, "accelerator", document, (*path, "like"))
     replaced: dict[str, float] = {}
@@ -290,6 +354,7 @@ def _accelerator(
 
 def _nics(
     given: PoolSpec,
+    platform: Platform | None,
     pool_path: KeyPath,
     per_node: int,
     base_name: str,
@@ -298,15 +363,18 @@ def _nics(
 ) -> tuple[Link, int]:
     """Return the network port and the number of them in a node.
 
-    Without `nic:` both come from the usual platform of the accelerator; otherwise the number
-    defaults to one per device.
+    Without `nic:` both come from the instance, else from the usual platform of the accelerator;
+    otherwise the number defaults to one per device.
     """
     path: KeyPath = (*pool_path, "nic")
     usual = catalogue.typical_nics.get(base_name)
-    if given.nic is None and usual is None:
+    if platform and given.nic is None:
+        share = per_node / platform.devices_per_node
+        name, n_usual = platform.nic, max(1, round(platform.nics_per_node * share))
+    elif given.nic is None and usual is None:
         message = f"is missing, and no usual network port is known for {base_name}"
         raise SpecError(document.problem(path, message, "add `nic:`, such as ib-ndr-400"))
-    if given.nic is None and usual is not None:
+    elif given.nic is None and usual is not None:
         name, n_usual = usual.link, max(1, round(usual.n_per_device * per_node))
     else:
         name, n_usual = given.nic or "", per_node
@@ -365,15 +433,18 @@ def _canonical_cluster(cluster: Cluster, accelerators: Sequence[Any]) -> dict[st
         "fabric": {
             "tiers": [
                 {"name": t.name, "nodes": t.n_nodes, "oversubscription": t.oversubscription}
+                | ({"sharp": True} if t.sharp else {})
                 for t in fabric.tiers
             ],
             "rail_optimized": fabric.rail_optimized,
-        },
+        }
+        # Named only where set: the identity of a plan does not change with what it does not use.
+        | ({"sharp": True} if fabric.sharp else {}),
     }
 
 
-def _canonical_accelerator(name: str, given: str | AcceleratorSpec, base_name: str) -> Any:
-    if isinstance(given, str):
+def _canonical_accelerator(name: str, given: str | AcceleratorSpec | None, base_name: str) -> Any:
+    if not isinstance(given, AcceleratorSpec):
         return base_name
     exact: dict[str, Any] = {"like": base_name, "name": name}
     if given.memory:
@@ -386,13 +457,19 @@ def _canonical_accelerator(name: str, given: str | AcceleratorSpec, base_name: s
     return exact
 
 
-def _assumed(pool: Pool) -> tuple[str, ...]:
-    """Name the figures in use that the catalogue marks as assumed."""
+def _assumed(pool: Pool, platform: Platform | None) -> tuple[str, ...]:
+    """Name the figures in use that the catalogue marks as assumed.
+
+    `platform` is where the ports come from, if from an instance.
+    """
     parts: list[tuple[str, Mapping[str, Provenance]]] = [
         (pool.accelerator.name, pool.accelerator.provenance),
         (pool.scale_up.name, pool.scale_up.provenance),
         (pool.nic.name, pool.nic.provenance),
     ]
+    if platform:
+        ports = {k: v for k, v in platform.provenance.items() if k == "nics_per_node"}
+        parts.append((platform.name, ports))
     return tuple(
         f"{part}.{figure}"
         for part, provenance in parts
@@ -426,7 +503,8 @@ def _cluster_summary(given: ClusterInput) -> str:
     lines = [f"{given.path}: a cluster file, no problems found"]
     for pool in cluster.pools:
         lines += _pool_summary(cluster.name if len(cluster.pools) == 1 else pool.name, pool)
-    lines.append(f"  fabric {rails}; tiers: {tiers or 'one non-blocking switch'}")
+    sums = f"; the lowest {n} level(s) sum" if (n := cluster.fabric.n_summing_tiers) else ""
+    lines.append(f"  fabric {rails}{sums}; tiers: {tiers or 'one non-blocking switch'}")
     if given.assumed:
         lines.append("  assumed figures: " + ", ".join(given.assumed))
     return "\n".join(lines)

@@ -317,3 +317,27 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_search(folder: Path)
     assert done.returncode == 1
     assert "taken/plans" in done.stderr
     assert done.stdout == ""
+
+
+def test_the_catalogue_shows_instances_with_their_sources(folder: Path) -> None:
+    assert "p5.48xlarge" in run("catalog", "list").stdout
+    sheet = run("catalog", "show", "p5").stdout
+    assert sheet.startswith("p5.48xlarge (instance, AWS)")
+    assert "32 x efa-100, 100 Gb/s each  [2]" in sheet
+    assert "[2] GitHub stas00/ml-engineering" in sheet
+    assert "two devices reach           44.71 GB/s" in run("catalog", "show", "mi300x").stdout
+
+
+def test_a_plan_of_one_of_two_pools_is_shown_and_written(folder: Path) -> None:
+    done = run("solve", "llama3-8b", "mixed-h100-a100", "--pool", "h100", "--top", "1")
+    assert done.returncode == 0
+    assert run("show", "last#1").returncode == 0
+    words = ["--pin", "tp=2", "--top", "2", "--emit", "megatron", "--out", "out"]
+    done = run("solve", "llama3-8b", "mixed-h100-a100", *words)
+    assert "on pool h100: 256 x h100-sxm-80gb in 32 node(s), or pool a100" in done.stdout
+    found = json.loads(run("solve", "llama3-8b", "mixed-h100-a100", *words[:4],
+                           "--format", "json").stdout)  # fmt: skip
+    best = found["plans"][0]
+    script = (folder / "out" / f"1-{best['plan_id']}" / "megatron.sh").read_text()
+    assert f'"n_devices":{best["layout"]["n_devices"]}' in script
+    assert f"plan {best['plan_id']}" in run("explain", "last#1").stdout
