@@ -57,6 +57,20 @@ class ModelInput:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolSource:
+    """What the file of a pool says that the pool itself does not show."""
+
+    index: int
+    """Place of the pool in the file."""
+    assumed: tuple[str, ...]
+    """Catalogue figures in use without a second source: `<part>.<figure>`."""
+    node_keys: tuple[str, ...]
+    """Fields of the pool that change the number of its nodes; none where nodes are listed."""
+    own_domain: bool
+    """The file states the scale-up domain, so it stays with more nodes."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterInput:
     """A cluster file as read, with the catalogue figures filled in."""
 
@@ -65,15 +79,13 @@ class ClusterInput:
     """Canonical content: every default filled in, quantities in base units."""
     path: str
     """File it came from; empty for a dict."""
-    assumed_by_pool: tuple[tuple[str, ...], ...]
-    """Catalogue figures in use without a second source: `<part>.<figure>`."""
-    pool_index: int = 0
-    """Place of the first pool in the file, when the others are left out."""
+    sources: tuple[PoolSource, ...]
+    """By pool."""
 
     @property
     def assumed(self) -> tuple[str, ...]:
         """The assumed figures of all pools, each once."""
-        return tuple(dict.fromkeys(x for figures in self.assumed_by_pool for x in figures))
+        return tuple(dict.fromkeys(x for source in self.sources for x in source.assumed))
 
     def only(self, index: int) -> "ClusterInput":
         """Return the cluster with one of its pools, as if the file listed no other."""
@@ -84,8 +96,7 @@ class ClusterInput:
             cluster=dataclasses.replace(self.cluster, pools=(pool,)),
             document={**self.document, "pools": [self.document["pools"][index]]},
             path=self.path,
-            assumed_by_pool=(self.assumed_by_pool[index],),
-            pool_index=index,
+            sources=(self.sources[index],),
         )
 
     def pool(self, name: str) -> "ClusterInput":
@@ -215,15 +226,13 @@ def _cluster(document: Document) -> ClusterInput:
     _raise_faults(document, [name_fault(i, [p.name for p in pools]) for i in range(len(pools))])
     cluster = Cluster(spec.name or _default_name(document, "cluster"), pools, fabric)
     canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read])
-    return ClusterInput(
-        cluster, canonical, document.file, tuple(figures for _, _, figures in read)
-    )
+    return ClusterInput(cluster, canonical, document.file, tuple(source for _, _, source in read))
 
 
 def _pool(
     given: PoolSpec, index: int, fabric: Fabric, catalogue: "Catalogue", document: Document
-) -> tuple[Pool, Any, tuple[str, ...]]:
-    """Return one pool, its accelerator as the canonical document names it, its assumed figures."""
+) -> tuple[Pool, Any, PoolSource]:
+    """Return one pool, its accelerator as the canonical document names it, and its source."""
     path: KeyPath = ("pools", index)
     platform = _platform(given, path, catalogue, document)
     accelerator, base_name = _accelerator(given, platform, path, catalogue, document)
@@ -254,7 +263,14 @@ def _pool(
     _raise_faults(document, [_margin_fault(pool, path)])
     named = _canonical_accelerator(accelerator.name, given.accelerator, base_name)
     own_ports = given.nic is not None or given.nics_per_node is not None
-    return pool, named, _assumed(pool, None if own_ports else platform)
+    keys = ("nodes",) if given.free_nodes is None else ("nodes", "free_nodes")
+    source = PoolSource(
+        index=index,
+        assumed=_assumed(pool, None if own_ports else platform),
+        node_keys=() if given.free_devices else keys,
+        own_domain=given.scale_up_domain is not None,
+    )
+    return pool, named, source
 
 
 def _platform(

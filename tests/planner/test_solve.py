@@ -1,6 +1,7 @@
 """The answers of `planner.solve` and `planner.evaluate` for the examples."""
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -347,3 +348,30 @@ def test_what_helps_when_no_pool_is_large_enough_names_the_pool_of_the_file() ->
     result = planner.solve("llama3-70b", {"pools": pools})
     assert not result.plans
     assert any("--set pools.1.nodes=" in change.command for change in result.relaxations)
+
+
+@pytest.mark.parametrize(
+    ("pool", "parts"),
+    [
+        (
+            {"accelerator": "h100", "nodes": 4, "free_nodes": 1},
+            ["--set pools.0.nodes=", "--set pools.0.free_nodes="],
+        ),
+        ({"accelerator": "gb200", "nodes": 1}, ["--set pools.0.nodes="]),
+        ({"accelerator": "h100", "nodes": 2, "free_devices": [8, 0]}, []),
+    ],
+)
+def test_more_nodes_are_asked_for_in_the_words_of_the_file(
+    pool: dict[str, Any], parts: list[str]
+) -> None:
+    result = planner.solve("llama3-70b", {"pools": [pool]})
+    assert not result.plans
+    more = [c for c in result.relaxations if ".nodes=" in c.command]
+    assert bool(more) == bool(parts)
+    for change in more:
+        for part in parts:
+            assert part in change.command
+        words = shlex.split(change.command)
+        sets = [w.partition("=")[::2] for w in words if w.startswith("pools.")]
+        again = planner.solve("llama3-70b", {"pools": [pool]}, overrides=tuple(sets), top=100)
+        assert min(p.step_time_s for p in again.plans) <= change.step_time_s * (1 + 1e-9)

@@ -132,7 +132,15 @@ def test_the_rule_of_one_layout_is_the_oracles(name):
 
 
 @pytest.mark.parametrize(
-    "pool", [real_pool("h100", 256, 8), real_pool("a100", 64, 4), toy_pool(64)]
+    "pool",
+    [
+        real_pool("h100", 256, 8),
+        real_pool("a100", 64, 4),
+        toy_pool(64),
+        real_pool("mi300x", 64, 8),
+        replace(real_pool("gb200", 512, 4), scale_up_domain=72),
+        replace(real_pool("h100", 256, 8), n_summing_tiers=1),
+    ],
 )
 @pytest.mark.parametrize("fabric", [Fabric(), Fabric((Tier("t", 4, 7.0),), rail_optimized=False)])
 def test_collectives_have_the_times_of_the_oracle(pool, fabric):
