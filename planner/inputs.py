@@ -65,7 +65,7 @@ class PoolSource:
     assumed: tuple[str, ...]
     """Catalogue figures in use without a second source: `<part>.<figure>`."""
     node_keys: tuple[str, ...]
-    """Fields of the pool that change the number of its nodes; none where nodes are listed."""
+    """Fields of the pool that change the number of its nodes; none where more has to change."""
     own_domain: bool
     """The file states the scale-up domain, so it stays with more nodes."""
 
@@ -246,6 +246,7 @@ def _pool(
         [
             domain_fault((*path, "scale_up_domain"), domain, given.nodes, whole),
             _sharp_fault(fabric, nic),
+            _tier_inside_domain_fault(fabric, domain // whole),
         ],
     )
     pool = Pool(
@@ -264,10 +265,14 @@ def _pool(
     named = _canonical_accelerator(accelerator.name, given.accelerator, base_name)
     own_ports = given.nic is not None or given.nics_per_node is not None
     keys = ("nodes",) if given.free_nodes is None else ("nodes", "free_nodes")
+    # A rack that grows with its nodes may outgrow the lowest tier, which then has to grow too.
+    grows = given.scale_up_domain is None and domain < default_domain(
+        accelerator, accelerator.scale_up_domain, whole
+    )
     source = PoolSource(
         index=index,
         assumed=_assumed(pool, None if own_ports else platform),
-        node_keys=() if given.free_devices else keys,
+        node_keys=() if given.free_devices or (grows and fabric.tiers) else keys,
         own_domain=given.scale_up_domain is not None,
     )
     return pool, named, source
@@ -309,6 +314,16 @@ def _free_domain(domain: int, whole: int, n_nodes: int, per_node: int) -> int:
     if domain <= whole:
         return min(domain, per_node)
     return min(domain // whole, n_nodes) * per_node
+
+
+def _tier_inside_domain_fault(fabric: Fabric, domain_nodes: int) -> Fault | None:
+    """Refuse a tier smaller than a rack: traffic inside a scale-up domain enters no tier."""
+    if not fabric.tiers or fabric.tiers[0].n_nodes >= domain_nodes:
+        return None
+    tier = fabric.tiers[0]
+    message = f"{tier.n_nodes} nodes of tier {tier.name!r} lie in a domain of {domain_nodes} nodes"
+    fix = f"give at least {domain_nodes}, or leave the tier out"
+    return Fault(("fabric", "tiers", 0, "nodes"), message, fix)
 
 
 def _sharp_fault(fabric: Fabric, nic: Link) -> Fault | None:

@@ -112,7 +112,7 @@ def _small_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attemp
 def _more_nodes(start: Attempt) -> Attempt | None:
     """Return the fewest nodes that fit: doubled until something does, then bisected.
 
-    None, too, where the file lists the free devices of every node: more nodes have to be listed.
+    None, too, where a number of nodes alone does not change the file: see `PoolSource.node_keys`.
     """
     source, document = start.cluster.sources[0], start.cluster.document
     if not source.node_keys:

@@ -516,6 +516,8 @@ CLUSTER_FAULTS = [
      ["c.yaml:4:17: pools.0.free_nodes: stands beside `free_devices`"]),
     (changed(CLUSTER, "nodes: 64", "nodes: 64\n    partial_nodes: true"),
      ["c.yaml:4:20: pools.0.partial_nodes: needs `free_devices`"]),
+    (changed(CLUSTER, "h100-sxm-80gb", "gb200").replace("nodes: 32", "nodes: 16"),
+     ["c.yaml:8:14: fabric.tiers.0.nodes: 16 nodes of tier 'unit' lie in a domain of 18 nodes"]),
     (changed(changed(CLUSTER, "ib-ndr-400", "roce-400"), "fabric:\n", "fabric:\n  sharp: true\n"),
      ["c.yaml:6:10: fabric.sharp: switches of a roce-400 network do not sum"]),
     (changed(CLUSTER, "oversubscription: 2:1", "sharp: true"),

@@ -155,7 +155,7 @@ INSTANCES: dict[str, Context] = {
     ),
     "long-run": context(GQA, toy_pool(4), batch=320, options=pins(pp=2, mbs=1, dp=(1, 2))),
     "toy-24-racks-of-8": context(
-        GQA, replace(toy_pool(24, 2), scale_up_domain=8), batch=24, fabric=ONE_TIER
+        GQA, replace(toy_pool(24, 4), scale_up_domain=8), batch=24, fabric=ONE_TIER
     ),
     "toy-20-racks-of-8-the-last-half-full": context(
         DENSE, replace(toy_pool(20, 4), scale_up_domain=8), batch=20
