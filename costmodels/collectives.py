@@ -7,7 +7,8 @@ all-gather, the input of a reduce-scatter, the buffer of an all-reduce.
 
 Source of the form and the constants: NCCL 2.30 src/graph/tuning.cc; checked in the tests against
 published nccl-tests tables. Left out: congestion, NCCL's tree correction factors (64 B to 256 MB)
-and per-channel tree caps, so an all-reduce across nodes below 1 GiB comes out too fast.
+and per-channel tree caps, so an all-reduce across nodes below 1 GiB comes out too fast; over racks
+of more than 16 devices it runs as a ring, as published runs do.
 """
 
 from collections.abc import Callable
@@ -31,6 +32,11 @@ IN_SWITCH_LATENCY_S = 25e-6
 IN_SWITCH_NET_HOP_S = 18e-6
 IN_NETWORK_LATENCY_S = 31e-6
 """One pass through summing switches of the scale-out network (NCCL's CollNetDirect)."""
+RACK_LATENCY_S_PER_RANK = 9.3e-6
+"""In-switch sums of more than a node's ranks: what each rank above eight adds (fitted to the
+all-reduces of 72 GB200 in CoreWeave's nccl-tests: 0.62 ms beside the bandwidth)."""
+NODE_RANKS, LARGEST_NODE = 8, 16
+"""Ranks of an HGX node, and of the largest node (DGX-2): a domain above is a rack."""
 PAT_BASE_S, PAT_PER_RANK_S, PAT_HOP_SHARE, PAT_FRAC = 8e-6, 2.8e-6, 1 / 3.5, 0.75
 """The logarithmic all-gather of one-rank-per-node groups (NCCL's PAT)."""
 
@@ -69,6 +75,15 @@ def _bus_bytes_per_s(group: Group, pool: Pool, protocol: int) -> Floats:
     )
     limit = np.where(group.ranks_per_domain > 1, np.minimum(inside, outside), outside)
     return np.asarray(np.where(group.n_domains > 1, limit, inside))
+
+
+def _over_racks(group: Group, pool: Pool) -> NDArray[np.bool_]:
+    """Return where a group spans several racks, in which all-reduces run as plain rings.
+
+    Published all-reduces over 2 and 20 NVL72 racks (CoreWeave, NCCL 2.26) follow the latency of a
+    ring through all ranks; trees and in-switch sums would be up to five times as fast.
+    """
+    return np.asarray((group.n_domains > 1) & (pool.scale_up_domain > LARGEST_NODE))
 
 
 def _ring_latency_s(group: Group, pool: Pool, protocol: int, rounds: float) -> Floats:
@@ -139,7 +154,7 @@ def tree_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats
     """Return the time of a double-binary-tree all-reduce, seconds.
 
     t = base + 2 [ (g - 1) hop_in + log2(k) hop_out ] + 2 n / (0.92 B); g ranks per domain, k
-    domains; LL loses 3.8, LL128 9/7 (one domain) or 128/120 more bandwidth.
+    domains; LL loses 3.8, LL128 9/7 (one domain) or 128/120 more bandwidth. Infinite over racks.
     """
     n = np.asarray(size_bytes, dtype=np.float64)
     several = group.n_domains > 1
@@ -151,7 +166,8 @@ def tree_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats
         wire = wire / 3.8 if p == LL else wire
         wire = wire * np.where(several, 120 / 128, 7 / 9) if p == LL128 else wire
         times.append(pool.scale_up.tree_base_s[p] + 2 * hops + 2 * n / wire)
-    return _best(times, group)
+    best = _best(times, group)
+    return np.where((group.n_ranks > 1) & _over_racks(group, pool), np.inf, best)
 
 
 def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
@@ -160,8 +176,9 @@ def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -
     Inside one domain: latency + 2 (P - 1)/P n / B_switch. Over k domains (reduce-scatter inside,
     tree all-reduce of n/g between them, all-gather inside, pipelined): latency
     + 2 log2(k) hop + 2 (k - 1)/k (n/g) / (B_wire/g), or the inner part if that is slower.
-    Infinite where the part has no in-switch reduction or the group is below its least size.
-    Source: NCCL's NVLS and NVLSTree latencies.
+    Infinite where the part has no in-switch reduction, the group is below its least size, or it
+    spans several racks. The latency is 25 us for a node and 9.3 us more for every further rank.
+    Source: NCCL's NVLS and NVLSTree latencies; published all-reduces of a rack.
     """
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
     part = pool.accelerator
@@ -171,8 +188,10 @@ def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -
     inner = 2 * (g - 1) / g * n / part.in_switch_all_reduce_bytes_per_s
     outer = 2 * (k - 1) / k * n / group.wire_bytes_per_s
     latency = IN_SWITCH_LATENCY_S + 2 * np.log2(k) * (IN_SWITCH_NET_HOP_S + group.extra_hop_s)
+    latency = latency + RACK_LATENCY_S_PER_RANK * np.maximum(g - NODE_RANKS, 0.0)
     time = latency + np.maximum(inner, outer)
-    return np.where(ranks > 1, np.where(g >= part.in_switch_min_ranks, time, np.inf), 0.0)
+    reached = (g >= part.in_switch_min_ranks) & ~_over_racks(group, pool)
+    return np.where(ranks > 1, np.where(reached, time, np.inf), 0.0)
 
 
 def in_network_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:

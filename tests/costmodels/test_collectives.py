@@ -415,6 +415,24 @@ def test_of_64_devices_a_rack_groups_of_16_and_32_stay_inside(real_pool):
     assert [together(n, full).n_domains for n in (16, 32, 64)] == [2, 2, 2]
 
 
+@pytest.mark.parametrize(
+    ("n_racks", "size_mib", "bus_gb_per_s", "rel"),
+    [
+        # CoreWeave's nccl-tests on GB200 NVL72, NCCL 2.26, all-reduce. The latency of one rack is
+        # fitted to the first three rows; the others follow from a ring.
+        *[(1, 512, 586, 0.05), (1, 1024, 702, 0.05), (1, 4096, 839, 0.06)],
+        *[(2, 512, 494, 0.26), (2, 1024, 596, 0.19), (2, 4096, 743, 0.15), (2, 16384, 810, 0.15)],
+        *[(20, 512, 151, 0.13), (20, 1024, 219, 0.07), (20, 4096, 346, 0.03)],
+        *[(20, 8192, 381, 0.20), (20, 16384, 406, 0.40)],
+    ],
+)
+def test_all_reduces_of_nvl72_racks(real_pool, n_racks, size_mib, bus_gb_per_s, rel):
+    pool = replace(real_pool("gb200-186gb", 18 * n_racks, size=4), scale_up_domain=72)
+    n, ranks = size_mib * MIB, 72 * n_racks
+    time_s = collective_s("all-reduce", n, together(ranks, pool), pool).item()
+    assert 2 * (ranks - 1) / ranks * n / time_s == pytest.approx(bus_gb_per_s * 1e9, rel=rel)
+
+
 # Links between pairs. Eight MI300X: seven links each; 313 GB/s for all eight, 44.7 for two.
 
 

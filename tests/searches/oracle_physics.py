@@ -187,7 +187,13 @@ def ring_all_reduce_s(problem: Problem, group: Group, n: float) -> float:
     return min(found)
 
 
+def over_racks(problem: Problem, group: Group) -> bool:
+    return group.n_domains > 1 and problem.pool.scale_up_domain > 16
+
+
 def tree_all_reduce_s(problem: Problem, group: Group, n: float) -> float:
+    if over_racks(problem, group):
+        return math.inf
     up, nic, found = problem.pool.scale_up, problem.pool.nic, []
     for protocol, name in enumerate(PROTOCOLS):
         wire = 0.92 * bus_rate(problem, group, 2)
@@ -205,9 +211,12 @@ def in_switch_all_reduce_s(problem: Problem, group: Group, n: float) -> float:
     part, g, k = problem.pool.accelerator, group.per_domain, group.n_domains
     if not part.in_switch_all_reduce_bytes_per_s or g < part.in_switch_min_ranks:
         return math.inf
+    if over_racks(problem, group):
+        return math.inf
     inner = 2 * (g - 1) / g * n / part.in_switch_all_reduce_bytes_per_s
     outer = 2 * (k - 1) / k * n / group.wire
-    return 25e-6 + 2 * math.log2(k) * (18e-6 + group.extra_hop_s) + max(inner, outer)
+    latency = 25e-6 + 9.3e-6 * max(0, g - 8)
+    return latency + 2 * math.log2(k) * (18e-6 + group.extra_hop_s) + max(inner, outer)
 
 
 def in_network_all_reduce_s(problem: Problem, group: Group, n: float) -> float:
