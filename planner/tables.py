@@ -57,9 +57,6 @@ COLUMNS = (
 )
 
 
-POOL_COLUMN = Column("pool", "", lambda p: p.pool)
-
-
 def _mark(plan: Plan, many_ties: bool) -> str:
     if plan.rank == 1:
         return "*"
@@ -67,9 +64,15 @@ def _mark(plan: Plan, many_ties: bool) -> str:
 
 
 def columns_of(result: Result) -> tuple[Column, ...]:
-    """Return the columns of the table: the pool too where there are several."""
-    several = len(result.inputs["cluster"]["pools"]) > 1
-    return (COLUMNS[0], POOL_COLUMN, *COLUMNS[1:]) if several else COLUMNS
+    """Return the columns of the table: the pool too where there are several.
+
+    The heading says which name belongs to which number; names would not fit into 100 columns.
+    """
+    names = [pool["name"] for pool in result.inputs["cluster"]["pools"]]
+    if len(names) == 1:
+        return COLUMNS
+    pool = Column("pool", "", lambda p: str(names.index(p.pool)))
+    return (COLUMNS[0], pool, *COLUMNS[1:])
 
 
 def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = COLUMNS) -> list[str]:
@@ -82,7 +85,7 @@ def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = COLUMNS) -> lis
 
     def line(mark: str, row: Sequence[str]) -> str:
         texts = [
-            text.ljust(width) if column.title in ("plan", "pool") else text.rjust(width)
+            text.ljust(width) if column.title == "plan" else text.rjust(width)
             for column, text, width in zip(columns, row, widths, strict=True)
         ]
         return f"{mark} {' '.join(texts)}".rstrip()
@@ -99,7 +102,10 @@ def result_heading(result: Result) -> list[str]:
     pools, c = result.inputs["cluster"]["pools"], result.counts
     parts = [_pool_words(pool) for pool in pools]
     if len(pools) > 1:
-        parts = [f"pool {pool['name']}: {part}" for pool, part in zip(pools, parts, strict=True)]
+        parts = [
+            f"pool {i} ({pool['name']}): {part}"
+            for i, (pool, part) in enumerate(zip(pools, parts, strict=True))
+        ]
     return [
         f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
         f"{job['seq_len']}, global batch {job['global_batch']}, {job['precision']}",

@@ -237,13 +237,16 @@ def test_no_line_is_wider_than_a_terminal(folder: Path) -> None:
         ("gpt3-175b", "a100-x1024"),
         ("llama3-8b", "h100-x16384"),
         ("llama3-70b", "h100-x8"),
+        ("llama3-70b", "mixed-h100-a100"),
     ):
         texts.append(run("solve", model, cluster).stdout)
         if texts[-1].count("\n*") or "\n* " in texts[-1]:
             texts += [run("show", "last").stdout, run("explain", "last").stdout]
     texts += [run("rule", code).stdout for code in ("MEM000", "PP002", "ZER001")]
     texts += [run("catalog", "list").stdout]
-    texts += [run("catalog", "show", name).stdout for name in ("h100", "a100", "ib-ndr-400")]
+    texts += [
+        run("catalog", "show", name).stdout for name in ("h100", "mi300x", "ib-ndr-400", "p5")
+    ]
     texts += [run("evaluate", "llama3-70b", "h100-x512", "--pin", "tp=16").stderr]
     for text in texts:
         assert text
@@ -334,7 +337,7 @@ def test_a_plan_of_one_of_two_pools_is_shown_and_written(folder: Path) -> None:
     assert run("show", "last#1").returncode == 0
     words = ["--pin", "tp=2", "--top", "2", "--emit", "megatron", "--out", "out"]
     done = run("solve", "llama3-8b", "mixed-h100-a100", *words)
-    assert "on pool h100: 256 x h100-sxm-80gb in 32 node(s), or pool a100" in done.stdout
+    assert "on pool 0 (h100): 256 x h100-sxm-80gb in 32 node(s), or pool 1 (a100)" in done.stdout
     found = json.loads(run("solve", "llama3-8b", "mixed-h100-a100", *words[:4],
                            "--format", "json").stdout)  # fmt: skip
     best = found["plans"][0]
