@@ -7,7 +7,8 @@ all-gather, the input of a reduce-scatter, the buffer of an all-reduce.
 
 Source of the form and the constants: NCCL 2.30 src/graph/tuning.cc; checked in the tests against
 published nccl-tests tables. Left out: congestion, NCCL's tree correction factors (64 B to 256 MB)
-and per-channel tree caps, so an all-reduce across nodes below 1 GiB comes out too fast.
+and per-channel tree caps, so an all-reduce across nodes below 1 GiB comes out too fast; over racks
+of more than 16 devices it runs as a ring, as published runs do.
 """
 
 from collections.abc import Callable
@@ -29,22 +30,60 @@ TREE_FRAC = 0.92
 """Share of the ring's wire bandwidth that the double binary tree reaches."""
 IN_SWITCH_LATENCY_S = 25e-6
 IN_SWITCH_NET_HOP_S = 18e-6
+IN_NETWORK_LATENCY_S = 31e-6
+"""One pass through summing switches of the scale-out network (NCCL's CollNetDirect)."""
+RACK_LATENCY_S_PER_RANK = 9.3e-6
+"""In-switch sums of more than a node's ranks: what each rank above eight adds (fitted to the
+all-reduces of 72 GB200 in CoreWeave's nccl-tests: 0.62 ms beside the bandwidth)."""
+NODE_RANKS, LARGEST_NODE = 8, 16
+"""Ranks of an HGX node, and of the largest node (DGX-2): a domain above is a rack."""
 PAT_BASE_S, PAT_PER_RANK_S, PAT_HOP_SHARE, PAT_FRAC = 8e-6, 2.8e-6, 1 / 3.5, 0.75
 """The logarithmic all-gather of one-rank-per-node groups (NCCL's PAT)."""
 
 
+def inside_bytes_per_s(group: Group, pool: Pool) -> Floats:
+    """Return what the ranks of a group in one domain reach there, one-way per rank.
+
+    B_ring behind a switch. With a link to each of L peers, the g ranks have g - 1 of them:
+    B_ring min(1, (g - 1)/L), so two MI300X get 1/7 of what eight get.
+
+    Source: the wiring (AMD publishes seven equal links); checked against all-reduce on two and
+    eight MI300X. Left out: rings that reach their peers by way of devices outside the group.
+    """
+    part = pool.accelerator
+    if not part.n_peer_links:
+        return np.asarray(part.ring_bytes_per_s)
+    n_links = np.clip(group.ranks_per_domain - 1, 1.0, part.n_peer_links)
+    return np.asarray(part.ring_bytes_per_s * (n_links / part.n_peer_links))
+
+
+def _bus_bytes_per_s_inside(group: Group, pool: Pool, protocol: int) -> Floats:
+    return np.asarray(
+        np.minimum(
+            inside_bytes_per_s(group, pool) * pool.scale_up.protocol_frac[protocol],
+            pool.scale_up.protocol_bytes_per_s[protocol],
+        )
+    )
+
+
 def _bus_bytes_per_s(group: Group, pool: Pool, protocol: int) -> Floats:
     """Return the ring bus bandwidth of `protocol`, one-way per rank."""
-    inside = min(
-        pool.accelerator.ring_bytes_per_s * pool.scale_up.protocol_frac[protocol],
-        pool.scale_up.protocol_bytes_per_s[protocol],
-    )
+    inside = _bus_bytes_per_s_inside(group, pool, protocol)
     outside = np.minimum(
         group.wire_bytes_per_s * pool.nic.protocol_frac[protocol],
         pool.nic.protocol_bytes_per_s[protocol],
     )
     limit = np.where(group.ranks_per_domain > 1, np.minimum(inside, outside), outside)
     return np.asarray(np.where(group.n_domains > 1, limit, inside))
+
+
+def _over_racks(group: Group, pool: Pool) -> NDArray[np.bool_]:
+    """Return where a group spans several racks, in which all-reduces run as plain rings.
+
+    Published all-reduces over 2 and 20 NVL72 racks (CoreWeave, NCCL 2.26) follow the latency of a
+    ring through all ranks; trees and in-switch sums would be up to five times as fast.
+    """
+    return np.asarray((group.n_domains > 1) & (pool.scale_up_domain > LARGEST_NODE))
 
 
 def _ring_latency_s(group: Group, pool: Pool, protocol: int, rounds: float) -> Floats:
@@ -121,7 +160,7 @@ def tree_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats
     """Return the time of a double-binary-tree all-reduce, seconds.
 
     t = base + 2 [ (g - 1) hop_in + log2(k) hop_out ] + 2 n / (0.92 B); g ranks per domain, k
-    domains; LL loses 3.8, LL128 9/7 (one domain) or 128/120 more bandwidth.
+    domains; LL loses 3.8, LL128 9/7 (one domain) or 128/120 more bandwidth. Infinite over racks.
     """
     n = np.asarray(size_bytes, dtype=np.float64)
     several = group.n_domains > 1
@@ -133,7 +172,8 @@ def tree_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats
         wire = wire / 3.8 if p == LL else wire
         wire = wire * np.where(several, 120 / 128, 7 / 9) if p == LL128 else wire
         times.append(pool.scale_up.tree_base_s[p] + 2 * hops + 2 * n / wire)
-    return _best(times, group)
+    best = _best(times, group)
+    return np.where((group.n_ranks > 1) & _over_racks(group, pool), np.inf, best)
 
 
 def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
@@ -142,8 +182,9 @@ def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -
     Inside one domain: latency + 2 (P - 1)/P n / B_switch. Over k domains (reduce-scatter inside,
     tree all-reduce of n/g between them, all-gather inside, pipelined): latency
     + 2 log2(k) hop + 2 (k - 1)/k (n/g) / (B_wire/g), or the inner part if that is slower.
-    Infinite where the part has no in-switch reduction or the group is below its least size.
-    Source: NCCL's NVLS and NVLSTree latencies.
+    Infinite where the part has no in-switch reduction, the group is below its least size, or it
+    spans several racks. The latency is 25 us for a node and 9.3 us more for every further rank.
+    Source: NCCL's NVLS and NVLSTree latencies; published all-reduces of a rack.
     """
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
     part = pool.accelerator
@@ -153,8 +194,37 @@ def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -
     inner = 2 * (g - 1) / g * n / part.in_switch_all_reduce_bytes_per_s
     outer = 2 * (k - 1) / k * n / group.wire_bytes_per_s
     latency = IN_SWITCH_LATENCY_S + 2 * np.log2(k) * (IN_SWITCH_NET_HOP_S + group.extra_hop_s)
+    latency = latency + RACK_LATENCY_S_PER_RANK * np.maximum(g - NODE_RANKS, 0.0)
     time = latency + np.maximum(inner, outer)
-    return np.where(ranks > 1, np.where(g >= part.in_switch_min_ranks, time, np.inf), 0.0)
+    reached = (g >= part.in_switch_min_ranks) & ~_over_racks(group, pool)
+    return np.where(ranks > 1, np.where(reached, time, np.inf), 0.0)
+
+
+def in_network_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of an all-reduce that the network's switches sum, seconds.
+
+    t = latency + max( inside part, n / B_wire ): every rank sends n/g up and gets the sum back
+    once, where a ring sends 2 (k - 1)/k n/g. The part inside a domain is that of the in-switch sum
+    of the scale-up link (then 25 + 18 us), else a ring's reduce-scatter and all-gather (its base,
+    2 (g - 1) hops and 31 us). Infinite inside one domain, and above the tiers that sum.
+
+    Source: NCCL's NVLS and CollNet latencies; volumes of SHARP's streaming aggregation. Left out:
+    how many groups a switch can serve at once.
+    """
+    n, ranks, part = np.asarray(size_bytes, dtype=np.float64), group.n_ranks, pool.accelerator
+    if not pool.n_summing_tiers:
+        return np.where(ranks > 1, np.inf, 0.0)
+    g, rate = group.ranks_per_domain, part.in_switch_all_reduce_bytes_per_s
+    outer = n / group.wire_bytes_per_s
+    ring = 2 * (g - 1) / g * n / _bus_bytes_per_s_inside(group, pool, SIMPLE)
+    hops = pool.scale_up.ring_base_s[SIMPLE] + 2 * (g - 1) * pool.scale_up.ring_hop_s[SIMPLE]
+    time = hops + IN_NETWORK_LATENCY_S + np.maximum(ring, outer)
+    if rate:
+        both = np.maximum(2 * (g - 1) / g * n / rate, outer)
+        both = both + (IN_SWITCH_LATENCY_S + IN_SWITCH_NET_HOP_S)
+        time = np.where(g >= part.in_switch_min_ranks, np.minimum(time, both), time)
+    reached = (group.n_domains > 1) & (group.tier <= pool.n_summing_tiers)
+    return np.where(ranks > 1, np.where(reached, time + group.extra_hop_s, np.inf), 0.0)
 
 
 def all_to_all_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
@@ -163,7 +233,7 @@ def all_to_all_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     t = (P - 1) launches pipelined + max( inside share / B_ring, outside share / B_nic )
     """
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
-    inside = (group.ranks_per_domain - 1) / ranks * n / pool.accelerator.ring_bytes_per_s
+    inside = (group.ranks_per_domain - 1) / ranks * n / inside_bytes_per_s(group, pool)
     outside = (ranks - group.ranks_per_domain) / ranks * n / pool.nic_bytes_per_s
     hops = (group.ranks_per_domain - 1) * pool.scale_up.ring_hop_s[LL]
     hops = hops + (ranks - group.ranks_per_domain) * pool.nic.ring_hop_s[LL]
@@ -186,9 +256,7 @@ def pipelined_ring_broadcast_s(size_bytes: ArrayLike, group: Group, pool: Pool) 
 def direct_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     """Return the time of a gather to (or scatter from) one rank; its own link is the limit."""
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
-    one_link = np.where(
-        group.n_domains > 1, pool.nic_bytes_per_s, pool.accelerator.ring_bytes_per_s
-    )
+    one_link = np.where(group.n_domains > 1, pool.nic_bytes_per_s, inside_bytes_per_s(group, pool))
     time = pool.scale_up.ring_base_s[SIMPLE] + (ranks - 1) / ranks * n / one_link
     return np.where(ranks > 1, time, 0.0)
 
@@ -200,6 +268,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "ring": ring_all_reduce_s,
         "tree": tree_all_reduce_s,
         "hierarchical": hierarchical_all_reduce_s,
+        "in-network": in_network_all_reduce_s,
     },
     "all-gather": {"ring": ring_all_gather_s, "logarithmic": logarithmic_all_gather_s},
     "reduce-scatter": {"ring": ring_all_gather_s, "logarithmic": logarithmic_all_gather_s},
@@ -236,5 +305,5 @@ def point_to_point_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     outside = group.n_domains > 1
     wire = group.wire_bytes_per_s / group.ranks_per_domain
     latency = np.where(outside, pool.nic.p2p_latency_s, pool.scale_up.p2p_latency_s)
-    link = np.where(outside, wire, pool.accelerator.ring_bytes_per_s)
+    link = np.where(outside, wire, pool.accelerator.pair_bytes_per_s)
     return np.where(group.n_ranks > 1, latency + n / link, 0.0)

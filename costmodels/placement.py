@@ -78,7 +78,8 @@ def place_group(n_ranks: ArrayLike, stride: ArrayLike, pool: Pool, fabric: Fabri
         inside, units = spread(ranks, step, entry.n_nodes * pool.devices_per_node)
         over *= entry.oversubscription
         share = inside * pool.nic_bytes_per_s / over
-        wire = np.where(units > 1, np.minimum(wire, share), wire)
-        tier = np.where(units > 1, level + 2, tier)
+        climbs = (units > 1) & (n_domains > 1)
+        wire = np.where(climbs, np.minimum(wire, share), wire)
+        tier = np.where(climbs, level + 2, tier)
     extra = 0.0 if fabric.rail_optimized else NON_RAIL_HOP_S
     return Group(ranks, per_domain, n_domains, wire, tier.astype(np.int32), extra)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hardware._units import parse_quantity, scale
-from hardware.parts import PROTOCOLS, Accelerator, Efficiency, Link, Provenance
+from hardware.parts import PROTOCOLS, Accelerator, Efficiency, Link, Platform, Provenance
 
 Raw = Mapping[str, Any]
 Triple = tuple[float, float, float]
@@ -181,6 +181,12 @@ def _read_in_switch(entry: _Entry) -> tuple[float, int]:
     return rate, int(entry.raw["in_switch"]["min_ranks"])
 
 
+def _read_count(entry: _Entry, key: str, name: str, default: int) -> int:
+    """Return a figure that an entry may leave out."""
+    entry.used.add(key)
+    return default if entry.raw.get(key) is None else int(entry.number(key, name))
+
+
 def read_accelerator(
     name: str,
     raw: Raw,
@@ -217,6 +223,8 @@ def read_accelerator(
         aliases=tuple(raw["aliases"]),
         in_switch_all_reduce_bytes_per_s=in_switch,
         in_switch_min_ranks=min_ranks,
+        n_peer_links=_read_count(entry, "peer_links", "n_peer_links", 0),
+        devices_per_node=_read_count(entry, "node", "devices_per_node", 8),
     )
     entry.close()
     return accelerator, typical
@@ -254,6 +262,30 @@ def read_link(name: str, raw: Raw, sources: Mapping[str, Provenance]) -> Link:
         lockstep=bool(raw.get("lockstep") and entry.figure("lockstep", "lockstep")),
         provenance=entry.provenance,
         aliases=tuple(raw["aliases"]),
+        sums_in_switch=bool(_read_count(entry, "sums_in_switch", "sums_in_switch", 0)),
     )
     entry.close()
     return link
+
+
+def read_platform(name: str, raw: Raw, sources: Mapping[str, Provenance]) -> Platform:
+    """Return one server or cloud machine."""
+    entry = _Entry(name, raw, sources)
+    kind = entry.get("kind")
+    if kind not in ("platform", "instance"):
+        raise entry.fail("kind", f"{kind!r} is neither platform nor instance")
+    nics = entry.figure("nics", "nics_per_node", extra=frozenset({"link"}))
+    entry.provenance["nic"] = entry.provenance["nics_per_node"]
+    platform = Platform(
+        name=name,
+        kind=kind,
+        provider=entry.get("provider"),
+        accelerator=entry.get("accelerator"),
+        devices_per_node=int(entry.number("devices", "devices_per_node")),
+        nic=entry.get("nics")["link"],
+        nics_per_node=int(nics),
+        provenance=entry.provenance,
+        aliases=tuple(raw["aliases"]),
+    )
+    entry.close()
+    return platform

@@ -1,4 +1,4 @@
-"""The catalogue of accelerators and links: facts from `hardware/data/*.yaml`, typed and cached.
+"""The catalogue of accelerators, links and platforms: `hardware/data/*.yaml`, typed and cached.
 
 `load_catalogue()` reads the files once. Where a figure comes from stands beside it, in the
 `provenance` of an accelerator or link, keyed by the name of the field (`hbm_bytes_per_s`,
@@ -15,7 +15,7 @@ from typing import Any
 
 from hardware import _reader
 from hardware._reader import CatalogueError, TypicalNic
-from hardware.parts import Accelerator, Link
+from hardware.parts import Accelerator, Link, Platform
 
 __all__ = [
     "Catalogue",
@@ -36,7 +36,7 @@ TRAINING_PRECISIONS = ("bf16", "fp16", "fp8", "fp4")
 
 
 class UnknownPartError(LookupError):
-    """No accelerator or link has the name that was asked for."""
+    """No accelerator, link or platform has the name that was asked for."""
 
     def __init__(self, kind: str, name: str, suggestions: tuple[str, ...]) -> None:
         super().__init__(kind, name, suggestions)
@@ -67,16 +67,19 @@ class RidgePoint:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All accelerators and links by catalogue name, in the order of the files."""
+    """All accelerators, links and platforms by catalogue name, in the order of the files."""
 
     accelerators: Mapping[str, Accelerator]
     links: Mapping[str, Link]
+    platforms: Mapping[str, Platform]
+    """Servers and cloud machines, each with its own network ports."""
     typical_nics: Mapping[str, TypicalNic]
     """By accelerator: the network card of its usual platform."""
     content_hash: str
     """sha256 of every fact with its source, independent of the layout of the files."""
     _accelerator_keys: Mapping[str, str] = field(repr=False)
     _link_keys: Mapping[str, str] = field(repr=False)
+    _platform_keys: Mapping[str, str] = field(repr=False)
 
     def accelerator(self, name: str) -> Accelerator:
         """Return the accelerator with this name or alias, upper or lower case."""
@@ -85,6 +88,10 @@ class Catalogue:
     def link(self, name: str) -> Link:
         """Return the link with this name or alias, upper or lower case."""
         return self.links[_resolve("link", name, self._link_keys)]
+
+    def platform(self, name: str) -> Platform:
+        """Return the server or cloud machine with this name or alias, upper or lower case."""
+        return self.platforms[_resolve("instance", name, self._platform_keys)]
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all accelerators, without aliases."""
@@ -110,14 +117,21 @@ def load_catalogue() -> Catalogue:
     }
     accelerators = {name: accelerator for name, (accelerator, _) in read.items()}
     nics = {name: nic for name, (_, nic) in read.items()}
+    platforms = {
+        name: _reader.read_platform(name, raw, sources)
+        for name, raw in _reader.expand_like(_parse("platforms")).items()
+    }
     _check_links(accelerators, nics, links)
+    _check_platforms(platforms, accelerators, links)
     return Catalogue(
         accelerators=accelerators,
         links=links,
+        platforms=platforms,
         typical_nics=nics,
-        content_hash=_content_hash((accelerators, links, nics)),
+        content_hash=_content_hash((accelerators, links, nics, platforms)),
         _accelerator_keys=_keys(accelerators),
         _link_keys=_keys(links),
+        _platform_keys=_keys(platforms),
     )
 
 
@@ -167,7 +181,9 @@ def _normalise(name: str) -> str:
     return name.strip().lower().replace(" ", "-").replace("_", "-")
 
 
-def _keys(parts: Mapping[str, Accelerator] | Mapping[str, Link]) -> dict[str, str]:
+def _keys(
+    parts: Mapping[str, Accelerator] | Mapping[str, Link] | Mapping[str, Platform],
+) -> dict[str, str]:
     """Return the catalogue name by every name and alias."""
     keys: dict[str, str] = {}
     for part in parts.values():
@@ -198,6 +214,21 @@ def _check_links(
     for name, link, kind in sorted(wanted):
         if link not in links or links[link].kind != kind:
             raise CatalogueError(f"hardware catalogue, {name}: {link!r} is no {kind} link")
+
+
+def _check_platforms(
+    platforms: Mapping[str, Platform],
+    accelerators: Mapping[str, Accelerator],
+    links: Mapping[str, Link],
+) -> None:
+    """Refuse a platform whose accelerator or network port is not in the catalogue."""
+    for name, platform in platforms.items():
+        if platform.accelerator not in accelerators:
+            raise CatalogueError(
+                f"hardware catalogue, {name}: {platform.accelerator!r} is no accelerator"
+            )
+        if platform.nic not in links or links[platform.nic].kind != "scale-out":
+            raise CatalogueError(f"hardware catalogue, {name}: {platform.nic!r} is no port")
 
 
 def _content_hash(parts: tuple[Mapping[str, Any], ...]) -> str:

@@ -76,6 +76,16 @@ class Accelerator:
     """Bus bandwidth of an all-reduce summed inside the switch (NVLS); 0 when there is none."""
     in_switch_min_ranks: int = 0
     """Smallest group for which the library picks the in-switch all-reduce."""
+    n_peer_links: int = 0
+    """Peers that a device of the domain has a link of its own to (7 in an MI300X node): a group of
+    n ranks uses n - 1 of them. 0: a switch gives every group the whole bandwidth."""
+    devices_per_node: int = 8
+    """Devices in a node of the reference platform; fewer than the domain in racks (NVL72)."""
+
+    @property
+    def pair_bytes_per_s(self) -> float:
+        """What a pair of devices exchanges, one-way: one link of a mesh, else the ring rate."""
+        return self.ring_bytes_per_s / max(1, self.n_peer_links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +118,27 @@ class Link:
     domains: the latency grows with the ranks."""
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+    sums_in_switch: bool = False
+    """Switches of this scale-out network can sum an all-reduce (SHARP), where set up to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """A node as it is sold: a server, or a cloud machine. The network ports belong to it."""
+
+    name: str
+    kind: str
+    """`platform` or `instance`."""
+    provider: str
+    accelerator: str
+    """Catalogue name."""
+    devices_per_node: int
+    nic: str
+    """Catalogue name of the link of its ports."""
+    nics_per_node: int
+    """Ports for training traffic."""
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +150,8 @@ class Tier:
     """Nodes under one switch group of this tier."""
     oversubscription: float
     """Bandwidth into the tier from below over bandwidth out of it to the next tier (1 = none)."""
+    sharp: bool = False
+    """Its switches sum all-reduces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +161,16 @@ class Fabric:
     tiers: tuple[Tier, ...] = ()
     rail_optimized: bool = True
     """NIC i of every node is on switch i, so same-index devices are one hop apart."""
+    sharp: bool = False
+    """All its switches sum all-reduces, those above the last tier too."""
+
+    @property
+    def n_summing_tiers(self) -> int:
+        """Number of levels from the lowest up whose switches sum, for `Pool.n_summing_tiers`."""
+        if self.sharp:
+            return 1 + len(self.tiers)
+        flags = [tier.sharp for tier in self.tiers]
+        return flags.index(False) if False in flags else len(flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +188,9 @@ class Pool:
     nic: Link
     memory_margin_bytes: float
     """Memory that a plan must leave free on every device."""
+    n_summing_tiers: int = 0
+    """Lowest levels of the scale-out network whose switches sum all-reduces of this pool (SHARP):
+    1 up to the first tier of the fabric, 1 + its tiers for the whole network, 0 for none."""
 
     @property
     def n_devices(self) -> int:

@@ -49,6 +49,8 @@ SYNONYMS: Mapping[str, str] = {
     "n_nodes": "nodes", "num_nodes": "nodes", "node_count": "nodes",
     "nvlink_domain": "scale_up_domain", "nics": "nics_per_node", "nic_bandwidth": "nic_speed",
     "hbm": "memory", "peak": "peaks", "margin": "memory_margin", "usable_margin": "memory_margin",
+    "instance_type": "instance", "machine_type": "instance", "platform": "instance",
+    "vm_size": "instance", "idle_nodes": "free_nodes", "available_nodes": "free_nodes",
     "rail_optimised": "rail_optimized", "network": "fabric", "pool": "pools", "levels": "tiers",
 }  # fmt: skip
 """Names of the same thing elsewhere."""

@@ -5,8 +5,19 @@ from planner.errors import SearchError, UsageError
 from planner.options import SolveOptions
 from searches.options import TEXT_AXES
 
-LARGEST_DOMAIN = 16
-"""Scale-up domains of one node are modelled (16: DGX-2); racks are not."""
+NO_FRAMEWORK = {
+    "Google": "TPUs run XLA programs (MaxText); no stack profile and no emitter knows them, and "
+    "neither the latency of ICI nor the mapping of groups to the axes of the torus is known",
+    "AWS": "Trainium runs the Neuron SDK; no stack profile and no emitter knows it, and the "
+    "latency of NeuronLink is not published",
+    "Intel": "Gaudi runs SynapseAI; no stack profile and no emitter knows it",
+    "Huawei": "Ascend runs CANN; no stack profile and no emitter knows it, and the figures of its "
+    "links come from the press",
+}
+"""Vendors whose parts are in the catalogue without what a plan needs, and what is missing."""
+
+UNEVEN_LINKS = {"cdna2": "the two dies of a module have more links between them than to others"}
+"""Generations whose domain has neither a switch nor equal links between all devices."""
 
 
 def check_options(options: SolveOptions) -> None:
@@ -22,17 +33,18 @@ def check_options(options: SolveOptions) -> None:
 
 def check_problem(problem: Problem) -> None:
     """Raise `SearchError` for hardware or a recipe that this version does not model."""
-    part, pool, job = problem.pool.accelerator, problem.pool, problem.job
-    if part.vendor != "NVIDIA":
+    part, job = problem.pool.accelerator, problem.job
+    if part.vendor in NO_FRAMEWORK:
         raise SearchError(
-            f"{part.name}: the links of {part.vendor} parts are not modelled in this version",
-            "use an NVIDIA accelerator; planner catalog list shows them",
+            f"{part.name}: {part.vendor} parts are not modelled in this version: "
+            f"{NO_FRAMEWORK[part.vendor]}",
+            "use an NVIDIA or AMD accelerator; planner catalog list shows them",
         )
-    if max(part.scale_up_domain, pool.scale_up_domain) > LARGEST_DOMAIN:
+    if part.generation in UNEVEN_LINKS:
         raise SearchError(
-            f"{part.name}: scale-up domains beyond one node (racks of "
-            f"{max(part.scale_up_domain, pool.scale_up_domain)}) are not modelled in this version",
-            "use the HGX part of the generation, such as b200-sxm-180gb",
+            f"{part.name}: its links are not modelled in this version: "
+            f"{UNEVEN_LINKS[part.generation]}",
+            "use a part with equal links between all devices, such as mi300x-192gb",
         )
     precision, peaks = job.recipe.linear, part.peak_flops_per_s
     if precision not in peaks:

@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 catalog_app = typer.Typer(
-    help="Accelerators and links, each figure with its source and date.",
+    help="Accelerators, links and platforms, each figure with its source and date.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -58,6 +58,9 @@ Framework = Annotated[str, typer.Option(help="default, megatron, deepspeed, or a
 Stack = Annotated[
     str, typer.Option(help="Software profile to price with; the framework's own by default.")
 ]
+PoolName = Annotated[
+    str, typer.Option("--pool", metavar="NAME", help="Plan for this pool of the cluster only.")
+]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
 
 
@@ -87,6 +90,7 @@ def solve(
     top: Annotated[int, typer.Option(help="Plans to show.")] = 10,
     framework: Framework = "default",
     stack: Stack = "",
+    pool: PoolName = "",
     form: Format = "table",
     emit: Annotated[str, typer.Option(help="Write configurations: megatron,deepspeed.")] = "",
     out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = "",
@@ -104,8 +108,8 @@ def solve(
     raise typer.Exit(
         run_solve(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
-            overrides=_overrides(set_), top=top, framework=framework, stack=stack, form=form,
-            emit=emit, out=out, executor=executor, time_limit_s=time_limit, cache=cache,
+            overrides=_overrides(set_), top=top, framework=framework, stack=stack, pool=pool,
+            form=form, emit=emit, out=out, executor=executor, time_limit_s=time_limit, cache=cache,
         )
     )  # fmt: skip
 
@@ -119,6 +123,7 @@ def evaluate(
     set_: SetOption = [],
     framework: Framework = "default",
     stack: Stack = "",
+    pool: PoolName = "",
     form: Format = "table",
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")
@@ -130,7 +135,7 @@ def evaluate(
     raise typer.Exit(
         run_evaluate(
             model, cluster, pin=pin, allow=allow, overrides=_overrides(set_), framework=framework,
-            stack=stack, form=form, cache=cache,
+            stack=stack, pool=pool, form=form, cache=cache,
         )
     )  # fmt: skip
 
@@ -211,14 +216,18 @@ def rule(
 
 @catalog_app.command("list")
 def catalog_list() -> None:
-    """List accelerators and links."""
+    """List accelerators, links, servers and cloud machines."""
     from planner.catalog_text import listing
 
     sys.stdout.write(listing())
 
 
 @catalog_app.command("show")
-def catalog_show(name: Annotated[str, typer.Argument(help="An accelerator or a link.")]) -> None:
+def catalog_show(
+    name: Annotated[
+        str, typer.Argument(help="An accelerator, a link, a server or a cloud machine.")
+    ],
+) -> None:
     """Show every figure of a part with its source and date, and its ridge points."""
     from planner.catalog_text import sheet
 

@@ -70,6 +70,7 @@ def run_solve(
     form: str,
     emit: str,
     out: str,
+    pool: str,
     executor: str,
     time_limit_s: float,
     cache: bool,
@@ -100,6 +101,7 @@ def run_solve(
         stack=stack,
         allow=tuple(allow),
         overrides=overrides,
+        pool=pool,
         executor=executor,
         progress=_progress,
         stop=(lambda: time.monotonic() - start > time_limit_s) if time_limit_s else None,
@@ -109,9 +111,10 @@ def run_solve(
     sys.stdout.write(text(result))
     sys.stdout.flush()
     if targets and result.plans:
-        given = read_inputs(model, cluster, overrides)
-        problem = make_problem(*given, read_options(result.inputs["options"]))
+        read_model, read_cluster = read_inputs(model, cluster, overrides, pool)
         for plan in result.plans:
+            given = read_model, read_cluster.pool(plan.pool)
+            problem = make_problem(*given, read_options(result.inputs["options"]))
             _write_plan(given, problem, plan, result.result_id, targets, Path(out))
         sys.stderr.write(f"wrote {len(result.plans)} plans to {out}\n")
     return result.exit_code
@@ -135,6 +138,7 @@ def run_evaluate(
     overrides: tuple[tuple[str, object], ...],
     framework: str,
     stack: str,
+    pool: str,
     form: str,
     cache: bool,
 ) -> int:
@@ -148,6 +152,7 @@ def run_evaluate(
         stack=stack,
         allow=tuple(allow),
         overrides=overrides,
+        pool=pool,
     )
     if cache:
         save_result(result)

@@ -7,16 +7,16 @@ A path may be a file or the bare name of a packaged example (`llama3-70b`, `h100
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from costmodels.shapes import ModelShape, TrainingJob
-from hardware.parts import Accelerator, Cluster, Fabric, Link, Pool, Provenance, Tier
+from hardware.parts import Accelerator, Cluster, Fabric, Link, Platform, Pool, Provenance, Tier
 from planner import units
 from planner._faults import Kind, expect, kind_of, validate
-from planner.errors import CatalogError, Problem, SpecError
+from planner.errors import CatalogError, Problem, SpecError, UsageError
 from planner.schemas import (
     AcceleratorSpec,
     ClusterFile,
@@ -26,13 +26,14 @@ from planner.schemas import (
     cluster_faults,
     domain_fault,
     model_faults,
+    name_fault,
 )
 from planner.yamlfile import Document, KeyPath, close_names, load_yaml, set_path
 
 if TYPE_CHECKING:
     from hardware.catalogue import Catalogue
 
-Part = TypeVar("Part", Accelerator, Link)
+Part = TypeVar("Part", Accelerator, Link, Platform)
 Overrides = Iterable[tuple[str, object]]
 """Pairs of a dotted path and a value, such as `("pools.0.nodes", "16")`."""
 
@@ -56,6 +57,20 @@ class ModelInput:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolSource:
+    """What the file of a pool says that the pool itself does not show."""
+
+    index: int
+    """Place of the pool in the file."""
+    assumed: tuple[str, ...]
+    """Catalogue figures in use without a second source: `<part>.<figure>`."""
+    node_keys: tuple[str, ...]
+    """Fields of the pool that change the number of its nodes; none where more has to change."""
+    own_domain: bool
+    """The file states the scale-up domain, so it stays with more nodes."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterInput:
     """A cluster file as read, with the catalogue figures filled in."""
 
@@ -64,8 +79,34 @@ class ClusterInput:
     """Canonical content: every default filled in, quantities in base units."""
     path: str
     """File it came from; empty for a dict."""
-    assumed: tuple[str, ...]
-    """Catalogue figures in use without a second source: `<part>.<figure>`."""
+    sources: tuple[PoolSource, ...]
+    """By pool."""
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The assumed figures of all pools, each once."""
+        return tuple(dict.fromkeys(x for source in self.sources for x in source.assumed))
+
+    def only(self, index: int) -> "ClusterInput":
+        """Return the cluster with one of its pools, as if the file listed no other."""
+        if len(self.cluster.pools) == 1:
+            return self
+        pool = self.cluster.pools[index]
+        return ClusterInput(
+            cluster=dataclasses.replace(self.cluster, pools=(pool,)),
+            document={**self.document, "pools": [self.document["pools"][index]]},
+            path=self.path,
+            sources=(self.sources[index],),
+        )
+
+    def pool(self, name: str) -> "ClusterInput":
+        """Return the cluster with the pool of this name alone; `UsageError` when there is none."""
+        names = [pool.name for pool in self.cluster.pools]
+        if name in names:
+            return self.only(names.index(name))
+        close = close_names(name, names, 1)
+        guess = f"did you mean {close[0]}? " if close else ""
+        raise UsageError(f"the cluster has no pool {name!r}", f"{guess}pools: {', '.join(names)}")
 
 
 def load_model(path: str | os.PathLike[str], overrides: Overrides = ()) -> ModelInput:
@@ -177,27 +218,126 @@ def _model(document: Document) -> ModelInput:
 def _cluster(document: Document) -> ClusterInput:
     spec = validate(ClusterFile, document)
     _raise_faults(document, cluster_faults(spec))
-    given, catalogue = spec.pools[0], _catalogue()
-    accelerator, base_name = _accelerator(given, catalogue, document)
-    per_node = given.accelerators_per_node
-    nic, n_nics = _nics(given, base_name, catalogue, document)
+    catalogue = _catalogue()
+    tiers = tuple(Tier(t.name, t.nodes, t.oversubscription, t.sharp) for t in spec.fabric.tiers)
+    fabric = Fabric(tiers, spec.fabric.rail_optimized, spec.fabric.sharp)
+    read = [_pool(given, i, fabric, catalogue, document) for i, given in enumerate(spec.pools)]
+    pools = tuple(pool for pool, _, _ in read)
+    _raise_faults(document, [name_fault(i, [p.name for p in pools]) for i in range(len(pools))])
+    cluster = Cluster(spec.name or _default_name(document, "cluster"), pools, fabric)
+    canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read])
+    return ClusterInput(cluster, canonical, document.file, tuple(source for _, _, source in read))
+
+
+def _pool(
+    given: PoolSpec, index: int, fabric: Fabric, catalogue: "Catalogue", document: Document
+) -> tuple[Pool, Any, PoolSource]:
+    """Return one pool, its accelerator as the canonical document names it, and its source."""
+    path: KeyPath = ("pools", index)
+    platform = _platform(given, path, catalogue, document)
+    accelerator, base_name = _accelerator(given, platform, path, catalogue, document)
+    usual = platform.devices_per_node if platform else accelerator.devices_per_node
+    whole = given.accelerators_per_node or usual
+    nic, n_nics = _nics(given, platform, path, whole, base_name, catalogue, document)
+    n_nodes, per_node = _free(given, whole, path, document)
+    domain = given.scale_up_domain or default_domain(accelerator, given.nodes * whole, whole)
+    _raise_faults(
+        document,
+        [
+            domain_fault((*path, "scale_up_domain"), domain, given.nodes, whole),
+            _sharp_fault(fabric, nic),
+            _tier_inside_domain_fault(fabric, domain // whole),
+        ],
+    )
     pool = Pool(
         name=given.name or accelerator.name,
         accelerator=accelerator,
-        n_nodes=given.nodes,
+        n_nodes=n_nodes,
         devices_per_node=per_node,
-        scale_up_domain=given.scale_up_domain or min(accelerator.scale_up_domain, per_node),
+        scale_up_domain=_free_domain(domain, whole, n_nodes, per_node),
         scale_up=catalogue.link(accelerator.scale_up_link),
-        nics_per_node=n_nics,
+        nics_per_node=max(1, n_nics * per_node // whole),
         nic=nic,
         memory_margin_bytes=given.memory_margin,
+        n_summing_tiers=fabric.n_summing_tiers,
     )
-    _raise_faults(document, [domain_fault(given, pool.scale_up_domain), _margin_fault(pool)])
-    tiers = tuple(Tier(t.name, t.nodes, t.oversubscription) for t in spec.fabric.tiers)
-    fabric = Fabric(tiers, spec.fabric.rail_optimized)
-    cluster = Cluster(spec.name or _default_name(document, "cluster"), (pool,), fabric)
-    canonical = _canonical_cluster(cluster, given, base_name)
-    return ClusterInput(cluster, canonical, document.file, _assumed(pool))
+    _raise_faults(document, [_margin_fault(pool, path)])
+    named = _canonical_accelerator(accelerator.name, given.accelerator, base_name)
+    own_ports = given.nic is not None or given.nics_per_node is not None
+    keys = ("nodes",) if given.free_nodes is None else ("nodes", "free_nodes")
+    # A rack that grows with its nodes may outgrow the lowest tier, which then has to grow too.
+    grows = given.scale_up_domain is None and domain < default_domain(
+        accelerator, accelerator.scale_up_domain, whole
+    )
+    source = PoolSource(
+        index=index,
+        assumed=_assumed(pool, None if own_ports else platform),
+        node_keys=() if given.free_devices or (grows and fabric.tiers) else keys,
+        own_domain=given.scale_up_domain is not None,
+    )
+    return pool, named, source
+
+
+def _platform(
+    given: PoolSpec, path: KeyPath, catalogue: "Catalogue", document: Document
+) -> Platform | None:
+    if given.instance is None:
+        return None
+    key = (*path, "instance")
+    return _part(catalogue.platform, given.instance, "instance", document, key)
+
+
+def _free(given: PoolSpec, per_node: int, path: KeyPath, document: Document) -> tuple[int, int]:
+    """Return the nodes that plans may use, and how many devices of each."""
+    free = given.free_devices
+    if free is None:
+        return given.free_nodes or given.nodes, per_node
+    key = (*path, "free_devices")
+    for i, n in enumerate(free):
+        if n > per_node:
+            message = f"{n} free devices in a node of {per_node}"
+            raise SpecError(document.problem((*key, i), message, f"give at most {per_node}"))
+    # Most devices in use; of equal totals the fuller nodes, which have fewer neighbours.
+    shares = range(1, per_node + 1) if given.partial_nodes else (per_node,)
+    total, share = max((n * sum(x >= n for x in free), n) for n in shares)
+    if not total:
+        fix = "wait for one, or set `partial_nodes: true`" if any(free) else "wait for one"
+        raise SpecError(document.problem(key, "no node is free", fix))
+    return total // share, share
+
+
+def _free_domain(domain: int, whole: int, n_nodes: int, per_node: int) -> int:
+    """Return the devices of a scale-up domain that a plan may use.
+
+    Free nodes are taken to fill racks from the first on.
+    """
+    if domain <= whole:
+        return min(domain, per_node)
+    return min(domain // whole, n_nodes) * per_node
+
+
+def _tier_inside_domain_fault(fabric: Fabric, domain_nodes: int) -> Fault | None:
+    """Refuse a tier smaller than a rack: traffic inside a scale-up domain enters no tier."""
+    if not fabric.tiers or fabric.tiers[0].n_nodes >= domain_nodes:
+        return None
+    tier = fabric.tiers[0]
+    message = f"{tier.n_nodes} nodes of tier {tier.name!r} lie in a domain of {domain_nodes} nodes"
+    fix = f"give at least {domain_nodes}, or leave the tier out"
+    return Fault(("fabric", "tiers", 0, "nodes"), message, fix)
+
+
+def _sharp_fault(fabric: Fabric, nic: Link) -> Fault | None:
+    if not fabric.n_summing_tiers or nic.sums_in_switch:
+        return None
+    path: KeyPath = ("fabric", "sharp") if fabric.sharp else ("fabric", "tiers", 0, "sharp")
+    message = f"switches of a {nic.name} network do not sum all-reduces"
+    return Fault(path, message, "set it for InfiniBand from HDR on, such as ib-ndr-400")
+
+
+def default_domain(part: Accelerator, n_devices: int, per_node: int) -> int:
+    """Return the devices of a scale-up domain: the catalogue's, beyond a node only in racks."""
+    rack = part.scale_up_domain > part.devices_per_node and part.scale_up_domain % per_node == 0
+    return min(part.scale_up_domain, n_devices if rack else per_node)
 
 
 def _catalogue() -> "Catalogue":
@@ -210,13 +350,17 @@ def _catalogue() -> "Catalogue":
 
 
 def _accelerator(
-    given: PoolSpec, catalogue: "Catalogue", document: Document
+    given: PoolSpec,
+    platform: Platform | None,
+    pool_path: KeyPath,
+    catalogue: "Catalogue",
+    document: Document,
 ) -> tuple[Accelerator, str]:
     """Return the accelerator with the figures that the file replaces, and its catalogue name."""
-    path: KeyPath = ("pools", 0, "accelerator")
-    inline = given.accelerator
-    if isinstance(inline, str):
-        found = _part(catalogue.accelerator, inline, "accelerator", document, path)
+    path: KeyPath = (*pool_path, "accelerator")
+    inline = platform.accelerator if platform else given.accelerator
+    if inline is None or isinstance(inline, str):  # None was refused before
+        found = _part(catalogue.accelerator, inline or "", "accelerator", document, path)
         return found, found.name
     base = _part(catalogue.accelerator, inline.like, "accelerator", document, (*path, "like"))
     replaced: dict[str, float] = {}
@@ -240,20 +384,28 @@ def _accelerator(
 
 
 def _nics(
-    given: PoolSpec, base_name: str, catalogue: "Catalogue", document: Document
+    given: PoolSpec,
+    platform: Platform | None,
+    pool_path: KeyPath,
+    per_node: int,
+    base_name: str,
+    catalogue: "Catalogue",
+    document: Document,
 ) -> tuple[Link, int]:
     """Return the network port and the number of them in a node.
 
-    Without `nic:` both come from the usual platform of the accelerator; otherwise the number
-    defaults to one per device.
+    Without `nic:` both come from the instance, else from the usual platform of the accelerator;
+    otherwise the number defaults to one per device.
     """
-    path: KeyPath = ("pools", 0, "nic")
-    per_node = given.accelerators_per_node
+    path: KeyPath = (*pool_path, "nic")
     usual = catalogue.typical_nics.get(base_name)
-    if given.nic is None and usual is None:
+    if platform and given.nic is None:
+        share = per_node / platform.devices_per_node
+        name, n_usual = platform.nic, max(1, round(platform.nics_per_node * share))
+    elif given.nic is None and usual is None:
         message = f"is missing, and no usual network port is known for {base_name}"
         raise SpecError(document.problem(path, message, "add `nic:`, such as ib-ndr-400"))
-    if given.nic is None and usual is not None:
+    elif given.nic is None and usual is not None:
         name, n_usual = usual.link, max(1, round(usual.n_per_device * per_node))
     else:
         name, n_usual = given.nic or "", per_node
@@ -283,17 +435,16 @@ def _part(
         raise SpecError(document.problem(path, message, fix)) from None
 
 
-def _margin_fault(pool: Pool) -> Fault | None:
+def _margin_fault(pool: Pool, path: KeyPath) -> Fault | None:
     if pool.usable_bytes > 0:
         return None
     margin, memory = pool.memory_margin_bytes, pool.accelerator.memory_bytes
     message = f"{units.format_size(margin)} leave nothing of {units.format_size(memory)} of memory"
-    return Fault(("pools", 0, "memory_margin"), message, "lower it; the default is 4 GiB")
+    return Fault((*path, "memory_margin"), message, "lower it; the default is 4 GiB")
 
 
-def _canonical_cluster(cluster: Cluster, given: PoolSpec, base_name: str) -> dict[str, Any]:
-    pool, fabric = cluster.pools[0], cluster.fabric
-    accelerator = _canonical_accelerator(pool.accelerator.name, given.accelerator, base_name)
+def _canonical_cluster(cluster: Cluster, accelerators: Sequence[Any]) -> dict[str, Any]:
+    fabric = cluster.fabric
     return {
         "name": cluster.name,
         "pools": [
@@ -308,19 +459,23 @@ def _canonical_cluster(cluster: Cluster, given: PoolSpec, base_name: str) -> dic
                 "nic_speed": units.exact_bandwidth(pool.nic.bytes_per_s),
                 "memory_margin": units.exact_size(pool.memory_margin_bytes),
             }
+            for pool, accelerator in zip(cluster.pools, accelerators, strict=True)
         ],
         "fabric": {
             "tiers": [
                 {"name": t.name, "nodes": t.n_nodes, "oversubscription": t.oversubscription}
+                | ({"sharp": True} if t.sharp else {})
                 for t in fabric.tiers
             ],
             "rail_optimized": fabric.rail_optimized,
-        },
+        }
+        # Named only where set: the identity of a plan does not change with what it does not use.
+        | ({"sharp": True} if fabric.sharp else {}),
     }
 
 
-def _canonical_accelerator(name: str, given: str | AcceleratorSpec, base_name: str) -> Any:
-    if isinstance(given, str):
+def _canonical_accelerator(name: str, given: str | AcceleratorSpec | None, base_name: str) -> Any:
+    if not isinstance(given, AcceleratorSpec):
         return base_name
     exact: dict[str, Any] = {"like": base_name, "name": name}
     if given.memory:
@@ -333,13 +488,19 @@ def _canonical_accelerator(name: str, given: str | AcceleratorSpec, base_name: s
     return exact
 
 
-def _assumed(pool: Pool) -> tuple[str, ...]:
-    """Name the figures in use that the catalogue marks as assumed."""
+def _assumed(pool: Pool, platform: Platform | None) -> tuple[str, ...]:
+    """Name the figures in use that the catalogue marks as assumed.
+
+    `platform` is where the ports come from, if from an instance.
+    """
     parts: list[tuple[str, Mapping[str, Provenance]]] = [
         (pool.accelerator.name, pool.accelerator.provenance),
         (pool.scale_up.name, pool.scale_up.provenance),
         (pool.nic.name, pool.nic.provenance),
     ]
+    if platform:
+        ports = {k: v for k, v in platform.provenance.items() if k == "nics_per_node"}
+        parts.append((platform.name, ports))
     return tuple(
         f"{part}.{figure}"
         for part, provenance in parts
@@ -364,22 +525,30 @@ def _model_summary(given: ModelInput) -> str:
 
 
 def _cluster_summary(given: ClusterInput) -> str:
-    cluster, pool = given.cluster, given.cluster.pools[0]
+    cluster = given.cluster
     tiers = ", ".join(
         f"{t.name} of {t.n_nodes} nodes ({t.oversubscription:g}:1 above)"
         for t in cluster.fabric.tiers
     )
     rails = "rail-optimized" if cluster.fabric.rail_optimized else "not rail-optimized"
-    assumed = "\n  assumed figures: " + ", ".join(given.assumed) if given.assumed else ""
+    lines = [f"{given.path}: a cluster file, no problems found"]
+    for pool in cluster.pools:
+        lines += _pool_summary(cluster.name if len(cluster.pools) == 1 else pool.name, pool)
+    sums = f"; the lowest {n} level(s) sum" if (n := cluster.fabric.n_summing_tiers) else ""
+    lines.append(f"  fabric {rails}{sums}; tiers: {tiers or 'one non-blocking switch'}")
+    if given.assumed:
+        lines.append("  assumed figures: " + ", ".join(given.assumed))
+    return "\n".join(lines)
+
+
+def _pool_summary(name: str, pool: Pool) -> list[str]:
     nodes = "1 node" if pool.n_nodes == 1 else f"{pool.n_nodes} nodes"
-    return (
-        f"{given.path}: a cluster file, no problems found\n"
-        f"  {cluster.name}: {nodes} x {pool.devices_per_node} {pool.accelerator.name}"
+    return [
+        f"  {name}: {nodes} x {pool.devices_per_node} {pool.accelerator.name}"
         f" = {pool.n_devices} devices, {units.format_gib(pool.usable_bytes)} GiB usable of"
-        f" {units.format_gib(pool.accelerator.memory_bytes)} GiB each\n"
+        f" {units.format_gib(pool.accelerator.memory_bytes)} GiB each",
         f"  scale-up {pool.scale_up.name}, domain of {pool.scale_up_domain}, "
         f"{units.format_bandwidth(pool.accelerator.scale_up_bytes_per_s)} per device; "
         f"{pool.nics_per_node} x {pool.nic.name} per node, "
-        f"{units.format_link_speed(pool.nic.bytes_per_s)} each\n"
-        f"  fabric {rails}; tiers: {tiers or 'one non-blocking switch'}{assumed}"
-    )
+        f"{units.format_link_speed(pool.nic.bytes_per_s)} each",
+    ]

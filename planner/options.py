@@ -78,6 +78,7 @@ class Asked:
     model: str
     cluster: str
     overrides: tuple[tuple[str, object], ...] = ()
+    pool: str = ""
 
     def command(self, options: SolveOptions, changes: Mapping[str, object]) -> str:
         """Return the `planner solve` command with the user's restrictions and changed fields."""
@@ -86,6 +87,8 @@ class Asked:
             return TEXT_AXES[axis][value] if axis in TEXT_AXES else str(value)
 
         words = ["planner", "solve", self.model, self.cluster]
+        if self.pool:
+            words += ["--pool", self.pool]
         for axis, value in options.pins.items():
             words += ["--pin", f"{axis}={shown(axis, value)}"]
         for axis, values in options.only.items():

@@ -68,3 +68,15 @@ def why_first(
     price = f"; at the price of {', '.join(paid)}" if paid else ""
     lines.append(lead + (", ".join(saved) or "many small differences") + price)
     return tuple(lines)
+
+
+def why_pool(first: Plan, others: Sequence[tuple[str, Candidate | None]]) -> str:
+    """Return the sentence that compares the pool of the first plan with the others' best plans."""
+    parts = [
+        f"{name} {rival.step_s:.2f} s ({rival.step_s / first.step_time_s - 1:+.1%}, "
+        f"{shown_layout(rival.layout)})"
+        if rival
+        else f"{name}: nothing fits"
+        for name, rival in others
+    ]
+    return f"on pool {first.pool}; at best the other pools take: {'; '.join(parts)}"

@@ -65,8 +65,10 @@ def _relaxation(attempt: Attempt, asked: Asked) -> Relaxation | None:
 
 
 def _of_cluster(start: Attempt, change: str, path: str, value: object) -> Attempt:
+    """Change a field of the only pool; its place in the user's file may be another."""
     changed = cluster_from_dict(start.cluster.document, [(path, value)])
-    return replace(start, change=change, cluster=changed, fields={path: value})
+    in_file = f"pools.{start.cluster.sources[0].index}.{path.removeprefix('pools.0.')}"
+    return replace(start, change=change, cluster=changed, fields={in_file: value})
 
 
 def _of_model(start: Attempt, change: str, path: str, value: object) -> Attempt:
@@ -108,11 +110,23 @@ def _small_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attemp
 
 
 def _more_nodes(start: Attempt) -> Attempt | None:
-    """Return the fewest nodes that fit: doubled until something does, then bisected."""
+    """Return the fewest nodes that fit: doubled until something does, then bisected.
+
+    None, too, where a number of nodes alone does not change the file: see `PoolSource.node_keys`.
+    """
+    source, document = start.cluster.sources[0], start.cluster.document
+    if not source.node_keys:
+        return None
+    pool = document["pools"][0]
+    if not source.own_domain:  # a rack that is not full yet grows with its nodes
+        pool = {key: value for key, value in pool.items() if key != "scale_up_domain"}
 
     def attempt(n: int) -> Attempt:
         devices = n * start.cluster.cluster.pools[0].devices_per_node
-        return _of_cluster(start, f"{n} nodes ({devices} devices)", "pools.0.nodes", n)
+        changed = cluster_from_dict({**document, "pools": [{**pool, "nodes": n}]})
+        fields = {f"pools.{source.index}.{key}": n for key in source.node_keys}
+        change = f"{n} nodes ({devices} devices)"
+        return replace(start, change=change, cluster=changed, fields=fields)
 
     def fits(n: int) -> bool:
         return bool(_search(attempt(n)).finalists)

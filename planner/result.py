@@ -28,6 +28,8 @@ class Plan:
 
     rank: int
     plan_id: str
+    pool: str
+    """Name of the pool that the plan uses."""
     layout: Layout
     breakdown: Breakdown
     step_time_s: float
@@ -56,6 +58,7 @@ class Plan:
         return {
             "rank": self.rank,
             "plan_id": self.plan_id,
+            "pool": self.pool,
             "layout": layout_to_json(self.layout),
             "step_time_s": self.step_time_s,
             "step_time_p10_s": self.step_time_p10_s,

@@ -65,7 +65,7 @@ def _read(source: str) -> dict[str, Any]:
         )
     try:
         _ = data["inputs"]["model"], data["inputs"]["cluster"], data["inputs"]["options"]["top"]
-        _ = [(plan["rank"], plan["plan_id"], plan["layout"]["tp"]) for plan in data["plans"]]
+        _ = [(p["rank"], p["plan_id"], p["pool"], p["layout"]["tp"]) for p in data["plans"]]
     except (KeyError, TypeError, IndexError) as error:
         fix = "save the whole output of --format json"
         raise UsageError(f"{source} is not a whole result: {error} is missing", fix) from None
@@ -107,6 +107,7 @@ def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
     plan = _pick(data["plans"], which, source)
     inputs = data["inputs"]
     model, cluster = model_from_dict(inputs["model"]), cluster_from_dict(inputs["cluster"])
+    cluster = cluster.pool(plan["pool"])
     options = read_options(inputs["options"])
     problem, priced = plan_of_layout(
         model, cluster, options, layout_from_json(plan["layout"]), plan["rank"]

@@ -5,7 +5,7 @@ are refused. The loaders (`planner.inputs`) turn the result into the plain types
 and `hardware`, and every error into a `SpecError` with its line.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
@@ -114,6 +114,7 @@ Width = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000_000)]
 WidthOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000_000)]
 Nodes = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1_000_000)]
 PerNode = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1024)]
+FreeDevices = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1024)]
 Switch = Annotated[bool, BeforeValidator(_switch)]
 Name = Annotated[str, BeforeValidator(_name)]
 Size = Annotated[float, _quantity(units.parse_size, 0, 1e15, "0 B to 1000 TB")]
@@ -225,17 +226,33 @@ class PoolSpec(_Spec):
 
     name: Name | None = None
     """Name in tables; default: the accelerator's."""
-    accelerator: Annotated[
-        Annotated[Name, Tag("name")] | Annotated[AcceleratorSpec, Tag("inline")],
-        Discriminator(_accelerator_kind),
-    ]
-    """Catalogue name (`planner catalog list`), or a mapping with `like:` and other figures."""
+    instance: Name | None = None
+    """Server or cloud machine of the catalogue, such as `p5.48xlarge`: says the accelerator, the
+    devices of a node and its network ports."""
+    accelerator: (
+        Annotated[
+            Annotated[Name, Tag("name")] | Annotated[AcceleratorSpec, Tag("inline")],
+            Discriminator(_accelerator_kind),
+        ]
+        | None
+    ) = None
+    """Catalogue name (`planner catalog list`), or a mapping with `like:` and other figures; needed
+    where there is no `instance`."""
     nodes: Nodes
     """Nodes in the pool."""
-    accelerators_per_node: PerNode = 8
-    """Devices in one node."""
+    free_nodes: Nodes | None = None
+    """Nodes that are free; plans use no others. Default: all."""
+    free_devices: list[FreeDevices] | None = Field(default=None, max_length=100_000)
+    """Free devices of every node, such as `[8, 8, 4, 0]`; only nodes that are free as a whole
+    count, unless `partial_nodes` is set."""
+    partial_nodes: Switch = False
+    """With `free_devices`: use nodes in part, the same number of devices and their share of the
+    ports on each, so that most devices are used."""
+    accelerators_per_node: PerNode | None = None
+    """Devices in one node; default: the accelerator's usual platform, 4 in an NVL72, mostly 8."""
     scale_up_domain: Nodes | None = None
-    """Devices joined by NVLink or its like; default: the catalogue's, at most one node."""
+    """Devices joined by NVLink or its like; default: the catalogue's, at most one node unless the
+    part comes in racks (72 for `gb200-186gb`)."""
     nics_per_node: PerNode | None = None
     """Network ports per node for training traffic; default: one per device, or as on the
     accelerator's usual platform when `nic` is left out too."""
@@ -256,6 +273,8 @@ class TierSpec(_Spec):
     """Nodes under one switch group of this tier."""
     oversubscription: Ratio = 1.0
     """Bandwidth below over bandwidth above: 1 is non-blocking; 7, 7:1 and 1:7 are the same."""
+    sharp: Switch = False
+    """Its switches sum all-reduces (InfiniBand SHARP)."""
 
 
 class FabricSpec(_Spec):
@@ -265,6 +284,8 @@ class FabricSpec(_Spec):
     """Levels from the lowest up; none: one non-blocking switch."""
     rail_optimized: Switch = True
     """Port i of every node goes to switch i."""
+    sharp: Switch = False
+    """All switches sum all-reduces (InfiniBand SHARP)."""
 
 
 class ClusterFile(_Spec):
@@ -273,7 +294,7 @@ class ClusterFile(_Spec):
     name: Name | None = None
     """Name in tables; default: the name of the file."""
     pools: list[PoolSpec] = Field(min_length=1)
-    """The inventory; this version takes exactly one pool."""
+    """The inventory. A plan uses one pool; `solve` ranks the plans of all."""
     fabric: FabricSpec = FabricSpec()
     """The network."""
 
@@ -342,10 +363,7 @@ def _job_faults(job: TrainingSpec) -> list[Fault]:
 
 def cluster_faults(spec: ClusterFile) -> list[Fault]:
     """Return what is wrong between the fields of a cluster file, catalogue figures aside."""
-    faults = []
-    if len(spec.pools) > 1:
-        message = f"{len(spec.pools)} pools given; this version plans for one pool only"
-        faults.append(Fault(("pools", 1), message, "keep one pool per file"))
+    faults = [fault for i, pool in enumerate(spec.pools) for fault in _pool_faults(pool, i)]
     names: list[str] = []
     for i, tier in enumerate(spec.fabric.tiers):
         path = ("fabric", "tiers", i)
@@ -355,7 +373,64 @@ def cluster_faults(spec: ClusterFile) -> list[Fault]:
         names.append(tier.name)
         if i and (fault := _tier_fault(spec.fabric.tiers[i - 1], tier, (*path, "nodes"))):
             faults.append(fault)
+        if tier.sharp and i and not spec.fabric.tiers[i - 1].sharp:
+            below = spec.fabric.tiers[i - 1].name
+            message = f"the switches of {tier.name!r} sum, those of {below!r} below do not"
+            faults.append(Fault((*path, "sharp"), message, "set `sharp: true` from the lowest up"))
     return faults
+
+
+def _pool_faults(pool: PoolSpec, index: int) -> list[Fault]:
+    """Return what is wrong between the fields of one pool, catalogue figures aside."""
+    path: KeyPath = ("pools", index)
+    n_listed = None if pool.free_devices is None else len(pool.free_devices)
+    checks = (
+        (
+            pool.accelerator is None and pool.instance is None,
+            Fault(
+                (*path, "accelerator"),
+                "is missing",
+                "add `accelerator:` (a catalogue name) or `instance:` (a server, a cloud machine)",
+            ),
+        ),
+        (
+            pool.accelerator is not None and pool.instance is not None,
+            Fault(
+                (*path, "instance"),
+                "stands beside `accelerator`, and says the accelerator itself",
+                "keep one of them",
+            ),
+        ),
+        (
+            pool.free_nodes is not None and pool.free_nodes > pool.nodes,
+            Fault(
+                (*path, "free_nodes"),
+                f"{pool.free_nodes} free nodes of {pool.nodes}",
+                "give at most `nodes`",
+            ),
+        ),
+        (
+            pool.free_nodes is not None and pool.free_devices is not None,
+            Fault((*path, "free_nodes"), "stands beside `free_devices`", "keep one of them"),
+        ),
+        (
+            n_listed is not None and n_listed != pool.nodes,
+            Fault(
+                (*path, "free_devices"),
+                f"{n_listed} numbers for {pool.nodes} nodes",
+                "give one number for every node",
+            ),
+        ),
+        (
+            pool.partial_nodes and pool.free_devices is None,
+            Fault(
+                (*path, "partial_nodes"),
+                "needs `free_devices`, the free devices of every node",
+                "add it, or leave this key out",
+            ),
+        ),
+    )
+    return [fault for failed, fault in checks if failed]
 
 
 def _tier_fault(below: TierSpec, tier: TierSpec, path: KeyPath) -> Fault | None:
@@ -369,15 +444,24 @@ def _tier_fault(below: TierSpec, tier: TierSpec, path: KeyPath) -> Fault | None:
     return None
 
 
-def domain_fault(pool: PoolSpec, domain: int) -> Fault | None:
-    """Return what is wrong with the size of the scale-up domain, given or from the catalogue."""
-    path, per_node = ("pools", 0, "scale_up_domain"), pool.accelerators_per_node
-    n_devices = pool.nodes * per_node
+def name_fault(index: int, names: Sequence[str]) -> Fault | None:
+    """Return what is wrong with the name of a pool, given or its accelerator's."""
+    if names[index] not in names[:index]:
+        return None
+    message = f"a second pool named {names[index]!r}"
+    return Fault(("pools", index), message, "give every pool its own `name:`")
+
+
+def domain_fault(path: KeyPath, domain: int, n_nodes: int, per_node: int) -> Fault | None:
+    """Return what is wrong with the size of the scale-up domain, given or from the catalogue.
+
+    The last domain of a pool may hold fewer nodes than the others, as the last rack may.
+    """
+    n_devices = n_nodes * per_node
     if domain > n_devices:
         message = f"{domain} devices in a domain, but only {n_devices} in the pool"
         return Fault(path, message, f"use at most {n_devices}")
-    if per_node % domain and (domain % per_node or n_devices % domain):
+    if per_node % domain and domain % per_node:
         message = f"a domain of {domain} devices does not divide nodes of {per_node} devices"
-        fix = f"give a divisor of {per_node}, or whole nodes that divide the pool"
-        return Fault(path, message, fix)
+        return Fault(path, message, f"give a divisor of {per_node}, or a multiple of it")
     return None

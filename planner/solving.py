@@ -1,8 +1,9 @@
 """`solve` and `evaluate`: from two files (or dicts) to a result."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import planner
@@ -15,7 +16,7 @@ from costmodels.step import peak_bytes
 from planner.advice import plan_warnings
 from planner.capabilities import check_options, check_problem
 from planner.emit import runs_on
-from planner.errors import UsageError
+from planner.errors import SearchError, UsageError
 from planner.identity import content_id, plan_id
 from planner.inputs import (
     ClusterInput,
@@ -36,11 +37,12 @@ from planner.options import (
     parse_only,
     parse_pins,
 )
-from planner.reasons import why_first
+from planner.reasons import why_first, why_pool
 from planner.result import Counts, Miss, Plan, Rejection, Relaxation, Result
 from planner.uncertainty import (
     interval_s,
-    order_with_ties,
+    rank_key,
+    tie_limit_s,
     without_pointless_recompute,
 )
 from searches.executors import Executor, make_executor
@@ -65,6 +67,7 @@ def solve(
     stack: str = "",
     allow: tuple[str, ...] = (),
     overrides: Overrides = (),
+    pool: str = "",
     executor: str = "serial",
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -73,14 +76,16 @@ def solve(
 
     `model` and `cluster` are paths, names of packaged examples or dicts. `pins` fixes axes
     (`{"tp": 8}`), `only` lists allowed values (`{"tp": [4, 8]}`), `at_most` bounds them.
-    `overrides` changes fields of the two inputs: `(("pools.0.nodes", 16),)`. When nothing fits
-    the result holds no plans but the counted reasons and the smallest changes that would help.
+    `overrides` changes fields of the two inputs: `(("pools.0.nodes", 16),)`. A plan uses one pool
+    of the cluster; the plans of all pools are ranked together unless `pool` names one. When
+    nothing fits the result holds no plans but the counted reasons and the smallest changes that
+    would help.
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
     options = _options(top, pins, only, at_most, framework, stack, allow)
     check_options(options)
-    given = read_inputs(model, cluster, overrides)
-    asked = Asked(*_names(model, cluster), tuple(overrides))
+    given = read_inputs(model, cluster, overrides, pool)
+    asked = Asked(*_names(model, cluster), tuple(overrides), pool)
     return solve_inputs(*given, options, make_executor(executor), stop, progress, asked)
 
 
@@ -93,14 +98,21 @@ def evaluate(
     stack: str = "",
     allow: tuple[str, ...] = (),
     overrides: Overrides = (),
+    pool: str = "",
 ) -> Result:
     """Return one layout priced, whether or not it fits into memory.
 
-    Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`.
-    Raises `SearchError` when the layout breaks a rule.
+    Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`; a
+    cluster with several pools needs `pool`. Raises `SearchError` when the layout breaks a rule.
     """
     options = _options(1, pins, None, None, framework, stack, allow)
-    given = read_inputs(model, cluster, overrides)
+    given = read_inputs(model, cluster, overrides, pool)
+    names = [pool.name for pool in given[1].cluster.pools]
+    if len(names) > 1:
+        raise UsageError(
+            f"the cluster has {len(names)} pools, and one layout is priced on one of them",
+            f"name it with --pool: {', '.join(names)}",
+        )
     problem = make_problem(*given, options)
     context = Context(problem, options.search_options(), problem.pool.n_devices)
     layout = layout_from_pins(context, options.pins)
@@ -165,26 +177,90 @@ def _options(
 
 
 def read_inputs(
-    model: Source, cluster: Source, overrides: Overrides = ()
+    model: Source, cluster: Source, overrides: Overrides = (), pool: str = ""
 ) -> tuple[ModelInput, ClusterInput]:
-    """Read both inputs; overrides go to the file whose section they name."""
+    """Read both inputs; overrides go to the file whose section they name.
+
+    `pool` leaves the other pools of the cluster out.
+    """
     of_model = [(p, v) for p, v in overrides if p.split(".")[0] in ("model", "training")]
     of_cluster = [(p, v) for p, v in overrides if p.split(".")[0] not in ("model", "training")]
     if isinstance(model, Mapping):
         model_input = model_from_dict(model, of_model)
     else:
         model_input = load_model(model, of_model)
-    if isinstance(cluster, Mapping):
-        return model_input, cluster_from_dict(cluster, of_cluster)
-    return model_input, load_cluster(cluster, of_cluster)
+    read = cluster_from_dict if isinstance(cluster, Mapping) else load_cluster
+    cluster_input = read(cluster, of_cluster)  # type: ignore[arg-type]  # chosen by its type
+    return model_input, cluster_input.pool(pool) if pool else cluster_input
 
 
 def make_problem(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Problem:
-    """Return what plans are priced against; `SearchError` for what is not modelled."""
+    """Return what plans on the first pool are priced against; `SearchError` if not modelled."""
     pool, fabric = cluster.cluster.pools[0], cluster.cluster.fabric
     problem = Problem(model.shape, model.job, pool, fabric, STACKS[options.stack_name])
     check_problem(problem)
     return problem
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """One pool and what the search found on it."""
+
+    cluster: ClusterInput
+    """With this pool alone."""
+    context: Context
+    outcome: Outcome
+
+    @property
+    def problem(self) -> Problem:
+        """What the plans were priced against."""
+        return self.context.problem
+
+
+Found = tuple[Candidate, Searched, bool]
+"""A candidate, its pool, and whether it ties with the fastest of all."""
+
+
+def search_pools(
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    executor: Executor,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[list[Searched], tuple[str, ...]]:
+    """Search every pool; return what was found, and a note for each pool that is not modelled.
+
+    Raises the `SearchError` of the first pool when none is modelled.
+    """
+    searched, left_out, refusals = [], [], []
+    for index, pool in enumerate(cluster.cluster.pools):
+        one = cluster.only(index)
+        try:
+            problem = make_problem(model, one, options)
+        except SearchError as refusal:
+            refusals.append(refusal)
+            left_out.append(f"pool {pool.name} is left out: {refusal.message}")
+            continue
+        context = Context(problem, options.search_options(), problem.pool.n_devices)
+        searched.append(Searched(one, context, search(context, executor, stop, progress)))
+    if not searched:
+        raise refusals[0]
+    return searched, tuple(left_out)
+
+
+def rank_over_pools(searched: list[Searched]) -> list[Found]:
+    """Return the finalists of all pools ranked together: ties by headroom, the rest by time."""
+    finalists = [
+        (c, pool) for pool in searched for c in without_pointless_recompute(pool.outcome.finalists)
+    ]
+    if not finalists:
+        return []
+    limit_s = tie_limit_s([c for c, _ in finalists])
+    ranked = sorted(
+        finalists, key=lambda x: rank_key(x[0], x[1].problem.pool.usable_bytes, limit_s)
+    )
+    return [(c, pool, c.step_s <= limit_s) for c, pool in ranked]
 
 
 def solve_inputs(
@@ -197,38 +273,69 @@ def solve_inputs(
     asked: Asked = Asked("MODEL", "CLUSTER"),
 ) -> Result:
     """Return the result for inputs that are already read."""
-    problem = make_problem(model, cluster, options)
-    context = Context(problem, options.search_options(), problem.pool.n_devices)
-    outcome = search(context, executor, stop, progress)
-    finalists = without_pointless_recompute(outcome.finalists)
-    ranked = order_with_ties(finalists, problem.pool.usable_bytes)
-    shown = [
-        (break_down(problem, candidate.layout), tie) for candidate, tie in ranked[: options.top]
-    ]
+    searched, left_out = search_pools(model, cluster, options, executor, stop, progress)
+    ranked = rank_over_pools(searched)
     plans = tuple(
-        make_plan(i, problem, found, model, cluster, tie)
-        for i, (found, tie) in enumerate(shown, start=1)
+        make_plan(rank, pool.problem, break_down(pool.problem, c.layout), model, pool.cluster, tie)
+        for rank, (c, pool, tie) in enumerate(ranked[: options.top], start=1)
     )
+    outcomes = [pool.outcome for pool in searched]
+    complete = all(outcome.complete for outcome in outcomes)
     relaxations: tuple[Relaxation, ...] = ()
-    closest = outcome.closest
-    if not plans and outcome.complete:
+    nearest, closest = nearest_miss(searched, look_again=not plans and complete)
+    if not plans and complete:
         from planner.relaxations import find_relaxations
 
-        closest = closest or closest_miss(context)
-        relaxations = find_relaxations(model, cluster, options, closest, asked)
+        relaxations = find_relaxations(model, nearest.cluster, options, closest, asked)
     return Result(
         result_id=_result_id(model, cluster, options, "solve"),
         inputs=_inputs_json(model, cluster, options, (asked.model, asked.cluster)),
         calibration=calibration(),
-        counts=_counts(outcome),
-        rejected=_rejections(outcome),
+        counts=_counts(outcomes),
+        rejected=_rejections(outcomes),
         plans=plans,
         relaxations=relaxations,
-        closest=_miss(closest, problem),
-        complete=outcome.complete,
-        stopped=outcome.stopped,
-        why_first=why_first(problem, plans, ranked),
-        notes=_notes(cluster),
+        closest=_miss(closest, nearest.problem),
+        complete=complete,
+        stopped=next((outcome.stopped for outcome in outcomes if outcome.stopped), ""),
+        why_first=_why_first(plans, ranked, searched),
+        notes=(*left_out, *_notes(cluster)),
+    )
+
+
+def _why_first(
+    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched]
+) -> tuple[str, ...]:
+    """Return why the first plan is first on its pool, and what the other pools reach at best."""
+    if not plans:
+        return ()
+    winner = ranked[0][1]
+    on_its_pool = [(c, tie) for c, pool, tie in ranked if pool is winner]
+    lines = why_first(winner.problem, plans, on_its_pool)
+    if len(searched) == 1:
+        return lines
+    others = []
+    for pool in searched:
+        if pool is not winner:
+            rival = next((c for c, mine, _ in ranked if mine is pool), None)
+            others.append((pool.problem.pool.name, rival))
+    return (*lines, why_pool(plans[0], others))
+
+
+def nearest_miss(searched: list[Searched], look_again: bool) -> tuple[Searched, Candidate | None]:
+    """Return the pool whose memory is missed by least, and the plan that misses it.
+
+    `look_again` asks pools where a bound excluded every shape for the plan that comes closest.
+    """
+    found = []
+    for pool in searched:
+        closest = pool.outcome.closest
+        if look_again and closest is None:
+            closest = closest_miss(pool.context)
+        found.append((pool, closest))
+    return min(
+        found,
+        key=lambda x: x[1].peak_bytes / x[0].problem.pool.usable_bytes if x[1] else float("inf"),
     )
 
 
@@ -255,6 +362,7 @@ def make_plan(
     return Plan(
         rank=rank,
         plan_id=plan_id(model.document, cluster.document, layout_to_json(layout)),
+        pool=problem.pool.name,
         layout=layout,
         breakdown=found,
         step_time_s=found.step_s,
@@ -303,7 +411,7 @@ def under_framework(problem: Problem, layout: Layout, framework: str) -> Breakdo
 def plan_of_layout(
     model: ModelInput, cluster: ClusterInput, options: SolveOptions, layout: Layout, rank: int = 1
 ) -> tuple[Problem, Plan]:
-    """Price a layout again: how `show`, `explain` and `emit` reopen a saved plan."""
+    """Price a layout again on the first pool: how `show`, `explain` and `emit` reopen a plan."""
     problem = make_problem(model, cluster, options)
     return problem, make_plan(rank, problem, break_down(problem, layout), model, cluster, True)
 
@@ -338,21 +446,27 @@ def _inputs_json(
     }
 
 
-def _counts(outcome: Outcome) -> Counts:
+def _counts(outcomes: list[Outcome]) -> Counts:
+    n_legal, n_fit = sum(x.n_legal for x in outcomes), sum(x.n_fit for x in outcomes)
     return Counts(
-        candidate_shapes=outcome.n_candidate_shapes,
-        shapes=outcome.n_shapes,
-        space=outcome.n_legal,
-        pruned=outcome.n_legal - outcome.n_fit,
-        fit=outcome.n_fit,
-        priced=outcome.n_fit,
+        candidate_shapes=sum(x.n_candidate_shapes for x in outcomes),
+        shapes=sum(x.n_shapes for x in outcomes),
+        space=n_legal,
+        pruned=n_legal - n_fit,
+        fit=n_fit,
+        priced=n_fit,
     )
 
 
-def _rejections(outcome: Outcome) -> tuple[Rejection, ...]:
+def _rejections(outcomes: list[Outcome]) -> tuple[Rejection, ...]:
     """Return the rejections of shapes, then of plans, the most frequent first."""
-    found = [Rejection(code, n, "shapes") for code, n in outcome.rejected_shapes.items()]
-    found += [Rejection(code, n, "plans") for code, n in outcome.rejected_plans.items()]
+    shapes: Counter[str] = Counter()
+    plans: Counter[str] = Counter()
+    for outcome in outcomes:
+        shapes.update(outcome.rejected_shapes)
+        plans.update(outcome.rejected_plans)
+    found = [Rejection(code, n, "shapes") for code, n in shapes.items()]
+    found += [Rejection(code, n, "plans") for code, n in plans.items()]
     return tuple(sorted(found, key=lambda r: (r.of != "shapes", -r.n, r.code)))
 
 

@@ -2,8 +2,8 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from planner.reasons import shown_layout
 from planner.result import Plan, Relaxation, Result
@@ -63,18 +63,30 @@ def _mark(plan: Plan, many_ties: bool) -> str:
     return "=" if plan.tie and many_ties else " "
 
 
-def plan_rows(plans: Sequence[Plan]) -> list[str]:
+def columns_of(result: Result) -> tuple[Column, ...]:
+    """Return the columns of the table: the pool too where there are several.
+
+    The heading says which name belongs to which number; names would not fit into 100 columns.
+    """
+    names = [pool["name"] for pool in result.inputs["cluster"]["pools"]]
+    if len(names) == 1:
+        return COLUMNS
+    pool = Column("pool", "", lambda p: str(names.index(p.pool)))
+    return (COLUMNS[0], pool, *COLUMNS[1:])
+
+
+def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = COLUMNS) -> list[str]:
     """Return the aligned lines of the plan table, header first."""
     many_ties = sum(plan.tie for plan in plans) > 1
-    cells = [[column.text(plan) for column in COLUMNS] for plan in plans]
-    titles = [column.title for column in COLUMNS]
-    units = [column.unit for column in COLUMNS]
-    widths = [max(len(row[i]) for row in [titles, units, *cells]) for i in range(len(COLUMNS))]
+    cells = [[column.text(plan) for column in columns] for plan in plans]
+    titles = [column.title for column in columns]
+    units = [column.unit for column in columns]
+    widths = [max(len(row[i]) for row in [titles, units, *cells]) for i in range(len(columns))]
 
     def line(mark: str, row: Sequence[str]) -> str:
         texts = [
-            text.ljust(width) if i == 0 else text.rjust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+            text.ljust(width) if column.title == "plan" else text.rjust(width)
+            for column, text, width in zip(columns, row, widths, strict=True)
         ]
         return f"{mark} {' '.join(texts)}".rstrip()
 
@@ -85,21 +97,29 @@ def plan_rows(plans: Sequence[Plan]) -> list[str]:
 
 
 def result_heading(result: Result) -> list[str]:
-    """Return the two lines above the table: the job, the cluster, the space."""
+    """Return the lines above the table: the job, the cluster (a line a pool), the space."""
     model, job = result.inputs["model"]["model"], result.inputs["model"]["training"]
-    pool = result.inputs["cluster"]["pools"][0]
-    accelerator = pool["accelerator"]
-    name = accelerator if isinstance(accelerator, str) else accelerator.get("name", "custom")
-    devices = pool["nodes"] * pool["accelerators_per_node"]
-    c = result.counts
+    pools, c = result.inputs["cluster"]["pools"], result.counts
+    parts = [_pool_words(pool) for pool in pools]
+    if len(pools) > 1:
+        parts = [
+            f"pool {i} ({pool['name']}): {part}"
+            for i, (pool, part) in enumerate(zip(pools, parts, strict=True))
+        ]
     return [
         f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
         f"{job['seq_len']}, global batch {job['global_batch']}, {job['precision']}",
-        f"on {devices} x {name} in {pool['nodes']} node(s), as "
-        f"{result.inputs['options']['stack']} runs it",
+        *wrapped("on", f"{', or '.join(parts)}, as {result.inputs['options']['stack']} runs it"),
         f"{c.candidate_shapes:,} shapes -> {c.shapes:,} legal -> {c.space:,} plans -> "
         f"{c.fit:,} fit",
     ]
+
+
+def _pool_words(pool: Mapping[str, Any]) -> str:
+    accelerator = pool["accelerator"]
+    name = accelerator if isinstance(accelerator, str) else accelerator.get("name", "custom")
+    devices = pool["nodes"] * pool["accelerators_per_node"]
+    return f"{devices} x {name} in {pool['nodes']} node(s)"
 
 
 def rejection_line(result: Result) -> str:
@@ -127,12 +147,13 @@ def wrapped(title: str, text: str, width: int = 100) -> list[str]:
 
 def solve_table(result: Result, source: str = "last") -> str:
     """Return the whole answer of `solve` as text."""
-    lines = [*result_heading(result), ""]
+    lines = result_heading(result)
     if result.stopped:
-        lines[2] += f"; stopped ({result.stopped}): best so far"
+        lines[-1] += f"; stopped ({result.stopped}): best so far"
+    lines.append("")
     if not result.plans:
         return "\n".join(lines + nothing_fits(result)) + "\n"
-    lines += plan_rows(result.plans)
+    lines += plan_rows(result.plans, columns_of(result))
     if sum(plan.tie for plan in result.plans) > 1:
         lines.append("= within model error of the fastest")
     lines.append(
@@ -144,6 +165,7 @@ def solve_table(result: Result, source: str = "last") -> str:
         lines += wrapped(f"why {first.plan_id}:" if i == 0 else " ", reason)
     low, high = first.step_time_p10_s, first.step_time_p90_s
     lines.append(f"  step time between {low:.2f} and {high:.2f} s in 8 of 10 cases (prior)")
+    lines += [line for note in left_out(result) for line in wrapped("note:", note)]
     for warning in first.warnings:
         lines += wrapped(f"warning {warning.code}:", warning.text)
     if result.rejected:
@@ -153,6 +175,11 @@ def solve_table(result: Result, source: str = "last") -> str:
         + (f" | planner emit {source}#1 --for {first.runs_on[0]}" if first.runs_on else "")
     )
     return "\n".join(lines) + "\n"
+
+
+def left_out(result: Result) -> list[str]:
+    """Return the notes about pools that could not be planned for."""
+    return [note for note in result.notes if note.startswith("pool ")]
 
 
 def nothing_fits(result: Result) -> list[str]:
@@ -203,6 +230,7 @@ def plans_csv(result: Result) -> str:
     fields = [
         "rank",
         "plan_id",
+        "pool",
         "n_devices",
         "tp",
         "pp",
@@ -234,10 +262,11 @@ def plans_csv(result: Result) -> str:
 
 def plans_markdown(result: Result) -> str:
     """Return the plans as a Markdown table."""
-    titles = [f"{c.title} {c.unit}".strip() for c in COLUMNS]
+    columns = columns_of(result)
+    titles = [f"{c.title} {c.unit}".strip() for c in columns]
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     for plan in result.plans:
-        lines.append("| " + " | ".join(column.text(plan) for column in COLUMNS) + " |")
+        lines.append("| " + " | ".join(column.text(plan) for column in columns) + " |")
     return "\n".join(lines) + "\n"
 
 

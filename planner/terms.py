@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from costmodels import compute, data_parallel, gemm, memory, pipeline, step, tensor_parallel
 from costmodels.breakdown import virtual_stage_times
+from costmodels.collectives import inside_bytes_per_s
 from costmodels.layer_terms import layer_terms
+from costmodels.placement import place_group
 from costmodels.problem import Problem
 from planner.result import Plan
 
@@ -108,7 +110,8 @@ def _tp(problem: Problem, plan: Plan) -> Numbers:
         rows.append(
             (f"one layer, {name}: on the wire / waited for", f"{total:.3f} / {waits:.3f} ms")
         )
-    ring = problem.pool.accelerator.ring_bytes_per_s / 1e9
+    group = place_group(plan.layout.tp, 1, problem.pool, problem.fabric)
+    ring = inside_bytes_per_s(group, problem.pool).item() / 1e9
     rows.append(("ring bandwidth per device, one way", f"{ring:.0f} GB/s"))
     return [*_common(problem, plan), *rows, ("term", f"{plan.breakdown.time_s['tp']:.4f} s")]
 

@@ -54,21 +54,17 @@ def simplicity(candidate: Candidate) -> tuple[int, int, int]:
     return sum(used), x.vpp, x.recompute_layers
 
 
-def order_with_ties(
-    candidates: Sequence[Candidate], usable_bytes: float
-) -> list[tuple[Candidate, bool]]:
-    """Return the candidates ranked, each with whether it ties with the fastest.
+def tie_limit_s(candidates: Sequence[Candidate]) -> float:
+    """Return the step time up to which a plan ties with the fastest of `candidates`."""
+    return min(c.step_s for c in candidates) * (1.0 + TIE_FRAC)
 
-    Ties come first, ordered by memory headroom, then simplicity, then time; the rest by time.
+
+def rank_key(c: Candidate, usable_bytes: float, limit_s: float) -> tuple[object, ...]:
+    """Return the sort key of a plan, by step time from `limit_s` on.
+
+    Plans up to `limit_s` come first, ordered by memory headroom, then simplicity, then time.
     """
-    if not candidates:
-        return []
-    limit = min(c.step_s for c in candidates) * (1.0 + TIE_FRAC)
-
-    def key(c: Candidate) -> tuple[object, ...]:
-        if c.step_s > limit:
-            return (1, c.step_s, c.peak_bytes, layout_key(c.layout))
-        headroom = int((1.0 - c.peak_bytes / usable_bytes) / HEADROOM_STEP)
-        return (0, -headroom, *simplicity(c), c.step_s, layout_key(c.layout))
-
-    return [(c, c.step_s <= limit) for c in sorted(candidates, key=key)]
+    if c.step_s > limit_s:
+        return (1, c.step_s, c.peak_bytes, layout_key(c.layout))
+    headroom = int((1.0 - c.peak_bytes / usable_bytes) / HEADROOM_STEP)
+    return (0, -headroom, *simplicity(c), c.step_s, layout_key(c.layout))

@@ -100,7 +100,7 @@ def test_the_files_shown_are_read_without_a_problem():
     shown = re.findall(
         r"^```yaml\n(.*?)^```$", (DOCS / "files.md").read_text(encoding="utf-8"), re.M | re.S
     )
-    assert len(shown) == 3
+    assert len(shown) == 4
     for text in shown:
         data = yaml.safe_load(text)
         read = model_from_dict if "model" in data else cluster_from_dict

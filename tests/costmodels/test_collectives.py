@@ -13,6 +13,8 @@ from costmodels.collectives import (
     chosen_algorithm,
     collective_s,
     hierarchical_all_reduce_s,
+    in_network_all_reduce_s,
+    inside_bytes_per_s,
     logarithmic_all_gather_s,
     point_to_point_s,
     ring_all_gather_s,
@@ -385,6 +387,168 @@ def test_placement_agrees_with_counting_ranks(toy_pool, domain):
             assert (group.ranks_per_domain, group.n_domains) == (fewest, most), (n, stride)
 
 
+def test_groups_of_8_to_72_stay_inside_a_rack_and_leave_a_node(real_pool, catalogue):
+    """GB200 NVL72 against HGX B200: the same group on NVLink, and on the NICs of its nodes."""
+    hgx = real_pool("b200-sxm-180gb", 72)
+    rack = replace(real_pool("gb200-186gb", 144, size=4), scale_up_domain=72)
+    size = 2 * 8192 * 8192
+    for n in (18, 24, 36, 72):
+        inside, outside = together(n, rack), together(n, hgx)
+        assert (inside.n_domains, inside.tier) == (1, 0)
+        assert outside.tier == 1
+        assert outside.n_domains >= n / 8
+        for collective in ALGORITHMS:
+            fast = collective_s(collective, size, inside, rack)
+            assert fast < collective_s(collective, size, outside, hgx), (n, collective)
+    # By hand, 134 MB over 72 with LL128: 71 hops of 1.9 us, capped at 640 GB/s; nine HGX nodes
+    # have 8 NICs of 48.5 GB/s each.
+    inside = ring_all_gather_s(size, together(72, rack), rack).item()
+    assert inside == pytest.approx(14e-6 + 71 * 1.9e-6 + 71 / 72 * size / 640e9, rel=1e-9)
+    assert together(72, hgx).wire_bytes_per_s == pytest.approx(8 * 48.5e9)
+
+
+def test_of_64_devices_a_rack_groups_of_16_and_32_stay_inside(real_pool):
+    racks = replace(real_pool("gb300-288gb", 128, size=4), scale_up_domain=64)
+    for n in (16, 32, 64):
+        assert together(n, racks).n_domains == 1
+    full = replace(racks, scale_up_domain=72)
+    assert [together(n, full).n_domains for n in (16, 32, 64)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("n_racks", "size_mib", "bus_gb_per_s", "rel"),
+    [
+        # CoreWeave's nccl-tests on GB200 NVL72, NCCL 2.26, all-reduce. The latency of one rack is
+        # fitted to the first three rows; the others follow from a ring.
+        *[(1, 512, 586, 0.05), (1, 1024, 702, 0.05), (1, 4096, 839, 0.06)],
+        *[(2, 512, 494, 0.26), (2, 1024, 596, 0.19), (2, 4096, 743, 0.15), (2, 16384, 810, 0.15)],
+        *[(20, 512, 151, 0.13), (20, 1024, 219, 0.07), (20, 4096, 346, 0.03)],
+        *[(20, 8192, 381, 0.20), (20, 16384, 406, 0.40)],
+    ],
+)
+def test_all_reduces_of_nvl72_racks(real_pool, n_racks, size_mib, bus_gb_per_s, rel):
+    pool = replace(real_pool("gb200-186gb", 18 * n_racks, size=4), scale_up_domain=72)
+    n, ranks = size_mib * MIB, 72 * n_racks
+    time_s = collective_s("all-reduce", n, together(ranks, pool), pool).item()
+    assert 2 * (ranks - 1) / ranks * n / time_s == pytest.approx(bus_gb_per_s * 1e9, rel=rel)
+
+
+# Links between pairs. Eight MI300X: seven links each; 313 GB/s for all eight, 44.7 for two.
+
+
+@pytest.mark.parametrize(
+    ("n", "stride", "ring_gb_per_s"),
+    [
+        (2, 1, 313 / 7),
+        (2, 4, 313 / 7),
+        (4, 1, 313 * 3 / 7),
+        (4, 2, 313 * 3 / 7),
+        (8, 1, 313.0),
+        (3, 2, 313 / 7),  # 18 of 24: some group has two of its three in a node
+        (16, 1, 313.0),
+    ],
+)
+def test_a_group_has_the_links_between_its_members(real_pool, n, stride, ring_gb_per_s):
+    pool = real_pool("mi300x-192gb", 8)
+    group = together(n, pool, stride)
+    assert inside_bytes_per_s(group, pool) == pytest.approx(ring_gb_per_s * 1e9)
+
+
+def test_two_and_eight_mi300x_by_hand_and_as_measured(real_pool):
+    pool = real_pool("mi300x-192gb")
+    n = 4 * GIB
+    two, eight = (
+        2 * (k - 1) / k * n / ring_all_reduce_s(n, together(k, pool), pool).item() for k in (2, 8)
+    )
+    assert two == pytest.approx(313e9 / 7, rel=0.001)
+    assert two == pytest.approx(47.7e9, rel=0.07)  # nccl-tests, all-reduce on two
+    assert eight == pytest.approx(313e9, rel=0.005)
+    # A pair exchanges 134 MB over its one link of 44.7 GB/s; the same eight do so at once.
+    message = 2 * 8192 * 8192
+    assert point_to_point_s(message, together(2, pool), pool).item() == pytest.approx(
+        11.8e-6 + message / (313e9 / 7), rel=1e-12
+    )
+    # All-to-all: every rank sends n/8 to each of seven peers over a link of its own.
+    time_s = collective_s("all-to-all", message, together(8, pool), pool).item()
+    assert time_s == pytest.approx(8.4e-6 + 7 * 0.6e-6 + message / 8 / (313e9 / 7), rel=1e-9)
+
+
+def test_behind_a_switch_the_size_of_a_group_does_not_matter(real_pool):
+    pool = real_pool("h100-sxm-80gb", 8)
+    for n in (2, 3, 4, 8, 16):
+        assert inside_bytes_per_s(together(n, pool), pool) == 370.8e9
+    assert pool.accelerator.pair_bytes_per_s == pool.accelerator.ring_bytes_per_s
+
+
+def test_larger_groups_of_a_mesh_never_have_less_bandwidth(real_pool):
+    pool = real_pool("mi355x-288gb")
+    rates = [inside_bytes_per_s(together(n, pool), pool).item() for n in (1, 2, 4, 8)]
+    assert rates == sorted(rates)
+    assert rates[1] == pool.accelerator.pair_bytes_per_s
+
+
+# Sums in the switches of the network. Toy: base 10 us, hop 2 us, ring 250 GB/s, NICs of 50 GB/s.
+
+
+def test_in_network_sums_by_hand(toy_pool):
+    pool = toy_pool(16, n_summing_tiers=1)
+    group = together(16, pool)
+    # Two nodes of eight: n over 8 NICs = 2.5 ms for 1 GB; 2 * 7/8 GB over 250 GB/s inside = 7 ms.
+    found = in_network_all_reduce_s(1e9, group, pool).item()
+    assert found == pytest.approx((10 + 2 * 7 * 2 + 31) * US + 7e-3, rel=1e-12)
+    # One rank a node: 1 GB over one NIC, 20 ms, where a ring of 16 takes 2 * 15/16 of 20 ms.
+    alone = together(16, pool, 8)
+    assert in_network_all_reduce_s(1e9, alone, pool).item() == pytest.approx(
+        (10 + 31) * US + 20e-3, rel=1e-12
+    )
+    assert chosen_algorithm("all-reduce", 1e9, alone, pool) == "in-network"
+    # With sums in the scale-up switch, 400 GB/s from six ranks on: 25 + 18 us, 2 * 7/8 / 400.
+    part = toy_accelerator(in_switch_all_reduce_bytes_per_s=400e9, in_switch_min_ranks=6)
+    both = in_network_all_reduce_s(1e9, group, replace(pool, accelerator=part)).item()
+    assert both == pytest.approx(43 * US + 1.75 / 400, rel=1e-12)
+
+
+def test_h100_nodes_with_sums_in_the_network_as_nvidia_shows_them(real_pool):
+    # NVIDIA, GTC S72583: all-reduce on 32 GPUs of DGX H100 reaches 480 GB/s with SHARP. Without, a
+    # ring or tree over many nodes is held to its NICs, 8 x 48.5 = 388.
+    plain = real_pool("h100-sxm-80gb", 64)
+    sharp = replace(plain, n_summing_tiers=1)
+
+    def bus_bytes_per_s(pool, n_ranks):
+        n = 16 * GIB
+        time_s = collective_s("all-reduce", n, together(n_ranks, pool), pool).item()
+        return 2 * (n_ranks - 1) / n_ranks * n / time_s
+
+    assert bus_bytes_per_s(sharp, 32) == pytest.approx(480e9, rel=0.12)
+    assert bus_bytes_per_s(plain, 512) == pytest.approx(8 * 48.5e9, rel=0.03)
+    assert bus_bytes_per_s(sharp, 512) == pytest.approx(480e9, rel=0.15)
+
+
+def test_sums_reach_as_far_as_the_tiers_that_sum(toy_pool):
+    fabric = Fabric((Tier("unit", 2, 1.0, sharp=True), Tier("hall", 8, 1.0)))
+    pool = toy_pool(16, n_summing_tiers=fabric.n_summing_tiers)
+    inside, above = (place_group(n, 8, pool, fabric) for n in (2, 4))
+    assert (inside.tier, above.tier) == (1, 2)
+    assert np.isfinite(in_network_all_reduce_s(1e9, inside, pool))
+    assert np.isinf(in_network_all_reduce_s(1e9, above, pool))
+    assert np.isinf(in_network_all_reduce_s(1e9, place_group(8, 1, pool, fabric), pool))
+
+
+@pytest.mark.parametrize(
+    ("fabric", "levels"),
+    [
+        (Fabric(), 0),
+        (Fabric(sharp=True), 1),
+        (Fabric((Tier("a", 2, 1.0), Tier("b", 4, 1.0)), sharp=True), 3),
+        (Fabric((Tier("a", 2, 1.0, sharp=True), Tier("b", 4, 1.0))), 1),
+        (Fabric((Tier("a", 2, 1.0, sharp=True), Tier("b", 4, 1.0, sharp=True))), 2),
+        (Fabric((Tier("a", 2, 1.0),)), 0),
+    ],
+)
+def test_levels_that_sum(fabric, levels):
+    assert fabric.n_summing_tiers == levels
+
+
 def test_arrays_of_groups_are_placed_elementwise(toy_pool):
     pool = toy_pool(16)
     fabric = Fabric((Tier("pod", 4, 7.0),))
@@ -459,11 +623,16 @@ def test_one_rank_costs_nothing(toy_pool, collective, stride, size):
     assert collective_s(collective, size, together(1, pool, stride), pool).item() == 0.0
 
 
-@given(collective=names, size=st.floats(1e3, 1e10), factor=st.floats(1.0, 10.0), **GROUPS)
+PARTS = st.sampled_from(["h100-sxm-80gb", "mi300x-192gb"])
+
+
+@given(
+    part=PARTS, collective=names, size=st.floats(1e3, 1e10), factor=st.floats(1.0, 10.0), **GROUPS
+)
 def test_more_bytes_never_take_less_time_and_more_bandwidth_never_more(
-    real_pool, collective, size, factor, n, stride
+    real_pool, part, collective, size, factor, n, stride
 ):
-    pool = real_pool("h100-sxm-80gb", 64)
+    pool = real_pool(part, 64)
     base = collective_s(collective, size, together(n, pool, stride), pool).item()
     assert base >= 0.0
     larger = collective_s(collective, size * factor, together(n, pool, stride), pool).item()
@@ -471,7 +640,12 @@ def test_more_bytes_never_take_less_time_and_more_bandwidth_never_more(
     part = pool.accelerator
     faster_link = replace(part, ring_bytes_per_s=factor * part.ring_bytes_per_s)
     faster_nic = replace(pool.nic, bytes_per_s=factor * pool.nic.bytes_per_s)
-    for faster in (replace(pool, accelerator=faster_link), replace(pool, nic=faster_nic)):
+    summing = replace(pool, n_summing_tiers=1)
+    for faster in (
+        replace(pool, accelerator=faster_link),
+        replace(pool, nic=faster_nic),
+        summing,
+    ):
         better = collective_s(collective, size, together(n, faster, stride), faster).item()
         assert better <= base * (1 + 1e-12)
 

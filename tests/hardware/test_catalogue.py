@@ -327,3 +327,31 @@ def test_every_source_is_used():
     sources = re.findall(r"^([\w-]+):", (DATA / "sources.yaml").read_text("utf-8"), re.MULTILINE)
     text = "".join(file.read_text("utf-8") for file in DATA.glob("*.yaml"))
     assert [tag for tag in sources if not re.search(rf"source: {tag}\b(?!-)", text)] == []
+
+
+def test_links_between_peers_are_as_many_as_peers(catalogue):
+    mesh = {name: part for name, part in catalogue.accelerators.items() if part.n_peer_links}
+    assert {"mi300x-192gb", "mi325x-256gb", "mi350x-288gb", "mi355x-288gb"} <= set(mesh)
+    for part in mesh.values():
+        assert part.n_peer_links == part.scale_up_domain - 1
+        assert part.pair_bytes_per_s == part.ring_bytes_per_s / part.n_peer_links
+
+
+def test_racks_hold_whole_nodes(catalogue):
+    racks = [p for p in catalogue.accelerators.values() if p.scale_up_domain > p.devices_per_node]
+    assert {"gb200-186gb", "gb300-288gb"} <= {part.name for part in racks}
+    assert all(part.scale_up_domain % part.devices_per_node == 0 for part in racks)
+
+
+def test_platforms_say_where_their_ports_come_from(catalogue):
+    assert len(catalogue.platforms) > 30
+    for platform in catalogue.platforms.values():
+        assert {"devices_per_node", "nics_per_node"} <= set(platform.provenance)
+        assert catalogue.links[platform.nic].kind == "scale-out"
+        part = catalogue.accelerators[platform.accelerator]
+        assert platform.devices_per_node == part.devices_per_node
+
+
+def test_only_infiniband_from_hdr_on_sums_in_its_switches(catalogue):
+    summing = {name for name, link in catalogue.links.items() if link.sums_in_switch}
+    assert summing == {"ib-hdr-200", "ib-ndr-400", "ib-xdr-800"}

@@ -237,13 +237,16 @@ def test_no_line_is_wider_than_a_terminal(folder: Path) -> None:
         ("gpt3-175b", "a100-x1024"),
         ("llama3-8b", "h100-x16384"),
         ("llama3-70b", "h100-x8"),
+        ("llama3-70b", "mixed-h100-a100"),
     ):
         texts.append(run("solve", model, cluster).stdout)
         if texts[-1].count("\n*") or "\n* " in texts[-1]:
             texts += [run("show", "last").stdout, run("explain", "last").stdout]
     texts += [run("rule", code).stdout for code in ("MEM000", "PP002", "ZER001")]
     texts += [run("catalog", "list").stdout]
-    texts += [run("catalog", "show", name).stdout for name in ("h100", "a100", "ib-ndr-400")]
+    texts += [
+        run("catalog", "show", name).stdout for name in ("h100", "mi300x", "ib-ndr-400", "p5")
+    ]
     texts += [run("evaluate", "llama3-70b", "h100-x512", "--pin", "tp=16").stderr]
     for text in texts:
         assert text
@@ -268,9 +271,11 @@ def test_suggested_commands_do_what_they_say(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["--set", "pools.0.accelerator=mi300x"], "AMD"),
-        (["--set", "pools.0.accelerator=gb200-186gb"], "72"),
-        (["--set", "pools.0.accelerator=tpu-v5p"], "Google"),
+        (["--set", "pools.0.accelerator=mi250x"], "links are not modelled"),
+        (["--set", "pools.0.accelerator=tpu-v5p"], "XLA"),
+        (["--set", "pools.0.accelerator=trainium2"], "Neuron"),
+        (["--set", "pools.0.accelerator=gaudi3"], "SynapseAI"),
+        (["--set", "pools.0.accelerator=ascend-910c"], "CANN"),
         (["--set", "pools.0.accelerator=v100", "--set", "training.precision=fp16"], "flash"),
         (["--set", "training.precision=fp32"], "fp32"),
         (["--pin", "zero=4"], "at most 3"),
@@ -315,3 +320,27 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_search(folder: Path)
     assert done.returncode == 1
     assert "taken/plans" in done.stderr
     assert done.stdout == ""
+
+
+def test_the_catalogue_shows_instances_with_their_sources(folder: Path) -> None:
+    assert "p5.48xlarge" in run("catalog", "list").stdout
+    sheet = run("catalog", "show", "p5").stdout
+    assert sheet.startswith("p5.48xlarge (instance, AWS)")
+    assert "32 x efa-100, 100 Gb/s each  [2]" in sheet
+    assert "[2] GitHub stas00/ml-engineering" in sheet
+    assert "two devices reach           44.71 GB/s" in run("catalog", "show", "mi300x").stdout
+
+
+def test_a_plan_of_one_of_two_pools_is_shown_and_written(folder: Path) -> None:
+    done = run("solve", "llama3-8b", "mixed-h100-a100", "--pool", "h100", "--top", "1")
+    assert done.returncode == 0
+    assert run("show", "last#1").returncode == 0
+    words = ["--pin", "tp=2", "--top", "2", "--emit", "megatron", "--out", "out"]
+    done = run("solve", "llama3-8b", "mixed-h100-a100", *words)
+    assert "on pool 0 (h100): 256 x h100-sxm-80gb in 32 node(s), or pool 1 (a100)" in done.stdout
+    found = json.loads(run("solve", "llama3-8b", "mixed-h100-a100", *words[:4],
+                           "--format", "json").stdout)  # fmt: skip
+    best = found["plans"][0]
+    script = (folder / "out" / f"1-{best['plan_id']}" / "megatron.sh").read_text()
+    assert f'"n_devices":{best["layout"]["n_devices"]}' in script
+    assert f"plan {best['plan_id']}" in run("explain", "last#1").stdout

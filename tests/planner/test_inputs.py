@@ -19,7 +19,10 @@ from planner.inputs import (
 
 DATA = Path(__file__).parent / "data"
 MODELS = ["gpt3-175b", "llama3-405b", "llama3-70b", "llama3-8b"]
-CLUSTERS = ["a100-x1024", "h100-x16384", "h100-x512", "h100-x8"]
+CLUSTERS = [
+    *("a100-x1024", "b200-x256", "gb200-nvl72-x576", "gb300-nvl72-x512", "h100-x16384"),
+    *("h100-x512", "h100-x8", "h800-x2048", "mi300x-x64", "mixed-h100-a100", "p5e-x128"),
+]
 GB = 1e9
 
 MODEL = """\
@@ -86,7 +89,8 @@ class TestExamples:
     def test_clusters_load_and_their_documents_read_back(self, name):
         given = load_cluster(name)
         assert given.cluster.name == name
-        assert given.cluster.pools[0].n_devices == int(name.split("-x")[1])
+        if "-x" in name:
+            assert given.cluster.pools[0].n_devices == int(name.split("-x")[1])
         again = cluster_from_dict(json.loads(json.dumps(given.document)))
         assert again.cluster == given.cluster
         assert again.document == given.document
@@ -182,6 +186,27 @@ class TestDefaults:
         pool = {"accelerator": "h100", "nodes": 2, "accelerators_per_node": 4}
         assert cluster_from_dict({"pools": [pool]}).cluster.pools[0].scale_up_domain == 4
 
+    @pytest.mark.parametrize(
+        ("accelerator", "nodes", "per_node", "domain"),
+        [
+            ("gb200", 144, 4, 72),
+            ("gb300", 18, 4, 72),
+            ("gb200", 9, 4, 36),  # half a rack
+            ("gb200", 20, 4, 72),  # a rack and two trays of the next
+            ("h100", 9, 8, 8),
+            ("mi300x", 2, 8, 8),
+            ("mi455x", 18, 4, 72),
+        ],
+    )
+    def test_racks_join_nodes(self, accelerator, nodes, per_node, domain):
+        given = cluster_from_dict({"pools": [{"accelerator": accelerator, "nodes": nodes}]})
+        pool = given.cluster.pools[0]
+        assert (pool.devices_per_node, pool.scale_up_domain) == (per_node, domain)
+
+    def test_a_part_of_a_rack_in_boxes_of_eight_is_taken_at_its_word(self):
+        pool = {"accelerator": "gb200", "nodes": 2, "accelerators_per_node": 8}
+        assert cluster_from_dict({"pools": [pool]}).cluster.pools[0].scale_up_domain == 16
+
     def test_port_speed(self):
         pool = {"accelerator": "h100", "nodes": 2, "nic_speed": "200 Gb/s"}
         assert cluster_from_dict({"pools": [pool]}).cluster.pools[0].nic.bytes_per_s == 25 * GB
@@ -191,6 +216,117 @@ class TestDefaults:
             pool = {"accelerator": {"like": name, "scale_up_bandwidth": "100 GB/s"}, "nodes": 2}
             given = cluster_from_dict({"pools": [pool]})
             assert given.cluster.pools[0].accelerator.scale_up_bytes_per_s == 100 * GB
+
+
+def pool_of(**fields):
+    return cluster_from_dict({"pools": [fields]}).cluster.pools[0]
+
+
+class TestInstances:
+    @pytest.mark.parametrize(
+        ("name", "accelerator", "per_node", "ports", "nic", "gb_per_s"),
+        [
+            ("p5.48xlarge", "h100-sxm-80gb", 8, 32, "efa-100", 50),
+            ("p5e.48xlarge", "h200-sxm-141gb", 8, 32, "efa-100", 50),
+            ("p5en.48xlarge", "h200-sxm-141gb", 8, 16, "efa-200", 50),
+            ("p6-b200.48xlarge", "b200-sxm-180gb", 8, 8, "efa-400", 50),
+            ("p6-b300.48xlarge", "b300-sxm-288gb", 8, 16, "efa-400", 100),
+            ("p6e-gb200.36xlarge", "gb200-186gb", 4, 8, "efa-400", 100),
+            ("p4d.24xlarge", "a100-sxm-40gb", 8, 4, "efa-100", 6.25),
+            ("a2-ultragpu-8g", "a100-sxm-80gb", 8, 1, "tcp-100", 1.5625),
+            ("a3-highgpu-8g", "h100-sxm-80gb", 8, 4, "tcpx-200", 12.5),
+            ("a3-megagpu-8g", "h100-sxm-80gb", 8, 8, "tcpx-200", 25),
+            ("a4-highgpu-8g", "b200-sxm-180gb", 8, 8, "roce-400", 50),
+            ("A4X", "gb200-186gb", 4, 4, "roce-400", 50),
+            ("Standard_ND96isr_MI300X_v5", "mi300x-192gb", 8, 8, "ib-ndr-400", 50),
+            ("nd-gb300-v6", "gb300-288gb", 4, 4, "ib-xdr-800", 100),
+            ("BM.GPU.H100.8", "h100-sxm-80gb", 8, 8, "roce-400", 50),
+            ("dgx-a100", "a100-sxm-80gb", 8, 8, "ib-hdr-200", 25),
+        ],
+    )
+    def test_an_instance_says_the_node(self, name, accelerator, per_node, ports, nic, gb_per_s):
+        pool = pool_of(instance=name, nodes=2)
+        assert pool.accelerator.name == pool.name == accelerator
+        assert (pool.devices_per_node, pool.nics_per_node) == (per_node, ports)
+        assert pool.nic.name == nic
+        nominal = pool.nic.bytes_per_s * pool.nics_per_node / pool.devices_per_node
+        assert nominal == pytest.approx(gb_per_s * GB)
+
+    def test_it_is_the_same_as_its_parts_spelled_out(self):
+        spelled = {
+            "accelerator": "h200",
+            "nodes": 16,
+            "nic": "efa-100",
+            "nics_per_node": 32,
+        }
+        instance = cluster_from_dict({"pools": [{"instance": "p5e", "nodes": 16}]})
+        assert cluster_from_dict({"pools": [spelled]}).document == instance.document
+
+    def test_racks_of_an_instance(self):
+        assert pool_of(instance="p6e-gb200", nodes=36).scale_up_domain == 72
+
+    def test_ports_may_be_fewer_than_the_instance_has(self):
+        assert pool_of(instance="p5.48xlarge", nodes=2, nics_per_node=16).nics_per_node == 16
+
+    def test_ports_without_a_second_source_are_listed(self):
+        given = cluster_from_dict({"pools": [{"instance": "bm.gpu.h100.8", "nodes": 2}]})
+        assert "bm.gpu.h100.8.nics_per_node" in given.assumed
+        given = cluster_from_dict({"pools": [{"instance": "p5", "nodes": 2}]})
+        assert not [figure for figure in given.assumed if figure.startswith("p5")]
+
+    def test_every_platform_makes_a_cluster(self):
+        for name, platform in load_catalogue().platforms.items():
+            pool = pool_of(instance=name, nodes=2)
+            assert pool.accelerator.name == platform.accelerator
+
+
+class TestFreeNodes:
+    def test_free_nodes(self):
+        given = cluster_from_dict(
+            {"pools": [{"accelerator": "h100", "nodes": 64, "free_nodes": 48}]}
+        )
+        assert given.cluster.pools[0].n_devices == 384
+        assert given.document["pools"][0]["nodes"] == 48
+        assert cluster_from_dict(given.document).cluster == given.cluster
+
+    def test_only_whole_nodes_count(self):
+        pool = pool_of(accelerator="h100", nodes=4, free_devices=[8, 8, 4, 0])
+        assert (pool.n_nodes, pool.devices_per_node, pool.nics_per_node) == (2, 8, 8)
+
+    @pytest.mark.parametrize(
+        ("free", "nodes", "devices"),
+        [
+            ([8, 8, 4, 0], 2, 8),  # 16 devices in two whole nodes beat 12 in three halves
+            ([8, 4, 4, 4], 4, 4),  # 16 in four halves beat 8 in one node
+            ([4, 4, 4, 4], 4, 4),
+            ([8, 8, 8, 7], 4, 7),  # 28 of seven beat 24
+            ([8, 4, 0, 0], 1, 8),  # equal totals: the whole node
+        ],
+    )
+    def test_partial_nodes(self, free, nodes, devices):
+        pool = pool_of(accelerator="h100", nodes=4, free_devices=free, partial_nodes=True)
+        assert (pool.n_nodes, pool.devices_per_node) == (nodes, devices)
+        assert pool.scale_up_domain == devices
+        # Every device keeps its own port.
+        assert pool.nic_bytes_per_s == pytest.approx(50 * GB * 0.97)
+
+    def test_free_trays_fill_racks_from_the_first(self):
+        assert pool_of(accelerator="gb200", nodes=36, free_nodes=9).scale_up_domain == 36
+        assert pool_of(accelerator="gb200", nodes=36, free_nodes=20).scale_up_domain == 72
+
+
+class TestSums:
+    def test_the_fabric_sums(self):
+        fabric = {"sharp": True, "tiers": [{"name": "unit", "nodes": 2}]}
+        given = cluster_from_dict(
+            {"pools": [{"accelerator": "h100", "nodes": 4}], "fabric": fabric}
+        )
+        assert given.cluster.pools[0].n_summing_tiers == 2
+        again = cluster_from_dict(given.document)
+        assert (again.cluster, again.document) == (given.cluster, given.document)
+
+    def test_what_is_not_set_is_not_in_the_document(self):
+        assert "sharp" not in json.dumps(load_cluster("h100-x512").document)
 
 
 class TestInlineAccelerator:
@@ -350,7 +486,42 @@ CLUSTER_FAULTS = [
     (changed(CLUSTER, "nodes: 64", "nodes: 64\n    memory_margin: 100 GiB"),
      ["c.yaml:4:20: pools.0.memory_margin: 100.0 GiB leave nothing of 79.6 GiB"]),
     (changed(CLUSTER, "fabric:", "  - {accelerator: h100, nodes: 2}\nfabric:"),
-     ["c.yaml:5:5: pools.1: 2 pools given", "one pool only"]),
+     ["c.yaml:5:5: pools.1: a second pool named 'h100-sxm-80gb'", "its own `name:`"]),
+    (changed(CLUSTER, "fabric:", "  - {name: b, accelerator: h101, nodes: 2}\nfabric:"),
+     ["c.yaml:5:28: pools.1.accelerator: unknown accelerator 'h101'"]),
+    (changed(CLUSTER, "fabric:",
+             "  - {name: b, accelerator: h100, nodes: 2, nic: pcie5}\nfabric:"),
+     ["c.yaml:5:49: pools.1.nic: pcie5 is a link inside a node"]),
+    (changed(CLUSTER, "h100-sxm-80gb\n    nodes: 64",
+             "gb200\n    nodes: 36\n    scale_up_domain: 70"),
+     ["c.yaml:4:22: pools.0.scale_up_domain: a domain of 70 devices does not divide nodes of 4"]),
+    (changed(CLUSTER, "accelerator: h100-sxm-80gb", "name: x"),
+     ["c.yaml:2:5: pools.0.accelerator: is missing", "or `instance:`"]),
+    (changed(CLUSTER, "h100-sxm-80gb", "h100\n    instance: p5.48xlarge"),
+     ["c.yaml:3:15: pools.0.instance: stands beside `accelerator`", "keep one of them"]),
+    (changed(CLUSTER, "accelerator: h100-sxm-80gb", "instance: p5.24xlarge"),
+     ["c.yaml:2:15: pools.0.instance: unknown instance 'p5.24xlarge'",
+      "did you mean p5.48xlarge"]),
+    (changed(CLUSTER, "accelerator: h100-sxm-80gb", "instance_type: p5.48xlarge"),
+     ["c.yaml:2:5", "did you mean `instance`?"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    free_nodes: 65"),
+     ["c.yaml:4:17: pools.0.free_nodes: 65 free nodes of 64", "at most `nodes`"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_devices: [8]"),
+     ["c.yaml:4:19: pools.0.free_devices: 1 numbers for 2 nodes"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_devices: [8, 9]"),
+     ["c.yaml:4:23: pools.0.free_devices.1: 9 free devices in a node of 8"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_devices: [4, 0]"),
+     ["c.yaml:4:19: pools.0.free_devices: no node is free", "partial_nodes: true"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_nodes: 1\n    free_devices: [8, 8]"),
+     ["c.yaml:4:17: pools.0.free_nodes: stands beside `free_devices`"]),
+    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    partial_nodes: true"),
+     ["c.yaml:4:20: pools.0.partial_nodes: needs `free_devices`"]),
+    (changed(CLUSTER, "h100-sxm-80gb", "gb200").replace("nodes: 32", "nodes: 16"),
+     ["c.yaml:8:14: fabric.tiers.0.nodes: 16 nodes of tier 'unit' lie in a domain of 18 nodes"]),
+    (changed(changed(CLUSTER, "ib-ndr-400", "roce-400"), "fabric:\n", "fabric:\n  sharp: true\n"),
+     ["c.yaml:6:10: fabric.sharp: switches of a roce-400 network do not sum"]),
+    (changed(CLUSTER, "oversubscription: 2:1", "sharp: true"),
+     ["c.yaml:11:14: fabric.tiers.1.sharp: the switches of 'hall' sum, those of 'unit' below do"]),
     ("pools: []\n", ["c.yaml:1:8: pools: expected at least 1 item"]),
     ("pools: {accelerator: h100, nodes: 1}\n", ["pools: expected a list", "got a mapping"]),
     (changed(CLUSTER, "2:1", "0.5"), ["c.yaml:11:25", "is not an oversubscription", "7:1"]),

@@ -1,13 +1,14 @@
 """The answers of `planner.solve` and `planner.evaluate` for the examples."""
 
 import json
+import shlex
 from typing import Any
 
 import pytest
 
 import planner
 from planner.errors import InfeasibleError, SearchError, SpecError, UsageError
-from planner.inputs import example_names
+from planner.inputs import example_names, load_cluster
 from planner.result import SCHEMA_VERSION
 
 H100 = "h100-x512"
@@ -25,10 +26,18 @@ def test_public_surface() -> None:
         planner.missing  # noqa: B018
 
 
-@pytest.mark.parametrize("model", example_names("model"))
-@pytest.mark.parametrize("cluster", example_names("cluster"))
+WITH_EVERY_MODEL = ("a100-x1024", "h100-x16384", "h100-x512", "h100-x8")
+PAIRS = [
+    (model, cluster)
+    for cluster in example_names("cluster")
+    for model in (example_names("model") if cluster in WITH_EVERY_MODEL else ["llama3-70b"])
+]
+
+
+@pytest.mark.parametrize(("model", "cluster"), PAIRS)
 def test_every_example_pair_gives_a_sensible_answer(model: str, cluster: str) -> None:
     result = planner.solve(model, cluster, top=10)
+    pools = {pool.name: pool for pool in load_cluster(cluster).cluster.pools}
     if not result.plans:
         assert cluster == "h100-x8"
         assert result.exit_code == 3
@@ -36,7 +45,8 @@ def test_every_example_pair_gives_a_sensible_answer(model: str, cluster: str) ->
         return
     for plan in result.plans:
         x, b = plan.layout, plan.breakdown
-        assert x.tp <= 8
+        assert x.tp <= pools[plan.pool].scale_up_domain
+        assert x.n_devices == pools[plan.pool].n_devices
         assert x.tp * x.pp * x.dp == x.n_devices
         assert x.n_micro * x.mbs * x.dp == x.gbs
         assert b.peak_bytes <= plan.usable_bytes
@@ -272,3 +282,96 @@ def test_no_plan_recomputes_more_for_nothing(llama70: planner.Result) -> None:
                 for faster in rivals
             )
             rivals.append(plan)
+
+
+TWO_POOLS = {
+    "pools": [
+        {"name": "old", "accelerator": "a100", "nodes": 8},
+        {"name": "new", "accelerator": "h100", "nodes": 8},
+    ]
+}
+
+
+def _one_pool(index: int) -> dict[str, Any]:
+    return {"pools": [TWO_POOLS["pools"][index]]}
+
+
+def test_the_plans_of_two_pools_are_ranked_together() -> None:
+    pins = {"recompute": "none", "tp": 2, "pp": 2, "split": "even"}
+    both = planner.solve("llama3-8b", TWO_POOLS, top=400, pins=pins)
+    alone = [planner.solve("llama3-8b", _one_pool(i), top=400, pins=pins) for i in (0, 1)]
+    assert {p.plan_id for p in both.plans} == {p.plan_id for r in alone for p in r.plans}
+    assert len(both.plans) == len(alone[0].plans) + len(alone[1].plans)
+    assert both.best.pool == "new"
+    assert both.best.plan_id == alone[1].best.plan_id
+    untied = [p.step_time_s for p in both.plans if not p.tie]
+    assert untied == sorted(untied)
+    assert max(p.step_time_s for p in both.plans if p.tie) <= 1.01 * min(
+        p.step_time_s for p in both.plans
+    )
+    assert both.counts.fit == alone[0].counts.fit + alone[1].counts.fit
+    assert both.why_first[-1].startswith("on pool new; at best the other pools take: old ")
+
+
+def test_a_plan_of_a_named_pool_is_the_plan_of_that_pool_alone() -> None:
+    named = planner.solve("llama3-8b", TWO_POOLS, top=3, pool="old")
+    alone = planner.solve("llama3-8b", _one_pool(0), top=3)
+    assert [p.to_json() for p in named.plans] == [p.to_json() for p in alone.plans]
+    one = planner.evaluate("llama3-8b", TWO_POOLS, pins={"tp": 2}, pool="new")
+    assert one.best.pool == "new"
+    assert one.best.layout.n_devices == 64
+
+
+@pytest.mark.parametrize(
+    ("pool", "part"), [("", "2 pools, and one layout"), ("nwe", "did you mean new")]
+)
+def test_evaluate_asks_for_the_pool(pool: str, part: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        planner.evaluate("llama3-8b", TWO_POOLS, pins={"tp": 2}, pool=pool)
+    assert part in str(caught.value)
+
+
+def test_a_pool_that_is_not_modelled_is_left_out_and_named() -> None:
+    pools = [*TWO_POOLS["pools"][:1], {"name": "chips", "accelerator": "tpu-v5p", "nodes": 4}]
+    result = planner.solve("llama3-8b", {"pools": pools}, top=2)
+    assert {p.pool for p in result.plans} == {"old"}
+    assert result.notes[0].startswith("pool chips is left out: tpu-v5p: Google parts")
+    with pytest.raises(SearchError, match="Google parts"):
+        planner.solve("llama3-8b", {"pools": pools[1:]})
+
+
+def test_what_helps_when_no_pool_is_large_enough_names_the_pool_of_the_file() -> None:
+    pools = [
+        {"name": "old", "accelerator": "a100-40gb", "nodes": 1},
+        {"name": "new", "accelerator": "h100", "nodes": 1},
+    ]
+    result = planner.solve("llama3-70b", {"pools": pools})
+    assert not result.plans
+    assert any("--set pools.1.nodes=" in change.command for change in result.relaxations)
+
+
+@pytest.mark.parametrize(
+    ("pool", "parts"),
+    [
+        (
+            {"accelerator": "h100", "nodes": 4, "free_nodes": 1},
+            ["--set pools.0.nodes=", "--set pools.0.free_nodes="],
+        ),
+        ({"accelerator": "gb200", "nodes": 1}, ["--set pools.0.nodes="]),
+        ({"accelerator": "h100", "nodes": 2, "free_devices": [8, 0]}, []),
+    ],
+)
+def test_more_nodes_are_asked_for_in_the_words_of_the_file(
+    pool: dict[str, Any], parts: list[str]
+) -> None:
+    result = planner.solve("llama3-70b", {"pools": [pool]})
+    assert not result.plans
+    more = [c for c in result.relaxations if ".nodes=" in c.command]
+    assert bool(more) == bool(parts)
+    for change in more:
+        for part in parts:
+            assert part in change.command
+        words = shlex.split(change.command)
+        sets = [w.partition("=")[::2] for w in words if w.startswith("pools.")]
+        again = planner.solve("llama3-70b", {"pools": [pool]}, overrides=tuple(sets), top=100)
+        assert min(p.step_time_s for p in again.plans) <= change.step_time_s * (1 + 1e-9)

@@ -154,6 +154,17 @@ INSTANCES: dict[str, Context] = {
         options=SearchOptions(at_most={"mbs": 4, "vpp": 3, "pp": 4, "recompute_layers": 1}),
     ),
     "long-run": context(GQA, toy_pool(4), batch=320, options=pins(pp=2, mbs=1, dp=(1, 2))),
+    "toy-24-racks-of-8": context(
+        GQA, replace(toy_pool(24, 4), scale_up_domain=8), batch=24, fabric=ONE_TIER
+    ),
+    "toy-20-racks-of-8-the-last-half-full": context(
+        DENSE, replace(toy_pool(20, 4), scale_up_domain=8), batch=20
+    ),
+    "toy-16-mesh": context(THIRDS, toy_pool(16, n_peer_links=3), batch=16),
+    "toy-24-sums-up-to-the-leaf": context(
+        DENSE, replace(toy_pool(24, 2), n_summing_tiers=1), batch=12, fabric=TWO_TIERS
+    ),
+    "mi355x-16": context(FLAT, real_pool("mi355x", 2, 8), batch=32, stack="megatron-core"),
     "userbuffers": replace(
         c := context(GQA, toy_pool(8), batch=12),
         problem=replace(c.problem, stack=replace(STACKS["fused"], tp_overlap="userbuffers")),

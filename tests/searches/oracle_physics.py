@@ -81,6 +81,7 @@ class Group:
     n_domains: int
     wire: float
     extra_hop_s: float
+    tier: int
 
 
 def nic_rate(problem: Problem) -> float:
@@ -107,23 +108,30 @@ def place(problem: Problem, n_ranks: int, stride: int) -> Group:
     pool = problem.pool
     per_domain, n_domains = spread(n_ranks, pool.scale_up_domain, stride)
     wire = per_domain * nic_rate(problem)
-    share = nic_rate(problem)
-    for tier in problem.fabric.tiers:
+    share, climbs = nic_rate(problem), int(n_domains > 1)
+    for level, tier in enumerate(problem.fabric.tiers, start=2):
         share /= tier.oversubscription
         inside, units = spread(n_ranks, tier.n_nodes * pool.devices_per_node, stride)
         if units > 1:
-            wire = min(wire, inside * share)
-    return Group(n_ranks, per_domain, n_domains, wire, extra_hop_s(problem))
+            wire, climbs = min(wire, inside * share), level
+    return Group(n_ranks, per_domain, n_domains, wire, extra_hop_s(problem), climbs)
 
 
 def extra_hop_s(problem: Problem) -> float:
     return 0.0 if problem.fabric.rail_optimized else 1e-6
 
 
+def inside_rate(problem: Problem, group: Group, protocol: int) -> float:
+    up, part = problem.pool.scale_up, problem.pool.accelerator
+    rate = part.ring_bytes_per_s
+    if part.n_peer_links:  # a link to every peer, of which a group has those to its own members
+        rate *= max(1, min(group.per_domain - 1, part.n_peer_links)) / part.n_peer_links
+    return min(rate * up.protocol_frac[protocol], up.protocol_bytes_per_s[protocol])
+
+
 def bus_rate(problem: Problem, group: Group, protocol: int) -> float:
-    up, nic = problem.pool.scale_up, problem.pool.nic
-    inside = problem.pool.accelerator.ring_bytes_per_s * up.protocol_frac[protocol]
-    inside = min(inside, up.protocol_bytes_per_s[protocol])
+    nic = problem.pool.nic
+    inside = inside_rate(problem, group, protocol)
     if group.n_domains == 1:
         return inside
     outside = group.wire * nic.protocol_frac[protocol]
@@ -164,6 +172,7 @@ def all_reduce_s(problem: Problem, group: Group, n: float) -> float:
         ring_all_reduce_s(problem, group, n),
         tree_all_reduce_s(problem, group, n),
         in_switch_all_reduce_s(problem, group, n),
+        in_network_all_reduce_s(problem, group, n),
     )
 
 
@@ -178,7 +187,13 @@ def ring_all_reduce_s(problem: Problem, group: Group, n: float) -> float:
     return min(found)
 
 
+def over_racks(problem: Problem, group: Group) -> bool:
+    return group.n_domains > 1 and problem.pool.scale_up_domain > 16
+
+
 def tree_all_reduce_s(problem: Problem, group: Group, n: float) -> float:
+    if over_racks(problem, group):
+        return math.inf
     up, nic, found = problem.pool.scale_up, problem.pool.nic, []
     for protocol, name in enumerate(PROTOCOLS):
         wire = 0.92 * bus_rate(problem, group, 2)
@@ -196,9 +211,26 @@ def in_switch_all_reduce_s(problem: Problem, group: Group, n: float) -> float:
     part, g, k = problem.pool.accelerator, group.per_domain, group.n_domains
     if not part.in_switch_all_reduce_bytes_per_s or g < part.in_switch_min_ranks:
         return math.inf
+    if over_racks(problem, group):
+        return math.inf
     inner = 2 * (g - 1) / g * n / part.in_switch_all_reduce_bytes_per_s
     outer = 2 * (k - 1) / k * n / group.wire
-    return 25e-6 + 2 * math.log2(k) * (18e-6 + group.extra_hop_s) + max(inner, outer)
+    latency = 25e-6 + 9.3e-6 * max(0, g - 8)
+    return latency + 2 * math.log2(k) * (18e-6 + group.extra_hop_s) + max(inner, outer)
+
+
+def in_network_all_reduce_s(problem: Problem, group: Group, n: float) -> float:
+    """Return the time when the network's switches sum: n/g up and down once for every rank."""
+    pool, g = problem.pool, group.per_domain
+    if group.n_domains == 1 or pool.n_summing_tiers < group.tier:
+        return math.inf
+    up, outer = pool.scale_up, n / group.wire
+    latency = up.ring_base_s[2] + 2 * (g - 1) * up.ring_hop_s[2] + 31e-6
+    times = [latency + max(2 * (g - 1) / g * n / inside_rate(problem, group, 2), outer)]
+    rate = pool.accelerator.in_switch_all_reduce_bytes_per_s
+    if rate and g >= pool.accelerator.in_switch_min_ranks:
+        times.append(43e-6 + max(2 * (g - 1) / g * n / rate, outer))
+    return min(times) + group.extra_hop_s
 
 
 def hops_s(problem: Problem, layout: Layout, message_bytes: float) -> list[float]:
@@ -658,14 +690,14 @@ def ends_group(problem: Problem, layout: Layout) -> Group:
         return any(r // unit != (r + stride) // unit for r in range(layout.tp * layout.dp))
 
     if not some_cross(pool.scale_up_domain):
-        return Group(2, 2, 1, 2 * nic_rate(problem), extra_hop_s(problem))
-    wire = nic_rate(problem)
+        return Group(2, 2, 1, 2 * nic_rate(problem), extra_hop_s(problem), 0)
+    wire, climbs = nic_rate(problem), 1
     over = 1.0
-    for tier in problem.fabric.tiers:
+    for level, tier in enumerate(problem.fabric.tiers, start=2):
         over *= tier.oversubscription
         if some_cross(tier.n_nodes * pool.devices_per_node):
-            wire = min(wire, nic_rate(problem) / over)
-    return Group(2, 1, 2, wire, extra_hop_s(problem))
+            wire, climbs = min(wire, nic_rate(problem) / over), level
+    return Group(2, 1, 2, wire, extra_hop_s(problem), climbs)
 
 
 def outside_pipeline_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:

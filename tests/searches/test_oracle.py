@@ -138,8 +138,26 @@ def test_the_rule_of_one_layout_is_the_oracles(name):
 def test_collectives_have_the_times_of_the_oracle(pool, fabric):
     """Small and huge messages and groups, where other protocols and algorithms win."""
     problem = context(pool=pool, fabric=fabric).problem
-    strides = [1, 2, 8, 32]
-    for n_ranks, stride in itertools.product((1, 2, 3, 8, 16, 48, 256, 1024), strides):
+    check_collectives(problem, (1, 2, 3, 8, 16, 48, 256, 1024), (1, 2, 8, 32))
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        real_pool("mi300x", 16, 8),
+        replace(real_pool("gb200", 36, 4), scale_up_domain=72),
+        replace(real_pool("h100", 16, 8), n_summing_tiers=1),
+        replace(real_pool("mi355x", 16, 8), n_summing_tiers=2),
+    ],
+)
+@pytest.mark.parametrize("fabric", [Fabric(), Fabric((Tier("t", 18, 7.0),), rail_optimized=False)])
+def test_racks_meshes_and_sums_in_the_network_have_the_times_of_the_oracle(pool, fabric):
+    check_collectives(context(pool=pool, fabric=fabric).problem, (2, 3, 8, 16, 24), (1, 2, 8))
+
+
+def check_collectives(problem, n_ranks_of_groups, strides):
+    pool, fabric = problem.pool, problem.fabric
+    for n_ranks, stride in itertools.product(n_ranks_of_groups, strides):
         theirs = place_group(n_ranks, stride, pool, fabric)
         ours = oracle.physics.place(problem, n_ranks, stride)
         for size in (1.0, 3e3, 2e5, 1e6, 3e7, 4e9):

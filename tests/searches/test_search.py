@@ -24,7 +24,9 @@ from tests.searches.instances import (
     INSTANCES,
     TWO_TIERS,
     context,
+    pins,
     real_pool,
+    toy_pool,
     with_options,
     with_part,
     with_pool,
@@ -98,6 +100,25 @@ def higher_peak(c: Context, factor: float) -> Context:
 
 
 FASTER = (faster_nic, faster_scale_up, faster_hbm, higher_peak)
+
+
+@pytest.mark.parametrize("tp_fits", [False, True])
+def test_a_rack_never_gives_a_slower_best_plan_than_its_trays_alone(tp_fits):
+    """The same 144 GB200, NICs and all, with NVLink over 4, 8, 36 and 72 of them."""
+    trays = context(
+        replace(GQA, layers=12, heads=24, kv_heads=8), real_pool("gb200", 36, 4), batch=144
+    )
+    if tp_fits:
+        trays = with_options(trays, at_most={"tp": 4})
+    times = [best_s(with_pool(trays, scale_up_domain=domain)) for domain in (4, 8, 36, 72)]
+    for small, large in itertools.pairwise(times):
+        assert large <= small * NO_SLOWER
+    assert times[-1] < times[0]
+
+
+def test_sums_in_the_network_never_give_a_slower_best_plan():
+    c = context(GQA, toy_pool(24, 2), batch=24, options=pins(zero=0))
+    assert best_s(with_pool(c, n_summing_tiers=1)) <= best_s(c) * NO_SLOWER
 
 
 @pytest.mark.parametrize("faster", FASTER)
