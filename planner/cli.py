@@ -90,7 +90,12 @@ def solve(
     form: Format = "table",
     emit: Annotated[str, typer.Option(help="Write configurations: megatron,deepspeed.")] = "",
     out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = "",
-    executor: Annotated[str, typer.Option(help="serial or ray.")] = "serial",
+    executor: Annotated[
+        str, typer.Option(help="automatic, serial, processes or ray: same answer.")
+    ] = "automatic",
+    ray_address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="A running Ray cluster, for large work.")
+    ] = "",
     time_limit: Annotated[
         float, typer.Option(metavar="S", help="Stop after S seconds, best so far.")
     ] = 0.0,
@@ -105,7 +110,8 @@ def solve(
         run_solve(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
             overrides=_overrides(set_), top=top, framework=framework, stack=stack, form=form,
-            emit=emit, out=out, executor=executor, time_limit_s=time_limit, cache=cache,
+            emit=emit, out=out, executor=executor, ray_address=ray_address,
+            time_limit_s=time_limit, cache=cache,
         )
     )  # fmt: skip
 

@@ -71,6 +71,7 @@ def run_solve(
     emit: str,
     out: str,
     executor: str,
+    ray_address: str,
     time_limit_s: float,
     cache: bool,
 ) -> int:
@@ -81,8 +82,6 @@ def run_solve(
         raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
     if out:
         _make_folder(Path(out))
-    if executor not in ("serial", "ray"):
-        raise UsageError(f"--executor: unknown {executor!r}", "serial or ray")
     if time_limit_s < 0:
         raise UsageError("--time-limit must not be negative", "--time-limit 2.5")
     allowed = {
@@ -101,6 +100,7 @@ def run_solve(
         allow=tuple(allow),
         overrides=overrides,
         executor=executor,
+        ray_address=ray_address,
         progress=_progress,
         stop=(lambda: time.monotonic() - start > time_limit_s) if time_limit_s else None,
     )

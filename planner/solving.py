@@ -15,7 +15,7 @@ from costmodels.step import peak_bytes
 from planner.advice import plan_warnings
 from planner.capabilities import check_options, check_problem
 from planner.emit import runs_on
-from planner.errors import UsageError
+from planner.errors import SearchError, UsageError
 from planner.identity import content_id, plan_id
 from planner.inputs import (
     ClusterInput,
@@ -43,7 +43,8 @@ from planner.uncertainty import (
     order_with_ties,
     without_pointless_recompute,
 )
-from searches.executors import Executor, make_executor
+from searches.executors import NAMES as EXECUTORS
+from searches.executors import Executor, ExecutorError, make_executor
 from searches.rules import Context
 from searches.search import Candidate, Outcome, search
 
@@ -65,7 +66,8 @@ def solve(
     stack: str = "",
     allow: tuple[str, ...] = (),
     overrides: Overrides = (),
-    executor: str = "serial",
+    executor: str = "automatic",
+    ray_address: str = "",
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
@@ -73,7 +75,9 @@ def solve(
 
     `model` and `cluster` are paths, names of packaged examples or dicts. `pins` fixes axes
     (`{"tp": 8}`), `only` lists allowed values (`{"tp": [4, 8]}`), `at_most` bounds them.
-    `overrides` changes fields of the two inputs: `(("pools.0.nodes", 16),)`. When nothing fits
+    `overrides` changes fields of the two inputs: `(("pools.0.nodes", 16),)`. `executor` is
+    `automatic`, `serial`, `processes` or `ray` (on the cluster at `ray_address`, else on this
+    machine); the answer does not depend on it. When nothing fits
     the result holds no plans but the counted reasons and the smallest changes that would help.
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
@@ -81,7 +85,11 @@ def solve(
     check_options(options)
     given = read_inputs(model, cluster, overrides)
     asked = Asked(*_names(model, cluster), tuple(overrides))
-    return solve_inputs(*given, options, make_executor(executor), stop, progress, asked)
+    chosen = _executor(executor, ray_address)
+    try:
+        return solve_inputs(*given, options, chosen, stop, progress, asked)
+    except ExecutorError as error:
+        raise SearchError(str(error), error.fix) from error
 
 
 def evaluate(
@@ -117,6 +125,18 @@ def evaluate(
         plans=(plan,),
         notes=_notes(given[1]),
     )
+
+
+def _executor(name: str, ray_address: str) -> Executor:
+    """Return the executor that the user named."""
+    if name not in EXECUTORS:
+        known = f"{', '.join(EXECUTORS[:-1])} or {EXECUTORS[-1]}"
+        raise UsageError(f"--executor: unknown {name!r}", known)
+    if ray_address and name not in ("automatic", "ray"):
+        raise UsageError(
+            f"--ray-address does not go with --executor {name}", "--executor ray, or drop one"
+        )
+    return make_executor(name, ray_address or None)
 
 
 def _names(model: Source, cluster: Source) -> tuple[str, str]:

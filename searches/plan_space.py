@@ -75,6 +75,11 @@ class Masks:
     batches: Bools
     rest: Bools
 
+    @property
+    def n_plans(self) -> int:
+        """Number of legal plans over all shapes."""
+        return _count(self.batches, self.rest)
+
 
 def _allowed(context: Context, axis: str, values: Ints) -> Bools:
     return np.array([context.options.allows(axis, int(v)) for v in values], dtype=bool)

@@ -121,7 +121,12 @@ BAD = [
     (["solve", "llama3-70b", "h100-x512", "--set", "training.seq_len=0"], 1, "seq_len"),
     (["solve", "llama3-70b", "h100-x512", "--set", "pools.0.accelerator=h1000"], 1, "h100"),
     (["solve", "llama3-70b", "h100-x512", "--set", "nonsense"], 2, "PATH=VALUE"),
-    (["solve", "llama3-70b", "h100-x512", "--executor", "dask"], 2, "serial or ray"),
+    (["solve", "llama3-70b", "h100-x512", "--executor", "dask"], 2, "processes or ray"),
+    (
+        ["solve", "llama3-70b", "h100-x512", "--executor", "serial", "--ray-address", "h:1"],
+        2,
+        "--ray-address",
+    ),
     (["evaluate", "llama3-70b", "h100-x512", "--pin", "tp=16"], 1, "TP004"),
     (["show", "last#99"], 2, "last"),
     (["show", "nowhere.json#1"], 2, "nowhere.json"),
@@ -181,6 +186,13 @@ def test_solve_never_starts_ray(folder: Path) -> None:
         "assert 'ray' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_executors_give_the_same_bytes(folder: Path) -> None:
+    words = ["solve", "llama3-70b", "h100-x512", "--format", "json", "--executor"]
+    answers = {run(*words, name).stdout for name in ("automatic", "serial", "processes")}
+    assert len(answers) == 1
+    assert json.loads(answers.pop())["plans"]
 
 
 def test_the_cache_is_capped_and_optional(folder: Path) -> None:
