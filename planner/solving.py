@@ -37,7 +37,7 @@ from planner.options import (
     parse_pins,
 )
 from planner.reasons import why_first
-from planner.result import Counts, Miss, Plan, Rejection, Relaxation, Result
+from planner.result import Conflict, Counts, Miss, Plan, Rejection, Relaxation, Result
 from planner.uncertainty import (
     interval_s,
     order_with_ties,
@@ -230,10 +230,13 @@ def solve_inputs(
         for i, (found, tie) in enumerate(shown, start=1)
     )
     relaxations: tuple[Relaxation, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
     closest = outcome.closest
     if not plans and outcome.complete:
+        from planner.conflicts import conflicts_of
         from planner.relaxations import find_relaxations
 
+        conflicts = conflicts_of(context, outcome.n_legal)
         closest = closest or closest_miss(context)
         relaxations = find_relaxations(model, cluster, options, closest, asked)
     return Result(
@@ -243,6 +246,7 @@ def solve_inputs(
         counts=_counts(outcome),
         rejected=_rejections(outcome),
         plans=plans,
+        conflicts=conflicts,
         relaxations=relaxations,
         closest=_miss(closest, problem),
         complete=outcome.complete,

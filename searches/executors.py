@@ -227,7 +227,8 @@ class RayExecutor:
 
         if not ray.is_initialized():
             return self._n_cpus or n_cpus()
-        return max(1, int(ray.cluster_resources().get("CPU", 1)))
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        return max(1, int(resources.get("CPU", 1)))
 
     def _start(self) -> None:
         """Start Ray, or join the cluster, unless this process already has it."""
@@ -262,7 +263,7 @@ class RayExecutor:
         import ray
         from ray.exceptions import WorkerCrashedError
 
-        task = ray.remote(max_retries=MAX_RETRIES)(_run_task)
+        task: Any = ray.remote(max_retries=MAX_RETRIES)(_run_task)
         try:
             waiting = [task.remote(run, part) for part in in_tasks(shards, self._workers())]
             return [answer for answers in ray.get(waiting) for answer in answers]
