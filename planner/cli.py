@@ -142,6 +142,43 @@ def evaluate(
 
 
 @app.command()
+def recommend(
+    question: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUESTION", help="devices, size, sequence, micro-batch or bandwidth."
+        ),
+    ],
+    model: Model,
+    cluster: ClusterArg,
+    pin: Pin = [],
+    only: Only = [],
+    max_: Max = [],
+    allow: Allow = [],
+    set_: SetOption = [],
+    framework: Framework = "default",
+    stack: Stack = "",
+    most: Annotated[int, typer.Option(metavar="NODES", help="devices: most nodes to try.")] = 0,
+    by: Annotated[str, typer.Option(help="size: grow both, width or depth.")] = "",
+    step: Annotated[int, typer.Option(metavar="TOKENS", help="sequence: in multiples of.")] = 0,
+    tolerance: Annotated[
+        float, typer.Option(help="bandwidth: wait that counts as hidden, share of the compute.")
+    ] = 0.0,
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Answer the inverse questions: what a job needs, the most that a cluster takes."""
+    from planner.commands import run_recommend
+
+    raise typer.Exit(
+        run_recommend(
+            question, model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
+            overrides=_overrides(set_), framework=framework, stack=stack, most=most, by=by,
+            step=step, tolerance=tolerance, form=form,
+        )
+    )  # fmt: skip
+
+
+@app.command()
 def show(
     plan: PlanArg, form: Annotated[str, typer.Option("--format", help="table or json.")] = "table"
 ) -> None:

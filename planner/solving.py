@@ -81,10 +81,10 @@ def solve(
     the result holds no plans but the counted reasons and the smallest changes that would help.
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
-    options = _options(top, pins, only, at_most, framework, stack, allow)
+    options = solve_options(top, pins, only, at_most, framework, stack, allow)
     check_options(options)
     given = read_inputs(model, cluster, overrides)
-    asked = Asked(*_names(model, cluster), tuple(overrides))
+    asked = Asked(*source_names(model, cluster), tuple(overrides))
     chosen = _executor(executor, ray_address)
     try:
         return solve_inputs(*given, options, chosen, stop, progress, asked)
@@ -107,7 +107,7 @@ def evaluate(
     Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`.
     Raises `SearchError` when the layout breaks a rule.
     """
-    options = _options(1, pins, None, None, framework, stack, allow)
+    options = solve_options(1, pins, None, None, framework, stack, allow)
     given = read_inputs(model, cluster, overrides)
     problem = make_problem(*given, options)
     context = Context(problem, options.search_options(), problem.pool.n_devices)
@@ -118,7 +118,7 @@ def evaluate(
     counts = Counts(1, 1, 1, int(not fits), int(fits), 1)
     return Result(
         result_id=_result_id(*given, options, "evaluate"),
-        inputs=_inputs_json(*given, options, _names(model, cluster)),
+        inputs=inputs_json(*given, options, source_names(model, cluster)),
         calibration=calibration(),
         counts=counts,
         rejected=(),
@@ -139,7 +139,7 @@ def _executor(name: str, ray_address: str) -> Executor:
     return make_executor(name, ray_address or None)
 
 
-def _names(model: Source, cluster: Source) -> tuple[str, str]:
+def source_names(model: Source, cluster: Source) -> tuple[str, str]:
     """Return what the user called the two inputs, for the commands that answers suggest."""
     names = [("" if isinstance(x, Mapping) else os.fspath(x)) for x in (model, cluster)]
     return names[0] or "MODEL", names[1] or "CLUSTER"
@@ -154,7 +154,7 @@ def _texts(values: Mapping[str, object] | None) -> list[str]:
     return items
 
 
-def _options(
+def solve_options(
     top: int,
     pins: Mapping[str, object] | None,
     only: Mapping[str, object] | None,
@@ -241,7 +241,7 @@ def solve_inputs(
         relaxations = find_relaxations(model, cluster, options, closest, asked)
     return Result(
         result_id=_result_id(model, cluster, options, "solve"),
-        inputs=_inputs_json(model, cluster, options, (asked.model, asked.cluster)),
+        inputs=inputs_json(model, cluster, options, (asked.model, asked.cluster)),
         calibration=calibration(),
         counts=_counts(outcome),
         rejected=_rejections(outcome),
@@ -350,9 +350,10 @@ def _result_id(
     return content_id(command, model.document, cluster.document, options.to_json(), calibration())
 
 
-def _inputs_json(
+def inputs_json(
     model: ModelInput, cluster: ClusterInput, options: SolveOptions, names: tuple[str, str]
 ) -> dict[str, Any]:
+    """Return what was asked, with every default filled in."""
     return {
         "model_source": os.path.basename(names[0]),
         "cluster_source": os.path.basename(names[1]),

@@ -108,7 +108,7 @@ def count_rejections(context: Context) -> tuple[int, dict[str, int]]:
     return len(alive), {code: n for code, n in counts.items() if n}
 
 
-def _degree_rows(context: Context, axis: str) -> list[int]:
+def legal_degrees(context: Context, axis: str) -> list[int]:
     """Return the legal degrees of one axis by the rules that look at it alone."""
     values = np.array(divisors(context.n_devices), dtype=np.int32)
     if axis == "pp":
@@ -175,7 +175,7 @@ def build_model(context: Context) -> tuple[Any, list[Any]] | None:
 
     primes = sorted(prime_exponents(context.n_devices))
     totals = prime_exponents(context.n_devices)
-    degrees = {axis: _degree_rows(context, axis) for axis in ("tp", "pp", "dp")}
+    degrees = {axis: legal_degrees(context, axis) for axis in ("tp", "pp", "dp")}
     splits = _split_rows(context, degrees["pp"])
     if not all(degrees.values()) or not splits:
         return None

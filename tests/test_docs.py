@@ -10,6 +10,7 @@ import yaml
 
 import planner
 from planner.inputs import cluster_from_dict, model_from_dict
+from planner.recommending import QUESTIONS
 from planner.terms import TERMS
 from searches.rules import RULES
 
@@ -114,6 +115,14 @@ def test_every_field_of_a_result_is_described():
     )
     keys |= _keys(planner.solve("llama3-70b", "h100-x8", top=1, pins=pins).to_json())
     assert not [key for key in sorted(keys) if f"`{key}`" not in text]
+
+
+def test_every_field_of_a_recommendation_is_described():
+    text = (DOCS / "recommend.md").read_text(encoding="utf-8")
+    for question in QUESTIONS:
+        data = planner.recommend(question, "llama3-8b", "h100-x8").to_json()
+        keys = set(data) | _keys(data["answer"])
+        assert not [key for key in sorted(keys) if f"`{key}`" not in text]
 
 
 def test_source_names_in_rules_exist():
