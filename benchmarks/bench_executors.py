@@ -82,6 +82,7 @@ def main() -> None:
     print(f"{'plans':>12} {'shards':>7} {'serial s':>9}", end="")
     print("".join(f" {name + ' cold':>15} {name + ' warm':>15}" for name in makers))
     pays: dict[str, int] = {}
+    """The least size from which on every larger one was faster than serial."""
     for size in SIZES:
         if size > asked.largest:
             break
@@ -94,6 +95,8 @@ def main() -> None:
             line += f" {serial_s / cold_s:>15.2f} {serial_s / warm_s:>15.2f}"
             if cold_s < serial_s:
                 pays.setdefault(name, n_plans)
+            else:
+                pays.pop(name, None)
         print(line, flush=True)
     for name in makers:
         print(f"{name}: pays from about {pays[name]:,} plans" if name in pays else

@@ -158,11 +158,15 @@ def recommend(
     set_: SetOption = [],
     framework: Framework = "default",
     stack: Stack = "",
-    most: Annotated[int, typer.Option(metavar="NODES", help="devices: most nodes to try.")] = 0,
-    by: Annotated[str, typer.Option(help="size: grow both, width or depth.")] = "",
-    step: Annotated[int, typer.Option(metavar="TOKENS", help="sequence: in multiples of.")] = 0,
+    most: Annotated[
+        int, typer.Option(metavar="NODES", help="devices: most nodes to try (1024).")
+    ] = 0,
+    by: Annotated[str, typer.Option(help="size: grow both (the default), width or depth.")] = "",
+    step: Annotated[
+        int, typer.Option(metavar="TOKENS", help="sequence: in multiples of these (1024).")
+    ] = 0,
     tolerance: Annotated[
-        float, typer.Option(help="bandwidth: wait that counts as hidden, share of the compute.")
+        float, typer.Option(help="bandwidth: wait that counts as hidden, per compute time (0.02).")
     ] = 0.0,
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
 ) -> None:

@@ -26,8 +26,9 @@ MAX_RETRIES = 3
 CONNECT_TIMEOUT_S = 5.0
 """How long a Ray cluster may take to accept a connection."""
 
-PLANS_FOR_PROCESSES = 2_000_000
-"""Legal plans from which worker processes pay on two cores (`benchmarks/bench_executors.py`)."""
+PLANS_FOR_PROCESSES = 1_000_000
+"""Legal plans from which worker processes pay: 1.3 s of work on one core. Two idle cores gain
+from 300,000 on, but little (`benchmarks/bench_executors.py`)."""
 PLANS_FOR_RAY = 20_000_000
 """Legal plans from which a Ray cluster pays for being joined."""
 
