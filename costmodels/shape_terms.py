@@ -103,7 +103,7 @@ def boundary_hops(problem: Problem, stride: int, pp: int) -> tuple[Floats, Float
         unit = tier.n_nodes * pool.devices_per_node
         levels.append((unit, max(wire_s, over * wire_s / max(1, unit // stride))))
     latency = np.full(pp, pool.scale_up.p2p_latency_s)
-    per_byte = np.full(pp, 1.0 / pool.accelerator.ring_bytes_per_s)
+    per_byte = np.full(pp, 1.0 / pool.accelerator.pair_bytes_per_s)
     for level, (unit, cost) in enumerate(levels):
         crosses = ((r + 2) * stride - 1) // unit > (r * stride) // unit
         crosses[-1] = pp * stride > unit

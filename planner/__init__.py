@@ -1,4 +1,4 @@
-"""The product as a library: `solve` finds ranked layouts, `evaluate` prices one.
+"""The product as a library: `solve` ranks layouts, `evaluate` prices one, `recommend` asks back.
 
 >>> import planner
 >>> result = planner.solve("llama3-8b", "h100-x8", top=1)
@@ -11,15 +11,19 @@ Importing this package is cheap; numpy, pydantic and ortools are loaded by the f
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "Result", "__version__", "evaluate", "solve"]
+__all__ = ["Plan", "Recommendation", "Result", "__version__", "evaluate", "recommend", "solve"]
 
 if TYPE_CHECKING:
+    from planner.recommendation import Recommendation
+    from planner.recommending import recommend
     from planner.result import Plan, Result
     from planner.solving import evaluate, solve
 
 _HOMES = {
     "solve": "planner.solving",
     "evaluate": "planner.solving",
+    "recommend": "planner.recommending",
+    "Recommendation": "planner.recommendation",
     "Result": "planner.result",
     "Plan": "planner.result",
 }

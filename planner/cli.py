@@ -94,7 +94,12 @@ def solve(
     form: Format = "table",
     emit: Annotated[str, typer.Option(help="Write configurations: megatron,deepspeed.")] = "",
     out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = "",
-    executor: Annotated[str, typer.Option(help="serial or ray.")] = "serial",
+    executor: Annotated[
+        str, typer.Option(help="automatic, serial, processes or ray: same answer.")
+    ] = "automatic",
+    ray_address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="A running Ray cluster, for large work.")
+    ] = "",
     time_limit: Annotated[
         float, typer.Option(metavar="S", help="Stop after S seconds, best so far.")
     ] = 0.0,
@@ -109,7 +114,8 @@ def solve(
         run_solve(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
             overrides=_overrides(set_), top=top, framework=framework, stack=stack, pool=pool,
-            form=form, emit=emit, out=out, executor=executor, time_limit_s=time_limit, cache=cache,
+            form=form, emit=emit, out=out, executor=executor, ray_address=ray_address,
+            time_limit_s=time_limit, cache=cache,
         )
     )  # fmt: skip
 
@@ -136,6 +142,47 @@ def evaluate(
         run_evaluate(
             model, cluster, pin=pin, allow=allow, overrides=_overrides(set_), framework=framework,
             stack=stack, pool=pool, form=form, cache=cache,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def recommend(
+    question: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUESTION", help="devices, size, sequence, micro-batch or bandwidth."
+        ),
+    ],
+    model: Model,
+    cluster: ClusterArg,
+    pin: Pin = [],
+    only: Only = [],
+    max_: Max = [],
+    allow: Allow = [],
+    set_: SetOption = [],
+    framework: Framework = "default",
+    stack: Stack = "",
+    most: Annotated[
+        int, typer.Option(metavar="NODES", help="devices: most nodes to try (1024).")
+    ] = 0,
+    by: Annotated[str, typer.Option(help="size: grow both (the default), width or depth.")] = "",
+    step: Annotated[
+        int, typer.Option(metavar="TOKENS", help="sequence: in multiples of these (1024).")
+    ] = 0,
+    tolerance: Annotated[
+        float, typer.Option(help="bandwidth: wait that counts as hidden, per compute time (0.02).")
+    ] = 0.0,
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Answer the inverse questions: what a job needs, the most that a cluster takes."""
+    from planner.commands import run_recommend
+
+    raise typer.Exit(
+        run_recommend(
+            question, model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
+            overrides=_overrides(set_), framework=framework, stack=stack, most=most, by=by,
+            step=step, tolerance=tolerance, form=form,
         )
     )  # fmt: skip
 

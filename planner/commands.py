@@ -48,6 +48,14 @@ def _words(values: Mapping[str, int]) -> dict[str, object]:
     return {a: TEXT_AXES[a][v] if a in TEXT_AXES else v for a, v in values.items()}
 
 
+def _lists(only: list[str]) -> dict[str, object]:
+    """Return lists of allowed values in the words of the Python API."""
+    return {
+        a: [TEXT_AXES[a][v] if a in TEXT_AXES else v for v in sorted(values)]
+        for a, values in parse_only(only).items()
+    }
+
+
 def _progress(done: int, of: int) -> None:
     """Show one line of progress on a terminal; nothing when stderr is a file."""
     if sys.stderr.isatty():
@@ -72,6 +80,7 @@ def run_solve(
     out: str,
     pool: str,
     executor: str,
+    ray_address: str,
     time_limit_s: float,
     cache: bool,
 ) -> int:
@@ -82,20 +91,14 @@ def run_solve(
         raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
     if out:
         _make_folder(Path(out))
-    if executor not in ("serial", "ray"):
-        raise UsageError(f"--executor: unknown {executor!r}", "serial or ray")
     if time_limit_s < 0:
         raise UsageError("--time-limit must not be negative", "--time-limit 2.5")
-    allowed = {
-        a: [TEXT_AXES[a][v] if a in TEXT_AXES else v for v in sorted(values)]
-        for a, values in parse_only(only).items()
-    }
     result = solve(
         model,
         cluster,
         top=top,
         pins=_words(parse_pins(pin)),
-        only=allowed,
+        only=_lists(only),
         at_most=parse_max(at_most),
         framework=framework,
         stack=stack,
@@ -103,6 +106,7 @@ def run_solve(
         overrides=overrides,
         pool=pool,
         executor=executor,
+        ray_address=ray_address,
         progress=_progress,
         stop=(lambda: time.monotonic() - start > time_limit_s) if time_limit_s else None,
     )
@@ -162,6 +166,50 @@ def run_evaluate(
     else:
         sys.stdout.write(text(result))
     return 0 if result.plans[0].headroom_frac >= 0 else 3
+
+
+def run_recommend(
+    question: str,
+    model: str,
+    cluster: str,
+    *,
+    pin: list[str],
+    only: list[str],
+    at_most: list[str],
+    allow: list[str],
+    overrides: tuple[tuple[str, object], ...],
+    framework: str,
+    stack: str,
+    most: int,
+    by: str,
+    step: int,
+    tolerance: float,
+    form: str,
+) -> int:
+    """Run `planner recommend`; return the exit code (3 when there is no answer)."""
+    from planner.recommendation import recommendation_text
+    from planner.recommending import recommend
+
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    found = recommend(
+        question,
+        model,
+        cluster,
+        pins=_words(parse_pins(pin)),
+        only=_lists(only),
+        at_most=parse_max(at_most),
+        framework=framework,
+        stack=stack,
+        allow=tuple(allow),
+        overrides=overrides,
+        most=most,
+        by=by,
+        step=step,
+        tolerance_frac=tolerance,
+    )
+    sys.stdout.write(found.dumps() if form == "json" else recommendation_text(found))
+    return found.exit_code
 
 
 def run_show(reference: str, form: str) -> None:

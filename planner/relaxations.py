@@ -1,16 +1,35 @@
-"""When nothing fits: the smallest changes after which a plan exists, each found by a search."""
+"""When nothing fits: the smallest changes after which a plan exists, each found by a search.
 
-from collections.abc import Callable, Iterator, Mapping
+Tried one at a time: a restriction dropped or moved to its nearest value, any framework, a smaller
+margin, narrower gradients, a fused attention kernel, another batch, shorter sequences, more nodes.
+When no single change helps, restrictions are dropped in twos and all at once, with and without one
+of the other changes. Answers are ordered by what they touch, then by how far they move it.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from planner.errors import SpecError
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.options import Asked, SolveOptions
 from planner.result import Relaxation
 from searches.executors import SerialExecutor
+from searches.feasibility import any_fits, largest_true, least_true, states_can_fit
+from searches.options import MAX_MBS, TEXT_AXES
 from searches.rules import Context
-from searches.search import Candidate, Outcome, search
+from searches.search import Candidate, search
+from searches.shape_space import divisors
 
+KINDS = ("value", "restriction", "software", "numerics", "job", "hardware")
+"""What a change touches, from the least to the most; `value` is that of a pin."""
 MAX_NODE_DOUBLINGS = 12
+NODE_COUNTS_TRIED = 64
+"""Node counts tried one after the other before they are doubled."""
+BATCHES_TRIED = 12
+MAX_DOUBLE_CHANGES = 3
+"""Double changes named; there may be many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +42,9 @@ class Attempt:
     options: SolveOptions
     fields: Mapping[str, object] = field(default_factory=dict)
     """Changed fields of the two files, by path."""
+    kind: str = "restriction"
+    factor: float = 1.0
+    """By how much the value moves: the larger over the smaller."""
 
 
 def find_relaxations(
@@ -37,115 +59,234 @@ def find_relaxations(
     `closest` is the plan that misses the memory by least, if memory is what is missing.
     """
     start = Attempt("", model, cluster, options)
-    found = [
-        relaxation
-        for attempt in _small_changes(start, closest)
-        if (relaxation := _relaxation(attempt, asked))
-    ]
-    more = _more_nodes(start)
-    relaxation = _relaxation(more, asked) if more else None
-    return (*found, relaxation) if relaxation else tuple(found)
+    axes = tuple(dict.fromkeys((*options.pins, *options.only, *options.at_most)))
+    found = [a for a in _small_changes(start, axes, closest) if _fits(a)]
+    found += [a for a in (_more_nodes(start),) if a]
+    for group in () if found else _double_changes(start, axes, closest):
+        found = list(itertools.islice(filter(_fits, group), MAX_DOUBLE_CHANGES))
+        if found:
+            break
+    if not found and axes:
+        more = _more_nodes(_opened(start, axes))
+        found += [more] if more else []
+    found.sort(key=lambda a: (KINDS.index(a.kind), abs(math.log2(a.factor))))
+    return tuple(_relaxation(attempt, asked) for attempt in found)
 
 
-def _search(attempt: Attempt) -> Outcome:
+def _context(attempt: Attempt) -> Context:
     from planner.solving import make_problem
 
     problem = make_problem(attempt.model, attempt.cluster, attempt.options)
     restrictions = replace(attempt.options.search_options(), n_finalists=1)
-    return search(Context(problem, restrictions, problem.pool.n_devices), SerialExecutor())
+    return Context(problem, restrictions, problem.pool.n_devices)
 
 
-def _relaxation(attempt: Attempt, asked: Asked) -> Relaxation | None:
-    """Return the change with its best plan and its command; None when nothing fits after it."""
-    finalists = _search(attempt).finalists
-    if not finalists:
-        return None
+def _fits(attempt: Attempt) -> bool:
+    return any_fits(_context(attempt))
+
+
+def _relaxation(attempt: Attempt, asked: Asked) -> Relaxation:
+    """Return the change with its best plan and its command."""
+    best = search(_context(attempt), SerialExecutor()).finalists[0]
     command = asked.command(attempt.options, attempt.fields)
-    return Relaxation(attempt.change, command, finalists[0].layout, finalists[0].step_s)
+    return Relaxation(
+        attempt.change, attempt.kind, attempt.factor, command, best.layout, best.step_s
+    )
 
 
-def _of_cluster(start: Attempt, change: str, path: str, value: object) -> Attempt:
+def _ratio(new: float, old: float) -> float:
+    return max(new, old) / min(new, old) if min(new, old) > 0 else 1.0
+
+
+def _joined(start: Attempt, change: str) -> str:
+    return f"{start.change}, {change}" if start.change else change
+
+
+def _of_cluster(
+    start: Attempt, change: str, path: str, value: object, kind: str, factor: float = 1.0
+) -> Attempt:
     """Change a field of the only pool; its place in the user's file may be another."""
     changed = cluster_from_dict(start.cluster.document, [(path, value)])
     in_file = f"pools.{start.cluster.sources[0].index}.{path.removeprefix('pools.0.')}"
-    return replace(start, change=change, cluster=changed, fields={in_file: value})
+    return replace(
+        start, change=_joined(start, change), cluster=changed, kind=kind,
+        factor=factor, fields={**start.fields, in_file: value},
+    )  # fmt: skip
 
 
-def _of_model(start: Attempt, change: str, path: str, value: object) -> Attempt:
+def _of_model(
+    start: Attempt, change: str, path: str, value: object, kind: str, factor: float = 1.0
+) -> Attempt:
     changed = model_from_dict(start.model.document, [(path, value)])
-    return replace(start, change=change, model=changed, fields={path: value})
+    return replace(
+        start, change=_joined(start, change), model=changed, kind=kind,
+        factor=factor, fields={**start.fields, path: value},
+    )  # fmt: skip
 
 
-def _small_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt]:
-    """Yield changes from the smallest to the largest, more devices apart."""
-    options, job = start.options, start.model.job
-    for axis in dict.fromkeys((*options.pins, *options.only, *options.at_most)):
-        freer = replace(
-            options,
-            pins={a: v for a, v in options.pins.items() if a != axis},
-            only={a: v for a, v in options.only.items() if a != axis},
-            at_most={a: v for a, v in options.at_most.items() if a != axis},
-        )
-        yield replace(start, change=f"leave {axis} open", options=freer)
+def _opened(start: Attempt, axes: tuple[str, ...]) -> Attempt:
+    """Return the question without any restriction on some axes."""
+    options = start.options
+    freer = replace(
+        options,
+        pins={a: v for a, v in options.pins.items() if a not in axes},
+        only={a: v for a, v in options.only.items() if a not in axes},
+        at_most={a: v for a, v in options.at_most.items() if a not in axes},
+    )
+    names = " and ".join((", ".join(axes[:-1]), axes[-1])) if len(axes) > 1 else axes[0]
+    return replace(start, change=f"leave {names} open", options=freer)
+
+
+def _small_changes(
+    start: Attempt, axes: tuple[str, ...], closest: Candidate | None
+) -> Iterator[Attempt]:
+    """Yield the single changes, more devices apart."""
+    for axis in axes:
+        nearest = next((a for a in _other_values(start, axis) if _fits(a)), None)
+        if nearest:
+            yield nearest
+        yield _opened(start, (axis,))
+    yield from _file_changes(start, closest)
+
+
+def _other_values(start: Attempt, axis: str) -> Iterator[Attempt]:
+    """Yield other values of one pinned axis whose value trades memory, the nearest first."""
+    options = start.options
+    if axis not in options.pins:
+        return
+    old = options.pins[axis]
+    pins = {a: v for a, v in options.pins.items() if a != axis}
+    if axis == "mbs":
+        sizes = [d for d in divisors(start.model.job.global_batch) if d <= max(old, MAX_MBS)]
+        for value in sorted((d for d in sizes if d != old), key=lambda d: (_ratio(d, old), d)):
+            moved = replace(options, pins={**pins, "mbs": value})
+            change = f"mbs {value} instead of {old}"
+            yield replace(
+                start, change=change, options=moved, kind="value", factor=_ratio(value, old)
+            )
+    if axis == "recompute_layers":
+        for value in range(old + 1, start.model.shape.layers + 1):
+            moved = replace(options, pins={**pins, axis: value})
+            change = f"recompute {value} layers of every virtual stage instead of {old}"
+            yield replace(
+                start, change=change, options=moved, kind="value", factor=_ratio(value, old)
+            )
+    if axis == "recompute" and "recompute_layers" not in options.pins:
+        full = TEXT_AXES["recompute"].index("full")
+        for value in range(1, start.model.shape.layers + 1) if old != full else ():
+            moved = replace(options, pins={**pins, axis: full, "recompute_layers": value})
+            words = f"recompute {value} layer{'s' if value > 1 else ''} of every virtual stage"
+            change = f"{words} instead of {TEXT_AXES['recompute'][old]}"
+            yield replace(start, change=change, options=moved, kind="value")
+
+
+def _file_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt]:
+    """Yield the single changes of software, numbers and job."""
+    options, job, shape = start.options, start.model.job, start.model.shape
+    pool = start.cluster.cluster.pools[0]
     if options.framework not in ("default", "any"):
         freer = replace(options, framework="default", stack=options.stack_name)
-        yield replace(start, change="any framework", options=freer)
-    memory = start.cluster.cluster.pools[0].accelerator.memory_bytes
-    if closest and closest.peak_bytes <= memory:
+        change = _joined(start, "any framework")
+        yield replace(start, change=change, options=freer, kind="software")
+    if closest and closest.peak_bytes <= pool.accelerator.memory_bytes:
         # What the closest plan leaves free, rounded down to a tenth of a GiB.
-        value = f"{int((memory - closest.peak_bytes) / 2**30 * 10) / 10} GiB"
-        yield _of_cluster(start, f"a memory margin of {value}", "pools.0.memory_margin", value)
+        free = int((pool.accelerator.memory_bytes - closest.peak_bytes) / 2**30 * 10) / 10
+        factor = _ratio(free * 2**30, pool.memory_margin_bytes)
+        change, value = f"a memory margin of {free} GiB", f"{free} GiB"
+        yield _of_cluster(start, change, "pools.0.memory_margin", value, "software", factor)
+    if not shape.flash_attention:
+        change = "a fused attention kernel"
+        if set(pool.accelerator.efficiency.attention_frac) - {"unfused"}:
+            yield _of_model(start, change, "model.flash_attention", True, "software")
     if job.precision in ("bf16", "fp16"):
         value = f"{job.precision}-grads"
-        yield _of_model(start, f"gradients in {job.precision}", "training.precision", value)
+        change = f"gradients in {job.precision}"
+        yield _of_model(start, change, "training.precision", value, "numerics")
+    yield from _batches(start)
     for divisor in (2, 4, 8):
+        tokens = job.seq_len // divisor
         if job.seq_len % divisor == 0:
-            tokens = job.seq_len // divisor
-            yield _of_model(start, f"sequences of {tokens} tokens", "training.seq_len", tokens)
-    n = start.cluster.cluster.pools[0].n_devices
-    batch = -(-job.global_batch // n) * n
-    if batch != job.global_batch:
+            change = f"sequences of {tokens} tokens"
+            yield _of_model(start, change, "training.seq_len", tokens, "job", divisor)
+
+
+def _batches(start: Attempt) -> Iterator[Attempt]:
+    """Yield the nearest global batch that fits, of those that share factors with the devices."""
+    n, old = start.cluster.cluster.pools[0].n_devices, start.model.job.global_batch
+    near = {old // d * d for d in divisors(n)} | {-(-old // d) * d for d in divisors(n)}
+    near |= {old // 2, 2 * old}
+    ordered = sorted(near - {0, old}, key=lambda b: (_ratio(b, old), b))
+    for batch in ordered[:BATCHES_TRIED]:
+        tokens = start.model.job.tokens
+        if tokens and batch * start.model.job.seq_len > tokens:
+            continue
         change = f"a global batch of {batch} sequences"
-        yield _of_model(start, change, "training.global_batch", batch)
+        attempt = _of_model(
+            start, change, "training.global_batch", batch, "job", _ratio(batch, old)
+        )
+        if _fits(attempt):
+            yield attempt
+            return
+
+
+def _double_changes(
+    start: Attempt, axes: tuple[str, ...], closest: Candidate | None
+) -> Iterator[list[Attempt]]:
+    """Yield groups of double changes: restrictions only, those and one thing more, two things."""
+    if len(axes) > 1:
+        yield [_opened(start, pair) for pair in itertools.combinations(axes, 2)]
+    if len(axes) > 2:
+        yield [_opened(start, axes)]
+    bases = [_opened(start, axes)] if axes else []
+    bases += [a for a in _file_changes(start, closest) if a.kind == "numerics"]
+    for base in bases:
+        further = _file_changes(base, None)
+        yield [a for a in further if a.options != base.options or a.fields != base.fields]
 
 
 def _more_nodes(start: Attempt) -> Attempt | None:
-    """Return the fewest nodes that fit: doubled until something does, then bisected.
+    """Return a larger number of nodes that fits, the least unless many fail to.
 
-    None, too, where a number of nodes alone does not change the file: see `PoolSource.node_keys`.
+    Fitting is not monotone in the number of nodes, because batches and heads must divide; so
+    counts are tried one after the other from the least whose memory holds the states. After
+    `NODE_COUNTS_TRIED` of them they are doubled, and the last doubling is bisected. None, too,
+    where a number of nodes alone does not change the file: see `PoolSource.node_keys`.
     """
     source, document = start.cluster.sources[0], start.cluster.document
     if not source.node_keys:
         return None
-    pool = document["pools"][0]
+    pool = start.cluster.cluster.pools[0]
+    problem = _context(start).problem
+    entry = document["pools"][0]
     if not source.own_domain:  # a rack that is not full yet grows with its nodes
-        pool = {key: value for key, value in pool.items() if key != "scale_up_domain"}
+        entry = {key: value for key, value in entry.items() if key != "scale_up_domain"}
 
     def attempt(n: int) -> Attempt:
-        devices = n * start.cluster.cluster.pools[0].devices_per_node
-        changed = cluster_from_dict({**document, "pools": [{**pool, "nodes": n}]})
+        changed = cluster_from_dict({**document, "pools": [{**entry, "nodes": n}]})
         fields = {f"pools.{source.index}.{key}": n for key in source.node_keys}
-        change = f"{n} nodes ({devices} devices)"
-        return replace(start, change=change, cluster=changed, fields=fields)
+        change = _joined(start, f"{n} nodes ({n * pool.devices_per_node} devices)")
+        return replace(
+            start, change=change, cluster=changed, kind="hardware",
+            factor=n / pool.n_nodes, fields={**start.fields, **fields},
+        )  # fmt: skip
 
     def fits(n: int) -> bool:
-        return bool(_search(attempt(n)).finalists)
+        try:
+            return _fits(attempt(n))
+        except SpecError:  # a count that its scale-up domain or its bounds do not allow
+            return False
 
-    low = high = start.cluster.cluster.pools[0].n_nodes
+    most = pool.n_nodes << MAX_NODE_DOUBLINGS
+    least = least_true(
+        lambda n: states_can_fit(problem, n * pool.devices_per_node), pool.n_nodes + 1, most
+    )
+    for n in range(least, min(least + NODE_COUNTS_TRIED, most + 1)):
+        if fits(n):
+            return attempt(n)
+    high = least + NODE_COUNTS_TRIED - 1
     for _ in range(MAX_NODE_DOUBLINGS):
         low, high = high, high * 2
         if fits(high):
-            return attempt(_least(low, high, fits))
+            # A smaller count that fits, if the bisection meets one; `high` does in any case.
+            return attempt(1 + largest_true(lambda n: not fits(n), low + 1, high - 1))
     return None
-
-
-def _least(low: int, high: int, fits: Callable[[int], bool]) -> int:
-    """Return the least n in (low, high] found by bisection; `high` fits, `low` does not.
-
-    Fitting is not monotone in the number of nodes (batches and heads must divide), so this is
-    the least on the bisection's path, never more than twice the true one.
-    """
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high

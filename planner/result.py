@@ -10,7 +10,7 @@ from costmodels.plans import Layout
 from planner.errors import InfeasibleError
 from planner.layouts import layout_to_json
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 """Minor numbers add fields, major numbers change them."""
 
 
@@ -132,10 +132,30 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True)
+class ConflictPart:
+    """One condition of a conflict: a rule, or what the user pinned or limited (PIN001)."""
+
+    code: str
+    text: str
+    """The condition with the numbers of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Conditions that exclude every plan together; without any one of them they do not."""
+
+    parts: tuple[ConflictPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Relaxation:
     """A change after which a plan exists."""
 
     change: str
+    kind: str
+    """What changes: a pin's `value`, `restriction`, `software`, `numerics`, `job`, `hardware`."""
+    factor: float
+    """By how much: the larger over the smaller of old and new value, 1 where there is no ratio."""
     command: str
     layout: Layout | None
     step_time_s: float | None
@@ -151,6 +171,7 @@ class Result:
     counts: Counts
     rejected: tuple[Rejection, ...]
     plans: tuple[Plan, ...]
+    conflicts: tuple[Conflict, ...] = ()
     relaxations: tuple[Relaxation, ...] = ()
     closest: Miss | None = None
     complete: bool = True
@@ -202,9 +223,15 @@ class Result:
                 "peak_bytes": round(self.closest.peak_bytes),
                 "usable_bytes": round(self.closest.usable_bytes),
             },
+            "conflicts": [
+                [{"code": part.code, "text": part.text} for part in conflict.parts]
+                for conflict in self.conflicts
+            ],
             "relaxations": [
                 {
                     "change": r.change,
+                    "kind": r.kind,
+                    "factor": r.factor,
                     "command": r.command,
                     "layout": layout_to_json(r.layout) if r.layout else None,
                     "step_time_s": r.step_time_s,

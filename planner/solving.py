@@ -38,14 +38,15 @@ from planner.options import (
     parse_pins,
 )
 from planner.reasons import why_first, why_pool
-from planner.result import Counts, Miss, Plan, Rejection, Relaxation, Result
+from planner.result import Conflict, Counts, Miss, Plan, Rejection, Relaxation, Result
 from planner.uncertainty import (
     interval_s,
     rank_key,
     tie_limit_s,
     without_pointless_recompute,
 )
-from searches.executors import Executor, make_executor
+from searches.executors import NAMES as EXECUTORS
+from searches.executors import Executor, ExecutorError, make_executor
 from searches.rules import Context
 from searches.search import Candidate, Outcome, search
 
@@ -68,7 +69,8 @@ def solve(
     allow: tuple[str, ...] = (),
     overrides: Overrides = (),
     pool: str = "",
-    executor: str = "serial",
+    executor: str = "automatic",
+    ray_address: str = "",
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
@@ -77,16 +79,21 @@ def solve(
     `model` and `cluster` are paths, names of packaged examples or dicts. `pins` fixes axes
     (`{"tp": 8}`), `only` lists allowed values (`{"tp": [4, 8]}`), `at_most` bounds them.
     `overrides` changes fields of the two inputs: `(("pools.0.nodes", 16),)`. A plan uses one pool
-    of the cluster; the plans of all pools are ranked together unless `pool` names one. When
-    nothing fits the result holds no plans but the counted reasons and the smallest changes that
-    would help.
+    of the cluster; the plans of all pools are ranked together unless `pool` names one. `executor`
+    is `automatic`, `serial`, `processes` or `ray` (on the cluster at `ray_address`, else on this
+    machine); the answer does not depend on it. When nothing fits the result holds no plans but the
+    counted reasons and the smallest changes that would help.
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
-    options = _options(top, pins, only, at_most, framework, stack, allow)
+    options = solve_options(top, pins, only, at_most, framework, stack, allow)
     check_options(options)
     given = read_inputs(model, cluster, overrides, pool)
-    asked = Asked(*_names(model, cluster), tuple(overrides), pool)
-    return solve_inputs(*given, options, make_executor(executor), stop, progress, asked)
+    asked = Asked(*source_names(model, cluster), tuple(overrides), pool)
+    chosen = _executor(executor, ray_address)
+    try:
+        return solve_inputs(*given, options, chosen, stop, progress, asked)
+    except ExecutorError as error:
+        raise SearchError(str(error), error.fix) from error
 
 
 def evaluate(
@@ -105,7 +112,7 @@ def evaluate(
     Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`; a
     cluster with several pools needs `pool`. Raises `SearchError` when the layout breaks a rule.
     """
-    options = _options(1, pins, None, None, framework, stack, allow)
+    options = solve_options(1, pins, None, None, framework, stack, allow)
     given = read_inputs(model, cluster, overrides, pool)
     names = [pool.name for pool in given[1].cluster.pools]
     if len(names) > 1:
@@ -122,7 +129,7 @@ def evaluate(
     counts = Counts(1, 1, 1, int(not fits), int(fits), 1)
     return Result(
         result_id=_result_id(*given, options, "evaluate"),
-        inputs=_inputs_json(*given, options, _names(model, cluster)),
+        inputs=inputs_json(*given, options, source_names(model, cluster)),
         calibration=calibration(),
         counts=counts,
         rejected=(),
@@ -131,7 +138,19 @@ def evaluate(
     )
 
 
-def _names(model: Source, cluster: Source) -> tuple[str, str]:
+def _executor(name: str, ray_address: str) -> Executor:
+    """Return the executor that the user named."""
+    if name not in EXECUTORS:
+        known = f"{', '.join(EXECUTORS[:-1])} or {EXECUTORS[-1]}"
+        raise UsageError(f"--executor: unknown {name!r}", known)
+    if ray_address and name not in ("automatic", "ray"):
+        raise UsageError(
+            f"--ray-address does not go with --executor {name}", "--executor ray, or drop one"
+        )
+    return make_executor(name, ray_address or None)
+
+
+def source_names(model: Source, cluster: Source) -> tuple[str, str]:
     """Return what the user called the two inputs, for the commands that answers suggest."""
     names = [("" if isinstance(x, Mapping) else os.fspath(x)) for x in (model, cluster)]
     return names[0] or "MODEL", names[1] or "CLUSTER"
@@ -146,7 +165,7 @@ def _texts(values: Mapping[str, object] | None) -> list[str]:
     return items
 
 
-def _options(
+def solve_options(
     top: int,
     pins: Mapping[str, object] | None,
     only: Mapping[str, object] | None,
@@ -282,18 +301,22 @@ def solve_inputs(
     outcomes = [pool.outcome for pool in searched]
     complete = all(outcome.complete for outcome in outcomes)
     relaxations: tuple[Relaxation, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
     nearest, closest = nearest_miss(searched, look_again=not plans and complete)
     if not plans and complete:
+        from planner.conflicts import conflicts_of
         from planner.relaxations import find_relaxations
 
+        conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
         relaxations = find_relaxations(model, nearest.cluster, options, closest, asked)
     return Result(
         result_id=_result_id(model, cluster, options, "solve"),
-        inputs=_inputs_json(model, cluster, options, (asked.model, asked.cluster)),
+        inputs=inputs_json(model, cluster, options, (asked.model, asked.cluster)),
         calibration=calibration(),
         counts=_counts(outcomes),
         rejected=_rejections(outcomes),
         plans=plans,
+        conflicts=conflicts,
         relaxations=relaxations,
         closest=_miss(closest, nearest.problem),
         complete=complete,
@@ -434,9 +457,10 @@ def _result_id(
     return content_id(command, model.document, cluster.document, options.to_json(), calibration())
 
 
-def _inputs_json(
+def inputs_json(
     model: ModelInput, cluster: ClusterInput, options: SolveOptions, names: tuple[str, str]
 ) -> dict[str, Any]:
+    """Return what was asked, with every default filled in."""
     return {
         "model_source": os.path.basename(names[0]),
         "cluster_source": os.path.basename(names[1]),

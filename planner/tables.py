@@ -189,6 +189,12 @@ def nothing_fits(result: Result) -> list[str]:
         lines.append("No layout is legal: every combination breaks a rule.")
     else:
         lines.append(f"Nothing fits: all {result.counts.space:,} legal plans exceed the memory.")
+    for conflict in result.conflicts:
+        what = "These cannot all hold" if len(conflict.parts) > 1 else "This cannot hold"
+        lines.append(f"{what} on {_n_devices(result)} devices (tp * pp * dp):")
+        for part in conflict.parts:
+            lines += wrapped(f"  {part.code}", part.text)
+    lines.append("Rejected:")
     for r in sorted(result.rejected, key=lambda r: (*_weight(r.code), -r.n)):
         rule = RULES[r.code]
         if r.code not in DUPLICATES:
@@ -211,6 +217,11 @@ def nothing_fits(result: Result) -> list[str]:
     return lines
 
 
+def _n_devices(result: Result) -> int:
+    pool = result.inputs["cluster"]["pools"][0]
+    return int(pool["nodes"] * pool["accelerators_per_node"])
+
+
 def _weight(code: str) -> tuple[int, str]:
     """Return the place of a rule among the reasons: the user's own limits first, then memory."""
     first = ("PIN001", "MEM001", "MEM000", "FRM001", "BAT001", "BAT002", "DP001")
@@ -221,7 +232,7 @@ def _relaxation_lines(relaxation: Relaxation) -> list[str]:
     best = ""
     if relaxation.layout and relaxation.step_time_s:
         best = f" ({shown_layout(relaxation.layout)}, {relaxation.step_time_s:.2f} s a step)"
-    return [f"  {relaxation.change}{best}", f"    {relaxation.command}"]
+    return [*wrapped(" ", relaxation.change + best), f"    {relaxation.command}"]
 
 
 def plans_csv(result: Result) -> str:

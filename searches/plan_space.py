@@ -75,6 +75,11 @@ class Masks:
     batches: Bools
     rest: Bools
 
+    @property
+    def n_plans(self) -> int:
+        """Number of legal plans over all shapes."""
+        return _count(self.batches, self.rest)
+
 
 def _allowed(context: Context, axis: str, values: Ints) -> Bools:
     return np.array([context.options.allows(axis, int(v)) for v in values], dtype=bool)
@@ -86,61 +91,87 @@ def _count(batches: Bools, rest: Bools) -> int:
     return int(per_shape.sum())
 
 
+@dataclass(frozen=True, slots=True)
+class PlanRule:
+    """One rule over the free axes, as a mask that broadcasts to shapes x its axes."""
+
+    code: str
+    legal: Bools
+    of_batches: bool = False
+    """Over shapes x mbs; otherwise over shapes x sp x zero x recompute."""
+
+
 def legal_masks(
     context: Context, shapes: ShapeTable, axes: FreeAxes
 ) -> tuple[Masks, int, dict[str, int]]:
     """Return the legal combinations, the candidates before the rules, the rejections by rule."""
-    job, problem = context.problem.job, context.problem
-    n, column = len(shapes), (slice(None), None, None, None)
-    tp, pp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.dp))
-    sp, zero = np.arange(N_SP)[None, :, None, None], np.arange(N_ZERO)[None, None, :, None]
-    kind = axes.recompute[None, None, None, :]
     exists = recompute_options(context, shapes, axes)[:, None, None, :]
-    rest = np.broadcast_to(exists, (n, N_SP, N_ZERO, len(axes.recompute)))
-    batches = np.ones((n, len(axes.mbs)), dtype=bool)
-    candidates = _count(batches, rest)
+    rest = np.broadcast_to(exists, (len(shapes), N_SP, N_ZERO, len(axes.recompute)))
+    batches = np.ones((len(shapes), len(axes.mbs)), dtype=bool)
+    candidates = before = _count(batches, rest)
     rejected: dict[str, int] = {}
-
-    def keep(code: str, *, batch: Bools | None = None, other: Bools | None = None) -> None:
-        nonlocal batches, rest
-        before = _count(batches, rest)
-        if batch is not None:
-            batches = batches & batch
-        if other is not None:
-            rest = rest & other
-        rejected[code] = rejected.get(code, 0) + before - _count(batches, rest)
-
-    keep("PIN001", other=_pins(context, shapes, axes))
-    sequences = job.global_batch // shapes.dp[:, None]
-    keep("BAT001", batch=sequences % axes.mbs[None, :] == 0)
-    n_micro = sequences // axes.mbs[None, :]
-    keep("BAT002", batch=(shapes.vpp[:, None] == 1) | (n_micro % shapes.pp[:, None] == 0))
-    keep("SP001", other=(sp == 0) | ((tp > 1) & (job.seq_len % tp == 0)))
-    if context.options.framework != "any":
-        keep("ZER001", other=(zero <= 1) | (pp == 1))
-    keep("ZER002", other=(zero == 0) | (dp > 1))
-    if problem.shape.flash_attention:
-        keep("REC001", other=kind != RECOMPUTES.index("selective"))
-    if context.options.framework != "any":
-        framework, options = context.options.framework, (axes.recompute, axes.recompute_layers)
-        keep("FRM001", other=runnable(framework, problem, shapes, *options))
+    for rule in plan_rules(context, shapes, axes):
+        if rule.of_batches:
+            batches = batches & rule.legal
+        else:
+            rest = rest & rule.legal
+        left = _count(batches, rest)
+        rejected[rule.code] = rejected.get(rule.code, 0) + before - left
+        before = left
     return Masks(batches, rest), candidates, {code: c for code, c in rejected.items() if c}
 
 
-def _pins(context: Context, shapes: ShapeTable, axes: FreeAxes) -> Bools:
-    """Return what the pins on the free axes allow, shapes x sp x zero x recompute."""
-    allowed = context.options
-    sp = _allowed(context, "sp", np.arange(N_SP, dtype=np.int32))[None, :, None, None]
-    zero = _allowed(context, "zero", np.arange(N_ZERO, dtype=np.int32))[None, None, :, None]
-    kind = _allowed(context, "recompute", axes.recompute)
-    layers = _allowed(context, "recompute_layers", axes.recompute_layers)
-    schedule = np.array(
-        [allowed.allows("schedule", int(x)) for x in schedule_of(shapes.pp, shapes.vpp)],
-        dtype=bool,
-    )
-    return np.asarray(
-        sp & zero & (kind & layers)[None, None, None, :] & schedule[:, None, None, None]
-    )
+def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
+    """Return the rules over the free axes in the order in which a rejection is attributed.
+
+    The pin on mbs is not among them: `free_axes` holds to it.
+    """
+    job, problem = context.problem.job, context.problem
+    column = (slice(None), None, None, None)
+    tp, pp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.dp))
+    sp, zero = np.arange(N_SP)[None, :, None, None], np.arange(N_ZERO)[None, None, :, None]
+    kind = axes.recompute[None, None, None, :]
+    sequences = job.global_batch // shapes.dp[:, None]
+    n_micro = sequences // axes.mbs[None, :]
+    divides = sequences % axes.mbs[None, :] == 0
+    rounds = (shapes.vpp[:, None] == 1) | (n_micro % shapes.pp[:, None] == 0)
+    rules = [
+        *_pins(context, shapes, axes),
+        PlanRule("BAT001", divides, of_batches=True),
+        PlanRule("BAT002", rounds, of_batches=True),
+        PlanRule("SP001", (sp == 0) | ((tp > 1) & (job.seq_len % tp == 0))),
+    ]
+    emitted = context.options.framework != "any"
+    if emitted:
+        rules.append(PlanRule("ZER001", (zero <= 1) | (pp == 1)))
+    rules.append(PlanRule("ZER002", (zero == 0) | (dp > 1)))
+    if problem.shape.flash_attention:
+        rules.append(PlanRule("REC001", kind != RECOMPUTES.index("selective")))
+    if emitted:
+        framework, options = context.options.framework, (axes.recompute, axes.recompute_layers)
+        rules.append(PlanRule("FRM001", runnable(framework, problem, shapes, *options)))
+    return rules
+
+
+def pinned_columns(shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:
+    """Return the values of the axes besides mbs, over shapes x sp x zero x recompute."""
+    return {
+        "sp": np.arange(N_SP, dtype=np.int32)[None, :, None, None],
+        "zero": np.arange(N_ZERO, dtype=np.int32)[None, None, :, None],
+        "recompute": axes.recompute[None, None, None, :],
+        "recompute_layers": axes.recompute_layers[None, None, None, :],
+        "schedule": schedule_of(shapes.pp, shapes.vpp)[:, None, None, None],
+    }
+
+
+def _pins(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
+    """Return what the pins on the free axes allow, by axis."""
+    options = context.options
+    return [
+        PlanRule("PIN001", _allowed(context, axis, column.ravel()).reshape(column.shape))
+        for axis, column in pinned_columns(shapes, axes).items()
+        if axis in options.only or axis in options.at_most
+    ]
 
 
 def plan_tables(

@@ -161,6 +161,13 @@ def search_shard(shard: Shard) -> ShardAnswer:
     return ShardAnswer(tuple(best), closest, n_candidates, n_legal, n_fit, rejected)
 
 
+def count_plans(shard: Shard) -> int:
+    """Return the number of legal plans of a shard; takes a fiftieth of pricing them."""
+    axes = free_axes(shard.context, shard.shapes)
+    masks, _, _ = legal_masks(shard.context, shard.shapes, axes)
+    return masks.n_plans
+
+
 def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     """Return the step time of each layout with the pipeline simulated, seconds.
 
@@ -216,9 +223,10 @@ def search(
     space = legal_shapes(context)
     shards = make_shards(context, space.shapes)
     answers: list[ShardAnswer] = []
-    group = executor.group_size
     stopped = ""
     try:
+        executor.prepare(lambda: sum(count_plans(shard) for shard in shards))
+        group = executor.group_size
         for i in range(0, len(shards), group):
             if stop is not None and answers and stop():
                 stopped = "time limit"

@@ -65,15 +65,21 @@ class ShapeSpace:
     rejected: dict[str, int]
 
 
-def candidates(context: Context) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Return every (tp, pp, dp) factorisation with every vpp and split, before any rule."""
+def candidates(
+    context: Context, most_pp: int = 0, most_vpp: int = 0
+) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Return every (tp, pp, dp) factorisation with every vpp and split, before any rule.
+
+    `most_pp` and `most_vpp` are the number of layers and `vpp_limit` unless given.
+    """
     n = context.n_devices
-    most_vpp = vpp_limit(context)
+    most_pp = most_pp or context.problem.shape.layers
+    most_vpp = most_vpp or vpp_limit(context)
     rows = [
         (tp, pp, n // (tp * pp), vpp, split)
         for tp in divisors(n)
         for pp in divisors(n // tp)
-        if pp <= context.problem.shape.layers
+        if pp <= most_pp
         for vpp in range(1, (most_vpp if pp > 1 else 1) + 1)
         for split in range(len(SPLITS))
     ]
@@ -102,7 +108,7 @@ def count_rejections(context: Context) -> tuple[int, dict[str, int]]:
     return len(alive), {code: n for code, n in counts.items() if n}
 
 
-def _degree_rows(context: Context, axis: str) -> list[int]:
+def legal_degrees(context: Context, axis: str) -> list[int]:
     """Return the legal degrees of one axis by the rules that look at it alone."""
     values = np.array(divisors(context.n_devices), dtype=np.int32)
     if axis == "pp":
@@ -169,7 +175,7 @@ def build_model(context: Context) -> tuple[Any, list[Any]] | None:
 
     primes = sorted(prime_exponents(context.n_devices))
     totals = prime_exponents(context.n_devices)
-    degrees = {axis: _degree_rows(context, axis) for axis in ("tp", "pp", "dp")}
+    degrees = {axis: legal_degrees(context, axis) for axis in ("tp", "pp", "dp")}
     splits = _split_rows(context, degrees["pp"])
     if not all(degrees.values()) or not splits:
         return None

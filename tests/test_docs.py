@@ -11,6 +11,7 @@ import yaml
 
 import planner
 from planner.inputs import cluster_from_dict, model_from_dict
+from planner.recommending import QUESTIONS
 from planner.terms import TERMS
 from searches.rules import RULES
 
@@ -139,6 +140,12 @@ def test_every_correction_calls_the_function_that_it_names(title):
     functions = [name.rpartition(".")[2] for name in named]
     # `transfers` is reached through the breakdown of a plan
     assert any(f"{name}(" in code or f").{name}" in code for name in functions)
+def test_every_field_of_a_recommendation_is_described():
+    text = (DOCS / "recommend.md").read_text(encoding="utf-8")
+    for question in QUESTIONS:
+        data = planner.recommend(question, "llama3-8b", "h100-x8").to_json()
+        keys = set(data) | _keys(data["answer"])
+        assert not [key for key in sorted(keys) if f"`{key}`" not in text]
 
 
 def test_source_names_in_rules_exist():

@@ -121,8 +121,28 @@ BAD = [
     (["solve", "llama3-70b", "h100-x512", "--set", "training.seq_len=0"], 1, "seq_len"),
     (["solve", "llama3-70b", "h100-x512", "--set", "pools.0.accelerator=h1000"], 1, "h100"),
     (["solve", "llama3-70b", "h100-x512", "--set", "nonsense"], 2, "PATH=VALUE"),
-    (["solve", "llama3-70b", "h100-x512", "--executor", "dask"], 2, "serial or ray"),
+    (["solve", "llama3-70b", "h100-x512", "--executor", "dask"], 2, "processes or ray"),
+    (
+        ["solve", "llama3-70b", "h100-x512", "--executor", "serial", "--ray-address", "h:1"],
+        2,
+        "--ray-address",
+    ),
     (["evaluate", "llama3-70b", "h100-x512", "--pin", "tp=16"], 1, "TP004"),
+    (["recommend"], 2, "QUESTION"),
+    (["recommend", "devices", "llama3-8b"], 2, "CLUSTER"),
+    (["recommend", "speed", "llama3-8b", "h100-x8"], 2, "one of devices"),
+    (["recommend", "devices", "llama3-7b", "h100-x8"], 1, "llama3-8b"),
+    (["recommend", "devices", "llama3-8b", "h100-x8", "--most", "-1"], 2, "--most"),
+    (["recommend", "devices", "llama3-8b", "h100-x8", "--most", "x"], 2, "--most"),
+    (["recommend", "devices", "llama3-8b", "h100-x8", "--by", "depth"], 2, "question size"),
+    (["recommend", "size", "llama3-8b", "h100-x8", "--by", "heads"], 2, "width, depth"),
+    (["recommend", "sequence", "llama3-8b", "h100-x8", "--step", "-5"], 2, "--step"),
+    (["recommend", "micro-batch", "llama3-8b", "h100-x8", "--pin", "mbs=4"], 2, "drop mbs"),
+    (["recommend", "bandwidth", "llama3-8b", "h100-x8", "--tolerance", "7"], 2, "--tolerance"),
+    (["recommend", "bandwidth", "llama3-70b", "h100-x8"], 1, "nothing fits"),
+    (["recommend", "size", "llama3-8b", "h100-x8", "--format", "csv"], 2, "table or json"),
+    (["recommend", "size", "llama3-8b", "h100-x8", "--pin", "tp=0"], 2, "at least 1"),
+    (["recommend", "size", "llama3-8b", "h100-x8", "--set", "pools.0.nodes=-1"], 1, "nodes"),
     (["show", "last#99"], 2, "last"),
     (["show", "nowhere.json#1"], 2, "nowhere.json"),
     (["explain", "last#1", "--term", "nope"], 2, "terms:"),
@@ -181,6 +201,26 @@ def test_solve_never_starts_ray(folder: Path) -> None:
         "assert 'ray' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_executors_give_the_same_bytes(folder: Path) -> None:
+    words = ["solve", "llama3-70b", "h100-x512", "--format", "json", "--executor"]
+    answers = {run(*words, name).stdout for name in ("automatic", "serial", "processes")}
+    assert len(answers) == 1
+    assert json.loads(answers.pop())["plans"]
+
+
+def test_recommend_prints_its_answer(folder: Path) -> None:
+    done = run("recommend", "devices", "llama3-70b", "h100-x512")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Fewest devices on which the job fits: 24, in 3 node(s)\n")
+    data = json.loads(
+        run("recommend", "devices", "llama3-70b", "h100-x512", "--format", "json").stdout
+    )
+    assert data["answer"] == {"nodes": 3, "n_devices": 24}
+    none = run("recommend", "devices", "llama3-70b", "h100-x512", "--most", "2")
+    assert none.returncode == 3
+    assert none.stdout.startswith("No answer")
 
 
 def test_the_cache_is_capped_and_optional(folder: Path) -> None:

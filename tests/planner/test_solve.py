@@ -20,7 +20,10 @@ def llama70() -> planner.Result:
 
 
 def test_public_surface() -> None:
-    assert planner.__all__ == ["Plan", "Result", "__version__", "evaluate", "solve"]
+    assert planner.__all__ == [
+        "Plan", "Recommendation", "Result", "__version__", "evaluate", "recommend", "solve"
+    ]  # fmt: skip
+    assert all(getattr(planner, name) for name in planner.__all__)
     assert planner.Result.__name__ == "Result"
     with pytest.raises(AttributeError, match="no attribute"):
         planner.missing  # noqa: B018

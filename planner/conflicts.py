@@ -1,0 +1,103 @@
+"""Why there is no plan, in words: the rules, pins and limits that cannot hold together."""
+
+from collections.abc import Iterable
+
+from planner.result import Conflict, ConflictPart
+from planner.units import format_gib
+from searches.conflicts import Condition, find_conflicts, user_conditions, without
+from searches.feasibility import any_fits
+from searches.options import AXES, TEXT_AXES
+from searches.rules import Context, least_model_parallel
+from searches.shape_space import divisors
+
+
+def conflicts_of(context: Context, n_legal: int) -> tuple[Conflict, ...]:
+    """Return what excludes every plan of a search that found none.
+
+    Without a legal layout these are sets of rules, pins and limits, as few as exclude everything;
+    with `n_legal` layouts of which none fits, memory and the pins that keep it from fitting.
+    """
+    found = (_memory_conflict(context),) if n_legal else find_conflicts(context)
+    return tuple(
+        Conflict(tuple(ConflictPart(c.code, condition_text(context, c)) for c in conditions))
+        for conditions in found
+    )
+
+
+def _memory_conflict(context: Context) -> tuple[Condition, ...]:
+    """Return MEM001 and those pins and limits of which none can be kept if the job is to fit.
+
+    None when the job does not fit without any of them. One after the other is left out for good
+    when nothing fits without it, so that each one that stays is needed.
+    """
+    memory = (Condition("MEM001"),)
+    pins = user_conditions(context, AXES)
+    if not any_fits(without(context, pins)):
+        return memory
+    kept = list(pins)
+    for pin in pins:
+        fewer = [p for p in kept if p != pin]
+        if not any_fits(without(context, [p for p in pins if p not in fewer])):
+            kept = fewer
+    return (*kept, *memory)
+
+
+def _listed(values: Iterable[str]) -> str:
+    words = list(values)
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _pin_text(context: Context, pin: Condition) -> str:
+    """Return what the user allows on an axis, and why no candidate has it, if none has."""
+    options, n, axis = context.options, context.n_devices, pin.axis
+    if pin.limit:
+        return f"{axis} is at most {options.at_most[axis]} (--max)"
+    values = sorted(options.only[axis])
+    names = TEXT_AXES.get(axis)
+    text = f"{axis} is {_listed(names[v] if names else str(v) for v in values)} (--pin, --only)"
+    if axis in ("tp", "pp", "dp") and not set(values) & set(divisors(n)):
+        return f"{text}, which does not divide {n} devices"
+    return text
+
+
+def condition_text(context: Context, condition: Condition) -> str:
+    """Return a condition with the numbers of this job."""
+    if condition.of_user:
+        return _pin_text(context, condition)
+    shape, job, pool = context.problem.shape, context.problem.job, context.problem.pool
+    need = least_model_parallel(context)
+    return _TEXTS[condition.code].format(
+        shape=shape,
+        job=job,
+        domain=pool.scale_up_domain,
+        usable=format_gib(pool.usable_bytes),
+        need=f"{need:.1f}" if need else "any size",
+        framework=context.options.framework
+        if context.options.framework != "default"
+        else "a framework that plans are written for",
+        n=context.n_devices,
+    )
+
+
+_TEXTS = {
+    "TP001": "tp divides the {shape.heads} attention heads",
+    "TP002": "tp divides the {shape.kv_heads} KV heads or is a multiple of them",
+    "TP003": "tp divides the MLP width {shape.ffn}",
+    "TP004": "tp stays inside the scale-up domain of {domain} devices",
+    "TP005": "tp divides the scale-up domain of {domain} devices",
+    "VPP001": "vpp above 1 needs pp above 1",
+    "PP001": "pp * vpp is at most the {shape.layers} layers",
+    "PP002": "the {shape.layers} layers split over pp * vpp stages, evenly or with shorter ends",
+    "DP001": "dp divides the global batch of {job.global_batch} sequences",
+    "MEM000": "weights and gradients fit into {usable} GiB: tp * pp of {need} or more, or ZeRO 3",
+    "BAT001": "mbs * dp divides the global batch of {job.global_batch} sequences",
+    "BAT002": "with vpp above 1, the micro-batches are a multiple of pp",
+    "SP001": "sequence parallelism needs a tp above 1 that divides {job.seq_len} tokens",
+    "ZER001": "ZeRO 2 and 3 need pp 1",
+    "ZER002": "ZeRO 1 to 3 need dp above 1",
+    "REC001": "selective recompute needs a model without flash attention",
+    "SCH001": "the schedule matches pp and vpp",
+    "FRM001": "{framework} can run it",
+    "MEM001": "the fullest device holds at most {usable} GiB",
+}
+"""What each rule asks for, as a condition on one job."""

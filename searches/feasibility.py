@@ -1,0 +1,76 @@
+"""Whether any plan fits, without pricing time; and the questions that need only that."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from costmodels.layer_terms import layer_table
+from costmodels.memory import state_bytes_per_param
+from costmodels.parameters import total_params
+from costmodels.problem import Problem
+from costmodels.shape_terms import shape_terms
+from costmodels.step import join, peak_bytes
+from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.rules import Context
+from searches.search import TILE_ROWS, make_shards
+from searches.shape_space import legal_shapes
+
+
+def any_fits(context: Context) -> bool:
+    """Tell whether some legal plan fits into memory: what `search` finds, in a third of the time.
+
+    Stops at the first tile of plans that holds one.
+    """
+    for shard in make_shards(context, legal_shapes(context).shapes):
+        axes = free_axes(context, shard.shapes)
+        masks, _, _ = legal_masks(context, shard.shapes, axes)
+        if not masks.n_plans:
+            continue
+        terms = shape_terms(context.problem, shard.shapes)
+        layers = layer_table(context.problem, shard.shapes.tp, axes.mbs)
+        for table in plan_tables(context, shard.shapes, axes, masks, TILE_ROWS):
+            peaks = peak_bytes(join(context.problem, terms, table, layers))
+            if np.any(peaks <= context.problem.pool.usable_bytes):
+                return True
+    return False
+
+
+def states_can_fit(problem: Problem, n_devices: int) -> bool:
+    """Tell whether the states fit when they are shared out over all devices, as in ZeRO 3.
+
+    A lower bound on memory: every parameter has its weight, gradient and optimizer state on some
+    device, so the fullest of n devices holds at least (W + G + K) N / n bytes, whatever the
+    layout. It grows with the parameters and shrinks with the devices.
+    """
+    per_param = float(state_bytes_per_param(problem.job.recipe, 3, n_devices))
+    return per_param * total_params(problem.shape, problem.job.seq_len) <= (
+        problem.pool.usable_bytes
+    )
+
+
+def largest_true(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the largest n in [low, high] with `holds(n)`, low - 1 when there is none.
+
+    By bisection: `holds` must be true up to some n and false beyond it.
+
+    >>> largest_true(lambda n: n * n <= 50, 1, 100)
+    7
+    """
+    while low <= high:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle + 1
+        else:
+            high = middle - 1
+    return low - 1
+
+
+def least_true(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the least n in [low, high] with `holds(n)`, high + 1 when there is none.
+
+    By bisection: `holds` must be false up to some n and true beyond it.
+
+    >>> least_true(lambda n: n * n >= 50, 1, 100)
+    8
+    """
+    return largest_true(lambda n: not holds(n), low, high) + 1

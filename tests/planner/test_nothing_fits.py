@@ -1,0 +1,199 @@
+"""When nothing fits: conflicts in words, and changes that really give a plan."""
+
+import shlex
+from typing import Any
+
+import pytest
+
+import planner
+from planner.conflicts import _TEXTS
+from planner.errors import PlannerError
+from planner.relaxations import KINDS
+from planner.tables import solve_table
+from searches.rules import RULES
+
+H100 = "h100-x512"
+HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "too few devices": ("llama3-70b", "h100-x8", {}),
+    "far too few devices": ("llama3-405b", "h100-x8", {}),
+    "no divisor": ("llama3-70b", H100, {"pins": {"tp": 8, "pp": 3}}),
+    "two conflicts": ("llama3-70b", H100, {"pins": {"tp": 16, "pp": 3}}),
+    "three pins": ("llama3-70b", H100, {"pins": {"tp": 1, "pp": 1, "zero": 0}}),
+    "large micro-batch": ("llama3-8b", "h100-x8", {"pins": {"tp": 1, "mbs": 16}}),
+    "too little recompute": (
+        "llama3-70b", H100, {"pins": {"tp": 8, "pp": 1, "mbs": 4, "recompute": "none"}}
+    ),
+    "shallow recompute": (
+        "llama3-70b", H100,
+        {"pins": {"tp": 4, "pp": 4, "vpp": 1, "zero": 1, "mbs": 2, "recompute_layers": 2}},
+    ),
+    "odd batch": ("llama3-70b", H100, {"overrides": (("training.global_batch", 7),)}),
+    "odd micro-batch": ("llama3-8b", "h100-x8", {"pins": {"mbs": 3}}),
+    "long sequences": (
+        "llama3-8b", "h100-x8", {"overrides": (("training.seq_len", 1048576),)}
+    ),
+    "wide margin": (
+        "llama3-70b", H100, {"overrides": (("pools.0.memory_margin", "78 GiB"),)}
+    ),
+    "unfused attention": (
+        "llama3-8b", "h100-x8",
+        {"pins": {"tp": 1, "recompute": "none"}, "overrides": (
+            ("model.flash_attention", False), ("training.seq_len", 16384),
+        )},
+    ),
+    "framework": (
+        "llama3-70b", H100, {"pins": {"tp": 8, "pp": 8}, "framework": "deepspeed"}
+    ),
+    "limits on free axes": (
+        "llama3-70b", H100,
+        {"at_most": {"zero": 0, "recompute_layers": 0, "mbs": 1, "sp": 0, "tp": 2, "pp": 2}},
+    ),
+    "impossible limits": (
+        "llama3-70b", H100, {"pins": {"zero": 2}, "at_most": {"zero": 1, "recompute_layers": 3}}
+    ),
+    "lists and limits": (
+        "llama3-70b", H100, {"only": {"tp": [1, 2]}, "at_most": {"pp": 2}, "pins": {"zero": 1}}
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=HOPELESS)
+def asked(request: pytest.FixtureRequest) -> tuple[str, planner.Result]:
+    model, cluster, options = HOPELESS[request.param]
+    return request.param, planner.solve(model, cluster, **options)
+
+
+def follow(command: str) -> planner.Result:
+    """Run what a suggested command says, through the library."""
+    words = shlex.split(command)
+    assert words[:2] == ["planner", "solve"]
+    pins: dict[str, object] = {}
+    given: dict[str, Any] = {"overrides": (), "only": {}, "at_most": {}}
+    for option, value in zip(words[4::2], words[5::2], strict=True):
+        name, _, text = value.partition("=")
+        if option == "--pin":
+            pins[name] = text
+        elif option == "--set":
+            given["overrides"] += ((name, text),)
+        elif option == "--only":
+            given["only"][name] = text.split(",")
+        elif option == "--max":
+            given["at_most"][name] = int(text)
+        else:
+            given[option.removeprefix("--")] = value
+    return planner.solve(words[2], words[3], pins=pins, **given)
+
+
+def test_every_relaxation_gives_a_plan_as_it_stands(asked: tuple[str, planner.Result]) -> None:
+    _, result = asked
+    assert not result.plans
+    assert result.relaxations
+    for relaxation in result.relaxations:
+        again = follow(relaxation.command)
+        assert again.plans, relaxation.command
+        fastest = min(plan.step_time_s for plan in again.plans)
+        assert relaxation.step_time_s == pytest.approx(fastest, rel=0.03)
+
+
+def test_relaxations_are_ordered_by_how_little_they_change(
+    asked: tuple[str, planner.Result],
+) -> None:
+    order = [(KINDS.index(r.kind), r.factor) for r in asked[1].relaxations]
+    assert order == sorted(order)
+    assert all(factor >= 1 for _, factor in order)
+    changes = [r.change for r in asked[1].relaxations]
+    assert len(set(changes)) == len(changes)
+
+
+def test_the_conflict_is_named_with_the_numbers_of_the_job(
+    asked: tuple[str, planner.Result],
+) -> None:
+    name, result = asked
+    assert result.conflicts
+    if result.counts.space:
+        assert [c.parts[-1].code for c in result.conflicts] == ["MEM001"]
+    text = solve_table(result)
+    for conflict in result.conflicts:
+        for part in conflict.parts:
+            assert part.code in RULES
+            assert "{" not in part.text
+            assert part.text.split()[0] in text
+    said = " | ".join(part.text for c in result.conflicts for part in c.parts)
+    wanted = {
+        "no divisor": "pp is 3 (--pin, --only), which does not divide 512 devices",
+        "two conflicts": "tp stays inside the scale-up domain of 8 devices",
+        "odd batch": "dp divides the global batch of 7 sequences",
+        "framework": "deepspeed can run it",
+        "lists and limits": "tp is 1 or 2",
+    }
+    assert wanted.get(name, "") in said
+    assert all(len(line) <= 100 for line in text.splitlines() if "planner solve" not in line)
+
+
+def test_what_must_change_is_named_for_pins_that_memory_forbids() -> None:
+    result = planner.solve("llama3-70b", H100, pins={"tp": 1, "pp": 1, "zero": 0})
+    axes = {part.text.split()[0] for part in result.conflicts[0].parts if part.code == "PIN001"}
+    assert axes == {"pp", "zero"}  # tp 1 alone could stay
+    for axis in axes:
+        pins = {a: v for a, v in {"tp": 1, "pp": 1, "zero": 0}.items() if a != axis}
+        assert planner.solve("llama3-70b", H100, pins=pins).plans
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("large micro-batch", "mbs 8 instead of 16"),
+        ("too little recompute", "of every virtual stage instead of none"),
+        ("shallow recompute", "of every virtual stage instead of 2"),
+        ("odd micro-batch", "mbs 4 instead of 3"),
+        ("odd batch", "a global batch of 8 sequences"),
+        ("long sequences", "sequences of"),
+        ("wide margin", "a memory margin of"),
+        ("framework", "any framework"),
+        ("too few devices", "3 nodes (24 devices)"),
+        ("two conflicts", "leave tp and pp open"),
+    ],
+)
+def test_the_change_that_one_expects_is_among_them(name: str, change: str) -> None:
+    model, cluster, options = HOPELESS[name]
+    changes = [r.change for r in planner.solve(model, cluster, **options).relaxations]
+    assert any(change in text for text in changes), changes
+
+
+def test_a_moved_value_is_the_nearest_that_fits() -> None:
+    model, cluster, options = HOPELESS["shallow recompute"]
+    result = planner.solve(model, cluster, **options)
+    moved = next(r for r in result.relaxations if r.kind == "value")
+    layers = int(moved.change.split()[1])
+    for fewer in range(2, layers):
+        pins = {**options["pins"], "recompute_layers": fewer}
+        assert not planner.solve(model, cluster, pins=pins).plans
+
+
+def test_more_nodes_are_the_fewest() -> None:
+    result = planner.solve("llama3-405b", "h100-x8")
+    nodes = int(result.relaxations[-1].change.split()[0])
+    for fewer in range(2, nodes):
+        assert not planner.solve(
+            "llama3-405b", "h100-x8", overrides=(("pools.0.nodes", fewer),)
+        ).plans
+
+
+def test_every_rule_has_words() -> None:
+    assert {*_TEXTS, "PIN001"} == set(RULES)
+
+
+def test_conflicts_and_relaxations_are_in_the_json() -> None:
+    data = planner.solve("llama3-70b", H100, pins={"tp": 16}).to_json()
+    assert [[part["code"] for part in conflict] for conflict in data["conflicts"]] == [
+        ["PIN001", "TP004"]
+    ]
+    assert {"change", "kind", "factor", "command", "layout", "step_time_s"} == set(
+        data["relaxations"][0]
+    )
+    assert planner.solve("llama3-70b", H100).to_json()["conflicts"] == []
+
+
+def test_contradicting_restrictions_stay_an_error() -> None:
+    with pytest.raises(PlannerError, match="contradict"):
+        planner.solve("llama3-70b", H100, pins={"tp": 4}, only={"tp": [2]})

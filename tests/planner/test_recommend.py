@@ -1,0 +1,402 @@
+"""The inverse questions, each against a scan that does not use the argument of its search."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import planner
+from costmodels.breakdown import break_down
+from costmodels.layer_terms import layer_table
+from costmodels.parameters import total_params
+from costmodels.shape_terms import shape_terms
+from costmodels.step import join, peak_bytes
+from planner.errors import SearchError, SpecError, UsageError
+from planner.options import SolveOptions
+from planner.recommendation import Recommendation, recommendation_text
+from planner.recommending import (
+    BANDWIDTH_STEP,
+    BANDWIDTH_STEPS,
+    FAMILIES,
+    QUESTIONS,
+    compute_s,
+    family_parts,
+    least_bandwidth_ratio,
+    member,
+    node_counts,
+    with_bandwidth,
+)
+from planner.solving import make_problem, read_inputs, solve_options
+from searches.feasibility import any_fits, states_can_fit
+from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.rules import Context
+from searches.search import search
+from searches.shape_space import legal_degrees, legal_shapes
+from tests.searches.instances import INSTANCES
+
+H100 = "h100-x512"
+SMALL = {
+    "model": {"name": "small", "layers": 8, "hidden": 2048, "heads": 16, "kv_heads": 4,
+              "ffn": 8192, "gated": True, "vocab": 32000, "tied": True},
+    "training": {"seq_len": 4096, "global_batch": 48},
+}  # fmt: skip
+
+
+def problem_of(model: Any, cluster: Any, *overrides: tuple[str, object]) -> Any:
+    return make_problem(*read_inputs(model, cluster, overrides), SolveOptions())
+
+
+def plans(model: Any, cluster: Any, *overrides: tuple[str, object], **options: Any) -> bool:
+    """Tell whether the search prices a plan that fits: not through `any_fits`."""
+    asked = solve_options(1, options.pop("pins", None), options.pop("only", None), None,
+                          options.pop("framework", "default"), "", ())  # fmt: skip
+    assert not options
+    problem = make_problem(*read_inputs(model, cluster, overrides), asked)
+    wanted = replace(asked.search_options(), n_finalists=1)
+    return search(Context(problem, wanted, problem.pool.n_devices)).n_fit > 0
+
+
+# Devices -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "options"),
+    [
+        ("llama3-70b", H100, {}),
+        ("llama3-405b", "h100-x8", {}),
+        ("llama3-8b", "h100-x8", {"pins": {"tp": 4}}),
+        ("llama3-70b", "h100-x8", {"framework": "deepspeed"}),
+        ("gpt3-175b", "a100-x1024", {"overrides": (("training.global_batch", 10),)}),
+    ],
+)
+def test_fewest_devices_against_every_smaller_count(
+    model: str, cluster: str, options: dict[str, Any]
+) -> None:
+    found = planner.recommend("devices", model, cluster, **options)
+    assert found.answer is not None
+    nodes = found.answer["nodes"]
+    given = dict(options)
+    overrides = given.pop("overrides", ())
+    for n in range(1, nodes):
+        assert not plans(model, cluster, *overrides, ("pools.0.nodes", n), **given)
+    assert plans(model, cluster, *overrides, ("pools.0.nodes", nodes), **given)
+    assert found.plan is not None
+    assert found.plan.layout.n_devices == found.answer["n_devices"]
+
+
+def test_parts_of_a_node_are_tried_first() -> None:
+    found = planner.recommend("devices", "llama3-8b", "h100-x8")
+    assert found.answer == {"nodes": 1, "n_devices": 2}
+    pool = problem_of("llama3-8b", "h100-x8").pool
+    assert list(node_counts(pool, 2)) == [(1, 1), (1, 2), (1, 4), (1, 8), (2, 8)]
+    assert list(node_counts(replace(pool, scale_up_domain=16), 2)) == [(1, 8), (2, 8)]
+    one = planner.recommend("devices", SMALL, "h100-x8", at_most={"mbs": 1})
+    assert one.answer == {"nodes": 1, "n_devices": 1}
+
+
+def test_fitting_is_not_monotone_in_the_devices() -> None:
+    # Why the search is no bisection: 11 divides neither 48 sequences nor 8 layers.
+    fits = [plans(SMALL, "h100-x8", ("pools.0.nodes", n)) for n in (10, 11, 12)]
+    assert fits == [True, False, True]
+
+
+def test_no_number_of_devices_is_an_answer() -> None:
+    pins = {"tp": 1, "pp": 1, "zero": 0}
+    found = planner.recommend("devices", "llama3-70b", H100, pins=pins, most=12)
+    assert found.answer is None
+    assert found.exit_code == 3
+    assert "to 12 node(s)" in found.scope
+    assert found.plan is None
+
+
+# Size --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", FAMILIES)
+def test_largest_model_against_every_larger_member(by: str) -> None:
+    found = planner.recommend("size", "llama3-8b", "h100-x8", by=by)
+    assert found.answer is not None
+    problem = problem_of("llama3-8b", "h100-x8")
+    parts = family_parts(problem)
+    assert parts == 8
+    k = round(found.answer["scale"] * parts)
+    # 14 bytes a parameter, less than bf16 weights, fp32 gradients and Adam take, end the scan.
+    limit = next(
+        n for n in range(k, 1000)
+        if 14 * total_params(replace(problem.shape, **member(problem, by, n, parts)), 1) > 8 * 8e10
+    )  # fmt: skip
+    assert limit > k
+    for larger in range(k, limit + 1):
+        sizes = member(problem, by, larger, parts)
+        overrides = [(f"model.{name}", value) for name, value in sizes.items()]
+        assert plans("llama3-8b", "h100-x8", *overrides) == (larger == k), larger
+
+
+def test_members_of_a_family_by_hand() -> None:
+    problem = problem_of("llama3-70b", H100)  # 80 layers, 64 heads over 8, 8192, 28672
+    assert member(problem, "both", 4, 8) == {
+        "layers": 40, "hidden": 4096, "heads": 32, "kv_heads": 4, "head_dim": 128, "ffn": 14336
+    }  # fmt: skip
+    assert member(problem, "depth", 12, 8)["layers"] == 120
+    assert member(problem, "depth", 12, 8)["hidden"] == 8192
+    assert member(problem, "width", 12, 8)["heads"] == 96
+    assert member(problem, "width", 12, 8)["layers"] == 80
+    assert member(problem, "both", 8, 8) == {
+        name: getattr(problem.shape, name)
+        for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn")
+    }
+    one_kv = replace(problem, shape=replace(problem.shape, kv_heads=1))
+    assert family_parts(one_kv) == 8
+    assert member(one_kv, "width", 12, 8)["kv_heads"] == 1
+    odd = replace(problem, shape=replace(problem.shape, ffn=28673))
+    assert family_parts(odd) == 1
+
+
+@pytest.mark.parametrize("by", FAMILIES)
+def test_the_bound_on_the_size_is_monotone(by: str) -> None:
+    problem = problem_of(SMALL, "h100-x8")
+    parts = family_parts(problem)
+    sizes = [replace(problem.shape, **member(problem, by, k, parts)) for k in range(1, 200)]
+    counts = [total_params(shape, 4096) for shape in sizes]
+    assert counts == sorted(counts)
+    held = [states_can_fit(replace(problem, shape=shape), 8) for shape in sizes]
+    assert held == sorted(held, reverse=True)
+
+
+# Sequence ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("llama3-8b", {}), ("llama3-8b", {"pins": {"tp": 1}}), (SMALL, {"pins": {"zero": 1}})],
+)
+def test_longest_sequence_against_a_scan(model: Any, options: dict[str, Any]) -> None:
+    step = 65_536
+    found = planner.recommend("sequence", model, "h100-x8", step=step, **options)
+    longest = 0 if found.answer is None else found.answer["seq_len"]
+    for k in range(1, longest // step + 6):
+        fits = plans(model, "h100-x8", ("training.seq_len", k * step), **options)
+        assert fits == (k * step <= longest), k
+    assert found.n_tried <= 8  # log2(10 million / 65,536)
+
+
+@pytest.mark.parametrize("name", sorted(INSTANCES))
+def test_the_memory_of_every_layout_grows_with_the_sequence(name: str) -> None:
+    c = INSTANCES[name]
+    grid = int(np.lcm.reduce(legal_degrees(c, "tp")))
+    before = None
+    for k in (1, 2, 3, 5, 64, 65):
+        job = replace(c.problem.job, seq_len=k * grid * 16)
+        longer = replace(c, problem=replace(c.problem, job=job, pool=replace(
+            c.problem.pool, memory_margin_bytes=-1e15)))  # fmt: skip
+        shapes = legal_shapes(longer).shapes
+        axes = free_axes(longer, shapes)
+        masks, _, _ = legal_masks(longer, shapes, axes)
+        table = next(plan_tables(longer, shapes, axes, masks, 10**9))
+        terms = shape_terms(longer.problem, shapes)
+        layers = layer_table(longer.problem, shapes.tp, axes.mbs)
+        peaks = peak_bytes(join(longer.problem, terms, table, layers))
+        layouts = [table.layout(i, c.problem.shape.layers) for i in range(0, len(table), 17)]
+        if before is not None:
+            assert layouts == before[0]  # the same layouts in the same order
+            assert np.all(peaks >= before[1])
+        before = layouts, peaks
+
+
+def test_a_learned_position_table_bounds_the_sequence() -> None:
+    model = {**SMALL, "model": {**SMALL["model"], "positions": "learned", "max_positions": 10000}}
+    found = planner.recommend("sequence", model, "h100-x8")
+    assert found.answer == {"seq_len": 9 * 1024}
+
+
+def test_a_short_run_does_not_bound_the_sequence() -> None:
+    model = {**SMALL, "training": {**SMALL["training"], "tokens": "1M"}}
+    found = planner.recommend("sequence", model, "h100-x8")
+    assert found.answer == planner.recommend("sequence", SMALL, "h100-x8").answer
+    assert "training.tokens=null" in found.command
+
+
+# Micro-batch -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"pins": {"tp": 1}}, {"only": {"recompute": "none"}}])
+def test_largest_micro_batch_against_all_divisors(options: dict[str, Any]) -> None:
+    found = planner.recommend("micro-batch", "llama3-8b", "h100-x8", **options)
+    assert found.answer is not None
+    pins = options.get("pins", {})
+    rest = {k: v for k, v in options.items() if k != "pins"}
+    sizes = [d for d in range(1, 513) if 512 % d == 0]
+    fits = [d for d in sizes if plans("llama3-8b", "h100-x8", pins={**pins, "mbs": d}, **rest)]
+    assert found.answer["mbs"] == max(fits)
+    assert found.plan is not None
+    assert found.plan.layout.mbs == max(fits)
+
+
+# Bandwidth ---------------------------------------------------------------------------------------
+
+LAYOUTS = [
+    ("llama3-70b", {"tp": 4, "pp": 8, "vpp": 5}),
+    ("llama3-70b", {"tp": 8, "pp": 1, "zero": 3, "recompute": "full"}),
+    ("llama3-8b", {"tp": 2, "pp": 2}),
+    ("llama3-8b", {"tp": 1, "pp": 4, "zero": 1}),
+]
+
+
+@pytest.mark.parametrize(("model", "pins"), LAYOUTS)
+def test_bisection_of_the_bandwidth_against_a_scan(model: str, pins: dict[str, Any]) -> None:
+    plan = planner.evaluate(model, H100, pins=pins).best
+    problem = problem_of(model, H100)
+    for axis, link in (("tp", "scale-up"), ("pp", "scale-out"), ("tp", "scale-out")):
+        waits = [
+            break_down(with_bandwidth(problem, link, BANDWIDTH_STEP**k), plan.layout).time_s[axis]
+            for k in range(-BANDWIDTH_STEPS, BANDWIDTH_STEPS + 1, 8)
+        ]
+        assert all(b <= a * (1 + 1e-12) for a, b in pairwise(waits))
+        allowed = 0.02 * compute_s(plan.breakdown)
+        args = (problem, plan.layout, axis, link, allowed)
+        assert least_bandwidth_ratio(*args, True) == least_bandwidth_ratio(*args, False)
+
+
+@pytest.fixture(scope="module")
+def of_70b() -> Recommendation:
+    return planner.recommend("bandwidth", "llama3-70b", H100)
+
+
+def test_the_bandwidth_named_is_enough_and_one_step_less_is_not(of_70b: Recommendation) -> None:
+    found = of_70b
+    assert found.answer is not None
+    assert found.plan is not None
+    problem = problem_of("llama3-70b", H100)
+    assert {(r["axis"], r["link"]) for r in found.answer["axes"]} == {
+        ("tp", "scale-up"), ("pp", "scale-out"), ("dp", "scale-out")
+    }  # fmt: skip
+    for row in found.answer["axes"]:
+        assert row["allowed_s"] == pytest.approx(0.02 * found.answer["compute_s"])
+        ratio = row["least_bytes_per_s"] / row["bytes_per_s"]
+        for factor, enough in ((1.0, True), (1 / BANDWIDTH_STEP, False)):
+            changed = with_bandwidth(problem, row["link"], ratio * factor)
+            wait_s = break_down(changed, found.plan.layout).time_s[row["axis"]]
+            assert (wait_s <= row["allowed_s"]) == enough
+        assert row["floor_s"] <= row["wait_s"]
+
+
+def test_the_port_speed_named_can_be_set(of_70b: Recommendation) -> None:
+    found = of_70b
+    assert found.answer is not None
+    row = next(r for r in found.answer["axes"] if r["axis"] == "pp")
+    speed = f"{row['least_bytes_per_s']} B/s"
+    x = found.plan.layout if found.plan else None
+    assert x is not None
+    pins = {"tp": x.tp, "pp": x.pp, "vpp": x.vpp, "zero": x.zero, "split": x.split, "mbs": x.mbs}
+    again = planner.evaluate(
+        "llama3-70b", H100, pins=pins, overrides=(("pools.0.nic_speed", speed),)
+    )
+    assert again.best.breakdown.time_s["pp"] <= row["allowed_s"] * (1 + 1e-9)
+
+
+def test_latency_is_not_hidden_by_bandwidth() -> None:
+    found = planner.recommend("bandwidth", "llama3-70b", H100, tolerance_frac=0.0005)
+    assert found.answer is not None
+    row = next(r for r in found.answer["axes"] if r["axis"] == "tp")
+    assert row["least_bytes_per_s"] is None
+    assert row["floor_s"] > row["allowed_s"]
+    assert "no bandwidth hides it" in recommendation_text(found)
+
+
+def test_a_plan_on_one_device_sends_nothing() -> None:
+    cluster = {"pools": [{"accelerator": "h100", "nodes": 1, "accelerators_per_node": 1}]}
+    found = planner.recommend("bandwidth", SMALL, cluster)
+    assert found.answer is not None
+    assert found.answer["axes"] == []
+    assert "sends nothing" in recommendation_text(found)
+
+
+# All of them -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=QUESTIONS)
+def asked(request: pytest.FixtureRequest) -> Recommendation:
+    return planner.recommend(request.param, "llama3-8b", "h100-x8")
+
+
+def test_the_answer_holds_its_plan_and_its_command(asked: Recommendation) -> None:
+    assert asked.plan is not None
+    assert asked.plan.headroom_frac >= 0
+    assert asked.command.startswith("planner solve llama3-8b h100-x8")
+    words = asked.command.split()[4:]
+    overrides = [tuple(v.split("=")) for o, v in zip(words[::2], words[1::2], strict=True)
+                 if o == "--set"]  # fmt: skip
+    pins = dict(v.split("=") for o, v in zip(words[::2], words[1::2], strict=True) if o == "--pin")
+    again = planner.solve("llama3-8b", "h100-x8", overrides=tuple(overrides), pins=pins)
+    assert again.best.plan_id == asked.plan.plan_id
+
+
+def test_same_question_same_bytes(asked: Recommendation) -> None:
+    again = planner.recommend(asked.question, "llama3-8b", "h100-x8")
+    assert again.dumps() == asked.dumps()
+    data = json.loads(asked.dumps())
+    assert data["question"] == asked.question
+    assert len(data["result_id"]) == 12
+
+
+def test_text_is_at_most_100_columns(asked: Recommendation) -> None:
+    lines = recommendation_text(asked).splitlines()
+    assert all(len(line) <= 100 for line in lines if not line.startswith("next:"))
+    assert not lines[0].startswith(" ")
+
+
+@pytest.mark.parametrize(
+    ("question", "options", "error", "part"),
+    [
+        ("speed", {}, UsageError, "one of devices, size"),
+        ("devices", {"by": "width"}, UsageError, "--by belongs to the question size"),
+        ("size", {"most": 4}, UsageError, "--most belongs"),
+        ("size", {"by": "heads"}, UsageError, "one of both, width, depth"),
+        ("sequence", {"step": -1}, UsageError, "--step must be"),
+        ("sequence", {"step": 10**9}, UsageError, "--step must be"),
+        ("devices", {"most": -3}, UsageError, "--most must be"),
+        ("bandwidth", {"tolerance_frac": 2.0}, UsageError, "--tolerance must be"),
+        ("bandwidth", {"tolerance_frac": float("nan")}, UsageError, "--tolerance must be"),
+        ("micro-batch", {"pins": {"mbs": 2}}, UsageError, "drop mbs"),
+        ("micro-batch", {"at_most": {"mbs": 2}}, UsageError, "drop mbs"),
+        ("devices", {"pins": {"tpp": 2}}, UsageError, "unknown axis"),
+        ("devices", {"overrides": (("pools.0.accelerator", "v100"),)}, SearchError, "bf16"),
+        ("size", {"overrides": (("model.layerz", 3),)}, SpecError, "layerz"),
+        (
+            "bandwidth",
+            {"overrides": (("training.seq_len", 4194304),)},
+            SearchError,
+            "nothing fits",
+        ),
+        ("size", {"framework": "jax"}, UsageError, "unknown framework"),
+        ("devices", {"pins": {"schedule": "gpipe"}}, UsageError, "gpipe"),
+    ],
+)
+def test_bad_questions_say_what_to_change(
+    question: str, options: dict[str, Any], error: type[Exception], part: str
+) -> None:
+    with pytest.raises(error, match=part):
+        planner.recommend(question, "llama3-8b", "h100-x8", **options)
+
+
+def test_nothing_fits_is_an_answer_of_each_question() -> None:
+    huge = (("training.seq_len", 10_000_000),)
+    for question in ("devices", "micro-batch", "size"):
+        options = {"most": 2} if question == "devices" else {}
+        found = planner.recommend(question, "llama3-405b", "h100-x8", overrides=huge, **options)  # type: ignore[arg-type]
+        assert found.answer is None
+        assert found.exit_code == 3
+        assert "No answer" in recommendation_text(found)
+    tight = (("pools.0.memory_margin", "79 GiB"),)
+    assert planner.recommend("sequence", SMALL, "h100-x8", overrides=tight).answer is None
+
+
+def test_any_fits_agrees_with_solve_on_the_examples() -> None:
+    for cluster in ("h100-x8", H100):
+        for model in ("llama3-8b", "llama3-70b", "llama3-405b"):
+            problem = problem_of(model, cluster)
+            c = Context(problem, SolveOptions().search_options(), problem.pool.n_devices)
+            assert any_fits(c) == plans(model, cluster)

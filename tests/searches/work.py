@@ -1,0 +1,40 @@
+"""Work for the tests of the executors: functions that workers can import, some of them deadly."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+
+def square(x: int) -> int:
+    time.sleep(0.002 * (5 - x % 5))  # later shards finish first
+    return x * x
+
+
+def fails_at_three(x: int) -> int:
+    if x == 3:
+        raise ValueError("shard 3 is broken")
+    return x
+
+
+def dies_once(work: tuple[str, int, str]) -> int:
+    """Return x, after killing the worker that first came upon a marked x."""
+    folder, x, how = work
+    mark = Path(folder) / str(x)
+    if how and not mark.exists():
+        mark.write_text(str(os.getpid()))
+        if how == "exit":
+            os._exit(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def always_dies(x: int) -> int:
+    if x == 1:
+        os._exit(1)
+    return x
+
+
+def process_id(x: int) -> int:
+    time.sleep(0.05)
+    return os.getpid()
