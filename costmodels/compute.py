@@ -20,18 +20,19 @@ Ints = NDArray[np.int32]
 
 SCORE_BYTES, EAGER_SCORE_BYTES, DROPOUT_BYTES = 4.0, 24.0, 4.0
 """Memory traffic per score element of an unfused attention, forward: a fused scale-mask-softmax
-reads and writes (2 + 2); eager operators scale (2 + 2), mask (2 + 2), widen (2 + 4), normalise (4 + 4) and narrow (4 + 2)
-apart, less where two of them are one; dropout where it is on reads and writes (2 + 2). About the
-same again in backward. A fit over measured runs with a fused softmax and dropout gave 17 for both
-directions together, one with eager operators 25 for each."""
+reads and writes (2 + 2); eager operators scale (2 + 2), mask (2 + 2), widen (2 + 4), normalise
+(4 + 4) and narrow (4 + 2) apart, less where two of them are one; dropout where it is on reads and
+writes (2 + 2). About the same again in backward. A fit over measured runs with a fused softmax and
+dropout gave 17 for both directions together, one with eager operators 25 for each."""
 UNFUSED_RATE_FRAC = 0.5
 """Rate of the batched score GEMMs of an unfused attention over that of a large GEMM."""
 ATTENTION_TILE = 128
 """Query rows of one tile of a flash kernel."""
 UNFUSED_NORM_FACTOR = 5.0
-"""Traffic of an RMSNorm written as fp32 operators over that of one kernel, both directions. Forward
-per element: cast 2 + 4, square 4 + 4, mean 4, scale 4 + 4, cast 4 + 2, weight 2 + 2 = 36 bytes
-against 4; backward about 60 against 6 to 8."""
+"""Traffic of an RMSNorm written as fp32 operators over that of one kernel, both directions.
+Counted forward per element: cast 2 + 4, square 4 + 4, mean 4, scale 4 + 4, cast 4 + 2, weight
+2 + 2 = 36 bytes against 4; much of it comes from the cache of the operator before, and pairs of
+measured runs with and without the fused kernel leave 4 to 5."""
 BACKWARD_OVER_FORWARD = 2.5
 """Matrix products of a flash backward over those of its forward: five against two."""
 
@@ -154,7 +155,7 @@ def attention_times(
     rate = peak * eff.gemm_frac * UNFUSED_RATE_FRAC
     scores = shape.heads / t * s * n
     score_bytes = SCORE_BYTES if stack.fused_softmax else EAGER_SCORE_BYTES
-    score_bytes += (DROPOUT_BYTES if shape.dropout else 0.0)
+    score_bytes += DROPOUT_BYTES if shape.dropout else 0.0
     traffic_s = score_bytes * scores / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     forward = 2.0 * causal_flops / rate + traffic_s + 4 * eff.kernel_latency_s
     return ForwardBackward(

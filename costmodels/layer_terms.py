@@ -120,7 +120,9 @@ def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
         recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * launch),
         recompute_core_s=attention.forward_s,
         kept_bytes=memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones),
-        kept_core_bytes=memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, zeros),
+        kept_core_bytes=memory.layer_activation_bytes(
+            shape, stack, tokens, job.seq_len, tp, sp, zeros
+        ),
         checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp),
         working_bytes=memory.working_bytes(shape, tokens, tp),
         scratch_bytes=memory.scratch_bytes(shape, stack, tp),

@@ -37,8 +37,8 @@ def state_bytes_per_param(recipe: Recipe, zero: ArrayLike, n_shard: ArrayLike) -
 GATHERED_LOGIT_BYTES = 4.0
 """Bytes per logit of the copy that a gather over tp makes, and of its gradient."""
 EAGER_GATE_BYTES, EAGER_ROTARY_BYTES = 2.0, 2.0
-"""What eager operators keep beside fused ones, bytes per element: the activated gate, and a rotated
-copy of queries and keys."""
+"""What eager operators keep beside fused ones, bytes per element: the activated gate, and a
+rotated copy of queries and keys."""
 EAGER_NORM_BYTES = 10.0
 """What a norm written as fp32 operators keeps beside a fused one, bytes per element: the input and
 the scaled input in fp32 (4 + 4) and the latter in 16 bits (2)."""
@@ -120,8 +120,8 @@ def layer_activation_bytes(
         width = 5.0 if shape.dropout else 4.0
         scores = np.asarray(keep_scores) * width * shape.heads * seq_len / t
     more_split, more_unsplit = eager_bytes(shape, stack, seq_len, tp, sp, keep_scores)
-    unsplit, split = unsplit + more_unsplit, split + more_split
-    per_token = unsplit / np.where(np.asarray(sp) > 0, t, 1.0) + split + scores
+    whole = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
+    per_token = whole + split + more_split + scores
     return np.asarray(tokens, dtype=np.float64) * per_token
 
 

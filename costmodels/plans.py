@@ -90,7 +90,15 @@ class ShapeTable:
     def take(self, rows: NDArray[np.intp]) -> "ShapeTable":
         """Return the shapes at `rows`."""
         columns = (self.tp, self.pp, self.dp, self.vpp, self.split, self.shard)
-        return ShapeTable(self.n_devices, *(column[rows] for column in columns), self.splits)
+        tp, pp, dp, vpp, split, shard = (column[rows] for column in columns)
+        return ShapeTable(self.n_devices, tp, pp, dp, vpp, split, shard, self.splits)
+
+    @staticmethod
+    def unreplicated(
+        n_devices: int, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints
+    ) -> "ShapeTable":
+        """Return the shapes whose ZeRO groups are their whole data-parallel groups."""
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, dp)
 
     @staticmethod
     def from_tuples(
@@ -101,9 +109,9 @@ class ShapeTable:
     ) -> "ShapeTable":
         """Build a table from (tp, pp, dp, vpp, split) tuples; `shard` is dp where not given."""
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
-        columns = [np.ascontiguousarray(block[:, i]) for i in range(5)]
-        columns.append(np.array(shard, dtype=np.int32) if len(shard) else columns[2])
-        return ShapeTable(n_devices, *columns, splits)
+        tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
+        groups = np.array(shard, dtype=np.int32) if len(shard) else dp
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, groups, splits)
 
 
 @dataclass(frozen=True, slots=True)

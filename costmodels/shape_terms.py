@@ -158,9 +158,7 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
 def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
     """Return the terms of each shape; cost is one pass over the shapes."""
     recipe, stack = problem.job.recipe, problem.stack
-    kinds = stage_kinds(
-        problem.shape.layers, shapes.pp, shapes.vpp, shapes.split, shapes.splits
-    )
+    kinds = stage_kinds(problem.shape.layers, shapes.pp, shapes.vpp, shapes.split, shapes.splits)
     params = kind_params(problem, shapes, kinds)
     most = params.max(axis=1)
     stages = np.arange(N_ZERO)

@@ -35,8 +35,8 @@ class StackProfile:
     """The same with a sharded optimizer (ZeRO 1): `reduce` and the weight gather beside the first
     forward are `both`."""
     zero3_traffic: str
-    """Per-micro-batch traffic of ZeRO 2 and 3: `prefetched` by layer beside compute, or `by-tensor`,
-    one blocking call per tensor (DeepSpeed of 2021), see `TENSOR_WIRE_FRAC`."""
+    """Per-micro-batch traffic of ZeRO 2 and 3: `prefetched` by layer beside compute, or
+    `by-tensor`, one blocking call per tensor (DeepSpeed of 2021), see `TENSOR_WIRE_FRAC`."""
     zero1_gather: str
     """`all-gather`, or `broadcast`: every rank in turn broadcasts its shard of the weights."""
     balancer: str
@@ -69,11 +69,11 @@ class StackProfile:
     node_spread: float
     """Standard deviation of the speed of healthy nodes over its mean: the slowest decides."""
     fused_loss: bool
-    """Softmax and gradient of the logits are one kernel each way; otherwise a chain of operators."""
+    """Softmax and gradient of the logits are one kernel each way, not a chain of operators."""
     logit_bytes: float
-    """Bytes per logit held at the peak of the loss: 6 in a fused one (16 bits and fp32, gradient in
-    place), 12 in Megatron-LM of 2021 (also exponentials and a 16-bit gradient), 14 in eager code
-    (16 bits, fp32 copy, log-softmax, fp32 gradient)."""
+    """Bytes per logit held at the peak of the loss: 6 in a fused one (16 bits and fp32, gradient
+    in place), 12 in Megatron-LM of 2021 (also exponentials and a 16-bit gradient), 14 in eager
+    code (16 bits, fp32 copy, log-softmax, fp32 gradient)."""
     fused_wgrad: bool
     """Weight gradients are accumulated into main gradients inside the GEMM, which keeps one
     scratch tensor per distinct weight shape."""
@@ -86,6 +86,24 @@ class StackProfile:
 
 
 GIB = 2.0**30
+NUMBERS = {
+    "elementwise_factor": (1.0, 5.0),
+    "host_s_per_layer": (0.0, 10e-3),
+    "tp_hop_s": (0.0, 50e-6),
+    "logit_bytes": (2.0, 18.0),
+}
+"""The numbers in which profiles may differ, with the range that makes sense. All else is a switch,
+or one of `SHARED`."""
+SHARED = (
+    "bucket_params",
+    "overlap_slowdown",
+    "fixed_step_s",
+    "node_spread",
+    "context_bytes",
+    "communicator_bytes",
+    "fragmentation_frac",
+)
+"""Numbers that are the same for every stack."""
 STALLED_HOP_S = 0.35e-3
 """Least time of a ring step of a tensor-parallel collective beside blocked pipeline messages. Fit
 over nanotron's published sweep: layers of 8, 14, 21 to 25 and 46 ms at tp 2, 4, 8 and 16."""
@@ -192,10 +210,14 @@ STACKS: dict[str, StackProfile] = {
         replace(FUSED, name="megatron-core"),
         replace(EAGER, name="deepspeed"),
         _MEGATRON_2021,
+        replace(_MEGATRON_2021, name="megatron-lm-2022", elementwise_factor=1.0, logit_bytes=6.0),
         replace(
-            _MEGATRON_2021, name="megatron-lm-2022", elementwise_factor=1.0, logit_bytes=6.0
+            _MEGATRON_2021,
+            name="oneflow",
+            elementwise_factor=1.0,
+            p2p_scatter=False,
+            logit_bytes=6.0,
         ),
-        replace(_MEGATRON_2021, name="oneflow", elementwise_factor=1.0, p2p_scatter=False, logit_bytes=6.0),
         _MEGATRON_DEEPSPEED,
         replace(_MEGATRON_DEEPSPEED, name="deepspeed-zero3", zero3_traffic="by-tensor"),
         replace(EAGER, name="hf-deepspeed", zero3_traffic="by-tensor"),

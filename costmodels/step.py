@@ -101,9 +101,10 @@ reduce-scatters, or four all-reduces of twice the steps."""
 def stalled(rows: Rows) -> ForwardBackward:
     """Return what one layer takes longer while pipeline messages wait for another node, `(n,)`.
 
-    max(0, H + 8 (t - 1) STALLED_HOP_S - layer) where the stack's messages block, tp > 1 and the pipeline leaves the scale-up
-    domain, H the launch time of the layer. Source: published sweeps of nanotron, whose layers
-    take 10, 16, 25 and 55 ms at tp 2, 4, 8 and 16 whatever the micro-batch, but only then.
+    max(0, H + 8 (t - 1) STALLED_HOP_S - layer) where the stack's messages block, tp > 1 and the
+    pipeline leaves the scale-up domain, H the launch time of the layer. Source: published sweeps
+    of nanotron, whose layers take 8, 14, 21 to 25 and 46 ms at tp 2, 4, 8 and 16 whatever the
+    micro-batch, but only then. Left out: groups over several nodes, which stall longer.
     """
     stack, of, layer = rows.problem.stack, rows.table.shape, rows.layers.layer
     tp = rows.table.shapes.tp[of]
@@ -188,10 +189,10 @@ def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats
     pp, vpp = table.shapes.pp[of][:, None], table.shapes.vpp[of][:, None]
     exposed_reduce = exposed_once_s(reduce, reduce_piece, times.backward_s, pp, vpp, m)
     exposed_gather = exposed_once_s(gather, gather_piece, times.forward_s, pp, vpp, m)
-    for stage, overlap in ((0, stack.dp_overlap), (1, stack.zero1_overlap)):
-        waits = np.where(zero == stage, overlap == "none", False)[:, None]
+    for level, overlap in ((0, stack.dp_overlap), (1, stack.zero1_overlap)):
+        waits = ((zero == level) & (overlap == "none"))[:, None]
         exposed_reduce = np.where(waits, reduce, exposed_reduce)
-        waits = np.where(zero == stage, overlap != "both", False)[:, None]
+        waits = ((zero == level) & (overlap != "both"))[:, None]
         exposed_gather = np.where(waits, gather, exposed_gather)
     exposed = exposed_reduce + exposed_gather
     total = reduce + gather
@@ -199,14 +200,13 @@ def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats
     if len(often):
         stage = zero[often][:, None]
         behind = np.where(stage >= 3, gather[often], 0.0) + reduce[often]
-        ahead, after = gather[often], behind
+        ahead, after, once = gather[often], behind, gather[often]
         if stack.zero3_traffic == "prefetched":
             ahead = exposed_each_s(ahead, gather_piece[often], times.forward_s[often])
             after = exposed_each_s(behind, reduce_piece[often], times.backward_s[often])
+            once = exposed_gather[often]
         m_often = m[often]
-        exposed[often] = m_often * after + np.where(
-            stage >= 3, m_often * ahead, exposed_gather[often]
-        )
+        exposed[often] = m_often * after + np.where(stage >= 3, m_often * ahead, once)
         total[often] = m_often * behind + np.where(stage >= 3, m_often, 1) * gather[often]
     return exposed, np.maximum(0.0, total - exposed)
 

@@ -153,13 +153,13 @@ def choices(context: Context) -> Choices:
     rows = np.flatnonzero(~unsplit)
     for start in range(0, len(rows), CHUNK_SHAPES):
         part = rows[start : start + CHUNK_SHAPES]
-        shapes = ShapeTable(context.n_devices, *(column[part] for column in columns))
+        shapes = ShapeTable.unreplicated(context.n_devices, *(c[part] for c in columns))
         groups |= _free_groups(context, bits, shapes, shape_bits[part])
     tp, pp, dp, vpp, split = columns
     chunks, zeros = pp * vpp, np.zeros_like(split)
     for count in np.unique(chunks[unsplit]):
         part = np.flatnonzero(unsplit & (chunks == count))
-        shapes = ShapeTable(
+        shapes = ShapeTable.unreplicated(
             context.n_devices, tp[part], pp[part], dp[part], vpp[part], zeros[part]
         )
         groups |= _free_groups(_splittable(context, int(count)), bits, shapes, shape_bits[part])

@@ -14,7 +14,7 @@ from costmodels import parameters
 from costmodels.plans import Layout, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stages import SPLITS, stage_layers
+from costmodels.stages import stage_layers
 from searches.options import FRAMEWORKS
 
 Bools = NDArray[np.bool_]

@@ -165,9 +165,7 @@ def _fp8_recipe(point: Point, defaults: Defaults, said: list[str]) -> str:
     return f"fp8-{defaults.fp8}"
 
 
-def _layout(
-    point: Point, stack: Stack, shape: ModelShape, said: list[str]
-) -> tuple[int, Layout]:
+def _layout(point: Point, stack: Stack, shape: ModelShape, said: list[str]) -> tuple[int, Layout]:
     """Return the layers to price and the layout."""
     defaults = stack.defaults
     tp, pp, dp, n_micro = _degrees(point)
@@ -242,8 +240,9 @@ def _split(
 ) -> tuple[int, str]:
     """Return the layers to price and the split.
 
-    A stack with a balancer of its own splits as that says. Where no split exists (a chunk would hold no layer) the layers are rounded up to equal
-    chunks: the slowest stage and the pipeline stay right, the ends are a little too heavy.
+    A stack with a balancer of its own splits as that says. Where no split exists (a chunk would
+    hold no layer) the layers are rounded up to equal chunks: the slowest stage and the pipeline
+    stay right, the ends are a little too heavy.
     """
     layers = shape.layers
     if pp > 1 and vpp == 1 and balancer != "even":

@@ -19,7 +19,7 @@ from costmodels.compute import (
 from costmodels.examples import GPT3_175B
 from costmodels.gemm import gemm_s
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stacks import EAGER, FUSED, STACKS
+from costmodels.stacks import FUSED, STACKS
 from costmodels.testing import toy_accelerator
 
 TOY = toy_accelerator()
@@ -27,7 +27,9 @@ MODEL = ModelShape("toy", layers=24, hidden=2048, heads=16, kv_heads=8, head_dim
                    gated=True, vocab=32000, tied=False)  # fmt: skip
 GPT = replace(GPT3_175B, flash_attention=False)
 JOB = TrainingJob(4096, 128)
+LEAN = replace(FUSED, elementwise_factor=1.3)
 HBM = 2e12 * 0.8
+PEAK = TOY.peak_flops_per_s["bf16"]
 LAUNCH = 4e-6
 
 
@@ -105,14 +107,20 @@ def test_the_stack_prefers_and_the_part_decides(stack, kernels, chosen):
 def test_elementwise_by_hand():
     # Bytes a token, t = 1: 20 * 2048 + 4 (2048 + 1024) + 6 * 8192 = 102,400 forward, and
     # 20 * 2048 + 12,288 + 10 * 8192 = 135,168 backward; times 1.3 over 1.6 TB/s.
-    times = elementwise_times(MODEL, TOY, FUSED, one(4096), degree(1), degree(0))
+    times = elementwise_times(MODEL, TOY, LEAN, one(4096), degree(1), degree(0))
     assert times.forward_s.item() == pytest.approx(4096 * 102_400 * 1.3 / HBM + 6 * LAUNCH)
     assert times.backward_s.item() == pytest.approx(4096 * 135_168 * 1.3 / HBM + 6 * LAUNCH)
+    # Norms as fp32 operators: 8 h and 12 h become five times that.
+    naive = replace(LEAN, fused_norms=False)
+    chain = elementwise_times(MODEL, TOY, naive, one(4096), degree(1), degree(0))
+    more = 4096 * 4 * 2048 * 1.3 / HBM
+    assert chain.forward_s.item() - times.forward_s.item() == pytest.approx(8 * more)
+    assert chain.backward_s.item() - times.backward_s.item() == pytest.approx(12 * more)
 
 
 def test_sequence_parallelism_divides_norms_and_residuals_too():
-    plain = elementwise_times(GPT, TOY, FUSED, one(2048), degree(8), degree(0))
-    split = elementwise_times(GPT, TOY, FUSED, one(2048), degree(8), degree(1))
+    plain = elementwise_times(GPT, TOY, LEAN, one(2048), degree(8), degree(0))
+    split = elementwise_times(GPT, TOY, LEAN, one(2048), degree(8), degree(1))
     # 22 h with dropout: 7/8 of it is saved; no rotary, GeLU stays.
     saved = 2048 * 22 * 12_288 * 7 / 8 * 1.3 / HBM
     assert plain.forward_s.item() - split.forward_s.item() == pytest.approx(saved, rel=1e-9)
@@ -122,14 +130,48 @@ def test_sequence_parallelism_divides_norms_and_residuals_too():
 
 def test_head_by_hand():
     # V = 32000 = 125 * 256 (t = 2): 16000 columns; fused loss: 5 B a logit, half each way.
-    times = head_times(MODEL, JOB, TOY, FUSED, one(4096), degree(2))
+    times = head_times(MODEL, JOB, TOY, LEAN, one(4096), degree(2))
     loss = 4096 * (16_000 * 5 * 1.3 + 10 * 2048) / HBM / 2 + 4 * LAUNCH
     assert times.forward_s.item() == pytest.approx(gemm(4096, 2048, 16_000) + loss, rel=1e-12)
     backward = gemm(4096, 16_000, 2048) + gemm(2048, 4096, 16_000, 0.95) + loss
     assert times.backward_s.item() == pytest.approx(backward, rel=1e-12)
-    eager = head_times(MODEL, JOB, TOY, EAGER, one(4096), degree(2))
-    more = 4096 * 16_000 * (14 * 2.6 - 5 * 1.3) / HBM / 2
-    assert eager.forward_s.item() - times.forward_s.item() == pytest.approx(more, rel=1e-9)
+    eager = head_times(
+        MODEL,
+        JOB,
+        TOY,
+        replace(LEAN, elementwise_factor=2.6, fused_loss=False),
+        one(4096),
+        degree(2),
+    )
+    more = 4096 * 16_000 * (14 * 2.6 - 5 * 1.3)
+    assert eager.forward_s.item() - times.forward_s.item() == pytest.approx(
+        more / HBM / 2, rel=1e-9
+    )
+    # Gathered over t = 2: the loss runs on all 32000 columns, the product on its half.
+    gathered = replace(LEAN, logits_sharded=False)
+    whole = head_times(MODEL, JOB, TOY, gathered, one(4096), degree(2))
+    more = 4096 * 16_000 * 5 * 1.3 / HBM / 2
+    assert whole.forward_s.item() - times.forward_s.item() == pytest.approx(more, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "cast"), [("delayed", 0.9, 2.0), ("tensorwise", 0.9, 6.0)]
+)
+def test_fp8_layers_are_faster_by_hand(name, rate, cast):
+    # Body in fp8: twice the peak at 0.9 of the share, `cast` bytes to quantise each input element.
+    part = replace(TOY, peak_flops_per_s={**TOY.peak_flops_per_s, "fp8": 2 * PEAK})
+    fp8 = replace(JOB, precision=f"fp8-{name}")
+    found = linear_times(MODEL, fp8, part, one(4096), degree(1))
+    product = gemm_s(4096, 2048, 4096, part, "fp8", rate) + gemm_s(
+        4096, 2048, 16_384, part, "fp8", rate
+    )
+    quantised = 2 * cast * 4096 * 2048 / HBM
+    assert found.column_forward_s.item() == pytest.approx(product.item() + quantised, rel=1e-12)
+    wgrad = gemm_s(2048, 4096, 4096, part, "fp8", 0.95 * rate)
+    wgrad = wgrad + gemm_s(2048, 4096, 16_384, part, "fp8", 0.95 * rate)
+    assert found.column_wgrad_s.item() == pytest.approx(wgrad.item(), rel=1e-12)
+    head = head_times(MODEL, fp8, part, LEAN, one(4096), degree(1))
+    assert head == head_times(MODEL, JOB, part, LEAN, one(4096), degree(1))  # stays in bf16
 
 
 def test_embedding_by_hand():

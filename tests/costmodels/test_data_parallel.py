@@ -7,28 +7,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.breakdown import break_down
+from costmodels.breakdown import break_down, join_one
 from costmodels.collectives import collective_s
 from costmodels.data_parallel import (
+    DataGroups,
+    broadcast_gather_s,
     data_parallel_times,
     exposed_each_s,
     exposed_once_s,
     n_pieces,
 )
 from costmodels.placement import place_group
-from costmodels.stacks import STACKS
+from costmodels.stacks import STACKS, TENSOR_WIRE_FRAC
+from costmodels.step import data_parallel_exposed, stage_times
 
 seconds = st.floats(0.0, 10.0)
 
 
 def test_megatron_cuts_pieces_of_forty_million_or_a_million_per_rank(toy_problem):
     problem, params = toy_problem(), np.array([1e6, 40e6, 41e6, 1e9])
-    assert n_pieces(problem, params, 8).tolist() == [1, 1, 2, 25]
-    assert n_pieces(problem, params, 500).tolist() == [1, 1, 1, 2]
+    assert n_pieces(problem, params, 8, 1).tolist() == [1, 1, 2, 25]
+    assert n_pieces(problem, params, 500, 0).tolist() == [1, 1, 1, 2]
     eager = toy_problem(stack="eager")
-    assert n_pieces(eager, params, 500).tolist() == [1, 1, 2, 25]
+    assert n_pieces(eager, params, 500, 0).tolist() == [1, 1, 2, 25]
+    assert n_pieces(eager, params, 500, 1).tolist() == [1, 1, 1, 1]  # nothing overlaps: one piece
     whole = toy_problem(stack="megatron-lm-2022")
-    assert n_pieces(whole, params, 8).tolist() == [1, 1, 1, 1]
+    assert n_pieces(whole, params, 8, 0).tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -37,9 +41,10 @@ def test_megatron_cuts_pieces_of_forty_million_or_a_million_per_rank(toy_problem
 def test_wire_times_are_pieces_of_one_collective(toy_problem, precision, grads, weights):
     problem = toy_problem(precision=precision)
     group = place_group(16, 4, problem.pool, problem.fabric)
+    groups = DataGroups(group, group, place_group(1, 4, problem.pool, problem.fabric))
     params, pieces = np.array(1e9), np.array(25.0)
     for zero in range(4):
-        found = data_parallel_times(problem, group, params, pieces, zero)
+        found = data_parallel_times(problem, groups, params, pieces, zero)
         name = "reduce-scatter" if zero else "all-reduce"
         piece = collective_s(name, grads * 40e6, group, problem.pool)
         assert found.reduce_piece_s == piece
@@ -87,10 +92,76 @@ def test_a_longer_window_never_exposes_more(total, share, window, more):
 @pytest.mark.parametrize("zero", range(4))
 def test_overlap_hides_and_its_absence_does_not(toy_problem, plain_layout, zero):
     with_overlap = toy_problem(gbs=64)
-    without = replace(with_overlap, stack=replace(STACKS["fused"], dp_overlap=False))
+    nothing = replace(
+        STACKS["fused"], dp_overlap="none", zero1_overlap="none", zero3_traffic="by-tensor"
+    )
+    without = replace(with_overlap, stack=nothing)
     layout = plain_layout(with_overlap, dp=32, zero=zero)
     hidden, open_ = (break_down(p, layout) for p in (with_overlap, without))
     assert 0 < hidden.time_s["dp"] < open_.time_s["dp"]
     assert hidden.time_s["overlap"] > open_.time_s["overlap"] == 0.0
     waits = sum(t.time_s for t in open_.transfers if t.axis == "dp")
     assert open_.time_s["dp"] == pytest.approx(waits)
+
+
+def test_replicated_zero_groups_reduce_twice_by_hand(toy_problem):
+    # 1e9 parameters over 8 in a node, four replicas: reduce-scatter of 4 GB inside, all-reduce of
+    # an eighth of it between the nodes, all-gather of 2 GB inside.
+    problem = toy_problem(precision="bf16")
+    pool, fabric = problem.pool, problem.fabric
+    groups = DataGroups(*(place_group(n, k, pool, fabric) for n, k in ((32, 1), (8, 1), (4, 8))))
+    found = data_parallel_times(problem, groups, np.array(1e9), np.array(1.0), 1)
+    inside = collective_s("reduce-scatter", 4e9, groups.shard, pool)
+    between = collective_s("all-reduce", 0.5e9, groups.replicas, pool)
+    assert found.reduce_s == inside + between
+    assert found.gather_s == collective_s("all-gather", 2e9, groups.shard, pool)
+    alone = data_parallel_times(problem, groups, np.array(1e9), np.array(1.0), 0)
+    assert alone.reduce_s == collective_s("all-reduce", 4e9, groups.whole, pool)
+
+
+def test_broadcasts_in_turn_grow_with_the_ranks(toy_problem):
+    problem = toy_problem(stack="internevo")
+    small, large = (place_group(n, 1, problem.pool, problem.fabric) for n in (8, 64))
+    one = collective_s("broadcast", 2e9 / 64, large, problem.pool)
+    assert broadcast_gather_s(problem, np.array(2e9), large) == 64 * one
+    times = [broadcast_gather_s(problem, np.array(8.0), group).item() for group in (small, large)]
+    assert times[1] > 50 * times[0]  # empty messages: the square of eight
+
+
+@pytest.mark.parametrize(
+    ("overlap", "waits"), [("none", ("reduce", "gather")), ("reduce", ("gather",)), ("both", ())]
+)
+def test_what_a_sharded_optimizer_waits_for(toy_problem, plain_layout, overlap, waits):
+    stack = replace(STACKS["eager"], zero1_overlap=overlap)
+    problem = toy_problem(gbs=64, stack=stack)
+    rows = join_one(problem, plain_layout(problem, dp=32, zero=1))
+    wire = rows.shapes.data_parallel
+    exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
+    total = wire.reduce_s[1] + wire.gather_s[1]
+    least = sum(getattr(wire, f"{name}_s")[1][0, 0] for name in waits)
+    assert exposed[0, 0] >= least
+    assert exposed[0, 0] + hidden[0, 0] == pytest.approx(total[0, 0])
+    assert (hidden[0, 0] == 0.0) == (overlap == "none")
+
+
+def test_by_tensor_traffic_of_zero3_crawls(toy_problem, plain_layout):
+    problem = toy_problem(gbs=64, stack="eager")
+    slow = replace(problem, stack=replace(problem.stack, zero3_traffic="by-tensor"))
+    layout = plain_layout(problem, dp=32, zero=3)
+    found = [join_one(p, layout).shapes.data_parallel for p in (problem, slow)]
+    for stage, factor in ((1, 1.0), (2, 1 / TENSOR_WIRE_FRAC), (3, 1 / TENSOR_WIRE_FRAC)):
+        assert found[1].reduce_s[stage] == pytest.approx(factor * found[0].reduce_s[stage])
+
+
+def test_a_zero_group_inside_the_node_holds_more_and_gathers_faster(toy_problem, plain_layout):
+    problem = toy_problem(gbs=64)
+    layouts = [replace(plain_layout(problem, dp=32, zero=3), shard=n) for n in (0, 8, 32)]
+    whole, node, named = (break_down(problem, x) for x in layouts)
+    assert named.time_s == whole.time_s
+    assert node.peak_bytes > whole.peak_bytes
+    kinds = [(t.collective, t.group_size) for t in node.transfers if t.axis == "dp"]
+    assert kinds == [("reduce-scatter", 8), ("all-reduce", 4), ("all-gather", 8)]
+    times = [
+        sum(t.time_s for t in x.transfers if t.collective == "all-gather") for x in (whole, node)
+    ]
+    assert times[1] < times[0]

@@ -25,12 +25,16 @@ def exposures(problem: Problem, tp: int, sp: int):
 
 
 def units(problem: Problem, tp: int) -> tuple[float, float]:
-    """One all-gather (or reduce-scatter) and one all-reduce of 2 b s h = 16.8 MB."""
+    """One all-gather (or reduce-scatter) and one all-reduce of 2 b s h = 16.8 MB.
+
+    With the wait for the last of the ranks: once a further rank, twice in an all-reduce.
+    """
     group = tensor_parallel_group(problem, degree(tp))
-    x = 2 * 4096 * 2048
-    return tuple(
+    x, late = 2 * 4096 * 2048, problem.stack.tp_hop_s * (tp - 1)
+    gather, reduce = (
         collective_s(name, x, group, problem.pool).item() for name in ("all-gather", "all-reduce")
     )
+    return gather + late, reduce + 2 * late
 
 
 @pytest.mark.parametrize(("stack", "gathers"), [("fused", 6), ("eager", 4)])
@@ -92,7 +96,8 @@ def test_ends_by_hand(toy_problem):
     problem = toy_problem()
     gather, reduce = units(problem, 8)
     group = tensor_parallel_group(problem, degree(8))
-    loss = 3 * collective_s("all-reduce", 4 * 4096, group, problem.pool).item()
+    late = 2 * 7 * problem.stack.tp_hop_s
+    loss = 3 * (collective_s("all-reduce", 4 * 4096, group, problem.pool).item() + late)
     embedding, forward, backward = end_times(problem, TOKENS, degree(8), degree(1))
     assert embedding.item() == pytest.approx(2 * gather)
     assert forward.item() == pytest.approx(gather + loss)
@@ -101,6 +106,32 @@ def test_ends_by_hand(toy_problem):
     assert embedding.item() == pytest.approx(reduce)
     assert forward.item() == pytest.approx(loss)
     assert backward.item() == pytest.approx(reduce)
+
+
+def test_a_stack_that_gathers_its_logits_sends_all_of_them(toy_problem):
+    problem = toy_problem(stack=replace(STACKS["eager"], logits_sharded=False))
+    group = tensor_parallel_group(problem, degree(8))
+    # 2 B * 4096 tokens * 32768 rows (32000 padded to a multiple of 8 * 128).
+    logits = collective_s("all-gather", 2 * 4096 * 32_768, group, problem.pool).item()
+    _, forward, _ = end_times(problem, TOKENS, degree(8), degree(0))
+    assert forward.item() == pytest.approx(logits + 7 * problem.stack.tp_hop_s)
+
+
+def test_async_tensor_parallelism_pipes_every_second_collective(toy_problem):
+    stack = replace(STACKS["eager"], tp_overlap="pieces")
+    problem = toy_problem(stack=stack)
+    gather, reduce = units(problem, 8)
+    gemms, (forward, backward) = exposures(problem, 8, 1)
+    for found, window in (
+        (forward, gemms.both.forward_s.item()), (backward, gemms.both.backward_s.item())
+    ):  # fmt: skip
+        by_hand = 2 * gather + max(2 * gather / 8, 2 * gather - window * 7 / 8)
+        assert found.exposed_s.item() == pytest.approx(by_hand)
+        assert (
+            2 * gather < found.exposed_s.item() < found.total_s.item() == pytest.approx(4 * gather)
+        )
+    _, (forward, _) = exposures(problem, 8, 0)
+    assert forward.exposed_s.item() == pytest.approx(2 * reduce)
 
 
 def test_one_rank_has_no_traffic(toy_problem):

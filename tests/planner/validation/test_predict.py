@@ -83,7 +83,7 @@ def test_a_row_that_says_everything_needs_no_assumption():
         ({"mbs": 3}, "batch does not divide"),
         ({"schedule": "dualpipe"}, "schedule not modelled"),
         ({"recompute": "on full moons"}, "recompute policy not modelled"),
-        ({"hsdp": "2x2"}, "hsdp"),
+        ({"hsdp": "2 x 3"}, "hsdp group does not divide dp"),
     ],
 )
 def test_skipped_by_reason(cells, reason):
