@@ -42,7 +42,8 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
     derived = {"dp_shard", "n_micro", "recompute_modules"}
     fields = {name: value for name, value in data.items() if name not in derived}
     fields["stage_layers"] = tuple(fields["stage_layers"])
-    return Layout(**fields)
+    whole = data["dp_shard"] == data["dp"] * data["cp"]
+    return Layout(**fields, shard=0 if whole else data["dp_shard"])
 
 
 def axis_values(axis: str, text: str, option: str) -> int:

@@ -63,6 +63,11 @@ def partition_of(counts: tuple[int, ...], pp: int) -> str:
 
 def _common(layout: Layout, shape: ModelShape) -> Iterator[tuple[bool, str]]:
     tp, kv = layout.tp, shape.kv_heads
+    yield (
+        layout.dp_shard != layout.dp * layout.cp,
+        f"ZeRO groups of {layout.dp_shard} that are replicated: not emitted in this version;"
+        " closest: groups of all data-parallel ranks",
+    )
     yield layout.cp > 1, "context parallelism: not emitted in this version; closest: cp 1"
     yield layout.ep > 1 or layout.etp > 1, "expert parallelism: the model is dense; closest: ep 1"
     yield (

@@ -1,11 +1,23 @@
 """How layers go to stages, and the few kinds of rank."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from costmodels.stages import N_KINDS, SPLITS, stage_kinds, stage_layers
+from costmodels.examples import LLAMA3_8B
+from costmodels.stages import (
+    N_KINDS,
+    SPLITS,
+    balanced_layers,
+    end_weights,
+    n_sizes,
+    spelled,
+    stage_kinds,
+    stage_layers,
+)
 
 
 @pytest.mark.parametrize(
@@ -76,3 +88,63 @@ def test_unused_places_repeat_the_first_kind():
     assert kinds.rank.tolist() == [[0, 0, 0], [0, 1, 3]]
     assert kinds.layers.tolist() == [[8, 8, 8], [2, 2, 2]]
     assert kinds.has_head.tolist() == [[1, 1, 1], [0, 0, 1]]
+
+
+def test_a_split_that_is_spelled_out():
+    counts = (9, 11, 11, 9)
+    assert spelled(counts) == "9-11-11-9"
+    assert stage_layers(40, 4, 1, "9-11-11-9") == counts
+    assert stage_layers(41, 4, 1, "9-11-11-9") == ()
+    assert stage_layers(40, 2, 1, "9-11-11-9") == ()
+    # As two ranks of two chunks: rank 0 has 9 + 11, rank 1 has 11 + 9.
+    one = np.array([1], dtype=np.int32)
+    kinds = stage_kinds(40, 2 * one, 2 * one, 2 * one, (*SPLITS, "9-11-11-9"))
+    assert kinds.layers.tolist() == [[20.0, 20.0]]
+    assert kinds.chunk_layers[0, 0].tolist() == [9.0, 10.0, 11.0]
+    assert kinds.chunk_counts[0].tolist() == [[1.0, 0.0, 1.0], [1.0, 0.0, 1.0]]
+
+
+def test_a_very_uneven_split_has_room_for_all_its_sizes():
+    one = np.array([1], dtype=np.int32)
+    kinds = stage_kinds(16, 4 * one, one, 2 * one, (*SPLITS, "5-5-5-1"))
+    assert n_sizes((5, 5, 5, 1)) == kinds.chunk_layers.shape[-1] == 5
+    assert (kinds.layers * kinds.n_ranks).sum() == 16
+
+
+def brute_force_bottleneck(layers: int, extra: list[float]) -> float:
+    """The least heaviest stage over all splits, by enumeration."""
+    if len(extra) == 1:
+        return layers + extra[0]
+    return min(
+        max(n + extra[0], brute_force_bottleneck(layers - n, extra[1:])) for n in range(layers + 1)
+    )
+
+
+@given(layers=st.integers(1, 12), n=st.integers(2, 4), first=st.floats(0, 4), last=st.floats(0, 4))
+def test_balancing_by_parameters_has_the_least_heaviest_stage(layers, n, first, last):
+    counts = balanced_layers(layers, n, first, last, "params")
+    assert sum(counts) == layers
+    extra = [first, *[0.0] * (n - 2), last]
+    heaviest = max(c + w for c, w in zip(counts, extra, strict=True))
+    assert heaviest == pytest.approx(brute_force_bottleneck(layers, extra))
+
+
+@pytest.mark.parametrize(
+    ("layers", "n", "last", "counts"),
+    [
+        # Shares of 19.9 / 4 = 4.98: stages end with the layer that passes 4.98, 9.95, 14.9.
+        (16, 4, 3.9, (5, 5, 5, 1)),
+        (16, 2, 3.9, (10, 6)),
+        (32, 4, 2.16, (9, 9, 8, 6)),
+    ],
+)
+def test_balancing_by_cost_fills_stages_to_their_share(layers, n, last, counts):
+    assert balanced_layers(layers, n, 0.0, last, "flops") == counts
+
+
+def test_what_the_ends_weigh():
+    # Llama-3-8B: 128256 * 4096 over 4096 (2 * 4096 + 2 * 1024 + 3 * 14336): 2.409 layers.
+    first, last = end_weights(LLAMA3_8B, "params")
+    assert first == last == pytest.approx(128_256 / (10_240 + 43_008))
+    assert end_weights(LLAMA3_8B, "flops") == (0.0, last)
+    assert end_weights(replace(LLAMA3_8B, tied=True), "params") == (first, 0.0)

@@ -14,7 +14,7 @@ from costmodels.flops import model_flops_per_step
 from costmodels.pipeline import simulate_s
 from costmodels.plans import SCHEDULES, Layout, PlanTable, ShapeTable
 from costmodels.shape_terms import shape_terms
-from costmodels.stacks import STACKS
+from costmodels.stacks import STACKS, STALLED_HOP_S
 from costmodels.stages import SPLITS, stage_layers
 from costmodels.step import (
     Scores,
@@ -24,6 +24,7 @@ from costmodels.step import (
     join,
     score,
     stage_times,
+    stalled,
     step_times,
     straggler_factor,
 )
@@ -316,3 +317,37 @@ def test_layers_of_a_table_may_be_joined_once(problems):
     table = PlanTable.from_layouts([random_layout(chance) for _ in range(10)])
     rows = join(problem, shape_terms(problem, table.shapes), table)
     assert rows.recomputed.shape[0] == len(table) == len(rows.index)
+
+
+def test_blocked_messages_stall_the_collectives_of_a_layer(toy_problem, plain_layout):
+    # nanotron: H 4.2 ms and 8 (t - 1) ring steps of 0.35 ms, where the pipeline leaves the node.
+    problem = toy_problem(stack="nanotron", gbs=32)
+    for tp, pp, dp, late in (
+        (4, 2, 4, True),
+        (4, 2, 1, False),
+        (1, 8, 4, False),
+        (4, 1, 8, False),
+    ):
+        rows = join_one(problem, plain_layout(problem, tp=tp, pp=pp, dp=dp))
+        layer = rows.layers.layer.total_s.item()
+        least = 4.2e-3 + 8 * (tp - 1) * STALLED_HOP_S
+        missing = stalled(rows)
+        assert missing.total_s.item() == pytest.approx(late * max(0.0, least - layer))
+        assert not late or least > layer
+        assert missing.backward_s.item() == pytest.approx(2 * missing.forward_s.item())
+    layout = plain_layout(problem, tp=4, pp=2, dp=4)
+    free = replace(problem, stack=replace(problem.stack, blocking_p2p=False))
+    slow, fast = (break_down(p, layout) for p in (problem, free))
+    assert slow.time_s["host"] > fast.time_s["host"]
+    assert slow.closed_form_step_s > fast.closed_form_step_s
+
+
+def test_a_spelled_out_split_is_priced_like_its_name(toy_problem, plain_layout):
+    problem = toy_problem()
+    even = plain_layout(problem, tp=2, pp=4, dp=8)
+    named = replace(even, split="6-6-6-6")
+    assert break_down(problem, named).time_s == break_down(problem, even).time_s
+    heavy = replace(even, split="9-6-6-3", stage_layers=(9, 6, 6, 3))
+    assert break_down(problem, heavy).step_s > break_down(problem, even).step_s
+    table = PlanTable.from_layouts([even, heavy])
+    assert [table.layout(i, LAYERS) for i in range(2)] == [even, heavy]

@@ -262,7 +262,7 @@ def test_bisection_of_the_bandwidth_against_a_scan(model: str, pins: dict[str, A
 
 @pytest.fixture(scope="module")
 def of_70b() -> Recommendation:
-    return planner.recommend("bandwidth", "llama3-70b", H100)
+    return planner.recommend("bandwidth", "llama3-70b", H100, pins={"tp": 4, "pp": 8})
 
 
 def test_the_bandwidth_named_is_enough_and_one_step_less_is_not(of_70b: Recommendation) -> None:

@@ -1,24 +1,77 @@
-"""`planner validate` on the shipped runs."""
+"""`planner validate` on the shipped runs: what is reached, guarded from both sides."""
 
+import contextlib
+import io
 import json
 
 import pytest
 
 from planner.validation.report import run_validate
 
+STEP_TIME = {
+    # Median error of the step time by source, %: what is reached. Eleven make the headline.
+    "aa": 3.6, "us": 10.5, "lf": 4.8, "ie": 2.8, "tt": 5.5, "dlp": 7.2, "bs3": 3.2, "bsg": 14.6,
+    "dgxc": 4.6, "nemo": 3.4, "mbridge": 12.0,
+    "korthikanti22": 1.9, "sc21": 15.5, "smx": 3.4, "vts": 19.3,
+}  # fmt: skip
+HEADLINE_PERCENT = 6.6
+MEMORY = {"bs3": 5.2, "smx": 0.7, "us": 8.7, "dlp": 9.7}
+NOISE_PERCENT = 0.4
+"""A change below this is within what repeats of one run differ by."""
+
+
+@pytest.fixture(scope="module")
+def found():
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        assert run_validate(form="json") == 0
+    return json.loads(text.getvalue())
+
+
+def _reached(name, percent, bound):
+    assert percent < bound + NOISE_PERCENT, f"{name} became worse: {percent:.1f} %"
+    assert percent > bound - 3 * NOISE_PERCENT, f"{name} became better: lower its bound"
+
 
 @pytest.mark.slow
-def test_the_shipped_runs_stay_as_close_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    # A guard, not a target: bounds lie a little above what is reached; move them with the model.
-    assert run_validate(form="json") == 0
-    data = json.loads(capsys.readouterr().out)
-    medians = {s["source"]: s["step_time"]["median_ape"] for s in data["sources"]}
-    assert medians["korthikanti22"] < 0.02
-    assert medians["dgxc"] < 0.07
-    assert medians["aa"] < 0.24
-    assert medians["tt"] < 0.09
-    memory = {s["source"]: s["memory"]["median_ape"] for s in data["sources"]}
-    assert memory["smx"] < 0.015
-    aa = [s for s in data["sweeps"] if s["mode"] == "layout-only" and s["source"] == "aa"]
-    assert len(aa) == 15
-    assert sum(s["regret_1"] for s in aa) / len(aa) < 0.025
+def test_step_times_stay_as_close_as_they_are(found):
+    for source in found["sources"]:
+        if source["step_time"]["n"]:
+            name = source["source"]
+            _reached(name, 100 * source["step_time"]["median_ape"], STEP_TIME[name])
+    headline = found["totals"]["headline"]["step_time"]
+    assert headline["n_families"] == 11
+    _reached("headline", 100 * headline["median_ape"], HEADLINE_PERCENT)
+
+
+@pytest.mark.slow
+def test_memory_stays_as_close_as_it_is(found):
+    medians = {s["source"]: s["memory"]["median_ape"] for s in found["sources"]}
+    for name, bound in MEMORY.items():
+        _reached(name, 100 * medians[name], bound)
+    oom = {s["source"]: s["oom"] for s in found["sources"]}
+    assert oom["aa"]["balanced_accuracy"] > 0.94
+    assert oom["lf"]["recall_fit"] == 1.0
+
+
+@pytest.mark.slow
+def test_rankings_stay_as_right_as_they_are(found):
+    ranking = found["totals"]["ranking"]["layout-only"]
+    assert ranking["aa"]["n_sweeps"] == 15
+    assert 0.74 < ranking["aa"]["tau"] < 0.90  # above, the suspicion is overfitting
+    assert ranking["aa"]["regret_1"]["mean"] < 0.02
+    assert ranking["aa"]["regret_3"]["mean"] < 0.004
+    assert ranking["us"]["tau"] > 0.84
+    assert ranking["us"]["regret_1"]["median"] < 0.002
+    assert ranking["ie"]["tau"] > 0.85
+
+
+@pytest.mark.slow
+def test_dense_families_beat_the_baselines(found):
+    # Where one constant beats us the page of accuracy says so: few layouts of one tuned stack.
+    behind = {"mbridge", "sc21"}
+    for source in found["sources"]:
+        name, error = source["source"], source["step_time"]["median_ape"]
+        if source["step_time"]["n"] and name not in behind:
+            for base in ("b0", "b1"):
+                assert error < found["baselines"][base]["step_time"][name]["median_ape"], name

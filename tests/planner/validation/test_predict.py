@@ -212,3 +212,78 @@ def test_memory_is_counted_as_the_source_counts():
     assert one.allocated_bytes == pytest.approx(allocated)
     assert one.fits
     assert sum(one.time_s.values()) == pytest.approx(one.step_s)
+
+
+def test_what_a_row_says_about_its_kernels_changes_the_profile():
+    assert not priced(norm_kernel="unfused").problem.stack.fused_norms
+    assert priced(norm_kernel="fused", stack="eager").problem.stack.fused_norms
+    plain, quick = priced(stack="torchtitan"), priced(stack="torchtitan", compile=True)
+    assert quick.problem.stack.elementwise_factor < plain.problem.stack.elementwise_factor
+    assert priced(attention="flash").problem.stack.attention_kernels[0] == "flash1"
+    old = priced(attention="unfused", stack="aleph-alpha")
+    assert not old.problem.stack.fused_softmax
+
+
+@pytest.mark.parametrize(
+    ("cell", "tp_overlap", "zero1_overlap"),
+    [
+        ("", "none", "none"),
+        ("none (stated)", "none", "none"),
+        ("async TP", "pieces", "none"),
+        ("grad reduce-scatter+param all-gather+TP (userbuffers)", "userbuffers", "both"),
+        ("grad reduce-scatter", "none", "reduce"),
+    ],
+)
+def test_overlap_texts(cell, tp_overlap, zero1_overlap):
+    stack = priced(stack="eager", overlap=cell).problem.stack
+    assert (stack.tp_overlap, stack.zero1_overlap) == (tp_overlap, zero1_overlap)
+
+
+def test_overlap_that_means_nothing_to_us_is_listed():
+    case = priced(overlap="interpretive dance")
+    assert "overlap 'interpretive dance': the stack's own" in case.assumptions
+
+
+def test_recipes_of_nemo_overlap_with_user_buffers():
+    case = priced(framework="NeMo 24.07 (Megatron-Core)")
+    assert case.problem.stack.tp_overlap == "userbuffers"
+    assert "overlap not stated: user buffers, as its recipes set them" in case.assumptions
+
+
+@pytest.mark.parametrize(
+    ("cells", "precision"),
+    [
+        ({"precision": "fp8"}, "fp8-delayed"),
+        ({"precision": "fp8", "stack": "torchtitan"}, "fp8-tensorwise"),
+        ({"precision": "fp8", "fp8_recipe": "rowwise"}, "fp8-rowwise"),
+        ({"precision": "fp8", "fp8_recipe": "mxfp8"}, "fp8-mxfp8"),
+        ({"precision": "MXFP8"}, "fp8-mxfp8"),
+        ({"precision": "bf16", "stack": "nanotron"}, "bf16-both"),
+        ({"precision": "bf16", "stack": "aleph-alpha"}, "bf16-grads"),
+    ],
+)
+def test_numeric_recipes(cells, precision):
+    assert priced(**cells).problem.job.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("cell", "zero", "shard"),
+    [
+        ("optimizer state sharded over 2 ranks, replicated 2 times", 1, 2),
+        ("2 x 2", 1, 2),
+        ("sharded over 4 ranks", 1, 0),
+        ("sharded over 1 ranks", 0, 0),
+    ],
+)
+def test_sharding_groups(cell, zero, shard):
+    x = priced(hsdp=cell).layout
+    assert (x.zero, x.shard) == (zero, shard)
+
+
+def test_a_stack_with_a_balancer_splits_its_own_way():
+    # V = 32000 against 12 h of a layer: 2.6 layers at each end by parameters; tied: first only.
+    case = priced(stack="aleph-alpha")
+    assert case.layout.stage_layers == (3, 5)
+    assert any("stages not stated: 3-5" in text for text in case.assumptions)
+    assert priced(stack="nanotron").layout.stage_layers == (6, 2)
+    assert priced(stack="eager").layout.stage_layers == (4, 4)
