@@ -87,6 +87,12 @@ def with_part(old: Context, **changes: object) -> Context:
     return with_pool(old, accelerator=replace(old.problem.pool.accelerator, **changes))
 
 
+def on_stack(old: Context, **changes: object) -> Context:
+    """Return the same search on a stack with some switches changed."""
+    stack = replace(old.problem.stack, **changes)  # type: ignore[arg-type]
+    return replace(old, problem=replace(old.problem, stack=stack))
+
+
 def with_options(old: Context, **changes: object) -> Context:
     """Return the same search with some options changed."""
     return replace(old, options=replace(old.options, **changes))
@@ -165,9 +171,30 @@ INSTANCES: dict[str, Context] = {
         DENSE, replace(toy_pool(24, 2), n_summing_tiers=1), batch=12, fabric=TWO_TIERS
     ),
     "mi355x-16": context(FLAT, real_pool("mi355x", 2, 8), batch=32, stack="megatron-core"),
-    "userbuffers": replace(
-        c := context(GQA, toy_pool(8), batch=12),
-        problem=replace(c.problem, stack=replace(STACKS["fused"], tp_overlap="userbuffers")),
+    "userbuffers": on_stack(context(GQA, toy_pool(8), batch=12), tp_overlap="userbuffers"),
+    "async-tp": on_stack(
+        context(GQA, toy_pool(8), batch=12, stack="torchtitan"), tp_overlap="pieces"
+    ),
+    "nanotron-across": context(GQA, toy_pool(16, 4), batch=16, stack="nanotron"),
+    "nanotron-inside": context(GQA, toy_pool(4), batch=8, stack="nanotron"),
+    "internevo": context(THIRDS, toy_pool(12, 6), batch=12, stack="internevo"),
+    "zero3-by-tensor": context(GQA, toy_pool(8), batch=8, stack="deepspeed-zero3"),
+    "gathered-logits-unfused-norms": on_stack(
+        context(FLAT, toy_pool(12, 6), batch=12, stack="aleph-alpha"), fused_norms=False
+    ),
+    "eager-scores": on_stack(context(DENSE, toy_pool(8), batch=8), fused_softmax=False),
+    "eager-kernels-fused-loss": on_stack(
+        context(replace(GQA, flash_attention=False), toy_pool(8), batch=8, stack="llm-foundry"),
+        fused_softmax=False, fused_norms=False,
+    ),
+    "messages-scattered": context(GQA, toy_pool(8), batch=8, stack="megatron-lm-2021"),
+    "bf16-both": context(GQA, toy_pool(8), batch=8, precision="bf16-both"),
+    "h100-8-fp8": context(GQA, real_pool("h100", 1, 8), batch=16, precision="fp8-tensorwise"),
+    "b200-16-fp8": context(
+        FLAT, real_pool("b200", 2, 8), batch=16, precision="fp8-blockwise", stack="megatron-core"
+    ),
+    "lockstep": with_pool(
+        context(GQA, toy_pool(16, 4), batch=16), nic=replace(TOY_NIC, lockstep=True)
     ),
 }  # fmt: skip
 """Searches small enough for the nested loops of the oracle, each with a corner of its own."""

@@ -10,6 +10,7 @@ from statistics import NormalDist
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.stacks import STALLED_HOP_S, TENSOR_WIRE_FRAC
 
 PROTOCOLS = ("ll", "ll128", "simple")
 ELEMENT_BYTES = {"fp8": 1.0, "tf32": 4.0, "fp32": 4.0}
@@ -141,7 +142,9 @@ def bus_rate(problem: Problem, group: Group, protocol: int) -> float:
 
 def ring_hops_s(problem: Problem, group: Group, protocol: int) -> float:
     """Return the latency of one round through all ranks of the group."""
-    outside = group.n_domains - 1 if group.n_domains > 1 else 0
+    outside = group.n_domains - 1
+    if outside and problem.pool.nic.lockstep:
+        outside = group.n_ranks - 1
     inside = group.n_ranks - 1 - outside
     out_hop = problem.pool.nic.ring_hop_s[protocol] + group.extra_hop_s
     return inside * problem.pool.scale_up.ring_hop_s[protocol] + outside * out_hop
@@ -163,6 +166,17 @@ def all_gather_s(problem: Problem, group: Group, n: float) -> float:
         latency = 8e-6 + math.log2(p) * hop + 2.8e-6 * p
         found.append(latency + (p - 1) / p * n / (0.75 * bus_rate(problem, group, 2)))
     return min(found)
+
+
+def broadcast_s(problem: Problem, group: Group, n: float) -> float:
+    if group.n_ranks == 1:
+        return 0.0
+    return min(
+        problem.pool.scale_up.ring_base_s[protocol]
+        + ring_hops_s(problem, group, protocol)
+        + n / bus_rate(problem, group, protocol)
+        for protocol in range(3)
+    )
 
 
 def all_reduce_s(problem: Problem, group: Group, n: float) -> float:
@@ -234,32 +248,34 @@ def in_network_all_reduce_s(problem: Problem, group: Group, n: float) -> float:
 
 
 def hops_s(problem: Problem, layout: Layout, message_bytes: float) -> list[float]:
-    """Return the time of a message over each boundary, the last from rank p - 1 back to 0."""
-    pool, p = problem.pool, layout.pp
-    stride, nic = layout.tp * layout.dp, nic_rate(problem)
+    """Return the time of a message over each boundary, the last from rank p - 1 back to 0.
 
-    def crosses(boundary: int, unit: int) -> bool:
-        there = (boundary + 1) % p
-        return any(
-            (boundary * stride + o) // unit != (there * stride + o) // unit for o in range(stride)
-        )
+    Every pipeline is looked at, and the slowest counts.
+    """
+    stride, p = layout.tp * layout.dp, layout.pp
 
-    out = []
-    for boundary in range(p):
-        seconds_per_byte = 1 / pool.accelerator.ring_bytes_per_s
-        latency = pool.scale_up.p2p_latency_s
-        if crosses(boundary, pool.scale_up_domain):
-            seconds_per_byte = max(seconds_per_byte, 1 / nic)
-            latency = pool.nic.p2p_latency_s + extra_hop_s(problem)
-        over = 1.0
-        for tier in problem.fabric.tiers:
-            over *= tier.oversubscription
-            unit = tier.n_nodes * pool.devices_per_node
-            if crosses(boundary, unit):
-                shares = max(1, unit // stride)
-                seconds_per_byte = max(seconds_per_byte, 1 / nic, over / (nic * shares))
-        out.append(latency + message_bytes * seconds_per_byte)
-    return out
+    def seconds(boundary: int) -> float:
+        start, end = boundary * stride, (boundary + 1) % p * stride
+        wires = [one_hop(problem, start + o, end + o, stride) for o in range(stride)]
+        latency = max(wire[0] for wire in wires)
+        return latency + message_bytes * max(wire[1] for wire in wires)
+
+    return [seconds(boundary) for boundary in range(p)]
+
+
+def one_hop(problem: Problem, sender: int, receiver: int, stride: int) -> tuple[float, float]:
+    """Return latency and seconds per byte from one device to another."""
+    pool = problem.pool
+    if sender // pool.scale_up_domain == receiver // pool.scale_up_domain:
+        pair = pool.accelerator.ring_bytes_per_s / (pool.accelerator.n_peer_links or 1)
+        return pool.scale_up.p2p_latency_s, 1 / pair
+    rate = over = nic_rate(problem)
+    for tier in problem.fabric.tiers:
+        over /= tier.oversubscription
+        unit = tier.n_nodes * pool.devices_per_node
+        if sender // unit != receiver // unit:
+            rate = min(rate, over * max(1, unit // stride))
+    return pool.nic.p2p_latency_s + extra_hop_s(problem), 1 / rate
 
 
 def hop_s(problem: Problem, layout: Layout, message_bytes: float) -> float:
@@ -273,8 +289,10 @@ def hop_s(problem: Problem, layout: Layout, message_bytes: float) -> float:
     return sum(n * hop for n, hop in zip(uses, hops, strict=True)) / sum(uses)
 
 
-def gemm_s(problem: Problem, m: float, k: float, n: float, rate_frac: float = 1.0) -> float:
-    part, precision = problem.pool.accelerator, problem.job.recipe.gemm_precision
+def gemm_s(
+    problem: Problem, precision: str, m: float, k: float, n: float, rate_frac: float = 1.0
+) -> float:
+    part = problem.pool.accelerator
     eff = part.efficiency
     rate = part.peak_flops_per_s[precision] * eff.gemm_frac * rate_frac
     times = []
@@ -307,11 +325,15 @@ class Products:
 
 
 def products(problem: Problem, tokens: float, sizes: list[tuple[float, float]]) -> Products:
-    wgrad = problem.pool.accelerator.efficiency.wgrad_frac
+    """Return the products of the body, with the casts of what fp8 recipes quantise."""
+    recipe = problem.job.recipe
+    precision, frac = recipe.linear_precision or recipe.gemm_precision, recipe.linear_rate_frac
+    cast = recipe.cast_bytes * tokens / hbm_rate(problem)
+    wgrad = frac * problem.pool.accelerator.efficiency.wgrad_frac
     return Products(
-        sum(gemm_s(problem, tokens, k, n) for k, n in sizes),
-        sum(gemm_s(problem, tokens, n, k) for k, n in sizes),
-        sum(gemm_s(problem, k, tokens, n, wgrad) for k, n in sizes),
+        sum(gemm_s(problem, precision, tokens, k, n, frac) + cast * k for k, n in sizes),
+        sum(gemm_s(problem, precision, tokens, n, k, frac) + cast * n for k, n in sizes),
+        sum(gemm_s(problem, precision, k, tokens, n, wgrad) for k, n in sizes),
     )
 
 
@@ -336,9 +358,9 @@ def attention_s(problem: Problem, tokens: float, tp: int) -> tuple[float, float]
     causal_flops = 2.0 * s * shape.heads * shape.head_dim / tp * tokens
     if not shape.flash_attention:
         rate = peak * eff.gemm_frac * 0.5
-        scores = (
-            (8.0 if shape.dropout else 4.0) * shape.heads / tp * s * tokens / hbm_rate(problem)
-        )
+        per_score = 4.0 if problem.stack.fused_softmax else 24.0
+        per_score += 4.0 if shape.dropout else 0.0
+        scores = per_score * shape.heads / tp * s * tokens / hbm_rate(problem)
         outside_products = scores + 4 * eff.kernel_latency_s
         return (
             2 * causal_flops / rate + outside_products,
@@ -363,52 +385,82 @@ def attention_kernel(problem: Problem) -> str:
 
 def elementwise_s(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float, float]:
     shape = problem.shape
-    full_width = (20 + (2 if shape.dropout else 0)) * shape.hidden / (tp if sp else 1)
+    norm = 1 if problem.stack.fused_norms else 5
+    masks = 2 if shape.dropout else 0
+    width = shape.hidden / (tp if sp else 1)
     rotary = 0.0
     if shape.positions == "rope":
         rotary = 4 * (shape.heads * shape.head_dim / tp + kv_width_per_rank(problem, tp))
-    forward = full_width + rotary + (6 if shape.gated else 4) * shape.ffn / tp
-    backward = full_width + rotary + (10 if shape.gated else 6) * shape.ffn / tp
+    forward = (8 * norm + 12 + masks) * width + rotary + (6 if shape.gated else 4) * shape.ffn / tp
+    backward = (
+        (12 * norm + 8 + masks) * width + rotary + (10 if shape.gated else 6) * shape.ffn / tp
+    )
     rate = hbm_rate(problem) / problem.stack.elementwise_factor
     launches = 6 * problem.pool.accelerator.efficiency.kernel_latency_s
     return tokens * forward / rate + launches, tokens * backward / rate + launches
 
 
-def embedding_s(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float, float]:
+@dataclass(frozen=True)
+class End:
+    """Embedding or head for one micro-batch: forward, backward, and the collectives in both."""
+
+    forward: float
+    backward: float
+    comm: float
+
+
+def embedding_s(problem: Problem, tokens: float, tp: int, sp: bool) -> End:
     """Return the lookup and its gradient, with the collectives of both, half on each side."""
     shape, latency = problem.shape, problem.pool.accelerator.efficiency.kernel_latency_s
     mask = 3.0 / (tp if sp else 1) if shape.dropout else 0.0
-    unit = tokens * shape.hidden / hbm_rate(problem)
-    group, x = place(problem, tp, 1), 2.0 * tokens * shape.hidden
-    comm = 2 * all_gather_s(problem, group, x) if sp else all_reduce_s(problem, group, x)
-    return (4 + mask) * unit + latency + comm / 2, (8 + mask) * unit + latency + comm / 2
+    unit, x = tokens * shape.hidden / hbm_rate(problem), 2.0 * tokens * shape.hidden
+    comm = 2 * tp_gather_s(problem, tp, x) if sp else tp_reduce_s(problem, tp, x)
+    return End(
+        (4 + mask) * unit + latency + comm / 2, (8 + mask) * unit + latency + comm / 2, comm
+    )
 
 
-def head_s(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float, float]:
+def head_s(problem: Problem, tokens: float, tp: int, sp: bool) -> End:
     """Return final norm, head and loss, with their collectives."""
-    shape, stack = problem.shape, problem.stack
-    columns = padded_vocab(problem, tp) / tp
-    per_logit = (14.0 if stack.logit_bytes > 2 else 5.0) * stack.elementwise_factor
-    loss = tokens * (columns * per_logit + 10.0 * shape.hidden) / hbm_rate(problem) / 2
-    loss += 4 * problem.pool.accelerator.efficiency.kernel_latency_s
-    gemms = products(problem, tokens, [(shape.hidden, columns)])
-    group, x = place(problem, tp, 1), 2.0 * tokens * shape.hidden
-    gather = all_gather_s(problem, group, x)
-    forward = 3 * all_reduce_s(problem, group, 4.0 * tokens) + (gather if sp else 0.0)
-    backward = gather if sp else all_reduce_s(problem, group, x)
-    return gemms.forward + loss + forward, gemms.dgrad + gemms.wgrad + loss + backward
+    shape, stack, part = problem.shape, problem.stack, problem.pool.accelerator
+    precision, vocab = problem.job.recipe.gemm_precision, padded_vocab(problem, tp)
+    columns = vocab / tp
+    per_logit = (5.0 if stack.fused_loss else 14.0) * stack.elementwise_factor
+    logits = columns if stack.logits_sharded else vocab
+    loss = tokens * (logits * per_logit + 10.0 * shape.hidden) / hbm_rate(problem) / 2
+    loss += 4 * part.efficiency.kernel_latency_s
+    forward = gemm_s(problem, precision, tokens, shape.hidden, columns) + loss
+    backward = gemm_s(problem, precision, tokens, columns, shape.hidden) + loss
+    wgrad_frac = part.efficiency.wgrad_frac
+    backward += gemm_s(problem, precision, shape.hidden, tokens, columns, wgrad_frac)
+    x = 2.0 * tokens * shape.hidden
+    ahead = tp_gather_s(problem, tp, x) if sp else 0.0
+    if stack.logits_sharded:
+        ahead += 3 * tp_reduce_s(problem, tp, 4.0 * tokens)
+    else:
+        ahead += tp_gather_s(problem, tp, 2.0 * tokens * vocab)
+    after = tp_gather_s(problem, tp, x) if sp else tp_reduce_s(problem, tp, x)
+    return End(forward + ahead, backward + after, ahead + after)
 
 
 # Tensor parallelism --------------------------------------------------------------------------
+
+
+def tp_gather_s(problem: Problem, tp: int, n: float) -> float:
+    """Return the time of an all-gather or reduce-scatter: wire, and waiting for the last rank."""
+    return all_gather_s(problem, place(problem, tp, 1), n) + problem.stack.tp_hop_s * (tp - 1)
+
+
+def tp_reduce_s(problem: Problem, tp: int, n: float) -> float:
+    return all_reduce_s(problem, place(problem, tp, 1), n) + 2 * problem.stack.tp_hop_s * (tp - 1)
 
 
 def tp_traffic_s(
     problem: Problem, tokens: float, tp: int, sp: bool, column: Products, row: Products
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return (all, exposed) of forward and of backward of one layer."""
-    stack, group = problem.stack, place(problem, tp, 1)
-    x = 2.0 * tokens * problem.shape.hidden
-    gather, reduce = all_gather_s(problem, group, x), all_reduce_s(problem, group, x)
+    stack, x = problem.stack, 2.0 * tokens * problem.shape.hidden
+    gather, reduce = tp_gather_s(problem, tp, x), tp_reduce_s(problem, tp, x)
     if not sp:
         both = 2 * reduce
         exposed = both if stack.tp_overlap == "none" else max(0.0, both - column.wgrad)
@@ -417,6 +469,13 @@ def tp_traffic_s(
     forward, backward = 4 * gather, 4 * gather + regather
     if stack.tp_overlap == "none":
         return (forward, forward), (backward, backward)
+    if stack.tp_overlap == "pieces":
+        ahead, after = column.forward + row.forward, column.total + row.total
+        after -= ahead
+        return (
+            (forward, forward / 2 + in_pieces(forward / 2, ahead, tp)),
+            (backward, backward / 2 + in_pieces(backward / 2, after, tp)),
+        )
     behind = max(0.0, 2 * gather - column.wgrad) + max(0.0, regather - column.dgrad)
     if stack.tp_overlap == "bulk":
         return (forward, forward), (backward, behind + 2 * gather)
@@ -436,14 +495,21 @@ class MicroBatch:
     """Times and bytes of one micro-batch for one (tp, mbs, sp)."""
 
     layer: tuple[float, float]
-    embedding: tuple[float, float]
-    head: tuple[float, float]
+    """Forward and backward, all of the next six in them."""
+    linear_s: float
+    attention_s: float
+    elementwise_s: float
+    host_s: float
+    tp_exposed: tuple[float, float]
+    tp_hidden_s: float
+    embedding: End
+    head: End
     again_full_s: float
     again_core_s: float
     kept: float
     kept_without_core: float
     checkpoint: float
-    working: float
+    temporaries: float
     logits: float
     embedding_bytes: float
     message: float
@@ -461,22 +527,34 @@ def micro_batch(problem: Problem, tp: int, mbs: int, sp: bool) -> MicroBatch:
     forward = again + stack.overlap_slowdown * (tp_forward[0] - tp_forward[1])
     backward = column.dgrad + column.wgrad + row.dgrad + row.wgrad + attention[1] + elementwise[1]
     backward += tp_backward[1] + stack.overlap_slowdown * (tp_backward[0] - tp_backward[1])
-    launches = max(0.0, stack.host_s_per_layer - forward - backward)
+    launch = launch_s(problem, tp)
+    host = max(0.0, launch - forward - backward)
     scattered = sp or stack.p2p_scatter
     return MicroBatch(
-        layer=(forward + launches / 3, backward + launches * 2 / 3),
+        layer=(forward + host / 3, backward + host * 2 / 3),
+        linear_s=column.total + row.total,
+        attention_s=sum(attention),
+        elementwise_s=sum(elementwise),
+        host_s=host,
+        tp_exposed=(tp_forward[1], tp_backward[1]),
+        tp_hidden_s=tp_forward[0] - tp_forward[1] + tp_backward[0] - tp_backward[1],
         embedding=embedding_s(problem, tokens, tp, sp),
         head=head_s(problem, tokens, tp, sp),
-        again_full_s=max(again, stack.host_s_per_layer / 3),
+        again_full_s=max(again, launch / 3),
         again_core_s=attention[0],
         kept=layer_activation_bytes(problem, tokens, tp, sp, scores=True),
         kept_without_core=layer_activation_bytes(problem, tokens, tp, sp, scores=False),
         checkpoint=2.0 * width,
-        working=working_bytes(problem, tokens, tp),
-        logits=tokens * padded_vocab(problem, tp) / tp * stack.logit_bytes + 4.0 * width,
+        temporaries=temporary_bytes(problem, tokens, tp),
+        logits=logit_bytes(problem, tokens, tp) + 4.0 * width,
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0),
         message=2.0 * tokens * shape.hidden / (tp if scattered else 1),
     )
+
+
+def launch_s(problem: Problem, tp: int) -> float:
+    """Return the host's time for one layer; without collectives to launch it is shorter."""
+    return problem.stack.host_s_per_layer * (1.0 if tp > 1 else 0.6)
 
 
 # Memory --------------------------------------------------------------------------------------
@@ -485,30 +563,58 @@ def micro_batch(problem: Problem, tp: int, mbs: int, sp: bool) -> MicroBatch:
 def layer_activation_bytes(
     problem: Problem, tokens: float, tp: int, sp: bool, scores: bool
 ) -> float:
-    shape, q = problem.shape, problem.shape.heads * problem.shape.head_dim
-    per_token = (10.0 if shape.dropout else 8.0) * shape.hidden / (tp if sp else 1)
-    per_token += 4.0 * q / tp + 4.0 * kv_width_per_rank(problem, tp)
+    shape, stack, q = problem.shape, problem.stack, problem.shape.heads * problem.shape.head_dim
+    kv = kv_width_per_rank(problem, tp)
+    full_width = 10.0 if shape.dropout else 8.0
+    if not stack.fused_norms:
+        full_width += 20.0
+    per_token = full_width * shape.hidden / (tp if sp else 1)
+    if sp and not stack.sp_regather:  # two gathered inputs, of which a shard is counted above
+        per_token += 4.0 * shape.hidden * (tp - 1) / tp
+    per_token += 4.0 * q / tp + 4.0 * kv
     per_token += (6.0 if shape.gated else 4.0) * shape.ffn / tp
+    if not stack.fused_activation:
+        per_token += 2.0 * shape.ffn / tp if shape.gated else 0.0
+        per_token += 2.0 * (q / tp + kv) if shape.positions == "rope" else 0.0
     if shape.flash_attention:
         per_token += 4.0 * shape.heads / tp
     elif scores:
-        per_token += (5.0 if shape.dropout else 4.0) * shape.heads * problem.job.seq_len / tp
+        per_score = (5.0 if shape.dropout else 4.0) + (0.0 if stack.fused_softmax else 4.0)
+        per_token += per_score * shape.heads * problem.job.seq_len / tp
     return tokens * per_token
 
 
-def working_bytes(problem: Problem, tokens: float, tp: int) -> float:
-    """Return gradients of the MLP, three full tensors, and scratch for the weight gradients."""
+def logit_bytes(problem: Problem, tokens: float, tp: int) -> float:
+    """Return what the loss holds; gathered logits are whole and exist a second time."""
+    vocab, per_logit = padded_vocab(problem, tp), problem.stack.logit_bytes
+    if problem.stack.logits_sharded:
+        return tokens * vocab / tp * per_logit
+    return tokens * vocab * (per_logit + 4.0)
+
+
+def temporary_bytes(problem: Problem, tokens: float, tp: int) -> float:
+    """Return gradients of the MLP and three full tensors."""
     shape = problem.shape
-    h, f, q = shape.hidden, shape.ffn, shape.heads * shape.head_dim
-    temporaries = tokens * ((6.0 if shape.gated else 4.0) * f / tp + 6.0 * h)
+    return tokens * ((6.0 if shape.gated else 4.0) * shape.ffn / tp + 6.0 * shape.hidden)
+
+
+def scratch_bytes(problem: Problem, tp: int) -> float:
+    """Return one 16-bit weight gradient per linear layer of different shape."""
+    shape = problem.shape
     if not problem.stack.fused_wgrad:
-        return temporaries
-    qkv, up = q / tp + 2 * kv_width_per_rank(problem, tp), (2 if shape.gated else 1) * f / tp
-    return temporaries + 2.0 * (h * qkv + q / tp * h + h * up + f / tp * h)
+        return 0.0
+    q, f = shape.heads * shape.head_dim / tp, shape.ffn / tp
+    columns = q + 2 * kv_width_per_rank(problem, tp) + q + (2 if shape.gated else 1) * f + f
+    return 2.0 * shape.hidden * columns
+
+
+def n_shards(layout: Layout) -> int:
+    """Return the ranks of one ZeRO group."""
+    return layout.shard or layout.dp
 
 
 def state_bytes(problem: Problem, layout: Layout, params: float) -> float:
-    recipe, d = problem.job.recipe, layout.dp
+    recipe, d = problem.job.recipe, n_shards(layout)
     weights = recipe.param_bytes / (d if layout.zero >= 3 else 1)
     grads = recipe.grad_bytes / (d if layout.zero >= 2 else 1)
     states = recipe.state_bytes / (d if layout.zero >= 1 else 1)
@@ -545,53 +651,77 @@ def overhead_bytes(problem: Problem, layout: Layout) -> float:
     return problem.stack.context_bytes + outside * problem.stack.communicator_bytes
 
 
-def rank_bytes(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> float:
-    """Return the memory of one pipeline rank."""
+def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> dict[str, float]:
+    """Return the memory of one pipeline rank by term.
+
+    The loss's tensors and what the first layer's backward needs for a moment share one place.
+    """
     again = recomputed_layers(layout, rank)
     kept = one.kept_without_core if layout.recompute == "selective" else one.kept
     per_micro = (rank_layers(layout, rank) - again) * kept + again * one.checkpoint
     if rank == 0:
         per_micro += one.embedding_bytes
     activations = in_flight(layout, rank) * per_micro
-    working = one.working + unsharded_bytes(problem, layout)
+    passing = one.temporaries
     if again:
-        working += one.kept
+        passing += one.kept
     elif layout.recompute == "selective":
-        working += one.kept - one.kept_without_core
-    working += 2.0 * one.message if layout.pp > 1 else 0.0
+        passing += one.kept - one.kept_without_core
+    lasting = scratch_bytes(problem, layout.tp) + unsharded_bytes(problem, layout)
+    lasting += 2.0 * one.message if layout.pp > 1 else 0.0
     logits = one.logits if rank == layout.pp - 1 else 0.0
-    states = state_bytes(problem, layout, rank_params(problem, layout, rank))
-    lost = problem.stack.fragmentation_frac * activations
-    return states + activations + logits + working + lost + overhead_bytes(problem, layout)
+    return {
+        "states": state_bytes(problem, layout, rank_params(problem, layout, rank)),
+        "activations": activations,
+        "logits": logits,
+        "working": lasting + max(logits, passing) - logits,
+        "fragmentation": problem.stack.fragmentation_frac * activations,
+        "overhead": overhead_bytes(problem, layout),
+    }
+
+
+def rank_bytes(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> float:
+    return sum(rank_memory(problem, layout, one, rank).values())
 
 
 # Step time -----------------------------------------------------------------------------------
 
 
-def virtual_stage_s(layout: Layout, one: MicroBatch, stage: int) -> tuple[float, float]:
+def stalled_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
+    """Return what a layer takes longer because messages to another node block its collectives."""
+    pipeline = place(problem, layout.pp, layout.tp * layout.dp)
+    if not problem.stack.blocking_p2p or layout.tp == 1 or pipeline.n_domains == 1:
+        return 0.0
+    least = launch_s(problem, layout.tp) + 8 * (layout.tp - 1) * STALLED_HOP_S
+    return max(0.0, least - sum(one.layer))
+
+
+def virtual_stage_s(
+    problem: Problem, layout: Layout, one: MicroBatch, stage: int
+) -> tuple[float, float]:
     """Return forward and backward of one virtual stage for one micro-batch."""
-    held = layout.stage_layers[stage]
-    forward, backward = held * one.layer[0], held * one.layer[1]
+    held, late = layout.stage_layers[stage], stalled_s(problem, layout, one)
+    forward, backward = held * (one.layer[0] + late / 3), held * (one.layer[1] + late * 2 / 3)
     backward += min(held, layout.recompute_layers) * one.again_full_s
     if layout.recompute == "selective":
         backward += held * one.again_core_s
     if stage == 0:
-        forward, backward = forward + one.embedding[0], backward + one.embedding[1]
+        forward, backward = forward + one.embedding.forward, backward + one.embedding.backward
     if stage == len(layout.stage_layers) - 1:
-        forward, backward = forward + one.head[0], backward + one.head[1]
+        forward, backward = forward + one.head.forward, backward + one.head.backward
     return forward, backward
 
 
-def rank_s(layout: Layout, one: MicroBatch, rank: int) -> tuple[float, float]:
+def rank_s(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> tuple[float, float]:
     stages = range(rank, layout.pp * layout.vpp, layout.pp)
-    times = [virtual_stage_s(layout, one, stage) for stage in stages]
+    times = [virtual_stage_s(problem, layout, one, stage) for stage in stages]
     return sum(t[0] for t in times), sum(t[1] for t in times)
 
 
 def closed_flush_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
     """Return m t_max + (sum of the others) / v, and the point-to-point time that shows."""
     p, v, m = layout.pp, layout.vpp, layout.n_micro
-    times = [sum(rank_s(layout, one, rank)) for rank in range(p)]
+    times = [sum(rank_s(problem, layout, one, rank)) for rank in range(p)]
     slowest = max(times)
     flush = m * slowest + (sum(times) - slowest) / v
     if p == 1:
@@ -623,34 +753,72 @@ def exposed_each_s(total: float, piece: float, window: float) -> float:
     return min(total, piece + max(0.0, total - piece - window))
 
 
-def data_parallel_s(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> float:
-    """Return what data parallelism adds to the step on one rank: exposed, and slowed compute."""
-    stack, recipe, zero, m = problem.stack, problem.job.recipe, layout.zero, layout.n_micro
+@dataclass(frozen=True)
+class Passes:
+    """One pass over the parameters of a rank: seconds of the whole and of one piece."""
+
+    reduce: float
+    reduce_piece: float
+    gather: float
+    gather_piece: float
+
+
+def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
+    """Return the reduction of the gradients and the gather of the weights."""
+    stack, recipe, g = problem.stack, problem.job.recipe, n_shards(layout)
     params = rank_params(problem, layout, rank)
     pieces = n_pieces(problem, layout, params, rank)
-    group = place(problem, layout.dp, layout.tp)
-    reduce_one = all_gather_s if zero else all_reduce_s
-    reduce_piece = reduce_one(problem, group, recipe.grad_wire_bytes * params / pieces)
-    gather_piece = 0.0
-    if zero:
-        gather_piece = all_gather_s(problem, group, recipe.param_wire_bytes * params / pieces)
-    reduce, gather = pieces * reduce_piece, pieces * gather_piece
-    if not stack.dp_overlap:
-        return reduce * (m if zero >= 2 else 1) + gather * (2 * m if zero == 3 else 1)
-    forward, backward = rank_s(layout, one, rank)
+    grads, weights = recipe.grad_wire_bytes * params, recipe.param_wire_bytes * params
+    if layout.zero == 0:
+        reduce = pieces * all_reduce_s(
+            problem, place(problem, layout.dp, layout.tp), grads / pieces
+        )
+        return Passes(reduce, reduce / pieces, 0.0, 0.0)
+    group = place(problem, g, layout.tp)
+    copies = place(problem, layout.dp // g, layout.tp * g)
+    reduce = all_gather_s(problem, group, grads / pieces)
+    reduce += all_reduce_s(problem, copies, grads / pieces / g)
+    reduce, gather = pieces * reduce, pieces * all_gather_s(problem, group, weights / pieces)
+    if layout.zero == 1 and stack.zero1_gather == "broadcast":
+        gather = g * broadcast_s(problem, group, weights / g)
+    if layout.zero >= 2 and stack.zero3_traffic == "by-tensor":
+        reduce, gather = reduce / TENSOR_WIRE_FRAC, gather / TENSOR_WIRE_FRAC
+    return Passes(reduce, reduce / pieces, gather, gather / pieces)
+
+
+def data_parallel_s(
+    problem: Problem, layout: Layout, one: MicroBatch, rank: int
+) -> tuple[float, float]:
+    """Return the (exposed, hidden) data-parallel time of a step on one rank."""
+    stack, zero, m = problem.stack, layout.zero, layout.n_micro
+    forward, backward = rank_s(problem, layout, one, rank)
+    dp = passes(problem, layout, rank)
+    reduce = exposed_once_s(dp.reduce, dp.reduce_piece, backward, layout)
+    gather = exposed_once_s(dp.gather, dp.gather_piece, forward, layout)
     if zero <= 1:
-        exposed = exposed_once_s(reduce, reduce_piece, backward, layout)
-        exposed += exposed_once_s(gather, gather_piece, forward, layout)
-        total = reduce + gather
+        overlap = stack.zero1_overlap if zero else stack.dp_overlap
+        reduce = dp.reduce if overlap == "none" else reduce
+        gather = gather if overlap == "both" else dp.gather
+        exposed, total = reduce + gather, dp.reduce + dp.gather
     elif zero == 2:
-        exposed = m * exposed_each_s(reduce, reduce_piece, backward)
-        exposed += exposed_once_s(gather, gather_piece, forward, layout)
-        total = m * reduce + gather
+        exposed = m * exposed_each_s(dp.reduce, dp.reduce_piece, backward) + gather
+        total = m * dp.reduce + dp.gather
     else:
-        exposed = m * exposed_each_s(gather, gather_piece, forward)
-        exposed += m * exposed_each_s(gather + reduce, reduce_piece, backward)
-        total = m * (2 * gather + reduce)
-    return exposed + stack.overlap_slowdown * max(0.0, total - exposed)
+        exposed = m * exposed_each_s(dp.gather, dp.gather_piece, forward)
+        exposed += m * exposed_each_s(dp.gather + dp.reduce, dp.reduce_piece, backward)
+        total = m * (2 * dp.gather + dp.reduce)
+    if zero >= 2 and stack.zero3_traffic == "by-tensor":
+        exposed = total
+    return exposed, max(0.0, total - exposed)
+
+
+def slowest_data_parallel_s(
+    problem: Problem, layout: Layout, one: MicroBatch
+) -> tuple[float, float]:
+    """Return what data parallelism adds where it adds most: exposed, and slowdown of compute."""
+    ranks = [data_parallel_s(problem, layout, one, rank) for rank in range(layout.pp)]
+    slowdown = problem.stack.overlap_slowdown
+    return max(((e, slowdown * hidden) for e, hidden in ranks), key=sum)
 
 
 def n_pieces(problem: Problem, layout: Layout, params: float, rank: int) -> int:
@@ -658,7 +826,7 @@ def n_pieces(problem: Problem, layout: Layout, params: float, rank: int) -> int:
     stack = problem.stack
     if layout.zero >= 2:
         return rank_layers(layout, rank) + 1
-    if not stack.dp_overlap:
+    if (stack.zero1_overlap if layout.zero else stack.dp_overlap) == "none":
         return 1
     bucket = max(stack.bucket_params, stack.bucket_params_per_rank * layout.dp)
     return max(1, math.ceil(params / bucket))
@@ -667,8 +835,8 @@ def n_pieces(problem: Problem, layout: Layout, params: float, rank: int) -> int:
 def optimizer_s(problem: Problem, layout: Layout) -> float:
     """Return the update on the rank with the most parameters."""
     params = max(rank_params(problem, layout, rank) for rank in range(layout.pp))
-    g, shards = problem.job.recipe.grad_bytes, layout.dp if layout.zero else 1
-    zero_grads, norm, clip = g / (layout.dp if layout.zero >= 2 else 1), g, 2 * g
+    g, shards = problem.job.recipe.grad_bytes, n_shards(layout) if layout.zero else 1
+    zero_grads, norm, clip = g / (shards if layout.zero >= 2 else 1), g, 2 * g
     adam, cast = g + 12 + 12, 4 + 2
     return params * (zero_grads + (norm + clip + adam + cast) / shards) / hbm_rate(problem)
 
@@ -701,9 +869,43 @@ def ends_group(problem: Problem, layout: Layout) -> Group:
 
 
 def outside_pipeline_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
-    data = max(data_parallel_s(problem, layout, one, rank) for rank in range(layout.pp))
+    data = sum(slowest_data_parallel_s(problem, layout, one))
     once = optimizer_s(problem, layout) + tied_embedding_s(problem, layout)
     return data + once + problem.stack.fixed_step_s
+
+
+def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> dict[str, float]:
+    """Return the step time by term as pipeline rank `rank` sees it; their sum is the step."""
+    m, held, again = layout.n_micro, rank_layers(layout, rank), recomputed_layers(layout, rank)
+    core = held * one.again_core_s if layout.recompute == "selective" else 0.0
+    ends = [one.embedding] * (rank == 0) + [one.head] * (rank == layout.pp - 1)
+    own = {"embedding": 0.0, "head": 0.0}
+    if rank == 0:
+        own["embedding"] = one.embedding.forward + one.embedding.backward - one.embedding.comm
+    if rank == layout.pp - 1:
+        own["head"] = one.head.forward + one.head.backward - one.head.comm
+    tp = held * sum(one.tp_exposed) + again * one.tp_exposed[0] + sum(end.comm for end in ends)
+    dp, slowed = slowest_data_parallel_s(problem, layout, one)
+    flush = simulated_flush_s(problem, layout, one)
+    at_once = simulated_flush_s(problem, layout, one, hops=[0.0] * layout.pp)
+    slowdown = problem.stack.overlap_slowdown
+    return {
+        "linear": m * held * one.linear_s,
+        "attention": m * held * one.attention_s,
+        "elementwise": m * held * one.elementwise_s,
+        "head": m * own["head"],
+        "embedding": m * own["embedding"],
+        "recompute": m * (again * (one.again_full_s - one.tp_exposed[0]) + core),
+        "host": m * held * (one.host_s + stalled_s(problem, layout, one)),
+        "tp": m * tp,
+        "overlap": m * held * slowdown * one.tp_hidden_s + slowed,
+        "pp": flush - at_once + tied_embedding_s(problem, layout),
+        "bubble": at_once - m * sum(rank_s(problem, layout, one, rank)),
+        "dp": dp,
+        "optimizer": optimizer_s(problem, layout),
+        "straggler": (straggler(problem, layout) - 1) * flush,
+        "fixed": problem.stack.fixed_step_s,
+    }
 
 
 # The exact pipeline --------------------------------------------------------------------------
@@ -727,11 +929,13 @@ def program(layout: Layout, rank: int) -> list[tuple[str, int, int]]:
     return blocks + backwards
 
 
-def simulated_flush_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
+def simulated_flush_s(
+    problem: Problem, layout: Layout, one: MicroBatch, hops: list[float] | None = None
+) -> float:
     """Run every block as soon as its rank is free and its input has arrived."""
     n_stages = layout.pp * layout.vpp
-    times = [virtual_stage_s(layout, one, stage) for stage in range(n_stages)]
-    hops = hops_s(problem, layout, one.message)
+    times = [virtual_stage_s(problem, layout, one, stage) for stage in range(n_stages)]
+    hops = hops or hops_s(problem, layout, one.message)
     todo = [program(layout, rank)[::-1] for rank in range(layout.pp)]
     free, end = [0.0] * layout.pp, {}
 

@@ -1,20 +1,22 @@
 """The search against a second implementation: nested loops, scalars, every rank, every block."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.breakdown import break_down
+from costmodels.breakdown import TIME_TERMS, break_down
 from costmodels.collectives import collective_s
 from costmodels.placement import place_group
 from costmodels.plans import Layout
+from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS
-from costmodels.stages import SPLITS
+from costmodels.stages import SPLITS, spelled
 from costmodels.step import score
 from hardware.parts import Fabric, Tier
 from searches.plan_space import free_axes, legal_masks, plan_tables
@@ -22,7 +24,15 @@ from searches.rules import Context, first_broken_rule
 from searches.search import search
 from searches.shape_space import legal_shapes
 from tests.searches import oracle
-from tests.searches.instances import GB, INSTANCES, context, real_pool, toy_pool, with_options
+from tests.searches.instances import (
+    GB,
+    INSTANCES,
+    TOY_NIC,
+    context,
+    real_pool,
+    toy_pool,
+    with_options,
+)
 
 CLOSE = 1e-9
 
@@ -100,19 +110,84 @@ def test_search_equals_the_oracle(name):
     check_against_oracle(INSTANCES[name])
 
 
-@pytest.mark.parametrize("name", ["toy-8", "toy-24-one-tier", "a100-8-unfused-2022", "deepspeed"])
+def check_breakdown(problem: Problem, layout: Layout) -> None:
+    """Compare the terms of one plan, of time and of memory, and what its transfers expose."""
+    opened = break_down(problem, layout)
+    one = oracle.physics.micro_batch(problem, layout.tp, layout.mbs, layout.sp)
+    priced = oracle.price(problem, layout, one)
+    assert opened.closed_form_step_s == pytest.approx(priced.closed_form_s, rel=CLOSE)
+    assert opened.peak_bytes == pytest.approx(priced.peak_bytes, rel=CLOSE)
+    exact = oracle.exact_step_s(problem, layout)
+    assert opened.step_s == pytest.approx(exact, rel=CLOSE)
+    ranks, critical = range(layout.pp), opened.critical_stage
+    busy = [sum(oracle.physics.rank_s(problem, layout, one, rank)) for rank in ranks]
+    assert busy[critical] == pytest.approx(max(busy), rel=CLOSE)
+    terms = oracle.physics.time_terms(problem, layout, one, critical)
+    assert set(terms) == set(TIME_TERMS) == set(opened.time_s)
+    for term, wanted in terms.items():
+        assert opened.time_s[term] == pytest.approx(wanted, rel=CLOSE, abs=CLOSE * exact), term
+    for rank, stage in enumerate(opened.stages):
+        wanted = oracle.physics.rank_memory(problem, layout, one, rank)
+        assert stage == pytest.approx(wanted, rel=CLOSE), rank
+    for axis in ("tp", "pp", "dp"):
+        exposed = sum(t.exposed_s for t in opened.transfers if t.axis == axis)
+        assert exposed == pytest.approx(terms[axis], rel=CLOSE, abs=CLOSE * exact), axis
+
+
+@pytest.mark.parametrize("name", INSTANCES)
 def test_a_breakdown_has_the_numbers_of_the_oracle(name):
     c = INSTANCES[name]
-    for candidate in search(c).finalists[::8]:
-        opened, layout = break_down(c.problem, candidate.layout), candidate.layout
-        assert opened.step_s == pytest.approx(oracle.exact_step_s(c.problem, layout), rel=CLOSE)
-        one = oracle.physics.micro_batch(c.problem, layout.tp, layout.mbs, layout.sp)
-        priced = oracle.price(c.problem, layout, one)
-        assert opened.closed_form_step_s == pytest.approx(priced.closed_form_s, rel=CLOSE)
-        assert opened.peak_bytes == pytest.approx(priced.peak_bytes, rel=CLOSE)
-        for rank, stage in enumerate(opened.stages):
-            wanted = oracle.physics.rank_bytes(c.problem, layout, one, rank)
-            assert sum(stage.values()) == pytest.approx(wanted, rel=CLOSE)
+    legal = sorted(legal_plans(c), key=oracle.rank_key)
+    for plan in legal[:: max(1, len(legal) // 12)]:
+        check_breakdown(c.problem, plan.layout)
+
+
+def replicated(layout: Layout) -> Iterator[Layout]:
+    """Yield a layout with every smaller size of its ZeRO groups."""
+    for shard in oracle.divisors(layout.dp)[:-1]:
+        yield replace(layout, shard=shard)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["toy-24-one-tier", "toy-24-two-tiers", "internevo", "zero3-by-tensor", "h100-24-megatron"],
+)
+def test_replicated_zero_groups_have_the_numbers_of_the_oracle(name):
+    """Groups of one, and groups that leave a node or a leaf: no search lists them."""
+    c, seen = INSTANCES[name], set()
+    plans = [plan.layout for plan in legal_plans(c) if plan.layout.zero]
+    for zero in (1, 2, 3):
+        those = [layout for layout in plans if layout.zero == zero]
+        for layout in those[:: max(1, len(those) // 5)]:
+            for groups in replicated(layout):
+                check_breakdown(c.problem, groups)
+                seen.add((zero, groups.shard > 1))
+    assert seen == set(itertools.product((1, 2, 3), (False, True)))
+
+
+def spelled_layouts(c: Context) -> Iterator[Layout]:
+    """Yield plans with pipelines whose layers go to the stages in proportions of their own."""
+    layers, n = c.problem.shape.layers, c.n_devices
+    job, splits = c.problem.job, ((1, 0, 2, 3), (4, 2, 1, 1), (0, 1, 1, 1))
+    for weights, (vpp, zero, recompute) in itertools.product(
+        splits, ((1, 0, "none"), (1, 1, "full"), (2, 1, "none"), (1, 2, "selective"))
+    ):
+        stages = 4 if vpp == 1 else 2 * vpp
+        held = [layers * w // sum(weights) for w in weights[:stages]]
+        held[-1] += layers - sum(held)
+        pp, depth = stages // vpp, max(held) // 2 if recompute == "full" else 0
+        schedule = "interleaved" if vpp > 1 else "gpipe" if zero == 0 else "1f1b"
+        yield Layout(
+            n, 1, pp, n // pp, vpp, spelled(held), 1, job.global_batch, zero, False, schedule,
+            recompute, depth, tuple(held),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["toy-8", "toy-16-mesh", "a100-16-2022-flash", "eager-scores"])
+def test_spelled_out_splits_have_the_numbers_of_the_oracle(name):
+    """Stages of very different size, some without a layer; GPipe too."""
+    for layout in spelled_layouts(INSTANCES[name]):
+        check_breakdown(INSTANCES[name].problem, layout)
 
 
 @pytest.mark.parametrize("name", ["toy-8", "toy-12-odd-batch", "toy-24-one-tier", "v100-8-fp16"])
@@ -148,6 +223,7 @@ def test_collectives_have_the_times_of_the_oracle(pool, fabric):
         replace(real_pool("gb200", 36, 4), scale_up_domain=72),
         replace(real_pool("h100", 16, 8), n_summing_tiers=1),
         replace(real_pool("mi355x", 16, 8), n_summing_tiers=2),
+        replace(toy_pool(128, 8), nic=replace(TOY_NIC, lockstep=True)),
     ],
 )
 @pytest.mark.parametrize("fabric", [Fabric(), Fabric((Tier("t", 18, 7.0),), rail_optimized=False)])
@@ -171,6 +247,7 @@ COLLECTIVES = {
     "all-reduce": oracle.physics.all_reduce_s,
     "all-gather": oracle.physics.all_gather_s,
     "reduce-scatter": oracle.physics.all_gather_s,
+    "broadcast": oracle.physics.broadcast_s,
 }
 
 
