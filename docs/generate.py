@@ -12,13 +12,17 @@ from pathlib import Path
 
 from pydantic_core import PydanticUndefined
 
-from costmodels.stacks import STACKS
+from costmodels.stacks import EAGER, FUSED, NUMBERS, STACKS, StackProfile
 from planner import schemas
 from searches.rules import RULES, SHAPE_RULES
 
 DOCS = Path(__file__).resolve().parent
 LEAST_SIZE = 2.0**28
 """Numbers of a stack profile from here on are sizes; bucket sizes (elements) are below."""
+LEAST_MS = 1e-3
+"""Times of a stack profile from here on, in seconds, are printed in ms, shorter ones in µs."""
+SECONDS = ("tp_hop_s", "host_s_per_layer", "fixed_step_s")
+"""Fields of a stack profile that are times."""
 
 RULES_HEAD = """# Rules
 
@@ -90,12 +94,41 @@ def _shown(value: object) -> str:
     return str(value)
 
 
+def _setting(name: str, value: object) -> str:
+    """Return the value of one field of a profile with its unit."""
+    if name in SECONDS and isinstance(value, float) and value:
+        return f"{value * 1e3:g} ms" if value >= LEAST_MS else f"{value * 1e6:g} µs"
+    return _shown(value)
+
+
 def stacks_table() -> str:
-    """Return the values of every profile, one row a field."""
-    profiles = list(STACKS.values())
-    names = [f.name for f in fields(profiles[0]) if f.name != "name"]
-    rows = [[f"`{name}`", *(_shown(getattr(p, name)) for p in profiles)] for name in names]
-    return _table(["field", *(f"`{p.name}`" for p in profiles)], rows)
+    """Return all fields of the two class defaults, then what each profile changes."""
+    names = [f.name for f in fields(FUSED) if f.name != "name"]
+    classes = {profile.kind: profile for profile in (FUSED, EAGER)}
+
+    def cell(profile: StackProfile, name: str) -> str:
+        return _setting(name, getattr(profile, name))
+
+    def span(name: str) -> str:
+        return " to ".join(_setting(name, x) for x in NUMBERS[name]) if name in NUMBERS else ""
+
+    whole = [[f"`{name}`", cell(FUSED, name), cell(EAGER, name), span(name)] for name in names]
+    changed = []
+    for profile in STACKS.values():
+        base = classes[profile.kind]
+        if profile is not base:
+            found = [
+                f"`{name}` {cell(profile, name)}"
+                for name in names
+                if getattr(profile, name) != getattr(base, name)
+            ]
+            changed.append((f"`{profile.name}`", profile.kind, "; ".join(found) or "nothing"))
+    return "\n".join(
+        (
+            _table(("field", "`fused`", "`eager`", "range"), whole),
+            _table(("profile", "class", "differs from its class in"), changed),
+        )
+    )
 
 
 def _default(field: object) -> str:
