@@ -51,7 +51,7 @@ def tiles_of(context: Context, n_rows: int) -> list:
         axes = free_axes(context, shard.shapes)
         masks, _, _ = legal_masks(context, shard.shapes, axes)
         terms = shape_terms(context.problem, shard.shapes)
-        layers = layer_table(context.problem, shard.shapes.tp, axes.mbs)
+        layers = layer_table(context.problem, shard.shapes, axes.mbs)
         for table in plan_tables(context, shard.shapes, axes, masks, 10**9):
             found.append((terms, layers, table))
     repeats = -(-n_rows // sum(len(table) for _, _, table in found))

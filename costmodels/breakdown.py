@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline
-from costmodels.layer_terms import layer_terms
+from costmodels.layer_terms import SplitDegrees, layer_terms
 from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import kind_params, shape_terms
@@ -83,7 +83,9 @@ def join_one(problem: Problem, layout: Layout) -> Rows:
     """Return the joined table that holds just `layout`, with the layer terms of that row alone."""
     table = PlanTable.from_layouts([layout])
     rows = join(problem, shape_terms(problem, table.shapes), table)
-    alone = layer_terms(problem, table.shapes.tp, table.mbs, table.sp)
+    shapes = table.shapes
+    split = SplitDegrees(shapes.tp, shapes.cp, shapes.ep, shapes.etp)
+    alone = layer_terms(problem, split, table.mbs, table.sp)
     return replace(rows, layers=alone, index=np.zeros(1, dtype=np.intp))
 
 
@@ -113,7 +115,7 @@ def break_down(problem: Problem, layout: Layout) -> Breakdown:
     """Return times, memory and traffic of one plan, the pipeline simulated exactly."""
     rows = join_one(problem, layout)
     forward, backward = virtual_stage_times(rows, layout)
-    hop = boundary_hops_s(rows, layout.tp, layout.pp, layout.dp)
+    hop = boundary_hops_s(rows, layout)
     args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
     with_hops = pipeline.flush_s(*args, hop)
     without = pipeline.flush_s(*args, 0.0) if layout.pp > 1 else with_hops

@@ -1,4 +1,4 @@
-"""All that depends on (tp, mbs, sp) alone: one layer's times and bytes, and those of the ends."""
+"""All that depends on how one layer is split, on mbs and sp: its times, its bytes, the ends'."""
 
 from dataclasses import dataclass
 
@@ -14,6 +14,8 @@ from costmodels.compute import (
     head_times,
     linear_times,
 )
+from costmodels.factor import distinct
+from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
 from costmodels.tensor_parallel import Exposure, end_times, layer_exposures
 
@@ -29,7 +31,7 @@ HOST_FORWARD_SHARE = 1 / 3
 
 @dataclass(frozen=True, slots=True)
 class LayerTerms:
-    """Per micro-batch and device, for each distinct (tp, mbs, sp); arrays `(n_distinct,)`."""
+    """Per micro-batch and device, for each distinct (split, mbs, sp); arrays `(n_distinct,)`."""
 
     linear: ForwardBackward
     attention: ForwardBackward
@@ -81,11 +83,27 @@ def host_s(problem: Problem, tp: Ints) -> Floats:
     return share * problem.stack.host_s_per_layer
 
 
-def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
-    """Return the terms of each (tp, mbs, sp); arrays of one length."""
+@dataclass(frozen=True, slots=True)
+class SplitDegrees:
+    """Over how many ranks one layer is split; arrays of one length."""
+
+    tp: Ints
+    cp: Ints
+    ep: Ints
+    etp: Ints
+
+    @staticmethod
+    def of_tp(tp: Ints) -> "SplitDegrees":
+        """Return splits by tensor parallelism alone."""
+        one = np.ones_like(tp)
+        return SplitDegrees(tp, one, one, one)
+
+
+def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> LayerTerms:
+    """Return the terms of each (split, mbs, sp); arrays of one length."""
     shape, job, stack = problem.shape, problem.job, problem.stack
-    part = problem.pool.accelerator
-    tokens = np.asarray(mbs, dtype=np.float64) * job.seq_len
+    part, tp = problem.pool.accelerator, split.tp
+    tokens = np.asarray(mbs, dtype=np.float64) * job.seq_len / split.cp
     gemms = linear_times(shape, job, part, tokens, tp)
     attention = attention_times(shape, job, part, stack, tokens, tp)
     elementwise = elementwise_times(shape, part, stack, tokens, tp, sp)
@@ -100,8 +118,8 @@ def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
     embed_comm, head_fwd_comm, head_bwd_comm = end_times(problem, tokens, tp, sp)
     embedding_tp = ForwardBackward(embed_comm / 2, embed_comm / 2)
     head_tp = ForwardBackward(head_fwd_comm, head_bwd_comm)
-    split = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
-    masks = shape.hidden / split if shape.dropout else 0.0
+    parts = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
+    masks = shape.hidden / parts if shape.dropout else 0.0
     ones, zeros = np.ones_like(tokens), np.zeros_like(tokens)
     again = gemms.both.forward_s + attention.forward_s + elementwise.forward_s + forward.exposed_s
     return LayerTerms(
@@ -127,33 +145,39 @@ def layer_terms(problem: Problem, tp: Ints, mbs: Ints, sp: Ints) -> LayerTerms:
         working_bytes=memory.working_bytes(shape, tokens, tp),
         scratch_bytes=memory.scratch_bytes(shape, stack, tp),
         logits_bytes=memory.logits_bytes(shape, stack, tokens, tp)
-        + 4.0 * tokens * shape.hidden / split,
+        + 4.0 * tokens * shape.hidden / parts,
         embedding_bytes=tokens * (8.0 + masks),
-        message_bytes=2.0 * tokens * shape.hidden / (tp if stack.p2p_scatter else split),
+        message_bytes=2.0 * tokens * shape.hidden / (tp if stack.p2p_scatter else parts),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTable:
-    """Layer terms of a grid of (tp, mbs, sp), computed once for many tables of plans."""
+    """Layer terms of a grid of splits, micro-batches and sp, for many tables of the same shapes."""
 
     terms: LayerTerms
-    tp_code: NDArray[np.intp]
-    """tp -> position in the grid; unused degrees hold 0."""
+    split_code: NDArray[np.intp]
+    """Shape -> position of its split in the grid."""
     mbs_code: NDArray[np.intp]
+    """Micro-batch -> position in the grid; unused sizes hold 0."""
     n_mbs: int
 
-    def index(self, tp: Ints, mbs: Ints, sp: Ints) -> NDArray[np.intp]:
-        """Return where each (tp, mbs, sp) stands in `terms`, `(n,)`."""
-        return np.asarray((self.tp_code[tp] * self.n_mbs + self.mbs_code[mbs]) * 2 + sp)
+    def index(self, shape: Ints, mbs: Ints, sp: Ints) -> NDArray[np.intp]:
+        """Return where each (shape, mbs, sp) stands in `terms`, `(n,)`."""
+        at = self.split_code[shape] * self.n_mbs + self.mbs_code[mbs]
+        return np.asarray(at * 2 + sp)
 
 
-def layer_table(problem: Problem, tp: Ints, mbs: Ints) -> LayerTable:
-    """Return the layer terms of every combination of the distinct values of `tp` and `mbs`."""
-    degrees, sizes = np.unique(tp), np.unique(mbs)
-    tp_code = np.zeros(int(degrees[-1]) + 1, dtype=np.intp)
+def layer_table(problem: Problem, shapes: ShapeTable, mbs: Ints) -> LayerTable:
+    """Return the layer terms of the splits of `shapes` with the distinct values of `mbs`."""
+    found = distinct((shapes.tp, shapes.cp, shapes.ep, shapes.etp))
+    sizes = np.unique(mbs)
     mbs_code = np.zeros(int(sizes[-1]) + 1, dtype=np.intp)
-    tp_code[degrees], mbs_code[sizes] = np.arange(len(degrees)), np.arange(len(sizes))
-    grid = np.meshgrid(degrees, sizes, np.arange(2), indexing="ij")
-    columns = [axis.reshape(-1).astype(np.int32) for axis in grid]
-    return LayerTable(layer_terms(problem, *columns), tp_code, mbs_code, len(sizes))
+    mbs_code[sizes] = np.arange(len(sizes))
+    n_splits = len(found.columns[0])
+    grid = np.meshgrid(np.arange(n_splits), sizes, np.arange(2), indexing="ij")
+    of_split, of_mbs, of_sp = (axis.reshape(-1).astype(np.int32) for axis in grid)
+    split = SplitDegrees(*(column[of_split] for column in found.columns))
+    return LayerTable(
+        layer_terms(problem, split, of_mbs, of_sp), found.index, mbs_code, len(sizes)
+    )

@@ -42,7 +42,7 @@ rotated copy of queries and keys."""
 EAGER_NORM_BYTES = 10.0
 """What a norm written as fp32 operators keeps beside a fused one, bytes per element: the input and
 the scaled input in fp32 (4 + 4) and the latter in 16 bits (2)."""
-EAGER_SCORE_BYTES = 4.0
+EAGER_SCORE_KEPT_BYTES = 4.0
 """What eager operators keep per score beside a fused softmax: the scores in fp32."""
 
 
@@ -69,7 +69,7 @@ def eager_bytes(
             kv = kv_heads_per_rank(shape, tp) * shape.head_dim
             split = split + EAGER_ROTARY_BYTES * (shape.q_width / t + kv)
     if not (shape.flash_attention or stack.fused_softmax):
-        kept = np.asarray(keep_scores) * EAGER_SCORE_BYTES
+        kept = np.asarray(keep_scores) * EAGER_SCORE_KEPT_BYTES
         split = split + kept * shape.heads * seq_len / t
     whole = np.zeros_like(t)
     if not stack.sp_regather:

@@ -81,24 +81,48 @@ class ShapeTable:
     split: Ints
     """Index into `splits`."""
     shard: Ints
-    """Ranks of one ZeRO group; equal to dp unless the group is replicated."""
+    """Ranks of one ZeRO group; equal to dp cp unless the group is replicated."""
+    cp: Ints
+    ep: Ints
+    etp: Ints
     splits: tuple[str, ...] = SPLITS
 
     def __len__(self) -> int:
         return len(self.tp)
 
+    @property
+    def replicas(self) -> Ints:
+        """Ranks that hold the same part of the dense layers: dp cp."""
+        return self.dp * self.cp
+
+    @property
+    def stage_ranks(self) -> Ints:
+        """Ranks of one pipeline stage: tp cp dp."""
+        return self.tp * self.cp * self.dp
+
     def take(self, rows: NDArray[np.intp]) -> "ShapeTable":
         """Return the shapes at `rows`."""
-        columns = (self.tp, self.pp, self.dp, self.vpp, self.split, self.shard)
-        tp, pp, dp, vpp, split, shard = (column[rows] for column in columns)
-        return ShapeTable(self.n_devices, tp, pp, dp, vpp, split, shard, self.splits)
+        return ShapeTable(
+            self.n_devices,
+            self.tp[rows],
+            self.pp[rows],
+            self.dp[rows],
+            self.vpp[rows],
+            self.split[rows],
+            self.shard[rows],
+            self.cp[rows],
+            self.ep[rows],
+            self.etp[rows],
+            self.splits,
+        )
 
     @staticmethod
     def unreplicated(
         n_devices: int, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints
     ) -> "ShapeTable":
-        """Return the shapes whose ZeRO groups are their whole data-parallel groups."""
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, dp)
+        """Return dense shapes without context parallelism, ZeRO over all of dp."""
+        one = np.ones_like(dp)
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, dp, one, one, one)
 
     @staticmethod
     def from_tuples(
@@ -106,12 +130,24 @@ class ShapeTable:
         rows: Sequence[tuple[int, int, int, int, int]],
         shard: Sequence[int] = (),
         splits: tuple[str, ...] = SPLITS,
+        cp: Sequence[int] = (),
+        ep: Sequence[int] = (),
+        etp: Sequence[int] = (),
     ) -> "ShapeTable":
-        """Build a table from (tp, pp, dp, vpp, split) tuples; `shard` is dp where not given."""
+        """Build a table from (tp, pp, dp, vpp, split) tuples.
+
+        Where not given, `shard` is dp cp and the others are 1.
+        """
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
         tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
-        groups = np.array(shard, dtype=np.int32) if len(shard) else dp
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, groups, splits)
+
+        def column(values: Sequence[int], default: Ints) -> Ints:
+            return np.array(values, dtype=np.int32) if len(values) else default
+
+        one = np.ones_like(dp)
+        degrees = (column(cp, one), column(ep, one), column(etp, one))
+        groups = column(shard, dp * degrees[0])
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, groups, *degrees, splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +194,7 @@ class PlanTable:
         k = int(self.shape[row])
         shapes = self.shapes
         pp, vpp, split = int(shapes.pp[k]), int(shapes.vpp[k]), shapes.splits[int(shapes.split[k])]
-        dp, shard = int(shapes.dp[k]), int(shapes.shard[k])
+        dp, cp, shard = int(shapes.dp[k]), int(shapes.cp[k]), int(shapes.shard[k])
         return Layout(
             n_devices=shapes.n_devices,
             tp=int(shapes.tp[k]),
@@ -174,7 +210,10 @@ class PlanTable:
             recompute=RECOMPUTES[int(self.recompute[row])],
             recompute_layers=int(self.recompute_layers[row]),
             stage_layers=stage_layers(layers, pp, vpp, split),
-            shard=0 if shard == dp else shard,
+            cp=cp,
+            ep=int(shapes.ep[k]),
+            etp=int(shapes.etp[k]),
+            shard=0 if shard == dp * cp else shard,
         )
 
     @staticmethod
@@ -188,6 +227,9 @@ class PlanTable:
             [(x.tp, x.pp, x.dp, x.vpp, splits.index(x.split)) for x in rows],
             [x.dp_shard for x in rows],
             splits,
+            [x.cp for x in rows],
+            [x.ep for x in rows],
+            [x.etp for x in rows],
         )
 
         def column(values: Iterable[int]) -> Ints:

@@ -120,13 +120,13 @@ def data_groups(problem: Problem, shapes: ShapeTable) -> DataGroups:
     as dp / nodes stays inside a node.
     """
     pool, fabric = problem.pool, problem.fabric
-    whole = place_group(shapes.dp, shapes.tp, pool, fabric)
-    if np.array_equal(shapes.shard, shapes.dp):
+    whole = place_group(shapes.replicas, shapes.tp, pool, fabric)
+    if np.array_equal(shapes.shard, shapes.replicas):
         return DataGroups(whole, whole, place_group(np.ones_like(shapes.dp), 1, pool, fabric))
     return DataGroups(
         whole,
         place_group(shapes.shard, shapes.tp, pool, fabric),
-        place_group(shapes.dp // shapes.shard, shapes.tp * shapes.shard, pool, fabric),
+        place_group(shapes.replicas // shapes.shard, shapes.tp * shapes.shard, pool, fabric),
     )
 
 
@@ -138,13 +138,13 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
     """
     latency, per_byte = np.zeros(len(shapes)), np.zeros(len(shapes))
     known: dict[tuple[int, int], tuple[Floats, Floats]] = {}
-    columns = (shapes.tp.tolist(), shapes.pp.tolist(), shapes.dp.tolist(), shapes.vpp.tolist())
-    for i, (tp, pp, dp, vpp) in enumerate(zip(*columns, strict=True)):
+    columns = (shapes.stage_ranks.tolist(), shapes.pp.tolist(), shapes.vpp.tolist())
+    for i, (stride, pp, vpp) in enumerate(zip(*columns, strict=True)):
         if pp == 1:
             continue
-        if (tp * dp, pp) not in known:
-            known[tp * dp, pp] = boundary_hops(problem, tp * dp, pp)
-        lat, cost = known[tp * dp, pp]
+        if (stride, pp) not in known:
+            known[stride, pp] = boundary_hops(problem, stride, pp)
+        lat, cost = known[stride, pp]
         if vpp == 1:
             slowest = int(np.argmax(cost[:-1]))
             latency[i], per_byte[i] = lat[slowest], cost[slowest]
@@ -162,7 +162,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
     params = kind_params(problem, shapes, kinds)
     most = params.max(axis=1)
     stages = np.arange(N_ZERO)
-    dp = shapes.dp.astype(np.float64)
+    dp = shapes.replicas.astype(np.float64)
     groups = data_groups(problem, shapes)
     shards = shapes.shard.astype(np.float64)
     per_param = memory.state_bytes_per_param(recipe, stages[:, None], shards)
@@ -171,7 +171,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
     by_layer = np.where(stages[:, None, None] >= 2, kinds.layers + 1.0, pieces)
     layer = layer_params(problem.shape, shapes.tp)
     ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
-    pipeline_group = place_group(shapes.pp, shapes.tp * shapes.dp, problem.pool, problem.fabric)
+    pipeline_group = place_group(shapes.pp, shapes.stage_ranks, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)
     communicators = (groups.whole.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)
     return ShapeTerms(

@@ -13,7 +13,7 @@ from costmodels.data_parallel import exposed_each_s, exposed_once_s
 from costmodels.factor import distinct
 from costmodels.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
 from costmodels.memory import in_flight_chunks
-from costmodels.plans import RECOMPUTES, PlanTable
+from costmodels.plans import RECOMPUTES, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, boundary_hops
 from costmodels.stacks import STALLED_HOP_S
@@ -58,17 +58,16 @@ class Rows:
 def join(
     problem: Problem, shapes: ShapeTerms, table: PlanTable, layers: LayerTable | None = None
 ) -> Rows:
-    """Return `table` joined with the terms of its shapes and of its distinct (tp, mbs, sp).
+    """Return `table` joined with the terms of its shapes and of its distinct layers.
 
-    `layers` are those terms computed beforehand, for callers that join many tables.
+    `layers` are those of `table.shapes` computed beforehand, for callers that join many tables.
     """
-    tp = table.shapes.tp[table.shape]
-    layers = layers or layer_table(problem, tp, table.mbs)
+    layers = layers or layer_table(problem, table.shapes, table.mbs)
     full = distinct((table.shape, np.where(table.recompute == FULL, table.recompute_layers, 0)))
     of_shape, k = full.columns
     sizes, counts = shapes.kinds.chunk_layers[of_shape], shapes.kinds.chunk_counts[of_shape]
     recomputed = (counts * np.minimum(sizes, k[:, None, None])).sum(axis=-1)
-    index = layers.index(tp, table.mbs, table.sp)
+    index = layers.index(table.shape, table.mbs, table.sp)
     return Rows(problem, table, shapes, layers.terms, index, recomputed[full.index])
 
 
@@ -145,9 +144,10 @@ def stage_times(rows: Rows) -> StageTimes:
     return StageTimes(forward, backward)
 
 
-def boundary_hops_s(rows: Rows, tp: int, pp: int, dp: int, row: int = 0) -> list[float]:
+def boundary_hops_s(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
     """Return the time of one message over each boundary, `(pp,)`, the last back to rank 0."""
-    latency, per_byte = boundary_hops(rows.problem, tp * dp, pp)
+    stride = layout.tp * layout.cp * layout.dp
+    latency, per_byte = boundary_hops(rows.problem, stride, layout.pp)
     size = rows.layers.message_bytes[rows.index[row]]
     hops: list[float] = (latency + size * per_byte).tolist()
     return hops

@@ -146,8 +146,9 @@ def _pipeline(rows: Rows, layout: Layout, exposed_s: float) -> list[Transfer]:
         return []
     n_calls = 2 * layout.n_micro * layout.vpp
     message = rows.layers.message_bytes.item()
-    group = place_group(layout.pp, layout.tp * layout.dp, rows.problem.pool, rows.problem.fabric)
-    hops = boundary_hops_s(rows, layout.tp, layout.pp, layout.dp)
+    stride = layout.tp * layout.cp * layout.dp
+    group = place_group(layout.pp, stride, rows.problem.pool, rows.problem.fabric)
+    hops = boundary_hops_s(rows, layout)
     time_s = n_calls * max(hops[:-1])
     return [
         _make(
@@ -166,7 +167,7 @@ def _pipeline(rows: Rows, layout: Layout, exposed_s: float) -> list[Transfer]:
 
 def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
     """Return the gradient reduction and the weight gathers of the rank that waits longest."""
-    if layout.dp == 1:
+    if layout.dp * layout.cp == 1:
         return []
     wire, zero, recipe = rows.shapes.data_parallel, layout.zero, rows.problem.job.recipe
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))

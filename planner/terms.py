@@ -142,7 +142,7 @@ def _pipeline(term: str) -> Callable[[Problem, Plan], Numbers]:
     def numbers(problem: Problem, plan: Plan) -> Numbers:
         x, found = plan.layout, plan.breakdown
         forward, backward = virtual_stage_times(found.rows, x)
-        hops = step.boundary_hops_s(found.rows, x.tp, x.pp, x.dp)
+        hops = step.boundary_hops_s(found.rows, x)
         hop = max(hops[: max(1, x.pp - 1)])
         message = found.rows.layers.message_bytes.item()
         slow = max(f + b for f, b in zip(forward, backward, strict=True))

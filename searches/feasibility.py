@@ -27,7 +27,7 @@ def any_fits(context: Context) -> bool:
         if not masks.n_plans:
             continue
         terms = shape_terms(context.problem, shard.shapes)
-        layers = layer_table(context.problem, shard.shapes.tp, axes.mbs)
+        layers = layer_table(context.problem, shard.shapes, axes.mbs)
         for table in plan_tables(context, shard.shapes, axes, masks, TILE_ROWS):
             peaks = peak_bytes(join(context.problem, terms, table, layers))
             if np.any(peaks <= context.problem.pool.usable_bytes):

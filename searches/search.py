@@ -147,7 +147,7 @@ def search_shard(shard: Shard) -> ShardAnswer:
     axes = free_axes(context, shapes)
     masks, n_candidates, rejected = legal_masks(context, shapes, axes)
     terms = shape_terms(context.problem, shapes)
-    layers = layer_table(context.problem, shapes.tp, axes.mbs) if len(axes.mbs) else None
+    layers = layer_table(context.problem, shapes, axes.mbs) if len(axes.mbs) else None
     best: list[Candidate] = []
     closest: Candidate | None = None
     n_legal = n_fit = 0
@@ -183,7 +183,7 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     out = []
     for i, layout in enumerate(layouts):
         forward, backward = virtual_stage_times(rows, layout, i)
-        hops = boundary_hops_s(rows, layout.tp, layout.pp, layout.dp, i)
+        hops = boundary_hops_s(rows, layout, i)
         flush = pipeline.flush_s(
             layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward, hops
         )

@@ -140,6 +140,8 @@ def test_every_correction_calls_the_function_that_it_names(title):
     functions = [name.rpartition(".")[2] for name in named]
     # `transfers` is reached through the breakdown of a plan
     assert any(f"{name}(" in code or f").{name}" in code for name in functions)
+
+
 def test_every_field_of_a_recommendation_is_described():
     text = (DOCS / "recommend.md").read_text(encoding="utf-8")
     for question in QUESTIONS:

@@ -59,7 +59,7 @@ def test_terms_are_the_simulated_pipeline_and_what_lies_outside(opened):
         layout, rows = found.layout, found.rows
         forward, backward = virtual_stage_times(rows, layout)
         args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
-        flush = simulate_s(*args, boundary_hops_s(rows, layout.tp, layout.pp, layout.dp))
+        flush = simulate_s(*args, boundary_hops_s(rows, layout))
         factor = straggler_factor(problem, layout.n_devices)
         outside = outside_pipeline(rows, stage_times(rows)).item()
         assert found.step_s == pytest.approx(factor * flush + outside, rel=1e-9)

@@ -202,7 +202,7 @@ def test_every_boundary_of_the_pipeline_by_itself(toy_problem, plain_layout):
     size = 2 * 4096 * 2048
     layout = plain_layout(problem, tp=4, pp=4, dp=1)
     inside, outside = 4e-6 + size / 250e9, 20e-6 + size / 50e9
-    hops = boundary_hops_s(join_one(problem, layout), 4, 4, 1)
+    hops = boundary_hops_s(join_one(problem, layout), layout)
     assert hops == pytest.approx([inside, outside, inside, outside])
     # A simulation with one slow boundary lies between all fast and all slow.
     args = ("1f1b", 4, 1, 8, [1.0] * 4, [2.0] * 4)

@@ -6,6 +6,7 @@ types come from there. Every pipeline rank is priced, where the package prices k
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
 
 from costmodels.plans import Layout
@@ -91,6 +92,7 @@ def nic_rate(problem: Problem) -> float:
     return per_node / pool.devices_per_node
 
 
+@cache
 def spread(n_ranks: int, unit: int, stride: int) -> tuple[int, int]:
     """Return (fewest ranks in a unit, most units touched) by looking at every group."""
     if n_ranks == 1:

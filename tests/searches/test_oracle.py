@@ -2,7 +2,8 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -11,11 +12,11 @@ from hypothesis import strategies as st
 from costmodels.breakdown import TIME_TERMS, break_down
 from costmodels.collectives import collective_s
 from costmodels.placement import place_group
-from costmodels.plans import Layout
+from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
-from costmodels.stacks import STACKS
+from costmodels.stacks import STACKS, StackProfile
 from costmodels.stages import SPLITS, spelled
 from costmodels.step import score
 from hardware.parts import Fabric, Tier
@@ -29,12 +30,14 @@ from tests.searches.instances import (
     INSTANCES,
     TOY_NIC,
     context,
+    on_stack,
     real_pool,
     toy_pool,
     with_options,
 )
 
 CLOSE = 1e-9
+Row = TypeVar("Row")
 
 
 def solve(c: Context) -> oracle.Answer:
@@ -57,6 +60,11 @@ def legal_plans(c: Context) -> list[oracle.Priced]:
                 oracle.Priced(layout, float(scores.step_s[row]), float(scores.peak_bytes[row]))
             )
     return found
+
+
+def thinned(rows: list[Row], n: int) -> list[Row]:
+    """Return about `n` of the rows, from the first on."""
+    return rows[:: max(1, len(rows) // n)]
 
 
 def by_layout(plans: list[oracle.Priced]) -> dict[Layout, oracle.Priced]:
@@ -110,6 +118,42 @@ def test_search_equals_the_oracle(name):
     check_against_oracle(INSTANCES[name])
 
 
+SWITCHES = {
+    "tp_overlap": {"none", "bulk", "pieces", "userbuffers"},
+    "dp_overlap": {"none", "reduce", "both"},
+    "zero1_overlap": {"none", "reduce", "both"},
+    "zero3_traffic": {"prefetched", "by-tensor"},
+    "zero1_gather": {"all-gather", "broadcast"},
+}
+"""The values of the switches that are words and change a price."""
+
+
+def test_every_switch_of_a_stack_is_searched_both_ways():
+    stacks = [c.problem.stack for c in INSTANCES.values()]
+    words = dict(SWITCHES)
+    for field in fields(StackProfile):
+        if field.type is bool:
+            words[field.name] = {False, True}
+    assert {field.name for field in fields(StackProfile) if field.type is str} == {
+        *SWITCHES, "name", "kind", "balancer",
+    }  # fmt: skip
+    for name, values in words.items():
+        assert {getattr(stack, name) for stack in stacks} == values, name
+        assert {getattr(stack, name) for stack in STACKS.values()} <= values, name
+
+
+def test_layers_stall_only_where_messages_leave_the_node():
+    """The instance has plans on both sides of every condition, or it would test nothing."""
+    c, seen = INSTANCES["nanotron-across"], set()
+    for plan in legal_plans(c):
+        layout = plan.layout
+        one = oracle.physics.micro_batch(c.problem, layout.tp, layout.mbs, layout.sp)
+        late = oracle.physics.stalled_s(c.problem, layout, one) > 0
+        seen.add((layout.tp > 1, layout.pp > 1, late))
+    assert seen >= {(True, True, True), (True, True, False), (True, False, False)}
+    assert not {(False, True, True), (False, False, True), (True, False, True)} & seen
+
+
 def check_breakdown(problem: Problem, layout: Layout) -> None:
     """Compare the terms of one plan, of time and of memory, and what its transfers expose."""
     opened = break_down(problem, layout)
@@ -137,15 +181,20 @@ def check_breakdown(problem: Problem, layout: Layout) -> None:
 @pytest.mark.parametrize("name", INSTANCES)
 def test_a_breakdown_has_the_numbers_of_the_oracle(name):
     c = INSTANCES[name]
-    legal = sorted(legal_plans(c), key=oracle.rank_key)
-    for plan in legal[:: max(1, len(legal) // 12)]:
+    for plan in thinned(sorted(legal_plans(c), key=oracle.rank_key), 12):
         check_breakdown(c.problem, plan.layout)
 
 
-def replicated(layout: Layout) -> Iterator[Layout]:
-    """Yield a layout with every smaller size of its ZeRO groups."""
-    for shard in oracle.divisors(layout.dp)[:-1]:
-        yield replace(layout, shard=shard)
+def check_table(problem: Problem, layouts: list[Layout]) -> None:
+    """Compare the scores of many layouts in one table, and every breakdown."""
+    table = PlanTable.from_layouts(layouts)
+    scores = score(problem, shape_terms(problem, table.shapes), table)
+    for row, layout in enumerate(layouts):
+        one = oracle.physics.micro_batch(problem, layout.tp, layout.mbs, layout.sp)
+        wanted = oracle.price(problem, layout, one)
+        assert scores.step_s[row] == pytest.approx(wanted.closed_form_s, rel=CLOSE), layout
+        assert scores.peak_bytes[row] == pytest.approx(wanted.peak_bytes, rel=CLOSE), layout
+        check_breakdown(problem, layout)
 
 
 @pytest.mark.parametrize(
@@ -154,15 +203,12 @@ def replicated(layout: Layout) -> Iterator[Layout]:
 )
 def test_replicated_zero_groups_have_the_numbers_of_the_oracle(name):
     """Groups of one, and groups that leave a node or a leaf: no search lists them."""
-    c, seen = INSTANCES[name], set()
+    c = INSTANCES[name]
     plans = [plan.layout for plan in legal_plans(c) if plan.layout.zero]
-    for zero in (1, 2, 3):
-        those = [layout for layout in plans if layout.zero == zero]
-        for layout in those[:: max(1, len(those) // 5)]:
-            for groups in replicated(layout):
-                check_breakdown(c.problem, groups)
-                seen.add((zero, groups.shard > 1))
-    assert seen == set(itertools.product((1, 2, 3), (False, True)))
+    few = [x for zero in (1, 2, 3) for x in thinned([y for y in plans if y.zero == zero], 5)]
+    sizes = [replace(x, shard=size) for x in few for size in oracle.divisors(x.dp)[:-1]]
+    assert {(x.zero, x.shard > 1) for x in sizes} == {*itertools.product((1, 2, 3), (False, True))}
+    check_table(c.problem, [*few, *sizes])
 
 
 def spelled_layouts(c: Context) -> Iterator[Layout]:
@@ -186,8 +232,7 @@ def spelled_layouts(c: Context) -> Iterator[Layout]:
 @pytest.mark.parametrize("name", ["toy-8", "toy-16-mesh", "a100-16-2022-flash", "eager-scores"])
 def test_spelled_out_splits_have_the_numbers_of_the_oracle(name):
     """Stages of very different size, some without a layer; GPipe too."""
-    for layout in spelled_layouts(INSTANCES[name]):
-        check_breakdown(INSTANCES[name].problem, layout)
+    check_table(INSTANCES[name].problem, list(spelled_layouts(INSTANCES[name])))
 
 
 @pytest.mark.parametrize("name", ["toy-8", "toy-12-odd-batch", "toy-24-one-tier", "v100-8-fp16"])
@@ -251,6 +296,15 @@ COLLECTIVES = {
 }
 
 
+def stack_changes() -> st.SearchStrategy[dict[str, object]]:
+    """Return the values of some switches of a stack, any together."""
+    booleans = [field.name for field in fields(StackProfile) if field.type is bool]
+    switches: dict[str, st.SearchStrategy[object]] = {name: st.booleans() for name in booleans} | {
+        name: st.sampled_from(sorted(values)) for name, values in SWITCHES.items()
+    }
+    return st.fixed_dictionaries({}, optional=switches)
+
+
 @st.composite
 def searches(draw: st.DrawFn) -> Context:
     """Return a search with at most a few hundred plans."""
@@ -275,23 +329,28 @@ def searches(draw: st.DrawFn) -> Context:
         dropout=draw(st.booleans()),
     )
     per_node = draw(st.sampled_from([1, 2, 3, 4]))
-    pool = toy_pool(per_node * draw(st.integers(1, 4)), per_node, draw(st.floats(1.0, 8.0)) * GB)
+    n, memory = per_node * draw(st.integers(1, 4)), draw(st.floats(1.0, 8.0)) * GB
+    peaks = {**toy_pool(1, 1).accelerator.peak_flops_per_s, "fp8": 600e12}
+    links = draw(st.sampled_from([0, 3]))
+    pool = toy_pool(n, per_node, memory, peak_flops_per_s=peaks, n_peer_links=links)
+    pool = replace(pool, nic=replace(pool.nic, lockstep=draw(st.booleans())))
     tiers = tuple(
         Tier(f"t{n}", n, draw(st.floats(1.0, 8.0)))
         for n in draw(st.sampled_from([(), (1,), (2, 3)]))
     )
-    return context(
+    drawn = context(
         shape,
         pool,
         seq_len=draw(st.sampled_from([128, 300, 2048])),
         batch=draw(st.integers(1, 24)),
-        precision=draw(st.sampled_from(["bf16", "fp16", "bf16-grads", "fp32"])),
+        precision=draw(st.sampled_from(["bf16", "fp16", "bf16-grads", "fp32", "fp8-delayed"])),
         stack=draw(st.sampled_from(sorted(STACKS))),
         fabric=Fabric(tiers, draw(st.booleans())),
     )
+    return on_stack(drawn, **draw(stack_changes()))
 
 
-@settings(max_examples=40, derandomize=True, deadline=None, database=None)
+@settings(max_examples=60, derandomize=True, deadline=None, database=None)
 @given(searches())
 def test_drawn_searches_equal_the_oracle(c):
     check_against_oracle(replace(c, options=replace(c.options, n_finalists=20)))
