@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from costmodels import compute, data_parallel, gemm, memory, pipeline, step, tensor_parallel
 from costmodels.breakdown import virtual_stage_times
 from costmodels.collectives import inside_bytes_per_s
-from costmodels.layer_terms import layer_terms
+from costmodels.layer_terms import host_s, layer_terms
 from costmodels.placement import place_group
 from costmodels.problem import Problem
 from planner.result import Plan
@@ -127,9 +127,11 @@ def _overlap(problem: Problem, plan: Plan) -> Numbers:
 
 
 def _host(problem: Problem, plan: Plan) -> Numbers:
-    layers = plan.breakdown.rows.layers
+    rows = plan.breakdown.rows
+    layers, launch = rows.layers, host_s(problem, rows.table.shapes.tp).item()
     return [
-        ("least time of a layer for the host", f"{problem.stack.host_s_per_layer * 1e3:.2f} ms"),
+        ("least time of a layer for the host", f"{launch * 1e3:.2f} ms"),
+        ("stalled beside blocked messages", f"{step.stalled(rows).total_s.item() * 1e3:.3f} ms"),
         (
             "one layer on the device",
             f"{(layers.layer.total_s - layers.host.total_s).item() * 1e3:.3f} ms",
