@@ -26,7 +26,7 @@ WIRE_BYTES, GRAD_BYTES = 2.0, 4.0
 def _peak_flops_per_s(case: Case) -> float:
     """Return the dense peak of all devices at the precision of the run."""
     part = case.problem.pool.accelerator
-    return part.peak_flops_per_s[case.problem.job.recipe.gemm_precision] * case.layout.n_devices
+    return part.peak_flops_per_s[case.problem.job.recipe.linear] * case.layout.n_devices
 
 
 def constant_mfu(
