@@ -22,6 +22,7 @@ OUTSIDE_TENSORS = ("overhead", "fragmentation")
 USER_BUFFERS = ("nemo", "megatron-bridge")
 """Frameworks, by the start of their name, whose recipes overlap tensor-parallel traffic."""
 _UNFUSED = ("unfused", "eager", "math", "naive", "core")
+_ATTENTION = (*_UNFUSED, "flash", "flash1", "flash-v1", "flash2", "flash3", "cudnn", "fused")
 _SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
 
 
@@ -114,6 +115,8 @@ def _flash(point: Point, defaults: Defaults, said: list[str]) -> bool:
         said.append(f"attention not stated: {named}")
         return defaults.flash_attention
     named = point.attention.lower()
+    if named not in _ATTENTION:
+        said.append(f"attention {point.attention!r}: the stack's own fused kernel")
     if named == "fused" and defaults.kind == "eager":
         said.append("attention 'fused' in an eager stack: a fused softmax that stores its scores")
         return False
@@ -161,7 +164,8 @@ def _fp8_recipe(point: Point, defaults: Defaults, said: list[str]) -> str:
     named = point.fp8_recipe.lower() or ("mxfp8" if "mx" in point.precision.lower() else "")
     if named in _FP8_RECIPES:
         return _FP8_RECIPES[named]
-    said.append(f"fp8 scaling not stated: {defaults.fp8}")
+    what = f"fp8 scaling {point.fp8_recipe!r} not known" if named else "fp8 scaling not stated"
+    said.append(f"{what}: {defaults.fp8}")
     return f"fp8-{defaults.fp8}"
 
 

@@ -1,7 +1,8 @@
 """The costs of one plan a second time: scalars, `math`, one function per term, no numpy.
 
 Written from the docstrings of `costmodels`, sharing none of its formulas: only the plain data
-types come from there. Every pipeline rank is priced, where the package prices kinds of rank.
+types and two fitted constants come from there. Every pipeline rank is priced, where the package
+prices kinds of rank.
 """
 
 import math

@@ -329,7 +329,7 @@ def searches(draw: st.DrawFn) -> Context:
         dropout=draw(st.booleans()),
     )
     per_node = draw(st.sampled_from([1, 2, 3, 4]))
-    n, memory = per_node * draw(st.integers(1, 4)), draw(st.floats(1.0, 8.0)) * GB
+    n, memory = per_node * draw(st.integers(1, 4)), draw(st.floats(2.0, 24.0)) * GB
     peaks = {**toy_pool(1, 1).accelerator.peak_flops_per_s, "fp8": 600e12}
     links = draw(st.sampled_from([0, 3]))
     pool = toy_pool(n, per_node, memory, peak_flops_per_s=peaks, n_peer_links=links)

@@ -244,6 +244,12 @@ def test_overlap_that_means_nothing_to_us_is_listed():
     assert "overlap 'interpretive dance': the stack's own" in case.assumptions
 
 
+def test_cells_that_nobody_knows_are_listed():
+    case = priced(attention="flash9", precision="fp8", fp8_recipe="by mood")
+    assert "attention 'flash9': the stack's own fused kernel" in case.assumptions
+    assert "fp8 scaling 'by mood' not known: delayed" in case.assumptions
+
+
 def test_recipes_of_nemo_overlap_with_user_buffers():
     case = priced(framework="NeMo 24.07 (Megatron-Core)")
     assert case.problem.stack.tp_overlap == "userbuffers"
