@@ -163,7 +163,8 @@ def logits_bytes(
     """
     vocab = np.asarray(tokens) * padded_vocab(shape, tp)
     if not stack.logits_sharded:
-        return vocab * (stack.logit_bytes + GATHERED_LOGIT_BYTES)
+        gathered = np.where(np.asarray(tp) > 1, GATHERED_LOGIT_BYTES, 0.0)
+        return vocab * (stack.logit_bytes + gathered)
     return vocab / np.asarray(tp) * stack.logit_bytes
 
 

@@ -92,7 +92,8 @@ def boundary_hops(problem: Problem, stride: int, pp: int) -> tuple[Floats, Float
     with interleaving). Ranks are `stride` devices apart; a boundary counts as crossing a unit of
     U devices when some of its `stride` pipelines do: floor(((r + 2) s - 1) / U) > floor(r s / U).
     Crossing costs one NIC outside the scale-up domain, and above a tier that holds r ranks of the
-    pipeline r shares of the uplink, 1/oversubscription of a NIC each.
+    pipeline r shares of the uplink, 1/oversubscription of a NIC each; where not all pipelines
+    cross, the slower of that and the link inside counts.
     """
     pool, r = problem.pool, np.arange(pp)
     extra = 0.0 if problem.fabric.rail_optimized else NON_RAIL_HOP_S
@@ -107,7 +108,9 @@ def boundary_hops(problem: Problem, stride: int, pp: int) -> tuple[Floats, Float
     for level, (unit, cost) in enumerate(levels):
         crosses = ((r + 2) * stride - 1) // unit > (r * stride) // unit
         crosses[-1] = pp * stride > unit
-        per_byte = np.where(crosses, np.maximum(cost, per_byte), per_byte)
+        all_cross = crosses & ((stride >= unit) | ((r * stride) % unit == unit - stride))
+        inside = np.where(all_cross, 0.0, per_byte) if level == 0 else per_byte
+        per_byte = np.where(crosses, np.maximum(cost, inside), per_byte)
         if level == 0:
             latency = np.where(crosses, pool.nic.p2p_latency_s + extra, latency)
     return latency, per_byte
@@ -146,7 +149,7 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
             known[stride, pp] = boundary_hops(problem, stride, pp)
         lat, cost = known[stride, pp]
         if vpp == 1:
-            slowest = int(np.argmax(cost[:-1]))
+            slowest = int(np.lexsort((lat[:-1], cost[:-1]))[-1])
             latency[i], per_byte[i] = lat[slowest], cost[slowest]
         else:
             times = np.full(pp, float(vpp))

@@ -178,7 +178,8 @@ def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats
     """Return (exposed, hidden) data-parallel time of a step, seconds, `(n, n_kinds)`.
 
     ZeRO 0 and 1 move once per step: the reduction beside the last backward, the gather beside
-    the first forward. ZeRO 2 reduces and ZeRO 3 also gathers (twice) per micro-batch.
+    the first forward, as far as the stack overlaps them. ZeRO 2 reduces and ZeRO 3 also gathers
+    (twice) per micro-batch; ZeRO 2 gathers once, like ZeRO 1.
     """
     table, of, zero = rows.table, rows.table.shape, rows.table.zero
     wire = rows.shapes.data_parallel
@@ -204,7 +205,7 @@ def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats
         if stack.zero3_traffic == "prefetched":
             ahead = exposed_each_s(ahead, gather_piece[often], times.forward_s[often])
             after = exposed_each_s(behind, reduce_piece[often], times.backward_s[often])
-            once = exposed_gather[often]
+            once = exposed_gather[often] if stack.zero1_overlap == "both" else once
         m_often = m[often]
         exposed[often] = m_often * after + np.where(stage >= 3, m_often * ahead, once)
         total[often] = m_often * behind + np.where(stage >= 3, m_often, 1) * gather[often]

@@ -72,7 +72,7 @@ def layer_exposures(
     `bulk` runs the input gradient's reduction beside the weight gradient of the column-parallel
     layers, and the second gather beside their data gradient; `userbuffers` also pipes the
     others through their own GEMM in tp pieces; `pieces` (PyTorch's async TP) pipes every second
-    one; `none` hides nothing.
+    one through its own, half of the GEMMs (without SP it is `bulk`); `none` hides nothing.
 
     Source: Megatron-LM core/tensor_parallel/layers.py (order of operations), Korthikanti et al.
     2022 section 4.2 (volumes). Left out: the loss of GEMM rate by cutting it into pieces.
@@ -93,9 +93,10 @@ def layer_exposures(
     behind = behind + np.where(with_sp, _behind(regather, linear.column_dgrad_s), 0.0)
     plain_forward, output_grad = forward, np.where(with_sp, 2 * gather, 0.0)
     if stack.tp_overlap == "pieces":
-        plain_forward = np.where(with_sp, _half_piped(forward, linear.both.forward_s, t), forward)
-        both_s = linear.both.backward_s
-        half = np.where(with_sp, _half_piped(backward, both_s, t), behind + output_grad)
+        own_s = linear.both.forward_s / 2
+        plain_forward = np.where(with_sp, _half_piped(forward, own_s, t), forward)
+        own_s = linear.both.backward_s / 2
+        half = np.where(with_sp, _half_piped(backward, own_s, t), behind + output_grad)
         return Exposure(forward, plain_forward), Exposure(backward, half)
     if stack.tp_overlap == "userbuffers":
         piped = _pieces(2 * gather, linear.column_forward_s, t)

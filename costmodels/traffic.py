@@ -38,7 +38,8 @@ class Transfer:
 def _wire_factor(collective: str, ranks: int) -> float:
     """Return bytes sent per rank over the size of the logical tensor (ring volumes)."""
     share = (ranks - 1) / ranks
-    return {"all-reduce": 2 * share, "point-to-point": 1.0}.get(collective, share)
+    whole = {"all-reduce": 2 * share, "point-to-point": 1.0, "broadcast": 1.0}
+    return whole.get(collective, share)
 
 
 def _width(rows: Rows, n_bytes: float) -> str:
@@ -215,7 +216,12 @@ def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
                 copies,
             )
         )
-    if gathers:
+    if zero == 1 and rows.problem.stack.zero1_gather == "broadcast":
+        n, width = layout.dp_shard, recipe.param_wire_bytes
+        waits = (1 - share) * waits
+        size, kind_of = width * params / n, _width(rows, width)
+        found.append(_make(rows, "dp", "broadcast", group, n, size, waits, kind_of, gather_time))
+    elif gathers:
         found.append(
             _make(
                 rows,

@@ -194,6 +194,11 @@ def _deepspeed_job(
 ) -> Iterator[tuple[bool, str]]:
     low = job.precision in ("bf16", "fp16")
     yield (
+        bool(job.recipe.fp8_recipe),
+        f"precision {job.precision}: DeepSpeed has no fp8 training of its own; closest: precision"
+        " bf16",
+    )
+    yield (
         low and layout.zero == 0,
         f"precision {job.precision} with ZeRO-0: DeepSpeed has no fp32 gradients then;"
         f" closest: zero 1, or precision {job.precision}-grads",
@@ -236,6 +241,7 @@ def framework_mask(
     if framework == "megatron":
         divides = np.array([vocab_divisor(shape, int(t)) > 0 for t in shapes.tp], dtype=bool)
         refused = precision == "fp16-grads" or (precision == "fp32" and shape.flash_attention)
+        refused = refused or problem.job.recipe.fp8_recipe not in MEGATRON_FP8
         runs = one_stage & divides[column] & (not refused)
         return np.broadcast_to(runs, full)
     low, grads = precision in ("bf16", "fp16"), precision == "bf16-grads"
@@ -244,7 +250,7 @@ def framework_mask(
     all_or_none = (pp == 1) | (kind != 2) | (k == 0) | (k >= longest[column])
     alone = ((tp == 1) | ((pp == 1) & (sp == 0))) & (tp <= shape.kv_heads) & (vpp == 1)
     batches = (zero > 0) | ((not low) & ((pp == 1) | (not grads)))
-    stages = (pp == 1) | cut[column]
+    stages = ((pp == 1) | cut[column]) & (not problem.job.recipe.fp8_recipe)
     return np.broadcast_to(one_stage & alone & all_or_none & batches & stages, full)
 
 

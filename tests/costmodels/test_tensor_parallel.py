@@ -125,7 +125,7 @@ def test_async_tensor_parallelism_pipes_every_second_collective(toy_problem):
     for found, window in (
         (forward, gemms.both.forward_s.item()), (backward, gemms.both.backward_s.item())
     ):  # fmt: skip
-        by_hand = 2 * gather + max(2 * gather / 8, 2 * gather - window * 7 / 8)
+        by_hand = 2 * gather + max(2 * gather / 8, 2 * gather - window / 2 * 7 / 8)
         assert found.exposed_s.item() == pytest.approx(by_hand)
         assert (
             2 * gather < found.exposed_s.item() < found.total_s.item() == pytest.approx(4 * gather)

@@ -226,6 +226,8 @@ def megatron_runs(problem: Problem, plan: Layout) -> bool:
     precision, shape = problem.job.precision, problem.shape
     if precision == "fp16-grads" or (precision == "fp32" and shape.flash_attention):
         return False
+    if precision == "fp8-rowwise":
+        return False
     return not (plan.zero >= 2 and plan.pp > 1) and megatron_pads_alike(problem, plan.tp)
 
 
@@ -243,6 +245,8 @@ def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
     if plan.sp or plan.vpp > 1 or plan.tp > problem.shape.kv_heads:
         return False
     precision = problem.job.precision
+    if precision.startswith("fp8"):
+        return False
     if precision in ("bf16", "fp16") and plan.zero == 0:
         return False
     return plan.pp == 1 or deepspeed_pipeline_runs(precision, plan)

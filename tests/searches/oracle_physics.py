@@ -476,8 +476,8 @@ def tp_traffic_s(
         ahead, after = column.forward + row.forward, column.total + row.total
         after -= ahead
         return (
-            (forward, forward / 2 + in_pieces(forward / 2, ahead, tp)),
-            (backward, backward / 2 + in_pieces(backward / 2, after, tp)),
+            (forward, forward / 2 + in_pieces(forward / 2, ahead / 2, tp)),
+            (backward, backward / 2 + in_pieces(backward / 2, after / 2, tp)),
         )
     behind = max(0.0, 2 * gather - column.wgrad) + max(0.0, regather - column.dgrad)
     if stack.tp_overlap == "bulk":
@@ -592,7 +592,7 @@ def logit_bytes(problem: Problem, tokens: float, tp: int) -> float:
     vocab, per_logit = padded_vocab(problem, tp), problem.stack.logit_bytes
     if problem.stack.logits_sharded:
         return tokens * vocab / tp * per_logit
-    return tokens * vocab * (per_logit + 4.0)
+    return tokens * vocab * (per_logit + (4.0 if tp > 1 else 0.0))
 
 
 def temporary_bytes(problem: Problem, tokens: float, tp: int) -> float:
@@ -804,6 +804,7 @@ def data_parallel_s(
         gather = gather if overlap == "both" else dp.gather
         exposed, total = reduce + gather, dp.reduce + dp.gather
     elif zero == 2:
+        gather = gather if stack.zero1_overlap == "both" else dp.gather
         exposed = m * exposed_each_s(dp.reduce, dp.reduce_piece, backward) + gather
         total = m * dp.reduce + dp.gather
     else:
