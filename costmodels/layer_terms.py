@@ -184,7 +184,7 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
 
 @dataclass(frozen=True, slots=True)
 class LayerTable:
-    """Layer terms of a grid of splits, micro-batches and sp, for many tables of the same shapes."""
+    """Layer terms of a grid of splits, micro-batches and sp, for tables of the same shapes."""
 
     terms: LayerTerms
     split_code: NDArray[np.intp]

@@ -182,7 +182,8 @@ def working_bytes(
     h, f = shape.hidden, shape.ffn
     inner = ((4.0 if shape.gated else 2.0) + 2.0) * f / t
     n = np.asarray(tokens, dtype=np.float64)
-    return np.maximum(n * (inner + 3 * 2.0 * h), n * 3 * 2.0 * h + np.asarray(exchange_bytes))
+    core = n * 3 * 2.0 * h + np.asarray(exchange_bytes)
+    return np.asarray(np.maximum(n * (inner + 3 * 2.0 * h), core))
 
 
 def scratch_bytes(shape: ModelShape, stack: StackProfile, tp: ArrayLike) -> Floats:

@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from costmodels.plans import Layout
 from planner.reasons import shown_layout
 from planner.result import Plan, Relaxation, Result
 from planner.units import format_gib, format_percent
@@ -57,6 +58,20 @@ COLUMNS = (
 )
 
 
+def _context(plan: Plan) -> str:
+    """Return the degree with the first letter of the exchange: 2p, 4g (all-gather), 8a."""
+    letters = {"": "", "p2p": "p", "all-gather": "g", "a2a": "a"}
+    return f"{plan.layout.cp}{letters[plan.layout.cp_comm]}"
+
+
+OPTIONAL: tuple[tuple[Column, Callable[[Layout], bool]], ...] = (
+    (Column("cp", "pga", _context), lambda x: x.cp > 1),
+    (Column("ep", "", lambda p: str(p.layout.ep)), lambda x: x.ep > 1),
+    (Column("etp", "", lambda p: str(p.layout.etp)), lambda x: x.etp > 1),
+)
+"""Columns of axes that are off in most answers, shown where some plan uses them."""
+
+
 def _mark(plan: Plan, many_ties: bool) -> str:
     if plan.rank == 1:
         return "*"
@@ -64,15 +79,18 @@ def _mark(plan: Plan, many_ties: bool) -> str:
 
 
 def columns_of(result: Result) -> tuple[Column, ...]:
-    """Return the columns of the table: the pool too where there are several.
+    """Return the columns of the table: the pool too where there are several, axes that are used.
 
     The heading says which name belongs to which number; names would not fit into 100 columns.
     """
     names = [pool["name"] for pool in result.inputs["cluster"]["pools"]]
+    first, tp, pp, *others = COLUMNS
+    used = [column for column, on in OPTIONAL if any(on(plan.layout) for plan in result.plans)]
+    columns = (first, tp, pp, *used, *others)
     if len(names) == 1:
-        return COLUMNS
+        return columns
     pool = Column("pool", "", lambda p: str(names.index(p.pool)))
-    return (COLUMNS[0], pool, *COLUMNS[1:])
+    return (first, pool, *columns[1:])
 
 
 def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = COLUMNS) -> list[str]:
@@ -191,7 +209,7 @@ def nothing_fits(result: Result) -> list[str]:
         lines.append(f"Nothing fits: all {result.counts.space:,} legal plans exceed the memory.")
     for conflict in result.conflicts:
         what = "These cannot all hold" if len(conflict.parts) > 1 else "This cannot hold"
-        lines.append(f"{what} on {_n_devices(result)} devices (tp * pp * dp):")
+        lines.append(f"{what} on {_n_devices(result)} devices (tp * pp * cp * dp):")
         for part in conflict.parts:
             lines += wrapped(f"  {part.code}", part.text)
     lines.append("Rejected:")
@@ -246,6 +264,10 @@ def plans_csv(result: Result) -> str:
         "tp",
         "pp",
         "dp",
+        "cp",
+        "cp_comm",
+        "ep",
+        "etp",
         "vpp",
         "zero",
         "mbs",
@@ -289,6 +311,7 @@ def plan_details(plan: Plan) -> str:
     lines = [
         f"plan {plan.plan_id}: {shown_layout(x)}",
         f"  {x.n_devices} devices, {x.n_micro} micro-batch(es) of {x.mbs} on each of {x.dp} ranks",
+        *_context_line(plan),
         f"  schedule {x.schedule}, sequence parallel {'on' if x.sp else 'off'}",
         f"  layers per virtual stage: {stages}",
         f"  runs on: {', '.join(plan.runs_on) or 'no framework that can be written'}",
@@ -308,6 +331,13 @@ def plan_details(plan: Plan) -> str:
         *(line for w in plan.warnings for line in wrapped(f"warning {w.code}:", w.text)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _context_line(plan: Plan) -> list[str]:
+    x = plan.layout
+    if x.cp == 1:
+        return []
+    return [f"  sequences cut over {x.cp} ranks, keys and values exchanged by {x.cp_comm}"]
 
 
 def _folded(counts: Sequence[int]) -> str:
