@@ -36,10 +36,6 @@ class ModelShape:
     padded_vocab: int = 0
     """Rows of the vocabulary matrices as allocated; 0 means pad to `vocab_multiple * tp`."""
     vocab_multiple: int = 128
-    n_experts: int = 0
-    """Routed experts of an expert layer; 0: a dense model."""
-    expert_ffn: int = 0
-    """Inner width of one routed expert."""
 
     @property
     def q_width(self) -> int:

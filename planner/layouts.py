@@ -95,7 +95,7 @@ def _data_parallel(context: Context, pins: Mapping[str, int]) -> int:
 
 
 def _exchange(pins: Mapping[str, int]) -> str:
-    """Return how the cp ranks exchange keys and values; raise `SearchError` for a contradiction."""
+    """Return how the cp ranks exchange keys and values; `SearchError` for a contradiction."""
     several = pins.get("cp", 1) > 1
     kind = CP_COMMS[pins.get("cp_comm", CP_COMMS.index("p2p") if several else 0)]
     if several != bool(kind):
@@ -103,7 +103,7 @@ def _exchange(pins: Mapping[str, int]) -> str:
             f"cp_comm {kind or 'none'} contradicts cp {pins.get('cp', 1)}",
             "pin cp above 1 with it"
             if kind
-            else "leave cp_comm out, or pin p2p, all-gather or a2a",
+            else "leave cp_comm out, or name p2p, all-gather, a2a",
         )
     return kind
 

@@ -138,7 +138,7 @@ def _cp(problem: Problem, plan: Plan) -> Numbers:
     group = context_parallel.context_group(problem, split)
     n_tokens = x.mbs * problem.job.seq_len // x.cp
     kv = kv_heads_per_rank(problem.shape, x.tp).item() * problem.shape.head_dim
-    core = layers.attention
+    core, link = layers.attention, _link_bytes_per_s(problem, group) / 1e9
     rows = [
         ("c (cp), exchange", f"{x.cp}, {x.cp_comm}"),
         ("n = b s / c (tokens of a rank)", f"{n_tokens:,}"),
@@ -146,7 +146,7 @@ def _cp(problem: Problem, plan: Plan) -> Numbers:
         ("keys and values of a rank, 4 n k", f"{4 * n_tokens * kv / 1e6:.1f} MB"),
         (
             "ranks of a group in one domain, link of one",
-            f"{group.ranks_per_domain.item():g}, {_link_bytes_per_s(problem, group) / 1e9:.0f} GB/s",
+            f"{group.ranks_per_domain.item():g}, {link:.0f} GB/s",
         ),
         (
             "attention of one step, forward / backward",

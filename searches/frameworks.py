@@ -146,13 +146,13 @@ def _deepspeed(layout: Layout, shape: ModelShape) -> Iterator[tuple[bool, str]]:
     tp, pp = layout.tp, layout.pp
     yield (
         layout.cp > 1 and layout.cp_comm != "a2a",
-        f"context parallelism by {layout.cp_comm}: DeepSpeed exchanges by all-to-all alone (Ulysses);"
+        f"context parallelism by {layout.cp_comm}: DeepSpeed has all-to-alls alone (Ulysses);"
         " closest: cp 1",
     )
     yield (
         layout.cp > 1 and layout.cp_comm == "a2a",
-        "context parallelism: Ulysses is set up in the training script (a mesh of sequence ranks, a"
-        " wrapped attention and data loader), which no DeepSpeed configuration says; closest: cp 1",
+        "context parallelism by a2a: Ulysses is set up in the training script (sequence ranks,"
+        " wrapped attention and data loader), which no configuration says; closest: cp 1",
     )
     yield (
         layout.sp and tp > 1,

@@ -238,8 +238,8 @@ def _exponents(value: int, primes: list[int]) -> list[int]:
 def most_replicas(context: Context) -> int:
     """Return the largest dp * cp that leaves tp * pp enough for weights and gradients, 0 if none.
 
-    The memory bound as a limit on one variable: tp * pp >= need is dp cp <= n_devices / need, taken
-    over the divisors, so that the solver and the counts agree to the last shape.
+    The memory bound as a limit on one variable: tp * pp >= need is dp cp <= n_devices / need,
+    taken over the divisors, so that the solver and the counts agree to the last shape.
     """
     n, need = context.n_devices, least_model_parallel(context)
     return max((ranks for ranks in divisors(n) if n // ranks >= need), default=0)

@@ -79,8 +79,8 @@ def naive_step_s(case: Case) -> float:
 
     AR is a ring all-reduce; 8 N instead of 6 N with full recompute; ZeRO-3 moves its weights
     twice and its gradients once per micro-batch, 2 bytes each. KV is three passes of keys and
-    values, 4 b s k / t bytes, around the c ranks of context parallelism. Nothing overlaps. Left out:
-    attention FLOPs, memory-bound operators, the optimizer.
+    values, 4 b s k / t bytes, around the c ranks of context parallelism. Nothing overlaps. Left
+    out: attention FLOPs, memory-bound operators, the optimizer.
     """
     x, plan, job = case.problem.shape, case.layout, case.problem.job
     passes = 8.0 if plan.recompute == "full" else 6.0
