@@ -12,14 +12,17 @@ from searches.rules import RULES, Context, first_broken_rule
 
 
 def layout_to_json(layout: Layout) -> dict[str, Any]:
-    """Return a layout with the field names of the result schema."""
-    return {
+    """Return a layout with the field names of the result schema.
+
+    `cp_comm` stands there only with cp above 1: an axis that is off changes no plan's id.
+    """
+    exchange = {"cp_comm": layout.cp_comm} if layout.cp > 1 else {}
+    return exchange | {
         "n_devices": layout.n_devices,
         "tp": layout.tp,
         "pp": layout.pp,
         "dp": layout.dp,
         "cp": layout.cp,
-        "cp_comm": layout.cp_comm,
         "ep": layout.ep,
         "etp": layout.etp,
         "vpp": layout.vpp,

@@ -12,6 +12,9 @@ from planner.units import format_gib, format_percent
 from searches.rules import RULES
 
 GIB = 2.0**30
+MAX_WIDTH = 100
+DISPENSABLE = ("split", "sp", "bubl")
+"""Columns that give way, in this order, where the table would be wider than `MAX_WIDTH`."""
 MAX_REJECTIONS = 4
 """Rules named under the table; the JSON has all of them."""
 DUPLICATES = ("SP001", "ZER002", "REC001", "SCH001")
@@ -86,11 +89,12 @@ def columns_of(result: Result) -> tuple[Column, ...]:
     names = [pool["name"] for pool in result.inputs["cluster"]["pools"]]
     first, tp, pp, *others = COLUMNS
     used = [column for column, on in OPTIONAL if any(on(plan.layout) for plan in result.plans)]
-    columns = (first, tp, pp, *used, *others)
-    if len(names) == 1:
-        return columns
     pool = Column("pool", "", lambda p: str(names.index(p.pool)))
-    return (first, pool, *columns[1:])
+    columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
+    for title in DISPENSABLE:
+        if max(len(line) for line in plan_rows(result.plans, columns)) > MAX_WIDTH:
+            columns = [column for column in columns if column.title != title]
+    return tuple(columns)
 
 
 def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = COLUMNS) -> list[str]:
