@@ -36,6 +36,7 @@ TIME_TERMS = (
     "recompute",
     "host",
     "tp",
+    "cp",
     "overlap",
     "pp",
     "bubble",
@@ -76,16 +77,15 @@ class Breakdown:
     @property
     def exposed_comm_frac(self) -> float:
         """Share of the step that waits for the network."""
-        return (self.time_s["tp"] + self.time_s["pp"] + self.time_s["dp"]) / self.step_s
+        waits = self.time_s["tp"] + self.time_s["pp"] + self.time_s["dp"] + self.time_s["cp"]
+        return waits / self.step_s
 
 
 def join_one(problem: Problem, layout: Layout) -> Rows:
     """Return the joined table that holds just `layout`, with the layer terms of that row alone."""
     table = PlanTable.from_layouts([layout])
     rows = join(problem, shape_terms(problem, table.shapes), table)
-    shapes = table.shapes
-    split = SplitDegrees(shapes.tp, shapes.cp, shapes.ep, shapes.etp)
-    alone = layer_terms(problem, split, table.mbs, table.sp)
+    alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
     return replace(rows, layers=alone, index=np.zeros(1, dtype=np.intp))
 
 
@@ -156,6 +156,8 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     full = sum(min(c, layout.recompute_layers) for c in chunks)
     core = held if layout.recompute == "selective" else 0
     again_tp = full * layers.tp_forward.exposed_s.item()
+    again_cp = (full + core) * layers.cp_forward.exposed_s.item()
+    cp_exposed = layers.cp_forward.exposed_s.item() + layers.cp_backward.exposed_s.item()
     again = full * layers.recompute_full_s.item() + core * layers.recompute_core_s.item()
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     slowdown = rows.problem.stack.overlap_slowdown
@@ -171,9 +173,10 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
         "elementwise": m * held * layers.elementwise.total_s.item(),
         "head": m * (head - head_tp) * last,
         "embedding": m * (embedding - embedding_tp) * first,
-        "recompute": m * (again - again_tp),
+        "recompute": m * (again - again_tp - again_cp),
         "host": m * held * (layers.host.total_s.item() + stalled(rows).total_s.item()),
         "tp": m * (held * tp_exposed + again_tp + ends_tp),
+        "cp": m * (held * cp_exposed + again_cp),
         "overlap": m * held * layers.tax.total_s.item() + slowdown * hidden[0, kind].item(),
         "dp": exposed[0, kind].item(),
         "optimizer": rows.shapes.optimizer_s[layout.zero, 0].item(),

@@ -119,6 +119,19 @@ def fused_kernel(stack: StackProfile, accelerator: Accelerator) -> str:
     return (preferred + usable + ["unfused"])[0]
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionKernels:
+    """How the attention core of one layer is cut; arrays that broadcast."""
+
+    n_kernels: ArrayLike
+    """Kernels one after another, forward; as many backward."""
+    key_blocks: ArrayLike
+    """Parts into which the keys of a sequence are cut, one to a kernel."""
+
+
+ONE_KERNEL = AttentionKernels(1.0, 1.0)
+
+
 def attention_times(
     shape: ModelShape,
     job: TrainingJob,
@@ -126,13 +139,15 @@ def attention_times(
     stack: StackProfile,
     tokens: Floats,
     tp: Ints,
+    kernels: AttentionKernels = ONE_KERNEL,
 ) -> ForwardBackward:
     """Return the time of the attention core (scores, softmax, values) of one layer.
 
     flash: 2 s h_q / t FLOPs per token forward (the causal half of 4 s h_q), 2.5 times that
     backward, at P * share * s / (s + s_half), slowed when heads * sequences * s / 128 tiles do
-    not fill the multiprocessors. unfused: the full square at half the GEMM rate, plus the
-    traffic of the scores. Sources: FlashAttention-2 and -3 benchmark figures (rates and
+    not fill the multiprocessors. Cut into `kernels` over s / n keys each, s / n stands for s in
+    the rate and every kernel has its launch. unfused: the full square at half the GEMM rate, plus
+    the traffic of the scores. Sources: FlashAttention-2 and -3 benchmark figures (rates and
     FLOP convention); Korthikanti et al. 2022 (unfused operators).
     """
     t = np.asarray(tp, dtype=np.float64)
@@ -144,13 +159,15 @@ def attention_times(
     causal_flops = 2.0 * s * shape.q_width / t * n
     if shape.flash_attention:
         forward_frac, backward_frac = eff.attention_frac[fused_kernel(stack, accelerator)]
-        length = s / (s + eff.attention_seq_half)
+        keys = s / np.asarray(kernels.key_blocks, dtype=np.float64)
+        length = keys / (keys + eff.attention_seq_half)
         tiles = shape.heads / t * (n / s) * np.ceil(s / ATTENTION_TILE)
         filled = np.minimum(1.0, tiles / accelerator.n_sms)
         rate = peak * length * filled
+        launches = np.asarray(kernels.n_kernels) * eff.kernel_latency_s
         return ForwardBackward(
-            causal_flops / (rate * forward_frac) + eff.kernel_latency_s,
-            BACKWARD_OVER_FORWARD * causal_flops / (rate * backward_frac) + eff.kernel_latency_s,
+            causal_flops / (rate * forward_frac) + launches,
+            BACKWARD_OVER_FORWARD * causal_flops / (rate * backward_frac) + launches,
         )
     rate = peak * eff.gemm_frac * UNFUSED_RATE_FRAC
     scores = shape.heads / t * s * n

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels import memory
+from costmodels import context_parallel, memory
 from costmodels.compute import (
     ForwardBackward,
     attention_times,
@@ -14,10 +14,12 @@ from costmodels.compute import (
     head_times,
     linear_times,
 )
+from costmodels.context_parallel import ContextSplit
+from costmodels.exposure import Exposure
 from costmodels.factor import distinct
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
-from costmodels.tensor_parallel import Exposure, end_times, layer_exposures
+from costmodels.tensor_parallel import end_times, layer_exposures
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -38,8 +40,10 @@ class LayerTerms:
     elementwise: ForwardBackward
     tp_forward: Exposure
     tp_backward: Exposure
+    cp_forward: Exposure
+    cp_backward: Exposure
     tax: ForwardBackward
-    """Slowdown of compute beside hidden tensor-parallel traffic."""
+    """Slowdown of compute beside hidden tensor- and context-parallel traffic."""
     host: ForwardBackward
     """What the host adds when it launches more slowly than the device computes."""
     embedding: ForwardBackward
@@ -55,7 +59,7 @@ class LayerTerms:
     recompute_full_s: Floats
     """One layer's forward again, with its collectives, at least the host's time for it."""
     recompute_core_s: Floats
-    """The attention core's forward again."""
+    """The attention core's forward again, with the exchange that it needs."""
     kept_bytes: Floats
     """Activations of one layer, scores included where they are stored."""
     kept_core_bytes: Floats
@@ -91,12 +95,24 @@ class SplitDegrees:
     cp: Ints
     ep: Ints
     etp: Ints
+    cp_comm: Ints
+    """Index into `CP_COMMS`."""
+
+    @property
+    def context(self) -> ContextSplit:
+        """The part of it that context parallelism depends on."""
+        return ContextSplit(self.tp, self.cp, self.cp_comm)
+
+    @staticmethod
+    def of_shapes(shapes: ShapeTable) -> "SplitDegrees":
+        """Return the split of every shape."""
+        return SplitDegrees(shapes.tp, shapes.cp, shapes.ep, shapes.etp, shapes.cp_comm)
 
     @staticmethod
     def of_tp(tp: Ints) -> "SplitDegrees":
         """Return splits by tensor parallelism alone."""
         one = np.ones_like(tp)
-        return SplitDegrees(tp, one, one, one)
+        return SplitDegrees(tp, one, one, one, 0 * one)
 
 
 def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> LayerTerms:
@@ -105,12 +121,21 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
     part, tp = problem.pool.accelerator, split.tp
     tokens = np.asarray(mbs, dtype=np.float64) * job.seq_len / split.cp
     gemms = linear_times(shape, job, part, tokens, tp)
-    attention = attention_times(shape, job, part, stack, tokens, tp)
+    context = split.context
+    kernels = context_parallel.attention_kernels(context)
+    attention = attention_times(shape, job, part, stack, tokens, tp, kernels)
+    cp_forward, cp_backward = context_parallel.exchange_times(problem, context, tokens, attention)
+    attention = attention + context_parallel.merge_times(problem, context, tokens)
     elementwise = elementwise_times(shape, part, stack, tokens, tp, sp)
     forward, backward = layer_exposures(problem, tokens, tp, sp, gemms)
     slowdown = stack.overlap_slowdown
-    tax = ForwardBackward(slowdown * forward.hidden_s, slowdown * backward.hidden_s)
-    exposed = ForwardBackward(forward.exposed_s, backward.exposed_s)
+    tax = ForwardBackward(
+        slowdown * (forward.hidden_s + cp_forward.hidden_s),
+        slowdown * (backward.hidden_s + cp_backward.hidden_s),
+    )
+    exposed = ForwardBackward(
+        forward.exposed_s + cp_forward.exposed_s, backward.exposed_s + cp_backward.exposed_s
+    )
     device = gemms.both + attention + elementwise + exposed + tax
     launch = host_s(problem, tp)
     missing = np.maximum(0.0, launch - device.total_s)
@@ -121,13 +146,17 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
     parts = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
     masks = shape.hidden / parts if shape.dropout else 0.0
     ones, zeros = np.ones_like(tokens), np.zeros_like(tokens)
-    again = gemms.both.forward_s + attention.forward_s + elementwise.forward_s + forward.exposed_s
+    again = gemms.both.forward_s + attention.forward_s + elementwise.forward_s + exposed.forward_s
+    buffers = context_parallel.buffer_bytes(problem, context, tokens)
+    sent = context_parallel.kept_bytes(problem, context, tokens)
     return LayerTerms(
         linear=gemms.both,
         attention=attention,
         elementwise=elementwise,
         tp_forward=forward,
         tp_backward=backward,
+        cp_forward=cp_forward,
+        cp_backward=cp_backward,
         tax=tax,
         host=host,
         embedding=embedding_times(shape, part, tokens, tp, sp) + embedding_tp,
@@ -136,13 +165,15 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
         head_tp=head_tp,
         layer=device + host,
         recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * launch),
-        recompute_core_s=attention.forward_s,
-        kept_bytes=memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones),
+        recompute_core_s=attention.forward_s + cp_forward.exposed_s,
+        kept_bytes=memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones)
+        + sent,
         kept_core_bytes=memory.layer_activation_bytes(
             shape, stack, tokens, job.seq_len, tp, sp, zeros
-        ),
+        )
+        + sent,
         checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp),
-        working_bytes=memory.working_bytes(shape, tokens, tp),
+        working_bytes=memory.working_bytes(shape, tokens, tp, buffers),
         scratch_bytes=memory.scratch_bytes(shape, stack, tp),
         logits_bytes=memory.logits_bytes(shape, stack, tokens, tp)
         + 4.0 * tokens * shape.hidden / parts,
@@ -170,7 +201,7 @@ class LayerTable:
 
 def layer_table(problem: Problem, shapes: ShapeTable, mbs: Ints) -> LayerTable:
     """Return the layer terms of the splits of `shapes` with the distinct values of `mbs`."""
-    found = distinct((shapes.tp, shapes.cp, shapes.ep, shapes.etp))
+    found = distinct((shapes.tp, shapes.cp, shapes.ep, shapes.etp, shapes.cp_comm))
     sizes = np.unique(mbs)
     mbs_code = np.zeros(int(sizes[-1]) + 1, dtype=np.intp)
     mbs_code[sizes] = np.arange(len(sizes))

@@ -168,19 +168,23 @@ def logits_bytes(
     return vocab / np.asarray(tp) * stack.logit_bytes
 
 
-def working_bytes(shape: ModelShape, tokens: ArrayLike, tp: ArrayLike) -> Floats:
+def working_bytes(
+    shape: ModelShape, tokens: ArrayLike, tp: ArrayLike, exchange_bytes: ArrayLike = 0.0
+) -> Floats:
     """Return the temporaries of one layer's backward, bytes.
 
-    Gradients of the MLP's inner activations ((4 or 2) f + 2 f bytes a token, over t) and three
-    full-width tensors (gathered input, its gradient, the residual's gradient). Source: the
-    tensors alive in that backward, counted by hand. The peak coincides with the start of a
+    Gradients of the MLP's inner activations ((4 or 2) f + 2 f bytes a token, over t), or the
+    buffers of context parallelism (`exchange_bytes`) if they are larger, and three full-width
+    tensors (gathered input, its gradient, the residual's gradient). Source: the tensors alive in
+    that backward, counted by hand. The peak coincides with the start of a
     backward, when all activations are still held.
     """
     t = np.asarray(tp, dtype=np.float64)
     h, f = shape.hidden, shape.ffn
     inner = ((4.0 if shape.gated else 2.0) + 2.0) * f / t
     n = np.asarray(tokens, dtype=np.float64)
-    return n * (inner + 3 * 2.0 * h)
+    core = n * 3 * 2.0 * h + np.asarray(exchange_bytes)
+    return np.asarray(np.maximum(n * (inner + 3 * 2.0 * h), core))
 
 
 def scratch_bytes(shape: ModelShape, stack: StackProfile, tp: ArrayLike) -> Floats:

@@ -33,21 +33,85 @@ def kv_heads_per_rank(shape: ModelShape, tp: ArrayLike) -> Floats:
     return np.maximum(shape.kv_heads / np.asarray(tp, dtype=np.float64), 1.0)
 
 
+def latent_params(shape: ModelShape, tp: Ints) -> Floats:
+    """Return the parameters of latent attention on one tensor-parallel rank, its norms included.
+
+    N = r_q (h + 1) + r_q h_q / t + (r_kv + d_r) h + r_kv + r_kv a (d_n + d_v) / t + a d_v h / t
+
+    r_q and r_kv the ranks, d_n, d_r and d_v the widths of a head without positions, with them and
+    of its values; h h_q / t in place of the first two without compressed queries. The down
+    projections and norms are replicated over tp.
+    Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1; Megatron-LM
+    core/transformer/multi_latent_attention.py.
+    """
+    t, h = np.asarray(tp, dtype=np.float64), shape.hidden
+    if shape.q_rank:
+        query = shape.q_rank * (h + 1) + shape.q_rank * shape.q_width / t
+    else:
+        query = h * shape.q_width / t
+    down = (shape.kv_rank + shape.qk_rope) * h + shape.kv_rank
+    up = shape.kv_rank * shape.heads * (shape.qk_nope + shape.v_head) / t
+    return query + down + up + shape.v_width * h / t
+
+
 def layer_params(shape: ModelShape, tp: Ints) -> Floats:
-    """Return the parameters of one layer on one tensor-parallel rank.
+    """Return the parameters of one dense layer on one tensor-parallel rank.
 
     N = [h (h_q + 2 h_kv) + h_q h + c h f] / t + norms (+ biases), c = 3 gated, 2 otherwise.
-    Norms and the biases of the row-parallel layers are replicated over tp.
+    Norms and the biases of the row-parallel layers are replicated over tp. Latent attention has
+    its own count in place of the first two terms (`latent_params`).
     Source: Megatron-LM training/theoretical_memory_usage.py (form); counts checked in tests.
     """
     t = np.asarray(tp, dtype=np.float64)
     h, q, f = shape.hidden, shape.q_width, shape.ffn
     kv = kv_heads_per_rank(shape, tp) * shape.head_dim
     up = 2 if shape.gated else 1
-    sharded = h * (q / t + 2 * kv) + q / t * h + (up + 1) * h * f / t
+    if shape.latent:
+        sharded = latent_params(shape, tp) + (up + 1) * h * f / t
+    else:
+        sharded = h * (q / t + 2 * kv) + q / t * h + (up + 1) * h * f / t
     norms = (2 if shape.norm == "rmsnorm" else 4) * h
     biases = (q / t + 2 * kv + up * f / t + 2 * h) if shape.bias else 0.0
     return sharded + norms + biases
+
+
+def expert_layer_params(shape: ModelShape, tp: Ints) -> Floats:
+    """Return the parameters of an expert layer beside its routed experts, on one tp rank.
+
+    Attention, norms and shared experts as in a dense layer whose MLP has the width of the shared
+    experts, and a router of h E, replicated over tp; a single expert needs no router.
+    """
+    router = shape.hidden * shape.n_experts if shape.n_experts > 1 else 0
+    unused_bias = shape.hidden if shape.bias and not shape.shared_ffn else 0
+    return layer_params(shape.without_experts(), tp) + (router - unused_bias)
+
+
+def expert_params(shape: ModelShape, ep: ArrayLike, etp: ArrayLike) -> Floats:
+    """Return the parameters of the routed experts of one layer on one device.
+
+    N = c h f_e E / (e t_e), c = 3 gated, 2 otherwise: E experts shared out over e ranks, each cut
+    over t_e. With biases also the two of every expert, the second whole on every rank.
+
+    >>> from costmodels.examples import MIXTRAL_8X7B
+    >>> expert_params(MIXTRAL_8X7B, 8, 1).item()  # one expert: 3 * 4096 * 14336
+    176160768.0
+    """
+    cut = np.asarray(etp, dtype=np.float64)
+    up = 2 if shape.gated else 1
+    one = (up + 1) * shape.hidden * shape.expert_ffn / cut
+    if shape.bias:
+        one = one + up * shape.expert_ffn / cut + shape.hidden
+    return shape.n_experts / np.asarray(ep, dtype=np.float64) * one
+
+
+def mtp_params(shape: ModelShape) -> float:
+    """Return what a module of multi-token prediction has beside its layer: 2 h^2 + 3 norms of h.
+
+    Embedding and head are those of the model. Source: DeepSeek-V3 (arXiv 2412.19437), section 2.2;
+    Megatron-LM core/transformer/multi_token_prediction.py.
+    """
+    norm = 1 if shape.norm == "rmsnorm" else 2
+    return shape.mtp_layers * (2.0 * shape.hidden**2 + 3.0 * norm * shape.hidden)
 
 
 def embedding_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
@@ -71,12 +135,35 @@ def head_params(shape: ModelShape, tp: Ints, pp: Ints) -> Floats:
 def total_params(shape: ModelShape, seq_len: int) -> float:
     """Return the parameters of the whole model with its true (unpadded) vocabulary.
 
+    All experts count, modules of multi-token prediction do not, as in published totals.
+
     >>> from costmodels.examples import LLAMA3_8B
     >>> total_params(LLAMA3_8B, 8192)
     8030261248.0
     """
+    return _model_params(shape, seq_len, shape.n_experts)
+
+
+def active_params(shape: ModelShape, seq_len: int) -> float:
+    """Return the parameters that one token meets: `top_k` experts of every expert layer.
+
+    The embeddings count in full, as in published numbers. Equal to `total_params` without experts.
+
+    >>> from costmodels.examples import MIXTRAL_8X7B
+    >>> round(active_params(MIXTRAL_8X7B, 4096) / 1e9, 2)
+    12.88
+    """
+    return _model_params(shape, seq_len, shape.top_k)
+
+
+def _model_params(shape: ModelShape, seq_len: int, n_experts: int) -> float:
     one = np.ones(1, dtype=np.int32)
-    layers = shape.layers * float(layer_params(shape, one)[0])
+    n_moe = shape.n_expert_layers
+    layers = (shape.layers - n_moe) * float(layer_params(shape, one)[0])
+    if n_moe:
+        beside = float(expert_layer_params(shape, one)[0])
+        experts = float(expert_params(shape, one, one)[0]) * n_experts / shape.n_experts
+        layers += n_moe * (beside + experts)
     matrices = (1 if shape.tied else 2) * shape.vocab * shape.hidden
     positions = max(shape.max_positions, seq_len) if shape.positions == "learned" else 0
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden

@@ -14,6 +14,8 @@ Bools = NDArray[np.bool_]
 
 SCHEDULES = ("none", "gpipe", "1f1b", "interleaved")
 RECOMPUTES = ("none", "selective", "full")
+CP_COMMS = ("", "p2p", "all-gather", "a2a")
+"""How context-parallel ranks exchange keys and values; nothing at cp 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Layout:
     shard: int = 0
     """Ranks of one ZeRO group, neighbours in the data-parallel group; 0 means all of it. A
     smaller group is replicated dp / shard times (HSDP)."""
+    cp_comm: str = ""
+    """How the cp ranks exchange keys and values, see `CP_COMMS`; empty with cp 1."""
 
     @property
     def n_micro(self) -> int:
@@ -85,6 +89,8 @@ class ShapeTable:
     cp: Ints
     ep: Ints
     etp: Ints
+    cp_comm: Ints
+    """Index into `CP_COMMS`."""
     splits: tuple[str, ...] = SPLITS
 
     def __len__(self) -> int:
@@ -113,6 +119,7 @@ class ShapeTable:
             self.cp[rows],
             self.ep[rows],
             self.etp[rows],
+            self.cp_comm[rows],
             self.splits,
         )
 
@@ -122,7 +129,7 @@ class ShapeTable:
     ) -> "ShapeTable":
         """Return dense shapes without context parallelism, ZeRO over all of dp."""
         one = np.ones_like(dp)
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, dp, one, one, one)
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, dp, one, one, one, 0 * one)
 
     @staticmethod
     def from_tuples(
@@ -133,10 +140,11 @@ class ShapeTable:
         cp: Sequence[int] = (),
         ep: Sequence[int] = (),
         etp: Sequence[int] = (),
+        cp_comm: Sequence[int] = (),
     ) -> "ShapeTable":
         """Build a table from (tp, pp, dp, vpp, split) tuples.
 
-        Where not given, `shard` is dp cp and the others are 1.
+        Where not given, `shard` is dp cp, `cp_comm` 0 and the others are 1.
         """
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
         tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
@@ -146,8 +154,8 @@ class ShapeTable:
 
         one = np.ones_like(dp)
         degrees = (column(cp, one), column(ep, one), column(etp, one))
-        groups = column(shard, dp * degrees[0])
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, groups, *degrees, splits)
+        groups, kind = column(shard, dp * degrees[0]), column(cp_comm, 0 * dp)
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, groups, *degrees, kind, splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +222,7 @@ class PlanTable:
             ep=int(shapes.ep[k]),
             etp=int(shapes.etp[k]),
             shard=0 if shard == dp * cp else shard,
+            cp_comm=CP_COMMS[int(shapes.cp_comm[k])],
         )
 
     @staticmethod
@@ -230,6 +239,7 @@ class PlanTable:
             [x.cp for x in rows],
             [x.ep for x in rows],
             [x.etp for x in rows],
+            [CP_COMMS.index(x.cp_comm) for x in rows],
         )
 
         def column(values: Iterable[int]) -> Ints:

@@ -176,7 +176,9 @@ def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
     ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
     pipeline_group = place_group(shapes.pp, shapes.stage_ranks, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)
+    context = place_group(shapes.cp, shapes.tp, problem.pool, problem.fabric)
     communicators = (groups.whole.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)
+    communicators = communicators + (context.n_domains > 1)
     return ShapeTerms(
         kinds=kinds,
         params=params,

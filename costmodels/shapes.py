@@ -1,13 +1,16 @@
 """What is trained: the architecture and the job, as plain numbers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.precision import RECIPES, Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A dense decoder-only transformer. Sizes in elements, switches as booleans."""
+    """A decoder-only transformer, dense or with experts. Sizes in elements, switches as booleans.
+
+    With experts `ffn` is the inner width of the dense layers, if there are any.
+    """
 
     name: str
     layers: int
@@ -36,6 +39,38 @@ class ModelShape:
     padded_vocab: int = 0
     """Rows of the vocabulary matrices as allocated; 0 means pad to `vocab_multiple * tp`."""
     vocab_multiple: int = 128
+    n_experts: int = 0
+    """Routed experts of an expert layer; 0: a dense model."""
+    top_k: int = 1
+    """Experts that each token is sent to."""
+    expert_ffn: int = 0
+    """Inner width of one routed expert."""
+    shared_ffn: int = 0
+    """Inner width of all shared experts together, which see every token; 0: none."""
+    dense_layers: int = 0
+    """The first layers, which are dense."""
+    moe_every: int = 1
+    """Of the layers after them every n-th has experts (the n-th, the 2n-th, ...)."""
+    capacity_factor: float = 0.0
+    """Rows that every expert computes, padded, over the mean; 0: dropless."""
+    imbalance: float = 1.0
+    """Dropless: tokens of the busiest expert-parallel rank over the mean."""
+    n_groups: int = 1
+    """Groups of experts that routing is limited to; 1: none."""
+    top_groups: int = 1
+    """Groups that the experts of one token come from."""
+    q_rank: int = 0
+    """Latent attention: width of the compressed queries; 0: they are not compressed."""
+    kv_rank: int = 0
+    """Latent attention: width of the compressed keys and values; 0: ordinary attention."""
+    qk_nope: int = 0
+    """Latent attention: width of a query or key head without positions."""
+    qk_rope: int = 0
+    """Latent attention: width of the part of a head with rotary positions, one for all keys."""
+    v_head: int = 0
+    """Latent attention: width of a value head."""
+    mtp_layers: int = 0
+    """Multi-token prediction: further layers with a projection and the head again."""
 
     @property
     def q_width(self) -> int:
@@ -44,8 +79,43 @@ class ModelShape:
 
     @property
     def kv_width(self) -> int:
-        """Width of the key projection (and of the value projection)."""
+        """Width of the key projection (and of the value projection without latent attention)."""
         return self.kv_heads * self.head_dim
+
+    @property
+    def latent(self) -> bool:
+        """Keys and values come from a compressed latent (MLA)."""
+        return self.kv_rank > 0
+
+    @property
+    def v_width(self) -> int:
+        """Width of the attention output: heads * width of a value head."""
+        return self.heads * (self.v_head if self.latent else self.head_dim)
+
+    @property
+    def expert_layers(self) -> tuple[bool, ...]:
+        """Which layers have experts, in model order.
+
+        >>> from dataclasses import replace
+        >>> from costmodels.examples import LLAMA3_8B
+        >>> replace(LLAMA3_8B, layers=5, n_experts=8, dense_layers=1, moe_every=2).expert_layers
+        (False, False, True, False, True)
+        """
+        return tuple(
+            self.n_experts > 0
+            and i >= self.dense_layers
+            and (i - self.dense_layers + 1) % self.moe_every == 0
+            for i in range(self.layers)
+        )
+
+    @property
+    def n_expert_layers(self) -> int:
+        """How many layers have experts."""
+        return sum(self.expert_layers)
+
+    def without_experts(self) -> "ModelShape":
+        """Return what an expert layer computes for every token: its shared experts as the MLP."""
+        return replace(self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0)
 
 
 @dataclass(frozen=True, slots=True)

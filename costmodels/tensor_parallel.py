@@ -1,31 +1,17 @@
 """Tensor-parallel traffic of one layer and of the ends of the model, per micro-batch."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.collectives import collective_s
 from costmodels.compute import LinearTimes
+from costmodels.exposure import Exposure
 from costmodels.parameters import padded_vocab
 from costmodels.placement import Group, place_group
 from costmodels.problem import Problem
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Exposure:
-    """A collective's time, and the part of it that compute waits for, seconds."""
-
-    total_s: Floats
-    exposed_s: Floats
-
-    @property
-    def hidden_s(self) -> Floats:
-        """What runs beside compute."""
-        return self.total_s - self.exposed_s
 
 
 def _behind(total_s: Floats, window_s: Floats) -> Floats:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.collectives import chosen_algorithm, collective_s
-from costmodels.parameters import padded_vocab
+from costmodels.collectives import chosen_algorithm, collective_s, point_to_point_s
+from costmodels.context_parallel import ELEMENT_BYTES
+from costmodels.parameters import kv_heads_per_rank, padded_vocab
 from costmodels.placement import Group, place_group, tier_names
 from costmodels.plans import Layout
 from costmodels.step import Rows, boundary_hops_s, data_parallel_exposed, stage_times
@@ -17,7 +18,7 @@ class Transfer:
     """One kind of transfer of the device that sends most, per optimizer step."""
 
     axis: str
-    """`tp`, `pp` or `dp`."""
+    """`tp`, `cp`, `pp` or `dp`."""
     collective: str
     tier: str
     """The widest network level that the group spans."""
@@ -50,12 +51,13 @@ def _width(rows: Rows, n_bytes: float) -> str:
 def transfers(
     rows: Rows, layout: Layout, critical: int, pp_exposed_s: float
 ) -> tuple[Transfer, ...]:
-    """Return every kind of transfer of one plan, in the order tp, pp, dp.
+    """Return every kind of transfer of one plan, in the order tp, cp, pp, dp.
 
-    Tensor-parallel traffic is that of pipeline rank `critical`, the slowest, with its recomputed
-    forwards and the collectives of its end of the model.
+    Tensor- and context-parallel traffic is that of pipeline rank `critical`, the slowest, with its
+    recomputed forwards and the collectives of its end of the model.
     """
-    found = [*_tensor_parallel(rows, layout, critical), *_pipeline(rows, layout, pp_exposed_s)]
+    found = [*_tensor_parallel(rows, layout, critical), *_context_parallel(rows, layout, critical)]
+    found += _pipeline(rows, layout, pp_exposed_s)
     return tuple(found + _data_parallel(rows, layout) + _tied_embedding(rows, layout))
 
 
@@ -96,7 +98,7 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
     chunks = layout.stage_layers[critical :: layout.pp]
     passes = layout.n_micro * sum(chunks)
     again = layout.n_micro * sum(min(c, layout.recompute_layers) for c in chunks)
-    tokens = float(layout.mbs * rows.problem.job.seq_len)
+    tokens = float(layout.mbs * rows.problem.job.seq_len) / layout.cp
     message, width = 2.0 * tokens * rows.problem.shape.hidden, _activation_type(rows)
     group = tensor_parallel_group(rows.problem, np.array(layout.tp, dtype=np.int32))
     forward, backward = layers.tp_forward, layers.tp_backward
@@ -134,6 +136,59 @@ def _loss(rows: Rows, layout: Layout, tokens: float, group: Group, width: str) -
         name, size, calls, kind = "all-gather", 2.0 * tokens * vocab, layout.n_micro, width
     waits = calls * tp_collective_s(rows.problem, name, size, group).item()
     return _make(rows, "tp", name, group, calls, size, waits, kind, waits)
+
+
+def _context_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer]:
+    """Return the exchange of keys and values of one pipeline rank, by kind of message.
+
+    Exposed time is shared out over the messages by their time.
+    """
+    if layout.cp == 1:
+        return []
+    layers, problem = rows.layers, rows.problem
+    chunks = layout.stage_layers[critical :: layout.pp]
+    passes = layout.n_micro * sum(chunks)
+    deep = sum(min(c, layout.recompute_layers) for c in chunks)
+    core = sum(chunks) if layout.recompute == "selective" else 0
+    forwards = passes + layout.n_micro * (deep + core)
+    forward, backward = layers.cp_forward, layers.cp_backward
+    time_s = forwards * forward.total_s.item() + passes * backward.total_s.item()
+    waits = forwards * forward.exposed_s.item() + passes * backward.exposed_s.item()
+    group = place_group(layout.cp, layout.tp, problem.pool, problem.fabric)
+    width, c = _activation_type(rows), layout.cp
+    n_tokens = layout.mbs * problem.job.seq_len / c
+    kv = kv_heads_per_rank(problem.shape, layout.tp).item() * problem.shape.head_dim
+    key_bytes = ELEMENT_BYTES * n_tokens * kv
+    query_bytes = ELEMENT_BYTES * n_tokens * problem.shape.q_width / layout.tp
+    kinds = {
+        "p2p": [
+            ("point-to-point", 2 * key_bytes, (c - 1) * forwards + 2 * passes),
+            ("point-to-point", 4 * key_bytes, (c - 2) * passes),
+        ],
+        "all-gather": [
+            ("all-gather", c * key_bytes, 2 * forwards + 2 * passes),
+            ("reduce-scatter", c * key_bytes, 2 * passes),
+        ],
+        "a2a": [
+            ("all-to-all", query_bytes, 2 * (forwards + passes)),
+            ("all-to-all", key_bytes, 2 * (forwards + passes)),
+        ],
+    }[layout.cp_comm]
+    wanted = [(name, size, calls) for name, size, calls in kinds if calls]
+    each = [_one_exchange_s(rows, name, size, group) for name, size, _ in wanted]
+    taken = [one * calls for one, (_, _, calls) in zip(each, wanted, strict=True)]
+    share = [waits * spent / time_s for spent in taken]
+    return [
+        _make(rows, "cp", name, group, calls, size, exposed, width, spent)
+        for (name, size, calls), exposed, spent in zip(wanted, share, taken, strict=True)
+    ]
+
+
+def _one_exchange_s(rows: Rows, name: str, size: float, group: Group) -> float:
+    """Return the time of one message of context parallelism, seconds."""
+    if name == "point-to-point":
+        return point_to_point_s(size, group, rows.problem.pool).item()
+    return tp_collective_s(rows.problem, name, size, group).item()
 
 
 def _activation_type(rows: Rows) -> str:

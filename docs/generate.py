@@ -40,14 +40,15 @@ BOTH = {"PIN001": "shapes and plans"}
 UNITS = {
     "Size": "size (`4 GiB`)", "Memory": "size (`80 GiB`)", "Bandwidth": "bandwidth (`400 Gb/s`)",
     "Rate": "rate (`989 TFLOP/s`)", "Tokens": "count (`15e12`, `15T`)",
-    "Ratio": "ratio (`7`, `7:1`)", "Switch": "`true` or `false`", "Name": "name",
-    "Layers": "whole number", "Heads": "whole number", "Width": "whole number",
+    "Ratio": "ratio (`7`, `7:1`)", "Factor": "number", "FactorOr0": "number", "Switch": "`true` or `false`", "Name": "name",
+    "Layers": "whole number", "LayersOr0": "whole number", "Heads": "whole number", "Width": "whole number",
     "WidthOr0": "whole number", "Nodes": "whole number", "PerNode": "whole number",
 }  # fmt: skip
 """How the types of `planner.schemas` are written in a file."""
 
 SECTIONS = (
-    ("model", schemas.ModelSpec), ("training", schemas.TrainingSpec),
+    ("model", schemas.ModelSpec), ("moe", schemas.MoeSpec), ("mla", schemas.MlaSpec),
+    ("training", schemas.TrainingSpec),
     ("pools", schemas.PoolSpec), ("accelerator", schemas.AcceleratorSpec),
     ("fabric", schemas.FabricSpec), ("tiers", schemas.TierSpec), ("cluster", schemas.ClusterFile),
 )  # fmt: skip
@@ -154,8 +155,6 @@ def _form(spec: type, name: str) -> str:
     origin = str(note)
     if origin.startswith("list"):
         return "list"
-    if name in ("moe", "mla", "mtp_layers"):
-        return "absent"
     return "mapping" if "Spec" in origin or origin.startswith("dict") else "word"
 
 

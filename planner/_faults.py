@@ -43,6 +43,16 @@ SYNONYMS: Mapping[str, str] = {
     "max_seq_len": "seq_len", "context_length": "seq_len",
     "global_batch_size": "global_batch", "gbs": "global_batch", "batch_size": "global_batch",
     "train_tokens": "tokens", "dtype": "precision",
+    # experts, latent attention, multi-token prediction
+    "num_local_experts": "experts", "num_experts": "experts", "n_experts": "experts",
+    "n_routed_experts": "experts", "num_experts_per_tok": "topk", "moe_router_topk": "topk",
+    "top_k": "topk", "moe_intermediate_size": "moe_ffn", "moe_ffn_hidden_size": "moe_ffn",
+    "n_shared_experts": "shared_experts", "shared_expert_intermediate_size": "shared_ffn",
+    "first_k_dense_replace": "dense_layers", "decoder_sparse_step": "every",
+    "interleave_moe_layer_step": "every", "n_group": "routing_groups", "groups": "routing_groups",
+    "topk_group": "top_groups", "q_lora_rank": "q_rank", "kv_lora_rank": "kv_rank",
+    "qk_nope_head_dim": "qk_nope", "qk_rope_head_dim": "qk_rope", "v_head_dim": "v_head",
+    "num_nextn_predict_layers": "mtp_layers", "mtp_num_layers": "mtp_layers",
     # clusters
     "gpu": "accelerator", "gpus": "accelerator", "device": "accelerator",
     "gpus_per_node": "accelerators_per_node", "devices_per_node": "accelerators_per_node",
@@ -55,13 +65,6 @@ SYNONYMS: Mapping[str, str] = {
 }  # fmt: skip
 """Names of the same thing elsewhere."""
 
-_MOE_KEYS = frozenset(
-    (
-        "imbalance", "capacity_factor", "routing_groups", "experts", "num_experts", "n_experts",
-        "num_local_experts", "topk", "moe_ffn", "num_experts_per_tok", "moe_intermediate_size",
-        "shared_experts",
-    )
-)  # fmt: skip
 _ELSEWHERE = {
     "pools": "a cluster file", "fabric": "a cluster file",
     "model": "a model file", "training": "a model file",
@@ -219,13 +222,11 @@ def _unknown_key(schema: type[BaseModel], path: KeyPath) -> tuple[str, str]:
     message = f"unknown key {show(key)}"
     if len(path) == 1 and key in _ELSEWHERE and key not in known:
         return f"{key!r} belongs in {_ELSEWHERE[key]}", "keep one kind per file"
-    if key in _MOE_KEYS:
-        return (
-            f"{key!r}: mixture-of-experts models are not supported in this version",
-            "remove this key; dense models only",
-        )
     if model and (name := _meant(key, model)):
         return message, f"did you mean `{name}`?"
+    for section, inner in _sections(model) if model else ():
+        if len(path) > 1 and (name := _meant(key, inner)):
+            return message, f"`{name}` belongs under `{'.'.join(map(str, path[:-1]))}.{section}:`"
     for section, other in _sections(schema):
         if section != path[0] and (name := _meant(key, other)):
             return message, f"`{name}` belongs under `{section}:`"

@@ -65,7 +65,7 @@ def _few_micro_batches(found: Breakdown) -> PlanWarning | None:
 def _communication(found: Breakdown) -> PlanWarning | None:
     if found.exposed_comm_frac <= MAX_EXPOSED_FRAC:
         return None
-    parts = {axis: found.time_s[axis] for axis in ("tp", "pp", "dp")}
+    parts = {axis: found.time_s[axis] for axis in ("tp", "cp", "pp", "dp")}
     worst = max(parts, key=lambda axis: parts[axis])
     return PlanWarning(
         "COM101",

@@ -6,9 +6,9 @@ from planner.result import Conflict, ConflictPart
 from planner.units import format_gib
 from searches.conflicts import Condition, find_conflicts, user_conditions, without
 from searches.feasibility import any_fits
-from searches.options import AXES, TEXT_AXES
+from searches.options import AXES, TEXT_AXES, TOKENS_PER_CP
 from searches.rules import Context, least_model_parallel
-from searches.shape_space import divisors
+from searches.shape_space import cp_limit, divisors
 
 
 def conflicts_of(context: Context, n_legal: int) -> tuple[Conflict, ...]:
@@ -55,8 +55,11 @@ def _pin_text(context: Context, pin: Condition) -> str:
     values = sorted(options.only[axis])
     names = TEXT_AXES.get(axis)
     text = f"{axis} is {_listed(names[v] if names else str(v) for v in values)} (--pin, --only)"
-    if axis in ("tp", "pp", "dp") and not set(values) & set(divisors(n)):
+    if axis in ("tp", "pp", "cp", "dp") and not set(values) & set(divisors(n)):
         return f"{text}, which does not divide {n} devices"
+    if axis == "cp_comm" and 0 not in values and cp_limit(context) == 1:
+        least = 2 * TOKENS_PER_CP
+        return f"{text}, but cp above 1 is tried from {least} tokens on unless --max cp names it"
     return text
 
 
@@ -85,6 +88,12 @@ _TEXTS = {
     "TP003": "tp divides the MLP width {shape.ffn}",
     "TP004": "tp stays inside the scale-up domain of {domain} devices",
     "TP005": "tp divides the scale-up domain of {domain} devices",
+    "CP001": "2 cp divides the {job.seq_len} tokens of a sequence",
+    "CP002": "with a2a, tp * cp divides the {shape.heads} heads and the {shape.kv_heads} KV heads",
+    "CP003": "cp above 1 needs a fused attention kernel",
+    "EP001": "ep divides the {shape.n_experts} experts (a dense model has ep 1 and etp 1)",
+    "EP002": "etp * ep divides tp * cp * dp",
+    "EP003": "etp divides the width {shape.expert_ffn} of an expert",
     "VPP001": "vpp above 1 needs pp above 1",
     "PP001": "pp * vpp is at most the {shape.layers} layers",
     "PP002": "the {shape.layers} layers split over pp * vpp stages, evenly or with shorter ends",
@@ -92,9 +101,9 @@ _TEXTS = {
     "MEM000": "weights and gradients fit into {usable} GiB: tp * pp of {need} or more, or ZeRO 3",
     "BAT001": "mbs * dp divides the global batch of {job.global_batch} sequences",
     "BAT002": "with vpp above 1, the micro-batches are a multiple of pp",
-    "SP001": "sequence parallelism needs a tp above 1 that divides {job.seq_len} tokens",
+    "SP001": "sequence parallelism needs tp above 1, and tp * cp to divide {job.seq_len} tokens",
     "ZER001": "ZeRO 2 and 3 need pp 1",
-    "ZER002": "ZeRO 1 to 3 need dp above 1",
+    "ZER002": "ZeRO 1 to 3 need dp * cp above 1",
     "REC001": "selective recompute needs a model without flash attention",
     "SCH001": "the schedule matches pp and vpp",
     "FRM001": "{framework} can run it",

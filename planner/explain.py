@@ -10,7 +10,7 @@ from planner.yamlfile import close_names
 
 GROUPS = {
     "compute": ("linear", "attention", "elementwise", "head", "embedding", "recompute", "host"),
-    "network": ("tp", "pp", "dp", "overlap"),
+    "network": ("tp", "cp", "pp", "dp", "overlap"),
     "waiting": ("bubble", "straggler"),
     "per step": ("optimizer", "fixed"),
 }
@@ -62,12 +62,17 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
     nodes = max(1, x.n_devices // pool.devices_per_node)
     lines = [
         f"  {x.n_devices} devices in {nodes} nodes run {x.dp} copies of the model "
-        f"({x.tp * x.pp} devices each)."
+        f"({x.tp * x.pp * x.cp} devices each)."
     ]
     if x.tp > 1:
         where = "inside" if x.tp <= pool.scale_up_domain else "beyond"
         lines.append(
             f"  tp {x.tp}: every layer is cut over {x.tp} neighbours {where} a scale-up domain."
+        )
+    if x.cp > 1:
+        lines.append(
+            f"  cp {x.cp} ({x.cp_comm}): every sequence is cut over {x.cp} ranks, "
+            f"{problem.job.seq_len // x.cp:,} tokens each."
         )
     if x.pp > 1:
         low, high = min(x.stage_layers), max(x.stage_layers)

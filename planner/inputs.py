@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from costmodels.parameters import active_params, total_params
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Accelerator, Cluster, Fabric, Link, Platform, Pool, Provenance, Tier
 from planner import units
@@ -22,6 +23,7 @@ from planner.schemas import (
     ClusterFile,
     Fault,
     ModelFile,
+    ModelSpec,
     PoolSpec,
     cluster_faults,
     domain_fault,
@@ -199,20 +201,61 @@ def _model(document: Document) -> ModelInput:
     spec = validate(ModelFile, document)
     _raise_faults(document, model_faults(spec))
     model, job = spec.model, spec.training
-    fields = {f.name: getattr(model, f.name) for f in dataclasses.fields(ModelShape)}
-    fields["name"] = model.name or _default_name(document, "model")
-    fields["kv_heads"] = model.kv_heads or model.heads
-    fields["head_dim"] = model.head_dim or model.hidden // model.heads
-    fields["ffn"] = model.ffn or 4 * model.hidden
-    shape = ModelShape(**fields)
+    shape = _shape(model, model.name or _default_name(document, "model"))
     training = TrainingJob(
         job.seq_len, job.global_batch, job.precision, job.optimizer, job.tokens or 0.0
     )
     canonical = {
-        "model": dataclasses.asdict(shape),
+        "model": _canonical_model(shape),
         "training": {**dataclasses.asdict(training), "tokens": job.tokens},
     }
     return ModelInput(shape, training, canonical, document.file)
+
+
+def _shape(model: ModelSpec, name: str) -> ModelShape:
+    """Return the shape with every default filled in."""
+    plain = {key: getattr(model, key) for key in _PLAIN_FIELDS}
+    plain["name"] = name
+    plain["kv_heads"] = model.kv_heads or model.heads
+    plain["head_dim"] = model.head_dim or model.hidden // model.heads
+    plain["ffn"] = model.ffn or 4 * model.hidden
+    if mla := model.mla:
+        plain |= {key: getattr(mla, key) for key in _MLA_FIELDS}
+        plain["head_dim"] = mla.qk_nope + mla.qk_rope
+    if moe := model.moe:
+        width = moe.moe_ffn or plain["ffn"]
+        shared = moe.shared_experts * width if moe.shared_ffn is None else moe.shared_ffn
+        plain |= {key: getattr(moe, name) for key, name in _MOE_FIELDS.items()}
+        plain |= {"expert_ffn": width, "shared_ffn": shared}
+        plain["ffn"] = model.ffn or width
+        plain["top_groups"] = moe.top_groups or moe.routing_groups
+    return ModelShape(**plain)
+
+
+_MLA_FIELDS = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
+_MOE_FIELDS = {
+    "n_experts": "experts", "top_k": "topk", "expert_ffn": "moe_ffn", "shared_ffn": "shared_ffn",
+    "dense_layers": "dense_layers", "moe_every": "every", "capacity_factor": "capacity_factor",
+    "imbalance": "imbalance", "n_groups": "routing_groups", "top_groups": "top_groups",
+}  # fmt: skip
+"""Fields of a shape by their name in `model.moe`."""
+_PLAIN_FIELDS = tuple(
+    f.name for f in dataclasses.fields(ModelShape) if f.name not in {*_MLA_FIELDS, *_MOE_FIELDS}
+)
+
+
+def _canonical_model(shape: ModelShape) -> dict[str, Any]:
+    """Return the shape as a model file would state it; only the sections that it uses."""
+    out = {key: getattr(shape, key) for key in _PLAIN_FIELDS}
+    # Named only where set: the identity of a plan does not change with what it does not use.
+    if not shape.mtp_layers:
+        del out["mtp_layers"]
+    if shape.latent:
+        del out["kv_heads"], out["head_dim"]
+        out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}
+    if shape.n_experts:
+        out["moe"] = {name: getattr(shape, key) for key, name in _MOE_FIELDS.items()}
+    return out
 
 
 def _cluster(document: Document) -> ClusterInput:
@@ -518,10 +561,33 @@ def _model_summary(given: ModelInput) -> str:
         f" ({shape.kv_heads} kv) of {shape.head_dim}, ffn {shape.ffn}"
         f" {'gated' if shape.gated else 'plain'}, vocab {shape.vocab}"
         f" {'tied' if shape.tied else 'untied'}\n"
+        f"{_expert_summary(given)}"
         f"  seq {job.seq_len}, global batch {job.global_batch}"
         f" ({units.format_count(job.tokens_per_step)} tokens per step), {job.precision},"
         f" {job.optimizer}{run}"
     )
+
+
+def _expert_summary(given: ModelInput) -> str:
+    """Return a line each on experts, latent attention and multi-token prediction, where used."""
+    shape, text = given.shape, ""
+    if shape.n_experts:
+        total, active = (
+            f"{count(shape, given.job.seq_len) / 1e9:.2f} B"
+            for count in (total_params, active_params)
+        )
+        text += (
+            f"  experts: {shape.n_experts} of width {shape.expert_ffn}, {shape.top_k} a token,"
+            f" in {shape.n_expert_layers} layers; {total} parameters, {active} active\n"
+        )
+    if shape.latent:
+        text += (
+            f"  latent attention: ranks {shape.q_rank} and {shape.kv_rank}, heads of"
+            f" {shape.qk_nope} + {shape.qk_rope}, values of {shape.v_head}\n"
+        )
+    if shape.mtp_layers:
+        text += f"  multi-token prediction: {shape.mtp_layers} module(s)\n"
+    return text
 
 
 def _cluster_summary(given: ClusterInput) -> str:

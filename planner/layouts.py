@@ -1,9 +1,10 @@
 """Layouts in and out of the product: JSON, and pins given on the command line."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from costmodels.plans import Layout
+from costmodels.plans import CP_COMMS, Layout
 from costmodels.stages import stage_layers
 from planner.errors import SearchError, UsageError
 from searches.options import AXES, TEXT_AXES
@@ -11,8 +12,12 @@ from searches.rules import RULES, Context, first_broken_rule
 
 
 def layout_to_json(layout: Layout) -> dict[str, Any]:
-    """Return a layout with the field names of the result schema."""
-    return {
+    """Return a layout with the field names of the result schema.
+
+    `cp_comm` stands there only with cp above 1: an axis that is off changes no plan's id.
+    """
+    exchange = {"cp_comm": layout.cp_comm} if layout.cp > 1 else {}
+    return exchange | {
         "n_devices": layout.n_devices,
         "tp": layout.tp,
         "pp": layout.pp,
@@ -70,23 +75,53 @@ def axis_values(axis: str, text: str, option: str) -> int:
     return value
 
 
+def _data_parallel(context: Context, pins: Mapping[str, int]) -> int:
+    """Return the dp that the other degrees leave; raise `SearchError` where none does."""
+    n, named = context.n_devices, {axis: pins.get(axis, 1) for axis in ("tp", "pp", "cp")}
+    if pins.get("cp", 1) == 1:
+        del named["cp"]
+    words = [f"{axis} {value}" for axis, value in named.items()]
+    product = math.prod(named.values())
+    if n % product:
+        raise SearchError(
+            f"{n} devices are not a multiple of {' x '.join(words)}",
+            f"pin {' and '.join(named)} so that their product divides {n}",
+        )
+    dp = n // product
+    if pins.get("dp", dp) != dp:
+        raise SearchError(
+            f"dp {pins['dp']} contradicts {' and '.join(words)} on {n} devices",
+            f"drop dp, or change {' and '.join(named)}: "
+            f"dp is devices / ({' '.join(named)}) = {dp}",
+        )
+    return dp
+
+
+def _exchange(pins: Mapping[str, int]) -> str:
+    """Return how the cp ranks exchange keys and values; `SearchError` for a contradiction."""
+    several = pins.get("cp", 1) > 1
+    kind = CP_COMMS[pins.get("cp_comm", CP_COMMS.index("p2p") if several else 0)]
+    if several != bool(kind):
+        raise SearchError(
+            f"cp_comm {kind or 'none'} contradicts cp {pins.get('cp', 1)}",
+            "pin cp above 1 with it"
+            if kind
+            else "leave cp_comm out, or name p2p, all-gather, a2a",
+        )
+    return kind
+
+
 def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     """Return the one layout that `pins` describe; axes not named take their plainest value.
 
-    tp, pp, vpp, mbs default to 1, zero to 1 where there is data parallelism, sp to on with tp,
+    tp, pp, cp, ep, etp, vpp, mbs default to 1, cp_comm to p2p with cp, zero to 1 where there is
+    data or context parallelism, sp to on with tp,
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise),
     the split to `even` where the layers divide. Raises `SearchError` with the rule that it breaks.
     """
     shape, job = context.problem.shape, context.problem.job
-    tp, pp, vpp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "vpp", "mbs"))
-    n = context.n_devices
-    if n % (tp * pp):
-        fix = f"pin tp and pp so that their product divides {n}"
-        raise SearchError(f"{n} devices are not a multiple of tp {tp} x pp {pp}", fix)
-    dp = n // (tp * pp)
-    if pins.get("dp", dp) != dp:
-        fix = f"drop dp, or change tp and pp: dp is devices / (tp pp) = {dp}"
-        raise SearchError(f"dp {pins['dp']} contradicts tp {tp} and pp {pp} on {n} devices", fix)
+    tp, pp, cp, vpp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "cp", "vpp", "mbs"))
+    dp, cp_comm = _data_parallel(context, pins), _exchange(pins)
     split = "even" if stage_layers(shape.layers, pp, vpp, "even") else "ends"
     split = TEXT_AXES["split"][pins["split"]] if "split" in pins else split
     counts = stage_layers(shape.layers, pp, vpp, split)
@@ -96,7 +131,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     k = min(pins.get("recompute_layers", max(counts, default=0)), max(counts, default=0))
     implied = "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
     layout = Layout(
-        n_devices=n,
+        n_devices=context.n_devices,
         tp=tp,
         pp=pp,
         dp=dp,
@@ -104,12 +139,16 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         split=split,
         mbs=mbs,
         gbs=job.global_batch,
-        zero=pins.get("zero", 1 if dp > 1 else 0),
+        zero=pins.get("zero", 1 if dp * cp > 1 else 0),
         sp=bool(pins.get("sp", int(tp > 1))),
         schedule=TEXT_AXES["schedule"][pins["schedule"]] if "schedule" in pins else implied,
         recompute=recompute,
         recompute_layers=k if recompute == "full" else 0,
         stage_layers=counts,
+        cp=cp,
+        ep=pins.get("ep", 1),
+        etp=pins.get("etp", 1),
+        cp_comm=cp_comm,
     )
     broken = first_broken_rule(context, layout)
     if broken:

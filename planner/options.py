@@ -150,8 +150,8 @@ def parse_max(items: Iterable[str]) -> dict[str, int]:
     """Return limits from items such as `pp=16`."""
     limits: dict[str, int] = {}
     for axis, value in _pairs(items, "--max"):
-        if axis in ("split", "recompute", "schedule"):
-            usable = ", ".join(a for a in AXES if a not in ("split", "recompute", "schedule"))
+        if axis in TEXT_AXES:
+            usable = ", ".join(a for a in AXES if a not in TEXT_AXES)
             raise UsageError(f"--max: {axis} has no order", f"axes with one: {usable}")
         limits[axis] = axis_values(axis, value, "--max")
     return limits

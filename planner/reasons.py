@@ -20,6 +20,12 @@ def shown_layout(layout: Layout) -> str:
     """Return a layout in a few words: `tp8 pp4 dp16 vpp5 zero1 mbs1`."""
     x = layout
     words = [f"tp{x.tp}", f"pp{x.pp}", f"dp{x.dp}", f"vpp{x.vpp}", f"zero{x.zero}", f"mbs{x.mbs}"]
+    if x.cp > 1:
+        words.insert(3, f"cp{x.cp} {x.cp_comm}")
+    if x.ep > 1:
+        words.append(f"ep{x.ep}")
+    if x.etp > 1:
+        words.append(f"etp{x.etp}")
     if x.split == "ends":
         words.append("ends split")
     if not x.sp and x.tp > 1:

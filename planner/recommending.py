@@ -37,8 +37,9 @@ from planner.solving import (
 )
 from searches.executors import SerialExecutor
 from searches.feasibility import any_fits, largest_true, least_true, states_can_fit
+from searches.options import TOKENS_PER_CP
 from searches.rules import Context
-from searches.shape_space import divisors, legal_degrees
+from searches.shape_space import divisors, largest_named, legal_degrees
 
 QUESTIONS = ("devices", "size", "sequence", "micro-batch", "bandwidth")
 """What can be asked."""
@@ -299,27 +300,51 @@ def _largest_model(asked: _Question, by: str) -> Recommendation:
     return asked.answered("size", None, scope, None)
 
 
-def _longest_sequence(asked: _Question, step: int) -> Recommendation:
-    """Return the longest sequence, by bisection over a grid on which fitting is monotone.
+def _lengths(
+    asked: _Question, problem: Problem, step: int, most: int
+) -> list[tuple[int, int, int]]:
+    """Return (least, most, grid) of the lengths for which the search tries the same cp, tokens."""
+    context = asked.context(problem)
+    degrees = [d for d in divisors(context.n_devices) if context.options.allows("cp", d)]
+    starts = [0]
+    if not largest_named(context, "cp"):
+        starts = [0, *(d * TOKENS_PER_CP for d in degrees if 1 < d <= most // TOKENS_PER_CP)]
+    found = []
+    for least, end in zip(starts, [*(s - 1 for s in starts[1:]), most], strict=True):
+        tried = degrees if len(starts) == 1 else [d for d in degrees if d * TOKENS_PER_CP <= least]
+        twice = 2 * math.lcm(*tried) if max(tried, default=1) > 1 else 1
+        tp = math.lcm(*legal_degrees(context, "tp"))
+        grid = math.lcm(step, tp * twice)
+        if -(-max(least, 1) // grid) * grid <= end:
+            found.append((least, end, grid))
+    return found
 
-    The grid is multiples of every legal tp: on it sequence parallelism is as legal for one length
-    as for another, so that all lengths have the same layouts, and the memory of each layout grows
-    with the length.
+
+def _longest_sequence(asked: _Question, step: int) -> Recommendation:
+    """Return the longest sequence, by bisection over grids on which fitting is monotone.
+
+    Lengths are parted where the search begins to try a larger cp. Within a part, the grid is
+    multiples of every tp times twice every cp: on it all lengths have the same layouts, and the
+    memory of each grows with the length. The part of the longest sequences of which the shortest
+    fits holds the answer.
     """
     problem = asked.problem()
-    grid = math.lcm(step, *legal_degrees(asked.context(problem), "tp"))
-    shape = problem.shape
     most = MAX_SEQ_LEN
-    if shape.positions == "learned" and shape.max_positions:
-        most = min(most, shape.max_positions)
+    if problem.shape.positions == "learned" and problem.shape.max_positions:
+        most = min(most, problem.shape.max_positions)
+    grid, k = step, 0
+    for least, end, grid in reversed(_lengths(asked, problem, step, most)):
 
-    def fits(k: int) -> bool:
-        return asked.fits(replace(problem, job=replace(problem.job, seq_len=k * grid)))
+        def fits(k: int, grid: int = grid) -> bool:
+            return asked.fits(replace(problem, job=replace(problem.job, seq_len=k * grid)))
 
-    k = largest_true(fits, 1, most // grid)
+        first = max(1, -(-least // grid))
+        k = largest_true(fits, first, end // grid) if fits(first) else 0
+        if k:
+            break
     scope = (
         f"multiples of {grid} tokens up to {most}, {problem.job.global_batch} sequences a step: "
-        "all have the same layouts, and each layout's memory grows with the length"
+        "lengths with the same layouts, and each layout's memory grows with the length"
     )
     if k == 0:
         return asked.answered("sequence", None, scope, None)

@@ -46,6 +46,13 @@ def _whole(value: object) -> int:
     return int(value)
 
 
+def _number(value: object) -> float:
+    """Accept plain numbers."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadValue(f"expected a number, got {show(value)}")
+    return float(value)
+
+
 def _switch(value: object) -> bool:
     """Accept true and false only."""
     if isinstance(value, bool):
@@ -80,16 +87,6 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
     return check
 
 
-def _unsupported(what: str) -> Callable[[object], None]:
-    def check(value: object) -> None:
-        if value is not None and (isinstance(value, bool) or value != 0):
-            raise BadValue(
-                f"{what} not supported in this version: dense models only", "remove this key"
-            )
-
-    return check
-
-
 def _quantity(
     parse: Callable[[object], float], low: float, high: float, allowed: str
 ) -> BeforeValidator:
@@ -109,6 +106,7 @@ def _accelerator_kind(value: object) -> str:
 
 
 Layers = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000)]
+LayersOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000)]
 Heads = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)]
 Width = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000_000)]
 WidthOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000_000)]
@@ -123,6 +121,8 @@ Bandwidth = Annotated[float, _quantity(units.parse_bandwidth, 1e6, 1e15, "1 MB/s
 Rate = Annotated[float, _quantity(units.parse_rate, 1e9, 1e18, "1 GFLOP/s to 1000 PFLOP/s")]
 Tokens = Annotated[float, _quantity(units.parse_count, 1, 1e18, "1 to 1e18")]
 Ratio = Annotated[float, _quantity(units.parse_ratio, 1, 1e4, "1 to 10000")]
+Factor = Annotated[float, _quantity(_number, 1, 1e3, "1 to 1000")]
+FactorOr0 = Annotated[float, _quantity(_number, 0, 1e3, "0 to 1000")]
 
 
 class _Spec(BaseModel):
@@ -131,8 +131,50 @@ class _Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
+class MoeSpec(_Spec):
+    """The `model.moe:` section: layers with routed experts in place of an MLP."""
+
+    experts: Heads
+    """Routed experts of a layer."""
+    topk: Heads
+    """Experts that each token is sent to."""
+    moe_ffn: Width | None = None
+    """Inner width of one expert; default: `model.ffn`."""
+    shared_experts: WidthOr0 = 0
+    """Experts that see every token."""
+    shared_ffn: WidthOr0 | None = None
+    """Inner width of all shared experts together; default: `shared_experts` * `moe_ffn`."""
+    dense_layers: LayersOr0 = 0
+    """The first layers, which are dense with the MLP of `model.ffn`."""
+    every: Layers = 1
+    """Of the layers after them every n-th has experts."""
+    capacity_factor: FactorOr0 = 0.0
+    """Rows that every expert computes, padded, over the mean; 0: dropless."""
+    imbalance: Factor = 1.0
+    """Dropless: tokens of the busiest expert-parallel rank over the mean; 1: perfect balance."""
+    routing_groups: Heads = 1
+    """Groups of experts of which each token uses only `top_groups`; 1: no limit."""
+    top_groups: Heads | None = None
+    """Groups that the experts of one token come from; default: all."""
+
+
+class MlaSpec(_Spec):
+    """The `model.mla:` section: keys and values from a compressed latent."""
+
+    q_rank: WidthOr0 = 0
+    """Width of the compressed queries; 0: they are not compressed."""
+    kv_rank: Width
+    """Width of the compressed keys and values."""
+    qk_nope: Heads
+    """Width of a query or key head without positions."""
+    qk_rope: Heads
+    """Width of the part of a head with rotary positions."""
+    v_head: Heads
+    """Width of a value head."""
+
+
 class ModelSpec(_Spec):
-    """The `model:` section: a dense decoder-only transformer."""
+    """The `model:` section: a decoder-only transformer."""
 
     name: Name | None = None
     """Name in tables and file names; default: the name of the file."""
@@ -170,12 +212,12 @@ class ModelSpec(_Spec):
     """Vocabulary rows as allocated; 0: padded to a multiple of `vocab_multiple` * tp."""
     vocab_multiple: Width = 128
     """Megatron's --make-vocab-size-divisible-by."""
-    moe: Annotated[None, BeforeValidator(_unsupported("mixture-of-experts models are"))] = None
-    """Reserved: mixture of experts; must be absent or null."""
-    mla: Annotated[None, BeforeValidator(_unsupported("multi-head latent attention is"))] = None
-    """Reserved: multi-head latent attention; must be absent or null."""
-    mtp_layers: Annotated[None, BeforeValidator(_unsupported("multi-token prediction is"))] = None
-    """Reserved: multi-token prediction; must be absent or 0."""
+    moe: MoeSpec | None = None
+    """Routed experts; none: a dense model."""
+    mla: MlaSpec | None = None
+    """Multi-head latent attention, in place of `kv_heads` and `head_dim`."""
+    mtp_layers: LayersOr0 = 0
+    """Modules of multi-token prediction: further layers, each with the head again."""
 
 
 class TrainingSpec(_Spec):
@@ -312,14 +354,14 @@ def model_faults(spec: ModelFile) -> list[Fault]:
             ),
         ),
         (
-            model.head_dim is None and model.hidden % model.heads > 0,
+            model.head_dim is None and model.mla is None and model.hidden % model.heads > 0,
             Fault(
                 ("model", "heads"),
                 f"hidden {model.hidden} is not a multiple of heads {model.heads}",
                 "change one of them, or give head_dim",
             ),
         ),
-        (model.gated and model.ffn is None, _FFN_FAULT),
+        (model.gated and model.ffn is None and _needs_ffn(model), _FFN_FAULT),
         (
             0 < model.padded_vocab < model.vocab,
             Fault(
@@ -337,7 +379,101 @@ def model_faults(spec: ModelFile) -> list[Fault]:
             ),
         ),
     )
-    return [fault for failed, fault in checks if failed] + _job_faults(job)
+    found = [fault for failed, fault in checks if failed]
+    return found + _moe_faults(model) + _mla_faults(model) + _job_faults(job)
+
+
+def _needs_ffn(model: ModelSpec) -> bool:
+    """Tell whether some layer has an MLP, or experts, of width `ffn`."""
+    moe = model.moe
+    return moe is None or moe.moe_ffn is None or moe.dense_layers > 0 or moe.every > 1
+
+
+def _moe_faults(model: ModelSpec) -> list[Fault]:
+    """Return what is wrong between the fields of the experts."""
+    moe = model.moe
+    if moe is None:
+        return []
+    groups, used = moe.routing_groups, moe.top_groups or moe.routing_groups
+    first = moe.dense_layers + moe.every
+    checks = (
+        (
+            moe.topk > moe.experts,
+            "topk",
+            f"{moe.topk} experts a token of {moe.experts}",
+            f"give at most {moe.experts}",
+        ),
+        (
+            first > model.layers,
+            "dense_layers" if moe.dense_layers >= model.layers else "every",
+            f"no layer has experts: the first would be layer {first} of {model.layers}",
+            "lower it, or leave `moe` out",
+        ),
+        (
+            moe.experts % groups > 0,
+            "routing_groups",
+            f"{moe.experts} experts cannot be shared out over {groups} groups",
+            "routing_groups must divide experts",
+        ),
+        (used > groups, "top_groups", f"{used} groups of {groups}", f"give at most {groups}"),
+        (
+            used * moe.experts // groups < min(moe.topk, moe.experts),
+            "top_groups",
+            f"{used} groups hold {used * moe.experts // groups} experts, fewer than topk"
+            f" {moe.topk}",
+            "raise it",
+        ),
+        (
+            moe.capacity_factor > 0 and moe.imbalance > 1,
+            "imbalance",
+            "stands beside `capacity_factor`, which pads every expert to the same rows",
+            "keep one of them",
+        ),
+        (
+            0 < moe.capacity_factor < 1,
+            "capacity_factor",
+            f"{moe.capacity_factor:g} drops tokens of a perfectly balanced batch",
+            "give 1 or more, or 0 for dropless",
+        ),
+        (
+            moe.shared_ffn == 0 and moe.shared_experts > 0,
+            "shared_ffn",
+            f"{moe.shared_experts} shared experts of width 0",
+            "give the width of all of them together, or leave it out",
+        ),
+    )
+    return [
+        Fault(("model", "moe", key), message, fix)
+        for failed, key, message, fix in checks
+        if failed
+    ]
+
+
+def _mla_faults(model: ModelSpec) -> list[Fault]:
+    """Return what latent attention excludes."""
+    given = ("kv_heads", model.kv_heads), ("head_dim", model.head_dim)
+    faults = [
+        Fault(
+            ("model", key),
+            "stands beside `mla`, which has a key and a value head for every head",
+            "leave it out",
+        )
+        for key, value in given
+        if model.mla is not None and value is not None
+    ]
+    if model.mla is not None and not model.flash_attention:
+        message = "latent attention without a fused kernel is not modelled in this version"
+        faults.append(Fault(("model", "flash_attention"), message, "leave it out"))
+    if model.mla is not None and model.bias:
+        message = "latent attention with biases is not modelled in this version"
+        faults.append(Fault(("model", "bias"), message, "leave it out"))
+    if model.mla is not None and model.positions != "rope":
+        message = "latent attention has rotary positions"
+        faults.append(Fault(("model", "positions"), message, "leave it out"))
+    if model.mtp_layers and model.positions != "rope":
+        message = "multi-token prediction needs rotary positions"
+        faults.append(Fault(("model", "positions"), message, "use rope, or no mtp_layers"))
+    return faults
 
 
 _FFN_FAULT = Fault(

@@ -5,12 +5,16 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from costmodels.plans import Layout
 from planner.reasons import shown_layout
 from planner.result import Plan, Relaxation, Result
 from planner.units import format_gib, format_percent
 from searches.rules import RULES
 
 GIB = 2.0**30
+MAX_WIDTH = 100
+DISPENSABLE = ("split", "sp", "bubl")
+"""Columns that give way, in this order, where the table would be wider than `MAX_WIDTH`."""
 MAX_REJECTIONS = 4
 """Rules named under the table; the JSON has all of them."""
 DUPLICATES = ("SP001", "ZER002", "REC001", "SCH001")
@@ -57,6 +61,20 @@ COLUMNS = (
 )
 
 
+def _context(plan: Plan) -> str:
+    """Return the degree with the first letter of the exchange: 2p, 4g (all-gather), 8a."""
+    letters = {"": "", "p2p": "p", "all-gather": "g", "a2a": "a"}
+    return f"{plan.layout.cp}{letters[plan.layout.cp_comm]}"
+
+
+OPTIONAL: tuple[tuple[Column, Callable[[Layout], bool]], ...] = (
+    (Column("cp", "pga", _context), lambda x: x.cp > 1),
+    (Column("ep", "", lambda p: str(p.layout.ep)), lambda x: x.ep > 1),
+    (Column("etp", "", lambda p: str(p.layout.etp)), lambda x: x.etp > 1),
+)
+"""Columns of axes that are off in most answers, shown where some plan uses them."""
+
+
 def _mark(plan: Plan, many_ties: bool) -> str:
     if plan.rank == 1:
         return "*"
@@ -64,15 +82,19 @@ def _mark(plan: Plan, many_ties: bool) -> str:
 
 
 def columns_of(result: Result) -> tuple[Column, ...]:
-    """Return the columns of the table: the pool too where there are several.
+    """Return the columns of the table: the pool too where there are several, axes that are used.
 
     The heading says which name belongs to which number; names would not fit into 100 columns.
     """
     names = [pool["name"] for pool in result.inputs["cluster"]["pools"]]
-    if len(names) == 1:
-        return COLUMNS
+    first, tp, pp, *others = COLUMNS
+    used = [column for column, on in OPTIONAL if any(on(plan.layout) for plan in result.plans)]
     pool = Column("pool", "", lambda p: str(names.index(p.pool)))
-    return (COLUMNS[0], pool, *COLUMNS[1:])
+    columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
+    for title in DISPENSABLE:
+        if max(len(line) for line in plan_rows(result.plans, columns)) > MAX_WIDTH:
+            columns = [column for column in columns if column.title != title]
+    return tuple(columns)
 
 
 def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = COLUMNS) -> list[str]:
@@ -191,7 +213,7 @@ def nothing_fits(result: Result) -> list[str]:
         lines.append(f"Nothing fits: all {result.counts.space:,} legal plans exceed the memory.")
     for conflict in result.conflicts:
         what = "These cannot all hold" if len(conflict.parts) > 1 else "This cannot hold"
-        lines.append(f"{what} on {_n_devices(result)} devices (tp * pp * dp):")
+        lines.append(f"{what} on {_n_devices(result)} devices (tp * pp * cp * dp):")
         for part in conflict.parts:
             lines += wrapped(f"  {part.code}", part.text)
     lines.append("Rejected:")
@@ -246,6 +268,10 @@ def plans_csv(result: Result) -> str:
         "tp",
         "pp",
         "dp",
+        "cp",
+        "cp_comm",
+        "ep",
+        "etp",
         "vpp",
         "zero",
         "mbs",
@@ -289,6 +315,7 @@ def plan_details(plan: Plan) -> str:
     lines = [
         f"plan {plan.plan_id}: {shown_layout(x)}",
         f"  {x.n_devices} devices, {x.n_micro} micro-batch(es) of {x.mbs} on each of {x.dp} ranks",
+        *_context_line(plan),
         f"  schedule {x.schedule}, sequence parallel {'on' if x.sp else 'off'}",
         f"  layers per virtual stage: {stages}",
         f"  runs on: {', '.join(plan.runs_on) or 'no framework that can be written'}",
@@ -308,6 +335,13 @@ def plan_details(plan: Plan) -> str:
         *(line for w in plan.warnings for line in wrapped(f"warning {w.code}:", w.text)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _context_line(plan: Plan) -> list[str]:
+    x = plan.layout
+    if x.cp == 1:
+        return []
+    return [f"  sequences cut over {x.cp} ranks, keys and values exchanged by {x.cp_comm}"]
 
 
 def _folded(counts: Sequence[int]) -> str:

@@ -4,11 +4,25 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from costmodels import compute, data_parallel, gemm, memory, pipeline, step, tensor_parallel
+import numpy as np
+
+from costmodels import (
+    compute,
+    context_parallel,
+    data_parallel,
+    gemm,
+    memory,
+    pipeline,
+    step,
+    tensor_parallel,
+)
 from costmodels.breakdown import virtual_stage_times
 from costmodels.collectives import inside_bytes_per_s
+from costmodels.context_parallel import ContextSplit
 from costmodels.layer_terms import host_s, layer_terms
-from costmodels.placement import place_group
+from costmodels.parameters import kv_heads_per_rank
+from costmodels.placement import Group, place_group
+from costmodels.plans import CP_COMMS
 from costmodels.problem import Problem
 from planner.result import Plan
 
@@ -38,7 +52,7 @@ def _common(problem: Problem, plan: Plan) -> Numbers:
     x, shape = plan.layout, problem.shape
     return [
         ("m (micro-batches)", str(x.n_micro)),
-        ("b s (tokens of one)", f"{x.mbs * problem.job.seq_len:,}"),
+        ("b s / c (tokens of one)", f"{x.mbs * problem.job.seq_len // x.cp:,}"),
         (f"layers of the slowest rank ({plan.breakdown.critical_stage})", str(_held(plan))),
         ("t (tp), h, f", f"{x.tp}, {shape.hidden:,}, {shape.ffn:,}"),
     ]
@@ -100,9 +114,9 @@ def _recompute(problem: Problem, plan: Plan) -> Numbers:
 
 def _tp(problem: Problem, plan: Plan) -> Numbers:
     layers = plan.breakdown.rows.layers
-    x = 2.0 * plan.layout.mbs * problem.job.seq_len * problem.shape.hidden
+    x = 2.0 * plan.layout.mbs * problem.job.seq_len / plan.layout.cp * problem.shape.hidden
     rows = [
-        ("x = 2 b s h", f"{x / 1e6:.1f} MB"),
+        ("x = 2 b s h / c", f"{x / 1e6:.1f} MB"),
         ("overlap of the stack", problem.stack.tp_overlap),
     ]
     for name, both in (("forward", layers.tp_forward), ("backward", layers.tp_backward)):
@@ -116,12 +130,53 @@ def _tp(problem: Problem, plan: Plan) -> Numbers:
     return [*_common(problem, plan), *rows, ("term", f"{plan.breakdown.time_s['tp']:.4f} s")]
 
 
+def _cp(problem: Problem, plan: Plan) -> Numbers:
+    x, layers = plan.layout, plan.breakdown.rows.layers
+    if x.cp == 1:
+        return [("cp", "1: no exchange"), ("term", "0.0000 s")]
+    split = ContextSplit(np.array(x.tp), np.array(x.cp), np.array(CP_COMMS.index(x.cp_comm)))
+    group = context_parallel.context_group(problem, split)
+    n_tokens = x.mbs * problem.job.seq_len // x.cp
+    kv = kv_heads_per_rank(problem.shape, x.tp).item() * problem.shape.head_dim
+    core, link = layers.attention, _link_bytes_per_s(problem, group) / 1e9
+    rows = [
+        ("c (cp), exchange", f"{x.cp}, {x.cp_comm}"),
+        ("n = b s / c (tokens of a rank)", f"{n_tokens:,}"),
+        ("k (width of its keys)", f"{kv:g}"),
+        ("keys and values of a rank, 4 n k", f"{4 * n_tokens * kv / 1e6:.1f} MB"),
+        (
+            "ranks of a group in one domain, link of one",
+            f"{group.ranks_per_domain.item():g}, {link:.0f} GB/s",
+        ),
+        (
+            "attention of one step, forward / backward",
+            f"{core.forward_s.item() / x.cp * 1e3:.3f} / "
+            f"{core.backward_s.item() / x.cp * 1e3:.3f} ms",
+        ),
+    ]
+    for name, both in (("forward", layers.cp_forward), ("backward", layers.cp_backward)):
+        total, waits = both.total_s.item() * 1e3, both.exposed_s.item() * 1e3
+        rows.append(
+            (f"one layer, {name}: on the wire / waited for", f"{total:.3f} / {waits:.3f} ms")
+        )
+    return [*rows, ("term", f"{plan.breakdown.time_s['cp']:.4f} s")]
+
+
+def _link_bytes_per_s(problem: Problem, group: Group) -> float:
+    """Return what one rank of a group reaches to its neighbour, one way."""
+    if group.n_domains.item() > 1:
+        return group.wire_bytes_per_s.item() / group.ranks_per_domain.item()
+    return problem.pool.accelerator.pair_bytes_per_s
+
+
 def _overlap(problem: Problem, plan: Plan) -> Numbers:
     layers, slow = plan.breakdown.rows.layers, problem.stack.overlap_slowdown
     hidden = (layers.tp_forward.hidden_s + layers.tp_backward.hidden_s).item()
+    ring = (layers.cp_forward.hidden_s + layers.cp_backward.hidden_s).item()
     return [
         ("slowdown of compute beside a collective", f"{slow:.2f}"),
         ("hidden tp traffic of one layer", f"{hidden * 1e3:.3f} ms"),
+        *([("hidden cp traffic of one layer", f"{ring * 1e3:.3f} ms")] if ring else []),
         ("term, with the hidden dp traffic", f"{plan.breakdown.time_s['overlap']:.4f} s"),
     ]
 
@@ -184,7 +239,7 @@ def _dp(problem: Problem, plan: Plan) -> Numbers:
             "G_w, W_w (bytes on the wire)",
             f"{recipe.grad_wire_bytes:g}, {recipe.param_wire_bytes:g}",
         ),
-        ("ranks, per domain", f"{x.dp}, {group.ranks_per_domain.item():g}"),
+        ("ranks, per domain", f"{x.dp * x.cp}, {group.ranks_per_domain.item():g}"),
         (
             "bandwidth out of a domain, all its ranks",
             f"{group.wire_bytes_per_s.item() / 1e9:.1f} GB/s",
@@ -279,7 +334,13 @@ TERMS: dict[str, Term] = {
             (compute.linear_times, gemm.gemm_s),
             _per_layer("linear"),
         ),
-        Term("attention", "time", "attention core", (compute.attention_times,), _attention),
+        Term(
+            "attention",
+            "time",
+            "attention core",
+            (compute.attention_times, context_parallel.merge_times),
+            _attention,
+        ),
         Term(
             "elementwise",
             "time",
@@ -309,6 +370,13 @@ TERMS: dict[str, Term] = {
             "exposed tensor-parallel traffic",
             (tensor_parallel.layer_exposures,),
             _tp,
+        ),
+        Term(
+            "cp",
+            "time",
+            "exposed exchange of keys and values",
+            (context_parallel.exchange_times, context_parallel.buffer_bytes),
+            _cp,
         ),
         Term(
             "overlap",
@@ -372,7 +440,7 @@ TERMS: dict[str, Term] = {
             "working",
             "memory",
             "temporaries of the backward",
-            (memory.working_bytes, memory.zero3_working_bytes),
+            (memory.working_bytes, memory.zero3_working_bytes, context_parallel.buffer_bytes),
             _memory_term("working"),
         ),
         Term(
@@ -393,7 +461,14 @@ TERMS: dict[str, Term] = {
 }
 """Every term of `time` and `memory` in a result."""
 
-ALIASES = {"tp_comm": "tp", "dp_comm": "dp", "pp_comm": "pp", "p2p": "pp", "gemm": "linear"}
+ALIASES = {
+    "tp_comm": "tp",
+    "dp_comm": "dp",
+    "pp_comm": "pp",
+    "p2p": "pp",
+    "cp_comm": "cp",
+    "gemm": "linear",
+}
 
 
 def documentation(function: Callable[..., object]) -> str:

@@ -30,7 +30,8 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
 
     def degrees(c: Candidate) -> tuple[object, ...]:
         x = c.layout
-        return (x.tp, x.pp, x.dp, x.vpp, x.split, x.mbs, x.zero, x.sp)
+        split = (x.tp, x.pp, x.dp, x.cp, x.cp_comm, x.ep, x.etp)
+        return (*split, x.vpp, x.split, x.mbs, x.zero, x.sp)
 
     kept: dict[tuple[object, ...], list[Candidate]] = {}
     out = []
@@ -50,8 +51,8 @@ def interval_s(step_s: float) -> tuple[float, float]:
 def simplicity(candidate: Candidate) -> tuple[int, int, int]:
     """Return how involved a plan is: axes in use, virtual stages, recomputed layers."""
     x = candidate.layout
-    used = (x.tp > 1, x.pp > 1, x.vpp > 1, x.zero > 1, x.recompute != "none", x.split != "even")
-    return sum(used), x.vpp, x.recompute_layers
+    axes = (x.tp > 1, x.pp > 1, x.cp > 1, x.vpp > 1, x.zero > 1, x.recompute != "none")
+    return sum(axes) + (x.split != "even"), x.vpp, x.recompute_layers
 
 
 def tie_limit_s(candidates: Sequence[Candidate]) -> float:

@@ -29,12 +29,11 @@ from searches.plan_space import (
     plan_rules,
     recompute_options,
 )
-from searches.rules import SHAPE_RULES, Context
-from searches.shape_space import candidates, divisors
+from searches.rules import SHAPE_AXES, SHAPE_RULES, Context
+from searches.shape_space import candidates, divisors, largest_named, usual_cp_limit
 
 Bits = NDArray[np.int64]
 
-SHAPE_AXES = ("tp", "pp", "dp", "vpp", "split")
 UNSPLIT = ("VPP001", "PP001", "PP002")
 """Shapes that break these have no stages for the rules over the free axes to look at."""
 MAX_CONFLICTS = 3
@@ -134,18 +133,18 @@ def _open(context: Context) -> Context:
 
 def choices(context: Context) -> Choices:
     """Return every candidate layout, grouped by the conditions that it breaks."""
-    bits, options = _Bits(), context.options
-    pinned = max(options.only.get("vpp", frozenset()), default=0)
-    most_vpp = max(MAX_VPP, pinned, options.at_most.get("vpp", 0))
-    columns = candidates(context, context.n_devices, most_vpp)
-    shape_bits = np.zeros(len(columns[0]), dtype=np.int64)
-    unsplit = np.zeros(len(columns[0]), dtype=bool)
+    bits = _Bits()
+    most_vpp = max(MAX_VPP, largest_named(context, "vpp"))
+    most_cp = max(usual_cp_limit(context), largest_named(context, "cp"))
+    every = candidates(context, context.n_devices, most_vpp, most_cp)
+    shape_bits = np.zeros(len(every), dtype=np.int64)
+    unsplit = np.zeros(len(every), dtype=bool)
     for pin in user_conditions(context, SHAPE_AXES):
-        values = columns[SHAPE_AXES.index(pin.axis)]
+        values = getattr(every, pin.axis)
         shape_bits |= np.where(_keeps(context, pin, values), 0, bits.of(pin))
     for code, predicate in SHAPE_RULES:
         if code != "PIN001":
-            broken = ~predicate(context, *columns)
+            broken = ~predicate(context, every)
             unsplit |= broken & (code in UNSPLIT)
             if broken.any():
                 shape_bits |= np.where(broken, bits.of(Condition(code)), 0)
@@ -153,15 +152,11 @@ def choices(context: Context) -> Choices:
     rows = np.flatnonzero(~unsplit)
     for start in range(0, len(rows), CHUNK_SHAPES):
         part = rows[start : start + CHUNK_SHAPES]
-        shapes = ShapeTable.unreplicated(context.n_devices, *(c[part] for c in columns))
-        groups |= _free_groups(context, bits, shapes, shape_bits[part])
-    tp, pp, dp, vpp, split = columns
-    chunks, zeros = pp * vpp, np.zeros_like(split)
+        groups |= _free_groups(context, bits, every.take(part), shape_bits[part])
+    chunks = every.pp * every.vpp
     for count in np.unique(chunks[unsplit]):
         part = np.flatnonzero(unsplit & (chunks == count))
-        shapes = ShapeTable.unreplicated(
-            context.n_devices, tp[part], pp[part], dp[part], vpp[part], zeros[part]
-        )
+        shapes = replace(every.take(part), split=0 * every.split[part])
         groups |= _free_groups(_splittable(context, int(count)), bits, shapes, shape_bits[part])
     return Choices(tuple(sorted(groups, key=_group_order)), tuple(bits.numbers))
 

@@ -68,8 +68,10 @@ def _common(layout: Layout, shape: ModelShape) -> Iterator[tuple[bool, str]]:
         f"ZeRO groups of {layout.dp_shard} that are replicated: not emitted in this version;"
         " closest: groups of all data-parallel ranks",
     )
-    yield layout.cp > 1, "context parallelism: not emitted in this version; closest: cp 1"
-    yield layout.ep > 1 or layout.etp > 1, "expert parallelism: the model is dense; closest: ep 1"
+    yield (
+        (layout.ep > 1 or layout.etp > 1) and not shape.n_experts,
+        "expert parallelism: the model is dense; closest: ep 1",
+    )
     yield (
         layout.schedule == "gpipe",
         "schedule: GPipe is not offered, the pipeline schedules are 1F1B (and, in Megatron-LM,"
@@ -119,9 +121,10 @@ def _megatron_job(
     layout: Layout, shape: ModelShape, job: TrainingJob
 ) -> Iterator[tuple[bool, str]]:
     yield (
-        layout.sp and job.seq_len % layout.tp > 0,
-        f"sequence parallelism: {job.seq_len} tokens do not divide by tp {layout.tp};"
-        " closest: sp off",
+        layout.sp and job.seq_len % (layout.tp * layout.cp) > 0,
+        f"sequence parallelism: {job.seq_len} tokens do not divide by tp {layout.tp}"
+        + (f" x cp {layout.cp}" if layout.cp > 1 else "")
+        + "; closest: sp off",
     )
     yield (
         job.precision == "fp16-grads",
@@ -141,6 +144,16 @@ def _megatron_job(
 
 def _deepspeed(layout: Layout, shape: ModelShape) -> Iterator[tuple[bool, str]]:
     tp, pp = layout.tp, layout.pp
+    yield (
+        layout.cp > 1 and layout.cp_comm != "a2a",
+        f"context parallelism by {layout.cp_comm}: DeepSpeed has all-to-alls alone (Ulysses);"
+        " closest: cp 1",
+    )
+    yield (
+        layout.cp > 1 and layout.cp_comm == "a2a",
+        "context parallelism by a2a: Ulysses is set up in the training script (sequence ranks,"
+        " wrapped attention and data loader), which no configuration says; closest: cp 1",
+    )
     yield (
         layout.sp and tp > 1,
         "sequence parallelism: DeepSpeed's AutoTP has no Megatron-style sequence parallelism;"
@@ -238,11 +251,12 @@ def framework_mask(
     shape, precision = problem.shape, problem.job.precision
     one_stage = (zero < 2) | (pp == 1)
     full = (len(shapes), 2, 4, len(recompute))
+    dense = (shapes.ep == 1) & (shapes.etp == 1) | (shape.n_experts > 0)
     if framework == "megatron":
         divides = np.array([vocab_divisor(shape, int(t)) > 0 for t in shapes.tp], dtype=bool)
         refused = precision == "fp16-grads" or (precision == "fp32" and shape.flash_attention)
         refused = refused or problem.job.recipe.fp8_recipe not in MEGATRON_FP8
-        runs = one_stage & divides[column] & (not refused)
+        runs = one_stage & (divides & dense)[column] & (not refused)
         return np.broadcast_to(runs, full)
     low, grads = precision in ("bf16", "fp16"), precision == "bf16-grads"
     kind, k = recompute[None, None, None, :], recompute_layers[None, None, None, :]
@@ -250,7 +264,8 @@ def framework_mask(
     all_or_none = (pp == 1) | (kind != 2) | (k == 0) | (k >= longest[column])
     alone = ((tp == 1) | ((pp == 1) & (sp == 0))) & (tp <= shape.kv_heads) & (vpp == 1)
     batches = (zero > 0) | ((not low) & ((pp == 1) | (not grads)))
-    stages = ((pp == 1) | cut[column]) & (not problem.job.recipe.fp8_recipe)
+    stages = ((pp == 1) | cut[column]) & ((shapes.cp == 1) & dense)[column]
+    stages = stages & (not problem.job.recipe.fp8_recipe)
     return np.broadcast_to(one_stage & alone & all_or_none & batches & stages, full)
 
 

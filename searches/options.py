@@ -9,6 +9,10 @@ AXES = (
     "dp",
     "vpp",
     "split",
+    "cp",
+    "cp_comm",
+    "ep",
+    "etp",
     "mbs",
     "zero",
     "sp",
@@ -20,6 +24,7 @@ AXES = (
 
 TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "split": ("even", "ends"),
+    "cp_comm": ("none", "p2p", "all-gather", "a2a"),
     "recompute": ("none", "selective", "full"),
     "schedule": ("none", "gpipe", "1f1b", "interleaved"),
 }
@@ -30,6 +35,8 @@ FRAMEWORKS = ("megatron", "deepspeed")
 
 MAX_VPP = 12
 """Most model chunks per rank that the search considers unless told otherwise."""
+TOKENS_PER_CP = 4096
+"""Least tokens of a sequence on one rank for which the search tries cp unless told otherwise."""
 MAX_MBS = 32
 """Largest micro-batch that the search considers unless told otherwise, sequences."""
 MAX_RECOMPUTE_STEPS = 16

@@ -128,7 +128,7 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     """
     job, problem = context.problem.job, context.problem
     column = (slice(None), None, None, None)
-    tp, pp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.dp))
+    tp, pp, cp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.cp, shapes.dp))
     sp, zero = np.arange(N_SP)[None, :, None, None], np.arange(N_ZERO)[None, None, :, None]
     kind = axes.recompute[None, None, None, :]
     sequences = job.global_batch // shapes.dp[:, None]
@@ -139,12 +139,12 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         *_pins(context, shapes, axes),
         PlanRule("BAT001", divides, of_batches=True),
         PlanRule("BAT002", rounds, of_batches=True),
-        PlanRule("SP001", (sp == 0) | ((tp > 1) & (job.seq_len % tp == 0))),
+        PlanRule("SP001", (sp == 0) | ((tp > 1) & (job.seq_len % (tp * cp) == 0))),
     ]
     emitted = context.options.framework != "any"
     if emitted:
         rules.append(PlanRule("ZER001", (zero <= 1) | (pp == 1)))
-    rules.append(PlanRule("ZER002", (zero == 0) | (dp > 1)))
+    rules.append(PlanRule("ZER002", (zero == 0) | (dp * cp > 1)))
     if problem.shape.flash_attention:
         rules.append(PlanRule("REC001", kind != RECOMPUTES.index("selective")))
     if emitted:

@@ -4,6 +4,7 @@ One table serves the solver, the counts of what was rejected, and `planner rule 
 of coupled axes take arrays of one length; those of free axes broadcast.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 
 from costmodels.memory import state_bytes_per_param
 from costmodels.parameters import total_params
-from costmodels.plans import SCHEDULES, Layout
+from costmodels.plans import CP_COMMS, SCHEDULES, Layout, PlanTable, ShapeTable
 from costmodels.problem import Problem
-from costmodels.stages import SPLITS, stage_layers
+from costmodels.stages import stage_layers
 from searches.options import SearchOptions
 
 Bools = NDArray[np.bool_]
@@ -65,6 +66,29 @@ RULES: dict[str, Rule] = {
         Rule("TP005", "tp does not divide the scale-up domain",
              "Groups of consecutive ranks would straddle two domains.",
              "--allow tp-across-domains, or another tp", "default of the search"),
+        Rule("CP001", "the sequence does not cut into 2 cp chunks",
+             "Every context-parallel rank holds two chunks of a sequence from opposite ends, so "
+             "that the causal mask leaves all the same work: seq_len % (2 cp) must be 0.",
+             "another cp or seq_len", "Megatron-LM arguments.py: seq_length % (2 cp)"),
+        Rule("CP002", "attention heads do not divide by tp * cp",
+             "With all-to-alls (Ulysses) every rank attends with 1/cp of its heads: heads and "
+             "kv_heads must divide by tp * cp.",
+             "cp_comm p2p or all-gather, or a smaller cp", "Transformer Engine attention"),
+        Rule("CP003", "context parallelism needs a fused attention kernel",
+             "The parts of the attention are put together by their log-sum-exp, which unfused "
+             "operators do not give.",
+             "flash_attention: true, or cp 1", "Transformer Engine attention"),
+        Rule("EP001", "experts do not divide by ep",
+             "Every expert-parallel rank holds n_experts / ep experts; a dense model has none, so "
+             "ep and etp are 1.",
+             "another ep, or ep 1", "Megatron-LM TransformerConfig: num_moe_experts % ep"),
+        Rule("EP002", "the experts' grid does not fit a pipeline stage",
+             "Experts are laid out over the devices of a stage anew: etp * ep must divide "
+             "tp * cp * dp.",
+             "a smaller ep or etp", "Megatron-LM core/parallel_state.py"),
+        Rule("EP003", "MLP width of an expert does not divide by etp",
+             "Every rank holds 1/etp of the columns of its experts: expert_ffn % etp must be 0.",
+             "another etp", "Megatron-LM core/utils.py divide()"),
         Rule("VPP001", "interleaving needs a pipeline",
              "vpp > 1 needs pp > 1.", "vpp 1", "Megatron-LM arguments.py"),
         Rule("PP001", "more virtual stages than layers",
@@ -92,15 +116,15 @@ RULES: dict[str, Rule] = {
              "vpp 1, a smaller mbs, or a larger global_batch",
              "Megatron-LM core/pipeline_parallel/schedules.py"),
         Rule("SP001", "sequence parallelism has nothing to split",
-             "It needs tp > 1 and seq_len % tp = 0.", "tp > 1",
+             "It needs tp > 1, and seq_len % (tp cp) = 0.", "tp > 1",
              "Megatron-LM arguments.py, mappings.py"),
         Rule("ZER001", "ZeRO 2 and 3 with a pipeline",
              "Gradients (and weights) would be reduced (and gathered) for every micro-batch of "
              "every stage; DeepSpeed refuses it.", "ZeRO 1, or pp 1",
              "DeepSpeed runtime/pipe/engine.py"),
         Rule("ZER002", "ZeRO without data parallelism",
-             "With dp = 1 there is no group to shard over; ZeRO 0 is the same plan.",
-             "dp > 1", "definition"),
+             "With dp * cp = 1 there is no group to shard over; ZeRO 0 is the same plan.",
+             "dp > 1 or cp > 1", "definition"),
         Rule("REC001", "selective recompute saves nothing here",
              "Selective recomputation drops the attention scores; a flash kernel stores none.",
              "flash_attention: false, or full recompute", "Korthikanti et al. 2022, section 5"),
@@ -117,11 +141,13 @@ RULES: dict[str, Rule] = {
 }  # fmt: skip
 """All rules by code, in the order in which they are applied."""
 
-ShapePredicate = Callable[[Context, Ints, Ints, Ints, Ints, Ints], Bools]
+ShapePredicate = Callable[[Context, ShapeTable], Bools]
+SHAPE_AXES = ("tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp")
+"""The coupled axes: columns of a `ShapeTable`, in the order in which shapes are sorted."""
 
 
-def _pinned(context: Context, axis: str, values: Ints) -> Bools:
-    return np.array([context.options.allows(axis, int(v)) for v in values], dtype=bool)
+def _pinned(c: Context, axis: str, values: Ints) -> Bools:
+    return np.array([c.options.allows(axis, int(v)) for v in values], dtype=bool)
 
 
 def _by_value(values: Ints, ok: Callable[[Ints], Bools]) -> Bools:
@@ -130,63 +156,102 @@ def _by_value(values: Ints, ok: Callable[[Ints], Bools]) -> Bools:
     return np.asarray(ok(distinct.astype(np.int32))[back])
 
 
-def _pins(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    ok = np.ones(len(tp), dtype=bool)
-    for axis, values in (("tp", tp), ("pp", pp), ("dp", dp), ("vpp", vpp), ("split", split)):
-        ok &= _by_value(values, lambda v, axis=axis: _pinned(c, axis, v))  # type: ignore[misc]
+def _pins(c: Context, s: ShapeTable) -> Bools:
+    ok = np.ones(len(s), dtype=bool)
+    for axis in SHAPE_AXES:
+        ok &= _by_value(getattr(s, axis), lambda v, axis=axis: _pinned(c, axis, v))  # type: ignore[misc]
     return ok
 
 
-def _heads(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    return np.asarray(c.problem.shape.heads % tp == 0)
+def _heads(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray(c.problem.shape.heads % s.tp == 0)
 
 
-def _kv_heads(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+def _kv_heads(c: Context, s: ShapeTable) -> Bools:
     kv = c.problem.shape.kv_heads
-    return np.asarray((kv % tp == 0) | (tp % kv == 0))
+    return np.asarray((kv % s.tp == 0) | (s.tp % kv == 0))
 
 
-def _ffn(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    return np.asarray(c.problem.shape.ffn % tp == 0)
+def _ffn(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray(c.problem.shape.ffn % s.tp == 0)
 
 
-def _inside_domain(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    return (tp <= c.problem.pool.scale_up_domain) | c.options.tp_across_domains
+def _inside_domain(c: Context, s: ShapeTable) -> Bools:
+    return (s.tp <= c.problem.pool.scale_up_domain) | c.options.tp_across_domains
 
 
-def _divides_domain(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+def _divides_domain(c: Context, s: ShapeTable) -> Bools:
     domain = c.problem.pool.scale_up_domain
-    return np.asarray((domain % tp == 0) | (c.options.tp_across_domains & (tp % domain == 0)))
+    across = c.options.tp_across_domains & (s.tp % domain == 0)
+    return np.asarray((domain % s.tp == 0) | across)
 
 
-def _enough_layers(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    return pp.astype(np.int64) * vpp <= c.problem.shape.layers
+def _chunks(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray((s.cp == 1) | (c.problem.job.seq_len % (2 * s.cp.astype(np.int64)) == 0))
 
 
-def _splits(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
+def _heads_of_context(c: Context, s: ShapeTable) -> Bools:
+    shape, over = c.problem.shape, s.tp.astype(np.int64) * s.cp
+    divides = (shape.heads % over == 0) & (shape.kv_heads % over == 0)
+    return np.asarray((s.cp_comm != CP_COMMS.index("a2a")) | divides)
+
+
+def _fused_attention(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray((s.cp == 1) | c.problem.shape.flash_attention)
+
+
+def _experts(c: Context, s: ShapeTable) -> Bools:
+    n_experts = c.problem.shape.n_experts
+    if not n_experts:
+        return np.asarray((s.ep == 1) & (s.etp == 1))
+    return np.asarray(n_experts % s.ep == 0)
+
+
+def _expert_grid(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray(s.stage_ranks % (s.ep.astype(np.int64) * s.etp) == 0)
+
+
+def _expert_ffn(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray(c.problem.shape.expert_ffn % s.etp == 0)
+
+
+def _enough_layers(c: Context, s: ShapeTable) -> Bools:
+    return s.pp.astype(np.int64) * s.vpp <= c.problem.shape.layers
+
+
+def _splits(c: Context, s: ShapeTable) -> Bools:
     layers = c.problem.shape.layers
+    known: dict[tuple[int, int, int], bool] = {}  # each occurs once for every tp, cp, ep
 
-    def exists(p: int, v: int, name: str) -> bool:
-        held = stage_layers(layers, p, v, name)
-        return bool(held) and (name == "even" or held != stage_layers(layers, p, v, "even"))
+    def exists(p: int, v: int, i: int) -> bool:
+        if (p, v, i) not in known:
+            name = s.splits[i]
+            held = stage_layers(layers, p, v, name)
+            known[p, v, i] = bool(held) and (
+                name == "even" or held != stage_layers(layers, p, v, "even")
+            )
+        return known[p, v, i]
 
-    rows = zip(pp.tolist(), vpp.tolist(), split.tolist(), strict=True)
-    return np.fromiter((exists(p, v, SPLITS[s]) for p, v, s in rows), dtype=bool, count=len(pp))
+    rows = zip(s.pp.tolist(), s.vpp.tolist(), s.split.tolist(), strict=True)
+    return np.fromiter((exists(*row) for row in rows), dtype=bool, count=len(s))
 
 
-def _interleaves(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    return np.asarray((vpp == 1) | (pp > 1))
+def _interleaves(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray((s.vpp == 1) | (s.pp > 1))
 
 
-def _batch(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    return np.asarray(c.problem.job.global_batch % dp == 0)
+def _batch(c: Context, s: ShapeTable) -> Bools:
+    return np.asarray(c.problem.job.global_batch % s.dp == 0)
 
 
 def least_model_parallel(context: Context) -> float:
     """Return the least tp * pp whose weights and gradients fit without ZeRO 2 or 3.
 
-    0 when the memory bound is off, and where ZeRO 3 may shard every stage of a pipeline.
+    0 when the memory bound is off, where ZeRO 3 may shard every stage of a pipeline, and for
+    experts, which other degrees shard; then everything sharded over all devices is the bound.
     """
+    if context.options.memory_bound and context.problem.shape.n_experts:
+        return 0.0 if fully_sharded_fits(context) else math.inf
     sharded = context.options.framework == "any" and fully_sharded_fits(context)
     if sharded or not context.options.memory_bound:
         return 0.0
@@ -205,10 +270,10 @@ def _params(context: Context) -> float:
     return total_params(context.problem.shape, context.problem.job.seq_len)
 
 
-def _states_fit(c: Context, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints) -> Bools:
-    product = tp.astype(np.float64) * pp
+def _states_fit(c: Context, s: ShapeTable) -> Bools:
+    product = s.tp.astype(np.float64) * s.pp
     enough = np.asarray(product >= least_model_parallel(c))
-    return np.asarray(enough | ((pp == 1) & fully_sharded_fits(c)))
+    return np.asarray(enough | ((s.pp == 1) & fully_sharded_fits(c)))
 
 
 SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
@@ -218,6 +283,12 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("TP003", _ffn),
     ("TP004", _inside_domain),
     ("TP005", _divides_domain),
+    ("CP001", _chunks),
+    ("CP002", _heads_of_context),
+    ("CP003", _fused_attention),
+    ("EP001", _experts),
+    ("EP002", _expert_grid),
+    ("EP003", _expert_ffn),
     ("VPP001", _interleaves),
     ("PP001", _enough_layers),
     ("PP002", _splits),
@@ -238,22 +309,17 @@ def first_broken_rule(context: Context, layout: Layout) -> str:
 
     Memory is not looked at: a plan that does not fit can still be priced.
     """
-
-    def column(value: int) -> Ints:
-        return np.array([value], dtype=np.int32)
-
-    split = SPLITS.index(layout.split)
-    axes = [column(x) for x in (layout.tp, layout.pp, layout.dp, layout.vpp, split)]
+    shape = PlanTable.from_layouts([layout]).shapes
     for code, predicate in SHAPE_RULES:
-        if code not in ("PIN001", "MEM000") and not predicate(context, *axes)[0]:
+        if code not in ("PIN001", "MEM000") and not predicate(context, shape)[0]:
             return code
     job, m = context.problem.job, layout.n_micro
     broken = {
         "BAT001": m * layout.mbs * layout.dp != job.global_batch or m < 1,
         "BAT002": layout.vpp > 1 and m % layout.pp > 0,
-        "SP001": layout.sp and (layout.tp == 1 or job.seq_len % layout.tp > 0),
+        "SP001": layout.sp and (layout.tp == 1 or job.seq_len % (layout.tp * layout.cp) > 0),
         "ZER001": layout.zero >= 2 and layout.pp > 1 and context.options.framework != "any",
-        "ZER002": layout.zero >= 1 and layout.dp == 1,
+        "ZER002": layout.zero >= 1 and layout.dp * layout.cp == 1,
         "REC001": layout.recompute == "selective" and context.problem.shape.flash_attention,
         "SCH001": layout.schedule not in _schedules(layout),
     }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from costmodels import pipeline
 from costmodels.breakdown import virtual_stage_times
 from costmodels.layer_terms import LayerTable, layer_table
-from costmodels.plans import Layout, PlanTable, ShapeTable
+from costmodels.plans import CP_COMMS, Layout, PlanTable, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
@@ -105,6 +105,10 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         layout.sp,
         layout.split,
         layout.recompute,
+        layout.cp,
+        CP_COMMS.index(layout.cp_comm),
+        layout.ep,
+        layout.etp,
     )
 
 

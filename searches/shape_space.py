@@ -1,31 +1,49 @@
-"""The coupled axes as a CP-SAT model: which (tp, pp, dp, vpp, split) are legal.
+"""The coupled axes as a CP-SAT model: which (tp, pp, dp, vpp, split, cp, cp_comm, ep, etp) exist.
 
 Degrees are prime exponents, so their product is a sum and the solver enumerates without a single
 multiplication; everything else is a table of allowed tuples or a linear bound:
 
-    sum over axes of e[axis, prime] = exponent of the prime in n_devices
-    (tp, e[tp, .]) , (pp, e[pp, .]) , (dp, e[dp, .])  in the tables of legal degrees
-    (pp, vpp, split)  in the table of legal splits
-    dp <= n_devices / (least tp * pp that holds weights and gradients)   unless pp = 1 may shard
+    sum over tp, pp, cp, dp of e[axis, prime] = exponent of the prime in n_devices
+    e[ep, prime] + e[etp, prime] <= that exponent - e[pp, prime]
+    (axis, e[axis, .])  in the table of legal degrees of each axis
+    (pp, vpp, split) , (tp, cp, cp_comm) , (tp, etp)  in the tables of legal tuples
+    dp cp <= n_devices / (least tp * pp that holds weights and gradients)   unless pp = 1 may shard
 
 Every table comes from the predicates in `searches.rules`.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import ShapeTable
+from costmodels.plans import CP_COMMS, ShapeTable
 from costmodels.stages import SPLITS
-from searches.options import MAX_VPP
-from searches.rules import SHAPE_RULES, Context, fully_sharded_fits, least_model_parallel
+from searches.options import MAX_VPP, TOKENS_PER_CP
+from searches.rules import (
+    SHAPE_AXES,
+    SHAPE_RULES,
+    Context,
+    fully_sharded_fits,
+    least_model_parallel,
+)
 
 Ints = NDArray[np.int32]
-DEGREE_RULES = {"tp": ("TP001", "TP002", "TP003", "TP004", "TP005"), "dp": ("DP001",), "pp": ()}
+DEGREE_RULES = {
+    "tp": ("TP001", "TP002", "TP003", "TP004", "TP005"),
+    "pp": (),
+    "cp": ("CP001", "CP003"),
+    "dp": ("DP001",),
+    "ep": ("EP001",),
+    "etp": ("EP001", "EP003"),
+}
 SPLIT_RULES = ("VPP001", "PP001", "PP002")
+CONTEXT_RULES = ("CP002",)
+PLAINEST = dict.fromkeys(SHAPE_AXES, 1) | {"split": 0, "cp_comm": 0}
+"""The value of every coupled axis that is off."""
 
 
 def divisors(n: int) -> list[int]:
@@ -65,44 +83,92 @@ class ShapeSpace:
     rejected: dict[str, int]
 
 
-def candidates(
-    context: Context, most_pp: int = 0, most_vpp: int = 0
-) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Return every (tp, pp, dp) factorisation with every vpp and split, before any rule.
+def table_of(context: Context, rows: Sequence[Sequence[int]]) -> ShapeTable:
+    """Return shapes given as tuples of `SHAPE_AXES`, ZeRO over all replicas."""
+    block = np.array(rows, dtype=np.int32).reshape(len(rows), len(SHAPE_AXES))
+    tp, pp, dp, vpp, split, cp, kind, ep, etp = (np.ascontiguousarray(x) for x in block.T)
+    return ShapeTable(
+        context.n_devices, tp, pp, dp, vpp, split, dp * cp, cp, ep, etp, cp_comm=kind
+    )
 
-    `most_pp` and `most_vpp` are the number of layers and `vpp_limit` unless given.
+
+def candidates(
+    context: Context, most_pp: int = 0, most_vpp: int = 0, most_cp: int = 0
+) -> ShapeTable:
+    """Return every factorisation with every vpp, split, exchange and expert grid, before any rule.
+
+    `most_pp`, `most_vpp` and `most_cp` are the number of layers, `vpp_limit` and `cp_limit` unless
+    given.
     """
     n = context.n_devices
     most_pp = most_pp or context.problem.shape.layers
     most_vpp = most_vpp or vpp_limit(context)
+    most_cp, ep = most_cp or cp_limit(context), expert_degrees(context)
     rows = [
-        (tp, pp, n // (tp * pp), vpp, split)
+        (tp, pp, n // (tp * pp * cp), vpp, split, cp, kind, e, x)
         for tp in divisors(n)
         for pp in divisors(n // tp)
         if pp <= most_pp
+        for cp in divisors(n // (tp * pp))
+        if cp <= most_cp
+        for kind in exchanges(cp)
+        for e in ep
+        for x in expert_tensor_degrees(context, tp)
         for vpp in range(1, (most_vpp if pp > 1 else 1) + 1)
         for split in range(len(SPLITS))
     ]
-    block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
-    tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
-    return tp, pp, dp, vpp, split
+    return table_of(context, rows)
+
+
+def largest_named(context: Context, axis: str) -> int:
+    """Return the largest value of an axis that the user names, 0 if none is."""
+    options = context.options
+    pinned = max(options.only.get(axis, frozenset()), default=0)
+    return max(options.at_most.get(axis, 0), pinned)
 
 
 def vpp_limit(context: Context) -> int:
     """Return the largest vpp to look at: the user's, else `MAX_VPP`."""
-    options = context.options
-    pinned = max(options.only.get("vpp", frozenset()), default=0)
-    return max(options.at_most.get("vpp", 0), pinned) or MAX_VPP
+    return largest_named(context, "vpp") or MAX_VPP
+
+
+def cp_limit(context: Context) -> int:
+    """Return the largest cp to look at: the user's, else one rank per `TOKENS_PER_CP` tokens."""
+    return largest_named(context, "cp") or usual_cp_limit(context)
+
+
+def usual_cp_limit(context: Context) -> int:
+    """Return the largest cp to look at where the user names none."""
+    return max(1, context.problem.job.seq_len // TOKENS_PER_CP)
+
+
+def exchanges(cp: int) -> Sequence[int]:
+    """Return how cp ranks may exchange keys and values (indices into `CP_COMMS`)."""
+    return range(1, len(CP_COMMS)) if cp > 1 else (0,)
+
+
+def expert_degrees(context: Context) -> list[int]:
+    """Return the ep to look at: divisors of the experts, and what the user names."""
+    named = context.options.only.get("ep", frozenset())
+    n_experts = context.problem.shape.n_experts
+    offered = {e for e in divisors(n_experts) if e <= context.n_devices} if n_experts else {1}
+    return sorted(offered | named)
+
+
+def expert_tensor_degrees(context: Context, tp: int) -> list[int]:
+    """Return the etp to look at beside a tp: 1 and tp, and what the user names."""
+    named = context.options.only.get("etp", frozenset())
+    return sorted({1, tp if context.problem.shape.n_experts else 1} | named)
 
 
 def count_rejections(context: Context) -> tuple[int, dict[str, int]]:
     """Return how many candidate shapes exist and how many each rule rejects first."""
-    columns = candidates(context)
-    alive = np.ones(len(columns[0]), dtype=bool)
+    shapes = candidates(context)
+    alive = np.ones(len(shapes), dtype=bool)
     counts: dict[str, int] = {}
     for code, predicate in SHAPE_RULES:
         rows = np.flatnonzero(alive)
-        ok = predicate(context, *(column[rows] for column in columns))
+        ok = predicate(context, shapes.take(rows))
         counts[code] = int(len(rows) - np.count_nonzero(ok))
         alive[rows] = ok
     return len(alive), {code: n for code, n in counts.items() if n}
@@ -110,36 +176,58 @@ def count_rejections(context: Context) -> tuple[int, dict[str, int]]:
 
 def legal_degrees(context: Context, axis: str) -> list[int]:
     """Return the legal degrees of one axis by the rules that look at it alone."""
-    values = np.array(divisors(context.n_devices), dtype=np.int32)
-    if axis == "pp":
-        values = values[values <= context.problem.shape.layers]
-    ones = np.ones_like(values)
-    columns = {"tp": ones, "pp": ones, "dp": ones, "vpp": ones, "split": 0 * ones, axis: values}
-    ok = np.array([context.options.allows(axis, int(v)) for v in values], dtype=bool)
+    n = context.n_devices
+    found = divisors(n)
+    if axis in ("pp", "cp"):
+        most = cp_limit(context) if axis == "cp" else context.problem.shape.layers
+        found = [d for d in found if d <= most]
+    elif axis == "ep":
+        found = expert_degrees(context)
+    elif axis == "etp":
+        found = sorted({x for tp in found for x in expert_tensor_degrees(context, tp)})
+    values = [d for d in found if n % d == 0 and context.options.allows(axis, d)]
+    shapes = table_of(context, [[{**PLAINEST, axis: d}[a] for a in SHAPE_AXES] for d in values])
+    ok = np.ones(len(shapes), dtype=bool)
     for code, predicate in SHAPE_RULES:
         if code in DEGREE_RULES[axis]:
-            ok &= predicate(context, *columns.values())
-    return [int(v) for v in values[ok]]
+            ok &= predicate(context, shapes)
+    return [d for d, keep in zip(values, ok, strict=True) if keep]
 
 
-def _split_rows(context: Context, degrees: list[int]) -> list[tuple[int, int, int]]:
-    """Return the legal (pp, vpp, split) tuples."""
+def _legal_tuples(
+    context: Context, axes: tuple[str, ...], rows: list[tuple[int, ...]], codes: tuple[str, ...]
+) -> list[tuple[int, ...]]:
+    """Return the tuples of some axes that the pins and the rules over them alone allow."""
     rows = [
+        row for row in rows
+        if all(context.options.allows(a, v) for a, v in zip(axes, row, strict=True))
+    ]  # fmt: skip
+    if not rows:
+        return []
+    full = [{**PLAINEST, **dict(zip(axes, row, strict=True))} for row in rows]
+    shapes = table_of(context, [[row[axis] for axis in SHAPE_AXES] for row in full])
+    ok = np.ones(len(rows), dtype=bool)
+    for code, predicate in SHAPE_RULES:
+        if code in codes:
+            ok &= predicate(context, shapes)
+    return [row for row, keep in zip(rows, ok, strict=True) if keep]
+
+
+def _split_rows(context: Context, degrees: list[int]) -> list[tuple[int, ...]]:
+    """Return the legal (pp, vpp, split) tuples."""
+    rows: list[tuple[int, ...]] = [
         (pp, vpp, split)
         for pp in degrees
         for vpp in range(1, (vpp_limit(context) if pp > 1 else 1) + 1)
         for split in range(len(SPLITS))
-        if context.options.allows("vpp", vpp) and context.options.allows("split", split)
     ]
-    if not rows:
-        return []
-    pp, vpp, split = (np.array(column, dtype=np.int32) for column in zip(*rows, strict=True))
-    ones = np.ones_like(pp)
-    ok = np.ones(len(rows), dtype=bool)
-    for code, predicate in SHAPE_RULES:
-        if code in SPLIT_RULES:
-            ok &= predicate(context, ones, pp, ones, vpp, split)
-    return [row for row, keep in zip(rows, ok, strict=True) if keep]
+    return _legal_tuples(context, ("pp", "vpp", "split"), rows, SPLIT_RULES)
+
+
+def _context_rows(context: Context, tp: list[int], cp: list[int]) -> list[tuple[int, ...]]:
+    """Return the legal (tp, cp, cp_comm) tuples."""
+    rows: list[tuple[int, ...]] = [(t, c, k) for t in tp for c in cp for k in exchanges(c)]
+    return _legal_tuples(context, ("tp", "cp", "cp_comm"), rows, CONTEXT_RULES)
 
 
 def _exponents(value: int, primes: list[int]) -> list[int]:
@@ -147,19 +235,19 @@ def _exponents(value: int, primes: list[int]) -> list[int]:
     return [found.get(prime, 0) for prime in primes]
 
 
-def most_data_parallel(context: Context) -> int:
-    """Return the largest dp that leaves tp * pp enough for weights and gradients, 0 if none does.
+def most_replicas(context: Context) -> int:
+    """Return the largest dp * cp that leaves tp * pp enough for weights and gradients, 0 if none.
 
-    The memory bound as a limit on one variable: tp * pp >= need is dp <= n_devices / need, taken
-    over the divisors, so that the solver and the counts agree to the last shape.
+    The memory bound as a limit on one variable: tp * pp >= need is dp cp <= n_devices / need,
+    taken over the divisors, so that the solver and the counts agree to the last shape.
     """
     n, need = context.n_devices, least_model_parallel(context)
-    return max((dp for dp in divisors(n) if n // dp >= need), default=0)
+    return max((ranks for ranks in divisors(n) if n // ranks >= need), default=0)
 
 
-def _add_memory_bound(model: Any, context: Context, pp: Any, dp: Any) -> None:
-    """Add the lower bound on memory, as an upper bound on dp."""
-    bound = dp <= most_data_parallel(context)
+def _add_memory_bound(model: Any, context: Context, pp: Any, replicas: Any) -> None:
+    """Add the lower bound on memory, as an upper bound on dp * cp."""
+    bound = replicas <= most_replicas(context)
     if not fully_sharded_fits(context):
         model.add(bound)
         return
@@ -170,41 +258,51 @@ def _add_memory_bound(model: Any, context: Context, pp: Any, dp: Any) -> None:
 
 
 def build_model(context: Context) -> tuple[Any, list[Any]] | None:
-    """Return the CP-SAT model and its variables (tp pp dp vpp split); None if a table is empty."""
+    """Return the CP-SAT model and its variables (`SHAPE_AXES`); None if a table is empty."""
     from ortools.sat.python import cp_model
 
-    primes = sorted(prime_exponents(context.n_devices))
-    totals = prime_exponents(context.n_devices)
-    degrees = {axis: legal_degrees(context, axis) for axis in ("tp", "pp", "dp")}
+    n = context.n_devices
+    totals = prime_exponents(n)
+    primes = sorted(totals)
+    degrees = {axis: legal_degrees(context, axis) for axis in DEGREE_RULES}
     splits = _split_rows(context, degrees["pp"])
-    if not all(degrees.values()) or not splits:
+    kinds = _context_rows(context, degrees["tp"], degrees["cp"])
+    grids = [(t, x) for t in degrees["tp"] for x in expert_tensor_degrees(context, t)]
+    if not all(degrees.values()) or not splits or not kinds:
         return None
     model = cp_model.CpModel()
     value, e = {}, {}
-    for axis, allowed in degrees.items():
+    for axis, allowed in {**degrees, "replicas": divisors(n)}.items():
         value[axis] = model.new_int_var_from_domain(cp_model.Domain.from_values(allowed), axis)
         e[axis] = [model.new_int_var(0, totals[prime], f"{axis}^{prime}") for prime in primes]
         rows = [(degree, *_exponents(degree, primes)) for degree in allowed]
         model.add_allowed_assignments([value[axis], *e[axis]], rows)
     for i, prime in enumerate(primes):
-        model.add(e["tp"][i] + e["pp"][i] + e["dp"][i] == totals[prime])
-    vpp = model.new_int_var(1, max(row[1] for row in splits), "vpp")
-    split = model.new_int_var(0, len(SPLITS) - 1, "split")
-    model.add_allowed_assignments([value["pp"], vpp, split], splits)
-    _add_memory_bound(model, context, value["pp"], value["dp"])
-    return model, [value["tp"], value["pp"], value["dp"], vpp, split]
+        model.add(e["cp"][i] + e["dp"][i] == e["replicas"][i])
+        model.add(e["tp"][i] + e["pp"][i] + e["replicas"][i] == totals[prime])
+        model.add(e["ep"][i] + e["etp"][i] + e["pp"][i] <= totals[prime])
+    value["vpp"] = model.new_int_var(1, max(row[1] for row in splits), "vpp")
+    value["split"] = model.new_int_var(0, len(SPLITS) - 1, "split")
+    value["cp_comm"] = model.new_int_var(0, len(CP_COMMS) - 1, "cp_comm")
+    for axes, table in (
+        (("pp", "vpp", "split"), splits),
+        (("tp", "cp", "cp_comm"), kinds),
+        (("tp", "etp"), grids),
+    ):
+        model.add_allowed_assignments([value[axis] for axis in axes], table)
+    _add_memory_bound(model, context, value["pp"], value["replicas"])
+    return model, [value[axis] for axis in SHAPE_AXES]
 
 
-def _enumerate(model: Any, variables: list[Any]) -> list[tuple[int, int, int, int, int]]:
+def _enumerate(model: Any, variables: list[Any]) -> list[tuple[int, ...]]:
     """Return every solution, sorted: the order in which the solver finds them is not kept."""
     from ortools.sat.python import cp_model
 
-    found: list[tuple[int, int, int, int, int]] = []
+    found: list[tuple[int, ...]] = []
 
     class Collector(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:
-            tp, pp, dp, vpp, split = (self.value(v) for v in variables)
-            found.append((tp, pp, dp, vpp, split))
+            found.append(tuple(self.value(v) for v in variables))
 
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
@@ -218,4 +316,4 @@ def legal_shapes(context: Context) -> ShapeSpace:
     n_candidates, rejected = count_rejections(context)
     built = build_model(context)
     rows = _enumerate(*built) if built else []
-    return ShapeSpace(ShapeTable.from_tuples(context.n_devices, rows), n_candidates, rejected)
+    return ShapeSpace(table_of(context, rows), n_candidates, rejected)

@@ -16,7 +16,10 @@ FACTS_PREFIX = "# layout: "
 def facts(layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool) -> dict[str, object]:
     """Return the plan as plain values, with what a framework derives from it."""
     n_nodes, per_node = nodes(layout, pool)
-    return asdict(layout) | {
+    plain = asdict(layout)
+    if layout.cp == 1:
+        del plain["cp_comm"]  # an axis that is off is not named
+    return plain | {
         "model": shape.name,
         "layers": shape.layers,
         "n_micro": layout.n_micro,

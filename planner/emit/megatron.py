@@ -24,6 +24,9 @@ NO_QUEUE_LIMIT = ("blackwell", "rubin")
 DTYPE = {"bf16": "bf16", "fp16": "fp16", "tf32": ""}
 """Precision flag by type of the matrix units; fp32 is Megatron's default and has none."""
 
+CP_COMM_TYPE = {"p2p": "p2p", "all-gather": "all_gather", "a2a": "a2a"}
+"""Value of `--cp-comm-type` by exchange of the plan."""
+
 
 def megatron_script(
     layout: Layout,
@@ -113,6 +116,9 @@ def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
     flags += ["--pipeline-model-parallel-size", str(layout.pp)]
     if layout.pp > 1:
         flags += _stage_flags(layout, shape)
+    if layout.cp > 1:
+        flags += ["--context-parallel-size", str(layout.cp)]
+        flags += ["--cp-comm-type", CP_COMM_TYPE[layout.cp_comm]]
     if layout.zero == 1:
         flags += ["--use-distributed-optimizer"]
     elif layout.zero >= 2:
@@ -203,8 +209,8 @@ def _recompute_flags(layout: Layout) -> list[str]:
 
 
 def _overlap_flags(layout: Layout, *, tp_comm_overlap: bool) -> list[str]:
-    flags = ["--overlap-grad-reduce"] * (layout.dp > 1)
-    flags += ["--overlap-param-gather"] * (layout.dp > 1 and layout.zero > 0)
+    flags = ["--overlap-grad-reduce"] * (layout.dp * layout.cp > 1)
+    flags += ["--overlap-param-gather"] * (layout.dp * layout.cp > 1 and layout.zero > 0)
     return flags + ["--tp-comm-overlap"] * (tp_comm_overlap and layout.sp and layout.tp > 1)
 
 
@@ -219,7 +225,7 @@ def _environment(layout: Layout, job: TrainingJob, pool: Pool) -> list[str]:
     elif layout.tp * layout.cp > 1 and pool.accelerator.generation not in NO_QUEUE_LIMIT:
         lines += [
             "# One hardware queue keeps collectives ahead of the GEMMs they overlap; required",
-            "# with tensor parallelism before Blackwell.",
+            f"# with {_queue_reason(layout)} parallelism before Blackwell.",
             f"export {SINGLE_CONNECTION}=1",
         ]
     if job.recipe.gemm_precision == "tf32":
@@ -228,6 +234,10 @@ def _environment(layout: Layout, job: TrainingJob, pool: Pool) -> list[str]:
             "export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",
         ]
     return [*lines, ""] if lines else []
+
+
+def _queue_reason(layout: Layout) -> str:
+    return "tensor" if layout.tp > 1 else "context"
 
 
 _SETTINGS = """#

@@ -74,19 +74,20 @@ def _all_reduce_s(case: Case, size_bytes: float, n_ranks: int, span: int) -> flo
 def naive_step_s(case: Case) -> float:
     """Return B1's step time, seconds.
 
-    T = [ 6 N tokens / (n P / 2) + m (L/p) 4 AR(2 b s h; t) + 2 m P2P(2 b s h) ]
-        (1 + (p - 1)/(v m)) + AR(4 N/(t p); d)
+    T = [ 6 N tokens / (n P / 2) + m (L/p) (4 AR(2 b s h / c; t) + KV) + 2 m P2P(2 b s h / c) ]
+        (1 + (p - 1)/(v m)) + AR(4 N/(t p); d c)
 
     AR is a ring all-reduce; 8 N instead of 6 N with full recompute; ZeRO-3 moves its weights
-    twice and its gradients once per micro-batch, 2 bytes each. Nothing overlaps. Left out:
-    attention FLOPs, memory-bound operators, the optimizer.
+    twice and its gradients once per micro-batch, 2 bytes each. KV is three passes of keys and
+    values, 4 b s k / t bytes, around the c ranks of context parallelism. Nothing overlaps. Left
+    out: attention FLOPs, memory-bound operators, the optimizer.
     """
     x, plan, job = case.problem.shape, case.layout, case.problem.job
     passes = 8.0 if plan.recompute == "full" else 6.0
     flops = passes * _params(case) * job.tokens_per_step
     compute = flops / (PEAK_FRAC * _peak_flops_per_s(case))
-    message = WIRE_BYTES * plan.mbs * job.seq_len * x.hidden
-    per_layer = 4 * _all_reduce_s(case, message, plan.tp, plan.tp)
+    message = WIRE_BYTES * plan.mbs * job.seq_len * x.hidden / plan.cp
+    per_layer = 4 * _all_reduce_s(case, message, plan.tp, plan.tp) + _context_s(case)
     tensor = plan.n_micro * x.layers / plan.pp * per_layer
     rate, hop_s = _wire(case, plan.n_devices)
     hops = 2 * plan.n_micro * (message / rate + hop_s) if plan.pp > 1 else 0.0
@@ -94,12 +95,23 @@ def naive_step_s(case: Case) -> float:
     return (compute + tensor + hops) * (1 + bubble) + _data_parallel_s(case)
 
 
+def _context_s(case: Case) -> float:
+    """Return the keys and values of a layer sent around a ring, and back with their gradients."""
+    plan, x = case.layout, case.problem.shape
+    if plan.cp == 1:
+        return 0.0
+    rate, hop_s = _wire(case, plan.tp * plan.cp)
+    block = 2 * WIRE_BYTES * plan.mbs * case.problem.job.seq_len * x.kv_width / plan.tp / plan.cp
+    return 3 * (plan.cp - 1) * (block / rate + hop_s)
+
+
 def _data_parallel_s(case: Case) -> float:
     plan = case.layout
-    local, span = _params(case) / (plan.tp * plan.pp), plan.tp * plan.dp
+    ranks = plan.dp * plan.cp
+    local, span = _params(case) / (plan.tp * plan.pp), plan.tp * ranks
     if plan.zero < 3:
-        return _all_reduce_s(case, GRAD_BYTES * local, plan.dp, span)
-    return 1.5 * plan.n_micro * _all_reduce_s(case, WIRE_BYTES * local, plan.dp, span)
+        return _all_reduce_s(case, GRAD_BYTES * local, ranks, span)
+    return 1.5 * plan.n_micro * _all_reduce_s(case, WIRE_BYTES * local, ranks, span)
 
 
 def rule_of_thumb(cases: Sequence[Case]) -> Floats:

@@ -29,6 +29,8 @@ class Defaults:
     """The same for fp16."""
     fp8: str = "delayed"
     """Scaling of an fp8 run."""
+    cp_comm: str = "p2p"
+    """How context-parallel ranks exchange keys and values."""
     memory: str = "allocated"
     """What its memory figure counts: `allocated` (tensors), `reserved` (with fragmentation) or
     `device` (with the context, as nvidia-smi shows)."""
@@ -55,9 +57,9 @@ BY_STACK: dict[str, Defaults] = {
     "hf-deepspeed": replace(_MEGATRON_2021, kind="eager", zero=3),
     "maxtext": replace(_FUSED, zero=3),
     "paxml": replace(_FUSED, zero=3),
-    "torchtitan": replace(_FSDP, memory="reserved"),
+    "torchtitan": replace(_FSDP, memory="reserved", cp_comm="all-gather"),
     "llm-foundry": replace(_FSDP, bf16="bf16-grads"),
-    "meta": replace(_FSDP, zero=2),
+    "meta": replace(_FSDP, zero=2, cp_comm="all-gather"),
     "internevo": replace(_EAGER, bf16="bf16-grads"),
     "aleph-alpha": replace(_EAGER, bf16="bf16-grads"),
     "nanotron": replace(_EAGER, sp=True, bf16="bf16-both", memory_rank="first"),

@@ -96,7 +96,6 @@ def _refuse_run(point: Point) -> None:
         (point.lora, "lora"),
         (point.packed, "packed"),
         ("fp4" in precision, "fp4"),
-        ((point.cp or 1) > 1, "context parallelism"),
         ((point.ep or 1) > 1, "mixture of experts"),
         (point.tp is None or point.pp is None, "no layout"),
         (point.gbs is None or point.seq_len is None, "no batch or sequence length"),
@@ -172,7 +171,7 @@ def _fp8_recipe(point: Point, defaults: Defaults, said: list[str]) -> str:
 def _layout(point: Point, stack: Stack, shape: ModelShape, said: list[str]) -> tuple[int, Layout]:
     """Return the layers to price and the layout."""
     defaults = stack.defaults
-    tp, pp, dp, n_micro = _degrees(point)
+    tp, pp, cp, dp, n_micro = _degrees(point)
     vpp, schedule = _pipeline(point, pp, n_micro, said)
     layers, split = _split(shape, stack.profile.balancer, pp, vpp, said)
     held = stage_layers(layers, pp, vpp, split)
@@ -184,7 +183,7 @@ def _layout(point: Point, stack: Stack, shape: ModelShape, said: list[str]) -> t
             said.append(f"sp not stated: {'on' if sp else 'off'}")
     assert point.mbs is not None  # _degrees has seen to both
     assert point.gbs is not None
-    zero, shard = _zero(point, defaults, dp, said)
+    zero, shard = _zero(point, defaults, dp * cp, said)
     return layers, Layout(
         n_devices=point.n_gpus,
         tp=tp,
@@ -200,24 +199,53 @@ def _layout(point: Point, stack: Stack, shape: ModelShape, said: list[str]) -> t
         recompute=kind,
         recompute_layers=again,
         stage_layers=held,
+        cp=cp,
         shard=shard,
+        cp_comm=_cp_comm(point, defaults, cp, shape.heads, shape.kv_heads, said),
     )
 
 
-def _degrees(point: Point) -> tuple[int, int, int, int]:
-    """Return tp, pp, dp and micro-batches; the cells must multiply to the devices."""
-    tp, pp = point.tp or 1, point.pp or 1
-    dp = point.dp or max(1, point.n_gpus // (tp * pp))
-    if tp * pp * dp > point.n_gpus:
+def _cp_comm(
+    point: Point, defaults: Defaults, cp: int, heads: int, kv_heads: int, said: list[str]
+) -> str:
+    """Return how the context-parallel ranks exchange keys and values."""
+    if cp == 1:
+        return ""
+    assert point.seq_len is not None  # _refuse_run has seen to it
+    text = f"{point.overlap} {point.notes}".lower()
+    named = [kind for kind, words in _CP_COMMS.items() if any(word in text for word in words)]
+    if not named:
+        said.append(f"cp exchange not stated: {defaults.cp_comm}")
+    kind, tp = (named or [defaults.cp_comm])[0], point.tp or 1
+    if point.seq_len % (2 * cp):
+        raise Skip("sequence does not divide by 2 cp")
+    if kind == "a2a" and (heads % (tp * cp) or kv_heads % (tp * cp)):
+        raise Skip("heads do not divide by cp")
+    return kind
+
+
+_CP_COMMS = {
+    "a2a": ("cp by all-to-all", "cp by a2a", "ulysses"),
+    "all-gather": ("cp by all-gather", "cp by allgather"),
+    "p2p": ("cp by p2p", "cp by ring", "ring attention"),
+}
+"""Words of a row's overlap or notes by kind of exchange."""
+
+
+def _degrees(point: Point) -> tuple[int, int, int, int, int]:
+    """Return tp, pp, cp, dp and micro-batches; the cells must multiply to the devices."""
+    tp, pp, cp = point.tp or 1, point.pp or 1, point.cp or 1
+    dp = point.dp or max(1, point.n_gpus // (tp * pp * cp))
+    if tp * pp * cp * dp > point.n_gpus:
         raise Skip("more ranks than devices")
-    if tp * pp * dp < point.n_gpus:
+    if tp * pp * cp * dp < point.n_gpus:
         raise Skip("fewer ranks than devices")
     assert point.gbs is not None  # _refuse_run has seen to both
     assert point.mbs is not None
     n_micro, rest = divmod(point.gbs, point.mbs * dp)
     if rest or n_micro < 1:
         raise Skip("batch does not divide")
-    return tp, pp, dp, n_micro
+    return tp, pp, cp, dp, n_micro
 
 
 def _pipeline(point: Point, pp: int, n_micro: int, said: list[str]) -> tuple[int, str]:
@@ -267,21 +295,21 @@ def _split(
     return padded, "even"
 
 
-def _zero(point: Point, defaults: Defaults, dp: int, said: list[str]) -> tuple[int, int]:
-    """Return the ZeRO stage and the ranks of one ZeRO group (0: all of dp)."""
+def _zero(point: Point, defaults: Defaults, ranks: int, said: list[str]) -> tuple[int, int]:
+    """Return the ZeRO stage and the ranks of one ZeRO group (0: all `ranks`, dp cp)."""
     zero = point.zero
     if zero is None:
         zero = defaults.zero
-        if dp > 1:
+        if ranks > 1:
             said.append(f"zero not stated: {zero}")
     if point.hsdp:
         group = re.search(r"x\s*(\d+)|over\s+(\d+)\s+rank", point.hsdp.lower())
         shard = int(group[1] or group[2]) if group else 0
         if shard == 1:
             return 0, 0
-        if shard < 1 or dp % shard:
+        if shard < 1 or ranks % shard:
             raise Skip("hsdp group does not divide dp")
-        return zero, shard if shard < dp else 0
+        return zero, shard if shard < ranks else 0
     return zero, 0
 
 

@@ -297,7 +297,8 @@ def test_no_line_is_wider_than_a_terminal(folder: Path) -> None:
 def test_suggested_commands_do_what_they_say(folder: Path) -> None:
     import shlex
 
-    words = ["solve", "llama3-8b", "h100-x8", "--set", "training.seq_len=131072", "--pin", "tp=1"]
+    words = ["solve", "llama3-8b", "h100-x8", "--set", "training.seq_len=131072", "--pin", "tp=1",
+             "--pin", "cp=1"]  # fmt: skip
     data = json.loads(run(*words, "--format", "json").stdout)
     assert data["relaxations"]
     for relaxation in data["relaxations"]:

@@ -13,7 +13,7 @@ from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stages import stage_layers
 from planner.emit import emit_plan, runs_on, why_not
-from planner.emit.megatron import stage_layout
+from planner.emit.megatron import flag_groups, stage_layout
 from planner.errors import EmitError
 from searches.frameworks import padded_vocab, vocab_divisor
 from tests.planner.emitting import GOLDENS, HEADER, JOB, golden, layout, pool
@@ -244,7 +244,7 @@ def test_user_buffers_only_where_they_mean_something() -> None:
         ({"pp": 4, "vpp": 2, "mbs": 32, "gbs": 192}, replace(JOB, global_batch=192),
          "interleaved schedule", "vpp 1"),
         ({"pp": 2, "schedule": "gpipe"}, JOB, "schedule", "1f1b"),
-        ({"cp": 2, "dp": 4}, JOB, "context parallelism", "cp 1"),
+        ({"ep": 2}, JOB, "expert parallelism", "ep 1"),
         ({"rank_order": "pp-dp-tp"}, JOB, "rank order", "tp-cp-ep-dp-pp"),
         ({}, replace(JOB, precision="fp16-grads"), "fp16-grads", "fp16"),
         ({}, replace(JOB, precision="fp32"), "fp32", "bf16"),
@@ -261,6 +261,27 @@ def test_refusals_name_the_part_and_the_closest(
     assert len(reasons) == 1
     assert part in reasons[0]
     assert closest in reasons[0].split("closest:")[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [("p2p", "p2p"), ("all-gather", "all_gather"), ("a2a", "a2a")]
+)
+def test_context_parallelism_has_its_flags(kind: str, word: str) -> None:
+    plan = layout(cp=2, dp=1, tp=4, cp_comm=kind)
+    flags = dict(flag_groups(plan, LLAMA3_8B, JOB))
+    words = flags["layout"]
+    assert words[words.index("--context-parallel-size") + 1] == "2"
+    assert words[words.index("--cp-comm-type") + 1] == word
+    # Gradients are summed over the cp ranks as well.
+    assert "--overlap-grad-reduce" in flags["overlap"]
+    assert "--context-parallel-size" not in dict(flag_groups(layout(), LLAMA3_8B, JOB))["layout"]
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("p2p", "all-to-alls"), ("a2a", "training script")])
+def test_deepspeed_says_why_it_has_no_context_parallelism(kind: str, reason: str) -> None:
+    plan = layout(cp=2, dp=4, cp_comm=kind)
+    assert runs_on(plan, LLAMA3_8B, JOB) == ("megatron",)
+    assert reason in str(why_not("deepspeed", plan, LLAMA3_8B, JOB))
 
 
 def test_bad_heads_are_named_for_every_framework() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.examples import DEEPSEEK_V3
 from hardware.catalogue import load_catalogue
 from planner.errors import SpecError
 from planner.inputs import (
@@ -18,7 +19,11 @@ from planner.inputs import (
 )
 
 DATA = Path(__file__).parent / "data"
-MODELS = ["gpt3-175b", "llama3-405b", "llama3-70b", "llama3-8b"]
+MODELS = [
+    *("deepseek-v2", "deepseek-v3", "gpt3-175b", "llama1-13b", "llama1-33b", "llama1-65b"),
+    *("llama1-7b", "llama2-13b", "llama2-70b", "llama2-7b", "llama3-405b", "llama3-70b"),
+    *("llama3-8b", "mixtral-8x7b", "qwen3-235b-a22b"),
+]
 CLUSTERS = [
     *("a100-x1024", "b200-x256", "gb200-nvl72-x576", "gb300-nvl72-x512", "h100-x16384"),
     *("h100-x512", "h100-x8", "h800-x2048", "mi300x-x64", "mixed-h100-a100", "p5e-x128"),
@@ -157,6 +162,28 @@ class TestDefaults:
         assert given.job.global_batch == 1000
         assert given.shape.name == "model"
         assert "moe" not in given.document["model"]
+
+    def test_experts(self, tmp_path):
+        path = tmp_path / "m.yaml"
+        path.write_text(moe("experts: 8, topk: 2, shared_experts: 2, routing_groups: 4"))
+        shape = load_model(path).shape
+        assert (shape.n_experts, shape.top_k, shape.expert_ffn) == (8, 2, 28672)
+        assert (shape.shared_ffn, shape.top_groups, shape.n_expert_layers) == (2 * 28672, 4, 80)
+        assert (shape.imbalance, shape.capacity_factor) == (1.0, 0.0)
+
+    def test_an_expert_model_needs_no_ffn_and_a_partly_dense_one_does(self, tmp_path):
+        path = tmp_path / "m.yaml"
+        text = without(moe("experts: 8, topk: 2, moe_ffn: 96"), "ffn: 28672")
+        path.write_text(text)
+        assert load_model(path).shape.ffn == 96
+        path.write_text(changed(text, "moe_ffn: 96", "moe_ffn: 96, dense_layers: 1"))
+        with pytest.raises(SpecError, match="model.ffn: is missing"):
+            load_model(path)
+
+    def test_latent_attention(self):
+        shape = load_model("deepseek-v3").shape
+        assert shape == DEEPSEEK_V3
+        assert (shape.head_dim, shape.kv_heads, shape.v_width) == (192, 128, 128 * 128)
 
     def test_cluster(self):
         given = cluster_from_dict({"pools": [{"accelerator": "H100", "nodes": 2}]})
@@ -372,6 +399,13 @@ class TestInlineAccelerator:
         assert set(plain.assumed) - set(stated.assumed) == {f"{part.name}.hbm_bytes_per_s"}
 
 
+MLA = "kv_rank: 512, qk_nope: 128, qk_rope: 64, v_head: 128"
+
+
+def moe(fields):
+    return changed(MODEL, "  tied: false", f"  tied: false\n  moe: {{{fields}}}")
+
+
 MODEL_FAULTS = [
     (changed(MODEL, "layers", "n_layers"),
      ["m.yaml:2:3: model.n_layers: unknown key 'n_layers'", "did you mean `layers`?"]),
@@ -383,13 +417,38 @@ MODEL_FAULTS = [
     (changed(MODEL, "  tied: false", "  tied: false\n  seq_length: 1"),
      ["m.yaml:10:3", "`seq_len` belongs under `training:`"]),
     (changed(MODEL, "  tied: false", "  tied: false\n  num_local_experts: 8"),
-     ["m.yaml:10:3", "mixture-of-experts models are not supported in this version"]),
+     ["m.yaml:10:3: model.num_local_experts: unknown key 'num_local_experts'",
+      "`experts` belongs under `model.moe:`"]),
+    (changed(MODEL, "  tied: false", "  tied: false\n  kv_lora_rank: 512"),
+     ["m.yaml:10:3", "`kv_rank` belongs under `model.mla:`"]),
     (changed(MODEL, "  tied: false", "  tied: false\n  moe: {experts: 8}"),
-     ["m.yaml:10:8: model.moe: mixture-of-experts models are not supported in this version"]),
+     ["m.yaml:10:3: model.moe.topk: is missing", "add `topk:`"]),
+    (moe("experts: 8, topk: 9"),
+     ["m.yaml:10:27: model.moe.topk: 9 experts a token of 8", "give at most 8"]),
+    (moe("experts: 8, topk: 2, dense_layers: 80"),
+     ["model.moe.dense_layers: no layer has experts: the first would be layer 81 of 80"]),
+    (moe("experts: 8, topk: 2, every: 81"), ["model.moe.every: no layer has experts"]),
+    (moe("experts: 8, topk: 2, routing_groups: 3"),
+     ["model.moe.routing_groups: 8 experts cannot be shared out over 3 groups"]),
+    (moe("experts: 8, topk: 2, routing_groups: 4, top_groups: 5"), ["top_groups: 5 groups of 4"]),
+    (moe("experts: 8, topk: 3, routing_groups: 4, top_groups: 1"),
+     ["top_groups: 1 groups hold 2 experts, fewer than topk 3"]),
+    (moe("experts: 8, topk: 2, imbalance: 0.9"), ["model.moe.imbalance: 0.9 is out of range"]),
+    (moe("experts: 8, topk: 2, imbalance: 1.2, capacity_factor: 1"), ["keep one of them"]),
+    (moe("experts: 8, topk: 2, capacity_factor: 0.5"), ["give 1 or more, or 0 for dropless"]),
+    (moe("experts: 8, topk: 2, shared_experts: 1, shared_ffn: 0"), ["shared experts of width 0"]),
+    (moe("experts: 8, topk: 2, z: 1"), ["unknown key 'z'", "keys here: experts, topk, moe_ffn"]),
     (changed(MODEL, "  tied: false", "  tied: false\n  mla: true"),
-     ["m.yaml:10:8: model.mla: multi-head latent attention is not supported"]),
-    (changed(MODEL, "  tied: false", "  tied: false\n  mtp_layers: 1"),
-     ["m.yaml:10:15: model.mtp_layers: multi-token prediction is not supported"]),
+     ["m.yaml:10:8: model.mla: expected a section"]),
+    (changed(MODEL, "  tied: false", f"  tied: false\n  mla: {{{MLA}}}"),
+     ["m.yaml:5:13: model.kv_heads: stands beside `mla`", "leave it out"]),
+    (changed(without(MODEL, "kv_heads: 8"), "  tied: false",
+             f"  tied: false\n  bias: true\n  flash_attention: false\n  mla: {{{MLA}}}"),
+     ["model.bias: latent attention with biases", "model.flash_attention: latent attention"]),
+    (changed(MODEL, "  tied: false", "  tied: false\n  mtp_layers: -1"),
+     ["m.yaml:10:15: model.mtp_layers: must be at least 0"]),
+    (changed(MODEL, "  tied: false", "  tied: false\n  positions: learned\n  mtp_layers: 1"),
+     ["model.positions: multi-token prediction needs rotary positions"]),
     (changed(MODEL, "layers: 80", "layers: '80'"),
      ["m.yaml:2:11: model.layers: expected a whole number, got the text '80'",
       "write 80 without quotes"]),

@@ -21,13 +21,15 @@ HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "three pins": ("llama3-70b", H100, {"pins": {"tp": 1, "pp": 1, "zero": 0}}),
     "large micro-batch": ("llama3-8b", "h100-x8", {"pins": {"tp": 1, "mbs": 16}}),
     "too little recompute": (
-        "llama3-70b", H100, {"pins": {"tp": 8, "pp": 1, "mbs": 4, "recompute": "none"}}
+        "llama3-70b", H100, {"pins": {"tp": 8, "pp": 1, "cp": 1, "mbs": 4, "recompute": "none"}}
     ),
     "shallow recompute": (
         "llama3-70b", H100,
-        {"pins": {"tp": 4, "pp": 4, "vpp": 1, "zero": 1, "mbs": 2, "recompute_layers": 2}},
+        {"pins": {"tp": 4, "pp": 4, "cp": 1, "vpp": 1, "zero": 1, "mbs": 2,
+                  "recompute_layers": 2}},
     ),
-    "odd batch": ("llama3-70b", H100, {"overrides": (("training.global_batch", 7),)}),
+    "odd batch": ("llama3-70b", H100,
+        {"overrides": (("training.global_batch", 7),), "at_most": {"cp": 1}}),
     "odd micro-batch": ("llama3-8b", "h100-x8", {"pins": {"mbs": 3}}),
     "long sequences": (
         "llama3-8b", "h100-x8", {"overrides": (("training.seq_len", 1048576),)}

@@ -193,6 +193,27 @@ INSTANCES: dict[str, Context] = {
     "b200-16-fp8": context(
         FLAT, real_pool("b200", 2, 8), batch=16, precision="fp8-blockwise", stack="megatron-core"
     ),
+    "ring-beyond-the-node": context(
+        GQA, toy_pool(8, 2), batch=4, seq_len=8192, options=pins(cp=(2, 4), vpp=1),
+    ),
+    "cp-by-default": context(
+        replace(GQA, kv_heads=8), toy_pool(8, 4, memory=12 * GB), batch=6, seq_len=16384,
+        options=pins(vpp=1, mbs=1),
+    ),
+    "cp-in-eager-code": context(
+        THIRDS, toy_pool(12, 6), batch=4, seq_len=1536, stack="torchtitan",
+        options=SearchOptions(at_most={"cp": 6, "vpp": 1, "mbs": 2}),
+    ),
+    "cp-without-a-fused-kernel": context(
+        DENSE, toy_pool(4), batch=4, options=SearchOptions(at_most={"cp": 2, "vpp": 2})
+    ),
+    "cp-odd-sequence": context(
+        GQA, toy_pool(8), batch=4, seq_len=1022,
+        options=SearchOptions(at_most={"cp": 2}, only=pins(vpp=1).only),
+    ),
+    "experts-of-a-dense-model": context(
+        GQA, toy_pool(4), batch=4, options=pins(ep=(1, 2), etp=(1, 3), vpp=1)
+    ),
     "lockstep": with_pool(
         context(GQA, toy_pool(16, 4), batch=16), nic=replace(TOY_NIC, lockstep=True)
     ),

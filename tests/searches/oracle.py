@@ -15,12 +15,15 @@ from tests.searches import oracle_physics as physics
 SPLITS = ("even", "ends")
 WORDS = {
     "split": SPLITS,
+    "cp_comm": ("", "p2p", "all-gather", "a2a"),
     "recompute": ("none", "selective", "full"),
     "schedule": ("none", "gpipe", "1f1b", "interleaved"),
 }
 MAX_VPP, MAX_MBS, MAX_RECOMPUTE_STEPS = 12, 32, 16
-Shape = tuple[int, int, int, int, str]
-"""tp, pp, dp, vpp, split."""
+CP_COMMS = ("", "p2p", "all-gather", "a2a")
+Shape = tuple[int, int, int, int, str, int, str, int, int]
+"""tp, pp, dp, vpp, split, cp, cp_comm, ep, etp."""
+SHAPE_AXES = ("tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp")
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def splits(layers: int, pp: int, vpp: int, split: str) -> bool:
 
 
 def all_shapes(problem: Problem, options: SearchOptions, n_devices: int) -> Iterator[Shape]:
-    """Yield every factorisation with every number of chunks and split."""
+    """Yield every factorisation with every number of chunks, split, exchange and expert grid."""
     asked = max([options.at_most.get("vpp", 0), *options.only.get("vpp", ())])
     for tp in divisors(n_devices):
         for pp in divisors(n_devices // tp):
@@ -86,15 +89,36 @@ def all_shapes(problem: Problem, options: SearchOptions, n_devices: int) -> Iter
                 continue
             for vpp in range(1, (asked or MAX_VPP) + 1 if pp > 1 else 2):
                 for split in SPLITS:
-                    yield tp, pp, n_devices // tp // pp, vpp, split
+                    for rest in context_and_experts(problem, options, n_devices // tp // pp, tp):
+                        yield tp, pp, n_devices // tp // pp // rest[0], vpp, split, *rest
+
+
+def context_and_experts(
+    problem: Problem, options: SearchOptions, n_left: int, tp: int
+) -> Iterator[tuple[int, str, int, int]]:
+    """Yield (cp, cp_comm, ep, etp) with `n_left` devices for cp and dp."""
+    most = max([options.at_most.get("cp", 0), *options.only.get("cp", ())])
+    most = most or max(1, problem.job.seq_len // 4096)
+    n_experts = problem.shape.n_experts
+    ep = {1, *options.only.get("ep", ())}
+    etp = {1, *options.only.get("etp", ())}
+    if n_experts:
+        ep |= {e for e in divisors(n_experts) if e <= problem.pool.n_devices}
+        etp |= {tp}
+    for cp in divisors(n_left):
+        if cp <= most:
+            for kind in CP_COMMS[1:] if cp > 1 else ("",):
+                for e in sorted(ep):
+                    for x in sorted(etp):
+                        yield cp, kind, e, x
 
 
 def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) -> str:
     """Return the code of the first rule that a shape breaks, or ""."""
-    tp, pp, dp, vpp, split = shape
+    tp, pp, dp, vpp, split, cp, cp_comm, ep, etp = shape
     model, domain = problem.shape, problem.pool.scale_up_domain
     across = options.tp_across_domains
-    pinned = zip(("tp", "pp", "dp", "vpp", "split"), shape, strict=True)
+    pinned = zip(SHAPE_AXES, shape, strict=True)
     if not all(allows(options, axis, value) for axis, value in pinned):
         return "PIN001"
     if model.heads % tp:
@@ -107,6 +131,18 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "TP004"
     if domain % tp and not (across and tp % domain == 0):
         return "TP005"
+    if cp > 1 and problem.job.seq_len % (2 * cp):
+        return "CP001"
+    if cp_comm == "a2a" and (model.heads % (tp * cp) or model.kv_heads % (tp * cp)):
+        return "CP002"
+    if cp > 1 and not model.flash_attention:
+        return "CP003"
+    if model.n_experts % ep or (not model.n_experts and (ep > 1 or etp > 1)):
+        return "EP001"
+    if tp * cp * dp % (ep * etp):
+        return "EP002"
+    if model.n_experts and model.expert_ffn % etp:
+        return "EP003"
     if vpp > 1 and pp == 1:
         return "VPP001"
     if pp * vpp > model.layers:
@@ -115,7 +151,7 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "PP002"
     if problem.job.global_batch % dp:
         return "DP001"
-    if not states_may_fit(problem, tp, pp, dp, options.framework == "any"):
+    if not states_may_fit(problem, tp, pp, dp * cp, options.framework == "any"):
         return "MEM000"
     return ""
 
@@ -131,12 +167,16 @@ def true_params(problem: Problem) -> float:
 
 
 def states_may_fit(problem: Problem, tp: int, pp: int, dp: int, any_framework: bool) -> bool:
-    """Tell whether weights and gradients alone fit, sharded as far as the rules let them be."""
+    """Tell whether weights and gradients alone fit, sharded as far as the rules let them be.
+
+    Of a dense model; how far experts are sharded the bound does not look at.
+    """
     recipe, params = problem.job.recipe, true_params(problem)
     usable = usable_bytes(problem)
     if (recipe.param_bytes + recipe.grad_bytes) * params / max(usable, 1.0) <= tp * pp:
         return True
     per_param = recipe.param_bytes + recipe.grad_bytes + recipe.state_bytes
+    any_framework = any_framework or problem.shape.n_experts > 0
     return (pp == 1 or any_framework) and per_param * params / (tp * pp * dp) <= usable
 
 
@@ -172,7 +212,7 @@ def schedule_of(pp: int, vpp: int) -> str:
 
 def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Iterator[Layout]:
     """Yield every combination of the free axes with one shape, legal or not."""
-    tp, pp, dp, vpp, split = shape
+    tp, pp, dp, vpp, split, cp, cp_comm, ep, etp = shape
     gbs = problem.job.global_batch
     held = stage_layers(problem.shape.layers, pp, vpp, split)
     for mbs in micro_batch_sizes(problem, options):
@@ -180,8 +220,9 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
             for zero in range(4):
                 for recompute, depth in recompute_choices(options, held):
                     yield Layout(
-                        tp * pp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
-                        schedule_of(pp, vpp), recompute, depth, held,
+                        tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
+                        schedule_of(pp, vpp), recompute, depth, held, cp, ep, etp,
+                        cp_comm=cp_comm,
                     )  # fmt: skip
 
 
@@ -197,11 +238,11 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "BAT001"
     if plan.vpp > 1 and plan.gbs // (plan.mbs * plan.dp) % plan.pp:
         return "BAT002"
-    if plan.sp and (plan.tp == 1 or problem.job.seq_len % plan.tp):
+    if plan.sp and (plan.tp == 1 or problem.job.seq_len % (plan.tp * plan.cp)):
         return "SP001"
     if plan.zero >= 2 and plan.pp > 1 and options.framework != "any":
         return "ZER001"
-    if plan.zero >= 1 and plan.dp == 1:
+    if plan.zero >= 1 and plan.dp * plan.cp == 1:
         return "ZER002"
     if plan.recompute == "selective" and problem.shape.flash_attention:
         return "REC001"
@@ -242,7 +283,7 @@ def megatron_pads_alike(problem: Problem, tp: int) -> bool:
 
 
 def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
-    if plan.sp or plan.vpp > 1 or plan.tp > problem.shape.kv_heads:
+    if plan.sp or plan.vpp > 1 or plan.cp > 1 or plan.tp > problem.shape.kv_heads:
         return False
     precision = problem.job.precision
     if precision.startswith("fp8"):
@@ -281,7 +322,7 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
     rejected_shapes: Counter[str] = Counter()
     rejected_plans: Counter[str] = Counter()
     legal: list[Priced] = []
-    known: dict[tuple[int, int, bool], physics.MicroBatch] = {}
+    known: dict[tuple[object, ...], physics.MicroBatch] = {}
     for shape in all_shapes(problem, options, n_devices):
         code = broken_shape_rule(problem, options, shape)
         if code:
@@ -293,9 +334,9 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
             if code:
                 rejected_plans[code] += 1
             else:
-                key = layout.tp, layout.mbs, layout.sp
+                key = layout.tp, layout.cp, layout.cp_comm, layout.mbs, layout.sp
                 if key not in known:
-                    known[key] = physics.micro_batch(problem, *key)
+                    known[key] = physics.micro_batch(problem, layout)
                 legal.append(price(problem, layout, known[key]))
     fitting = [plan for plan in legal if plan.peak_bytes <= usable_bytes(problem)]
     if len(fitting) < len(legal):
@@ -315,7 +356,7 @@ def price(problem: Problem, layout: Layout, one: physics.MicroBatch) -> Priced:
 
 def exact_step_s(problem: Problem, layout: Layout) -> float:
     """Return the step time with every block of the pipeline simulated."""
-    one = physics.micro_batch(problem, layout.tp, layout.mbs, layout.sp)
+    one = physics.micro_batch(problem, layout)
     flush = physics.simulated_flush_s(problem, layout, one)
     slow = physics.straggler(problem, layout)
     return slow * flush + physics.outside_pipeline_s(problem, layout, one)
@@ -323,7 +364,8 @@ def exact_step_s(problem: Problem, layout: Layout) -> float:
 
 def degrees(layout: Layout) -> tuple[object, ...]:
     return (layout.tp, layout.pp, layout.vpp, layout.zero, layout.recompute_layers, layout.mbs,
-            layout.sp, layout.split, layout.recompute)  # fmt: skip
+            layout.sp, layout.split, layout.recompute, layout.cp, CP_COMMS.index(layout.cp_comm),
+            layout.ep, layout.etp)  # fmt: skip
 
 
 def rank_key(plan: Priced) -> tuple[object, ...]:

@@ -255,7 +255,7 @@ def hops_s(problem: Problem, layout: Layout, message_bytes: float) -> list[float
 
     Every pipeline is looked at, and the slowest counts.
     """
-    stride, p = layout.tp * layout.dp, layout.pp
+    stride, p = layout.tp * layout.cp * layout.dp, layout.pp
 
     def seconds(boundary: int) -> float:
         start, end = boundary * stride, (boundary + 1) % p * stride
@@ -353,7 +353,10 @@ def row_products(problem: Problem, tokens: float, tp: int) -> Products:
     return products(problem, tokens, [(q, shape.hidden), (shape.ffn / tp, shape.hidden)])
 
 
-def attention_s(problem: Problem, tokens: float, tp: int) -> tuple[float, float]:
+def attention_s(
+    problem: Problem, tokens: float, tp: int, kernels: int = 1, blocks: int = 1
+) -> tuple[float, float]:
+    """Return the core in `kernels`, each over the keys of one of `blocks` of a sequence."""
     shape, part, s = problem.shape, problem.pool.accelerator, problem.job.seq_len
     eff, peaks = part.efficiency, part.peak_flops_per_s
     wanted = "fp16" if problem.job.recipe.gemm_precision == "fp16" else "bf16"
@@ -371,10 +374,11 @@ def attention_s(problem: Problem, tokens: float, tp: int) -> tuple[float, float]
         )
     forward_frac, backward_frac = eff.attention_frac[attention_kernel(problem)]
     tiles = shape.heads / tp * (tokens / s) * math.ceil(s / 128)
-    rate = peak * s / (s + eff.attention_seq_half) * min(1.0, tiles / part.n_sms)
+    keys, launches = s / blocks, kernels * eff.kernel_latency_s
+    rate = peak * keys / (keys + eff.attention_seq_half) * min(1.0, tiles / part.n_sms)
     return (
-        causal_flops / (rate * forward_frac) + eff.kernel_latency_s,
-        2.5 * causal_flops / (rate * backward_frac) + eff.kernel_latency_s,
+        causal_flops / (rate * forward_frac) + launches,
+        2.5 * causal_flops / (rate * backward_frac) + launches,
     )
 
 
@@ -490,12 +494,127 @@ def in_pieces(total: float, window: float, tp: int) -> float:
     return max(total / tp, total - window * (1 - 1 / tp))
 
 
+# Context parallelism -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Context:
+    """The attention core of one layer and what its ranks exchange; (forward, backward) seconds."""
+
+    core: tuple[float, float]
+    """With what puts its parts together."""
+    total: tuple[float, float]
+    exposed: tuple[float, float]
+    kept: float = 0.0
+    buffers: float = 0.0
+
+
+def context(problem: Problem, layout: Layout, tokens: float) -> Context:
+    """Return the attention of a layer; with cp 1 nothing is exchanged."""
+    if layout.cp == 1:
+        return Context(attention_s(problem, tokens, layout.tp), (0.0, 0.0), (0.0, 0.0))
+    exchange = {"p2p": ring, "all-gather": gathered, "a2a": ulysses}[layout.cp_comm]
+    return exchange(problem, layout, tokens)
+
+
+def widths(problem: Problem, tp: int) -> tuple[float, float]:
+    """Return the widths of a rank's queries and keys."""
+    shape = problem.shape
+    return shape.heads * shape.head_dim / tp, kv_width_per_rank(problem, tp)
+
+
+def with_memory_traffic(
+    problem: Problem, core: tuple[float, float], moved: tuple[float, float], n: tuple[int, int]
+) -> tuple[float, float]:
+    """Return the core with bytes moved and kernels launched forward and backward besides."""
+    latency = problem.pool.accelerator.efficiency.kernel_latency_s
+    return (
+        core[0] + moved[0] / hbm_rate(problem) + n[0] * latency,
+        core[1] + moved[1] / hbm_rate(problem) + n[1] * latency,
+    )
+
+
+def neighbour_s(problem: Problem, group: Group, size: float) -> float:
+    """Return a message to the next rank of a ring."""
+    pool = problem.pool
+    if group.n_domains == 1:
+        pair = pool.accelerator.ring_bytes_per_s / (pool.accelerator.n_peer_links or 1)
+        return pool.scale_up.p2p_latency_s + size / pair
+    return pool.nic.p2p_latency_s + size / (group.wire / group.per_domain)
+
+
+def ring(problem: Problem, layout: Layout, tokens: float) -> Context:
+    """Walk around the ring step by step: a step is as long as its kernel or its messages."""
+    c, (q, k) = layout.cp, widths(problem, layout.tp)
+    group = place(problem, c, layout.tp)
+    core = attention_s(problem, tokens, layout.tp, c, c)
+    block = 4.0 * tokens * k  # keys and values, 2 bytes each
+    ahead = [block] * (c - 1) + [0.0]
+    behind = [block] + [2 * block] * (c - 2) + [block]
+    spans = []
+    for sizes, kernel in ((ahead, core[0] / c), (behind, core[1] / c)):
+        taken = [neighbour_s(problem, group, size) if size else 0.0 for size in sizes]
+        spans.append((sum(taken), sum(max(0.0, t - kernel) for t in taken)))
+    (all_ahead, late_ahead), (all_behind, late_behind) = spans
+    moved = (0.75 * c * 6 * q * tokens, 0.75 * c * 6 * (q + 2 * k) * tokens)
+    return Context(
+        with_memory_traffic(problem, core, moved, (c, 3 * c)),
+        (all_ahead, all_behind),
+        (late_ahead, late_behind),
+        buffers=2 * 8.0 * tokens * k + 2 * 2.0 * tokens * (q + 2 * k),
+    )
+
+
+def gathered(problem: Problem, layout: Layout, tokens: float) -> Context:
+    c, (q, k) = layout.cp, widths(problem, layout.tp)
+    group = place(problem, c, layout.tp)
+    one = all_gather_s(problem, group, c * 2.0 * tokens * k)
+    one += problem.stack.tp_hop_s * (c - 1)
+    pair = 2 * c * tokens * k  # elements of gathered keys and values
+    core = attention_s(problem, tokens, layout.tp, kernels=2)
+    total = (2 * one, 2 * one + 2 * one)
+    return Context(
+        with_memory_traffic(problem, core, (4.0 * pair, (4 + 4 + 6) * pair), (2, 6)),
+        total,
+        total,
+        buffers=4.0 * pair + 2.0 * tokens * q,
+    )
+
+
+def ulysses(problem: Problem, layout: Layout, tokens: float) -> Context:
+    c, (q, k) = layout.cp, widths(problem, layout.tp)
+    group = place(problem, c, layout.tp)
+    hop = problem.stack.tp_hop_s * (c - 1)
+    passes = [all_to_all_s(problem, group, 2.0 * tokens * w) + hop for w in (q, k, k, q)]
+    moved = 2 * 4.0 * tokens * (q + k + k + q)
+    core = attention_s(problem, tokens, layout.tp)
+    return Context(
+        with_memory_traffic(problem, core, (moved, moved), (8, 8)),
+        (sum(passes), sum(passes)),
+        (sum(passes), sum(passes)),
+        kept=2.0 * tokens * q,
+        buffers=2 * 2.0 * tokens * (q + 2 * k),
+    )
+
+
+def all_to_all_s(problem: Problem, group: Group, n: float) -> float:
+    """Return the time in which each rank sends 1/P of its n bytes to every other."""
+    pool, p, g = problem.pool, group.n_ranks, group.per_domain
+    part = pool.accelerator
+    up = part.ring_bytes_per_s
+    if part.n_peer_links:
+        up *= max(1, min(g - 1, part.n_peer_links)) / part.n_peer_links
+    hops = (g - 1) * pool.scale_up.ring_hop_s[0] + (p - g) * pool.nic.ring_hop_s[0]
+    slower = max((g - 1) / p * n / up, (p - g) / p * n / nic_rate(problem))
+    return pool.scale_up.ring_base_s[2] + hops + slower
+
+
 # One layer -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Times and bytes of one micro-batch for one (tp, mbs, sp)."""
+    """Times and bytes of one micro-batch for one (tp, cp, exchange, mbs, sp)."""
 
     layer: tuple[float, float]
     """Forward and backward, all of the next six in them."""
@@ -505,6 +624,8 @@ class MicroBatch:
     host_s: float
     tp_exposed: tuple[float, float]
     tp_hidden_s: float
+    cp_exposed: tuple[float, float]
+    cp_hidden_s: float
     embedding: End
     head: End
     again_full_s: float
@@ -518,18 +639,22 @@ class MicroBatch:
     message: float
 
 
-def micro_batch(problem: Problem, tp: int, mbs: int, sp: bool) -> MicroBatch:
-    shape, stack = problem.shape, problem.stack
-    tokens = float(mbs * problem.job.seq_len)
+def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
+    shape, stack, tp, sp = problem.shape, problem.stack, layout.tp, layout.sp
+    tokens = layout.mbs * problem.job.seq_len / layout.cp
     width = tokens * shape.hidden / (tp if sp else 1)
     column, row = column_products(problem, tokens, tp), row_products(problem, tokens, tp)
-    attention = attention_s(problem, tokens, tp)
+    cp = context(problem, layout, tokens)
+    attention = cp.core
     elementwise = elementwise_s(problem, tokens, tp, sp)
     tp_forward, tp_backward = tp_traffic_s(problem, tokens, tp, sp, column, row)
     again = column.forward + row.forward + attention[0] + elementwise[0] + tp_forward[1]
-    forward = again + stack.overlap_slowdown * (tp_forward[0] - tp_forward[1])
+    again += cp.exposed[0]
+    hidden = [total - exposed for total, exposed in zip(cp.total, cp.exposed, strict=True)]
+    forward = again + stack.overlap_slowdown * (tp_forward[0] - tp_forward[1] + hidden[0])
     backward = column.dgrad + column.wgrad + row.dgrad + row.wgrad + attention[1] + elementwise[1]
     backward += tp_backward[1] + stack.overlap_slowdown * (tp_backward[0] - tp_backward[1])
+    backward += cp.exposed[1] + stack.overlap_slowdown * hidden[1]
     launch = launch_s(problem, tp)
     host = max(0.0, launch - forward - backward)
     scattered = sp or stack.p2p_scatter
@@ -541,14 +666,16 @@ def micro_batch(problem: Problem, tp: int, mbs: int, sp: bool) -> MicroBatch:
         host_s=host,
         tp_exposed=(tp_forward[1], tp_backward[1]),
         tp_hidden_s=tp_forward[0] - tp_forward[1] + tp_backward[0] - tp_backward[1],
+        cp_exposed=cp.exposed,
+        cp_hidden_s=sum(hidden),
         embedding=embedding_s(problem, tokens, tp, sp),
         head=head_s(problem, tokens, tp, sp),
         again_full_s=max(again, launch / 3),
-        again_core_s=attention[0],
-        kept=layer_activation_bytes(problem, tokens, tp, sp, scores=True),
-        kept_without_core=layer_activation_bytes(problem, tokens, tp, sp, scores=False),
+        again_core_s=attention[0] + cp.exposed[0],
+        kept=layer_activation_bytes(problem, tokens, tp, sp, scores=True) + cp.kept,
+        kept_without_core=layer_activation_bytes(problem, tokens, tp, sp, scores=False) + cp.kept,
         checkpoint=2.0 * width,
-        temporaries=temporary_bytes(problem, tokens, tp),
+        temporaries=temporary_bytes(problem, tokens, tp, cp.buffers),
         logits=logit_bytes(problem, tokens, tp) + 4.0 * width,
         embedding_bytes=tokens * 8.0 + (width if shape.dropout else 0.0),
         message=2.0 * tokens * shape.hidden / (tp if scattered else 1),
@@ -595,10 +722,11 @@ def logit_bytes(problem: Problem, tokens: float, tp: int) -> float:
     return tokens * vocab * (per_logit + (4.0 if tp > 1 else 0.0))
 
 
-def temporary_bytes(problem: Problem, tokens: float, tp: int) -> float:
-    """Return gradients of the MLP and three full tensors."""
+def temporary_bytes(problem: Problem, tokens: float, tp: int, exchange: float) -> float:
+    """Return gradients of the MLP or, if larger, the exchange, and three full tensors."""
     shape = problem.shape
-    return tokens * ((6.0 if shape.gated else 4.0) * shape.ffn / tp + 6.0 * shape.hidden)
+    inner = tokens * (6.0 if shape.gated else 4.0) * shape.ffn / tp
+    return max(inner, exchange) + 6.0 * tokens * shape.hidden
 
 
 def scratch_bytes(problem: Problem, tp: int) -> float:
@@ -613,7 +741,7 @@ def scratch_bytes(problem: Problem, tp: int) -> float:
 
 def n_shards(layout: Layout) -> int:
     """Return the ranks of one ZeRO group."""
-    return layout.shard or layout.dp
+    return layout.shard or layout.dp * layout.cp
 
 
 def state_bytes(problem: Problem, layout: Layout, params: float) -> float:
@@ -648,9 +776,10 @@ def recomputed_layers(layout: Layout, rank: int) -> int:
 
 def overhead_bytes(problem: Problem, layout: Layout) -> float:
     """Return the context and a buffer for every further communicator that leaves the domain."""
-    data = place(problem, layout.dp, layout.tp)
-    pipeline = place(problem, layout.pp, layout.tp * layout.dp)
-    outside = (data.n_domains > 1) + (pipeline.n_domains > 1)
+    data = place(problem, layout.dp * layout.cp, layout.tp)
+    pipeline = place(problem, layout.pp, layout.tp * layout.cp * layout.dp)
+    ring_of_keys = place(problem, layout.cp, layout.tp)
+    outside = sum(group.n_domains > 1 for group in (data, pipeline, ring_of_keys))
     return problem.stack.context_bytes + outside * problem.stack.communicator_bytes
 
 
@@ -692,7 +821,7 @@ def rank_bytes(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
 
 def stalled_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
     """Return what a layer takes longer because messages to another node block its collectives."""
-    pipeline = place(problem, layout.pp, layout.tp * layout.dp)
+    pipeline = place(problem, layout.pp, layout.tp * layout.cp * layout.dp)
     if not problem.stack.blocking_p2p or layout.tp == 1 or pipeline.n_domains == 1:
         return 0.0
     least = launch_s(problem, layout.tp) + 8 * (layout.tp - 1) * STALLED_HOP_S
@@ -774,11 +903,11 @@ def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
     grads, weights = recipe.grad_wire_bytes * params, recipe.param_wire_bytes * params
     if layout.zero == 0:
         reduce = pieces * all_reduce_s(
-            problem, place(problem, layout.dp, layout.tp), grads / pieces
+            problem, place(problem, layout.dp * layout.cp, layout.tp), grads / pieces
         )
         return Passes(reduce, reduce / pieces, 0.0, 0.0)
     group = place(problem, g, layout.tp)
-    copies = place(problem, layout.dp // g, layout.tp * g)
+    copies = place(problem, layout.dp * layout.cp // g, layout.tp * g)
     reduce = all_gather_s(problem, group, grads / pieces)
     reduce += all_reduce_s(problem, copies, grads / pieces / g)
     reduce, gather = pieces * reduce, pieces * all_gather_s(problem, group, weights / pieces)
@@ -832,7 +961,7 @@ def n_pieces(problem: Problem, layout: Layout, params: float, rank: int) -> int:
         return rank_layers(layout, rank) + 1
     if (stack.zero1_overlap if layout.zero else stack.dp_overlap) == "none":
         return 1
-    bucket = max(stack.bucket_params, stack.bucket_params_per_rank * layout.dp)
+    bucket = max(stack.bucket_params, stack.bucket_params_per_rank * layout.dp * layout.cp)
     return max(1, math.ceil(params / bucket))
 
 
@@ -856,10 +985,11 @@ def tied_embedding_s(problem: Problem, layout: Layout) -> float:
 
 def ends_group(problem: Problem, layout: Layout) -> Group:
     """Place first and last stage by looking where each pair of devices really is."""
-    pool, stride = problem.pool, layout.tp * layout.dp * (layout.pp - 1)
+    pool, width = problem.pool, layout.tp * layout.cp * layout.dp
+    stride = width * (layout.pp - 1)
 
     def some_cross(unit: int) -> bool:
-        return any(r // unit != (r + stride) // unit for r in range(layout.tp * layout.dp))
+        return any(r // unit != (r + stride) // unit for r in range(width))
 
     if not some_cross(pool.scale_up_domain):
         return Group(2, 2, 1, 2 * nic_rate(problem), extra_hop_s(problem), 0)
@@ -881,7 +1011,8 @@ def outside_pipeline_s(problem: Problem, layout: Layout, one: MicroBatch) -> flo
 def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> dict[str, float]:
     """Return the step time by term as pipeline rank `rank` sees it; their sum is the step."""
     m, held, again = layout.n_micro, rank_layers(layout, rank), recomputed_layers(layout, rank)
-    core = held * one.again_core_s if layout.recompute == "selective" else 0.0
+    ahead = (one.tp_exposed[0], one.cp_exposed[0])
+    core = held * (one.again_core_s - ahead[1]) if layout.recompute == "selective" else 0.0
     ends = [one.embedding] * (rank == 0) + [one.head] * (rank == layout.pp - 1)
     own = {"embedding": 0.0, "head": 0.0}
     if rank == 0:
@@ -889,6 +1020,8 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
     if rank == layout.pp - 1:
         own["head"] = one.head.forward + one.head.backward - one.head.comm
     tp = held * sum(one.tp_exposed) + again * one.tp_exposed[0] + sum(end.comm for end in ends)
+    cp = held * sum(one.cp_exposed) + again * one.cp_exposed[0]
+    cp += held * one.cp_exposed[0] if layout.recompute == "selective" else 0.0
     dp, slowed = slowest_data_parallel_s(problem, layout, one)
     flush = simulated_flush_s(problem, layout, one)
     at_once = simulated_flush_s(problem, layout, one, hops=[0.0] * layout.pp)
@@ -899,10 +1032,11 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
         "elementwise": m * held * one.elementwise_s,
         "head": m * own["head"],
         "embedding": m * own["embedding"],
-        "recompute": m * (again * (one.again_full_s - one.tp_exposed[0]) + core),
+        "recompute": m * (again * (one.again_full_s - sum(ahead)) + core),
         "host": m * held * (one.host_s + stalled_s(problem, layout, one)),
         "tp": m * tp,
-        "overlap": m * held * slowdown * one.tp_hidden_s + slowed,
+        "cp": m * cp,
+        "overlap": m * held * slowdown * (one.tp_hidden_s + one.cp_hidden_s) + slowed,
         "pp": flush - at_once + tied_embedding_s(problem, layout),
         "bubble": at_once - m * sum(rank_s(problem, layout, one, rank)),
         "dp": dp,

@@ -75,6 +75,10 @@ def named(c: Context) -> list[set[str]]:
         (context(options=pins(pp=2, zero=3)), [{"pp", "zero", "ZER001"}]),
         (context(options=pins(tp=1, sp=1)), [{"tp", "sp", "SP001"}]),
         (context(options=pins(recompute=1)), [{"recompute", "REC001"}]),
+        (context(options=pins(tp=2, cp=2, cp_comm=3)), [{"tp", "cp", "cp_comm", "CP002"}]),
+        (context(options=pins(cp=2, cp_comm=0)), [{"cp", "cp_comm"}]),
+        (context(seq_len=1022, options=pins(cp=2)), [{"cp", "CP001"}]),
+        (context(options=pins(ep=2)), [{"ep", "EP001"}]),
         (context(batch=12, options=pins(dp=4, mbs=2)), [{"dp", "mbs", "BAT001"}]),
         (context(GQA, toy_pool(8, 4), options=pins(tp=8)), [{"tp", "TP004"}]),
         (context(GQA, toy_pool(8, 8), options=pins(pp=8)), [{"pp", "PP001"}]),
@@ -110,6 +114,7 @@ def test_no_conflict_where_a_layout_is_legal(name):
 
 
 VALUES = {
+    "cp": (1, 2, 3, 4), "cp_comm": (0, 1, 3), "ep": (1, 2), "etp": (1, 2),
     "tp": (1, 2, 3, 4, 8), "pp": (1, 2, 3, 4, 5), "dp": (1, 2, 3, 6, 8), "vpp": (1, 2, 3, 13),
     "split": (0, 1), "mbs": (1, 2, 3, 8), "zero": (0, 1, 2, 3), "sp": (0, 1),
     "recompute": (0, 1, 2), "recompute_layers": (0, 1, 2, 7), "schedule": (0, 2, 3),
@@ -135,7 +140,11 @@ def test_conflicts_of_random_restrictions(data, name):
     framework = data.draw(st.sampled_from(["default", "deepspeed", "megatron", "any"]))
     options = SearchOptions(only=only, at_most=at_most, framework=framework)
     shape, pool = SPACES[name]
-    check(context(shape, pool, batch=data.draw(st.sampled_from([6, 7, 24])), options=options))
+    batch, seq_len = (
+        data.draw(st.sampled_from([6, 7, 24])),
+        data.draw(st.sampled_from([510, 8192])),
+    )
+    check(context(shape, pool, seq_len, batch, options=options))
 
 
 def test_the_same_conflict_every_time():

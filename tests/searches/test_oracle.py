@@ -77,10 +77,11 @@ def check_against_oracle(c: Context) -> None:
     """Compare shapes, plans, numbers, counts and ranking of one search."""
     wanted, outcome = solve(c), search(c)
     shapes = legal_shapes(c)
-    columns = (
-        getattr(shapes.shapes, axis).tolist() for axis in ("tp", "pp", "dp", "vpp", "split")
-    )
-    found = [(*row[:4], SPLITS[row[4]]) for row in zip(*columns, strict=True)]
+    columns = (getattr(shapes.shapes, axis).tolist() for axis in oracle.SHAPE_AXES)
+    found = [
+        (*row[:4], SPLITS[row[4]], row[5], oracle.CP_COMMS[row[6]], *row[7:])
+        for row in zip(*columns, strict=True)
+    ]
     assert sorted(found) == sorted(wanted.shapes)
     assert outcome.rejected_shapes == dict(wanted.rejected_shapes)
     assert outcome.rejected_plans == dict(wanted.rejected_plans)
@@ -147,7 +148,7 @@ def test_layers_stall_only_where_messages_leave_the_node():
     c, seen = INSTANCES["nanotron-across"], set()
     for plan in legal_plans(c):
         layout = plan.layout
-        one = oracle.physics.micro_batch(c.problem, layout.tp, layout.mbs, layout.sp)
+        one = oracle.physics.micro_batch(c.problem, layout)
         late = oracle.physics.stalled_s(c.problem, layout, one) > 0
         seen.add((layout.tp > 1, layout.pp > 1, late))
     assert seen >= {(True, True, True), (True, True, False), (True, False, False)}
@@ -157,7 +158,7 @@ def test_layers_stall_only_where_messages_leave_the_node():
 def check_breakdown(problem: Problem, layout: Layout) -> None:
     """Compare the terms of one plan, of time and of memory, and what its transfers expose."""
     opened = break_down(problem, layout)
-    one = oracle.physics.micro_batch(problem, layout.tp, layout.mbs, layout.sp)
+    one = oracle.physics.micro_batch(problem, layout)
     priced = oracle.price(problem, layout, one)
     assert opened.closed_form_step_s == pytest.approx(priced.closed_form_s, rel=CLOSE)
     assert opened.peak_bytes == pytest.approx(priced.peak_bytes, rel=CLOSE)
@@ -173,7 +174,7 @@ def check_breakdown(problem: Problem, layout: Layout) -> None:
     for rank, stage in enumerate(opened.stages):
         wanted = oracle.physics.rank_memory(problem, layout, one, rank)
         assert stage == pytest.approx(wanted, rel=CLOSE), rank
-    for axis in ("tp", "pp", "dp"):
+    for axis in ("tp", "cp", "pp", "dp"):
         exposed = sum(t.exposed_s for t in opened.transfers if t.axis == axis)
         assert exposed == pytest.approx(terms[axis], rel=CLOSE, abs=CLOSE * exact), axis
 
@@ -190,7 +191,7 @@ def check_table(problem: Problem, layouts: list[Layout]) -> None:
     table = PlanTable.from_layouts(layouts)
     scores = score(problem, shape_terms(problem, table.shapes), table)
     for row, layout in enumerate(layouts):
-        one = oracle.physics.micro_batch(problem, layout.tp, layout.mbs, layout.sp)
+        one = oracle.physics.micro_batch(problem, layout)
         wanted = oracle.price(problem, layout, one)
         assert scores.step_s[row] == pytest.approx(wanted.closed_form_s, rel=CLOSE), layout
         assert scores.peak_bytes[row] == pytest.approx(wanted.peak_bytes, rel=CLOSE), layout
@@ -206,7 +207,7 @@ def test_replicated_zero_groups_have_the_numbers_of_the_oracle(name):
     c = INSTANCES[name]
     plans = [plan.layout for plan in legal_plans(c) if plan.layout.zero]
     few = [x for zero in (1, 2, 3) for x in thinned([y for y in plans if y.zero == zero], 5)]
-    sizes = [replace(x, shard=size) for x in few for size in oracle.divisors(x.dp)[:-1]]
+    sizes = [replace(x, shard=size) for x in few for size in oracle.divisors(x.dp * x.cp)[:-1]]
     assert {(x.zero, x.shard > 1) for x in sizes} == {*itertools.product((1, 2, 3), (False, True))}
     check_table(c.problem, [*few, *sizes])
 
@@ -241,7 +242,7 @@ def test_the_rule_of_one_layout_is_the_oracles(name):
     problem, options = c.problem, c.options
     seen = set()
     for shape in oracle.all_shapes(problem, options, c.n_devices):
-        if not oracle.stage_layers(problem.shape.layers, shape[1], *shape[3:]):
+        if not oracle.stage_layers(problem.shape.layers, shape[1], *shape[3:5]):
             continue  # no layers to make a layout of
         wanted = oracle.broken_shape_rule(problem, options, shape)
         for layout in list(oracle.all_layouts(problem, options, shape))[:: 17 if wanted else 5]:
@@ -293,6 +294,9 @@ COLLECTIVES = {
     "all-gather": oracle.physics.all_gather_s,
     "reduce-scatter": oracle.physics.all_gather_s,
     "broadcast": oracle.physics.broadcast_s,
+    "all-to-all": lambda problem, group, n: (
+        oracle.physics.all_to_all_s(problem, group, n) if group.n_ranks > 1 else 0.0
+    ),
 }
 
 
@@ -341,7 +345,7 @@ def searches(draw: st.DrawFn) -> Context:
     drawn = context(
         shape,
         pool,
-        seq_len=draw(st.sampled_from([128, 300, 2048])),
+        seq_len=draw(st.sampled_from([128, 300, 2048, 8192])),
         batch=draw(st.integers(1, 24)),
         precision=draw(st.sampled_from(["bf16", "fp16", "bf16-grads", "fp32", "fp8-delayed"])),
         stack=draw(st.sampled_from(sorted(STACKS))),

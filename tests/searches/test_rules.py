@@ -21,6 +21,7 @@ from searches.rules import (
     schedule_of,
 )
 from searches.search import search
+from searches.shape_space import legal_shapes, table_of
 from tests.searches import oracle
 from tests.searches.instances import (
     DENSE,
@@ -71,20 +72,30 @@ def test_every_code_is_reported_by_some_search_and_no_other():
     for c in (*INSTANCES.values(), *EXTRA):
         outcome = search(c)
         reported |= set(outcome.rejected_shapes) | set(outcome.rejected_plans)
+    reported |= set(legal_shapes(EXPERTS).rejected)
     silent = {"VPP001"}  # candidates without a pipeline have one chunk from the start
     assert reported == set(RULES) - NEVER_COUNTED - silent
 
 
 EXTRA = [context(replace(DENSE, ffn=4100), toy_pool(8, 8), batch=8)]
 
+EXPERTS = context(
+    replace(GQA, n_experts=4, expert_ffn=510), toy_pool(8, 8), options=pins(ep=(1, 2, 3, 4))
+)
 SHAPE_EXAMPLES = {
-    # code: (context, breaks, keeps), shapes as (tp, pp, dp, vpp, split)
+    # code: (context, breaks, keeps), shapes as (tp, pp, dp, vpp, split[, cp, cp_comm, ep, etp])
     "PIN001": (context(options=pins(tp=2)), (1, 1, 8, 1, 0), (2, 1, 4, 1, 0)),
     "TP001": (context(THIRDS, toy_pool(24, 12)), (8, 1, 3, 1, 0), (12, 1, 2, 1, 0)),
     "TP002": (context(THIRDS, toy_pool(12, 6)), (2, 1, 6, 1, 0), (6, 1, 2, 1, 0)),
     "TP003": (EXTRA[0], (8, 1, 1, 1, 0), (4, 1, 2, 1, 0)),
     "TP004": (context(GQA, toy_pool(8, 4)), (8, 1, 1, 1, 0), (4, 1, 2, 1, 0)),
     "TP005": (context(THIRDS, toy_pool(12, 4)), (3, 1, 4, 1, 0), (1, 1, 12, 1, 0)),
+    "CP001": (context(seq_len=1020), (1, 1, 1, 1, 0, 8, 1, 1, 1), (1, 1, 4, 1, 0, 2, 1, 1, 1)),
+    "CP002": (context(), (2, 1, 2, 1, 0, 2, 3, 1, 1), (1, 1, 4, 1, 0, 2, 3, 1, 1)),
+    "CP003": (context(DENSE), (1, 1, 4, 1, 0, 2, 2, 1, 1), (2, 1, 4, 1, 0)),
+    "EP001": (EXPERTS, (1, 1, 8, 1, 0, 1, 0, 3, 1), (1, 1, 8, 1, 0, 1, 0, 2, 1)),
+    "EP002": (EXPERTS, (2, 2, 2, 1, 0, 1, 0, 4, 2), (2, 1, 4, 1, 0, 1, 0, 4, 2)),
+    "EP003": (EXPERTS, (4, 1, 2, 1, 0, 1, 0, 1, 4), (2, 1, 4, 1, 0, 1, 0, 1, 2)),
     "VPP001": (context(), (1, 1, 8, 3, 0), (1, 2, 4, 3, 0)),
     "PP001": (context(), (1, 2, 4, 4, 0), (1, 2, 4, 3, 0)),
     "PP002": (context(), (1, 4, 2, 1, 0), (1, 4, 2, 1, 1)),
@@ -96,7 +107,7 @@ SHAPE_EXAMPLES = {
 
 
 def keeps(code: str, c: Context, shape: tuple[int, ...]) -> bool:
-    return bool(PREDICATES[code](c, *(np.array([x], dtype=np.int32) for x in shape))[0])
+    return bool(PREDICATES[code](c, table_of(c, [(*shape, 1, 0, 1, 1)[:9]]))[0])
 
 
 def test_every_shape_rule_has_an_example():
@@ -108,7 +119,8 @@ def test_a_shape_rule_rejects_its_example_and_keeps_the_repaired_twin(code):
     c, breaks, twin = SHAPE_EXAMPLES[code]
     assert not keeps(code, c, breaks)
     assert all(keeps(other, c, twin) for other in PREDICATES)
-    named = (*breaks[:4], SPLITS[breaks[4]])
+    cp, kind, ep, etp = (*breaks, 1, 0, 1, 1)[5:9]
+    named = (*breaks[:4], SPLITS[breaks[4]], cp, oracle.CP_COMMS[kind], ep, etp)
     if code != "VPP001":  # no candidate of the search
         assert oracle.broken_shape_rule(c.problem, c.options, named) == code
 

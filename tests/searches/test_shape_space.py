@@ -11,7 +11,7 @@ from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
 from costmodels.plans import ShapeTable
 from searches import rules, shape_space
 from searches.options import SearchOptions
-from searches.rules import SHAPE_RULES, Context, least_model_parallel
+from searches.rules import SHAPE_AXES, SHAPE_RULES, Context, least_model_parallel
 from searches.search import search
 from searches.shape_space import candidates, divisors, legal_shapes, prime_exponents
 from tests.searches import oracle
@@ -28,27 +28,35 @@ from tests.searches.instances import (
     with_pool,
 )
 
+PLAIN = (1, 0, 1, 1)
+"""cp, cp_comm, ep and etp of shapes without them."""
 MODELS = {shape.name: shape for shape in (LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, GPT3_175B)}
 N_DEVICES = (8, 24, 64, 96, 512, 1000, 1024, 3072, 4096, 5040, 10000, 15360, 16384)
 
 
 def rows_of(shapes: ShapeTable) -> list[tuple[int, ...]]:
-    columns = (getattr(shapes, axis).tolist() for axis in ("tp", "pp", "dp", "vpp", "split"))
+    columns = (getattr(shapes, axis).tolist() for axis in SHAPE_AXES)
     return list(zip(*columns, strict=True))
 
 
 def brute_force(c: Context) -> list[tuple[int, ...]]:
     """Return the candidates that keep every predicate."""
-    columns = candidates(c)
-    ok = np.ones(len(columns[0]), dtype=bool)
+    shapes = candidates(c)
+    ok = np.ones(len(shapes), dtype=bool)
     for _, predicate in SHAPE_RULES:
-        ok &= predicate(c, *columns)
-    return sorted(zip(*(column[ok].tolist() for column in columns), strict=True))
+        ok &= predicate(c, shapes)
+    return sorted(rows_of(shapes.take(np.flatnonzero(ok))))
 
 
 def by_oracle(c: Context) -> list[tuple[int, ...]]:
     answer = [
-        (*shape[:4], oracle.SPLITS.index(shape[4]))
+        (
+            *shape[:4],
+            oracle.SPLITS.index(shape[4]),
+            shape[5],
+            oracle.CP_COMMS.index(shape[6]),
+            *shape[7:],
+        )
         for shape in oracle.all_shapes(c.problem, c.options, c.n_devices)
         if not oracle.broken_shape_rule(c.problem, c.options, shape)
     ]
@@ -95,7 +103,7 @@ def test_solver_equals_brute_force_and_oracle_on_the_instances(name):
 
 def test_the_example_of_llama3_405b_keeps_its_published_layout():
     shapes = legal_shapes(example("llama3-405b", 16384)).shapes
-    assert (8, 16, 128, 1, 1) in rows_of(shapes)  # 126 layers on 16 stages, the ends fewer
+    assert (8, 16, 128, 1, 1, *PLAIN) in rows_of(shapes)  # 126 layers on 16 stages, the ends fewer
 
 
 @settings(max_examples=40, derandomize=True, deadline=None, database=None)
@@ -174,19 +182,55 @@ def test_the_bound_removes_something():
     ],
 )
 def test_pins_reach_the_solver(options, left):
-    assert rows_of(legal_shapes(context(options=options, batch=16)).shapes) == left
+    found = rows_of(legal_shapes(context(options=options, batch=16)).shapes)
+    assert found == [(*row, *PLAIN) for row in left]
 
 
 def test_a_pinned_vpp_beyond_the_default_is_tried():
     c = context(replace(THIRDS, layers=32), toy_pool(2, 2), batch=8, options=pins(vpp=16, pp=2))
-    assert rows_of(legal_shapes(c).shapes) == [(1, 2, 1, 16, 0)]
+    assert rows_of(legal_shapes(c).shapes) == [(1, 2, 1, 16, 0, *PLAIN)]
+
+
+def test_cp_is_tried_from_8192_tokens_on_or_where_it_is_named():
+    def degrees(seq_len: int, options: SearchOptions = SearchOptions()) -> set[tuple[int, int]]:
+        shapes = legal_shapes(context(seq_len=seq_len, batch=16, options=options)).shapes
+        return set(zip(shapes.cp.tolist(), shapes.cp_comm.tolist(), strict=True))
+
+    assert degrees(4096) == degrees(8191) == {(1, 0)}
+    assert degrees(8192) == {(1, 0), (2, 1), (2, 2), (2, 3)}
+    assert degrees(8192, pins(cp=8)) == {(8, 1), (8, 2)}  # two KV heads are too few for a2a
+    assert degrees(1024, SearchOptions(at_most={"cp": 2})) == degrees(8192)
+    assert degrees(1024, pins(cp=2, cp_comm=1)) == {(2, 1)}
+
+
+MIXTURE = replace(THIRDS, heads=16, kv_heads=8, n_experts=6, expert_ffn=1536, flash_attention=True)
+
+
+@pytest.mark.parametrize("n_nodes", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        SearchOptions(),
+        SearchOptions(at_most={"cp": 4, "vpp": 1}),
+        pins(ep=(2, 6), etp=2, pp=(1, 2), cp=(1, 2)),
+        pins(ep=5, vpp=1),
+    ],
+)
+def test_shapes_of_a_mixture_of_experts_equal_brute_force_and_oracle(n_nodes, options):
+    c = context(MIXTURE, toy_pool(8 * n_nodes, 8), batch=24, options=options)
+    space = legal_shapes(c)
+    assert rows_of(space.shapes) == brute_force(c) == by_oracle(c)
+    assert space.n_candidates == len(space.shapes) + sum(space.rejected.values())
+    if not options.only:
+        grids = {row[-2:] for row in rows_of(space.shapes)}
+        assert {(1, 1), (2, 1), (3, 1) if n_nodes == 3 else (2, 2), (2, 2)} <= grids
 
 
 def test_ends_is_listed_only_where_it_differs_from_even():
     shapes = rows_of(legal_shapes(context(batch=16, options=pins(pp=2, vpp=1))).shapes)
-    assert {row[-1] for row in shapes} == {0}  # (3, 3) both ways
+    assert {row[4] for row in shapes} == {0}  # (3, 3) both ways
     odd = context(replace(DENSE, layers=7), batch=16, options=pins(pp=2, vpp=1))
-    assert {row[-1] for row in rows_of(legal_shapes(odd).shapes)} == {1}  # (4, 3)
+    assert {row[4] for row in rows_of(legal_shapes(odd).shapes)} == {1}  # (4, 3)
 
 
 @given(st.integers(1, 20000))
