@@ -12,7 +12,7 @@ from searches.search import Candidate
 MIN_SHARE = 0.002
 """Differences below this share of the step are not worth a word."""
 
-COMPUTE = ("linear", "attention", "elementwise", "head", "embedding")
+COMPUTE = ("linear", "attention", "elementwise", "experts", "head", "embedding")
 """Terms that depend on which stage is the slowest; compared together."""
 
 
@@ -20,6 +20,7 @@ def shown_layout(layout: Layout) -> str:
     """Return a layout in a few words: `tp8 pp4 dp16 vpp5 zero1 mbs1`."""
     x = layout
     words = [f"tp{x.tp}", f"pp{x.pp}", f"dp{x.dp}", f"vpp{x.vpp}", f"zero{x.zero}", f"mbs{x.mbs}"]
+    words += [f"ep{x.ep}"] * (x.ep > 1) + [f"etp{x.etp}"] * (x.etp > 1)
     if x.split == "ends":
         words.append("ends split")
     if not x.sp and x.tp > 1:
