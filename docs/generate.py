@@ -43,7 +43,8 @@ UNITS = {
     "Ratio": "ratio (`7`, `7:1`)", "Factor": "number", "FactorOr0": "number",
     "Switch": "`true` or `false`", "Name": "name",
     "Layers": "whole number", "LayersOr0": "whole number", "Heads": "whole number",
-    "Width": "whole number", "WidthOr0": "whole number", "Nodes": "whole number", "PerNode": "whole number",
+    "Width": "whole number", "WidthOr0": "whole number", "Nodes": "whole number",
+    "PerNode": "whole number",
 }  # fmt: skip
 """How the types of `planner.schemas` are written in a file."""
 
