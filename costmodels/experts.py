@@ -219,9 +219,9 @@ def distinct_units(
     is a part of a group or several whole groups.
 
     >>> round(distinct_units(256, 8, 1, 1, 8), 2)  # 8 nodes without limit: 8 (1 - (7/8)^8)
-    5.3
+    5.29
     >>> round(distinct_units(256, 8, 8, 4, 8), 2)  # limited to 4 of them
-    3.67
+    3.63
     """
     size = n_experts // n_groups
     pool = top_groups * size

@@ -899,6 +899,8 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
         "embedding": m * own["embedding"],
         "recompute": m * (again * (one.again_full_s - one.tp_exposed[0]) + core),
         "host": m * held * (one.host_s + stalled_s(problem, layout, one)),
+        "experts": 0.0,  # the instances are dense
+        "ep": 0.0,
         "tp": m * tp,
         "overlap": m * held * slowdown * one.tp_hidden_s + slowed,
         "pp": flush - at_once + tied_embedding_s(problem, layout),
