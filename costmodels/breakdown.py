@@ -1,17 +1,17 @@
 """One plan opened up: exact step time by term, memory by stage and term, traffic by collective."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline
-from costmodels.layer_terms import SplitDegrees, layer_terms
+from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms
 from costmodels.plans import Layout, PlanTable
 from costmodels.problem import Problem
-from costmodels.shape_terms import kind_params, shape_terms
-from costmodels.stages import N_KINDS
+from costmodels.shape_terms import kind_expert_params, kind_params, shape_terms
+from costmodels.stages import N_KINDS, expert_prefix
 from costmodels.step import (
     Rows,
     boundary_hops_s,
@@ -31,12 +31,14 @@ TIME_TERMS = (
     "linear",
     "attention",
     "elementwise",
+    "experts",
     "head",
     "embedding",
     "recompute",
     "host",
     "tp",
     "cp",
+    "ep",
     "overlap",
     "pp",
     "bubble",
@@ -77,8 +79,8 @@ class Breakdown:
     @property
     def exposed_comm_frac(self) -> float:
         """Share of the step that waits for the network."""
-        waits = self.time_s["tp"] + self.time_s["pp"] + self.time_s["dp"] + self.time_s["cp"]
-        return waits / self.step_s
+        axes = ("tp", "cp", "ep", "pp", "dp")
+        return sum(self.time_s[axis] for axis in axes) / self.step_s
 
 
 def join_one(problem: Problem, layout: Layout) -> Rows:
@@ -102,13 +104,29 @@ def virtual_stage_times(
     one_backward = terms.layer.backward_s[at] + late.backward_s[row]
     core = terms.recompute_core_s[at] if layout.recompute == "selective" else 0.0
     held = np.array(layout.stage_layers, dtype=np.float64)
-    again = np.minimum(held, layout.recompute_layers) * terms.recompute_full_s[at] + held * core
+    recomputed = np.minimum(held, layout.recompute_layers)
+    again = recomputed * terms.recompute_full_s[at] + held * core
     forward, backward = held * one_forward, held * one_backward + again
+    if terms.experts:
+        more = terms.experts
+        routed, routed_again = (
+            np.array([_expert_layers(rows, layout, [j], k) for j in range(len(held))])
+            for k in (max(layout.stage_layers), layout.recompute_layers)
+        )
+        forward = forward + routed * (more.layer.forward_s - terms.layer.forward_s)[at]
+        backward = backward + routed * (more.layer.backward_s - terms.layer.backward_s)[at]
+        backward = backward + routed_again * (more.recompute_full_s - terms.recompute_full_s)[at]
     forward[0] += terms.embedding.forward_s[at]
     backward[0] += terms.embedding.backward_s[at]
     forward[-1] += terms.head.forward_s[at]
     backward[-1] += terms.head.backward_s[at]
     return forward.tolist(), backward.tolist()
+
+
+def _expert_layers(rows: Rows, layout: Layout, chunks: Sequence[int], first: int) -> float:
+    """Return the expert layers among the first `first` layers of some virtual stages."""
+    routing = rows.problem.shape.expert_layers
+    return expert_prefix(layout.stage_layers, chunks, routing, first)[-1]
 
 
 def break_down(problem: Problem, layout: Layout) -> Breakdown:
@@ -159,6 +177,13 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     again_cp = (full + core) * layers.cp_forward.exposed_s.item()
     cp_exposed = layers.cp_forward.exposed_s.item() + layers.cp_backward.exposed_s.item()
     again = full * layers.recompute_full_s.item() + core * layers.recompute_core_s.item()
+    routed, routed_again = 0.0, 0.0
+    if layers.experts:
+        ranks = range(critical, layout.pp * layout.vpp, layout.pp)
+        routed = _expert_layers(rows, layout, ranks, max(layout.stage_layers))
+        routed_again = _expert_layers(rows, layout, ranks, layout.recompute_layers)
+    more = _expert_terms(layers, routed, routed_again)
+    again_tp, again = again_tp + more["again_tp"], again + more["again"]
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     slowdown = rows.problem.stack.overlap_slowdown
     kind = int((exposed + slowdown * hidden).argmax(axis=1)[0])
@@ -168,20 +193,50 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     last, first = critical == layout.pp - 1, critical == 0
     ends_tp = head_tp * last + embedding_tp * first
     return {
-        "linear": m * held * layers.linear.total_s.item(),
+        "linear": m * held * layers.linear.total_s.item() + m * more["linear"],
         "attention": m * held * layers.attention.total_s.item(),
-        "elementwise": m * held * layers.elementwise.total_s.item(),
+        "elementwise": m * held * layers.elementwise.total_s.item() + m * more["elementwise"],
+        "experts": m * more["experts"],
         "head": m * (head - head_tp) * last,
         "embedding": m * (embedding - embedding_tp) * first,
-        "recompute": m * (again - again_tp - again_cp),
-        "host": m * held * (layers.host.total_s.item() + stalled(rows).total_s.item()),
-        "tp": m * (held * tp_exposed + again_tp + ends_tp),
+        "recompute": m * (again - again_tp - again_cp - more["again_ep"]),
+        "host": m * held * (layers.host.total_s.item() + stalled(rows).total_s.item())
+        + m * more["host"],
+        "tp": m * (held * tp_exposed + again_tp + ends_tp + more["tp"]),
         "cp": m * (held * cp_exposed + again_cp),
-        "overlap": m * held * layers.tax.total_s.item() + slowdown * hidden[0, kind].item(),
+        "ep": m * (more["ep"] + more["again_ep"]),
+        "overlap": m * held * layers.tax.total_s.item()
+        + m * more["tax"]
+        + slowdown * hidden[0, kind].item(),
         "dp": exposed[0, kind].item(),
         "optimizer": rows.shapes.optimizer_s[layout.zero, 0].item(),
         "fixed": rows.problem.stack.fixed_step_s,
     }
+
+
+def _expert_terms(layers: LayerTerms, routed: float, again: float) -> dict[str, float]:
+    """Return what expert layers add to each term over dense ones, seconds per micro-batch.
+
+    `routed` layers of the rank have experts, `again` of them are recomputed in full.
+    """
+    names = ("linear", "elementwise", "host", "tax")
+    others = ("tp", "experts", "ep", "again", "again_tp", "again_ep")
+    found = layers.experts
+    if found is None or not routed:
+        return dict.fromkeys((*names, *others), 0.0)
+    adds = {
+        name: (getattr(found, name).total_s - getattr(layers, name).total_s).item()
+        for name in names
+    }
+    ahead = (found.tp_forward.exposed_s - layers.tp_forward.exposed_s).item()
+    after = (found.tp_backward.exposed_s - layers.tp_backward.exposed_s).item()
+    adds |= {"tp": ahead + after, "experts": found.routed.total_s.item()}
+    out = {name: routed * value for name, value in adds.items()}
+    out["ep"] = routed * found.exchange.total_s.item()
+    out["again"] = again * (found.recompute_full_s - layers.recompute_full_s).item()
+    out["again_tp"] = again * ahead
+    out["again_ep"] = again * found.exchange.forward_s.item()
+    return out
 
 
 def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]:
@@ -203,11 +258,28 @@ def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]
             has_head=np.array([[float(r == layout.pp - 1) for r in ranks]]),
             chunk_counts=counts,
         )
+        routed_again = None
+        if kinds.expert_prefix is not None:
+            longest = max(layout.stage_layers)
+            chunks = [range(r, layout.pp * layout.vpp, layout.pp) for r in ranks]
+            routing = problem.shape.expert_layers
+            prefix = [expert_prefix(layout.stage_layers, c, routing, longest) for c in chunks]
+            these = replace(these, expert_prefix=np.array([prefix]))
+            routed_again = np.array([[p[min(layout.recompute_layers, longest)] for p in prefix]])
         again = (counts * np.minimum(sizes, layout.recompute_layers)).sum(axis=-1)
         params = kind_params(problem, rows.table.shapes, these)
         per_param = rows.shapes.state_bytes[..., :1] / rows.shapes.params[:, :1]
         terms = replace(rows.shapes, kinds=these, params=params, state_bytes=per_param * params)
-        priced = memory_terms(replace(rows, shapes=terms, recomputed=again))
+        if found := rows.shapes.experts:
+            routed = kind_expert_params(problem, rows.table.shapes, these)
+            # The fullest kind holds experts; a first stage of dense layers may hold none.
+            fullest = int(found.params[0].argmax())
+            per = found.state_bytes[..., fullest, None] / found.params[:, fullest, None]
+            more = replace(found, params=routed, state_bytes=per * routed)
+            terms = replace(terms, experts=more)
+        priced = memory_terms(
+            replace(rows, shapes=terms, recomputed=again, recomputed_experts=routed_again)
+        )
         for i in range(min(N_KINDS, layout.pp - start)):
             out.append({name: value[0, i].item() for name, value in priced.items()})
     return tuple(out)

@@ -4,6 +4,7 @@ Matrix products, attention, memory-bound operators: seconds per micro-batch, for
 apart, without communication.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,9 @@ Counted forward per element: cast 2 + 4, square 4 + 4, mean 4, scale 4 + 4, cast
 measured runs with and without the fused kernel leave 4 to 5."""
 BACKWARD_OVER_FORWARD = 2.5
 """Matrix products of a flash backward over those of its forward: five against two."""
+LATENT = (0.89, 0.78)
+"""Rate of a kernel with heads of 192 and values of 128 over that with 128, forward and backward:
+0.54 / 0.59 and 0.40 / 0.50 on A100, 0.43 / 0.50 and 0.315 / 0.42 on B200 (SimuMax, 4dcaae5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,9 @@ class ForwardBackward:
 
     forward_s: Floats
     backward_s: Floats
+
+    def __mul__(self, times: float) -> "ForwardBackward":
+        return ForwardBackward(self.forward_s * times, self.backward_s * times)
 
     def __add__(self, other: "ForwardBackward") -> "ForwardBackward":
         return ForwardBackward(
@@ -84,6 +91,8 @@ def linear_times(
     attention projection (h_q/t -> h) and down (f/t -> h) row-parallel; backward is a data-gradient
     and a weight-gradient product of the same FLOPs, the latter at `wgrad_frac` of the rate. fp8
     recipes quantise the input forward and the output's gradient backward, `cast_bytes` each.
+    Latent attention has r_q -> h_q/t and r_kv -> a (d_n + d_v)/t in place of QKV, and h -> r_q +
+    r_kv + d_r on the rank's share of the tokens. No MLP where `ffn` is 0.
     Left out: casts of the weights, once a step.
     """
     t = np.asarray(tp, dtype=np.float64)
@@ -94,21 +103,38 @@ def linear_times(
     precision, rate = recipe.linear, recipe.linear_rate_frac
     cast_s = recipe.cast_bytes / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
 
-    def three(inner: ArrayLike, columns: ArrayLike) -> tuple[Floats, Floats, Floats]:
-        forward = gemm_s(tokens, inner, columns, accelerator, precision, rate)
-        dgrad = gemm_s(tokens, columns, inner, accelerator, precision, rate)
-        wgrad = gemm_s(inner, tokens, columns, accelerator, precision, rate * eff.wgrad_frac)
+    def three(
+        inner: ArrayLike, columns: ArrayLike, rows: Floats = tokens
+    ) -> tuple[Floats, Floats, Floats]:
+        forward = gemm_s(rows, inner, columns, accelerator, precision, rate)
+        dgrad = gemm_s(rows, columns, inner, accelerator, precision, rate)
+        wgrad = gemm_s(inner, rows, columns, accelerator, precision, rate * eff.wgrad_frac)
         return (
-            forward + cast_s * tokens * np.asarray(inner),
-            dgrad + cast_s * tokens * np.asarray(columns),
+            forward + cast_s * rows * np.asarray(inner),
+            dgrad + cast_s * rows * np.asarray(columns),
             wgrad,
         )
 
-    column = [a + b for a, b in zip(three(h, qkv), three(h, up), strict=True)]
-    row = [
-        a + b for a, b in zip(three(shape.q_width / t, h), three(shape.ffn / t, h), strict=True)
-    ]
+    inputs = [(h, qkv)]
+    if shape.latent:
+        keys = shape.heads * (shape.qk_nope + shape.v_head) / t
+        inputs = [(float(shape.q_rank or h), shape.q_width / t), (float(shape.kv_rank), keys)]
+    column = _sum_of(three(*sizes) for sizes in (*inputs, *([(h, up)] if shape.ffn else [])))
+    outputs = [(shape.v_width / t, h), *([(shape.ffn / t, h)] if shape.ffn else [])]
+    row = _sum_of(three(*sizes) for sizes in outputs)
+    if shape.latent:
+        down = float(shape.q_rank + shape.kv_rank + shape.qk_rope)
+        column = _sum_of((column, three(h, down, tokens / t)))
     return LinearTimes(*column, *row)
+
+
+def _sum_of(parts: Iterable[Sequence[Floats]]) -> list[Floats]:
+    """Return the sums of the first, second, ... entries."""
+    first, *rest = parts
+    total = list(first)
+    for part in rest:
+        total = [a + b for a, b in zip(total, part, strict=True)]
+    return total
 
 
 def fused_kernel(stack: StackProfile, accelerator: Accelerator) -> str:
@@ -146,8 +172,10 @@ def attention_times(
     flash: 2 s h_q / t FLOPs per token forward (the causal half of 4 s h_q), 2.5 times that
     backward, at P * share * s / (s + s_half), slowed when heads * sequences * s / 128 tiles do
     not fill the multiprocessors. Cut into `kernels` over s / n keys each, s / n stands for s in
-    the rate and every kernel has its launch. unfused: the full square at half the GEMM rate, plus
-    the traffic of the scores. Sources: FlashAttention-2 and -3 benchmark figures (rates and
+    the rate and every kernel has its launch. With latent attention keys and values differ in
+    width: s a (d_k + d_v) / t FLOPs, three products over keys and two over values backward, and
+    `LATENT` of the share. unfused: the full square at half the GEMM rate, plus the traffic of the
+    scores. Sources: FlashAttention-2 and -3 benchmark figures (rates and
     FLOP convention); Korthikanti et al. 2022 (unfused operators).
     """
     t = np.asarray(tp, dtype=np.float64)
@@ -157,17 +185,24 @@ def attention_times(
     peaks = accelerator.peak_flops_per_s
     peak = peaks.get(precision) or peaks[job.recipe.gemm_precision]
     causal_flops = 2.0 * s * shape.q_width / t * n
+    again = BACKWARD_OVER_FORWARD
+    if shape.latent:
+        qk, v = shape.qk_nope + shape.qk_rope, shape.v_head
+        causal_flops = s * shape.heads * (qk + v) / t * n
+        again = (3.0 * qk + 2.0 * v) / (qk + v)
     if shape.flash_attention:
         forward_frac, backward_frac = eff.attention_frac[fused_kernel(stack, accelerator)]
         keys = s / np.asarray(kernels.key_blocks, dtype=np.float64)
         length = keys / (keys + eff.attention_seq_half)
+        if shape.latent:
+            forward_frac, backward_frac = forward_frac * LATENT[0], backward_frac * LATENT[1]
         tiles = shape.heads / t * (n / s) * np.ceil(s / ATTENTION_TILE)
         filled = np.minimum(1.0, tiles / accelerator.n_sms)
         rate = peak * length * filled
         launches = np.asarray(kernels.n_kernels) * eff.kernel_latency_s
         return ForwardBackward(
             causal_flops / (rate * forward_frac) + launches,
-            BACKWARD_OVER_FORWARD * causal_flops / (rate * backward_frac) + launches,
+            again * causal_flops / (rate * backward_frac) + launches,
         )
     rate = peak * eff.gemm_frac * UNFUSED_RATE_FRAC
     scores = shape.heads / t * s * n
@@ -193,8 +228,9 @@ def elementwise_times(
     bytes per token, forward: (8 u + 12) h (two norms 4h, two residual additions 6h; + 2h masks
     with dropout) over t with SP, 4 (h_q + h_kv)/t rotary, (6 gated, 4 otherwise) f / t;
     backward: (12 u + 8) h (norms 6h, additions 4h; + 2h), the same rotary, (10, 6) f / t.
-    u = 1, or `UNFUSED_NORM_FACTOR` where the stack has no norm kernel. Times the stack's traffic
-    factor, over the sustained HBM bandwidth, plus launches.
+    Latent attention: the same for queries and the keys put together of two parts, and 5 (r_q +
+    r_kv)/t for the norms of the latents. u = 1, or `UNFUSED_NORM_FACTOR` where the stack has no
+    norm kernel. Times the stack's traffic factor, over the sustained HBM bandwidth, plus launches.
     Source: operand counts of each operator in bf16.
     """
     t = np.asarray(tp, dtype=np.float64)
@@ -204,6 +240,8 @@ def elementwise_times(
     rotary: Floats | float = 0.0
     if shape.positions == "rope":
         rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
+    if shape.latent:
+        rotary = rotary + 5.0 * (shape.q_rank + shape.kv_rank) / t
     norm = 1.0 if stack.fused_norms else UNFUSED_NORM_FACTOR
     forward = (8.0 * norm + 12.0 + masks) * shape.hidden / whole + rotary
     backward = (12.0 * norm + 8.0 + masks) * shape.hidden / whole + rotary
@@ -243,6 +281,34 @@ def head_times(
     wgrad = gemm_s(h, n, columns, accelerator, precision, eff.wgrad_frac)
     return ForwardBackward(
         gemm_s(n, h, columns, accelerator, precision) + loss, dgrad + wgrad + loss
+    )
+
+
+def mtp_times(
+    shape: ModelShape,
+    job: TrainingJob,
+    accelerator: Accelerator,
+    stack: StackProfile,
+    tokens: Floats,
+    tp: Ints,
+    sp: Ints,
+) -> ForwardBackward:
+    """Return what a module of multi-token prediction takes beside its layer and its head.
+
+    One product 2 h -> h/t and three norms of h, of which 4 h bytes forward and 6 h backward each,
+    over t with SP. Source: DeepSeek-V3 (arXiv 2412.19437), section 2.2. Left out: the second
+    lookup in the embedding, the gather of the product.
+    """
+    t, h = np.asarray(tp, dtype=np.float64), float(shape.hidden)
+    eff, precision = accelerator.efficiency, job.recipe.linear
+    rate, n = job.recipe.linear_rate_frac, np.asarray(tokens, dtype=np.float64)
+    width = 3.0 * h / np.where(np.asarray(sp) > 0, t, 1.0) * stack.elementwise_factor
+    norms = n * width / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
+    dgrad = gemm_s(n, h / t, 2 * h, accelerator, precision, rate)
+    wgrad = gemm_s(2 * h, n, h / t, accelerator, precision, rate * eff.wgrad_frac)
+    return ForwardBackward(
+        gemm_s(n, 2 * h, h / t, accelerator, precision, rate) + 4.0 * norms,
+        dgrad + wgrad + 6.0 * norms,
     )
 
 

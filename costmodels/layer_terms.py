@@ -1,11 +1,11 @@
 """All that depends on how one layer is split, on mbs and sp: its times, its bytes, the ends'."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels import context_parallel, memory
+from costmodels import context_parallel, experts, memory
 from costmodels.compute import (
     ForwardBackward,
     attention_times,
@@ -13,6 +13,7 @@ from costmodels.compute import (
     embedding_times,
     head_times,
     linear_times,
+    mtp_times,
 )
 from costmodels.context_parallel import ContextSplit
 from costmodels.exposure import Exposure
@@ -29,6 +30,32 @@ HOST_SHARE_WITHOUT_TP = 0.6
 measured host-bound runs; a layer launches two to four collectives each way)."""
 HOST_FORWARD_SHARE = 1 / 3
 """Share of a layer's launch time that falls on the forward: it has half the kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLayerTerms:
+    """An expert layer, where it differs from a dense one; arrays `(n_distinct,)`."""
+
+    linear: ForwardBackward
+    """Attention and shared experts."""
+    elementwise: ForwardBackward
+    """The same."""
+    routed: ForwardBackward
+    """Router, permutation, products and activation of the routed experts."""
+    exchange: ForwardBackward
+    """All-to-alls over ep and collectives over etp."""
+    tp_forward: Exposure
+    tp_backward: Exposure
+    tax: ForwardBackward
+    host: ForwardBackward
+    layer: ForwardBackward
+    """All of one layer, its attention included."""
+    recompute_full_s: Floats
+    kept_bytes: Floats
+    kept_core_bytes: Floats
+    working_bytes: Floats
+    scratch_bytes: Floats
+    """Beyond those of a dense layer, or of attention where no layer is dense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +102,8 @@ class LayerTerms:
     """Token ids and dropout mask, per micro-batch in flight on the first stage."""
     message_bytes: Floats
     """One activation tensor between two pipeline ranks."""
+    experts: ExpertLayerTerms | None = None
+    """The expert layers; the terms above are then those of the dense layers."""
 
 
 def host_s(problem: Problem, tp: Ints) -> Floats:
@@ -143,12 +172,36 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
     embed_comm, head_fwd_comm, head_bwd_comm = end_times(problem, tokens, tp, sp)
     embedding_tp = ForwardBackward(embed_comm / 2, embed_comm / 2)
     head_tp = ForwardBackward(head_fwd_comm, head_bwd_comm)
+    head = head_times(shape, job, part, stack, tokens, tp) + head_tp
+    layer, routed, waits = device + host, None, exposed
+    buffers = context_parallel.buffer_bytes(problem, context, tokens)
+    sent = context_parallel.kept_bytes(problem, context, tokens)
+    working = memory.working_bytes(shape, tokens, tp, buffers)
+    scratch = memory.scratch_bytes(shape, stack, tp)
+    if shape.n_expert_layers:
+        core = AttentionBlock(attention, cp_forward, cp_backward, sent, buffers)
+        routed = expert_layer_terms(problem, split, tokens, sp, core)
+        if shape.n_expert_layers == shape.layers:
+            working = routed.working_bytes
+            scratch = memory.scratch_bytes(replace(shape, ffn=0), stack, tp)
+        working = np.maximum(working, routed.working_bytes)
+        scratch = scratch + routed.scratch_bytes
+    if shape.mtp_layers:
+        last = layer
+        if routed and shape.expert_layers[-1]:
+            last, again_f, again_b = routed.layer, routed.tp_forward, routed.tp_backward
+            waits = ForwardBackward(
+                again_f.exposed_s + cp_forward.exposed_s, again_b.exposed_s + cp_backward.exposed_s
+            )
+            waits = waits + routed.exchange
+        n_more = float(shape.mtp_layers)
+        module = mtp_times(shape, job, part, stack, tokens, tp, sp)
+        head = head + (head + last + module) * n_more
+        head_tp = head_tp + (head_tp + waits) * n_more
     parts = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
     masks = shape.hidden / parts if shape.dropout else 0.0
     ones, zeros = np.ones_like(tokens), np.zeros_like(tokens)
     again = gemms.both.forward_s + attention.forward_s + elementwise.forward_s + exposed.forward_s
-    buffers = context_parallel.buffer_bytes(problem, context, tokens)
-    sent = context_parallel.kept_bytes(problem, context, tokens)
     return LayerTerms(
         linear=gemms.both,
         attention=attention,
@@ -160,10 +213,10 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
         tax=tax,
         host=host,
         embedding=embedding_times(shape, part, tokens, tp, sp) + embedding_tp,
-        head=head_times(shape, job, part, stack, tokens, tp) + head_tp,
+        head=head,
         embedding_tp=embedding_tp,
         head_tp=head_tp,
-        layer=device + host,
+        layer=layer,
         recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * launch),
         recompute_core_s=attention.forward_s + cp_forward.exposed_s,
         kept_bytes=memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones)
@@ -173,12 +226,80 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
         )
         + sent,
         checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp),
-        working_bytes=memory.working_bytes(shape, tokens, tp, buffers),
-        scratch_bytes=memory.scratch_bytes(shape, stack, tp),
-        logits_bytes=memory.logits_bytes(shape, stack, tokens, tp)
-        + 4.0 * tokens * shape.hidden / parts,
+        working_bytes=working,
+        scratch_bytes=scratch,
+        logits_bytes=(1.0 + shape.mtp_layers)
+        * (memory.logits_bytes(shape, stack, tokens, tp) + 4.0 * tokens * shape.hidden / parts),
         embedding_bytes=tokens * (8.0 + masks),
         message_bytes=2.0 * tokens * shape.hidden / (tp if stack.p2p_scatter else parts),
+        experts=routed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBlock:
+    """What every layer's attention costs, whatever its MLP; arrays of one length."""
+
+    compute: ForwardBackward
+    cp_forward: Exposure
+    cp_backward: Exposure
+    kept_bytes: Floats
+    """What the exchange keeps for the backward."""
+    buffer_bytes: Floats
+
+
+def expert_layer_terms(
+    problem: Problem, split: SplitDegrees, tokens: Floats, sp: Ints, core: AttentionBlock
+) -> ExpertLayerTerms:
+    """Return the terms of a layer with experts.
+
+    A layer whose MLP is the shared experts (or that has none), and the routed experts; nothing of
+    the exchange runs beside compute.
+    """
+    shape, job, stack = problem.shape.without_experts(), problem.job, problem.stack
+    part, tp, degrees = problem.pool.accelerator, split.tp, (split.tp, sp, split.ep, split.etp)
+    gemms = linear_times(shape, job, part, tokens, tp)
+    elementwise = elementwise_times(shape, part, stack, tokens, tp, sp)
+    blocks = 2 if shape.ffn else 1
+    forward, backward = layer_exposures(problem, tokens, tp, sp, gemms, blocks)
+    routed = experts.expert_times(problem, tokens, *degrees)
+    slowdown = stack.overlap_slowdown
+    tax = ForwardBackward(
+        slowdown * (forward.hidden_s + core.cp_forward.hidden_s),
+        slowdown * (backward.hidden_s + core.cp_backward.hidden_s),
+    )
+    exposed = ForwardBackward(
+        forward.exposed_s + core.cp_forward.exposed_s,
+        backward.exposed_s + core.cp_backward.exposed_s,
+    )
+    device = gemms.both + core.compute + elementwise + exposed + tax
+    device = device + routed.compute + routed.exchange
+    launch = host_s(problem, tp) + experts.expert_host_s(problem)
+    missing = np.maximum(0.0, launch - device.total_s)
+    host = ForwardBackward(HOST_FORWARD_SHARE * missing, (1 - HOST_FORWARD_SHARE) * missing)
+    ones, zeros = np.ones_like(tokens), np.zeros_like(tokens)
+    kept = experts.kept_bytes(problem, tokens, *degrees) + core.kept_bytes
+    alone = replace(shape, ffn=0)
+    shared = memory.scratch_bytes(shape, stack, tp) - memory.scratch_bytes(alone, stack, tp)
+    again = device.forward_s - tax.forward_s
+    return ExpertLayerTerms(
+        linear=gemms.both,
+        elementwise=elementwise,
+        routed=routed.compute,
+        exchange=routed.exchange,
+        tp_forward=forward,
+        tp_backward=backward,
+        tax=tax,
+        host=host,
+        layer=device + host,
+        recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * launch),
+        kept_bytes=kept
+        + memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones),
+        kept_core_bytes=kept
+        + memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, zeros),
+        working_bytes=memory.working_bytes(shape, tokens, tp, core.buffer_bytes)
+        + experts.working_bytes(problem.shape, tokens, *degrees),
+        scratch_bytes=shared + experts.scratch_bytes(problem, split.etp),
     )
 
 

@@ -7,7 +7,7 @@ distinct kind of pipeline rank (`costmodels.stages`).
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.parameters import kv_heads_per_rank, padded_vocab
+from costmodels.parameters import kv_heads_per_rank, latent_params, padded_vocab
 from costmodels.precision import Recipe
 from costmodels.shapes import ModelShape
 from costmodels.stacks import StackProfile
@@ -94,8 +94,9 @@ def layer_activation_bytes(
     per token: 8h (two norm inputs and outputs) + 2h (masks, with dropout), divided by t only
     with sequence parallelism; (4 h_q + 4 h_kv + c f) / t, c = 6 gated, 4 otherwise; 4 a / t
     (log-sum-exp) with a flash kernel; without one 5 a s / t (4 without dropout) for the scores,
-    unless the attention core is recomputed (`keep_scores` = 0). What a stack's eager operators
-    keep beside that comes on top (`eager_bytes`).
+    unless the attention core is recomputed (`keep_scores` = 0). With latent attention 4 a (d_k +
+    d_v) / t + (4 (r_q + r_kv) + 2 d_r) / t in place of 4 h_q / t + 4 h_kv. What a stack's eager
+    operators keep beside that comes on top (`eager_bytes`).
 
     With h_q = h_kv = h, f = 4h and dropout this is s b h (10 + 24/t + 5 a s / (h t)) of
     Korthikanti et al. 2022, section 4.1, and s b h / t (34 + 5 a s / h) with sequence parallelism.
@@ -113,7 +114,14 @@ def layer_activation_bytes(
     h, q = shape.hidden, shape.q_width
     kv = kv_heads_per_rank(shape, tp) * shape.head_dim
     unsplit = (8.0 + (2.0 if shape.dropout else 0.0)) * h
-    split = 4.0 * q / t + 4.0 * kv + (6.0 if shape.gated else 4.0) * shape.ffn / t
+    inner = (6.0 if shape.gated else 4.0) * shape.ffn / t
+    if shape.latent:
+        # Queries and keys of one width, values and output of another; latents before and after
+        # their norms, and the one key with positions, on the rank's share of the sequence.
+        split = (4.0 * q + 4.0 * shape.v_width) / t + inner
+        split = split + (4.0 * (shape.q_rank + shape.kv_rank) + 2.0 * shape.qk_rope) / t
+    else:
+        split = 4.0 * q / t + 4.0 * kv + inner
     if shape.flash_attention:
         scores = 4.0 * shape.heads / t
     else:
@@ -199,6 +207,8 @@ def scratch_bytes(shape: ModelShape, stack: StackProfile, tp: ArrayLike) -> Floa
     kv = kv_heads_per_rank(shape, tp) * shape.head_dim
     qkv = shape.q_width / t + 2 * kv
     up = (2 if shape.gated else 1) * shape.ffn / t
+    if shape.latent:
+        return 2.0 * (latent_params(shape, np.asarray(tp)) + shape.hidden * (up + shape.ffn / t))
     return 2.0 * shape.hidden * (qkv + shape.q_width / t + up + shape.ffn / t)
 
 

@@ -104,14 +104,17 @@ def expert_params(shape: ModelShape, ep: ArrayLike, etp: ArrayLike) -> Floats:
     return shape.n_experts / np.asarray(ep, dtype=np.float64) * one
 
 
-def mtp_params(shape: ModelShape) -> float:
-    """Return what a module of multi-token prediction has beside its layer: 2 h^2 + 3 norms of h.
+def mtp_params(shape: ModelShape, tp: Ints, layer: ArrayLike = 0.0) -> Floats:
+    """Return the modules of multi-token prediction on one tp rank, beside routed experts.
 
-    Embedding and head are those of the model. Source: DeepSeek-V3 (arXiv 2412.19437), section 2.2;
-    Megatron-LM core/transformer/multi_token_prediction.py.
+    N = k (layer + 2 h^2 / t + 3 norms of h), `layer` the parameters of one layer, embedding and
+    head those of the model.
+    Source: DeepSeek-V3 (arXiv 2412.19437), section 2.2; Megatron-LM
+    core/transformer/multi_token_prediction.py.
     """
-    norm = 1 if shape.norm == "rmsnorm" else 2
-    return shape.mtp_layers * (2.0 * shape.hidden**2 + 3.0 * norm * shape.hidden)
+    t, norm = np.asarray(tp, dtype=np.float64), 1 if shape.norm == "rmsnorm" else 2
+    own = 2.0 * shape.hidden**2 / t + 3.0 * norm * shape.hidden
+    return np.asarray(shape.mtp_layers * (np.asarray(layer) + own))
 
 
 def embedding_params(shape: ModelShape, seq_len: int, tp: Ints) -> Floats:
@@ -124,11 +127,17 @@ def head_params(shape: ModelShape, tp: Ints, pp: Ints) -> Floats:
     """Return the parameters of final norm and head on the last stage of one tensor-parallel rank.
 
     A tied head costs nothing on one stage; over several, the last stage holds its own copy.
+    Modules of multi-token prediction stand there too, with a copy of the embedding where it is
+    another stage's.
     Source: Megatron-LM core/parallel_state.py (embedding group of first and last stage).
     """
     matrix = padded_vocab(shape, tp) * shape.hidden / np.asarray(tp)
     own_copy = (np.asarray(pp) > 1) | (not shape.tied)
     final_norm = (1 if shape.norm == "rmsnorm" else 2) * shape.hidden
+    if shape.mtp_layers:
+        layer = (expert_layer_params if shape.expert_layers[-1] else layer_params)(shape, tp)
+        lookup = matrix * ((np.asarray(pp) > 1) & (not shape.tied))
+        return matrix * own_copy + final_norm + lookup + mtp_params(shape, tp, layer)
     return matrix * own_copy + final_norm
 
 

@@ -14,7 +14,14 @@ from costmodels.data_parallel import (
     data_parallel_times,
     n_pieces,
 )
-from costmodels.parameters import embedding_params, head_params, layer_params, padded_vocab
+from costmodels.parameters import (
+    embedding_params,
+    expert_layer_params,
+    expert_params,
+    head_params,
+    layer_params,
+    padded_vocab,
+)
 from costmodels.placement import NON_RAIL_HOP_S, Group, place_group
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
@@ -25,14 +32,28 @@ N_ZERO = 4
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertShapeTerms:
+    """What the routed experts add: their parameters have a data-parallel group of their own."""
+
+    params: Floats
+    """Parameters of routed experts on one device, by kind of rank."""
+    state_bytes: Floats
+    """By ZeRO stage and kind."""
+    data_parallel: DataParallelTimes
+    """By ZeRO stage and kind."""
+    data_groups: DataGroups
+    """Ranks that hold the same experts: edp = tp cp dp / (ep etp)."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShapeTerms:
     """Arrays `(n_shapes,)`, `(n_shapes, n_kinds)`, or by ZeRO stage `(N_ZERO, n_shapes, ...)`."""
 
     kinds: StageKinds
     params: Floats
-    """Local parameters by kind of rank."""
+    """Local parameters by kind of rank, without routed experts."""
     state_bytes: Floats
-    """Weights, gradients and optimizer state by ZeRO stage and kind."""
+    """Weights, gradients and optimizer state of them by ZeRO stage and kind."""
     zero_working_bytes: Floats
     """Unsharded units of ZeRO 2 and 3, by ZeRO stage."""
     data_parallel: DataParallelTimes
@@ -47,15 +68,84 @@ class ShapeTerms:
     hop_s_per_byte: Floats
     overhead_bytes: Floats
     """Context and communication buffers."""
+    experts: ExpertShapeTerms | None = None
 
 
 def kind_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
-    """Return the parameters on one device of each kind of rank, `(n_shapes, n_kinds)`."""
+    """Return the parameters on one device of each kind of rank, `(n_shapes, n_kinds)`.
+
+    Without routed experts (`kind_expert_params`).
+    """
     shape = problem.shape
     layer = layer_params(shape, shapes.tp)[:, None]
     first = embedding_params(shape, problem.job.seq_len, shapes.tp)[:, None]
     last = head_params(shape, shapes.tp, shapes.pp)[:, None]
+    routed = kinds.expert_layers
+    if routed is not None:
+        beside = expert_layer_params(shape, shapes.tp)[:, None]
+        held = (kinds.layers - routed) * layer + routed * beside
+        return held + kinds.has_embedding * first + kinds.has_head * last
     return kinds.layers * layer + kinds.has_embedding * first + kinds.has_head * last
+
+
+def kind_expert_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
+    """Return the parameters of routed experts of each kind of rank, `(n_shapes, n_kinds)`.
+
+    Those of multi-token prediction are on the last stage.
+    """
+    shape, layers = problem.shape, kinds.expert_layers
+    if layers is None:
+        return np.zeros_like(kinds.layers)
+    more = shape.mtp_layers * shape.expert_layers[-1]
+    return (layers + kinds.has_head * more) * expert_params(shape, shapes.ep, shapes.etp)[:, None]
+
+
+def expert_shape_terms(
+    problem: Problem, shapes: ShapeTable, kinds: StageKinds
+) -> ExpertShapeTerms | None:
+    """Return the terms of the routed experts; None for a dense model.
+
+    Gradients are reduced, and ZeRO shards, over edp = tp cp dp / (ep etp) ranks, ep etp apart;
+    where ZeRO shards the rest over g of dp cp ranks, over the same share of edp. Pieces as for the
+    rest.
+    """
+    if kinds.expert_layers is None:
+        return None
+    params, stages = kind_expert_params(problem, shapes, kinds), np.arange(N_ZERO)
+    inner = shapes.ep * shapes.etp
+    copies = np.maximum(1, shapes.stage_ranks // inner)
+    shard = np.maximum(1, copies * shapes.shard // shapes.replicas)
+    pool, fabric = problem.pool, problem.fabric
+    groups = DataGroups(
+        place_group(copies, inner, pool, fabric),
+        place_group(shard, inner, pool, fabric),
+        place_group(copies // shard, inner * shard, pool, fabric),
+    )
+    wide = DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas))
+    stage = stages[:, None, None]
+    pieces = n_pieces(problem, params, copies.astype(np.float64)[:, None], stage)
+    by_layer = np.where(stage >= 2, np.maximum(1.0, kinds.expert_layers), pieces)
+    per_param = memory.state_bytes_per_param(
+        problem.job.recipe, stages[:, None], shard.astype(np.float64)
+    )
+    return ExpertShapeTerms(
+        params=params,
+        state_bytes=per_param[..., None] * params,
+        data_parallel=data_parallel_times(problem, wide, params, by_layer, stage),
+        data_groups=groups,
+    )
+
+
+def _optimizer_s(problem: Problem, params: Floats, shards: Floats) -> Floats:
+    """Return the optimizer step over `params` by ZeRO stage."""
+    stages = np.arange(N_ZERO).reshape((N_ZERO,) + (1,) * params.ndim)
+    return optimizer_s(
+        params,
+        np.where(stages >= 1, shards, 1.0),
+        np.where(stages >= 2, shards, 1.0),
+        problem.job.recipe.grad_bytes,
+        problem.pool.accelerator,
+    )
 
 
 def _wide(group: Group) -> Group:
@@ -66,8 +156,11 @@ def _wide(group: Group) -> Group:
 
 
 def _embedding_sync_s(problem: Problem, shapes: ShapeTable) -> Floats:
-    """Return the all-reduce of the tied embedding's gradient between first and last stage."""
-    if not problem.shape.tied:
+    """Return the all-reduce of the gradient of an embedding that first and last stage hold.
+
+    A tied one, or that of multi-token prediction.
+    """
+    if not (problem.shape.tied or problem.shape.mtp_layers):
         return np.zeros(len(shapes))
     matrix = padded_vocab(problem.shape, shapes.tp) * problem.shape.hidden / shapes.tp
     size = problem.job.recipe.grad_wire_bytes * matrix
@@ -161,7 +254,10 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
 def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
     """Return the terms of each shape; cost is one pass over the shapes."""
     recipe, stack = problem.job.recipe, problem.stack
-    kinds = stage_kinds(problem.shape.layers, shapes.pp, shapes.vpp, shapes.split, shapes.splits)
+    routing = problem.shape.expert_layers if problem.shape.n_experts else ()
+    kinds = stage_kinds(
+        problem.shape.layers, shapes.pp, shapes.vpp, shapes.split, shapes.splits, routing
+    )
     params = kind_params(problem, shapes, kinds)
     most = params.max(axis=1)
     stages = np.arange(N_ZERO)
@@ -173,12 +269,26 @@ def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
     # ZeRO 2 and 3 move layer by layer: a piece is one layer (or an end of the model).
     by_layer = np.where(stages[:, None, None] >= 2, kinds.layers + 1.0, pieces)
     layer = layer_params(problem.shape, shapes.tp)
+    routed = expert_shape_terms(problem, shapes, kinds)
+    once = _optimizer_s(problem, most, shards)
+    if routed:
+        beside = expert_layer_params(problem.shape, shapes.tp)
+        unit = beside + expert_params(problem.shape, shapes.ep, shapes.etp)
+        layer = unit if problem.shape.expert_layers[0] else np.maximum(layer, unit)
+        both = _optimizer_s(problem, params, shards[:, None])
+        copies = routed.data_groups.shard.n_ranks[:, None]
+        once = (both + _optimizer_s(problem, routed.params, copies)).max(axis=-1)
     ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
     pipeline_group = place_group(shapes.pp, shapes.stage_ranks, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)
     context = place_group(shapes.cp, shapes.tp, problem.pool, problem.fabric)
     communicators = (groups.whole.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)
     communicators = communicators + (context.n_domains > 1)
+    if routed:
+        exchange = place_group(shapes.ep, shapes.etp, problem.pool, problem.fabric)
+        communicators = (
+            communicators + (routed.data_groups.whole.n_domains > 1) + (exchange.n_domains > 1)
+        )
     return ShapeTerms(
         kinds=kinds,
         params=params,
@@ -192,16 +302,11 @@ def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
             stages[:, None, None],
         ),
         data_groups=groups,
-        optimizer_s=optimizer_s(
-            most,
-            np.where(stages[:, None] >= 1, shards, 1.0),
-            np.where(stages[:, None] >= 2, shards, 1.0),
-            recipe.grad_bytes,
-            problem.pool.accelerator,
-        ),
+        optimizer_s=once,
         embedding_sync_s=_embedding_sync_s(problem, shapes),
         pipeline_group=pipeline_group,
         hop_latency_s=latency,
         hop_s_per_byte=per_byte,
         overhead_bytes=stack.context_bytes + stack.communicator_bytes * communicators,
+        experts=routed,
     )

@@ -56,6 +56,9 @@ class StackProfile:
     blocking_p2p: bool
     """Pipeline messages block their stream: tensor-parallel collectives of a rank whose messages
     wait for another node stall with them, see `STALLED_HOP_S`."""
+    expert_dispatch: str
+    """How tokens reach their experts: `all-to-all` (a copy for each), or `deduplicated` (one for
+    every node and rank that holds one, as DeepEP sends them)."""
     bucket_params: float
     """Parameters per piece of data-parallel traffic, at least; the last piece is never hidden."""
     bucket_params_per_rank: float
@@ -140,6 +143,7 @@ FUSED = StackProfile(
     logits_sharded=True,
     tp_hop_s=12e-6,
     blocking_p2p=False,
+    expert_dispatch="all-to-all",
     bucket_params=40e6,
     bucket_params_per_rank=1e6,
     overlap_slowdown=0.15,
@@ -208,6 +212,7 @@ STACKS: dict[str, StackProfile] = {
         FUSED,
         EAGER,
         replace(FUSED, name="megatron-core"),
+        replace(FUSED, name="megatron-core-deepep", expert_dispatch="deduplicated"),
         replace(EAGER, name="deepspeed"),
         _MEGATRON_2021,
         replace(_MEGATRON_2021, name="megatron-lm-2022", elementwise_factor=1.0, logit_bytes=6.0),

@@ -1,7 +1,7 @@
 """How layers go to pipeline stages, and the few stages that decide time and memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -77,6 +77,32 @@ class StageKinds:
     has_head: NDArray[np.float64]
     chunk_layers: NDArray[np.float64]
     chunk_counts: NDArray[np.float64]
+    expert_prefix: NDArray[np.float64] | None = None
+    """Expert layers among the first i of each of the rank's chunks, summed over its chunks,
+    `(n_shapes, n_kinds, 1 + layers of the longest chunk)`; None without expert layers."""
+
+    @property
+    def expert_layers(self) -> NDArray[np.float64] | None:
+        """Expert layers of the rank, `(n_shapes, n_kinds)`; None without any."""
+        return None if self.expert_prefix is None else self.expert_prefix[..., -1]
+
+
+def expert_prefix(
+    counts: Sequence[int], chunks: Sequence[int], experts: Sequence[bool], longest: int
+) -> tuple[float, ...]:
+    """Return the expert layers among the first 0, 1, ... `longest` layers of some chunks, summed.
+
+    Virtual stage j holds the next `counts[j]` layers in model order, `chunks` lists those of one
+    rank; `experts` says of each layer whether it has experts.
+
+    >>> expert_prefix((3, 3), (0, 1), (False, True, True, True, False, True), 3)
+    (0.0, 1.0, 2.0, 4.0)
+    """
+    starts = [sum(counts[:j]) for j in range(len(counts))]
+    return tuple(
+        float(sum(sum(experts[starts[j] : starts[j] + min(i, counts[j])]) for j in chunks))
+        for i in range(longest + 1)
+    )
 
 
 def n_sizes(counts: Sequence[int]) -> int:
@@ -90,16 +116,20 @@ def n_sizes(counts: Sequence[int]) -> int:
 
 @lru_cache(maxsize=65536)
 def _kinds_of(
-    layers: int, pp: int, vpp: int, split: str, sizes: int
+    layers: int, pp: int, vpp: int, split: str, sizes: int, experts: tuple[bool, ...] = ()
 ) -> tuple[tuple[float, ...], ...]:
+    """Return the row of each kind of rank; with expert layers their prefix stands first."""
     counts = stage_layers(layers, pp, vpp, split)
     low = min(counts)
-    ranks: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
+    ranks: dict[tuple[tuple[int, ...], tuple[float, ...], bool, bool], list[int]] = {}
     for rank in range(pp):
         chunks = tuple(sorted(counts[rank::pp]))
-        ranks.setdefault((chunks, rank == 0, rank == pp - 1), []).append(rank)
+        of = range(rank, pp * vpp, pp)
+        prefix = expert_prefix(counts, of, experts, max(counts)) if experts else ()
+        ranks.setdefault((chunks, prefix, rank == 0, rank == pp - 1), []).append(rank)
     rows = [
         (
+            *prefix,
             who[0],
             sum(chunks),
             first,
@@ -108,7 +138,7 @@ def _kinds_of(
             low,
             len(who),
         )
-        for (chunks, first, last), who in ranks.items()
+        for (chunks, prefix, first, last), who in ranks.items()
     ]
     return tuple(tuple(float(x) for x in row) for row in rows)
 
@@ -142,12 +172,45 @@ def stage_kinds(
     vpp: NDArray[np.int32],
     split: NDArray[np.int32],
     names: tuple[str, ...] = SPLITS,
+    experts: tuple[bool, ...] = (),
 ) -> StageKinds:
-    """Return the kinds of rank of each shape (pp, vpp, index into `names`)."""
+    """Return the kinds of rank of each shape (pp, vpp, index into `names`).
+
+    `experts` says of each layer whether it has experts; empty where none has. Ranks that differ in
+    their expert layers are of different kinds then.
+    """
+    if any(experts):
+        return _kinds_with_experts(layers, pp, vpp, split, names, experts)
     found, sizes = _found(layers, pp, vpp, split, names)
+    return _as_kinds(found, sizes)
+
+
+def _kinds_with_experts(
+    layers: int,
+    pp: NDArray[np.int32],
+    vpp: NDArray[np.int32],
+    split: NDArray[np.int32],
+    names: tuple[str, ...],
+    experts: tuple[bool, ...],
+) -> StageKinds:
+    _, sizes = _found(layers, pp, vpp, split, names)
+    rows = [(int(p), int(v), names[int(c)]) for p, v, c in zip(pp, vpp, split, strict=True)]
+    found = [_kinds_of(layers, *row, sizes, experts) for row in rows]
+    lengths = [len(kinds[0]) - 6 - sizes for kinds in found]
+    plain = [tuple(kind[n:] for kind in kinds) for kinds, n in zip(found, lengths, strict=True)]
+    kinds = _as_kinds(plain, sizes)
+    prefix = np.zeros((*kinds.layers.shape, max(lengths, default=1)))
+    for i, (rank_kinds, n) in enumerate(zip(found, lengths, strict=True)):
+        for j in range(prefix.shape[1]):
+            values = rank_kinds[j if j < len(rank_kinds) else 0][:n]
+            prefix[i, j, :n], prefix[i, j, n:] = values, values[-1]
+    return replace(kinds, expert_prefix=prefix)
+
+
+def _as_kinds(found: list[tuple[tuple[float, ...], ...]], sizes: int) -> StageKinds:
     most = max((len(rows) for rows in found), default=1)
     padded = [rows + ((*rows[0][:-1], 0.0),) * (most - len(rows)) for rows in found]
-    block = np.array(padded, dtype=np.float64).reshape(len(pp), most, 6 + sizes)
+    block = np.array(padded, dtype=np.float64).reshape(len(found), most, 6 + sizes)
     return StageKinds(
         rank=block[..., 0].astype(np.int32),
         n_ranks=np.ascontiguousarray(block[..., -1]),
@@ -160,7 +223,7 @@ def stage_kinds(
 
 
 def end_weights(shape: ModelShape, balancer: str) -> tuple[float, float]:
-    """Return what embedding and head weigh for a balancer, in units of one layer.
+    """Return what embedding and head weigh for a balancer, in units of one dense layer.
 
     `params`: V h parameters each (the head none if tied); `flops`: the head alone, V h.
     """

@@ -53,6 +53,8 @@ class Rows:
     """Row -> position in `layers`."""
     recomputed: Floats
     """Fully recomputed layers by kind of rank, `(n, n_kinds)`."""
+    recomputed_experts: Floats | None = None
+    """Those of them that have experts; None for a dense model."""
 
 
 def join(
@@ -68,7 +70,11 @@ def join(
     sizes, counts = shapes.kinds.chunk_layers[of_shape], shapes.kinds.chunk_counts[of_shape]
     recomputed = (counts * np.minimum(sizes, k[:, None, None])).sum(axis=-1)
     index = layers.index(table.shape, table.mbs, table.sp)
-    return Rows(problem, table, shapes, layers.terms, index, recomputed[full.index])
+    prefix, routed = shapes.kinds.expert_prefix, None
+    if prefix is not None:
+        last = prefix.shape[-1] - 1
+        routed = prefix[of_shape, :, np.minimum(k, last)][full.index]
+    return Rows(problem, table, shapes, layers.terms, index, recomputed[full.index], routed)
 
 
 def _at(values: NDArray[Any], rows: NDArray[Any]) -> Floats:
@@ -101,11 +107,14 @@ def stalled(rows: Rows) -> ForwardBackward:
     """Return what one layer takes longer while pipeline messages wait for another node, `(n,)`.
 
     max(0, H + 8 (t - 1) STALLED_HOP_S - layer) where the stack's messages block, tp > 1 and the
-    pipeline leaves the scale-up domain, H the launch time of the layer. Source: published sweeps
+    pipeline leaves the scale-up domain, H the launch time of the layer; with experts the layer is
+    an expert layer. Source: published sweeps
     of nanotron, whose layers take 8, 14, 21 to 25 and 46 ms at tp 2, 4, 8 and 16 whatever the
     micro-batch, but only then. Left out: groups over several nodes, which stall longer.
     """
     stack, of, layer = rows.problem.stack, rows.table.shape, rows.layers.layer
+    if rows.layers.experts:
+        layer = rows.layers.experts.layer
     tp = rows.table.shapes.tp[of]
     held_up = (tp > 1) & (rows.shapes.pipeline_group.n_domains[of] > 1)
     least = stack.host_s_per_layer + RING_STEPS_PER_RANK * (tp - 1) * STALLED_HOP_S
@@ -119,7 +128,7 @@ def stage_times(rows: Rows) -> StageTimes:
     """Return forward and backward time of each kind of rank, seconds per micro-batch.
 
     t_r = layers_r * layer + embedding (first) + head (last); the backward adds a forward for
-    every recomputed layer.
+    every recomputed layer. Dense and expert layers count apart.
     """
     table, layers, index = rows.table, rows.layers, rows.index
     kinds, of = rows.shapes.kinds, rows.table.shape
@@ -134,6 +143,13 @@ def stage_times(rows: Rows) -> StageTimes:
     backward = held * column(layers.layer.backward_s) + first * column(layers.embedding.backward_s)
     backward += last * column(layers.head.backward_s)
     backward += rows.recomputed * column(layers.recompute_full_s)
+    if layers.experts:
+        routed, more = _routed(rows), _expert_layer_adds(layers)
+        forward += routed * column(more.forward_s)
+        backward += routed * column(more.backward_s)
+        assert rows.recomputed_experts is not None  # they come with `layers.experts`
+        again = layers.experts.recompute_full_s - layers.recompute_full_s
+        backward += rows.recomputed_experts * column(again)
     if rows.problem.stack.blocking_p2p:
         late = stalled(rows)
         forward += held * late.forward_s[:, None]
@@ -142,6 +158,22 @@ def stage_times(rows: Rows) -> StageTimes:
         core = np.where(table.recompute == SELECTIVE, layers.recompute_core_s[index], 0.0)
         backward += held * core[:, None]
     return StageTimes(forward, backward)
+
+
+def _routed(rows: Rows) -> Floats:
+    """Return the expert layers of each kind of rank, `(n, n_kinds)`."""
+    layers = rows.shapes.kinds.expert_layers
+    assert layers is not None  # asked for models with experts only
+    return _at(layers, rows.table.shape)
+
+
+def _expert_layer_adds(layers: LayerTerms) -> ForwardBackward:
+    """Return what an expert layer takes beyond a dense one."""
+    assert layers.experts is not None  # asked for models with experts only
+    routed, dense = layers.experts.layer, layers.layer
+    return ForwardBackward(
+        routed.forward_s - dense.forward_s, routed.backward_s - dense.backward_s
+    )
 
 
 def boundary_hops_s(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
@@ -179,13 +211,20 @@ def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats
 
     ZeRO 0 and 1 move once per step: the reduction beside the last backward, the gather beside
     the first forward, as far as the stack overlaps them. ZeRO 2 reduces and ZeRO 3 also gathers
-    (twice) per micro-batch; ZeRO 2 gathers once, like ZeRO 1.
+    (twice) per micro-batch; ZeRO 2 gathers once, like ZeRO 1. Routed experts move over their own
+    group, one after the other with the rest.
     """
     table, of, zero = rows.table, rows.table.shape, rows.table.zero
     wire = rows.shapes.data_parallel
     at = _zero_and_shape(rows)
     reduce, reduce_piece = _by_zero(wire.reduce_s, at), _by_zero(wire.reduce_piece_s, at)
     gather, gather_piece = _by_zero(wire.gather_s, at), _by_zero(wire.gather_piece_s, at)
+    if rows.shapes.experts:
+        # One wire for both groups; the last piece is that of the embedding or of an expert layer.
+        more = rows.shapes.experts.data_parallel
+        reduce, gather = reduce + _by_zero(more.reduce_s, at), gather + _by_zero(more.gather_s, at)
+        reduce_piece = np.maximum(reduce_piece, _by_zero(more.reduce_piece_s, at))
+        gather_piece = np.maximum(gather_piece, _by_zero(more.gather_piece_s, at))
     m, stack = table.n_micro[:, None], rows.problem.stack
     pp, vpp = table.shapes.pp[of][:, None], table.shapes.vpp[of][:, None]
     exposed_reduce = exposed_once_s(reduce, reduce_piece, times.backward_s, pp, vpp, m)
@@ -286,12 +325,23 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     activations = in_flight * (
         whole * kept + rows.recomputed * layers.checkpoint_bytes[index][:, None]
     )
+    if layers.experts:
+        activations += in_flight * _expert_activations(rows)
+    if rows.problem.shape.mtp_layers:
+        module = layers.experts if rows.problem.shape.expert_layers[-1] else None
+        kept_module = module.kept_bytes[index][:, None] if module else kept
+        last = _at(kinds.has_head, of) * in_flight
+        activations += last * rows.problem.shape.mtp_layers * kept_module
     ids = layers.embedding_bytes[index][:, None]
     activations += _at(kinds.has_embedding, of) * in_flight * ids
     # While a recomputed layer runs backward, what it had dropped exists once.
     dropped = (layers.kept_bytes - layers.kept_core_bytes)[index]
     scores = np.where(table.recompute == SELECTIVE, dropped, 0.0)
-    again = np.where(rows.recomputed > 0, layers.kept_bytes[index][:, None], scores[:, None])
+    one = layers.kept_bytes
+    if layers.experts:
+        every = rows.problem.shape.n_expert_layers == rows.problem.shape.layers
+        one = layers.experts.kept_bytes if every else np.maximum(one, layers.experts.kept_bytes)
+    again = np.where(rows.recomputed > 0, one[index][:, None], scores[:, None])
     messages = np.where(table.shapes.pp[of] > 1, 2.0, 0.0) * layers.message_bytes[index]
     passing = again + layers.working_bytes[index][:, None]
     at = _zero_and_shape(rows)
@@ -299,14 +349,28 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     logits = _at(kinds.has_head, of) * layers.logits_bytes[index][:, None]
     # The loss's tensors are gone when the first layer runs backward: the larger of the two counts.
     working = lasting[:, None] + np.maximum(0.0, passing - logits)
+    states = _by_zero(terms.state_bytes, at)
+    if terms.experts:
+        states = states + _by_zero(terms.experts.state_bytes, at)
     return {
-        "states": _by_zero(terms.state_bytes, at),
+        "states": states,
         "activations": activations,
         "logits": logits,
         "working": working,
         "fragmentation": stack.fragmentation_frac * activations,
         "overhead": np.broadcast_to(terms.overhead_bytes[of][:, None], logits.shape),
     }
+
+
+def _expert_activations(rows: Rows) -> Floats:
+    """Return what the expert layers of a rank keep beyond dense ones, bytes, `(n, n_kinds)`."""
+    layers, index = rows.layers, rows.index
+    assert layers.experts is not None  # asked for models with experts only
+    assert rows.recomputed_experts is not None
+    core = layers.experts.kept_core_bytes - layers.kept_core_bytes
+    whole = layers.experts.kept_bytes - layers.kept_bytes
+    more = np.where(rows.table.recompute == SELECTIVE, core[index], whole[index])
+    return (_routed(rows) - rows.recomputed_experts) * more[:, None]
 
 
 def peak_bytes(rows: Rows) -> Floats:

@@ -48,7 +48,7 @@ def tp_collective_s(
 
 
 def layer_exposures(
-    problem: Problem, tokens: Floats, tp: Ints, sp: Ints, linear: LinearTimes
+    problem: Problem, tokens: Floats, tp: Ints, sp: Ints, linear: LinearTimes, blocks: int = 2
 ) -> tuple[Exposure, Exposure]:
     """Return the forward and backward tensor-parallel time of one layer, and what is exposed.
 
@@ -58,7 +58,9 @@ def layer_exposures(
     `bulk` runs the input gradient's reduction beside the weight gradient of the column-parallel
     layers, and the second gather beside their data gradient; `userbuffers` also pipes the
     others through their own GEMM in tp pieces; `pieces` (PyTorch's async TP) pipes every second
-    one through its own, half of the GEMMs (without SP it is `bulk`); `none` hides nothing.
+    one through its own, half of the GEMMs (without SP it is `bulk`); `none` hides nothing. These
+    are the `blocks` = 2 of a dense layer, attention and MLP; an expert layer without shared
+    experts has one, and half of all that.
 
     Source: Megatron-LM core/tensor_parallel/layers.py (order of operations), Korthikanti et al.
     2022 section 4.2 (volumes). Left out: the loss of GEMM rate by cutting it into pieces.
@@ -68,16 +70,16 @@ def layer_exposures(
     x = 2.0 * tokens * problem.shape.hidden
     gather = tp_collective_s(problem, "all-gather", x, group)
     reduce = tp_collective_s(problem, "all-reduce", x, group)
-    regather = 2 * gather if stack.sp_regather else 0 * gather
+    regather = blocks * gather if stack.sp_regather else 0 * gather
     with_sp = np.asarray(sp) > 0
-    forward = np.where(with_sp, 4 * gather, 2 * reduce)
-    backward = np.where(with_sp, 4 * gather + regather, 2 * reduce)
+    forward = np.where(with_sp, 2 * blocks * gather, blocks * reduce)
+    backward = np.where(with_sp, 2 * blocks * gather + regather, blocks * reduce)
     if stack.tp_overlap == "none":
         return Exposure(forward, forward), Exposure(backward, backward)
-    input_grad = np.where(with_sp, 2 * gather, 2 * reduce)
+    input_grad = np.where(with_sp, blocks * gather, blocks * reduce)
     behind = _behind(input_grad, linear.column_wgrad_s)
     behind = behind + np.where(with_sp, _behind(regather, linear.column_dgrad_s), 0.0)
-    plain_forward, output_grad = forward, np.where(with_sp, 2 * gather, 0.0)
+    plain_forward, output_grad = forward, np.where(with_sp, blocks * gather, 0.0)
     if stack.tp_overlap == "pieces":
         own_s = linear.both.forward_s / 2
         plain_forward = np.where(with_sp, _half_piped(forward, own_s, t), forward)
@@ -85,10 +87,10 @@ def layer_exposures(
         half = np.where(with_sp, _half_piped(backward, own_s, t), behind + output_grad)
         return Exposure(forward, plain_forward), Exposure(backward, half)
     if stack.tp_overlap == "userbuffers":
-        piped = _pieces(2 * gather, linear.column_forward_s, t)
-        piped = piped + _pieces(2 * gather, linear.row_forward_s, t)
+        piped = _pieces(blocks * gather, linear.column_forward_s, t)
+        piped = piped + _pieces(blocks * gather, linear.row_forward_s, t)
         plain_forward = np.where(with_sp, piped, forward)
-        output_grad = np.where(with_sp, _pieces(2 * gather, linear.row_dgrad_s, t), 0.0)
+        output_grad = np.where(with_sp, _pieces(blocks * gather, linear.row_dgrad_s, t), 0.0)
     return Exposure(forward, plain_forward), Exposure(backward, behind + output_grad)
 
 

@@ -1,14 +1,24 @@
 """What one plan sends over which wire: calls, bytes, message sizes, time and exposed time."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from costmodels.collectives import chosen_algorithm, collective_s, point_to_point_s
 from costmodels.context_parallel import ELEMENT_BYTES
+from costmodels.data_parallel import DataGroups, DataParallelTimes
+from costmodels.experts import (
+    all_to_all_s,
+    expert_group,
+    expert_rows,
+    load_factor,
+    local_tokens,
+    sent_copies,
+)
 from costmodels.parameters import kv_heads_per_rank, padded_vocab
 from costmodels.placement import Group, place_group, tier_names
 from costmodels.plans import Layout
+from costmodels.stages import expert_prefix
 from costmodels.step import Rows, boundary_hops_s, data_parallel_exposed, stage_times
 from costmodels.tensor_parallel import tensor_parallel_group, tp_collective_s
 
@@ -18,7 +28,7 @@ class Transfer:
     """One kind of transfer of the device that sends most, per optimizer step."""
 
     axis: str
-    """`tp`, `cp`, `pp` or `dp`."""
+    """`tp`, `cp`, `ep`, `pp` or `dp`."""
     collective: str
     tier: str
     """The widest network level that the group spans."""
@@ -51,12 +61,13 @@ def _width(rows: Rows, n_bytes: float) -> str:
 def transfers(
     rows: Rows, layout: Layout, critical: int, pp_exposed_s: float
 ) -> tuple[Transfer, ...]:
-    """Return every kind of transfer of one plan, in the order tp, cp, pp, dp.
+    """Return every kind of transfer of one plan, in the order tp, cp, ep, pp, dp.
 
-    Tensor- and context-parallel traffic is that of pipeline rank `critical`, the slowest, with its
-    recomputed forwards and the collectives of its end of the model.
+    Tensor-, context- and expert-parallel traffic is that of pipeline rank `critical`, the slowest,
+    with its recomputed forwards and the collectives of its end of the model.
     """
     found = [*_tensor_parallel(rows, layout, critical), *_context_parallel(rows, layout, critical)]
+    found += _expert_parallel(rows, layout, critical)
     found += _pipeline(rows, layout, pp_exposed_s)
     return tuple(found + _data_parallel(rows, layout) + _tied_embedding(rows, layout))
 
@@ -96,20 +107,27 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
         return []
     layers, stack = rows.layers, rows.problem.stack
     chunks = layout.stage_layers[critical :: layout.pp]
-    passes = layout.n_micro * sum(chunks)
-    again = layout.n_micro * sum(min(c, layout.recompute_layers) for c in chunks)
+    passes: float = layout.n_micro * sum(chunks)
+    again: float = layout.n_micro * sum(min(c, layout.recompute_layers) for c in chunks)
     tokens = float(layout.mbs * rows.problem.job.seq_len) / layout.cp
     message, width = 2.0 * tokens * rows.problem.shape.hidden, _activation_type(rows)
     group = tensor_parallel_group(rows.problem, np.array(layout.tp, dtype=np.int32))
     forward, backward = layers.tp_forward, layers.tp_backward
     exposed = passes * (forward.exposed_s.item() + backward.exposed_s.item())
     exposed += again * forward.exposed_s.item()
+    if more := layers.experts:
+        routed, routed_again = (layout.n_micro * x for x in _routed_layers(rows, layout, critical))
+        ahead = more.tp_forward.exposed_s.item() - forward.exposed_s.item()
+        after = more.tp_backward.exposed_s.item() - backward.exposed_s.item()
+        exposed += routed * (ahead + after) + routed_again * ahead
+        if not rows.problem.shape.shared_ffn:  # attention alone: half of the collectives
+            passes, again = passes - routed / 2, again - routed_again / 2
     ends = layout.n_micro * ((critical == 0) + (critical == layout.pp - 1))
     found = []
     if layout.sp:
         one = tp_collective_s(rows.problem, "all-gather", message, group).item()
-        gathers = (4 + (2 if stack.sp_regather else 0)) * passes + 2 * again
-        reduces = 4 * passes + 2 * again
+        gathers = round((4 + (2 if stack.sp_regather else 0)) * passes + 2 * again)
+        reduces = round(4 * passes + 2 * again)
         share = gathers / max(1, gathers + reduces)
         for name, calls, part in (
             ("all-gather", gathers, share),
@@ -119,12 +137,62 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
             n, time_s = calls + ends, (calls + ends) * one
             found.append(_make(rows, "tp", name, group, n, message, waits, width, time_s))
     else:
-        calls = 4 * passes + 2 * again + ends
+        calls = round(4 * passes + 2 * again) + ends
         one = tp_collective_s(rows.problem, "all-reduce", message, group).item()
         waits, time_s = exposed + ends * one, calls * one
         found.append(_make(rows, "tp", "all-reduce", group, calls, message, waits, width, time_s))
     if critical == layout.pp - 1:
         found.append(_loss(rows, layout, tokens, group, width))
+    return found
+
+
+def _routed_layers(rows: Rows, layout: Layout, rank: int) -> tuple[float, float]:
+    """Return the expert layers of a pipeline rank, and how many of them are fully recomputed."""
+    chunks, counts = range(rank, layout.pp * layout.vpp, layout.pp), layout.stage_layers
+    experts = rows.problem.shape.expert_layers
+    whole = expert_prefix(counts, chunks, experts, max(counts))[-1]
+    return whole, expert_prefix(counts, chunks, experts, layout.recompute_layers)[-1]
+
+
+def _expert_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer]:
+    """Return the exchange of tokens of one pipeline rank: dispatch and combine, both directions.
+
+    A message is what a device holds for all ranks, its copies and its own included.
+    """
+    problem, more = rows.problem, rows.layers.experts
+    if more is None:
+        return []
+    shape, shapes = problem.shape, rows.table.shapes
+    held, again = _routed_layers(rows, layout, critical)
+    modules = shape.mtp_layers * shape.expert_layers[-1] * (critical == layout.pp - 1)
+    passes = int(layout.n_micro * (2 * (held + modules) + again))
+    if not passes:
+        return []
+    tokens = local_tokens(
+        np.array([layout.mbs * problem.job.seq_len / layout.cp]),
+        shapes.tp,
+        np.array([int(layout.sp)], dtype=np.int32),
+    )
+    copy, width = 2.0 * shape.hidden * tokens, _activation_type(rows)
+    found = []
+    if layout.ep > 1:
+        group = expert_group(problem, shapes.ep, shapes.etp)
+        weight = copy * load_factor(shape, shapes.ep)
+        one = all_to_all_s(problem, weight, group).item()
+        inside, outside = sent_copies(problem, group)
+        per_call = ((inside + outside) * weight).item()
+        message = per_call * layout.ep / (layout.ep - 1)
+        calls = 2 * passes
+        found.append(
+            _make(rows, "ep", "all-to-all", group, calls, message, calls * one, width, calls * one)
+        )
+    if layout.etp > 1:
+        inner = place_group(layout.etp, 1, problem.pool, problem.fabric)
+        message = (2.0 * shape.hidden * expert_rows(shape, tokens, shapes.ep, shapes.etp)).item()
+        one = tp_collective_s(problem, "all-gather", message, inner).item()
+        for name in ("all-gather", "reduce-scatter"):
+            time_s = passes * one
+            found.append(_make(rows, "ep", name, inner, passes, message, time_s, width, time_s))
     return found
 
 
@@ -221,81 +289,75 @@ def _pipeline(rows: Rows, layout: Layout, exposed_s: float) -> list[Transfer]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """What one device shares with the ranks that hold the same parameters."""
+
+    params: float
+    wire: DataParallelTimes
+    groups: DataGroups
+
+
 def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
-    """Return the gradient reduction and the weight gathers of the rank that waits longest."""
-    if layout.dp * layout.cp == 1:
-        return []
-    wire, zero, recipe = rows.shapes.data_parallel, layout.zero, rows.problem.job.recipe
+    """Return the gradient reductions and the weight gathers of the rank that waits longest.
+
+    Routed experts have a group of their own; what is waited for is shared out by wire time.
+    """
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     kind = int((exposed + rows.problem.stack.overlap_slowdown * hidden).argmax(axis=1)[0])
-    params = rows.shapes.params[0, kind].item()
-    pieces = round(wire.reduce_s[zero, 0, kind].item() / wire.reduce_piece_s[zero, 0, kind].item())
-    groups = rows.shapes.data_groups
-    group = groups.shard if zero else groups.whole
+    shapes = rows.shapes
+    parts = []
+    if layout.dp * layout.cp > 1:
+        params = shapes.params[0, kind].item()
+        parts.append(_Copies(params, shapes.data_parallel, shapes.data_groups))
+    routed = shapes.experts
+    if routed and routed.data_groups.whole.n_ranks.item() > 1 and routed.params[0, kind] > 0:
+        params = routed.params[0, kind].item()
+        parts.append(_Copies(params, routed.data_parallel, routed.data_groups))
+    found = [one for part in parts for one in _copies(rows, layout, part, kind)]
+    waits, total = exposed[0, kind].item(), sum(one.time_s for one in found)
+    return [replace(one, exposed_s=waits * (one.time_s / total)) for one in found]
+
+
+def _copies(rows: Rows, layout: Layout, part: _Copies, kind: int) -> list[Transfer]:
+    """Return the transfers of one group, nothing exposed yet."""
+    zero, recipe, wire, params = layout.zero, rows.problem.job.recipe, part.wire, part.params
+    reduce, piece = wire.reduce_s[zero, 0, kind].item(), wire.reduce_piece_s[zero, 0, kind].item()
+    pieces = round(reduce / piece)
+    group = part.groups.shard if zero else part.groups.whole
     reduces = layout.n_micro if zero >= 2 else 1
     gathers = {0: 0, 1: 1, 2: 1, 3: 2 * layout.n_micro}[zero]
-    reduce_time = reduces * wire.reduce_s[zero, 0, kind].item()
-    gather_time = gathers * wire.gather_s[zero, 0, kind].item()
-    replicas, copies = int(groups.replicas.n_ranks.item()), 0.0
-    part = recipe.grad_wire_bytes * params / pieces / layout.dp_shard
+    shard, replicas = (
+        int(np.asarray(x.n_ranks).item()) for x in (part.groups.shard, part.groups.replicas)
+    )
+    grads = recipe.grad_wire_bytes * params / pieces
+    width, copies = _width(rows, recipe.grad_wire_bytes), 0.0
     if zero and replicas > 1:
-        one = collective_s("all-reduce", part, groups.replicas, rows.problem.pool).item()
+        over = part.groups.replicas
+        one = collective_s("all-reduce", grads / shard, over, rows.problem.pool).item()
         copies = reduces * pieces * one
-    share = reduce_time / (reduce_time + gather_time)
-    waits = exposed[0, kind].item()
-    name = "reduce-scatter" if zero else "all-reduce"
-    found = [
-        _make(
-            rows,
-            "dp",
-            name,
-            group,
-            reduces * pieces,
-            recipe.grad_wire_bytes * params / pieces,
-            share * waits * (1 - copies / reduce_time),
-            _width(rows, recipe.grad_wire_bytes),
-            reduce_time - copies,
-        )
-    ]
+    name, calls = "reduce-scatter" if zero else "all-reduce", reduces * pieces
+    time_s = reduces * reduce - copies
+    found = []
+    if np.asarray(group.n_ranks).item() > 1:
+        found.append(_make(rows, "dp", name, group, calls, grads, 0.0, width, time_s))
     if copies:
-        found.append(
-            _make(
-                rows,
-                "dp",
-                "all-reduce",
-                groups.replicas,
-                reduces * pieces,
-                part,
-                share * waits * copies / reduce_time,
-                _width(rows, recipe.grad_wire_bytes),
-                copies,
-            )
-        )
-    if zero == 1 and rows.problem.stack.zero1_gather == "broadcast":
-        n, width = layout.dp_shard, recipe.param_wire_bytes
-        waits = (1 - share) * waits
-        size, kind_of = width * params / n, _width(rows, width)
-        found.append(_make(rows, "dp", "broadcast", group, n, size, waits, kind_of, gather_time))
-    elif gathers:
-        found.append(
-            _make(
-                rows,
-                "dp",
-                "all-gather",
-                group,
-                gathers * pieces,
-                recipe.param_wire_bytes * params / pieces,
-                (1 - share) * waits,
-                _width(rows, recipe.param_wire_bytes),
-                gather_time,
-            )
-        )
+        args = (part.groups.replicas, calls, grads / shard, 0.0, width, copies)
+        found.append(_make(rows, "dp", "all-reduce", *args))
+    if gathers and shard > 1:
+        weights = recipe.param_wire_bytes * params
+        time_s = gathers * wire.gather_s[zero, 0, kind].item()
+        kind_of = _width(rows, recipe.param_wire_bytes)
+        name, calls, size = "all-gather", gathers * pieces, weights / pieces
+        if zero == 1 and rows.problem.stack.zero1_gather == "broadcast":
+            name, calls, size = "broadcast", shard, weights / shard
+        found.append(_make(rows, "dp", name, group, calls, size, 0.0, kind_of, time_s))
     return found
 
 
 def _tied_embedding(rows: Rows, layout: Layout) -> list[Transfer]:
     """Return the sum of the tied matrix's gradient over first and last stage."""
-    if not rows.problem.shape.tied or layout.pp == 1:
+    if not (rows.problem.shape.tied or rows.problem.shape.mtp_layers) or layout.pp == 1:
         return []
     recipe, shape = rows.problem.job.recipe, rows.problem.shape
     rows_of_matrix = padded_vocab(shape, rows.table.shapes.tp).item()

@@ -40,9 +40,11 @@ BOTH = {"PIN001": "shapes and plans"}
 UNITS = {
     "Size": "size (`4 GiB`)", "Memory": "size (`80 GiB`)", "Bandwidth": "bandwidth (`400 Gb/s`)",
     "Rate": "rate (`989 TFLOP/s`)", "Tokens": "count (`15e12`, `15T`)",
-    "Ratio": "ratio (`7`, `7:1`)", "Factor": "number", "FactorOr0": "number", "Switch": "`true` or `false`", "Name": "name",
-    "Layers": "whole number", "LayersOr0": "whole number", "Heads": "whole number", "Width": "whole number",
-    "WidthOr0": "whole number", "Nodes": "whole number", "PerNode": "whole number",
+    "Ratio": "ratio (`7`, `7:1`)", "Factor": "number", "FactorOr0": "number",
+    "Switch": "`true` or `false`", "Name": "name",
+    "Layers": "whole number", "LayersOr0": "whole number", "Heads": "whole number",
+    "Width": "whole number", "WidthOr0": "whole number", "Nodes": "whole number",
+    "PerNode": "whole number",
 }  # fmt: skip
 """How the types of `planner.schemas` are written in a file."""
 

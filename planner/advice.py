@@ -21,7 +21,7 @@ def plan_warnings(problem: Problem, found: Breakdown) -> tuple[PlanWarning, ...]
         _narrow_gemms(problem, found),
         _host_bound(found),
     )
-    return tuple(warning for warning in checks if warning)
+    return tuple(warning for warning in (*checks, _balance(problem, found)) if warning)
 
 
 def _memory(problem: Problem, found: Breakdown) -> PlanWarning | None:
@@ -65,7 +65,7 @@ def _few_micro_batches(found: Breakdown) -> PlanWarning | None:
 def _communication(found: Breakdown) -> PlanWarning | None:
     if found.exposed_comm_frac <= MAX_EXPOSED_FRAC:
         return None
-    parts = {axis: found.time_s[axis] for axis in ("tp", "cp", "pp", "dp")}
+    parts = {axis: found.time_s[axis] for axis in ("tp", "cp", "ep", "pp", "dp")}
     worst = max(parts, key=lambda axis: parts[axis])
     return PlanWarning(
         "COM101",
@@ -76,11 +76,11 @@ def _communication(found: Breakdown) -> PlanWarning | None:
 
 def _narrow_gemms(problem: Problem, found: Breakdown) -> PlanWarning | None:
     shape, tp = problem.shape, found.layout.tp
-    widths = {
-        "hidden": shape.hidden,
-        "heads*head_dim/tp": shape.q_width // tp,
-        "ffn/tp": shape.ffn // tp,
-    }
+    widths = {"hidden": shape.hidden, "heads*head_dim/tp": shape.q_width // tp}
+    if shape.n_expert_layers < shape.layers:
+        widths["ffn/tp"] = shape.ffn // tp
+    if shape.n_experts:
+        widths["moe_ffn/etp"] = shape.expert_ffn // found.layout.etp
     odd = [f"{name} = {width}" for name, width in widths.items() if width % DIM_MULTIPLE]
     if not odd:
         return None
@@ -98,4 +98,16 @@ def _host_bound(found: Breakdown) -> PlanWarning | None:
         "HOST101",
         f"layers are too short for the host to launch in time ({found.time_s['host']:.3g} s of "
         "the step): a larger mbs, a smaller tp, CUDA graphs or a compiler relax it",
+    )
+
+
+def _balance(problem: Problem, found: Breakdown) -> PlanWarning | None:
+    shape = problem.shape
+    assumed = shape.imbalance == 1.0 and not shape.capacity_factor
+    if found.layout.ep == 1 or shape.n_experts <= 1 or not assumed:
+        return None
+    return PlanWarning(
+        "MOE101",
+        "routing is taken as perfectly balanced; the busiest rank decides, and 1.05 to 1.3 times "
+        "the mean is usual: --set model.moe.imbalance=1.2 shows what that costs",
     )

@@ -9,8 +9,11 @@ from planner.terms import ALIASES, GIB, TERMS, documentation, home
 from planner.yamlfile import close_names
 
 GROUPS = {
-    "compute": ("linear", "attention", "elementwise", "head", "embedding", "recompute", "host"),
-    "network": ("tp", "cp", "pp", "dp", "overlap"),
+    "compute": (
+        *("linear", "attention", "elementwise", "experts", "head", "embedding", "recompute"),
+        "host",
+    ),
+    "network": ("tp", "cp", "ep", "pp", "dp", "overlap"),
     "waiting": ("bubble", "straggler"),
     "per step": ("optimizer", "fixed"),
 }
@@ -73,6 +76,13 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
         lines.append(
             f"  cp {x.cp} ({x.cp_comm}): every sequence is cut over {x.cp} ranks, "
             f"{problem.job.seq_len // x.cp:,} tokens each."
+        )
+    if x.ep > 1:
+        n = problem.shape.n_experts // x.ep
+        copies = x.tp * x.cp * x.dp // (x.ep * x.etp)
+        lines.append(
+            f"  ep {x.ep}, etp {x.etp}: {n} of {problem.shape.n_experts} experts on a rank, "
+            f"{copies} copies of each."
         )
     if x.pp > 1:
         low, high = min(x.stage_layers), max(x.stage_layers)

@@ -12,7 +12,7 @@ from searches.search import Candidate
 MIN_SHARE = 0.002
 """Differences below this share of the step are not worth a word."""
 
-COMPUTE = ("linear", "attention", "elementwise", "head", "embedding")
+COMPUTE = ("linear", "attention", "elementwise", "experts", "head", "embedding")
 """Terms that depend on which stage is the slowest; compared together."""
 
 

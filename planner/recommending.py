@@ -268,6 +268,12 @@ def _largest_model(asked: _Question, by: str) -> Recommendation:
     layers divide does not, so that every member below it is searched.
     """
     problem = asked.problem()
+    if problem.shape.n_experts or problem.shape.latent:
+        what = "moe" if problem.shape.n_experts else "mla"
+        raise UsageError(
+            f"model.{what}: the family of a model with it is not defined in this version",
+            f"ask for a model file without {what}, or search sizes of your own with --set",
+        )
     parts = SCALE_PARTS if by == "depth" else family_parts(problem)
 
     def scaled(k: int) -> Problem:

@@ -10,6 +10,7 @@ from costmodels import (
     compute,
     context_parallel,
     data_parallel,
+    experts,
     gemm,
     memory,
     pipeline,
@@ -19,7 +20,7 @@ from costmodels import (
 from costmodels.breakdown import virtual_stage_times
 from costmodels.collectives import inside_bytes_per_s
 from costmodels.context_parallel import ContextSplit
-from costmodels.layer_terms import host_s, layer_terms
+from costmodels.layer_terms import expert_layer_terms, host_s, layer_terms
 from costmodels.parameters import kv_heads_per_rank
 from costmodels.placement import Group, place_group
 from costmodels.plans import CP_COMMS
@@ -169,6 +170,52 @@ def _link_bytes_per_s(problem: Problem, group: Group) -> float:
     return problem.pool.accelerator.pair_bytes_per_s
 
 
+def _expert_numbers(problem: Problem, plan: Plan) -> Numbers:
+    """Return the sizes of the routed experts on this plan; one line for a dense model."""
+    x, shape, one = plan.layout, problem.shape, plan.breakdown.rows.layers.experts
+    if one is None:
+        return [("experts", "none: a dense model")]
+    tokens = x.mbs * problem.job.seq_len / x.cp / (x.tp if x.sp else 1)
+    local = shape.n_experts / x.ep
+    load = float(experts.load_factor(shape, x.ep))
+    rows = tokens * shape.top_k * x.etp * load
+    return [
+        ("m (micro-batches)", str(x.n_micro)),
+        ("n (tokens that a device routes)", f"{tokens:,.0f}"),
+        ("E, k, f_e", f"{shape.n_experts}, {shape.top_k}, {shape.expert_ffn:,}"),
+        ("e (ep), t_e (etp)", f"{x.ep}, {x.etp}"),
+        ("experts on a device, rows of each", f"{local:g}, {rows / local:,.0f}"),
+        ("load of the busiest rank over the mean", f"{load:g}"),
+    ]
+
+
+def _experts(problem: Problem, plan: Plan) -> Numbers:
+    one, rows = plan.breakdown.rows.layers.experts, _expert_numbers(problem, plan)
+    if one is not None:
+        ahead, after = one.routed.forward_s.item() * 1e3, one.routed.backward_s.item() * 1e3
+        rows += [
+            *_rates(problem),
+            ("one layer, forward / backward", f"{ahead:.3f} / {after:.3f} ms"),
+        ]
+    return [*rows, ("term", f"{plan.breakdown.time_s['experts']:.4f} s")]
+
+
+def _exchange(problem: Problem, plan: Plan) -> Numbers:
+    one, rows = plan.breakdown.rows.layers.experts, _expert_numbers(problem, plan)
+    x = plan.layout
+    if one is not None and x.ep > 1:
+        ep, etp = (np.array([degree], dtype=np.int32) for degree in (x.ep, x.etp))
+        group = experts.expert_group(problem, ep, etp)
+        inside, outside = (copies.item() for copies in experts.sent_copies(problem, group))
+        rows += [
+            ("dispatch of the stack", problem.stack.expert_dispatch),
+            ("ranks, per domain", f"{x.ep}, {group.ranks_per_domain.item():g}"),
+            ("copies of a token sent inside / outside", f"{inside:.2f} / {outside:.2f}"),
+            ("one layer, either way", f"{one.exchange.forward_s.item() * 1e3:.3f} ms"),
+        ]
+    return [*rows, ("term", f"{plan.breakdown.time_s['ep']:.4f} s")]
+
+
 def _overlap(problem: Problem, plan: Plan) -> Numbers:
     layers, slow = plan.breakdown.rows.layers, problem.stack.overlap_slowdown
     hidden = (layers.tp_forward.hidden_s + layers.tp_backward.hidden_s).item()
@@ -251,7 +298,7 @@ def _dp(problem: Problem, plan: Plan) -> Numbers:
 
 
 def _optimizer(problem: Problem, plan: Plan) -> Numbers:
-    params = plan.breakdown.rows.shapes.params[0].max()
+    params = _held_params(plan)
     shard = plan.layout.dp_shard if plan.layout.zero else 1
     return [
         ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),
@@ -284,7 +331,7 @@ def _fixed(problem: Problem, plan: Plan) -> Numbers:
 
 def _states(problem: Problem, plan: Plan) -> Numbers:
     recipe, x = problem.job.recipe, plan.layout
-    params = plan.breakdown.rows.shapes.params[0].max()
+    params = _held_params(plan)
     return [
         ("recipe", f"{recipe.name} ({recipe.note})"),
         (
@@ -293,17 +340,39 @@ def _states(problem: Problem, plan: Plan) -> Numbers:
         ),
         ("ZeRO stage, D", f"{x.zero}, {x.dp_shard}"),
         ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),
+        *_routed_params(plan),
     ]
+
+
+def _held_params(plan: Plan) -> float:
+    """Return the most parameters on one device, routed experts included."""
+    shapes = plan.breakdown.rows.shapes
+    held = shapes.params[0] + (shapes.experts.params[0] if shapes.experts else 0.0)
+    return float(held.max())
+
+
+def _routed_params(plan: Plan) -> Numbers:
+    """Return what of them are routed experts, and over how many ranks ZeRO shards those."""
+    routed = plan.breakdown.rows.shapes.experts
+    if routed is None:
+        return []
+    shard = routed.data_groups.shard.n_ranks.item()
+    most = routed.params[0].max() / 1e9
+    return [("of them routed experts, D of those", f"{most:.3f} B, {shard:g}")]
 
 
 def _activations(problem: Problem, plan: Plan) -> Numbers:
     x, found = plan.layout, plan.breakdown
     layers = found.rows.layers
     at = found.peak_stage
+    routed = []
+    if layers.experts:
+        routed = [("one expert layer", f"{layers.experts.kept_bytes.item() / GIB:.3f} GiB")]
     schedule = {"none": 0, "gpipe": 1, "1f1b": 2, "interleaved": 3}[x.schedule]
     chunks = memory.in_flight_chunks(schedule, at, x.pp, x.vpp, x.n_micro).item()
     return [
         ("one layer, one micro-batch", f"{layers.kept_bytes.item() / GIB:.3f} GiB"),
+        *routed,
         ("the same, fully recomputed", f"{layers.checkpoint_bytes.item() / GIB:.3f} GiB"),
         (f"layers of stage {at}", str(sum(x.stage_layers[at :: x.pp]))),
         ("chunks in flight, each 1/v of the stage", f"{chunks:g} of v = {x.vpp}"),
@@ -348,6 +417,13 @@ TERMS: dict[str, Term] = {
             (compute.elementwise_times,),
             _per_layer("elementwise"),
         ),
+        Term(
+            "experts",
+            "time",
+            "routed experts: router, permutation, products",
+            (experts.expert_times, experts.grouped_gemm_s, experts.rows_fracs),
+            _experts,
+        ),
         Term("head", "time", "output head and loss", (compute.head_times,), _per_layer("head")),
         Term(
             "embedding",
@@ -360,7 +436,7 @@ TERMS: dict[str, Term] = {
             "recompute",
             "time",
             "forward again in the backward, without its collectives",
-            (layer_terms,),
+            (layer_terms, expert_layer_terms),
             _recompute,
         ),
         Term("host", "time", "waiting for kernel launches", (layer_terms,), _host),
@@ -377,6 +453,13 @@ TERMS: dict[str, Term] = {
             "exposed exchange of keys and values",
             (context_parallel.exchange_times, context_parallel.buffer_bytes),
             _cp,
+        ),
+        Term(
+            "ep",
+            "time",
+            "exchange of tokens between experts",
+            (experts.all_to_all_s, experts.sent_copies, experts.distinct_units),
+            _exchange,
         ),
         Term(
             "overlap",
@@ -462,6 +545,9 @@ TERMS: dict[str, Term] = {
 """Every term of `time` and `memory` in a result."""
 
 ALIASES = {
+    "moe": "experts",
+    "all-to-all": "ep",
+    "ep_comm": "ep",
     "tp_comm": "tp",
     "dp_comm": "dp",
     "pp_comm": "pp",

@@ -10,8 +10,8 @@ from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.emit._text import nodes
-from planner.emit.deepspeed import deepspeed_files
-from planner.emit.megatron import megatron_script
+from planner.emit.deepspeed import deepspeed_expert_refusals, deepspeed_files
+from planner.emit.megatron import megatron_expert_refusals, megatron_script
 from planner.errors import EmitError
 from searches.frameworks import TITLES, refusals
 from searches.options import FRAMEWORKS
@@ -37,12 +37,12 @@ def why_not(
     precision and sequence length are left out.
     """
     _check_target(target)
-    return "\n".join(refusals(target, layout, shape, job)) or None
+    return "\n".join(_reasons(target, layout, shape, job)) or None
 
 
 def runs_on(layout: Layout, shape: ModelShape, job: TrainingJob | None = None) -> tuple[str, ...]:
     """Return the frameworks that can run the layout."""
-    return tuple(name for name in FRAMEWORKS if not refusals(name, layout, shape, job))
+    return tuple(name for name in FRAMEWORKS if not _reasons(name, layout, shape, job))
 
 
 def emit_plan(
@@ -63,7 +63,7 @@ def emit_plan(
     """
     _check_target(target)
     _check_layout(layout, shape, job)
-    reasons = refusals(target, layout, shape, job)
+    reasons = _reasons(target, layout, shape, job)
     if nodes(layout, pool) == (0, 0):
         reasons += (
             f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node};"
@@ -75,6 +75,15 @@ def emit_plan(
         script = megatron_script(layout, shape, job, pool, header, tp_comm_overlap=tp_comm_overlap)
         return {"megatron.sh": script}
     return deepspeed_files(layout, shape, job, pool, header)
+
+
+def _reasons(
+    target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None
+) -> tuple[str, ...]:
+    found = refusals(target, layout, shape, job)
+    if target == "megatron":
+        return found + megatron_expert_refusals(layout, shape)
+    return found + deepspeed_expert_refusals(shape)
 
 
 def _check_target(target: str) -> None:

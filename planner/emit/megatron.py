@@ -71,6 +71,7 @@ def flag_groups(
     overlap = _overlap_flags(layout, tp_comm_overlap=tp_comm_overlap)
     groups = [
         ("model", _model_flags(layout, shape, job)),
+        ("experts", _expert_flags(layout, shape)),
         ("layout", _layout_flags(layout, shape)),
         ("batch and schedule", _batch_flags(layout, job)),
         ("precision and optimizer", _precision_flags(layout, job)),
@@ -101,13 +102,95 @@ def _model_flags(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[st
         "--attention-dropout": dropout,
         "--attention-backend": "flash" if shape.flash_attention else "unfused",
     }
+    if shape.latent:
+        del words["--kv-channels"]
+        words |= {
+            "--kv-lora-rank": shape.kv_rank,
+            "--qk-head-dim": shape.qk_nope,
+            "--qk-pos-emb-head-dim": shape.qk_rope,
+            "--v-head-dim": shape.v_head,
+        }
+        words |= {"--q-lora-rank": shape.q_rank} if shape.q_rank else {}
+    words |= {"--mtp-num-layers": shape.mtp_layers} if shape.mtp_layers else {}
     flags = [word for option, value in words.items() for word in (option, str(value))]
+    flags += ["--multi-latent-attention"] * shape.latent
     if shape.kv_heads != shape.heads:
         flags += ["--group-query-attention", "--num-query-groups", str(shape.kv_heads)]
     flags += ["--swiglu"] * shape.gated
     flags += ["--disable-bias-linear"] * (not shape.bias)
     flags += ["--untie-embeddings-and-output-weights"] * (not shape.tied)
     return [*flags, "--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "native"]
+
+
+def _expert_flags(layout: Layout, shape: ModelShape) -> list[str]:
+    """Return the flags of the routed experts; none for a dense model."""
+    if not shape.n_experts:
+        return []
+    words = {
+        "--num-experts": shape.n_experts,
+        "--moe-router-topk": shape.top_k,
+        "--moe-ffn-hidden-size": shape.expert_ffn,
+        "--expert-model-parallel-size": layout.ep,
+        "--expert-tensor-parallel-size": layout.etp,
+        "--moe-token-dispatcher-type": "alltoall",
+        "--moe-router-load-balancing-type": "aux_loss",
+        "--moe-aux-loss-coeff": "1e-2",
+    }
+    if shape.shared_ffn:
+        words["--moe-shared-expert-intermediate-size"] = shape.shared_ffn
+    if shape.n_groups > 1:
+        words["--moe-router-num-groups"] = shape.n_groups
+        words["--moe-router-group-topk"] = shape.top_groups
+    if shape.capacity_factor:
+        words["--moe-expert-capacity-factor"] = f"{shape.capacity_factor:g}"
+    flags = [word for option, value in words.items() for word in (option, str(value))]
+    if not all(shape.expert_layers):
+        flags += ["--moe-layer-freq", f"'{layer_frequency(shape.expert_layers)}'"]
+    flags += ["--moe-pad-expert-input-to-capacity"] * bool(shape.capacity_factor)
+    # The parser refuses one expert a token after the softmax over all of them.
+    flags += ["--moe-router-pre-softmax"] * (shape.top_k == 1)
+    return [*flags, "--moe-grouped-gemm"]
+
+
+def layer_frequency(experts: Sequence[bool]) -> str:
+    """Return Megatron's pattern of dense (0) and expert (1) layers, a Python expression.
+
+    >>> layer_frequency((False, False, False, True, True))
+    '([0]*3+[1]*2)'
+    """
+    if len(experts) % 2 == 0 and not any(experts[::2]) and all(experts[1::2]):
+        return f"([0,1]*{len(experts) // 2})"
+    runs = [(int(kind), len(list(run))) for kind, run in groupby(experts)]
+    return f"({'+'.join(f'[{kind}]*{n}' for kind, n in runs)})"
+
+
+def megatron_expert_refusals(layout: Layout, shape: ModelShape) -> tuple[str, ...]:
+    """Return why Megatron-LM cannot run the experts of a plan, one reason an entry."""
+    if not shape.n_experts:
+        return ()
+    ranks, inner = layout.tp * layout.cp * layout.dp, layout.ep * layout.etp
+    checks = (
+        (
+            layout.tp > 1 and not layout.sp,
+            f"experts with tp {layout.tp}: Megatron-LM trains them with sequence parallelism only;"
+            " closest: sp on",
+        ),
+        (
+            shape.n_experts % layout.ep > 0 or shape.expert_ffn % layout.etp > 0,
+            f"expert parallelism: {shape.n_experts} experts of width {shape.expert_ffn} do not"
+            f" divide by ep {layout.ep} and etp {layout.etp}; closest: degrees that do",
+        ),
+        (
+            ranks % inner > 0,
+            f"expert parallelism: ep {layout.ep} x etp {layout.etp} do not divide the {ranks}"
+            " ranks of a pipeline stage; closest: degrees that do",
+        ),
+        (
+            shape.bias and layout.etp > 1,
+            f"experts with biases and etp {layout.etp}: refused by Megatron-LM; closest: etp 1",
+        ),
+    )
+    return tuple(reason for failed, reason in checks if failed)
 
 
 def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
@@ -140,14 +223,15 @@ def _stage_flags(layout: Layout, shape: ModelShape) -> list[str]:
         ]
         per_stage = share
     else:
-        return ["--pipeline-model-parallel-layout", f"'{stage_layout(counts)}'"]
+        layout_string = stage_layout(counts, shape.mtp_layers)
+        return ["--pipeline-model-parallel-layout", f"'{layout_string}'"]
     if layout.vpp > 1:
         flags += ["--num-layers-per-virtual-pipeline-stage", str(per_stage)]
     return flags
 
 
-def stage_layout(counts: Sequence[int]) -> str:
-    """Return Megatron's layout string: E embedding, t layer, L loss, | the end of a stage.
+def stage_layout(counts: Sequence[int], mtp_layers: int = 0) -> str:
+    """Return Megatron's layout string: E embedding, t layer, m MTP, L loss, | the end of a stage.
 
     The stages stand in model order; stage j is chunk j // pp on rank j % pp there too
     (megatron/core/transformer/pipeline_parallel_layer_layout.py).
@@ -157,7 +241,7 @@ def stage_layout(counts: Sequence[int]) -> str:
     """
     inner = [(n, len(list(run))) for n, run in groupby(counts[1:-1])]
     middle = "".join(f"(t*{n}|)*{times}" if times > 1 else f"t*{n}|" for n, times in inner)
-    return f"Et*{counts[0]}|{middle}t*{counts[-1]}L"
+    return f"Et*{counts[0]}|{middle}t*{counts[-1]}{'m' * mtp_layers}L"
 
 
 def _fsdp_flags(layout: Layout) -> list[str]:

@@ -52,10 +52,13 @@ def constant_mfu(
 
 
 def _params(case: Case) -> float:
-    """Return the weights of the linear layers and the vocabulary matrices."""
+    """Return the weights of linear layers and vocabulary matrices, of experts the active ones."""
     x = case.problem.shape
+    width, routed = (3 if x.gated else 2) * x.hidden, x.n_expert_layers
     layer = x.hidden * (2 * x.q_width + 2 * x.kv_width + (3 if x.gated else 2) * x.ffn)
-    return float(x.layers * layer + (1 if x.tied else 2) * x.vocab * x.hidden)
+    more = width * (x.top_k * x.expert_ffn + x.shared_ffn - x.ffn)
+    matrices = (1 if x.tied else 2) * x.vocab * x.hidden
+    return float(x.layers * layer + routed * more + matrices)
 
 
 def _wire(case: Case, span: int) -> tuple[float, float]:

@@ -37,7 +37,10 @@ class Skip(Exception):
 def model_shape(
     name: str, entry: Entry, flash: bool, dropout: bool
 ) -> tuple[ModelShape, list[str]]:
-    """Return the shape of a dense model; `flash` and `dropout` are those of the run."""
+    """Return the shape of a model; `flash` and `dropout` are those of the run.
+
+    Experts are routed evenly, until the run says more (`routed_as`).
+    """
     _refuse_model(entry)
     if any(not entry.get(key) for key in ("layers", "hidden", "heads")):
         raise Skip("model shape not stated")
@@ -52,7 +55,8 @@ def model_shape(
         return value
 
     hidden, heads = entry["hidden"], entry["heads"]
-    kv_heads = filled("kv_heads", heads, "as many as heads")
+    latent = _latent(entry)
+    kv_heads = heads if latent else filled("kv_heads", heads, "as many as heads")
     gated = bool(filled("gated", kv_heads != heads, "gated with grouped queries only"))
     ffn = -(-8 * hidden // (3 * 256)) * 256 if gated else 4 * hidden
     rope = gated or kv_heads != heads
@@ -62,7 +66,9 @@ def model_shape(
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=filled("head_dim", hidden // heads, "hidden / heads"),
+        head_dim=latent["qk_nope"] + latent["qk_rope"]
+        if latent
+        else filled("head_dim", hidden // heads, "hidden / heads"),
         ffn=filled("ffn", ffn, "8/3 hidden" if gated else "4 hidden"),
         gated=gated,
         vocab=filled("vocab", GATED_VOCAB if gated else GPT_VOCAB, "usual for its kind"),
@@ -72,16 +78,63 @@ def model_shape(
         positions="rope" if rope else "learned",
         flash_attention=flash,
         dropout=dropout,
+        mtp_layers=entry.get("mtp_layers") or 0,
+        **latent,
+        **_experts(entry),
     ), said
+
+
+_LATENT = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
+NATURAL_IMBALANCE = 1.1
+"""Load of the busiest rank over the mean where tokens choose freely: 1.05 to 1.3 are usual with an
+auxiliary loss."""
+
+
+def _latent(entry: Entry) -> dict[str, int]:
+    """Return the fields of latent attention, none without it."""
+    given = entry.get("mla") or {}
+    if given and any(given.get(key) is None for key in _LATENT[1:]):
+        raise Skip("latent attention not stated")
+    return {key: given.get(key) or 0 for key in _LATENT} if given else {}
+
+
+def _experts(entry: Entry) -> dict[str, int]:
+    """Return the fields of the experts, none for a dense model."""
+    given = entry.get("moe")
+    if not given:
+        return {}
+    if any(not given.get(key) for key in ("experts", "topk", "moe_ffn")):
+        raise Skip("expert shape not stated")
+    n_shared = given.get("shared_experts") or 0
+    return {
+        "n_experts": given["experts"],
+        "top_k": given["topk"],
+        "expert_ffn": given["moe_ffn"],
+        "shared_ffn": given.get("shared_ffn") or n_shared * given["moe_ffn"],
+        "dense_layers": given.get("dense_layers") or 0,
+        "moe_every": given.get("every") or 1,
+        "n_groups": given.get("routing_groups") or 1,
+        "top_groups": given.get("top_groups") or given.get("routing_groups") or 1,
+    }
+
+
+def routed_as(shape: ModelShape, routing: str) -> tuple[ModelShape, list[str]]:
+    """Return the shape with the load that the `moe_routing` cell of a run stands for."""
+    kind = routing.lower()
+    if not shape.n_experts or kind == "forced-balance":
+        return shape, []
+    if kind == "drop":
+        return replace(shape, capacity_factor=1.0), ["capacity factor not stated: 1"]
+    if kind in ("natural", "dropless"):
+        said = f"imbalance not stated: {NATURAL_IMBALANCE:g} ({kind} routing)"
+        return replace(shape, imbalance=NATURAL_IMBALANCE), [said]
+    return shape, ["routing not stated: balanced"]
 
 
 def _refuse_model(entry: Entry) -> None:
     for key, reason in (
         ("lora", "lora"),
         ("hybrid", "hybrid layers"),
-        ("mla", "latent attention"),
-        ("moe", "mixture of experts"),
-        ("mtp_layers", "multi-token prediction"),
     ):
         if entry.get(key):
             raise Skip(reason)

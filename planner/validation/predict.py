@@ -14,7 +14,7 @@ from costmodels.stages import balanced_layers, end_weights, spelled, stage_layer
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
 from planner.validation.defaults import Defaults, Stack, stack_of
-from planner.validation.described import Entry, Skip, model_shape, pool_of
+from planner.validation.described import Entry, Skip, model_shape, pool_of, routed_as
 from planner.validation.points import Point
 
 OUTSIDE_TENSORS = ("overhead", "fragmentation")
@@ -23,6 +23,8 @@ USER_BUFFERS = ("nemo", "megatron-bridge")
 """Frameworks, by the start of their name, whose recipes overlap tensor-parallel traffic."""
 _UNFUSED = ("unfused", "eager", "math", "naive", "core")
 _ATTENTION = (*_UNFUSED, "flash", "flash1", "flash-v1", "flash2", "flash3", "cudnn", "fused")
+_CHEAP_MODULES = {"layernorm", "moe_act"}
+"""Modules whose forward again costs little beside a layer's."""
 _SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
 
 
@@ -73,6 +75,8 @@ def case_of(point: Point, models: Mapping[str, Entry], hardware: Mapping[str, En
     flash = _flash(point, defaults, said)
     shape, more = model_shape(point.model, models[point.model], flash, defaults.dropout)
     said += more
+    shape, more = routed_as(shape, point.moe_routing)
+    said += more
     if defaults.dropout:
         said.append("dropout not stated: on")
     catalogue = load_catalogue()
@@ -96,7 +100,6 @@ def _refuse_run(point: Point) -> None:
         (point.lora, "lora"),
         (point.packed, "packed"),
         ("fp4" in precision, "fp4"),
-        ((point.ep or 1) > 1, "mixture of experts"),
         (point.tp is None or point.pp is None, "no layout"),
         (point.gbs is None or point.seq_len is None, "no batch or sequence length"),
         (point.mbs is None, "no micro-batch"),
@@ -184,6 +187,7 @@ def _layout(point: Point, stack: Stack, shape: ModelShape, said: list[str]) -> t
     assert point.mbs is not None  # _degrees has seen to both
     assert point.gbs is not None
     zero, shard = _zero(point, defaults, dp * cp, said)
+    ep, etp = _expert_degrees(point, shape, point.n_gpus // pp, said)
     return layers, Layout(
         n_devices=point.n_gpus,
         tp=tp,
@@ -201,8 +205,27 @@ def _layout(point: Point, stack: Stack, shape: ModelShape, said: list[str]) -> t
         stage_layers=held,
         cp=cp,
         shard=shard,
+        ep=ep,
+        etp=etp,
         cp_comm=_cp_comm(point, defaults, cp, shape.heads, shape.kv_heads, said),
     )
+
+
+def _expert_degrees(
+    point: Point, shape: ModelShape, n_stage_ranks: int, said: list[str]
+) -> tuple[int, int]:
+    """Return ep and etp; experts must fold into the ranks of a pipeline stage."""
+    ep, etp = point.ep or 1, point.etp or 1
+    if not shape.n_experts:
+        if ep > 1:
+            raise Skip("expert parallelism of a dense model")
+        return 1, 1
+    if point.etp is None and (point.tp or 1) > 1:
+        etp = point.tp or 1
+        said.append(f"etp not stated: {etp} (as tp)")
+    if shape.n_experts % ep or shape.expert_ffn % etp or n_stage_ranks % (ep * etp):
+        raise Skip("experts do not fold into the ranks")
+    return ep, etp
 
 
 def _cp_comm(
@@ -325,6 +348,9 @@ def _recompute(point: Point, defaults: Defaults, chunk: int, said: list[str]) ->
         return "full", chunk
     if text == "selective" or "core_attn" in text:
         return "selective", 0
+    if text.startswith("selective:") and set(re.findall(r"\w+", text)[1:]) <= _CHEAP_MODULES:
+        said.append(f"recompute {point.recompute!r}: priced as none, these modules are short")
+        return "none", 0
     if re.match(r"selective\W+(per )?(op|layer|every)", text):
         said.append(f"recompute {point.recompute!r}: priced as full for half of the layers")
         return "full", -(-chunk // 2)

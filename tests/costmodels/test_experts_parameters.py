@@ -101,9 +101,11 @@ def test_dense_layers_and_alternating_layers():
 
 def test_a_module_of_multi_token_prediction():
     # 11.6 B with its layer: projection of 2 h by h, three norms, one expert layer.
-    beside = mtp_params(DEEPSEEK_V3)
+    beside = mtp_params(DEEPSEEK_V3, ranks(1)).item()
     assert beside == 2 * 7168**2 + 3 * 7168
     layer = expert_layer_params(DEEPSEEK_V3, ranks(1)).item()
     layer += expert_params(DEEPSEEK_V3, 1, 1).item()
     assert beside + layer == pytest.approx(11.6e9, rel=5e-3)
-    assert mtp_params(LLAMA3_8B) == 0
+    assert mtp_params(LLAMA3_8B, ranks(1)).item() == 0
+    held = mtp_params(DEEPSEEK_V3, ranks(4), np.array(7.0)).item()
+    assert held == 7 + 2 * 7168**2 / 4 + 3 * 7168

@@ -9,11 +9,23 @@ from typing import Any
 
 import pytest
 
-from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
+from costmodels.examples import (
+    DEEPSEEK_V3,
+    GPT3_175B,
+    LLAMA3_8B,
+    LLAMA3_70B,
+    LLAMA3_405B,
+    MIXTRAL_8X7B,
+)
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stages import stage_layers
 from planner.emit import emit_plan, runs_on, why_not
-from planner.emit.megatron import flag_groups, stage_layout
+from planner.emit.megatron import (
+    flag_groups,
+    layer_frequency,
+    megatron_expert_refusals,
+    stage_layout,
+)
 from planner.errors import EmitError
 from searches.frameworks import padded_vocab, vocab_divisor
 from tests.planner.emitting import GOLDENS, HEADER, JOB, golden, layout, pool
@@ -304,3 +316,81 @@ def test_calls_that_make_no_sense() -> None:
         emit_plan("megatron", layout(stage_layers=(31,)), LLAMA3_8B, JOB, pool())
     with pytest.raises(EmitError, match="contradicts itself"):
         emit_plan("megatron", layout(gbs=64), LLAMA3_8B, JOB, pool())
+
+
+def group(name: str, shape: ModelShape, **changes: Any) -> list[str]:
+    plan = layout(shape, **changes)
+    return dict(flag_groups(plan, shape, JOB)).get(name, [])
+
+
+def test_experts_of_mixtral():
+    words = group("experts", MIXTRAL_8X7B, n_devices=64, pp=4, ep=8)
+    assert words == [
+        "--num-experts", "8", "--moe-router-topk", "2", "--moe-ffn-hidden-size", "14336",
+        "--expert-model-parallel-size", "8", "--expert-tensor-parallel-size", "1",
+        "--moe-token-dispatcher-type", "alltoall",
+        "--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", "1e-2",
+        "--moe-grouped-gemm",
+    ]  # fmt: skip
+    assert group("experts", LLAMA3_8B) == []
+    found = flags(script(MIXTRAL_8X7B, n_devices=8, pp=4))
+    assert found["--num-experts"] == "8"
+    assert found["--expert-model-parallel-size"] == "1"
+
+
+def test_deepseek_v3():
+    shape = DEEPSEEK_V3
+    held = stage_layers(61, 16, 1, "ends")
+    words = group("experts", shape, n_devices=1024, pp=16, ep=64, stage_layers=held)
+    text = " ".join(words)
+    for part in (
+        "--moe-shared-expert-intermediate-size 2048", "--moe-layer-freq '([0]*3+[1]*58)'",
+        "--moe-router-num-groups 8", "--moe-router-group-topk 4",
+    ):  # fmt: skip
+        assert part in text
+    model = " ".join(group("model", shape, stage_layers=(61,)))
+    for part in (
+        "--multi-latent-attention", "--q-lora-rank 1536", "--kv-lora-rank 512",
+        "--qk-head-dim 128", "--qk-pos-emb-head-dim 64", "--v-head-dim 128",
+        "--mtp-num-layers 1",
+    ):  # fmt: skip
+        assert part in model
+    assert "--kv-channels" not in model
+    assert "--group-query-attention" not in model
+    assert "--q-lora-rank" not in group("model", replace(shape, q_rank=0), stage_layers=(61,))
+    place = " ".join(group("layout", shape, n_devices=1024, pp=16, stage_layers=held))
+    assert place.count("mL'") == 1
+
+
+def test_capacity_and_a_single_expert_a_token():
+    shape = replace(MIXTRAL_8X7B, capacity_factor=1.25, top_k=1)
+    words = group("experts", shape)
+    assert words[words.index("--moe-expert-capacity-factor") + 1] == "1.25"
+    assert {"--moe-pad-expert-input-to-capacity", "--moe-router-pre-softmax"} <= set(words)
+
+
+def test_patterns_of_expert_layers():
+    assert layer_frequency((False, True) * 24) == "([0,1]*24)"
+    assert layer_frequency((False, True, True, False)) == "([0]*1+[1]*2+[0]*1)"
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes", "reason"),
+    [
+        (MIXTRAL_8X7B, {"tp": 2}, "sequence parallelism only"),
+        (MIXTRAL_8X7B, {"ep": 3}, "do not divide by ep 3"),
+        (MIXTRAL_8X7B, {"etp": 3}, "do not divide by ep 1 and etp 3"),
+        (MIXTRAL_8X7B, {"ep": 8, "etp": 2}, "do not divide the 8 ranks"),
+        (replace(MIXTRAL_8X7B, bias=True), {"etp": 2}, "refused by Megatron-LM"),
+    ],
+)
+def test_experts_that_megatron_refuses(shape, changes, reason):
+    found = megatron_expert_refusals(layout(shape, **changes), shape)
+    assert any(reason in text for text in found)
+    assert not megatron_expert_refusals(layout(LLAMA3_8B, tp=2), LLAMA3_8B)
+
+
+def test_deepspeed_runs_no_experts():
+    reason = why_not("deepspeed", layout(MIXTRAL_8X7B), MIXTRAL_8X7B, JOB)
+    assert "deepspeed.moe" in reason
+    assert runs_on(layout(MIXTRAL_8X7B), MIXTRAL_8X7B, JOB) == ("megatron",)

@@ -177,7 +177,7 @@ class TestDefaults:
         path.write_text(text)
         assert load_model(path).shape.ffn == 96
         path.write_text(changed(text, "moe_ffn: 96", "moe_ffn: 96, dense_layers: 1"))
-        with pytest.raises(SpecError, match="model.ffn: is missing"):
+        with pytest.raises(SpecError, match=r"model\.ffn: is missing"):
             load_model(path)
 
     def test_latent_attention(self):

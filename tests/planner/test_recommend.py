@@ -400,3 +400,8 @@ def test_any_fits_agrees_with_solve_on_the_examples() -> None:
             problem = problem_of(model, cluster)
             c = Context(problem, SolveOptions().search_options(), problem.pool.n_devices)
             assert any_fits(c) == plans(model, cluster)
+
+
+def test_sizes_of_models_with_experts_are_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"model\.moe: the family"):
+        planner.recommend("size", "mixtral-8x7b", "h100-x8")

@@ -1034,6 +1034,8 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
         "embedding": m * own["embedding"],
         "recompute": m * (again * (one.again_full_s - sum(ahead)) + core),
         "host": m * held * (one.host_s + stalled_s(problem, layout, one)),
+        "experts": 0.0,  # the instances are dense
+        "ep": 0.0,
         "tp": m * tp,
         "cp": m * cp,
         "overlap": m * held * slowdown * (one.tp_hidden_s + one.cp_hidden_s) + slowed,

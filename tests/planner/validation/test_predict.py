@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hardware.catalogue import load_catalogue
 from planner.validation.described import Skip, model_shape, pool_of
-from planner.validation.points import Point
-from planner.validation.predict import case_of, predict
+from planner.validation.points import Point, read_points
+from planner.validation.predict import case_of, predict, price
+from planner.validation.report import DATA
+from planner.yamlfile import load_yaml
 
 MODEL = {
     "layers": 8, "hidden": 1024, "heads": 8, "kv_heads": 8, "head_dim": 128, "ffn": 4096,
@@ -25,8 +28,10 @@ MODELS = {
     "m": MODEL,
     "nulls": MODEL | NULLS,
     "empty": dict.fromkeys(MODEL),
-    "moe": MODEL | {"moe": {"experts": 8}},
-    "mla": MODEL | {"mla": {"q_rank": 1}},
+    "untold": MODEL | {"moe": {"experts": 8, "topk": None, "moe_ffn": 512}},
+    "moe": MODEL | {"moe": {"experts": 8, "topk": 2, "moe_ffn": 512, "shared_experts": 1}},
+    "mla": MODEL | {"mla": {"q_rank": 0, "kv_rank": 64, "qk_nope": 32, "qk_rope": 16}},
+    "latent": MODEL | {"mla": {"kv_rank": 64, "qk_nope": 32, "qk_rope": 16, "v_head": 24}},
     "hybrid": MODEL | {"hybrid": True},
     "lora": MODEL | {"lora": True},
 }
@@ -62,8 +67,11 @@ def test_a_row_that_says_everything_needs_no_assumption():
         ({"model": "who"}, "model not described"),
         ({"hardware": "what"}, "hardware not described"),
         ({"model": "empty"}, "model shape not stated"),
-        ({"model": "moe"}, "mixture of experts"),
-        ({"model": "mla"}, "latent attention"),
+        ({"model": "untold"}, "expert shape not stated"),
+        ({"model": "moe", "ep": 3}, "experts do not fold into the ranks"),
+        ({"model": "moe", "ep": 8, "etp": 2}, "experts do not fold into the ranks"),
+        ({"ep": 2}, "expert parallelism of a dense model"),
+        ({"model": "mla"}, "latent attention not stated"),
         ({"model": "hybrid"}, "hybrid layers"),
         ({"model": "lora"}, "lora"),
         ({"lora": True}, "lora"),
@@ -293,3 +301,57 @@ def test_a_stack_with_a_balancer_splits_its_own_way():
     assert any("stages not stated: 3-5" in text for text in case.assumptions)
     assert priced(stack="nanotron").layout.stage_layers == (6, 2)
     assert priced(stack="eager").layout.stage_layers == (4, 4)
+
+
+def test_experts_as_stated():
+    case = priced(model="moe", ep=4, moe_routing="forced-balance")
+    shape, x = case.problem.shape, case.layout
+    assert (shape.n_experts, shape.top_k, shape.expert_ffn, shape.shared_ffn) == (8, 2, 512, 512)
+    assert (shape.imbalance, shape.capacity_factor) == (1.0, 0.0)
+    assert (x.ep, x.etp) == (4, 2)
+    assert case.assumptions == ("etp not stated: 2 (as tp)",)
+    assert price(case)[0].time_s["experts"] > 0
+
+
+@pytest.mark.parametrize(
+    ("routing", "imbalance", "capacity", "said"),
+    [
+        ("drop", 1.0, 1.0, "capacity factor not stated: 1"),
+        ("natural", 1.1, 0.0, "imbalance not stated: 1.1 (natural routing)"),
+        ("dropless", 1.1, 0.0, "imbalance not stated: 1.1 (dropless routing)"),
+        ("", 1.0, 0.0, "routing not stated: balanced"),
+    ],
+)
+def test_the_load_follows_the_routing_of_the_run(routing, imbalance, capacity, said):
+    case = priced(model="moe", ep=4, etp=1, moe_routing=routing)
+    shape = case.problem.shape
+    assert (shape.imbalance, shape.capacity_factor) == (imbalance, capacity)
+    assert case.assumptions == (said,)
+
+
+def test_latent_attention_as_stated():
+    shape = priced(model="latent").problem.shape
+    assert (shape.q_rank, shape.kv_rank, shape.head_dim, shape.v_head) == (0, 64, 48, 24)
+    assert shape.kv_heads == shape.heads
+
+
+def test_recompute_of_short_modules_is_priced_as_none():
+    case = priced(recompute="selective: layernorm+moe_act")
+    assert case.layout.recompute == "none"
+    assert "these modules are short" in case.assumptions[0]
+    with pytest.raises(Skip, match="recompute policy not modelled"):
+        priced(recompute="selective: mlp+layernorm")
+
+
+def test_the_shipped_runs_with_experts_are_met_without_a_fit():
+    models, hardware = (load_yaml(DATA / f"{name}.yaml").data for name in ("models", "hardware"))
+    off = []
+    for point in read_points(DATA / "points.csv"):
+        if models[point.model].get("moe"):
+            try:
+                off.append(abs(predict(point, models, hardware).step_s / point.step_s - 1))
+            except Skip:
+                continue
+    assert len(off) >= 20
+    assert np.median(off) < 0.15
+    assert max(off) < 0.30
