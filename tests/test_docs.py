@@ -158,3 +158,15 @@ def test_source_names_in_rules_exist():
     ]
     assert pages
     assert all((ROOT / page).is_file() for page in pages)
+
+
+def test_case_studies_are_what_the_script_writes():
+    text = (DOCS / "case-studies.md").read_text(encoding="utf-8")
+    entries = yaml.safe_load((DOCS / "case_studies" / "layouts.yaml").read_text(encoding="utf-8"))
+    assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == [x["title"] for x in entries]
+    assert "Not priced" not in text
+    last = entries[-1]
+    plan = planner.evaluate(
+        last["model"], last["cluster"], pins=last["pins"], framework="any"
+    ).best
+    assert f"| {plan.step_time_s:.2f} | {plan.mfu:.1%} |" in text
