@@ -75,7 +75,7 @@ def named(c: Context) -> list[set[str]]:
         (context(options=pins(pp=2, zero=3)), [{"pp", "zero", "ZER001"}]),
         (context(options=pins(tp=1, sp=1)), [{"tp", "sp", "SP001"}]),
         (context(options=pins(recompute=1)), [{"recompute", "REC001"}]),
-        (context(options=pins(tp=2, cp=2, cp_comm=3)), [{"tp", "cp", "cp_comm", "CP002"}]),
+        (context(options=pins(tp=2, cp=2, cp_comm=3)), [{"tp", "cp_comm", "CP002"}]),
         (context(options=pins(cp=2, cp_comm=0)), [{"cp", "cp_comm"}]),
         (context(seq_len=1022, options=pins(cp=2)), [{"cp", "CP001"}]),
         (context(options=pins(ep=2)), [{"ep", "EP001"}]),
