@@ -180,7 +180,7 @@ def test_longest_sequence_against_a_scan(model: Any, options: dict[str, Any]) ->
     for k in range(1, longest // step + 6):
         fits = plans(model, "h100-x8", ("training.seq_len", k * step), **options)
         assert fits == (k * step <= longest), k
-    assert found.n_tried <= 8  # log2(10 million / 65,536)
+    assert found.n_tried <= 12  # one for each cp, then log2(10 million / 65,536)
 
 
 @pytest.mark.parametrize("name", sorted(INSTANCES))

@@ -92,6 +92,12 @@ def test_a_row_that_says_everything_needs_no_assumption():
         ({"schedule": "dualpipe"}, "schedule not modelled"),
         ({"recompute": "on full moons"}, "recompute policy not modelled"),
         ({"hsdp": "2 x 3"}, "hsdp group does not divide dp"),
+        ({"cp": 2, "dp": 4}, "more ranks than devices"),
+        ({"cp": 2, "dp": 2, "seq_len": 2046}, "sequence does not divide by 2 cp"),
+        (
+            {"cp": 8, "dp": 2, "n_gpus": 64, "notes": "CP by all-to-all"},
+            "heads do not divide by cp",
+        ),
     ],
 )
 def test_skipped_by_reason(cells, reason):
@@ -112,6 +118,24 @@ def test_every_default_is_listed():
         "kv_heads not stated", "head_dim not stated", "gated not stated", "tied not stated",
     ):  # fmt: skip
         assert words in text
+
+
+def test_a_row_with_context_parallelism_is_priced():
+    case = priced(cp=2, dp=None)
+    x = case.layout
+    assert (x.cp, x.cp_comm, x.dp, x.n_micro, x.dp_shard) == (2, "p2p", 2, 16, 4)
+    assert "cp exchange not stated: p2p" in case.assumptions
+    for cells, kind in (
+        ({"stack": "torchtitan"}, "all-gather"),
+        ({"stack": "torchtitan", "overlap": "CP by ring"}, "p2p"),
+        ({"notes": "max allocated; CP by all-to-all"}, "a2a"),
+        ({"cp": 1, "dp": 4, "notes": "CP by all-to-all"}, ""),
+    ):
+        assert priced(**{"cp": 2, "dp": 2, **cells}).layout.cp_comm == kind
+    groups = priced(cp=2, dp=2, hsdp="2x2").layout
+    assert (groups.shard, groups.dp_shard) == (2, 2)  # of the four ranks of dp cp
+    point = replace(POINT, cp=2, dp=2)
+    assert predict(point, MODELS, HARDWARE).step_s > 0
 
 
 def test_defaults_follow_the_stack():
