@@ -367,11 +367,19 @@ def _activations(problem: Problem, plan: Plan) -> Numbers:
     at = found.peak_stage
     routed = []
     if layers.experts:
-        routed = [("one expert layer", f"{layers.experts.kept_bytes.item() / GIB:.3f} GiB")]
+        routed = [
+            (
+                "one expert layer, one micro-batch",
+                f"{layers.experts.kept_bytes.item() / GIB:.3f} GiB",
+            )
+        ]
     schedule = {"none": 0, "gpipe": 1, "1f1b": 2, "interleaved": 3}[x.schedule]
     chunks = memory.in_flight_chunks(schedule, at, x.pp, x.vpp, x.n_micro).item()
+    dense = [("one layer, one micro-batch", f"{layers.kept_bytes.item() / GIB:.3f} GiB")]
+    if all(problem.shape.expert_layers):
+        dense = []
     return [
-        ("one layer, one micro-batch", f"{layers.kept_bytes.item() / GIB:.3f} GiB"),
+        *dense,
         *routed,
         ("the same, fully recomputed", f"{layers.checkpoint_bytes.item() / GIB:.3f} GiB"),
         (f"layers of stage {at}", str(sum(x.stage_layers[at :: x.pp]))),

@@ -116,7 +116,7 @@ def test_rates_by_rows_per_expert_follow_the_published_tables(catalogue, name, t
             frac.item() * whole / want - 1
             for frac, whole, want in zip(found, dense, measured, strict=True)
         ]
-    assert np.abs(errors).mean() < 0.10
+    assert np.abs(errors).mean() < 0.07
     assert np.abs(errors).max() < 0.28
 
 

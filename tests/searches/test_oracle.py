@@ -136,7 +136,7 @@ def test_every_switch_of_a_stack_is_searched_both_ways():
         if field.type is bool:
             words[field.name] = {False, True}
     assert {field.name for field in fields(StackProfile) if field.type is str} == {
-        *SWITCHES, "name", "kind", "balancer",
+        *SWITCHES, "name", "kind", "balancer", "expert_dispatch",
     }  # fmt: skip
     for name, values in words.items():
         assert {getattr(stack, name) for stack in stacks} == values, name

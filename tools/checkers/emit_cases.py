@@ -15,7 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B  # noqa: E402
+from costmodels.examples import (  # noqa: E402
+    DEEPSEEK_V3, GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MIXTRAL_8X7B,
+)
 from costmodels.plans import Layout  # noqa: E402
 from costmodels.shapes import ModelShape, TrainingJob  # noqa: E402
 from costmodels.stages import stage_layers  # noqa: E402
@@ -25,6 +27,9 @@ from planner.emit import FRAMEWORKS, emit_plan  # noqa: E402
 GPT_SMALL = replace(GPT3_175B, name="gpt-small", layers=24, hidden=2048, heads=16, kv_heads=16, ffn=8192,
                     padded_vocab=0, max_positions=4096)
 EAGER_8B = replace(LLAMA3_8B, name="llama3-8b-unfused", flash_attention=False, dropout=True)
+
+DENSE_FIRST = replace(MIXTRAL_8X7B, name="mixtral-dense-first", dense_layers=4, ffn=14336, shared_ffn=4096)
+EVERY_OTHER = replace(MIXTRAL_8X7B, name="mixtral-every-other", moe_every=2, top_k=1, capacity_factor=1.25)
 
 # shape, seq, gbs | devices tp pp vpp split mbs | zero sp recompute k | precision generation
 MATRIX = [
@@ -75,7 +80,16 @@ MATRIX = [
     (GPT_SMALL, 2048, 512, 16, 1, 1, 1, "even", 4, 2, 0, "none", 0, "fp16-grads", "ampere"),
     (GPT_SMALL, 2048, 512, 16, 4, 1, 1, "even", 4, 1, 1, "none", 0, "bf16", "ampere"),
     (GPT_SMALL, 2048, 512, 4, 1, 2, 1, "even", 4, 1, 0, "full", 12, "bf16-grads", "ampere"),
+    (MIXTRAL_8X7B, 4096, 256, 64, 1, 4, 8, "even", 1, 1, 0, "none", 0, "bf16", "hopper", 8, 1),
+    (MIXTRAL_8X7B, 4096, 256, 64, 4, 1, 1, "even", 1, 1, 1, "full", 16, "bf16", "hopper", 4, 4),
+    (MIXTRAL_8X7B, 4096, 256, 64, 2, 2, 1, "even", 1, 1, 1, "none", 0, "bf16", "hopper", 1, 1),
+    (MIXTRAL_8X7B, 4096, 256, 64, 1, 1, 1, "even", 1, 3, 0, "none", 0, "bf16", "hopper", 8, 1),
+    (DENSE_FIRST, 4096, 256, 64, 2, 4, 1, "even", 1, 1, 1, "none", 0, "bf16", "hopper", 2, 2),
+    (EVERY_OTHER, 4096, 256, 64, 1, 2, 1, "ends", 1, 1, 0, "none", 0, "bf16", "hopper", 4, 1),
+    (DEEPSEEK_V3, 4096, 15360, 2048, 1, 16, 1, "ends", 1, 1, 0, "full", 4, "bf16", "hopper", 64, 1),
+    (DEEPSEEK_V3, 4096, 15360, 2048, 2, 8, 2, "ends", 1, 1, 1, "none", 0, "bf16", "hopper", 32, 1),
 ]
+"""The last two numbers of models with experts are ep and etp."""
 
 
 def pool(generation: str, n_devices: int) -> Pool:
@@ -89,19 +103,22 @@ def pool(generation: str, n_devices: int) -> Pool:
 
 def layout_of(row: tuple, shape: ModelShape) -> Layout | None:
     """The layout of one row, or None where the degrees do not divide."""
-    _, _, gbs, n, tp, pp, vpp, split, mbs, zero, sp, recompute, k, _, _ = row
+    _, _, gbs, n, tp, pp, vpp, split, mbs, zero, sp, recompute, k, _, _, *experts = row
     counts = stage_layers(shape.layers, pp, vpp, split)
     dp, rest = divmod(n, tp * pp)
     if rest or not counts or gbs % (mbs * dp):
         return None
     schedule = "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
-    return Layout(n, tp, pp, dp, vpp, split, mbs, gbs, zero, bool(sp), schedule, recompute, k, counts)
+    ep, etp = experts or (1, 1)
+    return Layout(n, tp, pp, dp, vpp, split, mbs, gbs, zero, bool(sp), schedule, recompute, k, counts,
+                  ep=ep, etp=etp)
 
 
 def cases():
     """Yield (id, files) of every row and framework."""
     for number, row in enumerate(MATRIX):
-        shape, seq_len, gbs, n, tp, pp, vpp, *_, precision, generation = row
+        shape, seq_len, gbs, n, tp, pp, vpp, *_ = row
+        precision, generation = row[13:15]
         layout = layout_of(row, shape)
         name = f"{number:02d}-{shape.name}-n{n}-t{tp}p{pp}v{vpp}-z{row[9]}-{row[11]}-{precision}"
         if layout is None:
