@@ -6,13 +6,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.stages import SPLITS, stage_layers
+from costmodels.stages import BOTH_WAYS, FOLDED, LOOPED, SPLITS, rank_stages, stage_layers
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-SCHEDULES = ("none", "gpipe", "1f1b", "interleaved")
+SCHEDULES = (
+    "none",
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "zb-h1",
+    "zb-v",
+    "dualpipe",
+    "dualpipe-v",
+)
+ZERO_BUBBLE = SCHEDULES[4:]
+"""Schedules that split the backward (`costmodels.zero_bubble`)."""
+PLACEMENT_OF = {"zb-v": FOLDED, "dualpipe-v": FOLDED, "dualpipe": BOTH_WAYS}
+"""Where virtual stages lie, by schedule; `LOOPED` with all others (`costmodels.stages`)."""
 RECOMPUTES = ("none", "selective", "full")
 
 
@@ -40,7 +53,8 @@ class Layout:
     recompute_layers: int
     """With `full`: layers recomputed per virtual stage; 0 with the other kinds."""
     stage_layers: tuple[int, ...]
-    """Layers of each virtual stage in model order: stage j is chunk j // pp on rank j % pp."""
+    """Layers of each virtual stage in model order: stage j is chunk j // pp on rank j % pp, with
+    other schedules where `stages_of` says."""
     cp: int = 1
     ep: int = 1
     etp: int = 1
@@ -53,6 +67,32 @@ class Layout:
     def n_micro(self) -> int:
         """Micro-batches per step and pipeline."""
         return self.gbs // (self.mbs * self.dp)
+
+    @property
+    def placement(self) -> int:
+        """Where the virtual stages lie (`costmodels.stages`)."""
+        return PLACEMENT_OF.get(self.schedule, LOOPED)
+
+    @property
+    def n_passes(self) -> int:
+        """Micro-batches that each virtual stage of a rank runs: half of all in DualPipe."""
+        return self.n_micro // 2 if self.placement == BOTH_WAYS else self.n_micro
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """Return the virtual stages of a pipeline rank, in model order."""
+        return rank_stages(rank, self.pp, len(self.stage_layers), self.placement)
+
+    def chunks_of(self, rank: int) -> tuple[int, ...]:
+        """Return the layers of each virtual stage of a pipeline rank."""
+        return tuple(self.stage_layers[j] for j in self.stages_of(rank))
+
+    def has_embedding(self, rank: int) -> bool:
+        """Tell whether a pipeline rank holds the embedding."""
+        return 0 in self.stages_of(rank)
+
+    def has_head(self, rank: int) -> bool:
+        """Tell whether a pipeline rank holds the head."""
+        return len(self.stage_layers) - 1 in self.stages_of(rank)
 
     @property
     def dp_shard(self) -> int:
@@ -82,6 +122,8 @@ class ShapeTable:
     """Index into `splits`."""
     shard: Ints
     """Ranks of one ZeRO group; equal to dp unless the group is replicated."""
+    placement: Ints
+    """Where the virtual stages lie (`costmodels.stages`)."""
     splits: tuple[str, ...] = SPLITS
 
     def __len__(self) -> int:
@@ -89,16 +131,16 @@ class ShapeTable:
 
     def take(self, rows: NDArray[np.intp]) -> "ShapeTable":
         """Return the shapes at `rows`."""
-        columns = (self.tp, self.pp, self.dp, self.vpp, self.split, self.shard)
-        tp, pp, dp, vpp, split, shard = (column[rows] for column in columns)
-        return ShapeTable(self.n_devices, tp, pp, dp, vpp, split, shard, self.splits)
+        columns = (self.tp, self.pp, self.dp, self.vpp, self.split, self.shard, self.placement)
+        tp, pp, dp, vpp, split, shard, placement = (column[rows] for column in columns)
+        return ShapeTable(self.n_devices, tp, pp, dp, vpp, split, shard, placement, self.splits)
 
     @staticmethod
     def unreplicated(
         n_devices: int, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints
     ) -> "ShapeTable":
         """Return the shapes whose ZeRO groups are their whole data-parallel groups."""
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, dp)
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, dp, np.full_like(dp, LOOPED))
 
     @staticmethod
     def from_tuples(
@@ -106,12 +148,17 @@ class ShapeTable:
         rows: Sequence[tuple[int, int, int, int, int]],
         shard: Sequence[int] = (),
         splits: tuple[str, ...] = SPLITS,
+        placement: Sequence[int] = (),
     ) -> "ShapeTable":
-        """Build a table from (tp, pp, dp, vpp, split) tuples; `shard` is dp where not given."""
+        """Build a table from (tp, pp, dp, vpp, split) tuples.
+
+        `shard` is dp where not given, `placement` looped.
+        """
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
         tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
         groups = np.array(shard, dtype=np.int32) if len(shard) else dp
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, groups, splits)
+        at = np.array(placement, dtype=np.int32) if len(placement) else np.full_like(dp, LOOPED)
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, groups, at, splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +235,7 @@ class PlanTable:
             [(x.tp, x.pp, x.dp, x.vpp, splits.index(x.split)) for x in rows],
             [x.dp_shard for x in rows],
             splits,
+            [x.placement for x in rows],
         )
 
         def column(values: Iterable[int]) -> Ints:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels import pipeline
+from costmodels import pipeline, zero_bubble
 from costmodels.compute import ForwardBackward
 from costmodels.data_parallel import exposed_each_s, exposed_once_s
 from costmodels.factor import distinct
@@ -142,7 +142,23 @@ def stage_times(rows: Rows) -> StageTimes:
     if np.any(table.recompute == SELECTIVE):
         core = np.where(table.recompute == SELECTIVE, layers.recompute_core_s[index], 0.0)
         backward += held * core[:, None]
-    return StageTimes(forward, backward)
+    # Each stage held both ways runs every second micro-batch.
+    share = np.where(table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)[:, None]
+    return StageTimes(share * forward, share * backward)
+
+
+def weight_grad_times(rows: Rows) -> Floats:
+    """Return the part of each kind of rank's backward that can wait, seconds, `(n, n_kinds)`."""
+    kinds, of, layers = rows.shapes.kinds, rows.table.shape, rows.layers
+    share = np.where(rows.table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)[:, None]
+    layer = _at(kinds.layers, of) * _at(layers.weight_grad_s, rows.index)[:, None]
+    head = _at(kinds.has_head, of) * _at(layers.head_weight_grad_s, rows.index)[:, None]
+    return share * (layer + head)
+
+
+def splits_backward(rows: Rows) -> NDArray[np.bool_]:
+    """Tell which plans run weight gradients apart, `(n,)`."""
+    return rows.table.schedule >= zero_bubble.FIRST_CODE
 
 
 def boundary_hops_s(rows: Rows, tp: int, pp: int, dp: int, row: int = 0) -> list[float]:
@@ -187,7 +203,12 @@ def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats
     gather, gather_piece = _by_zero(wire.gather_s, at), _by_zero(wire.gather_piece_s, at)
     m, stack = table.n_micro[:, None], rows.problem.stack
     pp, vpp = table.shapes.pp[of][:, None], table.shapes.vpp[of][:, None]
-    exposed_reduce = exposed_once_s(reduce, reduce_piece, times.backward_s, pp, vpp, m)
+    late, window, chunks = splits_backward(rows)[:, None], times.backward_s, vpp
+    if late.any():
+        # Gradients are whole when the last weight gradients are, all chunks together.
+        window = np.where(late, weight_grad_times(rows), window)
+        chunks = np.where(late, 1, vpp)
+    exposed_reduce = exposed_once_s(reduce, reduce_piece, window, pp, chunks, m)
     exposed_gather = exposed_once_s(gather, gather_piece, times.forward_s, pp, vpp, m)
     for level, overlap in ((0, stack.dp_overlap), (1, stack.zero1_overlap)):
         waits = ((zero == level) & (overlap == "none"))[:, None]
@@ -233,7 +254,28 @@ def flush_times(rows: Rows, times: StageTimes) -> Floats:
     slowest, all_ranks = _greatest(both), _total(_at(rows.shapes.kinds.n_ranks, of) * both)
     m, vpp, pp = table.n_micro, table.shapes.vpp[of], table.shapes.pp[of]
     flush = pipeline.compute_s(slowest, all_ranks, vpp, m)
+    if splits_backward(rows).any():
+        split = m * slowest + _zero_bubble_s(rows, times)
+        flush = np.where(splits_backward(rows), split, flush)
     return np.asarray(flush + pipeline.p2p_s(table.schedule, pp, vpp, m, hop_s(rows)))
+
+
+def _zero_bubble_s(rows: Rows, times: StageTimes) -> Floats:
+    """Return the closed-form idle time of schedules that split the backward, seconds, `(n,)`.
+
+    `zero_bubble.bubble_s` with the mean times of the ranks besides the slowest.
+    """
+    table, of = rows.table, rows.table.shape
+    pp, n_ranks = table.shapes.pp[of], _at(rows.shapes.kinds.n_ranks, of)
+    late = weight_grad_times(rows)
+    slowest = (times.forward_s + times.backward_s).argmax(axis=1)[:, None]
+
+    def others(by_kind: Floats) -> Floats:
+        own = np.take_along_axis(by_kind, slowest, axis=1)[:, 0]
+        return (_total(n_ranks * by_kind) - own) / np.maximum(pp - 1, 1)
+
+    parts = (others(times.forward_s), others(times.backward_s - late), others(late))
+    return zero_bubble.bubble_s(table.schedule, pp, table.n_micro, *parts)
 
 
 def step_times(rows: Rows) -> Floats:
@@ -277,7 +319,8 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
         vpp,
         table.n_micro[:, None],
     )
-    in_flight = chunks / vpp
+    both_ways = table.schedule[:, None] == zero_bubble.DUALPIPE
+    in_flight = chunks / np.where(both_ways, 2, vpp)
     kept = np.where(
         table.recompute == SELECTIVE, layers.kept_core_bytes[index], layers.kept_bytes[index]
     )[:, None]
@@ -285,6 +328,8 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     activations = in_flight * (
         whole * kept + rows.recomputed * layers.checkpoint_bytes[index][:, None]
     )
+    if splits_backward(rows).any():
+        activations = np.maximum(activations, _late_activations(rows, whole, kept))
     ids = layers.embedding_bytes[index][:, None]
     activations += _at(kinds.has_embedding, of) * in_flight * ids
     # While a recomputed layer runs backward, what it had dropped exists once.
@@ -306,6 +351,27 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
         "fragmentation": stack.fragmentation_frac * activations,
         "overhead": np.broadcast_to(terms.overhead_bytes[of][:, None], logits.shape),
     }
+
+
+def _late_activations(rows: Rows, whole: Floats, kept: Floats) -> Floats:
+    """Return the activations of a rank while most weight gradients wait, bytes; 0 if none can.
+
+    Layers that are recomputed are checkpoints before the gradient of their input, and count in
+    full from then until their weight gradient.
+    """
+    table, of = rows.table, rows.table.shape
+    before, waiting = zero_bubble.late_chunks(
+        table.schedule[:, None],
+        _at(rows.shapes.kinds.late_rank, of),
+        table.shapes.pp[of][:, None],
+        table.n_micro[:, None],
+    )
+    checkpoints = rows.recomputed * rows.layers.checkpoint_bytes[rows.index][:, None]
+    early = before * (whole * kept + checkpoints)
+    late = waiting * (whole + rows.recomputed) * kept
+    one = (table.schedule == zero_bubble.ZB_H1)[:, None]
+    share = np.where(one, 1.0, 0.5) * splits_backward(rows)[:, None]
+    return np.asarray(share * (early + late))
 
 
 def peak_bytes(rows: Rows) -> Floats:

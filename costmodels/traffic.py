@@ -8,6 +8,7 @@ from costmodels.collectives import chosen_algorithm, collective_s
 from costmodels.parameters import padded_vocab
 from costmodels.placement import Group, place_group, tier_names
 from costmodels.plans import Layout
+from costmodels.shape_terms import shared_params
 from costmodels.step import Rows, boundary_hops_s, data_parallel_exposed, stage_times
 from costmodels.tensor_parallel import tensor_parallel_group, tp_collective_s
 
@@ -92,16 +93,17 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
     if layout.tp == 1:
         return []
     layers, stack = rows.layers, rows.problem.stack
-    chunks = layout.stage_layers[critical :: layout.pp]
-    passes = layout.n_micro * sum(chunks)
-    again = layout.n_micro * sum(min(c, layout.recompute_layers) for c in chunks)
+    chunks = layout.chunks_of(critical)
+    passes = layout.n_passes * sum(chunks)
+    again = layout.n_passes * sum(min(c, layout.recompute_layers) for c in chunks)
     tokens = float(layout.mbs * rows.problem.job.seq_len)
     message, width = 2.0 * tokens * rows.problem.shape.hidden, _activation_type(rows)
     group = tensor_parallel_group(rows.problem, np.array(layout.tp, dtype=np.int32))
     forward, backward = layers.tp_forward, layers.tp_backward
     exposed = passes * (forward.exposed_s.item() + backward.exposed_s.item())
     exposed += again * forward.exposed_s.item()
-    ends = layout.n_micro * ((critical == 0) + (critical == layout.pp - 1))
+    n_ends = layout.has_embedding(critical) + layout.has_head(critical)
+    ends = layout.n_passes * n_ends
     found = []
     if layout.sp:
         one = tp_collective_s(rows.problem, "all-gather", message, group).item()
@@ -120,17 +122,17 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
         one = tp_collective_s(rows.problem, "all-reduce", message, group).item()
         waits, time_s = exposed + ends * one, calls * one
         found.append(_make(rows, "tp", "all-reduce", group, calls, message, waits, width, time_s))
-    if critical == layout.pp - 1:
+    if layout.has_head(critical):
         found.append(_loss(rows, layout, tokens, group, width))
     return found
 
 
 def _loss(rows: Rows, layout: Layout, tokens: float, group: Group, width: str) -> Transfer:
     """Return the collectives of the loss: three sums a token, or the gathered logits."""
-    name, size, calls, kind = "all-reduce", 4.0 * tokens, 3 * layout.n_micro, "fp32"
+    name, size, calls, kind = "all-reduce", 4.0 * tokens, 3 * layout.n_passes, "fp32"
     if not rows.problem.stack.logits_sharded:
         vocab = padded_vocab(rows.problem.shape, rows.table.shapes.tp).item()
-        name, size, calls, kind = "all-gather", 2.0 * tokens * vocab, layout.n_micro, width
+        name, size, calls, kind = "all-gather", 2.0 * tokens * vocab, layout.n_passes, width
     waits = calls * tp_collective_s(rows.problem, name, size, group).item()
     return _make(rows, "tp", name, group, calls, size, waits, kind, waits)
 
@@ -232,12 +234,12 @@ def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
 
 
 def _tied_embedding(rows: Rows, layout: Layout) -> list[Transfer]:
-    """Return the sum of the tied matrix's gradient over first and last stage."""
-    if not rows.problem.shape.tied or layout.pp == 1:
+    """Return the sum of the gradients that two pipeline ranks share (`shared_params`)."""
+    shapes, recipe = rows.table.shapes, rows.problem.job.recipe
+    shared = shared_params(rows.problem, shapes, rows.shapes.params.max(axis=1)).item()
+    if not shared or layout.pp == 1:
         return []
-    recipe, shape = rows.problem.job.recipe, rows.problem.shape
-    rows_of_matrix = padded_vocab(shape, rows.table.shapes.tp).item()
-    message = recipe.grad_wire_bytes * rows_of_matrix * shape.hidden / layout.tp
+    message = recipe.grad_wire_bytes * shared
     group = place_group(2, layout.n_devices / 2, rows.problem.pool, rows.problem.fabric)
     exposed = rows.shapes.embedding_sync_s.item()
     return [
