@@ -235,9 +235,7 @@ def head_weight_grad_s(
     """Return the part of the head's backward that is its weight gradient, one GEMM, seconds."""
     n, columns = np.asarray(tokens, dtype=np.float64), padded_vocab(shape, tp) / np.asarray(tp)
     rate = accelerator.efficiency.wgrad_frac
-    return gemm_s(
-        float(shape.hidden), n, columns, accelerator, job.recipe.gemm_precision, rate
-    )
+    return gemm_s(float(shape.hidden), n, columns, accelerator, job.recipe.gemm_precision, rate)
 
 
 def embedding_times(

@@ -4,6 +4,7 @@ Times are per micro-batch, seconds. `n_micro` is m, p the ranks, v the chunks pe
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -200,9 +201,8 @@ def _simulate_split_s(
     ways = ((0, pp - 1), (pp, n_stages - 1)) if both_ways else ((0, n_stages - 1),)
     firsts, lasts = {way[0] for way in ways}, {way[1] for way in ways}
     taus = [hop_s] * pp if isinstance(hop_s, float | int) else list(hop_s)
-    neighbours = zip(rank_of, rank_of[1:], strict=False)
     # After stage j: the boundary between two ranks, none where the V turns.
-    hops = [0.0 if a == b else taus[min(a, b)] for a, b in neighbours]
+    hops = [0.0 if a == b else taus[min(a, b)] for a, b in pairwise(rank_of)]
     forward_end = [[-1.0] * n_micro for _ in range(n_stages)]
     backward_end = [[-1.0] * n_micro for _ in range(n_stages)]
 

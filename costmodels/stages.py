@@ -18,8 +18,9 @@ N_KINDS = 4
 """At most four kinds of rank exist under `SPLITS`: first, last, and two interior ones."""
 
 LOOPED, FOLDED, BOTH_WAYS = range(3)
-"""Where virtual stages lie. `LOOPED`: stage j on rank j % pp. `FOLDED` (two a rank): in a V, stages
-r and 2 pp - 1 - r on rank r. `BOTH_WAYS`: pp stages held twice, r and pp - 1 - r on rank r."""
+"""Where virtual stages lie. `LOOPED`: stage j on rank j % pp. `FOLDED` (two a rank): in a V,
+stages r and 2 pp - 1 - r on rank r. `BOTH_WAYS`: pp stages, each held twice: r and pp - 1 - r on
+rank r."""
 
 
 def rank_stages(rank: int, pp: int, n_stages: int, placement: int) -> tuple[int, ...]:

@@ -142,9 +142,11 @@ def stage_times(rows: Rows) -> StageTimes:
     if np.any(table.recompute == SELECTIVE):
         core = np.where(table.recompute == SELECTIVE, layers.recompute_core_s[index], 0.0)
         backward += held * core[:, None]
-    # Each stage held both ways runs every second micro-batch.
-    share = np.where(table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)[:, None]
-    return StageTimes(share * forward, share * backward)
+    if np.any(table.schedule == zero_bubble.DUALPIPE):
+        # Each stage held both ways runs every second micro-batch.
+        share = np.where(table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)[:, None]
+        forward, backward = share * forward, share * backward
+    return StageTimes(forward, backward)
 
 
 def weight_grad_times(rows: Rows) -> Floats:

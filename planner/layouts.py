@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from costmodels.plans import Layout
-from costmodels.stages import stage_layers
+from costmodels.plans import PLACEMENT_OF, Layout
+from costmodels.stages import FOLDED, stage_layers
 from planner.errors import SearchError, UsageError
 from searches.options import AXES, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
@@ -73,12 +73,15 @@ def axis_values(axis: str, text: str, option: str) -> int:
 def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     """Return the one layout that `pins` describe; axes not named take their plainest value.
 
-    tp, pp, vpp, mbs default to 1, zero to 1 where there is data parallelism, sp to on with tp,
+    tp, pp, mbs default to 1, vpp to 2 with a schedule that folds the pipeline and to 1 with any
+    other, zero to 1 where there is data parallelism, sp to on with tp,
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise),
     the split to `even` where the layers divide. Raises `SearchError` with the rule that it breaks.
     """
     shape, job = context.problem.shape, context.problem.job
-    tp, pp, vpp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "vpp", "mbs"))
+    tp, pp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "mbs"))
+    named = TEXT_AXES["schedule"][pins["schedule"]] if "schedule" in pins else ""
+    vpp = pins.get("vpp", 2 if PLACEMENT_OF.get(named) == FOLDED else 1)
     n = context.n_devices
     if n % (tp * pp):
         fix = f"pin tp and pp so that their product divides {n}"
@@ -106,7 +109,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         gbs=job.global_batch,
         zero=pins.get("zero", 1 if dp > 1 else 0),
         sp=bool(pins.get("sp", int(tp > 1))),
-        schedule=TEXT_AXES["schedule"][pins["schedule"]] if "schedule" in pins else implied,
+        schedule=named or implied,
         recompute=recompute,
         recompute_layers=k if recompute == "full" else 0,
         stage_layers=counts,

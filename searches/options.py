@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from costmodels.plans import SCHEDULES
+
 AXES = (
     "tp",
     "pp",
@@ -21,7 +23,7 @@ AXES = (
 TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "split": ("even", "ends"),
     "recompute": ("none", "selective", "full"),
-    "schedule": ("none", "gpipe", "1f1b", "interleaved"),
+    "schedule": SCHEDULES,
 }
 """Axes whose values are words; the tables hold the position of the word."""
 

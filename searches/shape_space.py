@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from costmodels.plans import ShapeTable
 from costmodels.stages import SPLITS
 from searches.options import MAX_VPP
-from searches.rules import SHAPE_RULES, Context, fully_sharded_fits, least_model_parallel
+from searches.rules import (
+    SHAPE_RULES,
+    Context,
+    fully_sharded_fits,
+    least_model_parallel,
+    placement_of,
+    schedule_of,
+)
 
 Ints = NDArray[np.int32]
 DEGREE_RULES = {"tp": ("TP001", "TP002", "TP003", "TP004", "TP005"), "dp": ("DP001",), "pp": ()}
@@ -218,4 +225,7 @@ def legal_shapes(context: Context) -> ShapeSpace:
     n_candidates, rejected = count_rejections(context)
     built = build_model(context)
     rows = _enumerate(*built) if built else []
-    return ShapeSpace(ShapeTable.from_tuples(context.n_devices, rows), n_candidates, rejected)
+    pp, vpp = (np.array([row[i] for row in rows], dtype=np.int32) for i in (1, 3))
+    placement = placement_of(schedule_of(pp, vpp, context.options))
+    shapes = ShapeTable.from_tuples(context.n_devices, rows, placement=placement.tolist())
+    return ShapeSpace(shapes, n_candidates, rejected)

@@ -4,18 +4,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from costmodels.breakdown import Breakdown, break_down
-from costmodels.plans import Layout
+from costmodels.plans import PLACEMENT_OF, SCHEDULES, Layout
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile, compiled
-from costmodels.stages import balanced_layers, end_weights, spelled, stage_layers
+from costmodels.stages import FOLDED, balanced_layers, end_weights, spelled, stage_layers
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
 from planner.validation.defaults import Defaults, Stack, stack_of
 from planner.validation.described import Entry, Skip, model_shape, pool_of
 from planner.validation.points import Point
+from searches.rules import fills_dualpipe
 
 OUTSIDE_TENSORS = ("overhead", "fragmentation")
 """Memory terms that a count of allocated tensors leaves out."""
@@ -23,6 +26,11 @@ USER_BUFFERS = ("nemo", "megatron-bridge")
 """Frameworks, by the start of their name, whose recipes overlap tensor-parallel traffic."""
 _UNFUSED = ("unfused", "eager", "math", "naive", "core")
 _SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
+_ZERO_BUBBLE = {
+    "zb-h1": "zb-h1", "zb1p": "zb-h1", "zb-v": "zb-v", "zbv": "zb-v",
+    "dualpipe": "dualpipe", "dualpipe-v": "dualpipe-v", "dualpipev": "dualpipe-v",
+}  # fmt: skip
+"""Names of schedules that split the backward, as sources write them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +229,8 @@ def _pipeline(point: Point, pp: int, n_micro: int, said: list[str]) -> tuple[int
     if pp == 1:
         return 1, "none"
     named = point.schedule.lower()
+    if named in _ZERO_BUBBLE:
+        return _split_backward(point, _ZERO_BUBBLE[named], pp, n_micro)
     if named not in ("", *_SCHEDULES):
         raise Skip("schedule not modelled")
     vpp = point.vpp or 1
@@ -233,6 +243,17 @@ def _pipeline(point: Point, pp: int, n_micro: int, said: list[str]) -> tuple[int
     if vpp > 1 and n_micro % pp:
         raise Skip("interleaved with an uneven number of micro-batches")
     return vpp, "interleaved" if vpp > 1 else "1f1b"
+
+
+def _split_backward(point: Point, schedule: str, pp: int, n_micro: int) -> tuple[int, str]:
+    """Return vpp and a schedule that splits the backward, which settles vpp."""
+    vpp = 2 if PLACEMENT_OF.get(schedule) == FOLDED else 1
+    if (point.vpp or vpp) != vpp:
+        raise Skip("schedule with another vpp")
+    row = (SCHEDULES.index(schedule), pp, n_micro)
+    if not fills_dualpipe(*(np.array([x], dtype=np.int32) for x in row)).all():
+        raise Skip("too few or odd micro-batches for dualpipe")
+    return vpp, schedule
 
 
 def _split(
