@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from costmodels import pipeline
 from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms
-from costmodels.plans import Layout, PlanTable
+from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import kind_expert_params, kind_params, shape_terms
 from costmodels.stages import N_KINDS, expert_prefix
@@ -123,6 +123,19 @@ def virtual_stage_times(
     return forward.tolist(), backward.tolist()
 
 
+def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
+    """Return the part of each virtual stage's backward that can wait, seconds per micro-batch.
+
+    Empty for schedules that do not split the backward.
+    """
+    if layout.schedule not in ZERO_BUBBLE:
+        return []
+    terms, at = rows.layers, rows.index[row]
+    late = np.array(layout.stage_layers, dtype=np.float64) * terms.weight_grad_s[at]
+    late[-1] += terms.head_weight_grad_s[at]
+    return [float(x) for x in late]
+
+
 def _expert_layers(rows: Rows, layout: Layout, chunks: Sequence[int], first: int) -> float:
     """Return the expert layers among the first `first` layers of some virtual stages."""
     routing = rows.problem.shape.expert_layers
@@ -135,14 +148,14 @@ def break_down(problem: Problem, layout: Layout) -> Breakdown:
     forward, backward = virtual_stage_times(rows, layout)
     hop = boundary_hops_s(rows, layout)
     args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
-    with_hops = pipeline.flush_s(*args, hop)
-    without = pipeline.flush_s(*args, 0.0) if layout.pp > 1 else with_hops
-    per_rank = [
-        sum(forward[r :: layout.pp]) + sum(backward[r :: layout.pp]) for r in range(layout.pp)
-    ]
+    late = virtual_weight_grad_times(rows, layout)
+    with_hops = pipeline.flush_s(*args, hop, late)
+    without = pipeline.flush_s(*args, 0.0, late) if layout.pp > 1 else with_hops
+    held = [layout.stages_of(r) for r in range(layout.pp)]
+    per_rank = [sum(forward[j] for j in js) + sum(backward[j] for j in js) for js in held]
     critical = max(range(layout.pp), key=lambda r: (per_rank[r], -r))
     time_s = _time_terms(rows, layout, critical)
-    busy = layout.n_micro * per_rank[critical]
+    busy = layout.n_passes * per_rank[critical]
     hops_waited = with_hops - without
     time_s["pp"] = hops_waited + rows.shapes.embedding_sync_s.item()
     time_s["bubble"] = max(0.0, without - busy)
@@ -168,8 +181,8 @@ def break_down(problem: Problem, layout: Layout) -> Breakdown:
 
 def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     """Return all terms but those of the pipeline, for rank `critical`, seconds per step."""
-    layers, m = rows.layers, layout.n_micro
-    chunks = layout.stage_layers[critical :: layout.pp]
+    layers, m = rows.layers, layout.n_passes
+    chunks = layout.chunks_of(critical)
     held = sum(chunks)
     full = sum(min(c, layout.recompute_layers) for c in chunks)
     core = held if layout.recompute == "selective" else 0
@@ -179,7 +192,7 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     again = full * layers.recompute_full_s.item() + core * layers.recompute_core_s.item()
     routed, routed_again = 0.0, 0.0
     if layers.experts:
-        ranks = range(critical, layout.pp * layout.vpp, layout.pp)
+        ranks = layout.stages_of(critical)
         routed = _expert_layers(rows, layout, ranks, max(layout.stage_layers))
         routed_again = _expert_layers(rows, layout, ranks, layout.recompute_layers)
     more = _expert_terms(layers, routed, routed_again)
@@ -190,7 +203,7 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     tp_exposed = layers.tp_forward.exposed_s.item() + layers.tp_backward.exposed_s.item()
     head, embedding = layers.head.total_s.item(), layers.embedding.total_s.item()
     head_tp, embedding_tp = layers.head_tp.total_s.item(), layers.embedding_tp.total_s.item()
-    last, first = critical == layout.pp - 1, critical == 0
+    last, first = layout.has_head(critical), layout.has_embedding(critical)
     ends_tp = head_tp * last + embedding_tp * first
     return {
         "linear": m * held * layers.linear.total_s.item() + m * more["linear"],
@@ -246,22 +259,23 @@ def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]
     low = min(layout.stage_layers)
     for start in range(0, layout.pp, N_KINDS):
         ranks = [min(start + i, layout.pp - 1) for i in range(N_KINDS)]
-        held = [layout.stage_layers[r :: layout.pp] for r in ranks]
+        held = [layout.chunks_of(r) for r in ranks]
         sizes = kinds.chunk_layers[:1, :1]
         span = range(sizes.shape[-1])
         counts = np.array([[[float(c.count(low + i)) for i in span] for c in held]])
         these = replace(
             kinds,
             rank=np.array([ranks], dtype=np.int32),
+            late_rank=np.array([ranks], dtype=np.int32),
             layers=np.array([[float(sum(c)) for c in held]]),
-            has_embedding=np.array([[float(r == 0) for r in ranks]]),
-            has_head=np.array([[float(r == layout.pp - 1) for r in ranks]]),
+            has_embedding=np.array([[float(layout.has_embedding(r)) for r in ranks]]),
+            has_head=np.array([[float(layout.has_head(r)) for r in ranks]]),
             chunk_counts=counts,
         )
         routed_again = None
         if kinds.expert_prefix is not None:
             longest = max(layout.stage_layers)
-            chunks = [range(r, layout.pp * layout.vpp, layout.pp) for r in ranks]
+            chunks = [layout.stages_of(r) for r in ranks]
             routing = problem.shape.expert_layers
             prefix = [expert_prefix(layout.stage_layers, c, routing, longest) for c in chunks]
             these = replace(these, expert_prefix=np.array([prefix]))

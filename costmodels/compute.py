@@ -278,10 +278,19 @@ def head_times(
     traffic = n * (logits * logit_traffic * stack.elementwise_factor + 10.0 * shape.hidden)
     loss = traffic / (accelerator.hbm_bytes_per_s * eff.hbm_frac) / 2 + 4 * eff.kernel_latency_s
     dgrad = gemm_s(n, columns, h, accelerator, precision)
-    wgrad = gemm_s(h, n, columns, accelerator, precision, eff.wgrad_frac)
+    wgrad = head_weight_grad_s(shape, job, accelerator, tokens, tp)
     return ForwardBackward(
         gemm_s(n, h, columns, accelerator, precision) + loss, dgrad + wgrad + loss
     )
+
+
+def head_weight_grad_s(
+    shape: ModelShape, job: TrainingJob, accelerator: Accelerator, tokens: Floats, tp: Ints
+) -> Floats:
+    """Return the part of the head's backward that is its weight gradient, one GEMM, seconds."""
+    n, columns = np.asarray(tokens, dtype=np.float64), padded_vocab(shape, tp) / np.asarray(tp)
+    rate = accelerator.efficiency.wgrad_frac
+    return gemm_s(float(shape.hidden), n, columns, accelerator, job.recipe.gemm_precision, rate)
 
 
 def mtp_times(

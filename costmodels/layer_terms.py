@@ -12,6 +12,7 @@ from costmodels.compute import (
     elementwise_times,
     embedding_times,
     head_times,
+    head_weight_grad_s,
     linear_times,
     mtp_times,
 )
@@ -83,6 +84,10 @@ class LayerTerms:
     """The collectives in `head`."""
     layer: ForwardBackward
     """All of one layer: the sum of the terms above it."""
+    weight_grad_s: Floats
+    """The part of a layer's backward that can wait: the weight gradients of its linear layers."""
+    head_weight_grad_s: Floats
+    """The same of the head."""
     recompute_full_s: Floats
     """One layer's forward again, with its collectives, at least the host's time for it."""
     recompute_core_s: Floats
@@ -217,6 +222,8 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
         embedding_tp=embedding_tp,
         head_tp=head_tp,
         layer=layer,
+        weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s,
+        head_weight_grad_s=head_weight_grad_s(shape, job, part, tokens, tp),
         recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * launch),
         recompute_core_s=attention.forward_s + cp_forward.exposed_s,
         kept_bytes=memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones)

@@ -7,6 +7,7 @@ distinct kind of pipeline rank (`costmodels.stages`).
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodels import zero_bubble
 from costmodels.parameters import kv_heads_per_rank, latent_params, padded_vocab
 from costmodels.precision import Recipe
 from costmodels.shapes import ModelShape
@@ -147,7 +148,8 @@ def in_flight_chunks(
 ) -> Floats:
     """Return the model chunks whose activations rank `rank` holds at its peak.
 
-    GPipe: m. 1F1B: min(m, p - r). Interleaved: min(m v, 2 (p - r - 1) + (v - 1) p + 1).
+    GPipe: m. 1F1B: min(m, p - r). Interleaved: min(m v, 2 (p - r - 1) + (v - 1) p + 1). Schedules
+    that split the backward: `zero_bubble.held_chunks`.
     Source: Megatron-LM core/pipeline_parallel/schedules.py (warm-up counts).
 
     >>> in_flight_chunks(3, np.arange(4), 4, 2, 8)
@@ -157,7 +159,10 @@ def in_flight_chunks(
     p, v, m = (np.asarray(x, dtype=np.float64) for x in (pp, vpp, n_micro))
     one_f_one_b = np.minimum(m, p - r)
     interleaved = np.minimum(m * v, 2 * (p - r - 1) + (v - 1) * p + 1)
-    return np.where(code == 3, interleaved, np.where(code == 1, m, one_f_one_b))
+    held = np.where(code == 3, interleaved, np.where(code == 1, m, one_f_one_b))
+    if np.any(code >= zero_bubble.FIRST_CODE):
+        return np.where(code >= zero_bubble.FIRST_CODE, zero_bubble.held_chunks(code, p, m), held)
+    return held
 
 
 def logits_bytes(

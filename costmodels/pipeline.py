@@ -4,9 +4,14 @@ Times are per micro-batch, seconds. `n_micro` is m, p the ranks, v the chunks pe
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from costmodels import zero_bubble
+from costmodels.plans import ZERO_BUBBLE
+from costmodels.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +44,8 @@ def p2p_s(
 
     GPipe: 2 (p - 1) tau. 1F1B: tau [2 (p - 1)(1 + m/p) - 2]: neighbours ping-pong, so 2 (p - 1)/p
     of tau is exposed per micro-batch also in the steady state. Interleaved: 2 (p v - 1) tau while
-    tau is shorter than a chunk. Source: simulation of the recurrence below (tests).
+    tau is shorter than a chunk. Source: simulation of the recurrence below (tests). Schedules that
+    split the backward: `zero_bubble.crossings`.
 
     >>> p2p_s(2, 8, 1, 32, 1.0).item()
     68.0
@@ -48,6 +54,9 @@ def p2p_s(
     m, v = np.asarray(n_micro, dtype=np.float64), np.asarray(vpp, dtype=np.float64)
     one_f_one_b = np.maximum(2 * (p - 1) * (1 + m / p) - 2, 2 * (p - 1))
     crossings = np.where(code == 1, 2 * (p - 1), np.where(code == 3, 2 * (p * v - 1), one_f_one_b))
+    if np.any(code >= zero_bubble.FIRST_CODE):
+        split = zero_bubble.crossings(code, p, m)
+        crossings = np.where(code >= zero_bubble.FIRST_CODE, split, crossings)
     return np.where(p > 1, crossings * np.asarray(hop_s), 0.0)
 
 
@@ -107,6 +116,7 @@ def simulate_s(
     forward_s: Sequence[float],
     backward_s: Sequence[float],
     hop_s: float | Sequence[float],
+    weight_grad_s: Sequence[float] = (),
 ) -> float:
     """Return the exact time of one step through the pipeline, seconds.
 
@@ -118,9 +128,17 @@ def simulate_s(
     all boundaries or `(pp,)`: entry r from rank r to r + 1, the last from rank p - 1 back to 0.
     One pass over the 2 m v p blocks.
 
+    The schedules of `costmodels.zero_bubble` also take `weight_grad_s`, the part of `backward_s`
+    that can wait; DualPipe takes its p stages once.
+
     >>> simulate_s("1f1b", 4, 1, 8, [1.0] * 4, [2.0] * 4, 0.0)  # (8 + 3) * 3
     33.0
+    >>> simulate_s("zb-h1", 4, 1, 8, [1.0] * 4, [2.0] * 4, 0.0, [1.0] * 4)  # 8 * 3 + 3 * 1
+    27.0
     """
+    if schedule in ZERO_BUBBLE:
+        times = (forward_s, backward_s, weight_grad_s)
+        return _simulate_split_s(schedule, pp, n_micro, *times, hop_s)
     last = pp * vpp - 1
     taus = [hop_s] * pp if isinstance(hop_s, float | int) else list(hop_s)
     forward_end = [[-1.0] * n_micro for _ in range(last + 1)]
@@ -155,6 +173,77 @@ def simulate_s(
     return max(clock)
 
 
+def _simulate_split_s(
+    schedule: str,
+    pp: int,
+    n_micro: int,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    weight_grad_s: Sequence[float],
+    hop_s: float | Sequence[float],
+) -> float:
+    """Return the time of a step whose programs come from `costmodels.zero_bubble`, seconds.
+
+    The same recurrence; a pair of forward and backward starts when both can and takes as long as
+    both, and W needs the B of its own rank, which its program has put before it.
+    """
+    both_ways = schedule == "dualpipe"
+    copies = 2 if both_ways else 1
+    times = {
+        FORWARD: list(forward_s) * copies,
+        BACKWARD: list(backward_s) * copies,
+        WEIGHT_GRAD: list(weight_grad_s) * copies,
+    }
+    halves = zip(times[BACKWARD], times[WEIGHT_GRAD], strict=True)
+    times[INPUT_GRAD] = [whole - part for whole, part in halves]
+    n_stages = len(times[FORWARD])
+    rank_of = [r if r < pp else 2 * pp - 1 - r for r in range(n_stages)]
+    ways = ((0, pp - 1), (pp, n_stages - 1)) if both_ways else ((0, n_stages - 1),)
+    firsts, lasts = {way[0] for way in ways}, {way[1] for way in ways}
+    taus = [hop_s] * pp if isinstance(hop_s, float | int) else list(hop_s)
+    # After stage j: the boundary between two ranks, none where the V turns.
+    hops = [0.0 if a == b else taus[min(a, b)] for a, b in pairwise(rank_of)]
+    forward_end = [[-1.0] * n_micro for _ in range(n_stages)]
+    backward_end = [[-1.0] * n_micro for _ in range(n_stages)]
+
+    def ready_s(stage: int, micro: int, kind: int) -> float:
+        """Return when a block's input is there, -1 where that is not known yet."""
+        if kind == WEIGHT_GRAD or (kind == FORWARD and stage in firsts):
+            return 0.0
+        if kind == FORWARD:
+            sent, hop = forward_end[stage - 1][micro], hops[stage - 1]
+        elif stage in lasts:
+            sent, hop = forward_end[stage][micro], 0.0
+        else:
+            sent, hop = backward_end[stage + 1][micro], hops[stage]
+        return sent + hop if sent >= 0.0 else sent
+
+    programs = [zero_bubble.program(schedule, rank, pp, n_micro) for rank in range(pp)]
+    clock, position = [0.0] * pp, [0] * pp
+    active = list(range(pp))
+    while active:
+        before = sum(position)
+        for rank in active:
+            program, now, i = programs[rank], clock[rank], position[rank]
+            while i < len(program):
+                ready, took = now, 0.0
+                for stage, micro, kind in program[i]:
+                    arrived = ready_s(stage, micro, kind)
+                    ready = -1.0 if arrived < 0.0 or ready < 0.0 else max(ready, arrived)
+                    took += times[kind][stage]
+                if ready < 0.0:
+                    break
+                now = ready + took
+                for stage, micro, kind in program[i]:
+                    if kind != WEIGHT_GRAD:
+                        (forward_end if kind == FORWARD else backward_end)[stage][micro] = now
+                i += 1
+            position[rank], clock[rank] = i, now
+        assert sum(position) > before, "the programs deadlock"
+        active = [rank for rank in active if position[rank] < len(programs[rank])]
+    return max(clock)
+
+
 def flush_s(
     schedule: str,
     pp: int,
@@ -163,6 +252,7 @@ def flush_s(
     forward_s: Sequence[float],
     backward_s: Sequence[float],
     hop_s: float | Sequence[float],
+    weight_grad_s: Sequence[float] = (),
 ) -> float:
     """Return the time of one step, like `simulate_s`, at a cost that does not grow with m.
 
@@ -172,9 +262,8 @@ def flush_s(
     if pp == 1:
         return n_micro * (sum(forward_s) + sum(backward_s))
     short, long = (periods * pp + n_micro % pp for periods in STEADY_PERIODS)
+    times = (forward_s, backward_s, hop_s, weight_grad_s)
     if n_micro <= long:
-        return simulate_s(schedule, pp, vpp, n_micro, forward_s, backward_s, hop_s)
-    first, second = (
-        simulate_s(schedule, pp, vpp, m, forward_s, backward_s, hop_s) for m in (short, long)
-    )
+        return simulate_s(schedule, pp, vpp, n_micro, *times)
+    first, second = (simulate_s(schedule, pp, vpp, m, *times) for m in (short, long))
     return second + (n_micro - long) * (second - first) / (long - short)

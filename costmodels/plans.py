@@ -6,13 +6,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.stages import SPLITS, stage_layers
+from costmodels.stages import BOTH_WAYS, FOLDED, LOOPED, SPLITS, rank_stages, stage_layers
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-SCHEDULES = ("none", "gpipe", "1f1b", "interleaved")
+SCHEDULES = (
+    "none",
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "zb-h1",
+    "zb-v",
+    "dualpipe",
+    "dualpipe-v",
+)
+ZERO_BUBBLE = SCHEDULES[4:]
+"""Schedules that split the backward (`costmodels.zero_bubble`)."""
+PLACEMENT_OF = {"zb-v": FOLDED, "dualpipe-v": FOLDED, "dualpipe": BOTH_WAYS}
+"""Where virtual stages lie, by schedule; `LOOPED` with all others (`costmodels.stages`)."""
 RECOMPUTES = ("none", "selective", "full")
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
 """How context-parallel ranks exchange keys and values; nothing at cp 1."""
@@ -42,7 +55,8 @@ class Layout:
     recompute_layers: int
     """With `full`: layers recomputed per virtual stage; 0 with the other kinds."""
     stage_layers: tuple[int, ...]
-    """Layers of each virtual stage in model order: stage j is chunk j // pp on rank j % pp."""
+    """Layers of each virtual stage in model order: stage j is chunk j // pp on rank j % pp, with
+    other schedules where `stages_of` says."""
     cp: int = 1
     ep: int = 1
     etp: int = 1
@@ -57,6 +71,32 @@ class Layout:
     def n_micro(self) -> int:
         """Micro-batches per step and pipeline."""
         return self.gbs // (self.mbs * self.dp)
+
+    @property
+    def placement(self) -> int:
+        """Where the virtual stages lie (`costmodels.stages`)."""
+        return PLACEMENT_OF.get(self.schedule, LOOPED)
+
+    @property
+    def n_passes(self) -> int:
+        """Micro-batches that each virtual stage of a rank runs: half of all in DualPipe."""
+        return self.n_micro // 2 if self.placement == BOTH_WAYS else self.n_micro
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """Return the virtual stages of a pipeline rank, in model order."""
+        return rank_stages(rank, self.pp, len(self.stage_layers), self.placement)
+
+    def chunks_of(self, rank: int) -> tuple[int, ...]:
+        """Return the layers of each virtual stage of a pipeline rank."""
+        return tuple(self.stage_layers[j] for j in self.stages_of(rank))
+
+    def has_embedding(self, rank: int) -> bool:
+        """Tell whether a pipeline rank holds the embedding."""
+        return 0 in self.stages_of(rank)
+
+    def has_head(self, rank: int) -> bool:
+        """Tell whether a pipeline rank holds the head."""
+        return len(self.stage_layers) - 1 in self.stages_of(rank)
 
     @property
     def dp_shard(self) -> int:
@@ -91,6 +131,8 @@ class ShapeTable:
     etp: Ints
     cp_comm: Ints
     """Index into `CP_COMMS`."""
+    placement: Ints
+    """Where the virtual stages lie (`costmodels.stages`)."""
     splits: tuple[str, ...] = SPLITS
 
     def __len__(self) -> int:
@@ -120,6 +162,7 @@ class ShapeTable:
             self.ep[rows],
             self.etp[rows],
             self.cp_comm[rows],
+            self.placement[rows],
             self.splits,
         )
 
@@ -127,9 +170,9 @@ class ShapeTable:
     def unreplicated(
         n_devices: int, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints
     ) -> "ShapeTable":
-        """Return dense shapes without context parallelism, ZeRO over all of dp."""
-        one = np.ones_like(dp)
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, dp, one, one, one, 0 * one)
+        """Return dense, looped shapes without context parallelism, ZeRO over all of dp."""
+        one, looped = np.ones_like(dp), np.full_like(dp, LOOPED)
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, dp, one, one, one, 0 * one, looped)
 
     @staticmethod
     def from_tuples(
@@ -141,10 +184,11 @@ class ShapeTable:
         ep: Sequence[int] = (),
         etp: Sequence[int] = (),
         cp_comm: Sequence[int] = (),
+        placement: Sequence[int] = (),
     ) -> "ShapeTable":
         """Build a table from (tp, pp, dp, vpp, split) tuples.
 
-        Where not given, `shard` is dp cp, `cp_comm` 0 and the others are 1.
+        Where not given, `shard` is dp cp, `cp_comm` 0, `placement` looped and the others are 1.
         """
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
         tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
@@ -155,7 +199,8 @@ class ShapeTable:
         one = np.ones_like(dp)
         degrees = (column(cp, one), column(ep, one), column(etp, one))
         groups, kind = column(shard, dp * degrees[0]), column(cp_comm, 0 * dp)
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, groups, *degrees, kind, splits)
+        at = column(placement, np.full_like(dp, LOOPED))
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, groups, *degrees, kind, at, splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +285,7 @@ class PlanTable:
             [x.ep for x in rows],
             [x.etp for x in rows],
             [CP_COMMS.index(x.cp_comm) for x in rows],
+            [x.placement for x in rows],
         )
 
         def column(values: Iterable[int]) -> Ints:

@@ -25,7 +25,7 @@ from costmodels.parameters import (
 from costmodels.placement import NON_RAIL_HOP_S, Group, place_group
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
-from costmodels.stages import StageKinds, stage_kinds
+from costmodels.stages import BOTH_WAYS, FOLDED, StageKinds, stage_kinds
 
 Floats = NDArray[np.float64]
 N_ZERO = 4
@@ -62,7 +62,8 @@ class ShapeTerms:
     optimizer_s: Floats
     """By ZeRO stage; the rank with the most parameters."""
     embedding_sync_s: Floats
-    """Sum of the tied matrix's gradient over first and last stage."""
+    """Sum of the gradients that two pipeline ranks share: a tied matrix's over first and last
+    stage; with stages held both ways, all of a rank's."""
     pipeline_group: Group
     hop_latency_s: Floats
     hop_s_per_byte: Floats
@@ -155,15 +156,27 @@ def _wide(group: Group) -> Group:
     return Group(ranks, per_domain, n_domains, wire, group.tier[:, None], group.extra_hop_s)
 
 
-def _embedding_sync_s(problem: Problem, shapes: ShapeTable) -> Floats:
-    """Return the all-reduce of the gradient of an embedding that first and last stage hold.
+def shared_params(problem: Problem, shapes: ShapeTable, most: Floats) -> Floats:
+    """Return the parameters of a device whose gradients two pipeline ranks sum, `(n_shapes,)`.
 
-    A tied one, or that of multi-token prediction.
+    An embedding that first and last stage hold (a tied one, or that of multi-token prediction),
+    none where one rank holds both (folded); with stages held both ways all `most` parameters of a
+    rank.
     """
-    if not (problem.shape.tied or problem.shape.mtp_layers):
-        return np.zeros(len(shapes))
-    matrix = padded_vocab(problem.shape, shapes.tp) * problem.shape.hidden / shapes.tp
-    size = problem.job.recipe.grad_wire_bytes * matrix
+    matrix = np.zeros(len(shapes))
+    if problem.shape.tied or problem.shape.mtp_layers:
+        matrix = padded_vocab(problem.shape, shapes.tp) * problem.shape.hidden / shapes.tp
+    return np.where(
+        shapes.placement == BOTH_WAYS, most, np.where(shapes.placement == FOLDED, 0.0, matrix)
+    )
+
+
+def _embedding_sync_s(problem: Problem, shapes: ShapeTable, most: Floats) -> Floats:
+    """Return the all-reduce of what `shared_params` counts, between two pipeline ranks."""
+    shared = shared_params(problem, shapes, most)
+    if not shared.any():
+        return shared
+    size = problem.job.recipe.grad_wire_bytes * shared
     group = end_pair(problem, shapes)
     return collective_s("all-reduce", size, group, problem.pool)
 
@@ -230,12 +243,14 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
     """Return the latency and s/byte that the closed form takes for all boundaries of a shape.
 
     1F1B runs at the pace of its slowest boundary; interleaving pays every boundary v times and
-    the way back from the last rank v - 1 times, so the mean over those counts.
+    the way back from the last rank v - 1 times, so the mean over those counts. A folded pipeline
+    has no such way back.
     """
     latency, per_byte = np.zeros(len(shapes)), np.zeros(len(shapes))
     known: dict[tuple[int, int], tuple[Floats, Floats]] = {}
-    columns = (shapes.stage_ranks.tolist(), shapes.pp.tolist(), shapes.vpp.tolist())
-    for i, (stride, pp, vpp) in enumerate(zip(*columns, strict=True)):
+    columns = (shapes.stage_ranks, shapes.pp, shapes.vpp, shapes.placement == FOLDED)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for i, (stride, pp, vpp, folded) in enumerate(rows):
         if pp == 1:
             continue
         if (stride, pp) not in known:
@@ -246,7 +261,7 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
             latency[i], per_byte[i] = lat[slowest], cost[slowest]
         else:
             times = np.full(pp, float(vpp))
-            times[-1] -= 1.0
+            times[-1] = 0.0 if folded else times[-1] - 1.0
             latency[i], per_byte[i] = (float(times @ x / times.sum()) for x in (lat, cost))
     return latency, per_byte
 
@@ -255,9 +270,8 @@ def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
     """Return the terms of each shape; cost is one pass over the shapes."""
     recipe, stack = problem.job.recipe, problem.stack
     routing = problem.shape.expert_layers if problem.shape.n_experts else ()
-    kinds = stage_kinds(
-        problem.shape.layers, shapes.pp, shapes.vpp, shapes.split, shapes.splits, routing
-    )
+    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
+    kinds = stage_kinds(problem.shape.layers, *columns, routing)
     params = kind_params(problem, shapes, kinds)
     most = params.max(axis=1)
     stages = np.arange(N_ZERO)
@@ -303,7 +317,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
         ),
         data_groups=groups,
         optimizer_s=once,
-        embedding_sync_s=_embedding_sync_s(problem, shapes),
+        embedding_sync_s=_embedding_sync_s(problem, shapes, most),
         pipeline_group=pipeline_group,
         hop_latency_s=latency,
         hop_s_per_byte=per_byte,

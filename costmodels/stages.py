@@ -17,6 +17,22 @@ Any other split is spelled out, stage by stage: `9-11-11-9` (`spelled`)."""
 N_KINDS = 4
 """At most four kinds of rank exist under `SPLITS`: first, last, and two interior ones."""
 
+LOOPED, FOLDED, BOTH_WAYS = range(3)
+"""Where virtual stages lie. `LOOPED`: stage j on rank j % pp. `FOLDED` (two a rank): in a V,
+stages r and 2 pp - 1 - r on rank r. `BOTH_WAYS`: pp stages, each held twice: r and pp - 1 - r on
+rank r."""
+
+
+def rank_stages(rank: int, pp: int, n_stages: int, placement: int) -> tuple[int, ...]:
+    """Return the virtual stages of a rank in model order.
+
+    >>> rank_stages(1, 4, 8, LOOPED), rank_stages(1, 4, 8, FOLDED), rank_stages(1, 4, 4, BOTH_WAYS)
+    ((1, 5), (1, 6), (1, 2))
+    """
+    if placement == LOOPED:
+        return tuple(range(rank, n_stages, pp))
+    return tuple(sorted((rank, (2 * pp if placement == FOLDED else pp) - 1 - rank)))
+
 
 def spelled(counts: Sequence[int]) -> str:
     """Return the name of the split that gives virtual stage j `counts[j]` layers.
@@ -63,6 +79,7 @@ class StageKinds:
 
     Ranks that hold the same chunks and the same ends differ only in their micro-batches in
     flight, which never grow with the rank; so the lowest rank of a kind stands for all of it.
+    Weight gradients that wait do grow with it, hence `late_rank`.
     Arrays have as many kinds as the shape with most of them needs, under `SPLITS` at most
     `N_KINDS`; unused places repeat the first kind. `chunk_layers` and `chunk_counts` are
     `(n_shapes, n_kinds, n_sizes)`: how many of the rank's chunks hold how many layers; n_sizes is
@@ -70,6 +87,8 @@ class StageKinds:
     """
 
     rank: NDArray[np.int32]
+    late_rank: NDArray[np.int32]
+    """The rank of the kind furthest from the first stage (`BOTH_WAYS`: from either end)."""
     n_ranks: NDArray[np.float64]
     """Ranks of this kind; 0 in unused places."""
     layers: NDArray[np.float64]
@@ -116,21 +135,29 @@ def n_sizes(counts: Sequence[int]) -> int:
 
 @lru_cache(maxsize=65536)
 def _kinds_of(
-    layers: int, pp: int, vpp: int, split: str, sizes: int, experts: tuple[bool, ...] = ()
+    layers: int,
+    pp: int,
+    vpp: int,
+    split: str,
+    placement: int,
+    sizes: int,
+    experts: tuple[bool, ...] = (),
 ) -> tuple[tuple[float, ...], ...]:
     """Return the row of each kind of rank; with expert layers their prefix stands first."""
     counts = stage_layers(layers, pp, vpp, split)
     low = min(counts)
     ranks: dict[tuple[tuple[int, ...], tuple[float, ...], bool, bool], list[int]] = {}
     for rank in range(pp):
-        chunks = tuple(sorted(counts[rank::pp]))
-        of = range(rank, pp * vpp, pp)
-        prefix = expert_prefix(counts, of, experts, max(counts)) if experts else ()
-        ranks.setdefault((chunks, prefix, rank == 0, rank == pp - 1), []).append(rank)
+        held = rank_stages(rank, pp, len(counts), placement)
+        chunks = tuple(sorted(counts[j] for j in held))
+        prefix = expert_prefix(counts, held, experts, max(counts)) if experts else ()
+        ends = (0 in held, len(counts) - 1 in held)
+        ranks.setdefault((chunks, prefix, *ends), []).append(rank)
     rows = [
         (
             *prefix,
             who[0],
+            max(who, key=lambda r: min(r, pp - 1 - r) if placement == BOTH_WAYS else r),
             sum(chunks),
             first,
             last,
@@ -149,20 +176,28 @@ def _found(
     vpp: NDArray[np.int32],
     split: NDArray[np.int32],
     names: tuple[str, ...],
+    placement: NDArray[np.int32] | None,
+    experts: tuple[bool, ...] = (),
 ) -> tuple[list[tuple[tuple[float, ...], ...]], int]:
     """Return the kinds of each shape, and how many chunk sizes their rows count."""
     rows = [(int(p), int(v), names[int(c)]) for p, v, c in zip(pp, vpp, split, strict=True)]
+    places = [LOOPED] * len(rows) if placement is None else placement.tolist()
     sizes = 3
     if names != SPLITS:
         sizes = max(n_sizes(stage_layers(layers, *row)) for row in rows)
-    return [_kinds_of(layers, *row, sizes) for row in rows], sizes
+    found = zip(rows, places, strict=True)
+    return [_kinds_of(layers, *row, at, sizes, experts) for row, at in found], sizes
 
 
 def n_kinds(
-    layers: int, pp: NDArray[np.int32], vpp: NDArray[np.int32], split: NDArray[np.int32]
+    layers: int,
+    pp: NDArray[np.int32],
+    vpp: NDArray[np.int32],
+    split: NDArray[np.int32],
+    placement: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int64]:
     """Return how many distinct kinds of rank each shape has, `(n_shapes,)`."""
-    found, _ = _found(layers, pp, vpp, split, SPLITS)
+    found, _ = _found(layers, pp, vpp, split, SPLITS, placement)
     return np.array([len(rows) for rows in found], dtype=np.int64)
 
 
@@ -172,31 +207,23 @@ def stage_kinds(
     vpp: NDArray[np.int32],
     split: NDArray[np.int32],
     names: tuple[str, ...] = SPLITS,
+    placement: NDArray[np.int32] | None = None,
     experts: tuple[bool, ...] = (),
 ) -> StageKinds:
-    """Return the kinds of rank of each shape (pp, vpp, index into `names`).
+    """Return the kinds of rank of each shape (pp, vpp, index into `names`, looped placement).
 
     `experts` says of each layer whether it has experts; empty where none has. Ranks that differ in
     their expert layers are of different kinds then.
     """
+    found, sizes = _found(layers, pp, vpp, split, names, placement)
     if any(experts):
-        return _kinds_with_experts(layers, pp, vpp, split, names, experts)
-    found, sizes = _found(layers, pp, vpp, split, names)
+        found, _ = _found(layers, pp, vpp, split, names, placement, experts)
+        return _kinds_with_experts(found, sizes)
     return _as_kinds(found, sizes)
 
 
-def _kinds_with_experts(
-    layers: int,
-    pp: NDArray[np.int32],
-    vpp: NDArray[np.int32],
-    split: NDArray[np.int32],
-    names: tuple[str, ...],
-    experts: tuple[bool, ...],
-) -> StageKinds:
-    _, sizes = _found(layers, pp, vpp, split, names)
-    rows = [(int(p), int(v), names[int(c)]) for p, v, c in zip(pp, vpp, split, strict=True)]
-    found = [_kinds_of(layers, *row, sizes, experts) for row in rows]
-    lengths = [len(kinds[0]) - 6 - sizes for kinds in found]
+def _kinds_with_experts(found: list[tuple[tuple[float, ...], ...]], sizes: int) -> StageKinds:
+    lengths = [len(kinds[0]) - 7 - sizes for kinds in found]
     plain = [tuple(kind[n:] for kind in kinds) for kinds, n in zip(found, lengths, strict=True)]
     kinds = _as_kinds(plain, sizes)
     prefix = np.zeros((*kinds.layers.shape, max(lengths, default=1)))
@@ -210,15 +237,16 @@ def _kinds_with_experts(
 def _as_kinds(found: list[tuple[tuple[float, ...], ...]], sizes: int) -> StageKinds:
     most = max((len(rows) for rows in found), default=1)
     padded = [rows + ((*rows[0][:-1], 0.0),) * (most - len(rows)) for rows in found]
-    block = np.array(padded, dtype=np.float64).reshape(len(found), most, 6 + sizes)
+    block = np.array(padded, dtype=np.float64).reshape(len(found), most, 7 + sizes)
     return StageKinds(
         rank=block[..., 0].astype(np.int32),
+        late_rank=block[..., 1].astype(np.int32),
         n_ranks=np.ascontiguousarray(block[..., -1]),
-        layers=np.ascontiguousarray(block[..., 1]),
-        has_embedding=np.ascontiguousarray(block[..., 2]),
-        has_head=np.ascontiguousarray(block[..., 3]),
+        layers=np.ascontiguousarray(block[..., 2]),
+        has_embedding=np.ascontiguousarray(block[..., 3]),
+        has_head=np.ascontiguousarray(block[..., 4]),
         chunk_layers=block[..., -2, None] + np.arange(float(sizes)),
-        chunk_counts=np.ascontiguousarray(block[..., 4:-2]),
+        chunk_counts=np.ascontiguousarray(block[..., 5:-2]),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels import pipeline
+from costmodels import pipeline, zero_bubble
 from costmodels.compute import ForwardBackward
 from costmodels.data_parallel import exposed_each_s, exposed_once_s
 from costmodels.factor import distinct
@@ -157,6 +157,10 @@ def stage_times(rows: Rows) -> StageTimes:
     if np.any(table.recompute == SELECTIVE):
         core = np.where(table.recompute == SELECTIVE, layers.recompute_core_s[index], 0.0)
         backward += held * core[:, None]
+    if np.any(table.schedule == zero_bubble.DUALPIPE):
+        # Each stage held both ways runs every second micro-batch.
+        share = np.where(table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)[:, None]
+        forward, backward = share * forward, share * backward
     return StageTimes(forward, backward)
 
 
@@ -174,6 +178,20 @@ def _expert_layer_adds(layers: LayerTerms) -> ForwardBackward:
     return ForwardBackward(
         routed.forward_s - dense.forward_s, routed.backward_s - dense.backward_s
     )
+
+
+def weight_grad_times(rows: Rows) -> Floats:
+    """Return the part of each kind of rank's backward that can wait, seconds, `(n, n_kinds)`."""
+    kinds, of, layers = rows.shapes.kinds, rows.table.shape, rows.layers
+    share = np.where(rows.table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)[:, None]
+    layer = _at(kinds.layers, of) * _at(layers.weight_grad_s, rows.index)[:, None]
+    head = _at(kinds.has_head, of) * _at(layers.head_weight_grad_s, rows.index)[:, None]
+    return share * (layer + head)
+
+
+def splits_backward(rows: Rows) -> NDArray[np.bool_]:
+    """Tell which plans run weight gradients apart, `(n,)`."""
+    return rows.table.schedule >= zero_bubble.FIRST_CODE
 
 
 def boundary_hops_s(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
@@ -227,7 +245,12 @@ def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats
         gather_piece = np.maximum(gather_piece, _by_zero(more.gather_piece_s, at))
     m, stack = table.n_micro[:, None], rows.problem.stack
     pp, vpp = table.shapes.pp[of][:, None], table.shapes.vpp[of][:, None]
-    exposed_reduce = exposed_once_s(reduce, reduce_piece, times.backward_s, pp, vpp, m)
+    late, window, chunks = splits_backward(rows)[:, None], times.backward_s, vpp
+    if late.any():
+        # Gradients are whole when the last weight gradients are, all chunks together.
+        window = np.where(late, weight_grad_times(rows), window)
+        chunks = np.where(late, 1, vpp)
+    exposed_reduce = exposed_once_s(reduce, reduce_piece, window, pp, chunks, m)
     exposed_gather = exposed_once_s(gather, gather_piece, times.forward_s, pp, vpp, m)
     for level, overlap in ((0, stack.dp_overlap), (1, stack.zero1_overlap)):
         waits = ((zero == level) & (overlap == "none"))[:, None]
@@ -273,7 +296,28 @@ def flush_times(rows: Rows, times: StageTimes) -> Floats:
     slowest, all_ranks = _greatest(both), _total(_at(rows.shapes.kinds.n_ranks, of) * both)
     m, vpp, pp = table.n_micro, table.shapes.vpp[of], table.shapes.pp[of]
     flush = pipeline.compute_s(slowest, all_ranks, vpp, m)
+    if splits_backward(rows).any():
+        split = m * slowest + _zero_bubble_s(rows, times)
+        flush = np.where(splits_backward(rows), split, flush)
     return np.asarray(flush + pipeline.p2p_s(table.schedule, pp, vpp, m, hop_s(rows)))
+
+
+def _zero_bubble_s(rows: Rows, times: StageTimes) -> Floats:
+    """Return the closed-form idle time of schedules that split the backward, seconds, `(n,)`.
+
+    `zero_bubble.bubble_s` with the mean times of the ranks besides the slowest.
+    """
+    table, of = rows.table, rows.table.shape
+    pp, n_ranks = table.shapes.pp[of], _at(rows.shapes.kinds.n_ranks, of)
+    late = weight_grad_times(rows)
+    slowest = (times.forward_s + times.backward_s).argmax(axis=1)[:, None]
+
+    def others(by_kind: Floats) -> Floats:
+        own = np.take_along_axis(by_kind, slowest, axis=1)[:, 0]
+        return (_total(n_ranks * by_kind) - own) / np.maximum(pp - 1, 1)
+
+    parts = (others(times.forward_s), others(times.backward_s - late), others(late))
+    return zero_bubble.bubble_s(table.schedule, pp, table.n_micro, *parts)
 
 
 def step_times(rows: Rows) -> Floats:
@@ -317,7 +361,8 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
         vpp,
         table.n_micro[:, None],
     )
-    in_flight = chunks / vpp
+    both_ways = table.schedule[:, None] == zero_bubble.DUALPIPE
+    in_flight = chunks / np.where(both_ways, 2, vpp)
     kept = np.where(
         table.recompute == SELECTIVE, layers.kept_core_bytes[index], layers.kept_bytes[index]
     )[:, None]
@@ -325,6 +370,8 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     activations = in_flight * (
         whole * kept + rows.recomputed * layers.checkpoint_bytes[index][:, None]
     )
+    if splits_backward(rows).any():
+        activations = np.maximum(activations, _late_activations(rows, whole, kept))
     if layers.experts:
         activations += in_flight * _expert_activations(rows)
     if rows.problem.shape.mtp_layers:
@@ -371,6 +418,27 @@ def _expert_activations(rows: Rows) -> Floats:
     whole = layers.experts.kept_bytes - layers.kept_bytes
     more = np.where(rows.table.recompute == SELECTIVE, core[index], whole[index])
     return (_routed(rows) - rows.recomputed_experts) * more[:, None]
+
+
+def _late_activations(rows: Rows, whole: Floats, kept: Floats) -> Floats:
+    """Return the activations of a rank while most weight gradients wait, bytes; 0 if none can.
+
+    Layers that are recomputed are checkpoints before the gradient of their input, and count in
+    full from then until their weight gradient.
+    """
+    table, of = rows.table, rows.table.shape
+    before, waiting = zero_bubble.late_chunks(
+        table.schedule[:, None],
+        _at(rows.shapes.kinds.late_rank, of),
+        table.shapes.pp[of][:, None],
+        table.n_micro[:, None],
+    )
+    checkpoints = rows.recomputed * rows.layers.checkpoint_bytes[rows.index][:, None]
+    early = before * (whole * kept + checkpoints)
+    late = waiting * (whole + rows.recomputed) * kept
+    one = (table.schedule == zero_bubble.ZB_H1)[:, None]
+    share = np.where(one, 1.0, 0.5) * splits_backward(rows)[:, None]
+    return np.asarray(share * (early + late))
 
 
 def peak_bytes(rows: Rows) -> Floats:

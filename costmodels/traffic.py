@@ -18,6 +18,7 @@ from costmodels.experts import (
 from costmodels.parameters import kv_heads_per_rank, padded_vocab
 from costmodels.placement import Group, place_group, tier_names
 from costmodels.plans import Layout
+from costmodels.shape_terms import shared_params
 from costmodels.stages import expert_prefix
 from costmodels.step import Rows, boundary_hops_s, data_parallel_exposed, stage_times
 from costmodels.tensor_parallel import tensor_parallel_group, tp_collective_s
@@ -106,9 +107,9 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
     if layout.tp == 1:
         return []
     layers, stack = rows.layers, rows.problem.stack
-    chunks = layout.stage_layers[critical :: layout.pp]
-    passes: float = layout.n_micro * sum(chunks)
-    again: float = layout.n_micro * sum(min(c, layout.recompute_layers) for c in chunks)
+    chunks = layout.chunks_of(critical)
+    passes: float = layout.n_passes * sum(chunks)
+    again: float = layout.n_passes * sum(min(c, layout.recompute_layers) for c in chunks)
     tokens = float(layout.mbs * rows.problem.job.seq_len) / layout.cp
     message, width = 2.0 * tokens * rows.problem.shape.hidden, _activation_type(rows)
     group = tensor_parallel_group(rows.problem, np.array(layout.tp, dtype=np.int32))
@@ -116,13 +117,16 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
     exposed = passes * (forward.exposed_s.item() + backward.exposed_s.item())
     exposed += again * forward.exposed_s.item()
     if more := layers.experts:
-        routed, routed_again = (layout.n_micro * x for x in _routed_layers(rows, layout, critical))
+        routed, routed_again = (
+            layout.n_passes * x for x in _routed_layers(rows, layout, critical)
+        )
         ahead = more.tp_forward.exposed_s.item() - forward.exposed_s.item()
         after = more.tp_backward.exposed_s.item() - backward.exposed_s.item()
         exposed += routed * (ahead + after) + routed_again * ahead
         if not rows.problem.shape.shared_ffn:  # attention alone: half of the collectives
             passes, again = passes - routed / 2, again - routed_again / 2
-    ends = layout.n_micro * ((critical == 0) + (critical == layout.pp - 1))
+    n_ends = layout.has_embedding(critical) + layout.has_head(critical)
+    ends = layout.n_passes * n_ends
     found = []
     if layout.sp:
         one = tp_collective_s(rows.problem, "all-gather", message, group).item()
@@ -141,14 +145,14 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
         one = tp_collective_s(rows.problem, "all-reduce", message, group).item()
         waits, time_s = exposed + ends * one, calls * one
         found.append(_make(rows, "tp", "all-reduce", group, calls, message, waits, width, time_s))
-    if critical == layout.pp - 1:
+    if layout.has_head(critical):
         found.append(_loss(rows, layout, tokens, group, width))
     return found
 
 
 def _routed_layers(rows: Rows, layout: Layout, rank: int) -> tuple[float, float]:
     """Return the expert layers of a pipeline rank, and how many of them are fully recomputed."""
-    chunks, counts = range(rank, layout.pp * layout.vpp, layout.pp), layout.stage_layers
+    chunks, counts = layout.stages_of(rank), layout.stage_layers
     experts = rows.problem.shape.expert_layers
     whole = expert_prefix(counts, chunks, experts, max(counts))[-1]
     return whole, expert_prefix(counts, chunks, experts, layout.recompute_layers)[-1]
@@ -164,8 +168,8 @@ def _expert_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
         return []
     shape, shapes = problem.shape, rows.table.shapes
     held, again = _routed_layers(rows, layout, critical)
-    modules = shape.mtp_layers * shape.expert_layers[-1] * (critical == layout.pp - 1)
-    passes = int(layout.n_micro * (2 * (held + modules) + again))
+    modules = shape.mtp_layers * shape.expert_layers[-1] * layout.has_head(critical)
+    passes = int(layout.n_passes * (2 * (held + modules) + again))
     if not passes:
         return []
     tokens = local_tokens(
@@ -198,10 +202,10 @@ def _expert_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
 
 def _loss(rows: Rows, layout: Layout, tokens: float, group: Group, width: str) -> Transfer:
     """Return the collectives of the loss: three sums a token, or the gathered logits."""
-    name, size, calls, kind = "all-reduce", 4.0 * tokens, 3 * layout.n_micro, "fp32"
+    name, size, calls, kind = "all-reduce", 4.0 * tokens, 3 * layout.n_passes, "fp32"
     if not rows.problem.stack.logits_sharded:
         vocab = padded_vocab(rows.problem.shape, rows.table.shapes.tp).item()
-        name, size, calls, kind = "all-gather", 2.0 * tokens * vocab, layout.n_micro, width
+        name, size, calls, kind = "all-gather", 2.0 * tokens * vocab, layout.n_passes, width
     waits = calls * tp_collective_s(rows.problem, name, size, group).item()
     return _make(rows, "tp", name, group, calls, size, waits, kind, waits)
 
@@ -214,11 +218,11 @@ def _context_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfe
     if layout.cp == 1:
         return []
     layers, problem = rows.layers, rows.problem
-    chunks = layout.stage_layers[critical :: layout.pp]
-    passes = layout.n_micro * sum(chunks)
+    chunks = layout.chunks_of(critical)
+    passes = layout.n_passes * sum(chunks)
     deep = sum(min(c, layout.recompute_layers) for c in chunks)
     core = sum(chunks) if layout.recompute == "selective" else 0
-    forwards = passes + layout.n_micro * (deep + core)
+    forwards = passes + layout.n_passes * (deep + core)
     forward, backward = layers.cp_forward, layers.cp_backward
     time_s = forwards * forward.total_s.item() + passes * backward.total_s.item()
     waits = forwards * forward.exposed_s.item() + passes * backward.exposed_s.item()
@@ -356,12 +360,12 @@ def _copies(rows: Rows, layout: Layout, part: _Copies, kind: int) -> list[Transf
 
 
 def _tied_embedding(rows: Rows, layout: Layout) -> list[Transfer]:
-    """Return the sum of the tied matrix's gradient over first and last stage."""
-    if not (rows.problem.shape.tied or rows.problem.shape.mtp_layers) or layout.pp == 1:
+    """Return the sum of the gradients that two pipeline ranks share (`shared_params`)."""
+    shapes, recipe = rows.table.shapes, rows.problem.job.recipe
+    shared = shared_params(rows.problem, shapes, rows.shapes.params.max(axis=1)).item()
+    if not shared or layout.pp == 1:
         return []
-    recipe, shape = rows.problem.job.recipe, rows.problem.shape
-    rows_of_matrix = padded_vocab(shape, rows.table.shapes.tp).item()
-    message = recipe.grad_wire_bytes * rows_of_matrix * shape.hidden / layout.tp
+    message = recipe.grad_wire_bytes * shared
     group = place_group(2, layout.n_devices / 2, rows.problem.pool, rows.problem.fabric)
     exposed = rows.shapes.embedding_sync_s.item()
     return [

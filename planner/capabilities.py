@@ -1,9 +1,11 @@
 """What this version does not model, refused by name instead of being priced wrongly."""
 
+from costmodels.plans import ZERO_BUBBLE
 from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
 from planner.options import SolveOptions
 from searches.options import TEXT_AXES
+from searches.rules import ONE_CHUNK, TWO_CHUNKS
 
 NO_FRAMEWORK = {
     "Google": "TPUs run XLA programs (MaxText); no stack profile and no emitter knows them, and "
@@ -29,6 +31,20 @@ def check_options(options: SolveOptions) -> None:
             "schedule gpipe is not searched: no framework here runs it",
             "price one layout with planner evaluate --pin schedule=gpipe, or leave schedule open",
         )
+    names = {TEXT_AXES["schedule"][code] for code in asked if code is not None}
+    split = sorted(names & set(ZERO_BUBBLE))
+    if split and options.framework != "any":
+        raise UsageError(
+            f"schedule {split[0]} is not searched: no configuration for it can be written",
+            "add --framework any to rank such plans, or leave schedule open",
+        )
+    for of in (ONE_CHUNK, TWO_CHUNKS):
+        both = [name for name in of if name in names]
+        if split and len(both) > 1:
+            raise UsageError(
+                f"schedules {' and '.join(both)} need the same number of chunks a rank",
+                "search one of them at a time, and compare the answers",
+            )
 
 
 def check_problem(problem: Problem) -> None:

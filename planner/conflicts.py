@@ -101,11 +101,13 @@ _TEXTS = {
     "MEM000": "weights and gradients fit into {usable} GiB: tp * pp of {need} or more, or ZeRO 3",
     "BAT001": "mbs * dp divides the global batch of {job.global_batch} sequences",
     "BAT002": "with vpp above 1, the micro-batches are a multiple of pp",
+    "BAT003": "DualPipe has 2 pp micro-batches or more (dualpipe: even pp and micro-batches)",
     "SP001": "sequence parallelism needs tp above 1, and tp * cp to divide {job.seq_len} tokens",
     "ZER001": "ZeRO 2 and 3 need pp 1",
     "ZER002": "ZeRO 1 to 3 need dp * cp above 1",
     "REC001": "selective recompute needs a model without flash attention",
     "SCH001": "the schedule matches pp and vpp",
+    "SCH002": "models with experts or multi-token prediction have a schedule with whole backwards",
     "FRM001": "{framework} can run it",
     "MEM001": "the fullest device holds at most {usable} GiB",
 }

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from costmodels.plans import CP_COMMS, Layout
-from costmodels.stages import stage_layers
+from costmodels.plans import CP_COMMS, PLACEMENT_OF, Layout
+from costmodels.stages import FOLDED, stage_layers
 from planner.errors import SearchError, UsageError
 from searches.options import AXES, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
@@ -114,13 +114,16 @@ def _exchange(pins: Mapping[str, int]) -> str:
 def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     """Return the one layout that `pins` describe; axes not named take their plainest value.
 
-    tp, pp, cp, ep, etp, vpp, mbs default to 1, cp_comm to p2p with cp, zero to 1 where there is
+    tp, pp, cp, ep, etp, mbs default to 1, vpp to 2 with a schedule that folds the pipeline and to
+    1 with any other, cp_comm to p2p with cp, zero to 1 where there is
     data or context parallelism, sp to on with tp,
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise),
     the split to `even` where the layers divide. Raises `SearchError` with the rule that it breaks.
     """
     shape, job = context.problem.shape, context.problem.job
-    tp, pp, cp, vpp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "cp", "vpp", "mbs"))
+    tp, pp, cp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "cp", "mbs"))
+    named = TEXT_AXES["schedule"][pins["schedule"]] if "schedule" in pins else ""
+    vpp = pins.get("vpp", 2 if PLACEMENT_OF.get(named) == FOLDED else 1)
     dp, cp_comm = _data_parallel(context, pins), _exchange(pins)
     split = "even" if stage_layers(shape.layers, pp, vpp, "even") else "ends"
     split = TEXT_AXES["split"][pins["split"]] if "split" in pins else split
@@ -141,7 +144,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         gbs=job.global_batch,
         zero=pins.get("zero", 1 if dp * cp > 1 else 0),
         sp=bool(pins.get("sp", int(tp > 1))),
-        schedule=TEXT_AXES["schedule"][pins["schedule"]] if "schedule" in pins else implied,
+        schedule=named or implied,
         recompute=recompute,
         recompute_layers=k if recompute == "full" else 0,
         stage_layers=counts,

@@ -17,13 +17,13 @@ from costmodels import (
     step,
     tensor_parallel,
 )
-from costmodels.breakdown import virtual_stage_times
+from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
 from costmodels.collectives import inside_bytes_per_s
 from costmodels.context_parallel import ContextSplit
 from costmodels.layer_terms import expert_layer_terms, host_s, layer_terms
 from costmodels.parameters import kv_heads_per_rank
 from costmodels.placement import Group, place_group
-from costmodels.plans import CP_COMMS
+from costmodels.plans import CP_COMMS, SCHEDULES
 from costmodels.problem import Problem
 from planner.result import Plan
 
@@ -46,7 +46,7 @@ class Term:
 
 def _held(plan: Plan) -> int:
     """Return the layers of the slowest rank."""
-    return sum(plan.layout.stage_layers[plan.breakdown.critical_stage :: plan.layout.pp])
+    return sum(plan.layout.chunks_of(plan.breakdown.critical_stage))
 
 
 def _common(problem: Problem, plan: Plan) -> Numbers:
@@ -102,7 +102,7 @@ def _attention(problem: Problem, plan: Plan) -> Numbers:
 
 def _recompute(problem: Problem, plan: Plan) -> Numbers:
     x, layers = plan.layout, plan.breakdown.rows.layers
-    chunks = x.stage_layers[plan.breakdown.critical_stage :: x.pp]
+    chunks = x.chunks_of(plan.breakdown.critical_stage)
     again = sum(min(c, x.recompute_layers) for c in chunks)
     return [
         ("kind, layers per virtual stage", f"{x.recompute}, {x.recompute_layers}"),
@@ -242,6 +242,15 @@ def _host(problem: Problem, plan: Plan) -> Numbers:
     ]
 
 
+def _idle_share(plan: Plan) -> Numbers:
+    """Return the idle share for equal stages, or what can wait where the backward is split."""
+    x = plan.layout
+    late = virtual_weight_grad_times(plan.breakdown.rows, x)
+    if late:
+        return [("its weight gradients, which can wait", f"{max(late) * 1e3:.3f} ms at most")]
+    return [("idle share for equal stages", f"{pipeline.bubble_frac(x.pp, x.vpp, x.n_micro):.1%}")]
+
+
 def _pipeline(term: str) -> Callable[[Problem, Plan], Numbers]:
     def numbers(problem: Problem, plan: Plan) -> Numbers:
         x, found = plan.layout, plan.breakdown
@@ -254,7 +263,7 @@ def _pipeline(term: str) -> Callable[[Problem, Plan], Numbers]:
             ("schedule, p, v, m", f"{x.schedule}, {x.pp}, {x.vpp}, {x.n_micro}"),
             ("slowest virtual stage, forward + backward", f"{slow * 1e3:.3f} ms"),
             ("message between stages, slowest hop", f"{message / 1e6:.2f} MB, {hop * 1e6:.0f} us"),
-            ("idle share for equal stages", f"{pipeline.bubble_frac(x.pp, x.vpp, x.n_micro):.1%}"),
+            *_idle_share(plan),
             (
                 "closed-form step / exact step",
                 f"{found.closed_form_step_s:.4f} / {found.step_s:.4f} s",
@@ -373,7 +382,7 @@ def _activations(problem: Problem, plan: Plan) -> Numbers:
                 f"{layers.experts.kept_bytes.item() / GIB:.3f} GiB",
             )
         ]
-    schedule = {"none": 0, "gpipe": 1, "1f1b": 2, "interleaved": 3}[x.schedule]
+    schedule = SCHEDULES.index(x.schedule)
     chunks = memory.in_flight_chunks(schedule, at, x.pp, x.vpp, x.n_micro).item()
     dense = [("one layer, one micro-batch", f"{layers.kept_bytes.item() / GIB:.3f} GiB")]
     if all(problem.shape.expert_layers):
@@ -382,8 +391,8 @@ def _activations(problem: Problem, plan: Plan) -> Numbers:
         *dense,
         *routed,
         ("the same, fully recomputed", f"{layers.checkpoint_bytes.item() / GIB:.3f} GiB"),
-        (f"layers of stage {at}", str(sum(x.stage_layers[at :: x.pp]))),
-        ("chunks in flight, each 1/v of the stage", f"{chunks:g} of v = {x.vpp}"),
+        (f"layers of stage {at}", str(sum(x.chunks_of(at)))),
+        ("chunks in flight, each 1/v of the stage", f"{chunks:g} of v = {len(x.chunks_of(at))}"),
     ]
 
 

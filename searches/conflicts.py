@@ -185,7 +185,7 @@ def _free_groups(
     axes = FreeAxes(
         np.array(sorted(sizes), dtype=np.int32), given.recompute, given.recompute_layers
     )
-    columns = pinned_columns(shapes, axes)
+    columns = pinned_columns(context, shapes, axes)
     of_rest = [(p, _keeps(context, p, columns[p.axis])) for p in user_conditions(context, columns)]
     of_mbs = [
         (p, _keeps(context, p, axes.mbs)[None, :]) for p in user_conditions(context, ("mbs",))

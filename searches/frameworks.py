@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import parameters
-from costmodels.plans import Layout, ShapeTable
+from costmodels.plans import ZERO_BUBBLE, Layout, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stages import stage_layers
@@ -76,6 +76,13 @@ def _common(layout: Layout, shape: ModelShape) -> Iterator[tuple[bool, str]]:
         layout.schedule == "gpipe",
         "schedule: GPipe is not offered, the pipeline schedules are 1F1B (and, in Megatron-LM,"
         " interleaved 1F1B); closest: schedule 1f1b",
+    )
+    yield (
+        layout.schedule in ZERO_BUBBLE,
+        f"schedule {layout.schedule}: Megatron-LM keeps the backward whole and DeepSpeed's"
+        " PipelineModule runs 1F1B; torchtitan, which has ZBVZeroBubble and DualPipeV, is not"
+        f" emitted in this version; closest: schedule"
+        f" {'1f1b' if layout.vpp == 1 else 'interleaved'}",
     )
     yield (
         shape.heads % tp > 0 or shape.ffn % tp > 0,

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from costmodels.plans import SCHEDULES
+
 AXES = (
     "tp",
     "pp",
@@ -26,7 +28,7 @@ TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "split": ("even", "ends"),
     "cp_comm": ("none", "p2p", "all-gather", "a2a"),
     "recompute": ("none", "selective", "full"),
-    "schedule": ("none", "gpipe", "1f1b", "interleaved"),
+    "schedule": SCHEDULES,
 }
 """Axes whose values are words; the tables hold the position of the word."""
 

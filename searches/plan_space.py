@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import RECOMPUTES, PlanTable, ShapeTable
+from costmodels.plans import RECOMPUTES, SCHEDULES, ZERO_BUBBLE, PlanTable, ShapeTable
 from costmodels.stages import stage_kinds
 from searches.frameworks import runnable
 from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
-from searches.rules import Context, schedule_of
+from searches.rules import Context, fills_dualpipe, schedule_of, splits_cleanly
 from searches.shape_space import divisors
 
 Ints = NDArray[np.int32]
@@ -134,13 +134,19 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     sequences = job.global_batch // shapes.dp[:, None]
     n_micro = sequences // axes.mbs[None, :]
     divides = sequences % axes.mbs[None, :] == 0
-    rounds = (shapes.vpp[:, None] == 1) | (n_micro % shapes.pp[:, None] == 0)
+    schedule = schedule_of(shapes.pp, shapes.vpp, context.options)[:, None]
+    looped = schedule == SCHEDULES.index("interleaved")
+    rounds = ~looped | (n_micro % shapes.pp[:, None] == 0)
     rules = [
         *_pins(context, shapes, axes),
         PlanRule("BAT001", divides, of_batches=True),
         PlanRule("BAT002", rounds, of_batches=True),
+        PlanRule("BAT003", fills_dualpipe(schedule, shapes.pp[:, None], n_micro), of_batches=True),
         PlanRule("SP001", (sp == 0) | ((tp > 1) & (job.seq_len % (tp * cp) == 0))),
     ]
+    if not splits_cleanly(problem.shape):
+        whole = schedule < SCHEDULES.index(ZERO_BUBBLE[0])
+        rules.append(PlanRule("SCH002", whole, of_batches=True))
     emitted = context.options.framework != "any"
     if emitted:
         rules.append(PlanRule("ZER001", (zero <= 1) | (pp == 1)))
@@ -149,18 +155,21 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         rules.append(PlanRule("REC001", kind != RECOMPUTES.index("selective")))
     if emitted:
         framework, options = context.options.framework, (axes.recompute, axes.recompute_layers)
-        rules.append(PlanRule("FRM001", runnable(framework, problem, shapes, *options)))
+        offered = schedule < SCHEDULES.index(ZERO_BUBBLE[0])
+        runs = runnable(framework, problem, shapes, *options) & offered[:, None, None]
+        rules.append(PlanRule("FRM001", runs))
     return rules
 
 
-def pinned_columns(shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:
+def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:
     """Return the values of the axes besides mbs, over shapes x sp x zero x recompute."""
+    schedule = schedule_of(shapes.pp, shapes.vpp, context.options)
     return {
         "sp": np.arange(N_SP, dtype=np.int32)[None, :, None, None],
         "zero": np.arange(N_ZERO, dtype=np.int32)[None, None, :, None],
         "recompute": axes.recompute[None, None, None, :],
         "recompute_layers": axes.recompute_layers[None, None, None, :],
-        "schedule": schedule_of(shapes.pp, shapes.vpp)[:, None, None, None],
+        "schedule": schedule[:, None, None, None],
     }
 
 
@@ -169,7 +178,7 @@ def _pins(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule
     options = context.options
     return [
         PlanRule("PIN001", _allowed(context, axis, column.ravel()).reshape(column.shape))
-        for axis, column in pinned_columns(shapes, axes).items()
+        for axis, column in pinned_columns(context, shapes, axes).items()
         if axis in options.only or axis in options.at_most
     ]
 
@@ -207,5 +216,5 @@ def _table(
         sp=sp.astype(np.int32),
         recompute=axes.recompute[option],
         recompute_layers=axes.recompute_layers[option],
-        schedule=schedule_of(shapes.pp, shapes.vpp)[rows],
+        schedule=schedule_of(shapes.pp, shapes.vpp, context.options)[rows],
     )

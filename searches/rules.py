@@ -13,9 +13,18 @@ from numpy.typing import NDArray
 
 from costmodels.memory import state_bytes_per_param
 from costmodels.parameters import total_params
-from costmodels.plans import CP_COMMS, SCHEDULES, Layout, PlanTable, ShapeTable
+from costmodels.plans import (
+    CP_COMMS,
+    PLACEMENT_OF,
+    SCHEDULES,
+    ZERO_BUBBLE,
+    Layout,
+    PlanTable,
+    ShapeTable,
+)
 from costmodels.problem import Problem
-from costmodels.stages import stage_layers
+from costmodels.shapes import ModelShape
+from costmodels.stages import LOOPED, stage_layers
 from searches.options import SearchOptions
 
 Bools = NDArray[np.bool_]
@@ -115,6 +124,11 @@ RULES: dict[str, Rule] = {
              "The interleaved schedule runs groups of pp micro-batches: n_micro % pp must be 0.",
              "vpp 1, a smaller mbs, or a larger global_batch",
              "Megatron-LM core/pipeline_parallel/schedules.py"),
+        Rule("BAT003", "DualPipe needs two micro-batches per pipeline rank",
+             "Its phases fill and drain with 2 pp micro-batches; dualpipe, which feeds both ends, "
+             "also needs an even pp and an even number of micro-batches.",
+             "schedule zb-h1 or zb-v, a smaller mbs, or a larger global_batch",
+             "deepseek-ai/DualPipe dualpipe.py"),
         Rule("SP001", "sequence parallelism has nothing to split",
              "It needs tp > 1, and seq_len % (tp cp) = 0.", "tp > 1",
              "Megatron-LM arguments.py, mappings.py"),
@@ -130,7 +144,12 @@ RULES: dict[str, Rule] = {
              "flash_attention: false, or full recompute", "Korthikanti et al. 2022, section 5"),
         Rule("SCH001", "the schedule does not match pp and vpp",
              "Without a pipeline there is no schedule; vpp > 1 is interleaved 1F1B; vpp = 1 is "
-             "1F1B (or GPipe).", "another schedule, pp or vpp", "definition"),
+             "1F1B (or GPipe, zb-h1, dualpipe); vpp = 2 may also be zb-v or dualpipe-v.",
+             "another schedule, pp or vpp", "definition"),
+        Rule("SCH002", "zero-bubble schedules of experts are not modelled",
+             "Which part of the backward of routed experts or of multi-token prediction can wait, "
+             "and what of the exchange of tokens DualPipe hides behind it, has no term yet.",
+             "schedule 1f1b or interleaved", "docs/terms/zero_bubble.md"),
         Rule("FRM001", "the framework cannot run it",
              "The chosen framework has no such combination.", "--framework any",
              "docs/frameworks.md"),
@@ -298,10 +317,49 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
 """Rules over the coupled axes, in the order in which a rejection is attributed."""
 
 
-def schedule_of(pp: Ints, vpp: Ints) -> Ints:
-    """Return the schedule that pp and vpp imply (index into `SCHEDULES`)."""
-    named = np.where(vpp > 1, SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b"))
+ONE_CHUNK = ("1f1b", "gpipe", "zb-h1", "dualpipe")
+TWO_CHUNKS = ("interleaved", "zb-v", "dualpipe-v")
+"""Schedules of pipelines with one chunk a rank, and with two; with more only `interleaved`."""
+
+
+def asked_schedule(options: SearchOptions, usual: str, of: tuple[str, ...]) -> str:
+    """Return the schedule among `of` that the search uses: one that is asked for, else `usual`."""
+    named = [SCHEDULES[code] for code in sorted(options.only.get("schedule", ()))]
+    return next((name for name in named if name in of and name in ZERO_BUBBLE), usual)
+
+
+def schedule_of(pp: Ints, vpp: Ints, options: SearchOptions | None = None) -> Ints:
+    """Return the schedule of pp and vpp (index into `SCHEDULES`).
+
+    They imply it, unless the options ask for one that splits the backward.
+    """
+    options = options or SearchOptions()
+    one, two = (
+        SCHEDULES.index(asked_schedule(options, usual, of))
+        for usual, of in (("1f1b", ONE_CHUNK), ("interleaved", TWO_CHUNKS))
+    )
+    more = np.where(vpp == 2, two, SCHEDULES.index("interleaved"))
+    named = np.where(vpp > 1, more, one)
     return np.where(pp > 1, named, SCHEDULES.index("none")).astype(np.int32)
+
+
+def placement_of(schedule: Ints) -> Ints:
+    """Return where the virtual stages of each schedule lie (`costmodels.stages`)."""
+    by_code = np.array([PLACEMENT_OF.get(name, LOOPED) for name in SCHEDULES], dtype=np.int32)
+    return np.asarray(by_code[schedule])
+
+
+def fills_dualpipe(schedule: Ints, pp: Ints, n_micro: Ints) -> Bools:
+    """Tell whether the micro-batches are enough and even, where the schedule is a DualPipe."""
+    both_ways = schedule == SCHEDULES.index("dualpipe")
+    dual = both_ways | (schedule == SCHEDULES.index("dualpipe-v"))
+    even = ~both_ways | ((pp % 2 == 0) & (n_micro % 2 == 0))
+    return np.asarray(~dual | ((n_micro >= 2 * pp) & even))
+
+
+def splits_cleanly(shape: ModelShape) -> bool:
+    """Tell whether the model is one of whose backward the weight gradients can run apart."""
+    return not (shape.n_experts or shape.mtp_layers)
 
 
 def first_broken_rule(context: Context, layout: Layout) -> str:
@@ -309,19 +367,22 @@ def first_broken_rule(context: Context, layout: Layout) -> str:
 
     Memory is not looked at: a plan that does not fit can still be priced.
     """
-    shape = PlanTable.from_layouts([layout]).shapes
+    table = PlanTable.from_layouts([layout])
+    shape = table.shapes
     for code, predicate in SHAPE_RULES:
         if code not in ("PIN001", "MEM000") and not predicate(context, shape)[0]:
             return code
     job, m = context.problem.job, layout.n_micro
     broken = {
         "BAT001": m * layout.mbs * layout.dp != job.global_batch or m < 1,
-        "BAT002": layout.vpp > 1 and m % layout.pp > 0,
+        "BAT002": layout.schedule == "interleaved" and m % layout.pp > 0,
         "SP001": layout.sp and (layout.tp == 1 or job.seq_len % (layout.tp * layout.cp) > 0),
         "ZER001": layout.zero >= 2 and layout.pp > 1 and context.options.framework != "any",
         "ZER002": layout.zero >= 1 and layout.dp * layout.cp == 1,
         "REC001": layout.recompute == "selective" and context.problem.shape.flash_attention,
         "SCH001": layout.schedule not in _schedules(layout),
+        "SCH002": layout.schedule in ZERO_BUBBLE and not splits_cleanly(context.problem.shape),
+        "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
     }
     return next((code for code, hit in broken.items() if hit), "")
 
@@ -329,4 +390,6 @@ def first_broken_rule(context: Context, layout: Layout) -> str:
 def _schedules(layout: Layout) -> tuple[str, ...]:
     if layout.pp == 1:
         return ("none",)
-    return ("interleaved",) if layout.vpp > 1 else ("1f1b", "gpipe")
+    if layout.vpp == 1:
+        return ONE_CHUNK
+    return TWO_CHUNKS if layout.vpp == 2 else TWO_CHUNKS[:1]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline
-from costmodels.breakdown import virtual_stage_times
+from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
 from costmodels.layer_terms import LayerTable, layer_table
 from costmodels.plans import CP_COMMS, Layout, PlanTable, ShapeTable
 from costmodels.problem import Problem
@@ -188,9 +188,8 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     for i, layout in enumerate(layouts):
         forward, backward = virtual_stage_times(rows, layout, i)
         hops = boundary_hops_s(rows, layout, i)
-        flush = pipeline.flush_s(
-            layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward, hops
-        )
+        args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward, hops)
+        flush = pipeline.flush_s(*args, virtual_weight_grad_times(rows, layout, i))
         out.append(straggle * flush + float(rest[i]))
     return out
 
@@ -202,7 +201,7 @@ def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
     pipeline costs a fraction of one whose ranks are of four kinds.
     """
     layers = context.problem.shape.layers
-    kinds = n_kinds(layers, shapes.pp, shapes.vpp, shapes.split)
+    kinds = n_kinds(layers, shapes.pp, shapes.vpp, shapes.split, shapes.placement)
     shards = []
     for count in np.unique(kinds):
         rows = np.flatnonzero(kinds == count)

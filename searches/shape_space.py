@@ -29,6 +29,8 @@ from searches.rules import (
     Context,
     fully_sharded_fits,
     least_model_parallel,
+    placement_of,
+    schedule_of,
 )
 
 Ints = NDArray[np.int32]
@@ -87,9 +89,9 @@ def table_of(context: Context, rows: Sequence[Sequence[int]]) -> ShapeTable:
     """Return shapes given as tuples of `SHAPE_AXES`, ZeRO over all replicas."""
     block = np.array(rows, dtype=np.int32).reshape(len(rows), len(SHAPE_AXES))
     tp, pp, dp, vpp, split, cp, kind, ep, etp = (np.ascontiguousarray(x) for x in block.T)
-    return ShapeTable(
-        context.n_devices, tp, pp, dp, vpp, split, dp * cp, cp, ep, etp, cp_comm=kind
-    )
+    placement = placement_of(schedule_of(pp, vpp, context.options))
+    columns = (tp, pp, dp, vpp, split, dp * cp, cp, ep, etp)
+    return ShapeTable(context.n_devices, *columns, cp_comm=kind, placement=placement)
 
 
 def candidates(

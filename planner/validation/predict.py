@@ -4,18 +4,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from costmodels.breakdown import Breakdown, break_down
-from costmodels.plans import Layout
+from costmodels.plans import PLACEMENT_OF, SCHEDULES, Layout
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile, compiled
-from costmodels.stages import balanced_layers, end_weights, spelled, stage_layers
+from costmodels.stages import FOLDED, balanced_layers, end_weights, spelled, stage_layers
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
 from planner.validation.defaults import Defaults, Stack, stack_of
 from planner.validation.described import Entry, Skip, model_shape, pool_of, routed_as
 from planner.validation.points import Point
+from searches.rules import fills_dualpipe, splits_cleanly
 
 OUTSIDE_TENSORS = ("overhead", "fragmentation")
 """Memory terms that a count of allocated tensors leaves out."""
@@ -26,6 +29,11 @@ _ATTENTION = (*_UNFUSED, "flash", "flash1", "flash-v1", "flash2", "flash3", "cud
 _CHEAP_MODULES = {"layernorm", "moe_act"}
 """Modules whose forward again costs little beside a layer's."""
 _SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
+_ZERO_BUBBLE = {
+    "zb-h1": "zb-h1", "zb1p": "zb-h1", "zb-v": "zb-v", "zbv": "zb-v",
+    "dualpipe": "dualpipe", "dualpipe-v": "dualpipe-v", "dualpipev": "dualpipe-v",
+}  # fmt: skip
+"""Names of schedules that split the backward, as sources write them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +183,7 @@ def _layout(point: Point, stack: Stack, shape: ModelShape, said: list[str]) -> t
     """Return the layers to price and the layout."""
     defaults = stack.defaults
     tp, pp, cp, dp, n_micro = _degrees(point)
-    vpp, schedule = _pipeline(point, pp, n_micro, said)
+    vpp, schedule = _pipeline(point, shape, pp, n_micro, said)
     layers, split = _split(shape, stack.profile.balancer, pp, vpp, said)
     held = stage_layers(layers, pp, vpp, split)
     kind, again = _recompute(point, defaults, max(held), said)
@@ -271,11 +279,17 @@ def _degrees(point: Point) -> tuple[int, int, int, int, int]:
     return tp, pp, cp, dp, n_micro
 
 
-def _pipeline(point: Point, pp: int, n_micro: int, said: list[str]) -> tuple[int, str]:
+def _pipeline(
+    point: Point, shape: ModelShape, pp: int, n_micro: int, said: list[str]
+) -> tuple[int, str]:
     """Return vpp and the schedule."""
     if pp == 1:
         return 1, "none"
     named = point.schedule.lower()
+    if named in _ZERO_BUBBLE:
+        if not splits_cleanly(shape):
+            raise Skip("zero-bubble schedule of experts not modelled")
+        return _split_backward(point, _ZERO_BUBBLE[named], pp, n_micro)
     if named not in ("", *_SCHEDULES):
         raise Skip("schedule not modelled")
     vpp = point.vpp or 1
@@ -288,6 +302,17 @@ def _pipeline(point: Point, pp: int, n_micro: int, said: list[str]) -> tuple[int
     if vpp > 1 and n_micro % pp:
         raise Skip("interleaved with an uneven number of micro-batches")
     return vpp, "interleaved" if vpp > 1 else "1f1b"
+
+
+def _split_backward(point: Point, schedule: str, pp: int, n_micro: int) -> tuple[int, str]:
+    """Return vpp and a schedule that splits the backward, which settles vpp."""
+    vpp = 2 if PLACEMENT_OF.get(schedule) == FOLDED else 1
+    if (point.vpp or vpp) != vpp:
+        raise Skip("schedule with another vpp")
+    row = (SCHEDULES.index(schedule), pp, n_micro)
+    if not fills_dualpipe(*(np.array([x], dtype=np.int32) for x in row)).all():
+        raise Skip("too few or odd micro-batches for dualpipe")
+    return vpp, schedule
 
 
 def _split(

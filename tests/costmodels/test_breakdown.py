@@ -5,11 +5,23 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.breakdown import TIME_TERMS, break_down, join_one, virtual_stage_times
+from costmodels.breakdown import (
+    TIME_TERMS,
+    break_down,
+    join_one,
+    virtual_stage_times,
+    virtual_weight_grad_times,
+)
 from costmodels.examples import GPT3_175B
 from costmodels.pipeline import simulate_s
 from costmodels.stacks import STACKS
-from costmodels.step import boundary_hops_s, outside_pipeline, stage_times, straggler_factor
+from costmodels.step import (
+    boundary_hops_s,
+    outside_pipeline,
+    peak_bytes,
+    stage_times,
+    straggler_factor,
+)
 from hardware.parts import Fabric, Tier
 
 LAYOUTS = [
@@ -26,6 +38,10 @@ LAYOUTS = [
     {"tp": 2, "pp": 8, "dp": 2, "vpp": 3, "zero": 1, "recompute": "full", "recompute_layers": 1},
     {"tp": 2, "pp": 4, "dp": 8, "split": "ends"},
     {"tp": 2, "pp": 2, "dp": 8, "vpp": 4, "split": "ends", "recompute": "full"},
+    {"tp": 2, "pp": 4, "dp": 2, "zero": 1, "schedule": "zb-h1", "recompute": "full"},
+    {"tp": 2, "pp": 4, "dp": 2, "vpp": 2, "schedule": "zb-v", "sp": True, "split": "ends"},
+    {"tp": 2, "pp": 4, "dp": 2, "zero": 1, "schedule": "dualpipe", "sp": True},
+    {"tp": 2, "pp": 4, "dp": 2, "vpp": 2, "schedule": "dualpipe-v", "recompute": "full"},
 ]
 STACK_NAMES = ("megatron-core", "megatron-lm-2022", "eager")
 
@@ -59,7 +75,8 @@ def test_terms_are_the_simulated_pipeline_and_what_lies_outside(opened):
         layout, rows = found.layout, found.rows
         forward, backward = virtual_stage_times(rows, layout)
         args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
-        flush = simulate_s(*args, boundary_hops_s(rows, layout))
+        late = virtual_weight_grad_times(rows, layout)
+        flush = simulate_s(*args, boundary_hops_s(rows, layout), late)
         factor = straggler_factor(problem, layout.n_devices)
         outside = outside_pipeline(rows, stage_times(rows)).item()
         assert found.step_s == pytest.approx(factor * flush + outside, rel=1e-9)
@@ -70,7 +87,7 @@ def test_terms_are_the_simulated_pipeline_and_what_lies_outside(opened):
         )
         assert inside <= (flush + rows.shapes.embedding_sync_s.item()) * (1 + 1e-9)
         sync = rows.shapes.embedding_sync_s.item()
-        waited = flush - simulate_s(*args, 0.0)
+        waited = flush - simulate_s(*args, 0.0, late)
         assert found.time_s["pp"] == pytest.approx(waited + sync, abs=1e-9)
 
 
@@ -226,3 +243,59 @@ def test_virtual_stages_add_up_to_the_kinds_of_rank(toy_problem, plain_layout):
         for i, rank in enumerate(kinds.rank[0]):
             assert sum(forward[rank::4]) == pytest.approx(times.forward_s[0, i], rel=1e-12)
             assert sum(backward[rank::4]) == pytest.approx(times.backward_s[0, i], rel=1e-12)
+
+
+ZERO_BUBBLE_LAYOUTS = [
+    {"pp": 4, "dp": 4, "schedule": "zb-h1"},
+    {"pp": 4, "dp": 4, "schedule": "zb-v", "vpp": 2},
+    {"pp": 4, "dp": 4, "schedule": "dualpipe"},
+    {"pp": 4, "dp": 4, "schedule": "dualpipe-v", "vpp": 2},
+]
+
+
+@pytest.mark.parametrize("degrees", ZERO_BUBBLE_LAYOUTS, ids=lambda x: x["schedule"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize(("split", "layers"), [("even", 24), ("ends", 22)])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_ranking_sees_the_memory_and_nearly_the_time_of_the_opened_plan(
+    toy_problem, plain_layout, degrees, recompute, split, layers, tied
+):
+    problem = toy_problem(replace(toy_problem().shape, layers=layers, tied=tied), gbs=64)
+    layout = plain_layout(problem, split=split, recompute=recompute, zero=1, **degrees)
+    found = break_down(problem, layout)
+    # The kinds of rank of the ranking against every rank on its own.
+    assert peak_bytes(join_one(problem, layout)).item() == pytest.approx(found.peak_bytes)
+    # The head is worth three layers; in a V it is on the first rank, which then waits for nobody.
+    assert found.closed_form_step_s == pytest.approx(found.step_s, rel=0.05)
+
+
+@pytest.mark.parametrize("degrees", ZERO_BUBBLE_LAYOUTS, ids=lambda x: x["schedule"])
+def test_split_backwards_beat_1f1b_and_say_what_they_hold(toy_problem, plain_layout, degrees):
+    problem = toy_problem(gbs=64)
+    plain = break_down(problem, plain_layout(problem, pp=4, dp=4))
+    found = break_down(problem, plain_layout(problem, **degrees))
+    assert found.time_s["bubble"] < 0.75 * plain.time_s["bubble"]
+    # Activations in stages of 6 layers: 4 everywhere, 5 half-stages of two, 9 halves.
+    stages = {"zb-h1": 4, "zb-v": 4, "dualpipe": 5, "dualpipe-v": 4.5}[degrees["schedule"]]
+    per_stage = plain.stages[3]["activations"]
+    for stage in found.stages[1:-1]:
+        assert stage["activations"] == pytest.approx(stages * per_stage)
+    sends = {t.collective: t.n_calls for t in found.transfers if t.axis == "pp"}
+    assert sends["point-to-point"] == 2 * 16 * degrees.get("vpp", 1)
+
+
+def test_dualpipe_holds_the_model_twice_and_sums_its_gradients(toy_problem, plain_layout):
+    problem = toy_problem(gbs=64)
+    plain = break_down(problem, plain_layout(problem, pp=4, dp=4))
+    found = break_down(problem, plain_layout(problem, pp=4, dp=4, schedule="dualpipe"))
+    held = sum(stage["states"] for stage in found.stages)
+    assert held == pytest.approx(2 * sum(stage["states"] for stage in plain.stages))
+    (pair,) = [t for t in found.transfers if t.collective == "all-reduce" and t.axis == "pp"]
+    # Rank 0: 12 of 24 layers and both ends, gradients in fp32.
+    ends = 2 * 32_000 * 2_048 + 2_048
+    assert pair.message_bytes == pytest.approx(4 * (12 * 62_918_656 + ends), rel=1e-9)
+    # A V has both ends on its first rank, and nothing to sum there.
+    tied = replace(problem, shape=replace(problem.shape, tied=True))
+    folded = break_down(tied, plain_layout(tied, pp=4, dp=4, vpp=2, schedule="zb-v"))
+    assert [t.collective for t in folded.transfers if t.axis == "pp"] == ["point-to-point"]
+    assert folded.stages[0]["logits"] > 0 == folded.stages[3]["logits"]

@@ -307,7 +307,7 @@ def test_the_closed_form_is_near_the_recurrence(problems):
 
 
 def test_schedules_have_the_codes_that_the_closed_forms_expect():
-    assert SCHEDULES == ("none", "gpipe", "1f1b", "interleaved")
+    assert SCHEDULES[:4] == ("none", "gpipe", "1f1b", "interleaved")
     assert pipeline.p2p_s(1, 4, 1, 8, 1.0) == 6
     assert pipeline.p2p_s(3, 4, 2, 8, 1.0) == 14
 

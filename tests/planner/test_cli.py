@@ -322,6 +322,8 @@ def test_suggested_commands_do_what_they_say(folder: Path) -> None:
         (["--pin", "zero=4"], "at most 3"),
         (["--pin", "tp=4", "--only", "tp=2"], "contradict"),
         (["--pin", "schedule=gpipe"], "planner evaluate"),
+        (["--pin", "schedule=zb-h1"], "--framework any"),
+        (["--only", "schedule=1f1b,zb-h1", "--framework", "any"], "same number of chunks"),
     ],
 )
 def test_what_is_not_modelled_is_refused_by_name(

@@ -136,6 +136,7 @@ def test_partition_methods(layers: int, pp: int, method: str) -> None:
         ({"zero": 0}, "fp16", "precision fp16 with ZeRO-0", "fp16-grads"),
         ({"zero": 0, "pp": 2}, "bf16-grads", "ZeRO-0 in a pipeline", "zero 1"),
         ({"pp": 2, "schedule": "gpipe"}, "bf16", "schedule", "1f1b"),
+        ({"pp": 2, "schedule": "zb-h1"}, "bf16", "schedule zb-h1", "1f1b"),
         ({"rank_order": "tp-cp-ep-pp-dp"}, "bf16", "rank order", "tp-cp-ep-dp-pp"),
     ],
 )

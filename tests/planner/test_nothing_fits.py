@@ -185,6 +185,15 @@ def test_every_rule_has_words() -> None:
     assert {*_TEXTS, "PIN001"} == set(RULES)
 
 
+def test_too_few_micro_batches_for_dualpipe_are_named() -> None:
+    result = planner.solve(
+        "llama3-8b", "h100-x8", pins={"schedule": "dualpipe"}, framework="any",
+        overrides=(("training.global_batch", 2),),
+    )  # fmt: skip
+    assert not result.plans
+    assert any(part.code == "BAT003" for conflict in result.conflicts for part in conflict.parts)
+
+
 def test_conflicts_and_relaxations_are_in_the_json() -> None:
     data = planner.solve("llama3-70b", H100, pins={"tp": 16}).to_json()
     assert [[part["code"] for part in conflict] for conflict in data["conflicts"]] == [

@@ -242,11 +242,35 @@ def test_a_precision_that_the_accelerator_lacks() -> None:
         ({"mbs": 7}, "BAT001"),
         ({"recompute": "selective"}, "REC001"),
         ({"schedule": "interleaved"}, "SCH001"),
+        ({"schedule": "zb-v", "pp": 4, "vpp": 3}, "SCH001"),
+        ({"schedule": "dualpipe", "tp": 4, "pp": 8, "mbs": 8}, "BAT003"),
     ],
 )
 def test_evaluate_names_the_rule_that_a_layout_breaks(pins: dict[str, object], part: str) -> None:
     with pytest.raises(SearchError, match=part):
         planner.evaluate("llama3-70b", H100, pins=pins)
+
+
+def test_evaluate_refuses_to_split_the_backward_of_experts() -> None:
+    pins = {"tp": 2, "pp": 4, "schedule": "dualpipe"}
+    with pytest.raises(SearchError, match="SCH002"):
+        planner.evaluate("mixtral-8x7b", H100, pins=pins)
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe", "dualpipe-v"])
+def test_schedules_that_split_the_backward_are_priced_and_searched_when_asked(
+    schedule: str,
+) -> None:
+    pins = {"tp": 8, "pp": 4, "schedule": schedule, "recompute": "none"}
+    evaluated = planner.evaluate("llama3-70b", H100, pins=pins).plans[0]
+    assert evaluated.layout.schedule == schedule
+    assert evaluated.runs_on == ()
+    found = planner.solve("llama3-70b", H100, pins=pins, framework="any", top=3)
+    assert {plan.layout.schedule for plan in found.plans} == {schedule}
+    same = [p for p in found.plans if p.layout == evaluated.layout]
+    assert not same or same[0].breakdown.step_s == evaluated.breakdown.step_s
+    plain = planner.evaluate("llama3-70b", H100, pins={**pins, "schedule": "1f1b"}).plans[0]
+    assert evaluated.breakdown.time_s["bubble"] < plain.breakdown.time_s["bubble"]
 
 
 def test_the_time_limit_gives_the_best_so_far() -> None:

@@ -77,7 +77,12 @@ def test_every_code_is_reported_by_some_search_and_no_other():
     assert reported == set(RULES) - NEVER_COUNTED - silent
 
 
-EXTRA = [context(replace(DENSE, ffn=4100), toy_pool(8, 8), batch=8)]
+DUALPIPE = replace(pins(schedule=SCHEDULES.index("dualpipe")), framework="any")
+EXTRA = [
+    context(replace(DENSE, ffn=4100), toy_pool(8, 8), batch=8),
+    context(batch=8, options=DUALPIPE),
+    context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), options=DUALPIPE),
+]
 
 EXPERTS = context(
     replace(GQA, n_experts=4, expert_ffn=510), toy_pool(8, 8), options=pins(ep=(1, 2, 3, 4))
@@ -189,9 +194,19 @@ def test_selective_recompute_exists_without_a_flash_kernel():
     assert search(eager).n_legal > 0
 
 
-def test_schedule_of():
-    pp, vpp = np.array([1, 2, 2]), np.array([1, 1, 3])
-    assert [SCHEDULES[i] for i in schedule_of(pp, vpp)] == ["none", "1f1b", "interleaved"]
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ((), ["none", "1f1b", "interleaved", "interleaved"]),
+        (("zb-h1",), ["none", "zb-h1", "interleaved", "interleaved"]),
+        (("zb-h1", "zb-v"), ["none", "zb-h1", "zb-v", "interleaved"]),
+        (("dualpipe-v", "none"), ["none", "1f1b", "dualpipe-v", "interleaved"]),
+    ],
+)
+def test_schedule_of(asked, found):
+    pp, vpp = np.array([1, 2, 2, 2]), np.array([1, 1, 2, 3])
+    options = pins(schedule=tuple(SCHEDULES.index(name) for name in asked)) if asked else None
+    assert [SCHEDULES[i] for i in schedule_of(pp, vpp, options)] == found
 
 
 @pytest.mark.parametrize(
@@ -222,10 +237,13 @@ def test_what_deepspeed_runs(only, runs):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_schedule_that_does_not_match_the_pipeline_is_named(schedule):
-    c = context(batch=16)
+    c = context(DENSE, batch=16)
     plan = search(replace(c, options=pins(pp=2, vpp=1))).finalists[0].layout
     code = first_broken_rule(c, replace(plan, schedule=schedule))
-    assert code == ("" if schedule in ("1f1b", "gpipe") else "SCH001")
+    assert code == ("" if schedule in ("1f1b", "gpipe", "zb-h1", "dualpipe") else "SCH001")
+    folded = replace(plan, vpp=2, split="even", stage_layers=(2,) * 4)
+    code = first_broken_rule(c, replace(folded, schedule=schedule))
+    assert code == ("" if schedule in ("interleaved", "zb-v", "dualpipe-v") else "SCH001")
     alone = search(replace(c, options=pins(pp=1))).finalists[0].layout
     code = first_broken_rule(c, replace(alone, schedule=schedule))
     assert code == ("" if schedule == "none" else "SCH001")

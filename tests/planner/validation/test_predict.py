@@ -89,7 +89,9 @@ def test_a_row_that_says_everything_needs_no_assumption():
         ({"tp": 4}, "more ranks than devices"),
         ({"tp": 1}, "fewer ranks than devices"),
         ({"mbs": 3}, "batch does not divide"),
-        ({"schedule": "dualpipe"}, "schedule not modelled"),
+        ({"schedule": "chimera"}, "schedule not modelled"),
+        ({"schedule": "zbv", "vpp": 4}, "schedule with another vpp"),
+        ({"schedule": "dualpipe", "gbs": 8}, "too few or odd micro-batches for dualpipe"),
         ({"recompute": "on full moons"}, "recompute policy not modelled"),
         ({"hsdp": "2 x 3"}, "hsdp group does not divide dp"),
         ({"cp": 2, "dp": 4}, "more ranks than devices"),
@@ -103,6 +105,19 @@ def test_a_row_that_says_everything_needs_no_assumption():
 def test_skipped_by_reason(cells, reason):
     with pytest.raises(Skip, match=f"^{reason}$"):
         priced(**cells)
+
+
+@pytest.mark.parametrize(
+    ("cell", "schedule", "vpp"),
+    [("zb-h1", "zb-h1", 1), ("ZB1P", "zb-h1", 1), ("zbv", "zb-v", 2), ("dualpipe", "dualpipe", 1),
+     ("DualPipeV", "dualpipe-v", 2)],
+)  # fmt: skip
+def test_rows_of_schedules_that_split_the_backward_are_priced(cell, schedule, vpp):
+    plain, case = priced(), priced(schedule=cell, vpp=None)
+    assert (case.layout.schedule, case.layout.vpp) == (schedule, vpp)
+    assert not any("vpp" in text for text in case.assumptions)
+    bubbles = [price(x)[1].time_s["bubble"] for x in (case, plain)]
+    assert bubbles[0] < bubbles[1]
 
 
 def test_every_default_is_listed():
