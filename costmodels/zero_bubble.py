@@ -183,7 +183,7 @@ def bubble_s(
 ) -> Floats:
     """Return how long a rank is idle in a step, closed form for equal stages, seconds.
 
-    Exact for ZB-H1 with W <= F; else within 1 % of a step with a full pipeline (m >= 2 p - 1).
+    Exact for ZB-H1 with W <= F; else within 3 % of a step with a full pipeline (m >= 2 p - 1).
     F, B, W are of a rank's whole share of the model, one micro-batch; f = F/2, b = B/2, w = W/2.
     ZB-H1: (p - 1)(F + B) - (min(m, p) - 1) min(B, W), so (p - 1)(F + B - W) from m = p on: Qi et
     al. 2023. ZB-V: max( (p-1) b, 2 (p-1)(b - w), (2p-3) f - (p-2) b, max(f, b) + (p-2) w ), and

@@ -143,8 +143,8 @@ def test_closed_forms_agree_with_the_recurrence(data, b, ratio):
         if schedule == "zb-h1" and w <= 1.0:
             assert closed == pytest.approx(exact, abs=1e-9)
         else:
-            # Fitted: within 1.5 % of the step, 15 % where the pipeline is not full.
-            allowed = (0.015 if m >= 2 * p - 1 else 0.15) * (exact + m * (1 + b + w))
+            # Fitted: within 3 % of the step, 15 % where the pipeline is not full.
+            allowed = (0.03 if m >= 2 * p - 1 else 0.15) * (exact + m * (1 + b + w))
             assert abs(exact - closed) <= allowed
 
 

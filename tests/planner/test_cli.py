@@ -270,6 +270,7 @@ def test_a_closed_pipe_is_quiet(folder: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_no_line_is_wider_than_a_terminal(folder: Path) -> None:
     texts = []
     for model, cluster in (

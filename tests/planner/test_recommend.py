@@ -245,6 +245,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "pins"), LAYOUTS)
 def test_bisection_of_the_bandwidth_against_a_scan(model: str, pins: dict[str, Any]) -> None:
     plan = planner.evaluate(model, H100, pins=pins).best

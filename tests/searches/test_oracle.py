@@ -259,7 +259,7 @@ def test_the_rule_of_one_layout_is_the_oracles(name):
 def test_collectives_have_the_times_of_the_oracle(pool, fabric):
     """Small and huge messages and groups, where other protocols and algorithms win."""
     problem = context(pool=pool, fabric=fabric).problem
-    check_collectives(problem, (1, 2, 3, 8, 16, 48, 256, 1024), (1, 2, 8, 32))
+    check_collectives(problem, (1, 3, 8, 48, 1024), (1, 8, 32))
 
 
 @pytest.mark.parametrize(
