@@ -45,6 +45,29 @@ def _shown_s(seconds: float, plan: Plan) -> str:
     return f"{seconds:.2f} s" if plan.step_time_s >= 2.0 else f"{seconds * 1e3:.1f} ms"
 
 
+def _beyond_the_node(problem: Problem, layout: Layout) -> str:
+    """Return which groups use a scale-up domain that is larger than a node, or ""."""
+    pool, x = problem.pool, layout
+    if pool.scale_up_domain <= pool.devices_per_node:
+        return ""
+    spans = {"tp": x.tp, "cp": x.tp * x.cp, "ep": x.etp * x.ep}
+    sizes = {"tp": x.tp, "cp": x.cp, "ep": x.ep}
+    inside = [
+        f"{axis} {sizes[axis]}"
+        for axis, span in spans.items()
+        if sizes[axis] > 1
+        and pool.devices_per_node < span <= pool.scale_up_domain
+        and pool.scale_up_domain % span == 0
+    ]
+    if not inside:
+        return ""
+    return (
+        f"{' and '.join(inside)} reach{'es' if len(inside) == 1 else ''} over nodes of "
+        f"{pool.devices_per_node} and stay{'s' if len(inside) == 1 else ''} inside the scale-up "
+        f"domain of {pool.scale_up_domain}"
+    )
+
+
 def why_first(
     problem: Problem, plans: Sequence[Plan], ranked: Sequence[tuple[Candidate, bool]]
 ) -> tuple[str, ...]:
@@ -62,6 +85,9 @@ def why_first(
             f"{len(ties)} plans lie within {TIE_FRAC:.0%} of the fastest: the model cannot tell "
             "them apart, so memory headroom decides, then simplicity"
         )
+    wide = _beyond_the_node(problem, first.layout)
+    if wide:
+        lines.append(wide)
     rival = next((c for c, tie in ranked if not tie), None)
     if rival is None:
         return tuple(lines)

@@ -408,3 +408,13 @@ def test_more_nodes_are_asked_for_in_the_words_of_the_file(
         sets = [w.partition("=")[::2] for w in words if w.startswith("pools.")]
         again = planner.solve("llama3-70b", {"pools": [pool]}, overrides=tuple(sets), top=100)
         assert min(p.step_time_s for p in again.plans) <= change.step_time_s * (1 + 1e-9)
+
+
+def test_a_plan_on_racks_uses_the_larger_domain_and_says_so() -> None:
+    batch = (("training.global_batch", 4096),)
+    rack = planner.solve("deepseek-v3", "gb300-nvl72-x512", top=1, overrides=batch)
+    node = planner.solve("deepseek-v3", "b200-x256", top=1, overrides=batch)
+    assert rack.best.layout.ep * rack.best.layout.etp > 8 >= node.best.layout.ep
+    words = "ep 64 reaches over nodes of 4 and stays inside the scale-up domain of 64"
+    assert any(words in line for line in rack.why_first)
+    assert not any("scale-up domain" in line for line in node.why_first)
