@@ -204,20 +204,21 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     head, embedding = layers.head.total_s.item(), layers.embedding.total_s.item()
     head_tp, embedding_tp = layers.head_tp.total_s.item(), layers.embedding_tp.total_s.item()
     last, first = layout.has_head(critical), layout.has_embedding(critical)
+    head_cp, head_ep = layers.head_cp.total_s.item(), layers.head_ep.total_s.item()
     ends_tp = head_tp * last + embedding_tp * first
     return {
         "linear": m * held * layers.linear.total_s.item() + m * more["linear"],
         "attention": m * held * layers.attention.total_s.item(),
         "elementwise": m * held * layers.elementwise.total_s.item() + m * more["elementwise"],
         "experts": m * more["experts"],
-        "head": m * (head - head_tp) * last,
+        "head": m * (head - head_tp - head_cp - head_ep) * last,
         "embedding": m * (embedding - embedding_tp) * first,
         "recompute": m * (again - again_tp - again_cp - more["again_ep"]),
         "host": m * held * (layers.host.total_s.item() + stalled(rows).total_s.item())
         + m * more["host"],
         "tp": m * (held * tp_exposed + again_tp + ends_tp + more["tp"]),
-        "cp": m * (held * cp_exposed + again_cp),
-        "ep": m * (more["ep"] + more["again_ep"]),
+        "cp": m * (held * cp_exposed + again_cp + head_cp * last),
+        "ep": m * (more["ep"] + more["again_ep"] + head_ep * last),
         "overlap": m * held * layers.tax.total_s.item()
         + m * more["tax"]
         + slowdown * hidden[0, kind].item(),

@@ -80,6 +80,10 @@ class LayerTerms:
     """With its collectives."""
     embedding_tp: ForwardBackward
     """The collectives in `embedding`."""
+    head_cp: ForwardBackward
+    """The exchange of keys and values in `head`: that of the modules of multi-token prediction."""
+    head_ep: ForwardBackward
+    """The exchange of tokens between experts in `head`, of the same modules."""
     head_tp: ForwardBackward
     """The collectives in `head`."""
     layer: ForwardBackward
@@ -178,7 +182,7 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
     embedding_tp = ForwardBackward(embed_comm / 2, embed_comm / 2)
     head_tp = ForwardBackward(head_fwd_comm, head_bwd_comm)
     head = head_times(shape, job, part, stack, tokens, tp) + head_tp
-    layer, routed, waits = device + host, None, exposed
+    layer, routed = device + host, None
     buffers = context_parallel.buffer_bytes(problem, context, tokens)
     sent = context_parallel.kept_bytes(problem, context, tokens)
     working = memory.working_bytes(shape, tokens, tp, buffers)
@@ -191,18 +195,19 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
             scratch = memory.scratch_bytes(replace(shape, ffn=0), stack, tp)
         working = np.maximum(working, routed.working_bytes)
         scratch = scratch + routed.scratch_bytes
+    nothing = ForwardBackward(np.zeros_like(tokens), np.zeros_like(tokens))
+    head_cp, head_ep = nothing, nothing
     if shape.mtp_layers:
-        last = layer
+        last, waits = layer, ForwardBackward(forward.exposed_s, backward.exposed_s)
         if routed and shape.expert_layers[-1]:
             last, again_f, again_b = routed.layer, routed.tp_forward, routed.tp_backward
-            waits = ForwardBackward(
-                again_f.exposed_s + cp_forward.exposed_s, again_b.exposed_s + cp_backward.exposed_s
-            )
-            waits = waits + routed.exchange
+            waits = ForwardBackward(again_f.exposed_s, again_b.exposed_s)
+            head_ep = routed.exchange * float(shape.mtp_layers)
         n_more = float(shape.mtp_layers)
         module = mtp_times(shape, job, part, stack, tokens, tp, sp)
         head = head + (head + last + module) * n_more
         head_tp = head_tp + (head_tp + waits) * n_more
+        head_cp = ForwardBackward(cp_forward.exposed_s, cp_backward.exposed_s) * n_more
     parts = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
     masks = shape.hidden / parts if shape.dropout else 0.0
     ones, zeros = np.ones_like(tokens), np.zeros_like(tokens)
@@ -221,6 +226,8 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
         head=head,
         embedding_tp=embedding_tp,
         head_tp=head_tp,
+        head_cp=head_cp,
+        head_ep=head_ep,
         layer=layer,
         weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s,
         head_weight_grad_s=head_weight_grad_s(shape, job, part, tokens, tp),

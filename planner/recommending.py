@@ -222,6 +222,8 @@ def _fewest_devices(asked: _Question, most_nodes: int) -> Recommendation:
             fields["pools.0.accelerators_per_node"] = per_node
             fields["pools.0.scale_up_domain"] = domain
             fields["pools.0.nics_per_node"] = nics
+        elif full < nodes * per_node < pool.scale_up_domain:
+            fields["pools.0.scale_up_domain"] = nodes * per_node  # part of a rack
         try:
             changed = cluster_from_dict(asked.cluster.document, list(fields.items()))
         except SpecError:  # a count that a scale-up domain over several nodes does not divide
@@ -400,7 +402,7 @@ def with_bandwidth(problem: Problem, link: str, ratio: float) -> Problem:
 
 def compute_s(found: Breakdown) -> float:
     """Return the time that a plan computes, seconds per step: what communication can hide in."""
-    terms = ("linear", "attention", "elementwise", "head", "embedding", "recompute")
+    terms = ("linear", "attention", "elementwise", "experts", "head", "embedding", "recompute")
     return sum(found.time_s[term] for term in terms)
 
 

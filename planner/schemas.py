@@ -424,6 +424,13 @@ def _moe_faults(model: ModelSpec) -> list[Fault]:
             "raise it",
         ),
         (
+            moe.imbalance > moe.experts / moe.topk,
+            "imbalance",
+            f"{moe.imbalance:g} times the mean: no expert can have more than experts / topk ="
+            f" {moe.experts / moe.topk:g} times",
+            "1.05 to 1.3 is usual",
+        ),
+        (
             moe.capacity_factor > 0 and moe.imbalance > 1,
             "imbalance",
             "stands beside `capacity_factor`, which pads every expert to the same rows",

@@ -81,6 +81,11 @@ def _mark(plan: Plan, many_ties: bool) -> str:
     return "=" if plan.tie and many_ties else " "
 
 
+def used_axes(plans: Sequence[Plan]) -> list[Column]:
+    """Return the optional columns of axes that some plan uses."""
+    return [column for column, on in OPTIONAL if any(on(plan.layout) for plan in plans)]
+
+
 def columns_of(result: Result) -> tuple[Column, ...]:
     """Return the columns of the table: the pool too where there are several, axes that are used.
 
@@ -88,7 +93,7 @@ def columns_of(result: Result) -> tuple[Column, ...]:
     """
     names = [pool["name"] for pool in result.inputs["cluster"]["pools"]]
     first, tp, pp, *others = COLUMNS
-    used = [column for column, on in OPTIONAL if any(on(plan.layout) for plan in result.plans)]
+    used = used_axes(result.plans)
     pool = Column("pool", "", lambda p: str(names.index(p.pool)))
     columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
     for title in DISPENSABLE:
@@ -97,8 +102,12 @@ def columns_of(result: Result) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = COLUMNS) -> list[str]:
-    """Return the aligned lines of the plan table, header first."""
+def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = ()) -> list[str]:
+    """Return the aligned lines of the plan table, header first.
+
+    Without `columns` the usual ones, with those of axes that the plans use.
+    """
+    columns = columns or (*COLUMNS[:3], *used_axes(plans), *COLUMNS[3:])
     many_ties = sum(plan.tie for plan in plans) > 1
     cells = [[column.text(plan) for column in columns] for plan in plans]
     titles = [column.title for column in columns]

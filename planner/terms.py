@@ -113,6 +113,18 @@ def _recompute(problem: Problem, plan: Plan) -> Numbers:
     ]
 
 
+def _head(problem: Problem, plan: Plan) -> Numbers:
+    """Return the numbers of the head; its collectives stand under tp, cp and ep."""
+    rows, layers = _per_layer("head")(problem, plan), plan.breakdown.rows.layers
+    waits = sum(x.total_s.item() for x in (layers.head_tp, layers.head_cp, layers.head_ep))
+    modules = problem.shape.mtp_layers
+    more = [("of that under tp, cp and ep", f"{waits * 1e3:.3f} ms")]
+    if modules:
+        more.append(("modules of multi-token prediction, each a layer and a head", str(modules)))
+    term = ("term = m x (both - waits)", f"{plan.breakdown.time_s['head']:.4f} s")
+    return [*rows[:-1], *more, term]
+
+
 def _tp(problem: Problem, plan: Plan) -> Numbers:
     layers = plan.breakdown.rows.layers
     x = 2.0 * plan.layout.mbs * problem.job.seq_len / plan.layout.cp * problem.shape.hidden
@@ -441,7 +453,13 @@ TERMS: dict[str, Term] = {
             (experts.expert_times, experts.grouped_gemm_s, experts.rows_fracs),
             _experts,
         ),
-        Term("head", "time", "output head and loss", (compute.head_times,), _per_layer("head")),
+        Term(
+            "head",
+            "time",
+            "output head and loss, and the modules of multi-token prediction",
+            (compute.head_times, compute.mtp_times),
+            _head,
+        ),
         Term(
             "embedding",
             "time",

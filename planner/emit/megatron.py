@@ -83,6 +83,13 @@ def flag_groups(
     return [(name, words) for name, words in groups if words]
 
 
+def _attention_backend(shape: ModelShape) -> str:
+    """Return the backend to ask for; FlashAttention 2 wants keys and values of one width."""
+    if not shape.flash_attention:
+        return "unfused"
+    return "auto" if shape.latent else "flash"
+
+
 def _model_flags(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
     dropout = "0.1" if shape.dropout else "0.0"
     positions = shape.max_positions if shape.positions == "learned" else 0
@@ -100,7 +107,7 @@ def _model_flags(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[st
         "--make-vocab-size-divisible-by": vocab_divisor(shape, layout.tp),
         "--hidden-dropout": dropout,
         "--attention-dropout": dropout,
-        "--attention-backend": "flash" if shape.flash_attention else "unfused",
+        "--attention-backend": _attention_backend(shape),
     }
     if shape.latent:
         del words["--kv-channels"]

@@ -9,6 +9,7 @@ import pytest
 import planner
 from planner.errors import InfeasibleError, SearchError, SpecError, UsageError
 from planner.inputs import example_names, load_cluster
+from planner.recommendation import recommendation_text
 from planner.result import SCHEMA_VERSION
 
 H100 = "h100-x512"
@@ -418,3 +419,41 @@ def test_a_plan_on_racks_uses_the_larger_domain_and_says_so() -> None:
     words = "ep 64 reaches over nodes of 4 and stays inside the scale-up domain of 64"
     assert any(words in line for line in rack.why_first)
     assert not any("scale-up domain" in line for line in node.why_first)
+
+
+def test_waits_of_multi_token_prediction_stand_under_their_own_axis() -> None:
+    plan = planner.evaluate(
+        "deepseek-v3", "gb200-nvl72-x576", pins={"tp": 1, "pp": 9, "ep": 64}
+    ).best
+    terms, transfers = plan.breakdown.time_s, plan.breakdown.transfers
+    assert terms["tp"] == 0.0
+    waits = sum(x.exposed_s for x in transfers if x.axis == "ep")
+    assert terms["ep"] == pytest.approx(waits)
+
+
+def test_a_recommended_plan_shows_the_axes_that_it_uses() -> None:
+    found = planner.recommend("bandwidth", "mixtral-8x7b", "b200-x256")
+    assert found.plan is not None
+    assert found.plan.layout.ep > 1
+    compute = sum(
+        found.plan.breakdown.time_s[t]
+        for t in (
+            "linear",
+            "attention",
+            "elementwise",
+            "experts",
+            "head",
+            "embedding",
+            "recompute",
+        )
+    )
+    assert found.answer is not None
+    assert found.answer["compute_s"] == pytest.approx(compute)
+    heading = next(x for x in recommendation_text(found).splitlines() if " tp pp " in x)
+    assert " ep " in heading
+
+
+def test_an_impossible_imbalance_is_refused() -> None:
+    # Two of eight experts a token: no expert can have more than four times the mean.
+    with pytest.raises(SpecError, match="imbalance"):
+        planner.solve("mixtral-8x7b", "b200-x256", overrides=(("model.moe.imbalance", 5),))
