@@ -456,7 +456,7 @@ TERMS: dict[str, Term] = {
         Term(
             "head",
             "time",
-            "output head and loss, and the modules of multi-token prediction",
+            "output head and loss, multi-token prediction",
             (compute.head_times, compute.mtp_times),
             _head,
         ),
