@@ -48,6 +48,10 @@ TIME_TERMS = (
     "fixed",
 )
 """The terms of a step in the order in which they are printed; their sum is the step time."""
+COMPUTE_TERMS = ("linear", "attention", "elementwise", "experts", "head", "embedding")
+"""Terms in which the slowest rank computes for the first time."""
+NETWORK_TERMS = ("tp", "cp", "ep", "pp", "dp")
+"""Terms in which it waits for the network, by axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,7 @@ class Breakdown:
     @property
     def exposed_comm_frac(self) -> float:
         """Share of the step that waits for the network."""
-        axes = ("tp", "cp", "ep", "pp", "dp")
-        return sum(self.time_s[axis] for axis in axes) / self.step_s
+        return sum(self.time_s[axis] for axis in NETWORK_TERMS) / self.step_s
 
 
 def join_one(problem: Problem, layout: Layout) -> Rows:

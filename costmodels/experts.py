@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodels.collectives import LL, SIMPLE, inside_bytes_per_s
 from costmodels.compute import ForwardBackward
-from costmodels.gemm import gemm_s
+from costmodels.gemm import element_bytes, gemm_s
 from costmodels.placement import Group, place_group
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
@@ -77,8 +77,7 @@ def grouped_gemm_s(
     eff = accelerator.efficiency
     rate = accelerator.peak_flops_per_s[precision] * eff.gemm_frac * rate_frac
     work = 2.0 * g * m * n * (k + eff.gemm_k_half) / (rate * np.asarray(rows_frac))
-    element_bytes = {"fp8": 1.0, "tf32": 4.0, "fp32": 4.0}.get(precision, 2.0)
-    traffic = element_bytes * g * (m * k + k * n + m * n)
+    traffic = element_bytes(precision) * g * (m * k + k * n + m * n)
     memory = traffic / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     many = np.maximum(work, memory) + eff.kernel_latency_s
     return np.where(g > 1, many, gemm_s(m, k, n, accelerator, precision, rate_frac))

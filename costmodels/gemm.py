@@ -14,6 +14,11 @@ TILE_HALVING_LOSS = 0.05
 """Rate lost per halving of the tile area below 256 x 128: less reuse of what is loaded."""
 
 
+def element_bytes(precision: str) -> float:
+    """Return the width of one operand element in HBM, bytes."""
+    return {"fp8": 1.0, "tf32": 4.0, "fp32": 4.0}.get(precision, 2.0)
+
+
 def gemm_s(
     rows: ArrayLike,
     inner: ArrayLike,
@@ -49,7 +54,6 @@ def gemm_s(
         loss = (1.0 - TILE_HALVING_LOSS) ** halvings
         work = 2.0 * waves * accelerator.n_sms * tile_rows * tile_columns * (k + eff.gemm_k_half)
         best = np.minimum(best, work / (rate * loss))
-    element_bytes = {"fp8": 1.0, "tf32": 4.0, "fp32": 4.0}.get(precision, 2.0)
-    traffic = element_bytes * (m * k + k * n + m * n)
+    traffic = element_bytes(precision) * (m * k + k * n + m * n)
     memory = traffic / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     return np.asarray(np.maximum(best, memory) + eff.kernel_latency_s)

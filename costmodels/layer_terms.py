@@ -21,6 +21,7 @@ from costmodels.exposure import Exposure
 from costmodels.factor import distinct
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
+from costmodels.stacks import StackProfile
 from costmodels.tensor_parallel import end_times, layer_exposures
 
 Floats = NDArray[np.float64]
@@ -153,6 +154,22 @@ class SplitDegrees:
         return SplitDegrees(tp, one, one, one, 0 * one)
 
 
+def _waits_and_tax(
+    stack: StackProfile, ahead: tuple[Exposure, Exposure], after: tuple[Exposure, Exposure]
+) -> tuple[ForwardBackward, ForwardBackward]:
+    """Return what a layer waits for tp and cp, and how the hidden rest slows its compute."""
+    exposed = ForwardBackward(*(tp.exposed_s + cp.exposed_s for tp, cp in (ahead, after)))
+    slowdown = stack.overlap_slowdown
+    tax = ForwardBackward(*(slowdown * (tp.hidden_s + cp.hidden_s) for tp, cp in (ahead, after)))
+    return exposed, tax
+
+
+def _host_waits(launch_s: Floats, device: ForwardBackward) -> ForwardBackward:
+    """Return what the host adds to a layer that the device finishes before it is launched."""
+    missing = np.maximum(0.0, launch_s - device.total_s)
+    return ForwardBackward(HOST_FORWARD_SHARE * missing, (1 - HOST_FORWARD_SHARE) * missing)
+
+
 def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> LayerTerms:
     """Return the terms of each (split, mbs, sp); arrays of one length."""
     shape, job, stack = problem.shape, problem.job, problem.stack
@@ -166,18 +183,10 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
     attention = attention + context_parallel.merge_times(problem, context, tokens)
     elementwise = elementwise_times(shape, part, stack, tokens, tp, sp)
     forward, backward = layer_exposures(problem, tokens, tp, sp, gemms)
-    slowdown = stack.overlap_slowdown
-    tax = ForwardBackward(
-        slowdown * (forward.hidden_s + cp_forward.hidden_s),
-        slowdown * (backward.hidden_s + cp_backward.hidden_s),
-    )
-    exposed = ForwardBackward(
-        forward.exposed_s + cp_forward.exposed_s, backward.exposed_s + cp_backward.exposed_s
-    )
+    exposed, tax = _waits_and_tax(stack, (forward, cp_forward), (backward, cp_backward))
     device = gemms.both + attention + elementwise + exposed + tax
     launch = host_s(problem, tp)
-    missing = np.maximum(0.0, launch - device.total_s)
-    host = ForwardBackward(HOST_FORWARD_SHARE * missing, (1 - HOST_FORWARD_SHARE) * missing)
+    host = _host_waits(launch, device)
     embed_comm, head_fwd_comm, head_bwd_comm = end_times(problem, tokens, tp, sp)
     embedding_tp = ForwardBackward(embed_comm / 2, embed_comm / 2)
     head_tp = ForwardBackward(head_fwd_comm, head_bwd_comm)
@@ -277,20 +286,11 @@ def expert_layer_terms(
     blocks = 2 if shape.ffn else 1
     forward, backward = layer_exposures(problem, tokens, tp, sp, gemms, blocks)
     routed = experts.expert_times(problem, tokens, *degrees)
-    slowdown = stack.overlap_slowdown
-    tax = ForwardBackward(
-        slowdown * (forward.hidden_s + core.cp_forward.hidden_s),
-        slowdown * (backward.hidden_s + core.cp_backward.hidden_s),
-    )
-    exposed = ForwardBackward(
-        forward.exposed_s + core.cp_forward.exposed_s,
-        backward.exposed_s + core.cp_backward.exposed_s,
-    )
+    exposed, tax = _waits_and_tax(stack, (forward, core.cp_forward), (backward, core.cp_backward))
     device = gemms.both + core.compute + elementwise + exposed + tax
     device = device + routed.compute + routed.exchange
     launch = host_s(problem, tp) + experts.expert_host_s(problem)
-    missing = np.maximum(0.0, launch - device.total_s)
-    host = ForwardBackward(HOST_FORWARD_SHARE * missing, (1 - HOST_FORWARD_SHARE) * missing)
+    host = _host_waits(launch, device)
     ones, zeros = np.ones_like(tokens), np.zeros_like(tokens)
     kept = experts.kept_bytes(problem, tokens, *degrees) + core.kept_bytes
     alone = replace(shape, ffn=0)

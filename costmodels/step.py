@@ -108,9 +108,9 @@ def stalled(rows: Rows) -> ForwardBackward:
 
     max(0, H + 8 (t - 1) STALLED_HOP_S - layer) where the stack's messages block, tp > 1 and the
     pipeline leaves the scale-up domain, H the launch time of the layer; with experts the layer is
-    an expert layer. Source: published sweeps
-    of nanotron, whose layers take 8, 14, 21 to 25 and 46 ms at tp 2, 4, 8 and 16 whatever the
-    micro-batch, but only then. Left out: groups over several nodes, which stall longer.
+    an expert layer. Source: published sweeps of nanotron, whose layers take 8, 14, 21 to 25 and
+    46 ms at tp 2, 4, 8 and 16 whatever the micro-batch, but only then. Left out: groups over
+    several nodes, which stall longer.
     """
     stack, of, layer = rows.problem.stack, rows.table.shape, rows.layers.layer
     if rows.layers.experts:

@@ -1,6 +1,6 @@
 """Warnings about a plan: what is out of the ordinary, and what would relax it."""
 
-from costmodels.breakdown import Breakdown
+from costmodels.breakdown import NETWORK_TERMS, Breakdown
 from costmodels.problem import Problem
 from planner.result import PlanWarning
 
@@ -65,7 +65,7 @@ def _few_micro_batches(found: Breakdown) -> PlanWarning | None:
 def _communication(found: Breakdown) -> PlanWarning | None:
     if found.exposed_comm_frac <= MAX_EXPOSED_FRAC:
         return None
-    parts = {axis: found.time_s[axis] for axis in ("tp", "cp", "ep", "pp", "dp")}
+    parts = {axis: found.time_s[axis] for axis in NETWORK_TERMS}
     worst = max(parts, key=lambda axis: parts[axis])
     return PlanWarning(
         "COM101",

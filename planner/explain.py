@@ -1,5 +1,6 @@
 """A plan in words and as a tree; a term down to its formula, numbers and source."""
 
+from costmodels.breakdown import COMPUTE_TERMS, NETWORK_TERMS
 from costmodels.problem import Problem
 from planner.errors import UsageError
 from planner.reasons import shown_layout
@@ -9,11 +10,8 @@ from planner.terms import ALIASES, GIB, TERMS, documentation, home
 from planner.yamlfile import close_names
 
 GROUPS = {
-    "compute": (
-        *("linear", "attention", "elementwise", "experts", "head", "embedding", "recompute"),
-        "host",
-    ),
-    "network": ("tp", "cp", "ep", "pp", "dp", "overlap"),
+    "compute": (*COMPUTE_TERMS, "recompute", "host"),
+    "network": (*NETWORK_TERMS, "overlap"),
     "waiting": ("bubble", "straggler"),
     "per step": ("optimizer", "fixed"),
 }

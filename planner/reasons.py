@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from costmodels.breakdown import TIME_TERMS, break_down
+from costmodels.breakdown import COMPUTE_TERMS, TIME_TERMS, break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.result import Plan
@@ -11,9 +11,6 @@ from searches.search import Candidate
 
 MIN_SHARE = 0.002
 """Differences below this share of the step are not worth a word."""
-
-COMPUTE = ("linear", "attention", "elementwise", "experts", "head", "embedding")
-"""Terms that depend on which stage is the slowest; compared together."""
 
 
 def shown_layout(layout: Layout) -> str:
@@ -36,8 +33,9 @@ def shown_layout(layout: Layout) -> str:
 
 
 def _grouped(terms: Mapping[str, float]) -> dict[str, float]:
-    grouped = {"compute": sum(terms[t] for t in COMPUTE)}
-    return {**grouped, **{t: terms[t] for t in TIME_TERMS if t not in COMPUTE}}
+    # Which stage is the slowest moves time between the terms of compute: they are compared as one.
+    grouped = {"compute": sum(terms[t] for t in COMPUTE_TERMS)}
+    return {**grouped, **{t: terms[t] for t in TIME_TERMS if t not in COMPUTE_TERMS}}
 
 
 def _shown_s(seconds: float, plan: Plan) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from costmodels.breakdown import Breakdown, break_down
+from costmodels.breakdown import COMPUTE_TERMS, Breakdown, break_down
 from costmodels.parameters import total_params
 from costmodels.plans import Layout
 from costmodels.problem import Problem
@@ -402,8 +402,7 @@ def with_bandwidth(problem: Problem, link: str, ratio: float) -> Problem:
 
 def compute_s(found: Breakdown) -> float:
     """Return the time that a plan computes, seconds per step: what communication can hide in."""
-    terms = ("linear", "attention", "elementwise", "experts", "head", "embedding", "recompute")
-    return sum(found.time_s[term] for term in terms)
+    return sum(found.time_s[term] for term in (*COMPUTE_TERMS, "recompute"))
 
 
 def least_bandwidth_ratio(
