@@ -1,0 +1,1 @@
+"""Reads what users already have: model configurations, inventories of clusters, launch scripts."""
