@@ -102,7 +102,8 @@ def check(path, world, errors, notes, resolved, out):
         resolved.update(
             fsdp_version=plugin.fsdp_version, reshard_after_forward=plugin.reshard_after_forward
             if isinstance(plugin.reshard_after_forward, bool) else str(plugin.reshard_after_forward),
-            state_dict_type=str(plugin.state_dict_type), cpu_offload=bool(getattr(plugin.cpu_offload, "offload_params", plugin.cpu_offload)),
+            state_dict_type=str(plugin.state_dict_type), cpu_offload=type(plugin.cpu_offload).__name__ == "CPUOffloadPolicy"
+            or bool(getattr(plugin.cpu_offload, "offload_params", False)),
             activation_checkpointing=plugin.activation_checkpointing,
             transformer_cls_names_to_wrap=plugin.transformer_cls_names_to_wrap)
         if plugin.fsdp_version == 2:
