@@ -303,6 +303,11 @@ class Checker:
             k: (v if len(v) <= 16 else v[:4] + ["..."] + v[-1:]) for k, v in g.items()
         }
         assert len(g.get("dp", [])) in (0, a.data_parallel_size)
+        strided = {}
+        for name in ("tp", "cp", "dp", "pp"):
+            ranks = g.get(name) or [0]
+            strided[name] = [len(ranks), ranks[1] - ranks[0] if len(ranks) > 1 else 1]
+        self.result["groups"] = strided
 
     def layers(self):
         a, cfg = self.args, self.cfg
@@ -404,6 +409,7 @@ class Checker:
             ("use_distributed_optimizer", "use_distributed_optimizer"),
             ("overlap_grad_reduce", "overlap_grad_reduce"), ("overlap_param_gather", "overlap_param_gather"),
             ("recompute_granularity", "recompute_granularity"), ("recompute_method", "recompute_method"),
+            ("cp_comm_type", "cp_comm_type"), ("fp8_recipe", "fp8_recipe"),
             ("recompute_num_layers", "recompute_num_layers"), ("recompute_modules", "recompute_modules"),
             ("use_megatron_fsdp", "use_megatron_fsdp"),
             ("data_parallel_sharding_strategy", "data_parallel_sharding_strategy"),
