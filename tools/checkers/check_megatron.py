@@ -498,6 +498,7 @@ def form_rank_groups_with_numpy():
 
     Refuses to go on if the two differ on a few hundred small grids.
     """
+    import functools
     import itertools
 
     import megatron.core.parallel_state as ps
@@ -524,6 +525,8 @@ def form_rank_groups_with_numpy():
             if groups(world, list(sizes), list(mask)) != original(world, list(sizes), list(mask)):
                 raise RuntimeError(f"rank groups of {sizes}, {mask} differ from Megatron's own")
     ps.generate_masked_orthogonal_rank_groups = groups
+    if hasattr(ps, "is_torch_min_version"):  # asked for every group
+        ps.is_torch_min_version = functools.cache(ps.is_torch_min_version)
 
 
 def main():

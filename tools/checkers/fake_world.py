@@ -6,6 +6,10 @@ frameworks form tens of thousands of them.
 """
 
 
+WORLD = {"rank": 0, "size": 0}
+"""The pretended world of this process; size 0 before it starts."""
+
+
 def skip_foreign_groups():
     """Make new_group return at once for groups without this rank. Call before a framework is imported."""
     import torch.distributed as dist
@@ -17,8 +21,8 @@ def skip_foreign_groups():
         return
 
     def new_group(ranks=None, *args, **kwargs):
-        if ranks is not None and dist.get_rank() not in ranks and not kwargs.get("use_local_synchronization"):
-            size = dist.get_world_size()
+        size = WORLD["size"]
+        if size and ranks is not None and WORLD["rank"] not in ranks and not kwargs.get("use_local_synchronization"):
             if len(set(ranks)) != len(ranks) or min(ranks) < 0 or max(ranks) >= size:
                 return form(ranks, *args, **kwargs)  # torch says what is wrong with them
             return c10d.GroupMember.NON_GROUP_MEMBER
@@ -35,3 +39,4 @@ def start(world_size, rank=0):
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    WORLD.update(rank=rank, size=world_size)
