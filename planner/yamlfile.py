@@ -93,7 +93,7 @@ def path_text(path: Iterable[str | int]) -> str:
 def load_yaml(path: str | os.PathLike[str]) -> Document:
     """Read one YAML document from a file; every defect is a `SpecError` with its line."""
     name = os.fspath(path)
-    return parse_yaml(_read_text(Path(path), name), name)
+    return parse_yaml(read_text(Path(path), name), name)
 
 
 def parse_yaml(text: str, file: str = "") -> Document:
@@ -158,7 +158,8 @@ def _step(
     raise SpecError(Problem(f"{here} is {show(target)}, and has no {name!r} inside", "", option))
 
 
-def _read_text(path: Path, name: str) -> str:
+def read_text(path: Path, name: str) -> str:
+    """Return the text of a file; every defect is a `SpecError` with the name as given."""
     if path.is_dir():
         files = sorted(p.name for p in path.iterdir() if p.suffix in (".yaml", ".yml"))
         fix = "name one of its files: " + ", ".join(files[:8]) if files else "name a YAML file"

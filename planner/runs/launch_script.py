@@ -57,8 +57,7 @@ def looks_like_script(text: str) -> bool:
     return bool(
         re.search(r"^\s*(export\s|#SBATCH\s|torchrun\s|deepspeed\s|srun\s)", text, re.M)
         or re.search(r"(torchrun|torch\.distributed\.(run|launch)|accelerate launch)\s", text)
-        or re.search(r"^\s*[A-Za-z_]\w*=[^=]", text, re.M)
-        and re.search(r"\s--[a-z]", text)
+        or (re.search(r"^\s*[A-Za-z_]\w*=[^=]", text, re.M) and re.search(r"\s--[a-z]", text))
     )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from costmodels.stages import spelled, stage_layers
-from planner.errors import SpecError
 from planner.intake.imported import Imported
 from planner.runs.existing_run import ExistingRun, Switch
 from planner.runs.launch_script import Launch
@@ -20,7 +19,6 @@ from planner.runs.megatron_model import (
     Settings,
     ask_for_open_values,
     megatron_model,
-    size_of,
 )
 
 CP_COMMS = {"p2p": "p2p", "allgather": "all-gather", "all_gather": "all-gather", "a2a": "a2a"}
@@ -402,6 +400,3 @@ def _overlaps(
     missing += ["--overlap-param-gather"] * (sharded and not gather)
     if layout.get("dp", 2) * layout["cp"] > 1:
         switches.append(Switch(f"add {' '.join(missing)}", best))
-
-
-__all__ = ["SpecError", "layout_counts", "megatron_run", "rank_layers", "size_of"]

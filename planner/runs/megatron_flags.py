@@ -116,7 +116,7 @@ def parse_flags(words: Sequence[str]) -> Parsed:
             continue
         values = [inline] if equals else []
         while not equals and i < len(words) and not _is_flag(words[i]):
-            if flag.nargs is None and values or len(values) == flag.nargs:
+            if (flag.nargs is None and values) or len(values) == flag.nargs:
                 break
             values.append(words[i])
             i += 1

@@ -78,7 +78,9 @@ class Settings:
         return f"Megatron-LM's default of --{dest.replace('_', '-')}"
 
 
-def read_megatron_model(text: str, source: str = "", env: Mapping[str, str] | None = None) -> Imported:
+def read_megatron_model(
+    text: str, source: str = "", env: Mapping[str, str] | None = None
+) -> Imported:
     """Return the model file of a Megatron-LM launch script or list of flags.
 
     Raises `SpecError` where a size is missing, or depends on a variable that is not set.
@@ -247,7 +249,9 @@ class _Builder:
             self.copy("model.ffn", "ffn_hidden_size")
         elif s.get("swiglu"):
             ffn = int(8 * hidden / 3 / 64) * 64
-            self.put("model.ffn", ffn, "8/3 hidden in whole 64s, Megatron-LM's default with swiglu")
+            self.put(
+                "model.ffn", ffn, "8/3 hidden in whole 64s, Megatron-LM's default with swiglu"
+            )
         else:
             self.put("model.ffn", 4 * hidden, "4 hidden, Megatron-LM's default")
         which = "quick_geglu" if s.get("quick_geglu") else "swiglu"
@@ -441,7 +445,7 @@ def _evaluated(node: ast.expr) -> Any:
     if isinstance(node, ast.BinOp):
         left, right = _evaluated(node.left), _evaluated(node.right)
         n = [len(x) if isinstance(x, list) else x for x in (left, right)]
-        if max(n) > 10_000 or n[0] * n[1] > 10_000 and isinstance(node.op, ast.Mult):
+        if max(n) > 10_000 or (n[0] * n[1] > 10_000 and isinstance(node.op, ast.Mult)):
             raise ValueError("too large")
         if isinstance(node.op, ast.Add):
             return left + right

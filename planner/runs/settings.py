@@ -46,7 +46,9 @@ class Reader:
         if value is None or value == "":
             return default
         if isinstance(value, bool) or not _whole(value):
-            raise SpecError(Problem(f"{key}: expected a whole number, got {value!r}", "", self.source))
+            raise SpecError(
+                Problem(f"{key}: expected a whole number, got {value!r}", "", self.source)
+            )
         return int(value)
 
     def text(self, key: str, default: str = "") -> str:

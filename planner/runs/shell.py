@@ -652,10 +652,7 @@ class _Reader:
             yield self.text_of(node)[1:-1], "quoted"
         elif kind == "ansi_c_string":
             yield _unescaped(self.text_of(node)[2:-1]), "quoted"
-        elif kind == "concatenation":
-            for child in node.children:
-                yield from self._pieces(child, quoted)
-        elif kind == "command_name":
+        elif kind == "concatenation" or kind == "command_name":
             for child in node.children:
                 yield from self._pieces(child, quoted)
         elif kind in ("simple_expansion", "expansion"):

@@ -9,7 +9,6 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -540,14 +539,3 @@ def _stack(
             key = 'parallelism.expert_parallel_comm_backend = "deepep"'
             switches.append(Switch(f"set {key}", dispatch))
     return changed, tuple(switches)
-
-
-__all__ = [
-    "flavors",
-    "looks_like_recipe",
-    "looks_like_toml",
-    "read_recipe",
-    "read_toml",
-    "replace",
-    "stage_counts",
-]
