@@ -1,4 +1,4 @@
-"""What `planner import` does: read another format, write one of our files, say what was assumed."""
+"""What `planner import` does: read another format, write one of our files, say what it assumed."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which formats are read in place of our own model and cluster files, and how one is recognized."""
+"""Which formats are read in place of our own files, and how one is recognized."""
 
 import json
 from collections.abc import Callable, Mapping
