@@ -9,6 +9,7 @@ from planner.errors import Problem, SpecError
 from planner.intake.imported import Imported, Origin
 from planner.runs.launch_script import read_launch
 from planner.runs.megatron_flags import Parsed, default_of, parse_flags
+from planner.runs.megatron_yaml import looks_like_model_args, read_model_args
 
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
 """Settings without which there is no model; the parser asks for them too."""
@@ -79,20 +80,25 @@ class Settings:
 
 
 def read_megatron_model(
-    text: str, source: str = "", env: Mapping[str, str] | None = None
+    text: str, source: str = "", overrides: Mapping[str, object] | None = None
 ) -> Imported:
-    """Return the model file of a Megatron-LM launch script or list of flags.
+    """Return the model file of a launch script, a list of flags or a YAML file with MODEL_ARGS.
 
-    Raises `SpecError` where a size is missing, or depends on a variable that is not set.
+    Raises `SpecError` where a size is missing, or depends on a variable that is not set;
+    `overrides` are not looked at: every field that the flags leave open has a default.
     """
-    launch = read_launch(text, source, env)
-    parsed = parse_flags(launch.words)
-    return megatron_model(Settings(parsed, source), script=launch.script)
+    if looks_like_model_args(text):
+        words, _ = read_model_args(text, source)
+        return megatron_model(Settings(parse_flags(words), source))
+    launch = read_launch(text, source)
+    settings = Settings(parse_flags(launch.words), source)
+    return megatron_model(settings, script=launch.script, n_devices=launch.n_devices or 0)
 
 
 def looks_like_megatron(text: str) -> bool:
-    """Tell whether a text holds Megatron-LM's flags."""
-    return bool(re.search(r"--num-layers\b", text) and re.search(r"--hidden-size\b", text))
+    """Tell whether a text holds Megatron-LM's flags: a script, a list of them, MODEL_ARGS."""
+    flags = ("--num-layers", "--hidden-size", "--num-attention-heads")
+    return all(re.search(rf"{flag}\b", text) for flag in flags)
 
 
 def megatron_model(

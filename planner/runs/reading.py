@@ -16,7 +16,7 @@ from planner.runs.existing_run import ExistingRun
 from planner.runs.launch_script import Launch, looks_like_script, read_launch
 from planner.runs.megatron_arguments import megatron_run
 from planner.runs.megatron_flags import Parsed, parse_flags, set_flags
-from planner.runs.megatron_model import Settings, looks_like_megatron, megatron_model
+from planner.runs.megatron_model import looks_like_megatron
 from planner.runs.megatron_yaml import looks_like_model_args, read_model_args
 from planner.runs.settings import flattened
 from planner.runs.shell import shown, unresolved
@@ -68,7 +68,7 @@ def read_run(file: str, asked: Asked, framework: str = "") -> ExistingRun:
     named and the file is for another.
     """
     name, _, part = file.partition("#") if not Path(file).exists() else (file, "", "")
-    text = read_text(Path(name), name)
+    text = read_text(name)
     run = run_of_text(text, name, asked, part)
     if framework and run.framework != framework:
         raise UsageError(
@@ -121,7 +121,7 @@ def _files_beside(
         for path in (folder / wanted, folder / short):
             try:
                 if path.is_file():
-                    return read_text(path, str(path))
+                    return read_text(str(path))
             except (OSError, ValueError):
                 continue
         return None
@@ -375,13 +375,3 @@ def _megatron_deepspeed(
         notes=tuple(notes),
         unknown=(),
     )
-
-
-def import_model(text: str, source: str, env: Mapping[str, str] | None = None) -> Imported:
-    """Return the model file of a launch script, flags or a YAML file with MODEL_ARGS."""
-    if looks_like_model_args(text):
-        words, _ = read_model_args(text, source)
-        return megatron_model(Settings(parse_flags(words), source))
-    launch = read_launch(text, source, env, _files_beside(source))
-    settings = Settings(parse_flags(launch.words), source)
-    return megatron_model(settings, script=launch.script, n_devices=launch.n_devices or 0)
