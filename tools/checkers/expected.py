@@ -56,14 +56,21 @@ def plan_of(files: Mapping[str, str]) -> Facts | None:
     return None
 
 
-def questions(checker: Checker, name: str, files: Mapping[str, str]) -> Iterator[Question]:
-    """Yield what a checker is asked about the files of one plan: nothing, or one question."""
+def questions(
+    checker: Checker, name: str, files: Mapping[str, str], n_devices: int = 0
+) -> Iterator[Question]:
+    """Yield what a checker is asked about the files of one plan: nothing, or one question.
+
+    `n_devices` replaces the plan's in files that do not say themselves how many start.
+    """
     mine = {file: text for file, text in files.items() if file.startswith(PREFIX[checker.framework])}
     plan = plan_of(mine)
     if plan is None:
         if any(not file.endswith(".txt") for file in mine):
             raise CannotRun(f"{name}: no line that starts with {FACTS!r}; emitted by the planner?")
         return
+    if n_devices:
+        plan = {**plan, "n_devices": n_devices}
     case = checker.ask(mine, plan)
     if case is not None:
         yield Question(name, case, checker.wants(plan))

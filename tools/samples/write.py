@@ -17,6 +17,8 @@ from pathlib import Path
 from planner.emit import emit_plan
 from searches.options import FRAMEWORKS
 from tools.samples.draw import Drawn, draw_plans, shares
+from tools.samples.vary import variations
+from tools.samples.verdict import READ, verdict
 
 
 def files_of(drawn: Drawn) -> dict[str, str]:
@@ -46,6 +48,29 @@ def legal_lines(frameworks: tuple[str, ...], n_plans: int, seed: int) -> Iterato
             print(f"{framework}: {n} were asked for")
 
 
+def varied_lines(
+    frameworks: tuple[str, ...], n_plans: int, seed: int
+) -> Iterator[dict[str, object]]:
+    """Yield variations of drawn plans with what `planner check` says of them."""
+    for framework, n in shares(n_plans, frameworks).items():
+        # Other plans than those that are asked about as they are.
+        plans = ((drawn, files_of(drawn)) for drawn in draw_plans(framework, n, seed + 1))
+        checkers = tuple(name for name in READ if name.partition("-")[0] == framework)
+        for one in variations(plans, checkers, seed):
+            drawn = one.drawn
+            generation = drawn.pool.accelerator.generation
+            found = verdict(
+                one.checker, one.files, drawn.shape, drawn.job, generation, one.n_devices
+            )
+            yield {
+                "id": one.name,
+                "framework": framework,
+                "files": one.files,
+                "n_devices": one.n_devices,
+                "ours": {**found.to_json(), "change": one.change, "breaks": one.breaks},
+            }
+
+
 def main() -> int:
     """Write one kind of lines."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -57,7 +82,8 @@ def main() -> int:
     options = parser.parse_args()
     frameworks = tuple(options.frameworks.split(","))
     with options.out.open("w") as out:
-        for line in legal_lines(frameworks, options.plans, options.seed):
+        lines = legal_lines if options.kind == "legal" else varied_lines
+        for line in lines(frameworks, options.plans, options.seed):
             out.write(json.dumps(line) + "\n")
     return 0
 
