@@ -529,6 +529,29 @@ def form_rank_groups_with_numpy():
         ps.is_torch_min_version = functools.cache(ps.is_torch_min_version)
 
 
+def load(o):
+    """Import Megatron and what every case needs."""
+    import contextlib
+    import io
+    import logging
+    import warnings
+
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    quiet = io.StringIO()
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+        import torch  # noqa: F401
+
+        fake_world.skip_foreign_groups()
+        import megatron.training.arguments  # noqa: F401
+        import megatron.training.training  # noqa: F401  before the forks
+
+        install_cuda_stub(o.gpu_arch)
+        build_parser_once()
+        form_rank_groups_with_numpy()
+        sys.modules.update(install_te_stub(o.te_version) or {})
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("flags_file")
@@ -547,30 +570,12 @@ def main():
 
     if o.source:
         sys.path.insert(0, os.path.abspath(o.source))
-    import contextlib
-    import io
-    import logging
-    import warnings
-
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    quiet = io.StringIO()
-    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
-        try:
-            import torch  # noqa: F401
-
-            fake_world.skip_foreign_groups()
-            import megatron.training.arguments  # noqa: F401
-            import megatron.training.training  # noqa: F401  before the forks
-
-            install_cuda_stub(o.gpu_arch)
-            build_parser_once()
-            form_rank_groups_with_numpy()
-            sys.modules.update(install_te_stub(o.te_version) or {})
-        except BaseException as e:
-            traceback.print_exc(file=sys.__stderr__)
-            print(f"the checker cannot load Megatron's argument parser: {e!r}", file=sys.__stderr__)
-            return 2
+    try:
+        load(o)
+    except BaseException as e:
+        traceback.print_exc(file=sys.__stderr__)
+        print(f"the checker cannot load Megatron's argument parser: {e!r}", file=sys.__stderr__)
+        return 2
     if o.many:
         return check_many(o)
     text = sys.stdin.read() if o.flags_file == "-" else open(o.flags_file).read()
