@@ -141,7 +141,9 @@ def _note_lines(report: Report) -> list[str]:
     for text in assumed:
         lines += wrapped("assumed:", text)
     for broken in report.unwritten:
-        lines += wrapped("note:", f"{broken.rule.code}: planner writes no such plan: {broken.text}")
+        lines += wrapped(
+            "note:", f"{broken.rule.code}: planner writes no such plan: {broken.text}"
+        )
     for note in report.notes:
         lines += wrapped("note:", note)
     if report.plan:

@@ -1,5 +1,7 @@
-"""`check`: an existing run, judged. What its framework refuses, whether it fits, what it costs,
-where it stands against the best plan of the same job, and which changes are worth most.
+"""An existing run, judged: what its framework refuses, whether it fits, what it costs.
+
+Also where it stands against the best plan of the same job on the same devices, and which changes
+are worth most.
 """
 
 import dataclasses
@@ -365,8 +367,8 @@ def _on_devices(given: ClusterInput, n: int) -> tuple[ClusterInput | None, list[
         return None, [f"the run starts on {n} devices: {error.message}"]
     changed = dataclasses.replace(changed, path=given.path)
     if n > most:
-        return changed, [f"the run starts on {n} devices, the cluster has {most}: it would wait for"
-                         f" more; priced as if the pool had {nodes} nodes"]  # fmt: skip
+        text = f"the run starts on {n} devices, the cluster has {most}: it would wait for more"
+        return changed, [f"{text}; priced as if the pool had {nodes} nodes"]
     return changed, [f"the run uses {n} of the {most} devices: priced on {n} of one pool"]
 
 
@@ -491,16 +493,15 @@ def _changes(
         first = fitting[0]
         chosen.append(of_layout(first))
         used |= {axis for axis, _, _ in first.changes}
-    ranked = sorted(
-        [*((n.step_s, len(n.changes), n) for n in fitting), *((c.step_s, 0, c) for c in switched)],
-        key=lambda x: (x[0], x[1]),
-    )
-    for step_s, _, found in ranked:
+    ranked: list[tuple[float, int, Neighbour | Change]] = [
+        *((n.step_s, len(n.changes), n) for n in fitting),
+        *((c.step_s, 0, c) for c in switched if c.fits),
+    ]
+    for step_s, _, found in sorted(ranked, key=lambda x: x[:2]):
         if len(chosen) >= N_CHANGES or 1.0 - step_s / plan.step_time_s < MIN_GAIN:
             break
         if isinstance(found, Change):
-            if found.fits:
-                chosen.append(found)
+            chosen.append(found)
             continue
         axes = {axis for axis, _, _ in found.changes}
         if not axes & used:

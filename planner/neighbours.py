@@ -79,9 +79,10 @@ def neighbours(
         for second in HELPS.get(code, ()):
             for axis, value in _steps(problem, near, (second,)):
                 pair = derived(problem, near, {axis: value})
-                if axis not in axes and pair not in (None, layout) and pair is not None:
-                    if pair not in found and not _broken(context, pair, framework):
-                        found[pair] = (*axes, axis)
+                if pair is None or pair == layout or pair in found or axis in axes:
+                    continue
+                if not _broken(context, pair, framework):
+                    found[pair] = (*axes, axis)
     return _priced(problem, layout, found)
 
 
@@ -254,7 +255,7 @@ def _priced(
 
 
 MAX_EXACT = 256
-"""Neighbours whose pipeline is simulated; those that the closed form ranks behind keep its time."""
+"""Neighbours whose pipeline is simulated; those ranked behind keep the time of the closed form."""
 
 
 def _changes(old: Layout, new: Layout, axes: tuple[str, ...]) -> tuple[tuple[str, Any, Any], ...]:

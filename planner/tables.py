@@ -181,7 +181,7 @@ def wrapped(title: str, text: str, width: int = 100, indent: int = 2) -> list[st
     import textwrap
 
     return textwrap.wrap(
-        f"{title} {text}".strip(),
+        f"{title} {text}".rstrip() if title else text,
         width,
         subsequent_indent=" " * indent,
         break_long_words=False,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.errors import Problem, SpecError
-from planner.runs.shell import Command, Script, read_script, shown, unresolved
+from planner.runs.shell import Command, Script, read_script
+from planner.runs.shell_marks import shown, unresolved
 
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "python")
 _DISTRIBUTED = re.compile(r"torch\.distributed\.(run|launch)$")
@@ -48,6 +49,11 @@ class Launch:
     n_devices: int | None
     """None where the script does not say it."""
     notes: tuple[str, ...]
+
+    @staticmethod
+    def of_words(words: Sequence[str], env: Mapping[str, str]) -> "Launch":
+        """Return the launch of flags that stand in no script."""
+        return Launch("", "", tuple(words), {}, env, {}, 1, None, None, None, ())
 
 
 def looks_like_script(text: str) -> bool:
@@ -131,7 +137,7 @@ def _slurm_variables(header: Mapping[str, str]) -> dict[str, str]:
     """Return what Slurm would set from the header."""
     nodes, per = header.get("nodes", ""), header.get("ntasks-per-node", "")
     gpus = _gpus_per_node(header)
-    known = {}
+    known: dict[str, str] = {}
     if nodes.isdigit():
         known |= {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
     if per.isdigit():

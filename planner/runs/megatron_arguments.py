@@ -44,7 +44,8 @@ FUSED_LOSS = {"fused_loss": True, "logit_bytes": 6.0}
 NOT_PRICED = {
     "optimizer_cpu_offload": "optimizer states on the CPU are not modelled: memory is"
     " overestimated, the step underestimated",
-    "cpu_offloading_num_layers": "activations on the CPU are not modelled: memory is overestimated",
+    "cpu_offloading_num_layers": "activations on the CPU are not modelled: memory is"
+    " overestimated",
     "fine_grained_activation_offloading": "offloaded activations are not modelled: memory is"
     " overestimated",
     "overlap_moe_expert_parallel_comm": "all-to-alls beside compute are not modelled: the step is"
@@ -204,9 +205,10 @@ def _stages(s: Settings, document: dict[str, Any], notes: list[str]) -> dict[str
             counts = _no_empty_stage(counts)
         return _named(layers, pp, vpp, counts)
     per_rank = rank_layers(s, layers, pp)
-    vpp = _vpp(s, per_rank, layers, pp)
-    if vpp is None:
+    chunks = _vpp(s, per_rank)
+    if chunks is None:
         return {}
+    vpp = chunks
     if per_rank is None:
         return {"vpp": vpp, "schedule": _schedule(pp, vpp)}
     return _named(layers, pp, vpp, chunk_layers(s, per_rank, vpp))
@@ -252,7 +254,7 @@ def rank_layers(s: Settings, layers: int, pp: int) -> list[int] | None:
     return [units // pp] * pp
 
 
-def _vpp(s: Settings, per_rank: list[int] | None, layers: int, pp: int) -> int | None:
+def _vpp(s: Settings, per_rank: list[int] | None) -> int | None:
     """Return the chunks of a rank, None where the flags do not give a whole number."""
     stages = s.get("num_virtual_stages_per_pipeline_rank")
     if stages:
@@ -262,7 +264,7 @@ def _vpp(s: Settings, per_rank: list[int] | None, layers: int, pp: int) -> int |
         return 1
     if per_rank is None or per_stage <= 0 or per_rank[0] % per_stage:
         return None
-    return per_rank[0] // per_stage
+    return per_rank[0] // int(per_stage)
 
 
 def chunk_layers(s: Settings, per_rank: Sequence[int], vpp: int) -> tuple[int, ...]:
@@ -281,7 +283,7 @@ def chunk_layers(s: Settings, per_rank: Sequence[int], vpp: int) -> tuple[int, .
 def layout_counts(text: str) -> tuple[int, ...]:
     """Return the layers of each virtual stage of a layout string; () where it cannot be read.
 
-    `E` embedding, `t` layer, `m` MTP, `L` loss, `|` the end of a stage; `x*n` and `(...)*n` repeat.
+    E embedding, t layer, m MTP, L loss, | the end of a stage; `x*n` and `(...)*n` repeat.
 
     >>> layout_counts("Et*7|(t*8|)*3t*7L"), layout_counts("E|t|t|L")
     ((7, 8, 8, 8, 7), (0, 1, 1, 0))
@@ -339,8 +341,10 @@ def _full_recompute(s: Settings, layout: dict[str, Any], notes: list[str]) -> di
     if s.get("recompute_method") == "block" and n:
         return {"recompute": "full", "recompute_layers": min(n, whole) if whole else n}
     if n > 1:
-        notes.append(f"--recompute-num-layers {n} uniform: priced as if every layer kept its input;"
-                     " memory is overestimated")  # fmt: skip
+        notes.append(
+            f"--recompute-num-layers {n} uniform: priced with the input of every layer kept;"
+            " memory is overestimated"
+        )
     return {"recompute": "full", "recompute_layers": whole}
 
 
@@ -353,8 +357,8 @@ def _stack(
     notes: list[str] = []
     fsdp = s.get("use_megatron_fsdp") or s.get("use_torch_fsdp2")
     if fsdp and not s.get("use_torch_fsdp2") and not s.get("overlap_param_gather"):
-        notes.append("Megatron-FSDP is priced with its collectives overlapped; without"
-                     " --overlap-grad-reduce --overlap-param-gather the step is longer")  # fmt: skip
+        flags = "--overlap-grad-reduce --overlap-param-gather"
+        notes.append(f"Megatron-FSDP is priced with {flags}; without them the step is longer")
     elif not fsdp:
         _overlaps(s, layout, changed, switches)
     if s.get("cross_entropy_loss_fusion"):

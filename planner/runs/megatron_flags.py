@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from planner.errors import UsageError
-from planner.runs.shell import shown, unresolved
+from planner.runs.shell_marks import shown, unresolved
 from planner.yamlfile import close_names
 
 
@@ -154,7 +154,7 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
             guess = f"did you mean {close[0]}? " if close else ""
             raise UsageError(
                 f"--set {path}: Megatron-LM has no such flag",
-                f"{guess}a flag such as tensor_model_parallel_size, or model.layers, pools.0.nodes",
+                f"{guess}a flag (tensor_model_parallel_size), or model.layers, pools.0.nodes",
             )
         open_values.pop(flag.dest, None)
         written[flag.dest] = f"--set {path}={text}"

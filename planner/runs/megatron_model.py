@@ -255,9 +255,7 @@ class _Builder:
             self.copy("model.ffn", "ffn_hidden_size")
         elif s.get("swiglu"):
             ffn = int(8 * hidden / 3 / 64) * 64
-            self.put(
-                "model.ffn", ffn, "8/3 hidden in whole 64s, Megatron-LM's default with swiglu"
-            )
+            self.put("model.ffn", ffn, "8/3 hidden in whole 64s, Megatron-LM's default")
         else:
             self.put("model.ffn", 4 * hidden, "4 hidden, Megatron-LM's default")
         which = "quick_geglu" if s.get("quick_geglu") else "swiglu"
@@ -413,9 +411,9 @@ def precision_of(settings: Settings) -> tuple[str, str]:
         return f"fp8-{recipe}", f"{settings.flag('fp8')} {settings.flag('fp8_recipe')}"
     if bf16 and settings.get("grad_reduce_in_bf16"):
         return "bf16-grads", "--bf16 --grad-reduce-in-bf16"
-    if bf16 and settings.get("use_megatron_fsdp"):
-        if settings.get("megatron_fsdp_main_grads_dtype") == "bf16":
-            return "bf16-grads", f"--bf16 {settings.flag('megatron_fsdp_main_grads_dtype')}"
+    grads = "megatron_fsdp_main_grads_dtype"
+    if bf16 and settings.get("use_megatron_fsdp") and settings.get(grads) == "bf16":
+        return "bf16-grads", f"--bf16 {settings.flag(grads)}"
     if bf16:
         return "bf16", "--bf16"
     if fp16:

@@ -44,8 +44,9 @@ def nearest_layout(
     tp, pp, cp = (max(1, int(stated.get(axis, 1))) for axis in ("tp", "pp", "cp"))
     n = _devices(n_devices, tp * pp * cp, per_node)
     if not n:
-        return Nearest(None, (), f"tp {tp} x pp {pp} x cp {cp} does not divide {n_devices} devices,"
-                       f" nor a smaller number of whole nodes of {per_node}")  # fmt: skip
+        degrees = f"tp {tp} x pp {pp} x cp {cp}"
+        why = f"{degrees} does not divide {n_devices} devices, nor fewer nodes of {per_node}"
+        return Nearest(None, (), why)
     if n != n_devices:
         repairs.append(f"{n} devices, not {n_devices}: a multiple of tp {tp} x pp {pp} x cp {cp}")
     dp = n // (tp * pp * cp)
@@ -131,7 +132,7 @@ def _expert_grid(
 
 
 def _devices(n: int, degrees: int, per_node: int) -> int:
-    """Return the most devices up to `n` that the degrees divide: part of a node, or whole nodes."""
+    """Return the most devices up to `n` that the degrees divide: whole nodes, or part of one."""
     if n % degrees == 0:
         return n
     whole = math.lcm(degrees, per_node)

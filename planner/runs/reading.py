@@ -19,7 +19,7 @@ from planner.runs.megatron_flags import Parsed, parse_flags, set_flags
 from planner.runs.megatron_model import looks_like_megatron
 from planner.runs.megatron_yaml import looks_like_model_args, read_model_args
 from planner.runs.settings import flattened
-from planner.runs.shell import shown, unresolved
+from planner.runs.shell_marks import shown, unresolved
 from planner.runs.torchtitan_config import (
     looks_like_recipe,
     looks_like_toml,
@@ -107,9 +107,10 @@ def _listed() -> str:
     return ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}"
 
 
-def _files_beside(
-    name: str, written: Mapping[str, str] | None = None
-) -> Callable[[str], str | None]:
+FindFile = Callable[[str], str | None]
+
+
+def _files_beside(name: str, written: Mapping[str, str] | None = None) -> FindFile:
     """Return a reader of files that a run names: written by its script, or lying beside it."""
     folder = Path(name).parent
 
@@ -147,9 +148,7 @@ def _json(text: str, name: str, asked: Asked) -> ExistingRun:
 
 def _model_args(text: str, name: str, asked: Asked) -> ExistingRun:
     words, env = read_model_args(text, name)
-    launch = Launch(
-        "torchrun", "pretrain_gpt.py", tuple(words), {}, env, {}, 1, None, None, None, ()
-    )
+    launch = Launch.of_words(words, env)
     parsed = set_flags(parse_flags(words), asked.sets)
     return megatron_run(
         parsed, launch, name, kind="Megatron-LM MODEL_ARGS", n_devices=asked.n_devices,
@@ -185,9 +184,7 @@ def _script(text: str, name: str, asked: Asked) -> ExistingRun:
         return _of_script(run, launch, name)
     if not launch.script or looks_like_megatron(text):
         return _megatron(text, launch, name, asked)
-    message = (
-        f"{launch.script}: no flags of Megatron-LM, no configuration of DeepSpeed, Accelerate"
-    )
+    message = f"{launch.script}: no flags of Megatron-LM, no file of DeepSpeed or Accelerate"
     fix = f"expected {_listed()}"
     raise SpecError(Problem(message, fix, name, launch.line))
 
@@ -259,7 +256,7 @@ def _with_unsaid(model: Imported, unsaid: Mapping[str, Any], run: ExistingRun) -
 
 
 def _torchtitan(
-    config: str, launch: Launch, name: str, asked: Asked, find: Callable[[str], str | None]
+    config: str, launch: Launch, name: str, asked: Asked, find: FindFile
 ) -> ExistingRun:
     found = find(config)
     if found is None:
@@ -293,7 +290,7 @@ def _accelerate(
     name: str,
     asked: Asked,
     arguments: Mapping[str, Any],
-    find: Callable[[str], str | None],
+    find: FindFile,
 ) -> ExistingRun:
     config = launch.options.get("config-file", "")
     text = find(shown(config)) if config else ""

@@ -172,6 +172,7 @@ class _Evaluator:
 
     def statement(self, node: ast.stmt, scope: dict[str, Any], depth: int) -> None:
         """Follow one assignment: `x = ...` or `config.section.key = ...`."""
+        targets: list[ast.expr]
         if isinstance(node, ast.AnnAssign) and node.value is not None:
             targets, value = [node.target], node.value
         elif isinstance(node, ast.Assign):
@@ -241,7 +242,7 @@ class _Evaluator:
 
     def _called(self, node: ast.Call, scope: dict[str, Any], depth: int) -> Any:
         name = ast.unparse(node.func)
-        keywords = {
+        keywords: dict[str, Any] = {
             k.arg: self.value(k.value, scope, depth) for k in node.keywords if k.arg is not None
         }
         if name in self.functions and not node.args and not keywords:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planner.runs.shell import shown, unresolved
+from planner.runs.shell_marks import shown, unresolved
 
 BATCH, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 KNOWN = (
