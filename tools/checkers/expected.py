@@ -256,6 +256,50 @@ def torchtitan_wants(plan: Facts) -> Facts:
     return wants
 
 
+# ---- Accelerate (FSDP2) -------------------------------------------------------------------------
+
+
+def ask_accelerate(files: Mapping[str, str], plan: Facts) -> Facts | None:
+    """Return the launch configuration and the arguments of the Trainer."""
+    if "accelerate.yaml" not in files:
+        return None
+    return {
+        "text": files["accelerate.yaml"],
+        "trainer": files.get("trainer_args.json"),
+        "world_size": plan["n_devices"],
+    }
+
+
+def accelerate_wants(plan: Facts) -> Facts:
+    """Return what Accelerate and the Trainer must have derived."""
+    dp, cp, zero = plan["dp"], plan["cp"], plan["zero"]
+    shard = (plan["shard"] or dp * cp) // cp
+    precision = plan["precision"].removesuffix("-grads")
+    full = plan["recompute"] == "full" and plan["recompute_layers"] > 0
+    return {
+        "distributed_type": "FSDP",
+        "world": plan["n_devices"],
+        "num_machines": plan["n_nodes"],
+        "fsdp_version": 2,
+        "tp": plan["tp"],
+        "cp": cp,
+        "sp": 1,
+        "dp": dp,
+        "dp_shard": shard,
+        "dp_replicate": dp // shard,
+        "reshard_after_forward": zero == 3,
+        "activation_checkpointing": full,
+        "mixed_precision": "no" if precision == "fp32" else precision,
+        "trainer_bf16": precision == "bf16",
+        "trainer_fp16": precision == "fp16",
+        "per_device_train_batch_size": plan["mbs"],
+        "gradient_accumulation_steps": plan["n_micro"],
+        "global_batch_size": plan["gbs"],
+        "sync_each_batch": plan["n_micro"] > 1,
+        "cpu_offload": False,
+    }
+
+
 CHECKERS = {
     checker.name: checker
     for checker in (
@@ -267,14 +311,16 @@ CHECKERS = {
                 ask_torchtitan, torchtitan_wants),
         Checker("torchtitan-toml", "torchtitan", "3.11", "check_torchtitan.py", "torchtitan",
                 ask_torchtitan_toml, torchtitan_wants, TITAN_TOML),
+        Checker("accelerate", "fsdp2", "3.11", "check_accelerate.py", "accelerate",
+                ask_accelerate, accelerate_wants),
     )
 }  # fmt: skip
 """All checkers by name."""
 PREFIX = {
-    "megatron": "megatron",
-    "deepspeed": "deepspeed",
-    "torchtitan": "torchtitan",
-    "fsdp2": "fsdp2",
-    "bridge": "bridge",
+    "megatron": ("megatron",),
+    "deepspeed": ("deepspeed",),
+    "torchtitan": ("torchtitan",),
+    "fsdp2": ("accelerate", "trainer_args", "fsdp2"),
+    "bridge": ("bridge",),
 }
-"""Start of the names of the files that are written for each framework."""
+"""Starts of the names of the files that are written for each framework."""
