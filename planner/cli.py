@@ -24,11 +24,18 @@ catalog_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(catalog_app, name="catalog")
+import_app = typer.Typer(
+    help="Write a model or cluster file from what another tool wrote.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(import_app, name="import")
 
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Model file, or the name of an example such as llama3-70b."
+        metavar="MODEL",
+        help="Model file, a Hugging Face config.json, or the name of an example: llama3-70b.",
     ),
 ]
 ClusterArg = Annotated[
@@ -142,6 +149,55 @@ def evaluate(
         run_evaluate(
             model, cluster, pin=pin, allow=allow, overrides=_overrides(set_), framework=framework,
             stack=stack, pool=pool, form=form, cache=cache,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def check(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Launch script, DeepSpeed JSON, torchtitan TOML or recipe, Accelerate YAML.",
+        ),
+    ],
+    cluster: ClusterArg,
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="Model file, where FILE does not say the model.")
+    ] = "",
+    framework: Annotated[
+        str, typer.Option(help="megatron, deepspeed, torchtitan, fsdp2; told from FILE.")
+    ] = "",
+    version: Annotated[
+        str, typer.Option("--version", help="Release of the framework that the run uses.")
+    ] = "",
+    env: Annotated[
+        list[str],
+        typer.Option("--env", metavar="NAME=VALUE", help="A variable that your shell sets."),
+    ] = [],
+    pin: Annotated[
+        list[str],
+        typer.Option("--pin", metavar="AXIS=V,...", help="What FILE cannot say: pp=4,mbs=2."),
+    ] = [],
+    set_: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change a setting of FILE, or a field of the model or cluster.",
+        ),
+    ] = [],
+    pool: PoolName = "",
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Judge an existing run: refusals, memory, step time, place among plans, best changes."""
+    from planner.commands import run_check
+
+    raise typer.Exit(
+        run_check(
+            file, cluster, model=model, framework=framework, version=version, env=env, pin=pin,
+            overrides=_overrides(set_), pool=pool, form=form,
         )
     )  # fmt: skip
 
@@ -279,6 +335,24 @@ def catalog_show(
     from planner.catalog_text import sheet
 
     sys.stdout.write(sheet(name))
+
+
+@import_app.command("model")
+def import_model(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="A Hugging Face config.json, or the folder with it."),
+    ],
+    out: Annotated[str, typer.Option(help="File to write; without it, standard output.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the model in tables and file names.")] = "",
+    as_: Annotated[
+        str, typer.Option("--as", metavar="TYPE", help="Read the layers as this model_type's.")
+    ] = "",
+) -> None:
+    """Write a model file: each field with where it came from, or that it was assumed."""
+    from planner.importing import run_import_model
+
+    run_import_model(file, out, name, as_)
 
 
 def _version(value: bool) -> None:

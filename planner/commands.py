@@ -161,7 +161,7 @@ def run_evaluate(
     if cache:
         save_result(result)
     if form == "table":
-        heading = "\n".join(tables.result_heading(result)[:1])
+        heading = "\n".join([tables.result_heading(result)[0], *tables.assumed_lines(result)])
         sys.stdout.write(heading + "\n\n" + tables.plan_details(result.plans[0]))
     else:
         sys.stdout.write(text(result))
@@ -210,6 +210,48 @@ def run_recommend(
     )
     sys.stdout.write(found.dumps() if form == "json" else recommendation_text(found))
     return found.exit_code
+
+
+def run_check(
+    file: str,
+    cluster: str,
+    *,
+    model: str,
+    framework: str,
+    version: str,
+    env: list[str],
+    pin: list[str],
+    overrides: tuple[tuple[str, object], ...],
+    pool: str,
+    form: str,
+) -> int:
+    """Run `planner check`; return the exit code (3 when it is refused or does not fit)."""
+    from planner.check_report import report_json, report_text
+    from planner.checking import check
+
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    if framework and framework not in FRAMEWORKS:
+        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
+    variables = {}
+    for item in env:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--env: {item!r} is not of the form NAME=VALUE", "--env TP=8")
+        variables[name] = value
+    report = check(
+        file,
+        cluster,
+        model=model or None,
+        framework=framework,
+        version=version,
+        env=variables,
+        pins=_words(parse_pins(pin)),
+        overrides=overrides,
+        pool=pool,
+    )
+    sys.stdout.write(report_json(report) if form == "json" else report_text(report))
+    return report.exit_code
 
 
 def run_show(reference: str, form: str) -> None:

@@ -2,9 +2,10 @@
 
 from costmodels.plans import ZERO_BUBBLE, Layout
 from searches.frameworks.common import (
+    columns_divide,
     dense_without_experts,
     heads_divide,
-    kv_heads_fit,
+    kv_heads_split_or_replicated,
     plain_schedule,
     usual_rank_order,
     whole_zero_groups,
@@ -41,8 +42,9 @@ def _uncut(counts: tuple[int, ...], pp: int, vpp: int) -> bool:
 
 
 LAYOUT_RULES = (
-    heads_divide("DSP101", "deepspeed", AUTO_TP),
-    kv_heads_fit("DSP102", "deepspeed", AUTO_TP),
+    heads_divide("DSP101", "deepspeed", AUTO_TP, "start"),
+    columns_divide("DSP111", "deepspeed", AUTO_TP),
+    kv_heads_split_or_replicated("DSP102", "deepspeed", AUTO_TP),
     FrameworkRule(
         "DSP103", "deepspeed", "tp above the KV heads", "planner", AUTO_TP,
         lambda c: c.tp > c.model.kv_heads,
@@ -73,7 +75,7 @@ LAYOUT_RULES = (
         " ranks, wrapped attention and data loader), which no configuration says",
         "cp 1",
     ),
-    usual_rank_order("DSP107", "deepspeed"),
+    usual_rank_order("DSP107", "deepspeed", ENGINE),
     whole_zero_groups("DSP108", "deepspeed"),
     dense_without_experts("DSP109", "deepspeed", "deepspeed/module_inject/auto_ep_folding.py"),
     FrameworkRule(

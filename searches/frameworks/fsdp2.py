@@ -4,7 +4,7 @@ from searches.frameworks.common import dense_without_experts, heads_divide
 from searches.frameworks.rule import FrameworkRule
 
 RULES: tuple[FrameworkRule, ...] = (
-    heads_divide("ACC101", "fsdp2", "model code"),
+    heads_divide("ACC101", "fsdp2", "model code", "parse"),
     dense_without_experts("ACC109", "fsdp2", "model code"),
 )
 """All rules of PyTorch FSDP2 through Accelerate."""

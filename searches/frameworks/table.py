@@ -12,9 +12,17 @@ from numpy.typing import NDArray
 from costmodels.plans import Layout, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
-from searches.frameworks import bridge, deepspeed, fsdp2, megatron, torchtitan
+from searches.frameworks import (
+    bridge,
+    deepspeed,
+    fsdp2,
+    megatron,
+    megatron_flags,
+    megatron_training_flags,
+    torchtitan,
+)
 from searches.frameworks.case import Case, NotStatedError
-from searches.frameworks.rule import Broken, FrameworkRule
+from searches.frameworks.rule import Broken, FrameworkRule, spoken
 from searches.options import DEFAULT_FRAMEWORKS
 
 Bools = NDArray[np.bool_]
@@ -39,7 +47,9 @@ RELEASES = {
 RULES: dict[str, FrameworkRule] = {
     rule.code: rule
     for rules in (
-        megatron.RULES,
+        megatron.LAYOUT_RULES,
+        megatron_flags.RULES,
+        megatron_training_flags.RULES,
         deepspeed.RULES,
         torchtitan.RULES,
         fsdp2.RULES,
@@ -85,8 +95,7 @@ def broken_rules(
     for rule in rules_of(framework, level, version):
         try:
             if rule.broken(case):
-                closest = rule.closest if isinstance(rule.closest, str) else rule.closest(case)
-                found.append(Broken(rule, rule.reason(case), closest))
+                found.append(Broken(rule, spoken(rule.reason, case), spoken(rule.closest, case)))
         except NotStatedError:
             continue
     return tuple(found)
@@ -117,7 +126,9 @@ def framework_mask(
     `framework_batches`; no rule couples them with the other free axes.
     """
     case = Case.of_shapes(problem, shapes, recompute, recompute_layers, schedule)
-    return np.broadcast_to(_kept(framework, case), (len(shapes), 2, 4, len(recompute)))
+    return np.broadcast_to(
+        _kept(framework, case, of_batches=False), (len(shapes), 2, 4, len(recompute))
+    )
 
 
 def framework_batches(
@@ -125,16 +136,18 @@ def framework_batches(
 ) -> Bools:
     """Return which micro-batch sizes a framework can run, `(n_shapes, n_sizes)`."""
     case = Case.of_batches(problem, shapes, mbs, schedule)
-    return np.broadcast_to(_kept(framework, case), (len(shapes), len(mbs)))
+    return np.broadcast_to(_kept(framework, case, of_batches=True), (len(shapes), len(mbs)))
 
 
-def _kept(framework: str, case: Case) -> Bools:
+def _kept(framework: str, case: Case, *, of_batches: bool) -> Bools:
     """Return where no rule is broken; rules that the case cannot decide are left out.
 
     Predicates are merged by the axes that they look at, and those masks at the end.
     """
     broken: dict[tuple[int, ...], Bools] = {}
     for rule in rules_of(framework, "layout"):
+        if rule.batches != of_batches:
+            continue
         try:
             hits = np.asarray(rule.broken(case))
         except NotStatedError:
