@@ -308,7 +308,7 @@ export SAVE="${{SAVE:-}}"
 
 """
 
-_PREAMBLE = '''"""One plan for Megatron-Bridge: `config()` returns its ConfigContainer.
+_PREAMBLE = '''"""One plan for Megatron-Bridge: `pretrain_config()` returns its ConfigContainer.
 
 bridge.sh beside this file runs it. Learning rate, rotary base, loss coefficients and
 initialisation do not change the cost and are yours.
@@ -334,9 +334,7 @@ from megatron.bridge.training.config import (
     TrainingConfig,
     ValidationConfig,
 )
-from megatron.bridge.training.gpt_step import forward_step
 from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
-from megatron.bridge.training.pretrain import pretrain
 from megatron.core.transformer.enums import AttnBackend
 
 # ---- YOURS: where things are; bridge.sh sets them ----
@@ -353,7 +351,7 @@ _MODEL = '''def model() -> {provider}:
 
 '''
 
-_CONFIG = '''def config() -> ConfigContainer:
+_CONFIG = '''def pretrain_config() -> ConfigContainer:
     """Return the whole configuration of the run."""
     if TOKENIZER_MODEL:
         tokenizer = TokenizerConfig(
@@ -389,5 +387,8 @@ _CONFIG = '''def config() -> ConfigContainer:
 
 
 if __name__ == "__main__":
-    pretrain(config(), forward_step)
+    from megatron.bridge.training.gpt_step import forward_step
+    from megatron.bridge.training.pretrain import pretrain
+
+    pretrain(pretrain_config(), forward_step)
 '''
