@@ -221,13 +221,14 @@ def check(
     run = _pinned(read_run(os.fspath(file), Asked(own, of["run"], env, devices, pins or {}),
                            framework), pins or {})  # fmt: skip
     release = version or RELEASES[run.framework]
-    described, why = _described(run, own, of["model"])
+    described, why = describe(run, own, of["model"])
     asked = run.n_devices or devices
     notes = list(run.notes)
     enough = asked <= devices
     placed, more = _on_devices(given, asked)
     notes += more
-    refusals, unwritten = _judged(run, described, given, release)
+    generation = given.cluster.pools[0].accelerator.generation
+    refusals, unwritten = judge(run, described, generation, release)
     if described is None and not refusals:
         raise why or SpecError([])
     base = Report(
@@ -310,8 +311,8 @@ def _pinned(run: ExistingRun, pins: Mapping[str, object]) -> ExistingRun:
     return run
 
 
-def _described(
-    run: ExistingRun, own: ModelInput | None, overrides: Overrides
+def describe(
+    run: ExistingRun, own: ModelInput | None, overrides: Overrides = ()
 ) -> tuple[ModelInput | None, SpecError | None]:
     """Return the model and job of the run, or the error that its sizes make."""
     imported: Imported | None = run.model
@@ -376,8 +377,8 @@ def _tier_nodes(document: Mapping[str, Any]) -> int:
     return int(tiers[-1]["nodes"]) if tiers else 1 << 60
 
 
-def _judged(
-    run: ExistingRun, model: ModelInput | None, cluster: ClusterInput, release: str
+def judge(
+    run: ExistingRun, model: ModelInput | None, generation: str, release: str
 ) -> tuple[tuple[Broken, ...], tuple[Broken, ...]]:
     """Return what the framework refuses, and what only our writers leave out."""
     stated = {k: v for k, v in run.layout.items() if k in CASE_FIELDS}
@@ -387,7 +388,7 @@ def _judged(
         layout=stated,
         model=model.shape if model else None,
         job=model.job if model else None,
-        generation=cluster.cluster.pools[0].accelerator.generation,
+        generation=generation,
     )
     broken = broken_rules(run.framework, case, version=release)
     refused = tuple(b for b in broken if b.rule.when != "planner")

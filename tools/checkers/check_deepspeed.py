@@ -35,6 +35,8 @@ import os
 import sys
 import traceback
 
+import forked
+
 
 class Traced(dict):
     """A dict that remembers which keys were asked for."""
@@ -317,35 +319,14 @@ def many_options(o, case):
 
 def check_many(o, deepspeed, log):
     """One fork per case, so DeepSpeed is imported once."""
-    code = 0
     literals_read_from_config(os.path.dirname(deepspeed.__file__))  # once, before the forks
-    for line in (sys.stdin if o.json_file == "-" else open(o.json_file)):
-        if not line.strip():
-            continue
-        case = json.loads(line)
-        r, w = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(r)
-            sys.stdout = io.StringIO()
-            try:
-                rep = check_one(case["json"], many_options(o, case), deepspeed, log)
-            except BaseException as e:
-                rep = {"accepted": False, "errors": [f"checker: {e!r}"]}
-            with os.fdopen(w, "w") as f:
-                f.write(json.dumps(rep, default=str))
-            os._exit(0)
-        os.close(w)
-        with os.fdopen(r) as f:
-            rep = json.loads(f.read() or '{"accepted": false, "errors": ["the check died"]}')
-        os.waitpid(pid, 0)
-        if not rep["accepted"]:
-            code = 1
-        if o.json:
-            print(json.dumps({"id": case.get("id"), **rep}, default=str), flush=True)
-        else:
-            print(f"{'ACCEPTED' if rep['accepted'] else 'REFUSED '} {case.get('id', '')} {'; '.join(rep['errors'])}", flush=True)
-    return code
+    lines = sys.stdin if o.json_file == "-" else open(o.json_file)
+
+    def check(case):
+        sys.stdout = io.StringIO()
+        return check_one(case["json"], many_options(o, case), deepspeed, log)
+
+    return forked.print_answers(lines, check, o.json)
 
 
 def main():
