@@ -465,7 +465,10 @@ def _standing(
 def _changes(
     run: ExistingRun, problem: Problem, model: ModelInput, cluster: ClusterInput, plan: Plan
 ) -> tuple[Change, ...]:
-    """Return the changes that are worth most; what makes the run fit comes first."""
+    """Return the changes that are worth most among those that fit, the fastest first.
+
+    For a run that does not fit these are what makes it fit, faster than it or not.
+    """
     usable = problem.pool.usable_bytes
 
     def of_layout(near: Neighbour) -> Change:
@@ -487,18 +490,14 @@ def _changes(
     switched = _switched(run, problem, plan)
     chosen: list[Change] = []
     used: set[str] = set()
-    fits = plan.headroom_frac >= 0
+    least = MIN_GAIN if plan.headroom_frac >= 0 else -math.inf
     fitting = [n for n in near if n.peak_bytes <= usable]
-    if not fits and fitting:
-        first = fitting[0]
-        chosen.append(of_layout(first))
-        used |= {axis for axis, _, _ in first.changes}
     ranked: list[tuple[float, int, Neighbour | Change]] = [
         *((n.step_s, len(n.changes), n) for n in fitting),
         *((c.step_s, 0, c) for c in switched if c.fits),
     ]
     for step_s, _, found in sorted(ranked, key=lambda x: x[:2]):
-        if len(chosen) >= N_CHANGES or 1.0 - step_s / plan.step_time_s < MIN_GAIN:
+        if len(chosen) >= N_CHANGES or 1.0 - step_s / plan.step_time_s < least:
             break
         if isinstance(found, Change):
             chosen.append(found)

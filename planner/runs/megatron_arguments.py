@@ -20,6 +20,7 @@ from planner.runs.megatron_model import (
     ask_for_open_values,
     megatron_model,
 )
+from searches.frameworks.megatron_settings import CHOICES
 
 CP_COMMS = {"p2p": "p2p", "allgather": "all-gather", "all_gather": "all-gather", "a2a": "a2a"}
 """Exchange of a plan by value of `--cp-comm-type`."""
@@ -96,9 +97,10 @@ def megatron_run(
     notes += more
     flags = dict(parsed.settings)
     if parsed.unknown:
-        flags["unknown_flags"] = parsed.unknown
-    if parsed.faults:
-        flags["bad_values"] = parsed.faults
+        flags["unrecognized"] = parsed.unknown
+    faults = (*parsed.faults, *(t for d, t in parsed.odd_words.items() if d not in CHOICES))
+    if faults:
+        flags["refused_values"] = faults
     stack, stack_name, switches, told = _stack(settings, layout)
     return ExistingRun(
         framework="megatron",

@@ -44,6 +44,8 @@ class Words:
         """Return the words that a node becomes: expanded, then split where it is not quoted."""
         done: list[str] = []
         current: str | None = None
+        if node.type == "comment":
+            return done
         for text, kind in self._pieces(node, quoted=False):
             if kind == "item":  # one more word of "${ARRAY[@]}" begins
                 if current is not None:
