@@ -4,12 +4,13 @@ A plan stands in the files as JSON after `# layout: `. Needs nothing beyond the 
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environments import TITAN_TOML, CannotRun
+from environments import BRIDGE, TITAN_TOML, CannotRun
 
 Facts = dict[str, Any]
 FACTS = "# layout: "
@@ -124,6 +125,7 @@ def megatron_wants(plan: Facts) -> Facts:
         "params_dtype": "torch." + ("bfloat16" if fp8 else dtype[precision]),
         "accumulate_allreduce_grads_in_fp32": plan["precision"] in ("bf16", f"fp8-{fp8}"),
         "groups": megatron_groups(plan),
+        "num_distributed_optimizer_instances": plan["dp"] * plan["cp"] // zero_group(plan),
     }
     if fp8:
         wants["fp8_recipe"] = fp8
@@ -140,6 +142,12 @@ def megatron_wants(plan: Facts) -> Facts:
     return wants
 
 
+def zero_group(plan: Facts) -> int:
+    """Return the ranks of one ZeRO group."""
+    whole: int = plan["dp"] * plan["cp"]
+    return plan["shard"] or whole if plan["zero"] else whole
+
+
 def megatron_groups(plan: Facts) -> Facts:
     """Return the ranks that the first rank shares each group with, as (size, stride)."""
     sizes = {axis: plan[axis] for axis in ("tp", "cp", "dp", "pp")}
@@ -149,6 +157,27 @@ def megatron_groups(plan: Facts) -> Facts:
             found[axis] = [sizes[axis], stride if sizes[axis] > 1 else 1]
             stride *= sizes[axis]
     return found
+
+
+def ask_bridge(files: Mapping[str, str], plan: Facts) -> Facts | None:
+    """Return the recipe of Megatron-Bridge, and the environment of its launcher."""
+    if "bridge_recipe.py" not in files:
+        return None
+    env = re.findall(r"^export (CUDA_\w+)=(\S+)$", files.get("bridge.sh", ""), re.M)
+    return {
+        "text": files["bridge_recipe.py"],
+        "function": "pretrain_config",
+        "world_size": plan["n_devices"],
+        "env": dict(env),
+        "gpu_arch": ARCHITECTURE.get(plan["generation"], 9),
+    }
+
+
+def bridge_wants(plan: Facts) -> Facts:
+    """Return what Megatron-Bridge must have derived: what Megatron-LM does, under its own names."""
+    wants = megatron_wants(plan)
+    wants["grad_reduce_in_fp32"] = wants.pop("accumulate_allreduce_grads_in_fp32")
+    return wants
 
 
 # ---- DeepSpeed ----------------------------------------------------------------------------------
@@ -305,6 +334,8 @@ CHECKERS = {
     for checker in (
         Checker("megatron", "megatron", "3.12", "check_megatron.py", "megatron-core",
                 ask_megatron, megatron_wants),
+        Checker("bridge", "bridge", "3.12", "check_bridge.py", "megatron-bridge",
+                ask_bridge, bridge_wants, BRIDGE),
         Checker("deepspeed", "deepspeed", "3.11", "check_deepspeed.py", "deepspeed",
                 ask_deepspeed, deepspeed_wants),
         Checker("torchtitan", "torchtitan", "3.11", "check_torchtitan.py", "torchtitan",
