@@ -58,11 +58,12 @@ def plan_of(files: Mapping[str, str]) -> Facts | None:
 
 
 def questions(
-    checker: Checker, name: str, files: Mapping[str, str], n_devices: int = 0
+    checker: Checker, name: str, files: Mapping[str, str], changed: Facts | None = None
 ) -> Iterator[Question]:
     """Yield what a checker is asked about the files of one plan: nothing, or one question.
 
-    `n_devices` replaces the plan's in files that do not say themselves how many start.
+    `changed` adds to the plan what the files do not say: `n_devices` where they do not tell how many
+    start, `shape` with the sizes of the model.
     """
     mine = {file: text for file, text in files.items() if file.startswith(PREFIX[checker.framework])}
     plan = plan_of(mine)
@@ -70,8 +71,7 @@ def questions(
         if any(not file.endswith(".txt") for file in mine):
             raise CannotRun(f"{name}: no line that starts with {FACTS!r}; emitted by the planner?")
         return
-    if n_devices:
-        plan = {**plan, "n_devices": n_devices}
+    plan |= changed or {}
     case = checker.ask(mine, plan)
     if case is not None:
         yield Question(name, case, checker.wants(plan))
@@ -195,6 +195,10 @@ def ask_deepspeed(files: Mapping[str, str], plan: Facts) -> Facts | None:
     }
     if plan["pp"] > 1:
         case["pipeline"] = {"layers": plan["layers"], "method": plan["pipeline_partition"]}
+    if launcher := re.search(r"--pipeline-stages (\d+)", files.get("deepspeed.sh", "")):
+        case["pp"] = int(launcher[1])
+    if plan.get("shape"):
+        case["model"] = plan["shape"]
     return case
 
 
@@ -209,6 +213,8 @@ def deepspeed_wants(plan: Facts) -> Facts:
         "train_micro_batch_size_per_gpu": plan["mbs"],
         "gradient_accumulation_steps": plan["n_micro"],
         "zero_stage": plan["zero"],
+        "sp": plan["cp"],
+        "ep": plan["ep"],
         "bf16": precision.startswith("bf16"),
         "fp16": precision.startswith("fp16"),
     }
