@@ -12,6 +12,7 @@ from planner import __version__, tables
 from planner.emit import FRAMEWORKS, emit_plan, why_not
 from planner.errors import EmitError, UsageError
 from planner.explain import explain_plan, explain_term
+from planner.identity import content_id
 from planner.inputs import ClusterInput, ModelInput
 from planner.options import parse_max, parse_only, parse_pins
 from planner.result import Plan, Result
@@ -285,7 +286,8 @@ def header_lines(
     of = f" of result {result_id}" if result_id else ""
     return [
         f"plan {plan.plan_id}, rank {plan.rank}{of}",
-        f"model {model.shape.name}, cluster {cluster.cluster.name}",
+        f"model {model.shape.name}, cluster {cluster.cluster.name},"
+        f" inputs {content_id(model.document, cluster.document)}",
         f"predicted step {found.step_s:.3f} s, {found.peak_bytes / 2**30:.1f} GiB per device",
         f"written by planner {__version__}",
     ]
