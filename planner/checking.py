@@ -472,9 +472,7 @@ def _changes(
     usable = problem.pool.usable_bytes
 
     def of_layout(near: Neighbour) -> Change:
-        words = changed_words(
-            run.framework, plan.layout, near.layout, model.shape, model.job, run.settings
-        )
+        words = changed_words(run.framework, plan.layout, near.layout, problem, run.settings)
         return Change(
             text=", ".join(f"{axis} {_word(a)} -> {_word(b)}" for axis, a, b in near.changes),
             words=words,

@@ -153,7 +153,8 @@ def _size(read: Reader, name: str) -> int:
 def _degrees(read: Reader, sharded: bool, n_devices: int | None) -> dict[str, Any]:
     tp, cp, sp = (max(1, _size(read, name)) for name in ("tp", "cp", "sp"))
     replicate, shard = _size(read, "replicate"), _size(read, "shard")
-    exchange = "all-gather" if cp > 1 else "a2a" if sp > 1 else ""
+    ring = read.text("parallelism_config.parallelism_config_cp_comm_strategy") == "alltoall"
+    exchange = ("p2p" if ring else "all-gather") if cp > 1 else "a2a" if sp > 1 else ""
     cp = cp * sp
     found: dict[str, Any] = {
         "tp": tp, "pp": 1, "cp": cp, "ep": 1, "etp": 1, "sp": False, "cp_comm": exchange,
