@@ -27,6 +27,7 @@ Exit 0 accepted, 1 refused, 2 the checker could not run.
 """
 import argparse
 import ast
+import contextlib
 import copy
 import functools
 import io
@@ -287,7 +288,10 @@ def load():
     import torch
     from deepspeed.utils import logger
 
-    torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])  # imports for seconds the first time
+    # Imports for seconds the first time, which the forks would repeat.
+    torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+    with contextlib.suppress(ImportError):
+        import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401
     log = Log()
     logger.addHandler(log)
     for h in list(logger.handlers):

@@ -346,7 +346,11 @@ class Checker:
         )
         if a.sequence_parallel:
             assert a.seq_length % (tp * cp) == 0, f"--seq-length {a.seq_length} must be divisible by tp*cp = {tp * cp}"
-        assert a.ffn_hidden_size % tp == 0, f"--ffn-hidden-size {a.ffn_hidden_size} must be divisible by tp {tp}"
+        freq = getattr(a, "moe_layer_freq", 1)
+        dense = not moe or (freq != 1 if isinstance(freq, int) else not all(freq))
+        assert not dense or a.ffn_hidden_size % tp == 0, (
+            f"--ffn-hidden-size {a.ffn_hidden_size} must be divisible by tp {tp}"
+        )
         etp = getattr(a, "expert_tensor_parallel_size", None) or tp
         if moe and getattr(a, "moe_ffn_hidden_size", None):
             assert a.moe_ffn_hidden_size % etp == 0, f"--moe-ffn-hidden-size must be divisible by etp {etp}"
