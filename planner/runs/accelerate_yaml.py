@@ -89,7 +89,10 @@ def _deepspeed(
         inner = flattened(load_config(text, name))
     else:
         precision = read.text("mixed_precision", "no")
-        inner = {"zero_optimization.stage": read.number("deepspeed_config.zero_stage", 2)}
+        inner = {
+            "zero_optimization.stage": read.number("deepspeed_config.zero_stage", 2),
+            "train_micro_batch_size_per_gpu": "auto",
+        }
         steps = settings.get("deepspeed_config.gradient_accumulation_steps")
         if steps is not None:
             inner["gradient_accumulation_steps"] = steps

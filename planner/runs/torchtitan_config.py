@@ -27,6 +27,8 @@ SCHEDULES = {
     "interleavedzerobubble": "interleaved",
 }  # fmt: skip
 """Schedule of a plan by lower-case name in torch.distributed.pipelining."""
+TOML_RELEASE = "0.2.2"
+"""The last release that reads job files."""
 ONE_STAGE = ("1f1b", "gpipe")
 """Names (lower case) of schedules with one stage a rank; the others have two unless told."""
 _CLASS_SECTIONS = {
@@ -401,6 +403,7 @@ def _run(
         format=kind,
         settings=settings,
         layout=layout,
+        release=TOML_RELEASE if kind.endswith("(TOML)") else "",
         n_devices=stated,
         model=imported,
         job=job,
