@@ -33,7 +33,7 @@ class ExistingRun:
     """Stated fields of `costmodels.plans.Layout`, and `gas` (micro-batches where no batch is
     stated), `replicas` (copies of a ZeRO group) and `counts` (layers of each virtual stage)."""
     release: str = ""
-    """Release that the form of the file belongs to; empty for the one that plans are written for."""
+    """Release that the form of the file belongs to; empty: the one that plans are written for."""
     env: Mapping[str, str] = field(default_factory=dict)
     n_nodes: int | None = None
     per_node: int | None = None
