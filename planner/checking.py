@@ -220,7 +220,7 @@ def check(
     devices = given.cluster.pools[0].n_devices
     run = _pinned(read_run(os.fspath(file), Asked(own, of["run"], env, devices, pins or {}),
                            framework), pins or {})  # fmt: skip
-    release = version or RELEASES[run.framework]
+    release = version or run.release or RELEASES[run.framework]
     described, why = describe(run, own, of["model"])
     asked = run.n_devices or devices
     notes = list(run.notes)
@@ -389,6 +389,8 @@ def judge(
         model=model.shape if model else None,
         job=model.job if model else None,
         generation=generation,
+        unknown=run.unknown,
+        refused=run.refused,
     )
     broken = broken_rules(run.framework, case, version=release)
     refused = tuple(b for b in broken if b.rule.when != "planner")

@@ -11,9 +11,12 @@ Words = dict[str, str]
 
 
 def framework_words(framework: str, layout: Layout, problem: Problem) -> Words:
-    """Return the flags or keys that say a layout; {} where the framework has no writer."""
+    """Return the flags or keys that say a layout; {} where the framework has no words for it."""
     writer = _WRITERS.get(framework)
-    return writer(layout, problem) if writer else {}
+    try:
+        return writer(layout, problem) if writer else {}
+    except KeyError:  # the writers look words up: what a framework lacks has none
+        return {}
 
 
 def changed_words(
@@ -28,6 +31,8 @@ def changed_words(
     `written` are the settings of the run: what is not among them need not be dropped.
     """
     before, after = (framework_words(framework, x, problem) for x in (old, new))
+    if not before or not after:
+        return ()
     out = [_shown(framework, k, v) for k, v in after.items() if before.get(k) != v]
     for key in before:
         if key not in after and (written is None or _name(key) in written):

@@ -96,11 +96,7 @@ def megatron_run(
     layout, more = _layout(settings, said.document, world)
     notes += more
     flags = dict(parsed.settings)
-    if parsed.unknown:
-        flags["unrecognized"] = parsed.unknown
     faults = (*parsed.faults, *(t for d, t in parsed.odd_words.items() if d not in CHOICES))
-    if faults:
-        flags["refused_values"] = faults
     stack, stack_name, switches, told = _stack(settings, layout)
     return ExistingRun(
         framework="megatron",
@@ -118,6 +114,7 @@ def megatron_run(
         switches=switches,
         notes=tuple(dict.fromkeys([*notes, *told])),
         unknown=parsed.unknown,
+        refused=faults,
         written=parsed.written,
     )
 

@@ -195,7 +195,7 @@ def _of_script(run: ExistingRun, launch: Launch, name: str) -> ExistingRun:
         run,
         source=name,
         env=launch.env,
-        n_devices=launch.n_devices,
+        n_devices=launch.n_devices or run.n_devices,
         n_nodes=launch.n_nodes,
         per_node=launch.per_node,
         notes=(*launch.notes, *run.notes),
@@ -265,7 +265,7 @@ def _torchtitan(
     sets = [*_dotted(launch.words), *asked.sets]
     run = read_toml(
         found, config.rsplit("/", 1)[-1], model=asked.model, sets=sets,
-        n_devices=launch.n_devices or asked.n_devices,
+        n_devices=launch.n_devices or asked.n_devices, launched=bool(launch.n_devices),
     )  # fmt: skip
     return _of_script(run, launch, name)
 

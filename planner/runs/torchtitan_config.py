@@ -27,6 +27,8 @@ SCHEDULES = {
     "interleavedzerobubble": "interleaved",
 }  # fmt: skip
 """Schedule of a plan by lower-case name in torch.distributed.pipelining."""
+TOML_RELEASE = "0.2.2"
+"""The last release that reads job files."""
 ONE_STAGE = ("1f1b", "gpipe")
 """Names (lower case) of schedules with one stage a rank; the others have two unless told."""
 _CLASS_SECTIONS = {
@@ -133,8 +135,12 @@ def read_toml(
     model: ModelInput | None = None,
     sets: Iterable[tuple[str, object]] = (),
     n_devices: int | None = None,
+    launched: bool = False,
 ) -> ExistingRun:
-    """Return the run of a job file; `n_devices` is what it would start on."""
+    """Return the run of a job file; `n_devices` is what it would start on.
+
+    `launched`: a launcher says so. Otherwise the product of the degrees wins over it.
+    """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -145,8 +151,9 @@ def read_toml(
             Problem(f"not valid TOML: {words}", "check the line", source, line, column)
         ) from None
     settings = with_set(flattened(data), sets)
-    run = _run(settings, source, "torchtitan job file (TOML)", model, n_devices)
-    return run
+    return _run(
+        settings, source, "torchtitan job file (TOML)", model, n_devices, launched=launched
+    )
 
 
 def read_recipe(
@@ -349,7 +356,7 @@ def _sections(config: Any) -> dict[str, Any]:
             if kind == "SelectiveAC":
                 out["activation_checkpoint"].setdefault("selective_ac_option", "op")
         elif kind in _CLASS_SECTIONS or key in ("training", "parallelism", "compile"):
-            out[_CLASS_SECTIONS.get(kind, key)] = plain
+            out[_CLASS_SECTIONS[kind] if kind in _CLASS_SECTIONS else str(key)] = plain
     if config.get("activation_checkpoint", 0) is None or "activation_checkpoint" not in config:
         out["activation_checkpoint"] = {"mode": "none"}
     return out
@@ -365,10 +372,13 @@ def _run(
     model: ModelInput | None,
     n_devices: int | None,
     sizes: Mapping[str, Any] | None = None,
+    *,
+    launched: bool = False,
 ) -> ExistingRun:
     read = Reader(settings, source)
     notes: list[str] = []
-    layout = _degrees(read, n_devices)
+    stated = None if launched else _stated_devices(read)
+    layout = _degrees(read, stated or n_devices)
     batch = _batch(read, layout)
     layout |= batch
     job: dict[str, Any] = {
@@ -393,6 +403,8 @@ def _run(
         format=kind,
         settings=settings,
         layout=layout,
+        release=TOML_RELEASE if kind.endswith("(TOML)") else "",
+        n_devices=stated,
         model=imported,
         job=job,
         stack=stack,
@@ -427,6 +439,17 @@ def described_model(read: Reader, job: Mapping[str, Any], sizes: Mapping[str, An
     origins += [Origin(("training", key), f"training.{key}") for key in training]
     document = {"model": section, "training": training}
     return Imported("model", document, tuple(origins), read.source, why)
+
+
+def _stated_devices(read: Reader) -> int | None:
+    """Return the product of the degrees where none of them is left open."""
+    degrees = [
+        read.number(f"parallelism.{axis}_parallel_degree", 1)
+        for axis in ("tensor", "pipeline", "context")
+    ]
+    degrees.append(read.number("parallelism.data_parallel_replicate_degree", 1))
+    degrees.append(read.number("parallelism.data_parallel_shard_degree", -1))
+    return math.prod(degrees) if min(degrees) > 0 else None
 
 
 def _degrees(read: Reader, n_devices: int | None) -> dict[str, Any]:
