@@ -420,6 +420,7 @@ def main():
     ap.add_argument("--world-size", type=int)
     ap.add_argument("--source", help="folder of an unpacked release or a checkout; default: the installed one")
     ap.add_argument("--json", action="store_true")
+    ap.add_argument("--options", action="store_true", help="print the fields that this release knows")
     ap.add_argument("--many", action="store_true", help="the file holds one case a line, see above")
     argv, extra = sys.argv[1:], []
     if "--" in argv:
@@ -434,6 +435,16 @@ def main():
         traceback.print_exc()
         print("the checker cannot load torchtitan", file=sys.stderr)
         return 2
+    if o.options:
+        import torchtitan.config as tc
+
+        if hasattr(tc, "JobConfig"):
+            forked.print_options(forked.dataclass_options(tc.JobConfig))
+        else:
+            names = [n for n in vars(tc) if hasattr(getattr(tc, n), "__dataclass_fields__")]
+            found = [(f"{n}.{key}", facts) for n in names for key, facts in forked.dataclass_options(getattr(tc, n))]
+            forked.print_options(found)
+        return 0
     if o.many:
         lines = sys.stdin if o.file == "-" else open(o.file)
         return forked.print_answers(lines, lambda case: check_one(case, version), o.json)
