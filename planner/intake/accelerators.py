@@ -1,8 +1,9 @@
 """Which catalogue accelerator an input means: decided, assumed and said, or left to the user.
 
-A part is decided when the names, memory, links or PCI ids in the input leave one form. A family name
-alone ("H100") is assumed to be the only form that the catalogue's servers and cloud machines hold in
-nodes of that size; where there are several (A100 with 40 or 80 GB) or none, the user is asked.
+A part is decided when the names, memory, links or PCI ids in the input leave one form. A family
+name alone ("H100") is assumed to be the only form that the catalogue's servers and cloud machines
+hold in nodes of that size; where there are several (A100 with 40 or 80 GB) or none, the user is
+asked.
 """
 
 import re
@@ -22,6 +23,8 @@ ALL = "*"
 """Key of an answer for all devices."""
 UNNAMED = "gpu"
 """What devices are called that the input gives no name."""
+ANY_OF_MAKER = ("cuda", "gfx")
+"""In place of a capability: any device of NVIDIA, any of AMD."""
 _MEMORY_TOLERANCE = 0.05
 """Drivers report a few per cent less where error correction takes its share."""
 _NEAREST = 0.005
@@ -143,7 +146,8 @@ def _named(
 
 def _exact(plain: str, names: DeviceNames) -> tuple[DeviceForm, ...]:
     """Return the form that has this very name, as the driver or the catalogue writes it."""
-    return tuple(form for form in names.forms if plain and (plain in form.names or plain == form.part))
+    same = (form for form in names.forms if plain in (*form.names, form.part))
+    return tuple(same) if plain else ()
 
 
 def _family(plain: str, names: DeviceNames) -> str:
@@ -191,12 +195,18 @@ def _consistent(
 
 
 def _agrees(form: DeviceForm, evidence: Evidence) -> bool:
-    if evidence.capability and form.capability != evidence.capability:
+    is_amd = form.capability.startswith("gfx")
+    if evidence.capability in ANY_OF_MAKER:
+        if is_amd != (evidence.capability == "gfx"):
+            return False
+    elif evidence.capability and form.capability != evidence.capability:
         return False
     if evidence.memory_bytes:
         off = abs(form.memory_bytes / evidence.memory_bytes - 1)
         if off > _MEMORY_TOLERANCE:
             return False
+    if evidence.bridged is not None and evidence.bridged != (form.form in ("pcie", "nvl")):
+        return False
     if evidence.n_links == {0}:
         return form.form != "sxm"
     if evidence.n_links:
@@ -206,7 +216,8 @@ def _agrees(form: DeviceForm, evidence: Evidence) -> bool:
 
 def _says_more_than_a_generation(evidence: Evidence) -> bool:
     """Tell whether figures alone may decide: memory beside links or the capability."""
-    return bool(evidence.memory_bytes and (evidence.n_links or evidence.capability))
+    known = evidence.capability and evidence.capability not in ANY_OF_MAKER
+    return bool(evidence.memory_bytes and (evidence.n_links or known))
 
 
 def _reason(name: str, evidence: Evidence, left: Iterable[DeviceForm]) -> str:
@@ -219,7 +230,7 @@ def _reason(name: str, evidence: Evidence, left: Iterable[DeviceForm]) -> str:
         parts.append(f"{max(n_links)} NVLinks")
     if evidence.n_links == {0}:
         parts.append("no NVLink")
-    if evidence.capability and not name:
+    if evidence.capability not in ("", *ANY_OF_MAKER) and not name:
         parts.append(f"compute capability {evidence.capability}")
     return ", ".join(parts)
 

@@ -16,10 +16,13 @@ class Evidence:
     """Memory of one device as the driver reports it; 0: not said."""
     n_links: frozenset[int] = frozenset()
     """Possible numbers of NVLinks of one device, {0} for none; empty: not said."""
+    bridged: bool | None = None
+    """NVLink joins pairs only, as a bridge does (True), or all devices of a node (False)."""
     pci_id: str = ""
     """Device id on the PCI bus, four hexadecimal digits."""
     capability: str = ""
-    """Compute capability such as `9.0`, or AMD's graphics version such as `gfx942`."""
+    """Compute capability such as `9.0`, or AMD's graphics version such as `gfx942`; `cuda` or
+    `gfx` where only the maker is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,9 @@ class Ports:
     kind: str = ""
     """`InfiniBand`, `Ethernet`, `EFA`, ... where the input says no more than that."""
     why: str = ""
-    """Where it was read."""
+    """Where link or kind was read."""
+    why_n: str = ""
+    """Where the number was read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,14 @@ from planner.intake import (
     slurm,
     slurm_topology,
 )
-from planner.intake.accelerators import identify
-from planner.intake.cluster_document import ANONYMOUS, build_cluster_file, sources_of
+from planner.intake.accelerators import ANY_OF_MAKER, identify
+from planner.intake.cluster_document import ANONYMOUS, build_cluster_file
 from planner.intake.cluster_facts import Devices, Evidence, Facts, Hardware, Node, Ports, Position
 from planner.intake.dump_text import bad_dump, json_of
 from planner.intake.hostlist import compress_hosts, expand_hosts, natural_key
 from planner.intake.import_options import ImportOptions, checked_answers, checked_link
 from planner.intake.imported import Imported
+from planner.intake.members import Context, sources_of
 
 if TYPE_CHECKING:
     from hardware.catalogue import Catalogue
@@ -58,8 +59,8 @@ def import_cluster(
 ) -> Imported:
     """Return the cluster file that dumps of one cluster describe.
 
-    `files` are pairs of a name and a text, see `dump_text.read_dump`. Raises `SpecError` for a text
-    that cannot be read, and when a part has to be named by the user: one error with all questions.
+    `files` are pairs of a name and a text, see `dump_text.read_dump`. Raises `SpecError` for a
+    text that cannot be read, and with all questions at once for parts that the user has to name.
     """
     facts = [found for name, text in files for found in _read(name, text, options)]
     notes = list(dict.fromkeys(note for one in facts for note in one.notes))
@@ -67,7 +68,7 @@ def import_cluster(
     answers = checked_answers(options.accelerators, catalogue)
     options = replace(options, accelerators=answers, nic=checked_link(options.nic, catalogue))
     nodes = _selected(_inventory(facts, options, notes, catalogue), options)
-    return build_cluster_file(facts, nodes, options, notes, catalogue)
+    return build_cluster_file(nodes, Context(facts, options, notes, catalogue))
 
 
 def _read(name: str, text: str, options: ImportOptions) -> list[Facts]:
@@ -106,7 +107,9 @@ def _inventory(
     if not nodes:
         nodes = {node.name: node for node in _from_hardware(facts, hardware, options)}
     elif hardware:
-        nodes = {n.name: n for n in _with_hardware(list(nodes.values()), hardware, options, catalogue)}
+        nodes = {
+            n.name: n for n in _with_hardware(list(nodes.values()), hardware, options, catalogue)
+        }
     if positions:
         unknown = [name for name, node in nodes.items() if node.devices and name not in positions]
         if len(unknown) == len([n for n in nodes.values() if n.devices]):
@@ -141,7 +144,7 @@ def _merged(first: Node, second: Node) -> Node:
         partitions=tuple(dict.fromkeys((*first.partitions, *second.partitions))),
         instance=first.instance or second.instance,
         position=first.position if first.position.path else second.position,
-        ports=first.ports if first.ports != Ports() else second.ports,
+        ports=_both_ports(first.ports, second.ports),
     )
 
 
@@ -171,7 +174,11 @@ def _from_hardware(
         raise bad_dump(sources_of(facts), "no file lists nodes or shows one", fix)
     inside = _one_inside(dumps)
     names = _hosts(options.nodes) if options.nodes else (ANONYMOUS,)
-    return [Node(name, devices=inside.devices, ports=inside.ports) for name in names]
+    n_seen = sum(devices.n for devices in inside.devices)
+    # Ports that only one job used are no count of those of the node.
+    hides = inside.may_hide_devices and options.devices > n_seen
+    ports = replace(inside.ports, n=0) if hides else inside.ports
+    return [Node(name, devices=inside.devices, ports=ports) for name in names]
 
 
 def _one_inside(dumps: Sequence[Facts]) -> Hardware:
@@ -192,10 +199,11 @@ def _one_inside(dumps: Sequence[Facts]) -> Hardware:
             for device in inside.devices:
                 evidence = _both(evidence, device.evidence)
         kinds = (replace(only, evidence=evidence, n=n, n_free=0 if only.shared else n),)
-    ports = [h.ports for h in insides if h.ports != Ports()]
-    best = max(ports, key=lambda p: (bool(p.link), p.n > 0), default=Ports())
+    ports = Ports()
+    for inside in insides:
+        ports = _both_ports(ports, inside.ports)
     domain = next((h.domain for h in insides if h.domain), 0)
-    return Hardware(kinds, best, domain, all(h.may_hide_devices for h in insides))
+    return Hardware(kinds, ports, domain, all(h.may_hide_devices for h in insides))
 
 
 def _both(first: Evidence, second: Evidence) -> Evidence:
@@ -206,8 +214,28 @@ def _both(first: Evidence, second: Evidence) -> Evidence:
         words=tuple(dict.fromkeys(words)),
         memory_bytes=second.memory_bytes or first.memory_bytes,
         n_links=second.n_links or first.n_links,
+        bridged=first.bridged if second.bridged is None else second.bridged,
         pci_id=second.pci_id or first.pci_id,
-        capability=second.capability or first.capability,
+        capability=_more_exact(first.capability, second.capability),
+    )
+
+
+def _more_exact(first: str, second: str) -> str:
+    """Return the capability that says more than the maker."""
+    return first if second in ("", *ANY_OF_MAKER) and first else second
+
+
+def _both_ports(first: Ports, second: Ports) -> Ports:
+    """Return what two inputs say of ports together; each fills what the first leaves open."""
+    link = first if first.link or not second.link else second
+    number = first if first.n else second
+    return Ports(
+        link=link.link,
+        n=number.n,
+        bytes_per_s=link.bytes_per_s,
+        kind=link.kind or first.kind or second.kind,
+        why=link.why or first.why or second.why,
+        why_n=number.why_n,
     )
 
 
@@ -235,7 +263,9 @@ def _with_hardware(
     if not fitting:
         message = f"no node type of the list fits {sources_of(dumps)} ({what})"
         shown = ", ".join(f"{name or 'gpu'} x {n}" for name, n in kinds) or "no GPU at all"
-        raise bad_dump(sources_of(dumps), message, f"the list has {shown}; give dumps of one cluster")
+        raise bad_dump(
+            sources_of(dumps), message, f"the list has {shown}; give dumps of one cluster"
+        )
     if len({name for name, _ in fitting}) > 1:
         shown = " or ".join(f"{name or 'gpu'} x {n}" for name, n in fitting)
         message = f"is of which node type: {shown}?"
@@ -255,10 +285,9 @@ def _seen_inside(
         else d
         for d in node.devices
     )
-    # Ports that only one job used are no count of those of the node.
     hides = inside.may_hide_devices and inside.devices[0].n < max(d.n for d in node.devices)
     ports = replace(inside.ports, n=0) if hides else inside.ports
-    return replace(node, devices=devices, ports=ports if ports != Ports() else node.ports)
+    return replace(node, devices=devices, ports=_both_ports(node.ports, ports))
 
 
 def _hosts(text: str) -> tuple[str, ...]:

@@ -35,6 +35,9 @@ class ImportOptions:
     """Ignore what is in use: plan for all healthy nodes."""
     partial: bool = False
     """Use nodes in part where that puts more devices to use."""
+    most_nodes: int = 0
+    """Nodes of each pool that plans use at most, the first in network order; 0: all that are
+    free."""
     name: str = ""
     """Name of the cluster."""
 

@@ -125,7 +125,7 @@ def _node(item: Mapping[str, Any], tolerated: frozenset[str]) -> Node:
     meta, status = as_dict(item.get("metadata")), as_dict(item.get("status"))
     labels = {k: as_text(v) for k, v in as_dict(meta.get("labels")).items()}
     unhealthy = list(_conditions(status))
-    busy = []
+    busy: list[str] = []
     spec = as_dict(item.get("spec"))
     if spec.get("unschedulable") is True:
         unhealthy.append("cordoned")
@@ -193,7 +193,9 @@ def _devices(status: Mapping[str, Any], labels: Mapping[str, str]) -> Iterable[D
         slices = [key for key in capacity if key.startswith("nvidia.com/mig-")]
         n_slices = sum(as_count(capacity[key]) for key in slices)
         if n_slices and resource == "nvidia.com/gpu":
-            yield Devices(Evidence(name=_SUFFIX.sub("", name)), n_slices, 0, "MIG slices", resource)
+            yield Devices(
+                Evidence(name=_SUFFIX.sub("", name)), n_slices, 0, "MIG slices", resource
+            )
 
 
 def _shared(
@@ -249,7 +251,8 @@ def _ports(status: Mapping[str, Any], labels: Mapping[str, str], instance: str) 
     capacity = as_dict(status.get("capacity"))
     n_efa = as_count(capacity.get("vpc.amazonaws.com/efa"))
     if n_efa:
-        return Ports(n=n_efa, kind="EFA", why="vpc.amazonaws.com/efa")
+        efa = "vpc.amazonaws.com/efa"
+        return Ports(n=n_efa, kind="EFA", why=efa, why_n=efa)
     words = [labels[x] for x in _WORDS if labels.get(x)]
     rdma = [key for key in capacity if re.match(r"(?:rdma|openshift\.io|nvidia\.com)/", key)]
     return ports_in_words([*words, *(key for key in rdma if "gpu" not in key), instance])

@@ -94,7 +94,7 @@ def _ports(pairs: list[tuple[Element, Element]]) -> Ports:
     n = found[kind, speed]
     shown = f"{n} ports of {speed / 1000:g} Gb/s"
     link = _SPEEDS.get(kind, {}).get(round(speed / 1000), "")
-    return Ports(link, n if link else 0, kind=kind, why=shown)
+    return Ports(link, n if link else 0, kind=kind, why=shown, why_n=shown)
 
 
 def _kind(pci: Element) -> str:

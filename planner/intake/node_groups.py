@@ -1,8 +1,8 @@
 """From the place of every node in the network to tiers of one size, and hosts in network order.
 
-The model has one size for each tier, and takes that many neighbours of the list for one group. Real
-groups are uneven once nodes are down or in use: the size is chosen so that most nodes lie in whole
-groups, and those that do not come last.
+The model has one size for each tier, and takes that many neighbours of the list for one group.
+Real groups are uneven once nodes are down or in use: the size is chosen so that most nodes lie in
+whole groups, and those that do not come last.
 """
 
 from collections.abc import Sequence
@@ -37,6 +37,8 @@ class Arrangement:
     """From the lowest up; levels with one group, or with groups of one node, are left out."""
     unplaced: tuple[str, ...] = ()
     """Nodes that the topology does not name; they come last in the order."""
+    lonely: tuple[str, ...] = ()
+    """Levels left out because each of their groups holds one usable node."""
     n_loose: int = 0
     """Nodes that fill no whole group of the lowest level; they come before the unplaced ones."""
 
@@ -45,18 +47,19 @@ def common_size(counts: Sequence[int]) -> int:
     """Return the size that stands for groups of these sizes.
 
     The largest with which all nodes but those of one smaller group, or at least three quarters of
-    all nodes, fill whole groups.
+    all nodes, fill whole groups; if there is none, the one with which most nodes do.
 
     >>> common_size([16, 16, 13]), common_size([16, 13, 12]), common_size([32, 32, 32, 31, 2])
     (16, 12, 31)
     """
-    total = sum(counts)
+    total, best = sum(counts), (0, 1)
     for size in range(max(counts), 1, -1):
         whole = sum(count // size for count in counts) * size
         rests = sum(count % size > 0 for count in counts)
         if whole and (rests <= 1 or whole >= LEAST_IN_WHOLE_GROUPS * total):
             return size
-    return 1
+        best = max(best, (whole, size))
+    return best[1]
 
 
 def rack_size(counts: Sequence[int], full: int) -> int:
@@ -69,7 +72,8 @@ def rack_size(counts: Sequence[int], full: int) -> int:
     (16, 18, 9)
     """
     most = max(counts)
-    sizes = {full if most > full // 2 else full // 2, *(2**k for k in range(full.bit_length()))}
+    whole = full if most > full // 2 else full // 2
+    sizes = {whole, *(1 << k for k in range(full.bit_length()))}
     fitting = [size for size in sizes if most < 2 * size <= 2 * most] or [1]
     return max(fitting, key=lambda size: (sum(count // size for count in counts) * size, size))
 
@@ -93,6 +97,7 @@ def arrange(positions: Sequence[tuple[str, Position]], size: int = 0) -> Arrange
     keys = sorted(groups, key=lambda path: [natural_key(part) for part in path])
     units = [(key, [[n] for n in sorted(groups[key], key=natural_key)]) for key in keys]
     levels: list[Level] = []
+    lonely: list[str] = []
     rest: list[str] = []
     n_nodes, n_loose = 1, 0
     for k in range(depth - 1, -1, -1):
@@ -115,9 +120,13 @@ def arrange(positions: Sequence[tuple[str, Position]], size: int = 0) -> Arrange
             left += [name for chunk in chunks[n_whole * per_group :] for name in chunk]
         sizes = tuple(sorted((n * n_nodes for n in counts), reverse=True))
         n_nodes *= per_group
-        if per_group > 1:
+        if per_group == 1 and k == depth - 1:
+            lonely.append(names[k - depth])
+        elif per_group > 1:
             levels.append(Level(names[k - depth], n_nodes, sizes, len(left)))
         n_loose = len(left) if k == depth - 1 else n_loose
         units, rest = joined, left + rest
     order = [name for _, chunks in units for chunk in chunks for name in chunk]
-    return Arrangement((*order, *rest, *unplaced), tuple(levels), tuple(unplaced), n_loose)
+    return Arrangement(
+        (*order, *rest, *unplaced), tuple(levels), tuple(unplaced), tuple(lonely), n_loose
+    )

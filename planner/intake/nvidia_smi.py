@@ -1,4 +1,4 @@
-"""Reads nvidia-smi: the table, `-L`, `-q`, `--query-gpu ... --format=csv`, `topo -m`, `nvlink -s`."""
+"""Reads nvidia-smi: its table, `-L`, `-q`, `--query-gpu`, `topo -m` and `nvlink -s`."""
 
 import csv
 import re
@@ -16,6 +16,7 @@ _LIST = re.compile(r"^GPU ([0-9]+): (.+?) \(UUID: GPU-", re.MULTILINE)
 _QUERY = re.compile(r"^GPU +[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9]", re.MULTILINE)
 _TABLE = re.compile(r"^\| +([0-9]+) +(\S.*?\S) +(?:On|Off|N/A|Enabled|Disabled) +\|", re.MULTILINE)
 _TABLE_MEMORY = re.compile(r"([0-9]+) ?MiB */ *([0-9]+) ?MiB")
+_MAKER = re.compile(r"(?:NVIDIA|Tesla|GRID|Quadro|GeForce|[AHV][0-9]00)\b")
 _NEAR = ("PIX", "PXB")
 """A GPU and a port below the same PCIe switch, or below neighbouring ones."""
 _PORT_KINDS = (
@@ -147,7 +148,7 @@ def _csv_columns(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     columns = list(zip(*rows, strict=True))
     for i, column in enumerate(columns):
-        if all(re.match(r"(?:NVIDIA|Tesla|GRID|Quadro|GeForce|[AHV][0-9]00)\b", x) for x in column):
+        if all(_MAKER.match(cell) for cell in column):
             found.setdefault("name", i)
         elif all(re.fullmatch(r"[0-9]+ MiB", x) for x in column):
             # Total memory is the largest of those that may stand there: total, free, used.
@@ -203,12 +204,11 @@ def _topology(text: str, source: str) -> Hardware:
             message = f"the row of {name} has {len(rows[name])} cells for {n} GPUs"
             raise bad_dump(source, message, "is the file cut off? give the whole output")
     links = [[_n_links(rows[a][j]) for j in range(n)] for a in gpus]
-    evidence = Evidence(n_links=_link_sums(links))
-    return Hardware(
-        (Devices(evidence, n, n),),
-        ports=_near_ports(rows, gpus, ports, text),
-        domain=_joined(links) if n > 1 else 0,
-    )
+    domain = _joined(links) if n > 1 else 0
+    bridged = domain == 2 if n > 2 and domain in (2, n) else None
+    evidence = Evidence(n_links=_link_sums(links), bridged=bridged, capability="cuda")
+    near = _near_ports(rows, gpus, ports, text)
+    return Hardware((Devices(evidence, n, n),), ports=near, domain=domain)
 
 
 def _topology_rows(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
@@ -274,8 +274,8 @@ def _near_ports(
     if n_near > n and n_near % n:
         # Beside one port for every GPU there are those for storage.
         n_near = n
-    shown = f"{len(near)} of {len(ports)} ports are PIX or PXB to a GPU" if near else ""
-    return Ports(n=n_near, kind=kind, why=shown or f"ports {', '.join(names)}")
+    shown = f"{len(near)} of {len(ports)} ports are PIX or PXB to a GPU"
+    return Ports(n=n_near, kind=kind, why=f"ports {', '.join(names)}", why_n=shown)
 
 
 def _cell(row: Sequence[str], i: int) -> str:
@@ -284,4 +284,3 @@ def _cell(row: Sequence[str], i: int) -> str:
 
 def _port_kind(name: str) -> str:
     return next((kind for pattern, kind in _PORT_KINDS if pattern.match(name)), "")
-

@@ -98,7 +98,7 @@ def network_of(
     if ports.kind == "EFA" and not (link or n):
         machine = _amazon_machine(part, n_devices, ports.n, catalogue)
         if machine:
-            why = f"{ports.why}; the only machine with EFA and {n_devices} {part}"
+            why = f"{ports.why or 'EFA'}; the only machine with EFA and {n_devices} {part}"
             return Network(instance=machine.name, why_link=why, link_assumed=True)
     reference = _reference(part, n_devices, catalogue)
     found = _known_link(part, n_nodes, ports, link, reference, catalogue)
@@ -158,7 +158,7 @@ def _with_number(
     if asked:
         n, why, assumed = asked, "given with --nics", False
     elif ports.n:
-        n, why, assumed = ports.n, ports.why, False
+        n, why, assumed = ports.n, ports.why_n, False
     elif reference:
         n, why = reference.nics_per_node, f"the input does not say; as in {reference.name}"
     return Network(

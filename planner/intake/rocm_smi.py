@@ -1,4 +1,4 @@
-"""Reads rocm-smi (table, `--showproductname`, `--showtopo`, `--json`) and amd-smi (list, topology)."""
+"""Reads rocm-smi (table, `--showproductname`, `--showtopo`, `--json`) and amd-smi."""
 
 import re
 from collections import Counter
@@ -17,8 +17,6 @@ _CONCISE = re.compile(
 _OLD_CONCISE = re.compile(r"^([0-9]+) +[0-9.]+c ", re.MULTILINE)
 _BUS = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9]"
 _AMD_SMI = re.compile(rf"^GPU: *[0-9]+ *$|^LINK TYPE TABLE:|^ACCESS TABLE:|^{_BUS} ", re.MULTILINE)
-_WHOLE = ("", "SPX", "N/A")
-"""Partitioning under which a device is whole."""
 
 
 def looks_like(text: str) -> bool:
@@ -30,10 +28,8 @@ def looks_like(text: str) -> bool:
 
 def read_rocm_smi(text: str, source: str) -> Facts:
     """Return the inside of a node with AMD accelerators."""
-    if text.lstrip()[:1] in ("{", "["):
-        cards = _cards(json_of(text))
-    else:
-        cards = _text_cards(text)
+    is_json = text.lstrip()[:1] in ("{", "[")
+    cards = _cards(json_of(text)) if is_json else _text_cards(text)
     domain = _joined(text)
     if not cards and domain[0]:
         cards = [{} for _ in range(domain[0])]
@@ -41,10 +37,11 @@ def read_rocm_smi(text: str, source: str) -> Facts:
         raise bad_dump(source, "lists no GPU", "rocm-smi --showproductname")
     kinds = Counter((_evidence(card), _partition(card)) for card in cards)
     devices = tuple(
-        Devices(evidence, n, n if mode in _WHOLE else 0, "" if mode in _WHOLE else f"cut up ({mode})")
+        Devices(evidence, n, 0 if mode else n, f"parts of GPUs ({mode})" if mode else "")
         for (evidence, mode), n in kinds.items()
     )
-    maker = "amd-smi" if _AMD_SMI.search(text) or text.lstrip()[:1] == "[" else "rocm-smi"
+    of_amd_smi = _AMD_SMI.search(text) or '"gpu":' in text
+    maker = "amd-smi" if of_amd_smi else "rocm-smi"
     return Facts(source, maker, hardware=Hardware(devices, domain=domain[1]))
 
 
@@ -54,7 +51,7 @@ def _cards(data: Any) -> list[Mapping[str, str]]:
         found = [as_dict(value) for key, value in data.items() if _CARD.match(str(key))]
         return [{str(k).lower(): as_text(v) for k, v in card.items()} for card in found]
     entries = as_list(data.get("gpu_data")) if isinstance(data, Mapping) else as_list(data)
-    cards = []
+    cards: list[Mapping[str, str]] = []
     for entry in map(as_dict, entries):
         if "gpu" not in entry:
             return []
@@ -122,13 +119,14 @@ def _evidence(card: Mapping[str, str]) -> Evidence:
         name=named,
         memory_bytes=memory if 1e9 < memory < 1e13 else 0.0,
         pci_id=model.removeprefix("0x") if re.fullmatch(r"0x[0-9a-f]{4}", model) else "",
-        capability=graphics[0] if graphics else "",
+        capability=graphics[0] if graphics else "gfx",
     )
 
 
 def _partition(card: Mapping[str, str]) -> str:
+    """Return the mode in which a device is cut up; empty for a whole one."""
     mode = card.get("compute partition", "").upper().split(",")[0].strip()
-    return mode if mode in ("SPX", "DPX", "TPX", "QPX", "CPX") else ""
+    return mode if mode in ("DPX", "TPX", "QPX", "CPX") else ""
 
 
 def _joined(text: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Reads the tables of `sinfo`, with or without a header, with fixed columns or `|` between them."""
+"""Reads the tables of `sinfo`, with or without a header, in fixed columns or with `|`."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,8 @@ _TITLES = {
     *_ROLES, "CPUS", "MEMORY", "AVAIL", "TIMELIMIT", "NODES", "TMP_DISK", "WEIGHT", "AVAIL_FE",
     "REASON", "S:C:T", "CPUS(A/I/O/T)", "NODES(A/I/O/T)", "NODES(A/I)", "FREE_MEM", "CPU_LOAD",
     "SOCKETS", "CORES", "THREADS", "JOB_SIZE", "ROOT", "OVERSUBSCRIBE", "GROUPS", "PRIO_TIER",
-    "ALLOCMEM", "USER", "TIMESTAMP", "CLUSTER", "VERSION", "NODE_ADDR", "ALLOCNODES", "DEFAULTTIME",
+    "ALLOCMEM", "USER", "TIMESTAMP", "CLUSTER", "VERSION", "NODE_ADDR", "ALLOCNODES",
+    "DEFAULTTIME",
 }  # fmt: skip
 _GPU = re.compile(r"(?<![\w.-])gpu(?::[A-Za-z][\w.-]*)?(?::[0-9]+)?(?=[\s,|(]|$)")
 _DEFAULT_WIDTH = 20
@@ -54,7 +55,9 @@ def read_table(text: str, source: str) -> Facts:
         rows = list(_without_titles(lines, source))
     for needed, title in (("node", "NODELIST"), ("gres", "GRES"), ("state", "STATE")):
         if not rows or needed not in rows[0]:
-            message = f"the table of sinfo has no column {title}" if rows else "no node in the table"
+            message = (
+                f"the table of sinfo has no column {title}" if rows else "no node in the table"
+            )
             raise bad_dump(source, message, f"run {COMMAND}")
     found = [row for cells in rows for row in _rows(cells, source)]
     return facts_of_rows(found, source, "Slurm, sinfo")

@@ -153,7 +153,9 @@ def _node(same: list[Row], source: str) -> tuple[Node, bool]:
         known = False
     devices = []
     for kind in gres:
-        shared = "MIG slices" if is_mig(kind.type) else "virtual GPUs" if is_vgpu(kind.type) else ""
+        shared = (
+            "MIG slices" if is_mig(kind.type) else "virtual GPUs" if is_vgpu(kind.type) else ""
+        )
         free = max(0, kind.n - used.get(kind.type, 0)) if known else 0
         evidence = Evidence(name=kind.type, words=features)
         devices.append(Devices(evidence, kind.n, 0 if busy else free, shared))
@@ -272,7 +274,7 @@ def _position(text: str) -> Position:
 
 
 def levels_of_tree(depth: int) -> tuple[str, ...]:
-    """Return the names of the levels of a tree of switches, the widest first: core, spine, leaf."""
+    """Return the names of the levels of a tree, the widest first: core, spine, leaf."""
     names = ("leaf", "spine", "core", *(f"level-{i}" for i in range(3, depth)))
     return tuple(reversed(names[:depth]))
 
@@ -393,4 +395,3 @@ def is_state(word: str) -> bool:
     """Tell whether a word is a state of a node: `idle*`, `IDLE+CLOUD`, `mix`."""
     parts = word.upper().rstrip("".join(_SUFFIXES)).split("+")
     return all(part.rstrip("".join(_SUFFIXES)) in _STATE_WORDS for part in parts)
-

@@ -51,7 +51,7 @@ def _tree(entries: list[dict[str, str]]) -> Mapping[str, Position]:
             path.insert(0, parent[path[0]])
         for node in expand_hosts(entry["Nodes"]):
             levels = levels_of_tree(len(path))
-            positions[node] = Position(tuple(path), levels, why=f"switch {path[-1]}")
+            positions[node] = Position(tuple(path), levels, why="SwitchName")
     return positions
 
 
@@ -74,5 +74,5 @@ def _blocks(entries: list[dict[str, str]]) -> Mapping[str, Position]:
         for node in expand_hosts(entry["Nodes"]):
             path = (above[node][1], name) if node in above else (name,)
             levels = ("aggregated-block", "block")[-len(path) :]
-            positions[node] = Position(path, levels, domain=name, why=f"block {name}")
+            positions[node] = Position(path, levels, domain=name, why="BlockName")
     return positions
