@@ -7,9 +7,8 @@ docs/import_clusters.md for the rules.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from hardware.catalogue import load_catalogue
+from hardware.catalogue import Catalogue, load_catalogue
 from planner.errors import BadValue, UsageError
 from planner.intake import (
     kubernetes,
@@ -28,9 +27,6 @@ from planner.intake.hostlist import compress_hosts, expand_hosts, natural_key
 from planner.intake.import_options import ImportOptions, checked_answers, checked_link
 from planner.intake.imported import Imported
 from planner.intake.members import Context, sources_of
-
-if TYPE_CHECKING:
-    from hardware.catalogue import Catalogue
 
 FORMATS = (
     "sinfo, scontrol show node|topology (text or --json), kubectl get nodes|pods -o json,"
@@ -67,7 +63,15 @@ def import_cluster(
     catalogue = load_catalogue()
     answers = checked_answers(options.accelerators, catalogue)
     options = replace(options, accelerators=answers, nic=checked_link(options.nic, catalogue))
-    nodes = _selected(_inventory(facts, options, notes, catalogue), options)
+    nodes = _listed_nodes(facts)
+    hardware = [one for one in facts if one.hardware]
+    if not nodes:
+        nodes = _from_hardware(facts, hardware, options)
+    else:
+        nodes = _selected(nodes, options)
+        nodes = _with_hardware(nodes, hardware, options, catalogue) if hardware else nodes
+    nodes = _with_positions(nodes, facts)
+    nodes = _without_pods(nodes, facts, options, notes)
     return build_cluster_file(nodes, Context(facts, options, notes, catalogue))
 
 
@@ -88,10 +92,8 @@ def _read(name: str, text: str, options: ImportOptions) -> list[Facts]:
     return [read(text, name) for read in found]
 
 
-def _inventory(
-    facts: Sequence[Facts], options: ImportOptions, notes: list[str], catalogue: "Catalogue"
-) -> list[Node]:
-    """Return all nodes, with the topology, the pods and the insides that other files give."""
+def _listed_nodes(facts: Sequence[Facts]) -> list[Node]:
+    """Return the nodes that the files list, each once."""
     listed = [one for one in facts if one.nodes]
     systems = {one.format.partition(",")[0] for one in listed}
     if len(systems) > 1:
@@ -101,33 +103,35 @@ def _inventory(
     for one in listed:
         for node in one.nodes:
             nodes[node.name] = _merged(nodes[node.name], node) if node.name in nodes else node
+    return list(nodes.values())
+
+
+def _with_positions(nodes: list[Node], facts: Sequence[Facts]) -> list[Node]:
+    """Return the nodes with their places in the topology of another file."""
     positions = {name: at for one in facts for name, at in one.positions.items()}
+    if not positions:
+        return nodes
+    with_devices = [node.name for node in nodes if node.devices]
+    if with_devices and not positions.keys() & set(with_devices):
+        message = f"the topology names none of the nodes: {with_devices[0]} is not in it"
+        raise bad_dump(sources_of(facts), message, "give both of the same cluster")
+    return [replace(node, position=positions.get(node.name, Position())) for node in nodes]
+
+
+def _without_pods(
+    nodes: list[Node], facts: Sequence[Facts], options: ImportOptions, notes: list[str]
+) -> list[Node]:
+    """Return the nodes without the devices that pods hold, where the pods are listed."""
     in_use = [one.in_use for one in facts if one.in_use is not None]
-    hardware = [one for one in facts if one.hardware]
-    if not nodes:
-        nodes = {node.name: node for node in _from_hardware(facts, hardware, options)}
-    elif hardware:
-        nodes = {
-            n.name: n for n in _with_hardware(list(nodes.values()), hardware, options, catalogue)
-        }
-    if positions:
-        unknown = [name for name, node in nodes.items() if node.devices and name not in positions]
-        if len(unknown) == len([n for n in nodes.values() if n.devices]):
-            example = next(iter(positions))
-            message = f"the topology names none of the nodes: {example} for {unknown[0]}"
-            raise bad_dump(sources_of(facts), message, "give both of the same cluster")
-        nodes = {
-            name: replace(node, position=positions.get(name, Position()))
-            for name, node in nodes.items()
-        }
     if in_use:
-        nodes = {name: _less_pods(node, in_use) for name, node in nodes.items()}
-    elif systems == {"Kubernetes"} and not options.everything:
+        return [_less_pods(node, in_use) for node in nodes]
+    on_kubernetes = any(one.nodes and one.format.startswith("Kubernetes") for one in facts)
+    if on_kubernetes and not options.everything:
         notes.append(
             "what pods hold is not said, so all schedulable nodes count as free: give"
             " `kubectl get pods -A -o json` too"
         )
-    return list(nodes.values())
+    return nodes
 
 
 def _merged(first: Node, second: Node) -> Node:
@@ -240,7 +244,7 @@ def _both_ports(first: Ports, second: Ports) -> Ports:
 
 
 def _with_hardware(
-    nodes: list[Node], dumps: Sequence[Facts], options: ImportOptions, catalogue: "Catalogue"
+    nodes: list[Node], dumps: Sequence[Facts], options: ImportOptions, catalogue: Catalogue
 ) -> list[Node]:
     """Return the nodes with what the dump of one of them shows, for all that look the same."""
     inside = _one_inside(dumps)

@@ -7,9 +7,10 @@ then one with all networks.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from functools import cache
 
+from hardware.catalogue import Catalogue, load_catalogue
 from planner.errors import SpecError, UsageError
 from planner.intake.accelerators import ALL, UNNAMED, Match, identify
 from planner.intake.cluster_facts import Devices, Evidence, Facts, Node, Ports
@@ -17,9 +18,6 @@ from planner.intake.dump_text import bad_dump
 from planner.intake.hostlist import compress_hosts, natural_key
 from planner.intake.import_options import ImportOptions
 from planner.intake.ports import Network, network_of
-
-if TYPE_CHECKING:
-    from hardware.catalogue import Catalogue
 
 _MANY_CANDIDATES = 12
 """So many are not listed: the input says next to nothing."""
@@ -33,7 +31,9 @@ class Context:
     options: ImportOptions
     notes: list[str]
     """What the user should know; the steps add to it."""
-    catalogue: "Catalogue"
+    catalogue: Catalogue
+    matches: dict[tuple[Evidence, int], Match] = field(default_factory=dict)
+    """What evidence was found to mean: nodes of one kind share it."""
 
     @property
     def source(self) -> str:
@@ -97,7 +97,7 @@ def groups_of(nodes: Sequence[Node], context: Context) -> list[Group]:
     for member in members:
         n = _devices_of_node(member, context)
         ports = replace(member.node.ports, why="", why_n="")
-        machine = _machine(member.node, member.devices, context.catalogue)
+        machine = _machine(member.node, member.devices)
         grouped.setdefault((member.match.part, n, machine, ports), []).append(member)
     groups: dict[tuple[str, int, Network], Group] = {}
     unknown: list[tuple[str, int, int, str]] = []
@@ -172,10 +172,14 @@ def _members(nodes: Sequence[Node], context: Context) -> list[Member]:
 def _match(node: Node, devices: Devices, context: Context) -> Match:
     """Return what the devices of a node are; the machine says it where the devices do not."""
     n = context.options.devices or devices.n
-    match = identify(devices.evidence, n, context.catalogue, context.options.accelerators)
+    match = context.matches.get((devices.evidence, n))
+    if match is None:
+        answers = context.options.accelerators
+        match = identify(devices.evidence, n, context.catalogue, answers)
+        context.matches[devices.evidence, n] = match
     if match.elsewhere or (match.part and not match.assumed):
         return match
-    name = _machine(node, devices, context.catalogue)
+    name = _machine(node, devices)
     machine = context.catalogue.platforms.get(name)
     possible = {match.part, *match.candidates} - {""}
     if machine is None or machine.devices_per_node != n or match.contradiction:
@@ -184,18 +188,19 @@ def _match(node: Node, devices: Devices, context: Context) -> Match:
     return Match(machine.accelerator, name) if fits else match
 
 
-def _machine(node: Node, devices: Devices, catalogue: "Catalogue") -> str:
-    """Return the catalogue machine that the node, or one of its features, names."""
-    from hardware.catalogue import UnknownPartError
+@cache
+def _machine_names() -> Mapping[str, str]:
+    """Return the catalogue name of every machine by every way of naming it."""
+    machines = load_catalogue().platforms.values()
+    return {key: p.name for p in machines for key in (p.name, *p.aliases)}
 
+
+def _machine(node: Node, devices: Devices) -> str:
+    """Return the catalogue machine that the node, or one of its features, names."""
     # A short feature such as `p5` may as well be the name of a rack.
     words = [w for w in devices.evidence.words if re.search(r"[0-9].*[.-]|[.-].*[0-9]", w)]
-    for word in filter(None, (node.instance, *words)):
-        try:
-            return catalogue.platform(word).name
-        except UnknownPartError:
-            continue
-    return ""
+    named = (_machine_names().get(w.lower().replace("_", "-")) for w in (node.instance, *words))
+    return next(filter(None, named), "")
 
 
 def _accelerator_question(
@@ -217,9 +222,15 @@ def _accelerator_question(
             first, rest = "NAME", "from `planner catalog list`, or none to leave it out"
         answers.append(f"--accelerator {_quoted(key + first)} ({rest})")
     what = "which accelerator is" if len(asked) == 1 else "which accelerators are"
+    return context.error(f"{what} {'; '.join(asked)}?", _command(" ".join(answers), context))
+
+
+def _command(answers: str, context: Context) -> str:
+    """Return the command with the answers to a question; only these where others stand already."""
+    if context.options != ImportOptions():
+        return f"add {answers}"
     files = " ".join(_quoted(x) for x in dict.fromkeys(one.source for one in context.facts))
-    fix = f"planner import cluster {files} {' '.join(answers)}"
-    return context.error(f"{what} {'; '.join(asked)}?", fix)
+    return f"planner import cluster {files} {answers}"
 
 
 def _said(evidence: Evidence) -> str:
@@ -232,7 +243,7 @@ def _said(evidence: Evidence) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _usual_first(parts: Sequence[str], n_devices: int, catalogue: "Catalogue") -> list[str]:
+def _usual_first(parts: Sequence[str], n_devices: int, catalogue: Catalogue) -> list[str]:
     """Return candidates with those first that a catalogue machine of this size holds."""
     machines = catalogue.platforms.values()
     usual = {p.accelerator for p in machines if p.devices_per_node == n_devices}
@@ -263,16 +274,18 @@ def _devices_of_node(member: Member, context: Context) -> int:
 
 
 def _network_question(unknown: list[tuple[str, int, int, str]], context: Context) -> SpecError:
+    part, n, _, _ = unknown[0]
+    usual = context.catalogue.typical_nics[part]
     links = [x.name for x in context.catalogue.links.values() if x.kind == "scale-out"]
-    others = ", ".join(name for name in links if name != "ib-ndr-400")
+    others = ", ".join(name for name in links if name != usual.link)
+    n_usual = max(1, round(usual.n_per_device * n))
     asked = [
-        f"{n} {part} ({count(n_nodes, 'node')}{', ' + kind if kind else ''})"
-        for part, n, n_nodes, kind in unknown
+        f"{n_devices} {name} ({count(n_nodes, 'node')}{', ' + kind if kind else ''})"
+        for name, n_devices, n_nodes, kind in unknown
     ]
-    files = " ".join(_quoted(x) for x in dict.fromkeys(one.source for one in context.facts))
     return context.error(
         f"which network ports have nodes with {'; '.join(asked)}?",
-        f"planner import cluster {files} --nic ib-ndr-400 --nics {unknown[0][1]} (or {others})",
+        _command(f"--nic {usual.link} --nics {n_usual} (or {others})", context),
     )
 
 
