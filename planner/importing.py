@@ -6,6 +6,7 @@ from pathlib import Path
 from planner.errors import EmitError
 from planner.inputs import import_model
 from planner.intake.imported import Imported
+from planner.tables import ASSUMED, assumed_lines, wrapped
 
 
 def run_import_model(file: str, out: str, name: str, as_type: str) -> None:
@@ -26,7 +27,7 @@ def write_imported(imported: Imported, notes: tuple[str, ...], out: str) -> None
     else:
         sys.stdout.write(text)
         sys.stdout.flush()
-    from planner.tables import wrapped
-
-    lines = wrapped("", f"{imported.source}: {imported.format}" + (f" -> {out}" if out else ""))
-    sys.stderr.write("\n".join([*lines, *(x for n in notes for x in wrapped("", n))]) + "\n")
+    lines = [f"{imported.source}: {imported.format}" + (f" -> {out}" if out else "")]
+    lines += assumed_lines(notes)
+    lines += [x for n in notes if not n.startswith(ASSUMED) for x in wrapped("note:", n)]
+    sys.stderr.write("\n".join(lines) + "\n")

@@ -257,22 +257,19 @@ def import_model(
 
 
 def _import_notes(document: Document) -> tuple[str, ...]:
-    """Return what a reader of another format assumed, in one note, and its other notes.
+    """Return what a reader of another format assumed, a note each, and its other notes.
 
     What an option has set since is no assumption.
     """
     imported = document.imported
     if imported is None:
         return ()
-    assumed = [
-        f"{path_text(o.path)} = {scalar(value_at(imported.document, o.path))} ({o.text})"
+    assumed = (
+        f"assumed {path_text(o.path)} = {scalar(value_at(imported.document, o.path))} ({o.text})"
         for o in imported.origins
         if o.assumed and o.path not in document.overrides
-    ]
-    other = tuple(f"{imported.kind}: {note}" for note in imported.notes)
-    if not assumed:
-        return other
-    return (f"assumed {'; '.join(assumed)}; --set PATH=VALUE changes one", *other)
+    )
+    return (*assumed, *(f"{imported.kind}: {note}" for note in imported.notes))
 
 
 def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:

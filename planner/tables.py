@@ -15,6 +15,8 @@ GIB = 2.0**30
 MAX_WIDTH = 100
 DISPENSABLE = ("split", "sp", "bubl")
 """Columns that give way, in this order, where the table would be wider than `MAX_WIDTH`."""
+ASSUMED = "assumed "
+"""Beginning of the notes on what an imported file left open."""
 MAX_REJECTIONS = 4
 """Rules named under the table; the JSON has all of them."""
 DUPLICATES = ("SP001", "ZER002", "REC001", "SCH001")
@@ -143,17 +145,19 @@ def result_heading(result: Result) -> list[str]:
     return [
         f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
         f"{job['seq_len']}, global batch {job['global_batch']}, {job['precision']}",
-        *assumed_lines(result),
+        *assumed_lines(result.notes),
         *wrapped("on", f"{', or '.join(parts)}, as {result.inputs['options']['stack']} runs it"),
         f"{c.candidate_shapes:,} shapes -> {c.shapes:,} legal -> {c.space:,} plans -> "
         f"{c.fit:,} fit",
     ]
 
 
-def assumed_lines(result: Result) -> list[str]:
+def assumed_lines(notes: Sequence[str]) -> list[str]:
     """Return what was assumed when the inputs were read, on lines of at most 100 columns."""
-    notes = [note for note in result.notes if note.startswith("assumed ")]
-    return [line for note in notes for line in wrapped("", note)]
+    fields = [note.removeprefix(ASSUMED) for note in notes if note.startswith(ASSUMED)]
+    if not fields:
+        return []
+    return wrapped("assumed", "; ".join([*fields, "--set PATH=VALUE changes one"]))
 
 
 def _pool_words(pool: Mapping[str, Any]) -> str:
@@ -178,7 +182,7 @@ def wrapped(title: str, text: str, width: int = 100) -> list[str]:
     import textwrap
 
     return textwrap.wrap(
-        f"{title} {text}".strip(),
+        f"{title} {text}".rstrip(),
         width,
         subsequent_indent="  ",
         break_long_words=False,
