@@ -61,6 +61,10 @@ class TestImportModel:
         found, given = import_model("config.json", as_type="llama")
         assert given.shape.layers == 32
         assert found.notes[0] == "model_type mine is read as llama"
+        del data["num_hidden_layers"]
+        (folder / "config.json").write_text(json.dumps(data))
+        with pytest.raises(SpecError, match="num_hidden_layers is missing"):
+            import_model("config.json", as_type="llama")
         with pytest.raises(SpecError, match="--as: no type 'lama'") as caught:
             import_model("config.json", as_type="lama")
         assert "one of llama" in str(caught.value)
