@@ -6,7 +6,7 @@ from pathlib import Path
 from planner.errors import EmitError
 from planner.inputs import import_model
 from planner.intake.imported import Imported
-from planner.tables import ASSUMED, assumed_lines, wrapped
+from planner.tables import assumed_lines, note_lines
 
 
 def run_import_model(file: str, out: str, name: str, as_type: str) -> None:
@@ -29,5 +29,5 @@ def write_imported(imported: Imported, notes: tuple[str, ...], out: str) -> None
         sys.stdout.flush()
     lines = [f"{imported.source}: {imported.format}" + (f" -> {out}" if out else "")]
     lines += assumed_lines(notes)
-    lines += [x for n in notes if not n.startswith(ASSUMED) for x in wrapped("note:", n)]
+    lines += note_lines(notes)
     sys.stderr.write("\n".join(lines) + "\n")

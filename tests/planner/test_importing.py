@@ -87,9 +87,7 @@ class TestInPlaceOfAModelFile:
         lines = solve_table(result).splitlines()
         assert lines[1].startswith("assumed training.seq_len = 8192 (max_position_embeddings); ")
         assert "--set PATH=VALUE changes one" in " ".join(lines[1:4])
-        assert any(
-            line.startswith("note: model: beside a plan Megatron-LM needs") for line in lines
-        )
+        assert any(line.startswith("note: beside a plan Megatron-LM needs") for line in lines)
         assert max(len(line) for line in lines if not line.startswith("next:")) <= 100
         assert any(
             note.startswith("assumed training.seq_len") for note in result.to_json()["notes"]
