@@ -25,7 +25,7 @@ catalog_app = typer.Typer(
 )
 app.add_typer(catalog_app, name="catalog")
 import_app = typer.Typer(
-    help="Model and cluster files from what is already there, each field with its origin.",
+    help="Write a model or cluster file from what another tool wrote.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -34,7 +34,8 @@ app.add_typer(import_app, name="import")
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Model file, or the name of an example such as llama3-70b."
+        metavar="MODEL",
+        help="Model file, a Hugging Face config.json, or the name of an example: llama3-70b.",
     ),
 ]
 ClusterArg = Annotated[
@@ -285,6 +286,24 @@ def catalog_show(
     from planner.catalog_text import sheet
 
     sys.stdout.write(sheet(name))
+
+
+@import_app.command("model")
+def import_model(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="A Hugging Face config.json, or the folder with it."),
+    ],
+    out: Annotated[str, typer.Option(help="File to write; without it, standard output.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the model in tables and file names.")] = "",
+    as_: Annotated[
+        str, typer.Option("--as", metavar="TYPE", help="Read the layers as this model_type's.")
+    ] = "",
+) -> None:
+    """Write a model file: each field with where it came from, or that it was assumed."""
+    from planner.importing import run_import_model
+
+    run_import_model(file, out, name, as_)
 
 
 @import_app.command("cluster")

@@ -161,7 +161,9 @@ def run_evaluate(
     if cache:
         save_result(result)
     if form == "table":
-        heading = "\n".join(tables.result_heading(result)[:1])
+        heading = "\n".join(
+            [tables.result_heading(result)[0], *tables.assumed_lines(result.notes)]
+        )
         sys.stdout.write(heading + "\n\n" + tables.plan_details(result.plans[0]))
     else:
         sys.stdout.write(text(result))

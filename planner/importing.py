@@ -1,16 +1,23 @@
-"""What `planner import` does: read files of other formats, write ours."""
+"""What `planner import` does: read another format, write one of our files, say what it assumed."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from planner.errors import UsageError
-from planner.inputs import cluster_from_dict
+from planner.errors import EmitError, UsageError
+from planner.inputs import cluster_of_import, import_model
 from planner.intake.accelerators import ALL
 from planner.intake.clusters import import_cluster
 from planner.intake.dump_text import read_dump
 from planner.intake.import_options import ImportOptions
 from planner.intake.imported import Imported
+from planner.tables import assumed_lines, note_lines
+
+
+def run_import_model(file: str, out: str, name: str, as_type: str) -> None:
+    """Run `planner import model`."""
+    imported, given = import_model(file, name=name, as_type=as_type)
+    write_imported(imported, given.notes, out)
 
 
 def run_import_cluster(
@@ -54,8 +61,7 @@ def run_import_cluster(
     if len(set(files)) < len(files):
         raise UsageError("a file is named twice", "name every file once")
     found = import_cluster([(_shown(file), read_dump(file)) for file in files], options)
-    cluster_from_dict(found.document)  # what is written can be read
-    _write(found, out)
+    write_imported(found, cluster_of_import(found).notes, out)
 
 
 def _shown(file: str) -> str:
@@ -86,15 +92,19 @@ def _pairs(items: Sequence[str], option: str, form: str) -> dict[str, str]:
     return found
 
 
-def _write(found: Imported, out: str) -> None:
-    """Write the file to standard output, or to `out` with what was left out or assumed to say."""
-    text = found.to_yaml()
-    if not out:
+def write_imported(imported: Imported, notes: tuple[str, ...], out: str) -> None:
+    """Write the file to `out`, or to standard output; the notes go to standard error."""
+    text = imported.to_yaml()
+    if out:
+        try:
+            Path(out).write_text(text, encoding="utf-8")
+        except OSError as error:
+            fix = "name another file with --out"
+            raise EmitError(f"cannot write {out}: {error.strerror}", fix) from None
+    else:
         sys.stdout.write(text)
-        return
-    try:
-        Path(out).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}", "name another file") from None
-    lines = [*found.notes, *(f"assumed: {x}" for x in found.assumptions)]
-    sys.stderr.write("".join(f"{line}\n" for line in [*lines, f"wrote {out}"]))
+        sys.stdout.flush()
+    lines = [f"{imported.source}: {imported.format}" + (f" -> {out}" if out else "")]
+    lines += assumed_lines(notes)
+    lines += note_lines(notes)
+    sys.stderr.write("\n".join(lines) + "\n")

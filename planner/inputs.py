@@ -16,9 +16,13 @@ from costmodels.parameters import active_params, total_params
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Accelerator, Cluster, Fabric, Link, Platform, Pool, Provenance, Tier
 from planner import units
-from planner._faults import Kind, expect, kind_of, validate
+from planner._faults import KEYS, Kind, expect, kind_of, validate
 from planner.errors import CatalogError, Problem, SpecError, UsageError
+from planner.intake.dump_text import read_dump
+from planner.intake.formats import FORMATS, find_format, text_of
 from planner.intake.hostlist import compress_hosts, expand_hosts
+from planner.intake.huggingface import config_in_folder, mistaken_name, read_as
+from planner.intake.imported import Imported, scalar, value_at
 from planner.schemas import (
     AcceleratorSpec,
     ClusterFile,
@@ -31,7 +35,17 @@ from planner.schemas import (
     model_faults,
     name_fault,
 )
-from planner.yamlfile import Document, KeyPath, close_names, load_yaml, set_path
+from planner.yamlfile import (
+    MAX_BYTES,
+    Document,
+    KeyPath,
+    close_names,
+    load_yaml,
+    parse_yaml,
+    path_text,
+    read_text,
+    set_path,
+)
 
 if TYPE_CHECKING:
     from hardware.catalogue import Catalogue
@@ -57,6 +71,10 @@ class ModelInput:
     """Canonical content: every default filled in, the same for every way of writing it."""
     path: str
     """File it came from; empty for a dict."""
+    format: str = "a model file"
+    """What the file is, in words."""
+    notes: tuple[str, ...] = ()
+    """What was assumed and left out when it was read from another format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,23 +136,27 @@ class ClusterInput:
 
 
 def load_model(path: str | os.PathLike[str], overrides: Overrides = ()) -> ModelInput:
-    """Read a model file, or a packaged example by name."""
-    return _model(_prepare(_load(path, "model"), "model", overrides))
+    """Read a model file, another format that says a model, or a packaged example by name."""
+    pairs = list(overrides)
+    return _model(_prepare(_load(path, "model", pairs), "model", pairs))
 
 
 def load_cluster(path: str | os.PathLike[str], overrides: Overrides = ()) -> ClusterInput:
     """Read a cluster file, or a packaged example by name."""
-    return _cluster(_prepare(_load(path, "cluster"), "cluster", overrides))
+    pairs = list(overrides)
+    return _cluster(_prepare(_load(path, "cluster", pairs), "cluster", pairs))
 
 
 def model_from_dict(data: Mapping[str, Any], overrides: Overrides = ()) -> ModelInput:
-    """Read a model from Python data with the structure of a model file."""
-    return _model(_prepare(Document(data), "model", overrides))
+    """Read a model from Python data with the structure of a model file, or of another format."""
+    pairs = list(overrides)
+    return _model(_prepare(_from_dict(data, "model", pairs), "model", pairs))
 
 
 def cluster_from_dict(data: Mapping[str, Any], overrides: Overrides = ()) -> ClusterInput:
     """Read a cluster from Python data with the structure of a cluster file."""
-    return _cluster(_prepare(Document(data), "cluster", overrides))
+    pairs = list(overrides)
+    return _cluster(_prepare(_from_dict(data, "cluster", pairs), "cluster", pairs))
 
 
 def check_spec(path: str | os.PathLike[str]) -> str:
@@ -160,7 +182,7 @@ def _examples_folder() -> Path | None:
     return checkout / "examples" if (checkout / "pyproject.toml").is_file() else None
 
 
-def _load(path: str | os.PathLike[str], kind: Kind) -> Document:
+def _load(path: str | os.PathLike[str], kind: Kind, overrides: Overrides = ()) -> Document:
     """Read a file, or the packaged example that a bare name means."""
     name = os.fspath(path)
     if not name:
@@ -178,40 +200,102 @@ def _load(path: str | os.PathLike[str], kind: Kind) -> Document:
             guess = f"did you mean {' or '.join(close)}? " if close else ""
             message = f"no file and no example called {name!r}"
             raise SpecError(Problem(message, f"{guess}{kind} examples: {', '.join(known)}"))
-    return _imported_cluster(name) or load_yaml(name)
+    name = _file_meant(name, kind)
+    return _of_text(_text_of_file(name), name, overrides)
 
 
-_OWN_FILE = re.compile(
-    rb"""^\s*[{]?\s*["']?(?:pools|fabric|model|training)["']?\s*:""", re.MULTILINE
-)
-
-
-def _imported_cluster(name: str) -> Document | None:
-    """Return the cluster file that a dump of a cluster describes; None for any other file."""
+def _text_of_file(name: str) -> str:
+    """Return the text of a file; a dump of a cluster may be larger than a specification."""
     try:
-        with open(name, "rb") as stream:
-            if _OWN_FILE.search(stream.read(65536)):
-                return None
-    except (OSError, ValueError):  # the reader of YAML says it in its own words
-        return None
-    from planner.intake.clusters import import_cluster, looks_like_dump
-    from planner.intake.dump_text import read_dump
-
-    try:
+        large = os.path.getsize(name) > MAX_BYTES
+    except (OSError, ValueError):
+        large = False
+    if large:
         text = read_dump(name)
-    except SpecError:
-        return None
-    if not looks_like_dump(text):
-        return None
-    found = import_cluster([(name, text)])
-    notes = list(found.notes)
-    if found.assumptions:
-        shown = (
-            f"{what} ({why})" for what, _, why in (x.partition(": ") for x in found.assumptions)
-        )
-        notes.append(f"assumed: {', '.join(shown)}; `planner import cluster` takes others")
-    short = os.path.basename(name)
-    return Document(found.document, name, notes=tuple(f"from {short}: {x}" for x in notes))
+        if find_format(text):
+            return text
+    return read_text(name)
+
+
+def _file_meant(name: str, kind: Kind) -> str:
+    """Return the file to read: a model may be named by the folder that holds its config.json."""
+    if kind == "cluster":
+        return name
+    path = Path(name)
+    if path.is_dir():
+        return os.fspath(config_in_folder(path) or name)
+    if error := mistaken_name(name):
+        raise error
+    if not path.exists() and not path.parent.is_dir() and re.fullmatch(_HUB_NAME, name):
+        fix = f"a model of the Hugging Face Hub? Fetch its file: hf download {name} config.json"
+        raise SpecError(Problem("no such file", fix, name))
+    return name
+
+
+_HUB_NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.json)(?<!\.yaml)(?<!\.yml)"
+
+
+def _of_text(text: str, file: str, overrides: Overrides) -> Document:
+    """Return one of our files, or what a file of another format says in the words of ours."""
+    if known := find_format(text):
+        return _of_import(known.read(text, file, dict(overrides)), file)
+    return parse_yaml(text, file)
+
+
+def _of_import(imported: Imported, file: str = "") -> Document:
+    marks = imported.marks
+    return Document(imported.document, file, marks, marks, imported=imported)
+
+
+def _from_dict(data: Mapping[str, Any], kind: Kind, overrides: Overrides) -> Document:
+    """Return Python data as a document, whatever format it has the structure of."""
+    if isinstance(data, Mapping) and not any(key in data for key in KEYS[kind]):
+        text = text_of(data)
+        if known := find_format(text):
+            return _of_import(known.read(text, "", dict(overrides)))
+    return Document(data)
+
+
+def import_model(
+    path: str | os.PathLike[str], *, name: str = "", as_type: str = ""
+) -> tuple[Imported, ModelInput]:
+    """Read a model of another format; return its fields with their origins, and it as an input.
+
+    `name` replaces the model's name; `as_type` reads a Hugging Face configuration as one of
+    another `model_type`. Raises `SpecError` for a file that is none.
+    """
+    file = _file_meant(os.fspath(path), "model")
+    text = read_text(file)
+    known = find_format(text)
+    if known is None or known.kind != "model":
+        what = f"is a {known.title}, no model" if known else "is of no format that says a model"
+        titles = ", ".join(x.title for x in FORMATS if x.kind == "model")
+        raise SpecError(Problem(what, f"formats: {titles}; `planner check-spec` reads ours", file))
+    imported = read_as(text, file, as_type) if as_type else known.read(text, file, {})
+    if name:
+        imported = imported.changed(("model", "name"), name, "--name")
+    return imported, _model(_of_import(imported, file))
+
+
+def cluster_of_import(imported: Imported, file: str = "") -> ClusterInput:
+    """Return a cluster that was imported as an input."""
+    return _cluster(_of_import(imported, file))
+
+
+def _import_notes(document: Document) -> tuple[str, ...]:
+    """Return what a reader of another format assumed, a note each, and its other notes.
+
+    What an option has set since is no assumption.
+    """
+    imported = document.imported
+    if imported is None:
+        return ()
+    assumed = (
+        f"assumed {path_text(o.path)} = {scalar(value_at(imported.document, o.path))} ({o.text})"
+        for o in imported.origins
+        if o.assumed and o.path not in document.overrides
+    )
+    return (*assumed, *(f"{imported.kind}: {note}" for note in imported.notes))
 
 
 def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
@@ -248,7 +332,14 @@ def _model(document: Document) -> ModelInput:
         "model": _canonical_model(shape),
         "training": {**dataclasses.asdict(training), "tokens": job.tokens},
     }
-    return ModelInput(shape, training, canonical, document.file)
+    return ModelInput(
+        shape=shape,
+        job=training,
+        document=canonical,
+        path=document.file,
+        format=document.imported.format if document.imported else "a model file",
+        notes=_import_notes(document),
+    )
 
 
 def _shape(model: ModelSpec, name: str) -> ModelShape:
@@ -309,7 +400,7 @@ def _cluster(document: Document) -> ClusterInput:
     cluster = Cluster(spec.name or _default_name(document, "cluster"), pools, fabric)
     sources = tuple(source for _, _, source in read)
     canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read], sources)
-    return ClusterInput(cluster, canonical, document.file, sources, document.notes)
+    return ClusterInput(cluster, canonical, document.file, sources, _import_notes(document))
 
 
 def _pool(
@@ -619,8 +710,9 @@ def _assumed(pool: Pool, platform: Platform | None) -> tuple[str, ...]:
 def _model_summary(given: ModelInput) -> str:
     shape, job = given.shape, given.job
     run = f", {units.format_count(job.tokens)} tokens in all" if job.tokens else ""
+    notes = "".join(f"\n  {note}" for note in given.notes)
     return (
-        f"{given.path}: a model file, no problems found\n"
+        f"{given.path}: {given.format}, no problems found\n"
         f"  {shape.name}: {shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads"
         f" ({shape.kv_heads} kv) of {shape.head_dim}, ffn {shape.ffn}"
         f" {'gated' if shape.gated else 'plain'}, vocab {shape.vocab}"
@@ -628,7 +720,7 @@ def _model_summary(given: ModelInput) -> str:
         f"{_expert_summary(given)}"
         f"  seq {job.seq_len}, global batch {job.global_batch}"
         f" ({units.format_count(job.tokens_per_step)} tokens per step), {job.precision},"
-        f" {job.optimizer}{run}"
+        f" {job.optimizer}{run}{notes}"
     )
 
 

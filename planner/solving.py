@@ -134,7 +134,7 @@ def evaluate(
         counts=counts,
         rejected=(),
         plans=(plan,),
-        notes=_notes(given[1]),
+        notes=_notes(*given),
     )
 
 
@@ -322,7 +322,7 @@ def solve_inputs(
         complete=complete,
         stopped=next((outcome.stopped for outcome in outcomes if outcome.stopped), ""),
         why_first=_why_first(plans, ranked, searched),
-        notes=(*left_out, *_notes(cluster)),
+        notes=(*left_out, *_notes(model, cluster)),
     )
 
 
@@ -500,10 +500,11 @@ def _miss(closest: Candidate | None, problem: Problem) -> Miss | None:
     return Miss(closest.layout, closest.peak_bytes, problem.pool.usable_bytes)
 
 
-def _notes(cluster: ClusterInput) -> tuple[str, ...]:
+def _notes(model: ModelInput, cluster: ClusterInput) -> tuple[str, ...]:
     if not cluster.assumed:
-        return cluster.notes
+        return (*model.notes, *cluster.notes)
     return (
+        *model.notes,
         *cluster.notes,
         f"{len(cluster.assumed)} catalogue figures in use have no second source: "
         + ", ".join(cluster.assumed),

@@ -22,7 +22,7 @@ from planner.intake import (
 from planner.intake.accelerators import ANY_OF_MAKER, identify
 from planner.intake.cluster_document import ANONYMOUS, build_cluster_file
 from planner.intake.cluster_facts import Devices, Evidence, Facts, Hardware, Node, Ports, Position
-from planner.intake.dump_text import bad_dump, json_of
+from planner.intake.dump_text import bad_dump, clean, json_of
 from planner.intake.hostlist import compress_hosts, expand_hosts, natural_key
 from planner.intake.import_options import ImportOptions, checked_answers, checked_link
 from planner.intake.imported import Imported
@@ -47,6 +47,7 @@ _READERS: tuple[tuple[Callable[[str], bool], Callable[[str, str], Facts]], ...] 
 
 def looks_like_dump(text: str) -> bool:
     """Tell whether a text is one of the formats that `import_cluster` reads."""
+    text = clean(text)
     return kubernetes.looks_like(text) or any(fits(text) for fits, _ in _READERS)
 
 
@@ -58,7 +59,8 @@ def import_cluster(
     `files` are pairs of a name and a text, see `dump_text.read_dump`. Raises `SpecError` for a
     text that cannot be read, and with all questions at once for parts that the user has to name.
     """
-    facts = [found for name, text in files for found in _read(name, text, options)]
+    cleaned = [(name, clean(text)) for name, text in files]
+    facts = [found for name, text in cleaned for found in _read(name, text, options)]
     notes = list(dict.fromkeys(note for one in facts for note in one.notes))
     catalogue = load_catalogue()
     answers = checked_answers(options.accelerators, catalogue)

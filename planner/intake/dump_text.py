@@ -21,7 +21,7 @@ def bad_dump(source: str, message: str, fix: str = "", line: int = 0) -> SpecErr
 
 
 def read_dump(name: str) -> str:
-    """Return the text of a file, or of standard input for `-`, without terminal codes."""
+    """Return the text of a file, or of standard input for `-`."""
     try:
         if name == "-":
             raw = sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -38,7 +38,7 @@ def read_dump(name: str) -> str:
     if len(raw) > MAX_BYTES:
         message = f"is larger than {MAX_BYTES // 1_000_000} MB"
         raise bad_dump(name, message, "give the nodes of one partition only")
-    return clean(decode(raw, name))
+    return decode(raw, name)
 
 
 def decode(raw: bytes, name: str) -> str:

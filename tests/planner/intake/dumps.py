@@ -8,7 +8,7 @@ import pytest
 from planner.errors import PlannerError
 from planner.inputs import ClusterInput, cluster_from_dict
 from planner.intake.clusters import import_cluster
-from planner.intake.dump_text import read_dump
+from planner.intake.dump_text import clean, read_dump
 from planner.intake.import_options import ImportOptions
 from planner.intake.imported import Imported
 
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "data" / "clusters"
 
 def dump(name: str) -> tuple[str, str]:
     """Return the name and the text of a sample."""
-    return name, read_dump(str(FOLDER / name))
+    return name, clean(read_dump(str(FOLDER / name)))
 
 
 def imported(*names: str, **options: Any) -> Imported:
