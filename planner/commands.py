@@ -12,11 +12,11 @@ from planner import __version__, tables
 from planner.emit import FRAMEWORKS, emit_plan, why_not
 from planner.errors import EmitError, UsageError
 from planner.explain import explain_plan, explain_term
-from planner.inputs import ClusterInput, ModelInput
+from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.options import parse_max, parse_only, parse_pins
 from planner.result import Plan, Result
 from planner.saved import open_plan, read_options, save_result
-from planner.solving import evaluate, make_problem, read_inputs, solve, under_framework
+from planner.solving import evaluate, make_problem, solve, under_framework
 from planner.yamlfile import close_names
 from searches.options import TEXT_AXES
 from searches.rules import RULES
@@ -115,7 +115,9 @@ def run_solve(
     sys.stdout.write(text(result))
     sys.stdout.flush()
     if targets and result.plans:
-        read_model, read_cluster = read_inputs(model, cluster, overrides, pool)
+        # As solved: of the nodes in a dump plans may use the first ones only.
+        read_model = model_from_dict(result.inputs["model"])
+        read_cluster = cluster_from_dict(result.inputs["cluster"])
         for plan in result.plans:
             given = read_model, read_cluster.pool(plan.pool)
             problem = make_problem(*given, read_options(result.inputs["options"]))

@@ -106,6 +106,8 @@ class ClusterInput:
     """By pool."""
     notes: tuple[str, ...] = ()
     """What was left out or assumed where the file is a dump of a cluster."""
+    from_dump: bool = False
+    """The nodes are those that were free when a dump was made, no number that somebody chose."""
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -123,6 +125,7 @@ class ClusterInput:
             path=self.path,
             sources=(self.sources[index],),
             notes=self.notes,
+            from_dump=self.from_dump,
         )
 
     def pool(self, name: str) -> "ClusterInput":
@@ -306,7 +309,32 @@ def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
         document = dataclasses.replace(document, data={**document.data, "fabric": {}})
     for path, value in pairs:
         document = set_path(document, path, str(value))
-    return document
+    return _with_nodes_set(document) if kind == "cluster" else document
+
+
+def _sets_nodes(document: Document) -> bool:
+    """Tell whether an option states a number of nodes."""
+    return any(path[-1] in ("nodes", "free_nodes") for path in document.overrides)
+
+
+def _with_nodes_set(document: Document) -> Document:
+    """Return the document without the free devices of pools whose free nodes an option sets.
+
+    The names of the nodes, of all beside `free_devices`, become those of the nodes in use.
+    """
+    changed: dict[int, Any] = {}
+    for path in document.overrides:
+        pools = document.data.get("pools")
+        if path[:1] != ("pools",) or path[-1] != "free_nodes" or not isinstance(pools, list):
+            continue
+        index = path[1]
+        if isinstance(index, int) and isinstance(pools[index], Mapping):
+            gone = ("free_devices", "partial_nodes")
+            changed[index] = {k: v for k, v in pools[index].items() if k not in gone}
+    if not changed:
+        return document
+    pools = [changed.get(i, pool) for i, pool in enumerate(document.data["pools"])]
+    return dataclasses.replace(document, data={**document.data, "pools": pools})
 
 
 def _raise_faults(document: Document, faults: Iterable[Fault | None]) -> None:
@@ -400,7 +428,14 @@ def _cluster(document: Document) -> ClusterInput:
     cluster = Cluster(spec.name or _default_name(document, "cluster"), pools, fabric)
     sources = tuple(source for _, _, source in read)
     canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read], sources)
-    return ClusterInput(cluster, canonical, document.file, sources, _import_notes(document))
+    return ClusterInput(
+        cluster=cluster,
+        document=canonical,
+        path=document.file,
+        sources=sources,
+        notes=_import_notes(document),
+        from_dump=document.imported is not None and not _sets_nodes(document),
+    )
 
 
 def _pool(

@@ -241,15 +241,46 @@ def test_a_dump_is_a_cluster_argument(tmp_path):
     path = tmp_path / "nodes.txt"
     path.write_text(dump("scontrol-tree-nodes.txt")[1] + dump("scontrol-tree-topology.txt")[1])
     result = planner.solve(MODEL, path, top=2)
-    assert result.plans
     notes = "\n".join(result.notes)
+    # 14 nodes are free: no layout shares 64 sequences and 8 layers over 112 devices.
+    assert "cluster: 14 nodes (112 devices) are free, and no layout of the job fits them" in notes
+    assert result.inputs["cluster"]["pools"][0]["nodes"] == 12
+    assert result.plans[0].layout.n_devices == 96
     assert "cluster: left out: n003 drained" in notes
-    assumed = "assumed pools.0.accelerator = h100-sxm-80gb (h100; the form that comes in nodes of 8)"
+    assumed = (
+        "assumed pools.0.accelerator = h100-sxm-80gb (h100; the form that comes in nodes of 8)"
+    )
     assert assumed in notes
     assert "note: left out: n003 drained" in solve_table(result)
-    assert "n[001-002," in result.inputs["cluster"]["pools"][0]["hosts"]
+    hosts = "n[001-002,004-005,010-011,013,016-020]"
+    assert result.inputs["cluster"]["pools"][0]["hosts"] == hosts
     assert "18 x 8" not in check_spec(path)
     assert "14 nodes x 8 h100-sxm-80gb" in check_spec(path)
+
+
+def test_the_number_of_nodes_of_a_dump_can_be_set(tmp_path):
+    path = tmp_path / "nodes.txt"
+    path.write_text(dump("scontrol-tree-nodes.txt")[1] + dump("scontrol-tree-topology.txt")[1])
+    given = load_cluster(path, [("pools.0.free_nodes", 8)])
+    assert (given.cluster.pools[0].n_nodes, given.from_dump) == (8, False)
+    assert given.sources[0].hosts[-1] == "n016"
+    result = planner.solve(MODEL, path, top=1, overrides=(("pools.0.free_nodes", 7),))
+    assert not result.plans  # what is asked for is not changed
+    assert load_cluster(path).from_dump
+    assert not load_cluster("h100-x8").from_dump
+
+
+def test_racks_are_kept_whole_when_fewer_nodes_are_used(tmp_path):
+    path = tmp_path / "nodes.txt"
+    path.write_text(dump("scontrol-gb200-nodes.txt")[1])
+    job = {**MODEL, "training": {"seq_len": 1024, "global_batch": 64}}
+    model = {"model": {**MODEL["model"], "layers": 7}, "training": job["training"]}
+    result = planner.solve(model, path, top=1, pins={"cp": 1, "pp": 1})
+    pool = result.inputs["cluster"]["pools"][0]
+    assert (pool["nodes"], pool["scale_up_domain"]) == (32, 64)
+    assert any(
+        text.startswith("cluster: 48 nodes (192 devices) are free") for text in result.notes
+    )
 
 
 def test_a_dump_with_a_question_as_cluster_argument(tmp_path):
