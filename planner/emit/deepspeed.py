@@ -20,16 +20,6 @@ BUCKET_LIMITS = (50_000_000, 500_000_000)
 """Elements of a bucket: enough for full bandwidth, at most DeepSpeed's default."""
 
 
-def deepspeed_expert_refusals(shape: ModelShape) -> tuple[str, ...]:
-    """Return why no DeepSpeed configuration runs the experts of a model."""
-    if not shape.n_experts:
-        return ()
-    return (
-        "experts: DeepSpeed's expert layers (deepspeed.moe) are written into the model's own code,"
-        " which no configuration says; closest: Megatron-LM",
-    )
-
-
 def deepspeed_files(
     layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
 ) -> dict[str, str]:
