@@ -61,6 +61,12 @@ Stack = Annotated[
 PoolName = Annotated[
     str, typer.Option("--pool", metavar="NAME", help="Plan for this pool of the cluster only.")
 ]
+Hosts = Annotated[
+    str,
+    typer.Option(
+        "--hosts", metavar="LIST|FILE", help="Hosts in network order: n[001-016], or a file."
+    ),
+]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
 
 
@@ -222,6 +228,21 @@ def emit(
     from planner.commands import run_emit
 
     run_emit(plan, for_, out)
+
+
+@app.command()
+def place(
+    plan: PlanArg,
+    hosts: Hosts = "",
+    out: Annotated[
+        str, typer.Option(help="Folder for ranks.txt, hostfile, rank files of mpirun and Slurm.")
+    ] = "",
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Show the process groups of a plan as ranks on hosts, and write rank files."""
+    from planner.placing import run_place
+
+    run_place(plan, hosts, out, form)
 
 
 @app.command()
