@@ -67,6 +67,7 @@ Hosts = Annotated[
         "--hosts", metavar="LIST|FILE", help="Hosts in network order: n[001-016], or a file."
     ),
 ]
+Launcher = Annotated[str, typer.Option(metavar="L,...", help="torchrun,slurm,jobset,pytorchjob.")]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
 
 
@@ -100,6 +101,7 @@ def solve(
     form: Format = "table",
     emit: Annotated[str, typer.Option(help="Write configurations: megatron,deepspeed.")] = "",
     out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = "",
+    launcher: Launcher = "torchrun",
     executor: Annotated[
         str, typer.Option(help="automatic, serial, processes or ray: same answer.")
     ] = "automatic",
@@ -120,8 +122,8 @@ def solve(
         run_solve(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
             overrides=_overrides(set_), top=top, framework=framework, stack=stack, pool=pool,
-            form=form, emit=emit, out=out, executor=executor, ray_address=ray_address,
-            time_limit_s=time_limit, cache=cache,
+            form=form, emit=emit, out=out, launcher=launcher, executor=executor,
+            ray_address=ray_address, time_limit_s=time_limit, cache=cache,
         )
     )  # fmt: skip
 
@@ -223,11 +225,13 @@ def emit(
     out: Annotated[
         str, typer.Option(help="Folder to write to; without it the files are printed.")
     ] = "",
+    launcher: Launcher = "torchrun",
+    hosts: Hosts = "",
 ) -> None:
-    """Write the framework configuration that runs one plan."""
+    """Write the framework configuration that runs one plan, and the files that launch it."""
     from planner.commands import run_emit
 
-    run_emit(plan, for_, out)
+    run_emit(plan, for_, out, launcher, hosts)
 
 
 @app.command()

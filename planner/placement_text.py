@@ -190,7 +190,7 @@ def _text(lines: Sequence[str]) -> str:
 
 
 _RANKFILE_HEAD = """\
-{header}# For mpirun --map-by rankfile:FILE=openmpi-rankfile (Open MPI 4: --rankfile openmpi-rankfile).
+{header}# mpirun --map-by rankfile:FILE=openmpi-rankfile (Open MPI 4: --rankfile openmpi-rankfile).
 # A slot is a core: as written every rank stands on one core, that of its device's number. Write
 # the cores next to its device instead (slot=0-13), or use `hostfile` with --map-by slot
 # --bind-to none, which gives the same order and binds nothing.

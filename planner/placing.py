@@ -1,4 +1,4 @@
-"""The command `planner place`: reads a plan and the hosts, prints where ranks run, writes files."""
+"""The command `planner place`: where the ranks of a plan run, printed and as files."""
 
 import sys
 from pathlib import Path
