@@ -300,7 +300,9 @@ def place_plan(
             f"{layout.n_devices} devices do not fill whole nodes of {pool.devices_per_node}",
             "plan for a multiple of it",
         )
-    grids = [dense_grid(layout)] + [expert_grid(layout)] * bool(shape.n_experts)
+    grids = [dense_grid(layout)]
+    if shape.n_experts:
+        grids.append(expert_grid(layout))
     return Placement(
         layout=layout,
         hosts=_host_names(hosts, n_nodes),

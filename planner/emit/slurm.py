@@ -83,8 +83,8 @@ def _where(launch: Launch) -> list[str]:
     lines = [f"#{stay} priced with {block.n_nodes} nodes in each scale-up domain."]
     if size % block.n_nodes:
         lines += [
-            f"# That does not divide {n_nodes} nodes: whole domains, or hosts named in the order of",
-            "# the network (--hosts), would be as priced.",
+            f"# That does not divide {n_nodes} nodes: whole domains, or hosts named in order",
+            "# (--hosts), would be as priced.",
         ]
     elif 1 < block.n_least < size:
         lines += [f"# Segments of {block.n_least} would do for these groups."]
