@@ -316,7 +316,11 @@ def _host_notes() -> list[str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes long texts as blocks, so that scripts can be read."""
+    """Writes long texts as blocks, so that scripts can be read, and no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write equal parts in full."""
+        return True
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
