@@ -27,6 +27,22 @@ with open(os.environ["FAKE_LOG"], "a") as log:
         log.write(f"{k * n + i} {host} {i} {options['--master-addr']} {len(words)}\\n")
 """
 
+_ACCELERATE = """
+import os, re, sys
+words = sys.argv[1:]
+assert words[0] == "launch"
+options = dict(zip(words[1:9:2], words[2:9:2]))
+config = open(options["--config_file"]).read()
+nodes, total = (int(re.search(key + r": (\\d+)", config)[1])
+                for key in ("num_machines", "num_processes"))
+k, n = int(options["--machine_rank"]), total // nodes
+assert 0 <= k < nodes and "rdzv_backend: static" in config
+host = os.environ.get("SLURMD_NODENAME") or os.environ["FAKE_HOST"]
+with open(os.environ["FAKE_LOG"], "a") as log:
+    for i in range(n):
+        log.write(f"{k * n + i} {host} {i} {options['--main_process_ip']} {len(words)}\\n")
+"""
+
 _SRUN = """
 import os, subprocess, sys
 words = sys.argv[1:]
@@ -55,7 +71,7 @@ for item in re.findall(r"[^,\\[]+(?:\\[[^\\]]*\\])?", sys.argv[3]):
             print(head + (str(number).zfill(len(low)) if low else ""))
 """
 
-STUBS = {"torchrun": _TORCHRUN, "srun": _SRUN, "scontrol": _SCONTROL}
+STUBS = {"torchrun": _TORCHRUN, "accelerate": _ACCELERATE, "srun": _SRUN, "scontrol": _SCONTROL}
 
 
 @dataclass

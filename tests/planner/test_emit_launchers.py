@@ -1,6 +1,7 @@
 """Launch files: bash and shellcheck read them, schemas accept them, ranks land as placed."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from costmodels.plans import Layout
 from costmodels.shapes import ModelShape
 from costmodels.stages import stage_layers
 from hardware.parts import Fabric, Pool, Tier
-from planner.emit import FILES, emit_plan
+from planner.commands import run_emit
+from planner.emit import FILES, emit_plan, why_not
 from planner.emit.launchers import LAUNCHERS, block_of, job_name, launcher_files, parse_launchers
 from planner.emit.slurm import segment_nodes
 from planner.errors import UsageError
@@ -109,6 +111,12 @@ CASES = {
 }  # fmt: skip
 
 
+def runnable(target: str) -> Layout:
+    """Return a layout on 32 devices that a framework can run."""
+    plans = (dense(32, zero=3), dense(32, zero=3, recompute="full", recompute_layers=32))
+    return next(plan for plan in plans if why_not(target, plan, LLAMA3_8B, JOB) is None)
+
+
 def landed(case: Case, found: Landing) -> None:
     """Check that every rank runs where the placement says."""
     n = case.placed.n_ranks
@@ -139,7 +147,7 @@ def test_slurm_starts_ranks_where_the_placement_says(name: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("target", FILES)
 def test_every_framework_starts_under_slurm(target: str, tmp_path: Path) -> None:
-    case = Case(dense(32, zero=3), pool(), hosts=SHUFFLED, target=target)
+    case = Case(runnable(target), pool(), hosts=SHUFFLED, target=target)
     found, done = run_batch(case.files, case.file("slurm"), tmp_path, addresses(case))
     assert done.returncode == 0, done.stderr
     landed(case, found)
@@ -411,7 +419,7 @@ def test_bash_and_shellcheck_accept_every_script(tmp_path: Path) -> None:
                 script.write_text(text)
                 scripts.append(str(script))
     for target in FILES:
-        write(tmp_path / target, Case(dense(32, zero=3), pool(), target=target).files)
+        write(tmp_path / target, Case(runnable(target), pool(), target=target).files)
         scripts += [str(x) for x in (tmp_path / target).iterdir()
                     if x.suffix in (".sh", ".sbatch")]  # fmt: skip
     unnamed = Case(experts(144), gb200(36), shape=DEEPSEEK_V3)
@@ -454,6 +462,40 @@ def test_a_framework_that_cannot_run_the_plan_gets_no_launcher() -> None:
     placed = place_plan(plan, LLAMA3_8B, pool(), Fabric())
     refused = {"deepspeed.txt": "no"}
     assert launcher_files(("slurm",), refused, placed, pool(), Fabric(), [], "m", "p") == {}
+
+
+def test_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    monkeypatch.chdir(tmp_path)
+    program = [sys.executable, "-c", "from planner.cli import main; main()"]
+    words = ["solve", "llama3-8b", "h100-x8", "--set", "pools.0.nodes=2", "--pin", "tp=2,pp=1"]
+    words += ["--top", "1", "--emit", "megatron", "--out", "plans"]
+    bad = subprocess.run([*program, *words, "--launcher", "lsf"], capture_output=True, text=True,
+                         check=False)  # fmt: skip
+    assert bad.returncode == 2
+    assert "unknown launcher 'lsf'" in bad.stderr
+    done = subprocess.run([*program, *words, "--launcher", "torchrun,slurm"], capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "plans").glob("1-*")
+    assert sorted(x.name for x in folder.iterdir()) == ["megatron.sh", "slurm-megatron.sbatch"]
+    assert os.access(folder / "slurm-megatron.sbatch", os.X_OK)
+    named = (folder / "slurm-megatron.sbatch").read_text()
+    head = [x for x in (folder / "megatron.sh").read_text().splitlines() if x.startswith("# ")]
+    assert all(line in named for line in head[1:4])  # plan, model and cluster, predicted step
+    assert "--nodelist" not in named
+    run_emit("last#1", "megatron", "", "jobset", "n[2,1]")
+    shown = capsys.readouterr().out
+    assert "# ---- jobset-megatron.yaml" in shown
+    assert "hosts.txt: |\n    n2\n    n1\n" in shown
+    run_emit("last#1", "megatron", "", "torchrun", "")
+    assert capsys.readouterr().out == (folder / "megatron.sh").read_text().replace(
+        head[1], head[1].partition(" of result")[0])  # fmt: skip
+    with pytest.raises(UsageError, match="names no framework"):
+        run_emit("last#1", ",", "", "torchrun", "")
 
 
 def test_names_of_launchers() -> None:
