@@ -266,7 +266,10 @@ def _files(
     """Return the files of one plan; a framework that it does not fit gets a reason instead."""
     model, cluster = given
     pool, fabric, files = cluster.cluster.pools[0], cluster.cluster.fabric, {}
-    names = chosen_hosts(hosts, cluster)
+    placed = None
+    if set(launchers) - {"torchrun"}:
+        names = chosen_hosts(hosts, cluster)
+        placed = place_plan(plan.layout, model.shape, pool, fabric, names)
     for target in targets:
         found = under_framework(problem, plan.layout, target)
         header = header_lines(given, plan, found or plan.breakdown, result_id)
@@ -276,10 +279,9 @@ def _files(
             continue
         mine = emit_plan(target, plan.layout, model.shape, model.job, pool, header)
         files |= mine
-        if set(launchers) - {"torchrun"}:
-            placement = place_plan(plan.layout, model.shape, pool, fabric, names)
+        if placed:
             named = (model.shape.name, plan.plan_id)
-            files |= launcher_files(launchers, mine, placement, pool, fabric, header, *named)
+            files |= launcher_files(launchers, mine, placed, pool, fabric, header, *named)
     return files
 
 

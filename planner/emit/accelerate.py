@@ -55,7 +55,8 @@ def _fsdp(layout: Layout) -> dict[str, object]:
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": layout.zero == 3,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_activation_checkpointing": layout.recompute == "full" and layout.recompute_layers > 0,
+        "fsdp_activation_checkpointing": layout.recompute == "full"
+        and layout.recompute_layers > 0,
         "fsdp_cpu_ram_efficient_loading": True,
         "fsdp_offload_params": False,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",

@@ -59,6 +59,7 @@ def _directives(launch: Launch) -> list[str]:
         "# ---- YOURS: one # less switches a line on ----",
         "##SBATCH --partition=PARTITION",
         "##SBATCH --account=ACCOUNT",
+        "##SBATCH --constraint=FEATURE_OF_THE_ACCELERATOR",
         "##SBATCH --time=24:00:00",
         "##SBATCH --requeue",
         "# ----------------------------------------------",
