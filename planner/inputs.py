@@ -18,6 +18,7 @@ from hardware.parts import Accelerator, Cluster, Fabric, Link, Platform, Pool, P
 from planner import units
 from planner._faults import Kind, expect, kind_of, validate
 from planner.errors import CatalogError, Problem, SpecError, UsageError
+from planner.intake.hostlist import compress_hosts, expand_hosts
 from planner.schemas import (
     AcceleratorSpec,
     ClusterFile,
@@ -70,6 +71,8 @@ class PoolSource:
     """Fields of the pool that change the number of its nodes; none where more has to change."""
     own_domain: bool
     """The file states the scale-up domain, so it stays with more nodes."""
+    hosts: tuple[str, ...] = ()
+    """Names of the nodes that plans use, in network order; none where the file does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class ClusterInput:
     """File it came from; empty for a dict."""
     sources: tuple[PoolSource, ...]
     """By pool."""
+    notes: tuple[str, ...] = ()
+    """What was left out or assumed where the file is a dump of a cluster."""
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -99,6 +104,7 @@ class ClusterInput:
             document={**self.document, "pools": [self.document["pools"][index]]},
             path=self.path,
             sources=(self.sources[index],),
+            notes=self.notes,
         )
 
     def pool(self, name: str) -> "ClusterInput":
@@ -172,7 +178,40 @@ def _load(path: str | os.PathLike[str], kind: Kind) -> Document:
             guess = f"did you mean {' or '.join(close)}? " if close else ""
             message = f"no file and no example called {name!r}"
             raise SpecError(Problem(message, f"{guess}{kind} examples: {', '.join(known)}"))
-    return load_yaml(name)
+    return _imported_cluster(name) or load_yaml(name)
+
+
+_OWN_FILE = re.compile(
+    rb"""^\s*[{]?\s*["']?(?:pools|fabric|model|training)["']?\s*:""", re.MULTILINE
+)
+
+
+def _imported_cluster(name: str) -> Document | None:
+    """Return the cluster file that a dump of a cluster describes; None for any other file."""
+    try:
+        with open(name, "rb") as stream:
+            if _OWN_FILE.search(stream.read(65536)):
+                return None
+    except (OSError, ValueError):  # the reader of YAML says it in its own words
+        return None
+    from planner.intake.clusters import import_cluster, looks_like_dump
+    from planner.intake.dump_text import read_dump
+
+    try:
+        text = read_dump(name)
+    except SpecError:
+        return None
+    if not looks_like_dump(text):
+        return None
+    found = import_cluster([(name, text)])
+    notes = list(found.notes)
+    if found.assumptions:
+        shown = (
+            f"{what} ({why})" for what, _, why in (x.partition(": ") for x in found.assumptions)
+        )
+        notes.append(f"assumed: {', '.join(shown)}; `planner import cluster` takes others")
+    short = os.path.basename(name)
+    return Document(found.document, name, notes=tuple(f"from {short}: {x}" for x in notes))
 
 
 def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
@@ -268,8 +307,9 @@ def _cluster(document: Document) -> ClusterInput:
     pools = tuple(pool for pool, _, _ in read)
     _raise_faults(document, [name_fault(i, [p.name for p in pools]) for i in range(len(pools))])
     cluster = Cluster(spec.name or _default_name(document, "cluster"), pools, fabric)
-    canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read])
-    return ClusterInput(cluster, canonical, document.file, tuple(source for _, _, source in read))
+    sources = tuple(source for _, _, source in read)
+    canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read], sources)
+    return ClusterInput(cluster, canonical, document.file, sources, document.notes)
 
 
 def _pool(
@@ -317,6 +357,7 @@ def _pool(
         assumed=_assumed(pool, None if own_ports else platform),
         node_keys=() if given.free_devices or (grows and fabric.tiers) else keys,
         own_domain=given.scale_up_domain is not None,
+        hosts=_hosts(given, n_nodes, per_node, path, document),
     )
     return pool, named, source
 
@@ -347,6 +388,26 @@ def _free(given: PoolSpec, per_node: int, path: KeyPath, document: Document) -> 
         fix = "wait for one, or set `partial_nodes: true`" if any(free) else "wait for one"
         raise SpecError(document.problem(key, "no node is free", fix))
     return total // share, share
+
+
+def _hosts(
+    given: PoolSpec, n_nodes: int, per_node: int, path: KeyPath, document: Document
+) -> tuple[str, ...]:
+    """Return the names of the nodes that plans use."""
+    if given.hosts is None:
+        return ()
+    names, free = expand_hosts(given.hosts), given.free_devices
+    n_named = n_nodes if free is None else len(free)
+    if len(names) != n_named:
+        # With --set another number is meant: the first of the list, or nodes without known names.
+        if any((*path, key) in document.overrides for key in ("nodes", "free_nodes")):
+            return names[:n_nodes] if len(names) > n_nodes else ()
+        which = "nodes that plans use" if free is None else "numbers in `free_devices`"
+        message = f"{len(names)} hosts for {n_named} {which}"
+        raise SpecError(document.problem((*path, "hosts"), message, "name every one of them once"))
+    if free is None:
+        return names
+    return tuple(name for name, n in zip(names, free, strict=True) if n >= per_node)
 
 
 def _free_domain(domain: int, whole: int, n_nodes: int, per_node: int) -> int:
@@ -486,7 +547,9 @@ def _margin_fault(pool: Pool, path: KeyPath) -> Fault | None:
     return Fault((*path, "memory_margin"), message, "lower it; the default is 4 GiB")
 
 
-def _canonical_cluster(cluster: Cluster, accelerators: Sequence[Any]) -> dict[str, Any]:
+def _canonical_cluster(
+    cluster: Cluster, accelerators: Sequence[Any], sources: Sequence[PoolSource]
+) -> dict[str, Any]:
     fabric = cluster.fabric
     return {
         "name": cluster.name,
@@ -502,7 +565,8 @@ def _canonical_cluster(cluster: Cluster, accelerators: Sequence[Any]) -> dict[st
                 "nic_speed": units.exact_bandwidth(pool.nic.bytes_per_s),
                 "memory_margin": units.exact_size(pool.memory_margin_bytes),
             }
-            for pool, accelerator in zip(cluster.pools, accelerators, strict=True)
+            | ({"hosts": compress_hosts(source.hosts)} if source.hosts else {})
+            for pool, accelerator, source in zip(cluster.pools, accelerators, sources, strict=True)
         ],
         "fabric": {
             "tiers": [

@@ -502,8 +502,9 @@ def _miss(closest: Candidate | None, problem: Problem) -> Miss | None:
 
 def _notes(cluster: ClusterInput) -> tuple[str, ...]:
     if not cluster.assumed:
-        return ()
+        return cluster.notes
     return (
+        *cluster.notes,
         f"{len(cluster.assumed)} catalogue figures in use have no second source: "
         + ", ".join(cluster.assumed),
     )

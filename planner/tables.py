@@ -209,8 +209,8 @@ def solve_table(result: Result, source: str = "last") -> str:
 
 
 def left_out(result: Result) -> list[str]:
-    """Return the notes about pools that could not be planned for."""
-    return [note for note in result.notes if note.startswith("pool ")]
+    """Return the notes about what of the input is not planned for, or was assumed."""
+    return [note for note in result.notes if note.startswith(("pool ", "from "))]
 
 
 def nothing_fits(result: Result) -> list[str]:

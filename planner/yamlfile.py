@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,8 @@ class Document:
     """Line and column, from 1, of the value at a path."""
     overrides: Mapping[KeyPath, str] = field(default_factory=dict)
     """Paths that an option has set, with the option as written."""
+    notes: tuple[str, ...] = ()
+    """What an importer that made the document from another format has to say."""
 
     def problem(
         self, path: KeyPath, message: str, fix: str = "", *, at_key: bool = False
@@ -128,7 +130,7 @@ def set_path(document: Document, path: str, text: str) -> Document:
         else:
             target = target[key]
     overrides = {**document.overrides, tuple(parts): option}
-    return Document(data, document.file, document.key_marks, document.value_marks, overrides)
+    return replace(document, data=data, overrides=overrides)
 
 
 def close_names(name: str, known: Iterable[str], n: int = 3) -> list[str]:
