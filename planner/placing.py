@@ -34,8 +34,8 @@ def run_place(reference: str, hosts: str, out: str, form: str) -> None:
 
 
 def chosen_hosts(text: str, cluster: ClusterInput) -> tuple[str, ...]:
-    """Return the hosts that the user names, else those of the cluster's only pool, else none."""
-    return read_hosts(text) if text else ()
+    """Return the hosts that the user names, else those of the cluster's first pool, if any."""
+    return read_hosts(text) if text else cluster.sources[0].hosts
 
 
 def read_hosts(text: str) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from costmodels.shape_terms import boundary_hops
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
 from hardware.parts import Cluster, Fabric, Pool
+from planner.commands import run_emit
 from planner.errors import EmitError, UsageError
 from planner.inputs import example_names, load_cluster
 from planner.placement import (
@@ -522,3 +523,19 @@ def test_the_command(
 def test_shapes_without_experts_have_no_expert_groups() -> None:
     names = [g.name for g in process_groups(spread_layout(8), GPT3_175B, pool(), Fabric())]
     assert names == ["tp", "cp", "dp", "zero", "pp"]
+
+
+def test_hosts_of_the_cluster_file_are_taken_unless_others_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pool_of = {"accelerator": "h100-sxm-80gb", "nodes": 2, "hosts": "b[07,03]"}
+    save_result(planner.evaluate("llama3-8b", {"name": "two", "pools": [pool_of]},
+                                 pins={"tp": 4, "pp": 2}))  # fmt: skip
+    run_place("last#1", "", "", "table")
+    shown = capsys.readouterr().out
+    assert "hosts in network order:\n  b07: ranks 0-7\n  b03: ranks 8-15\n" in shown
+    run_place("last#1", "x[1-2]", "", "json")
+    assert json.loads(capsys.readouterr().out)["hosts"] == ["x1", "x2"]
+    run_emit("last#1", "megatron", "", "slurm", "")
+    assert "#SBATCH --nodelist=b[07,03]\n" in capsys.readouterr().out
