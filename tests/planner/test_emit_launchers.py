@@ -439,22 +439,22 @@ def test_every_file_names_the_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "case"),
-    [
-        ("slurm-order.sbatch", "order of the network"),
-        ("jobset-order.yaml", "order of the network"),
-        ("pytorchjob-part.yaml", "nodes in part"),
-    ],
+    ("case", "hosts"), [("order", SHUFFLED), ("part", SHUFFLED), ("racks", ())]
 )
-def test_golden(name: str, case: str) -> None:
-    made = CASES[case]()
-    golden(f"launcher-{name}", made.files[made.file(name.partition("-")[0])])
-
-
-def test_golden_of_unnamed_racks() -> None:
-    made = Case(experts(144), gb200(36), shape=DEEPSEEK_V3)
-    golden("launcher-slurm-racks.sbatch", made.batch)
-    golden("launcher-jobset-racks.yaml", made.files["jobset-megatron.yaml"])
+def test_golden(case: str, hosts: tuple[str, ...]) -> None:
+    """The launch files of a script of one line, so that they change with nothing else."""
+    plan, where, shape = {
+        "order": (dense(32, tp=2, pp=2), pool(), LLAMA3_8B),
+        "part": (dense(16, tp=2), partly(4), LLAMA3_8B),
+        "racks": (experts(144), gb200(36), DEEPSEEK_V3),
+    }[case]
+    placed = place_plan(plan, shape, where, Fabric(), hosts)
+    script = {"megatron.sh": 'torchrun --node-rank "${NODE_RANK}" train.py\n'}
+    files = launcher_files(tuple(LAUNCHERS), script, placed, where, Fabric(), HEADER,
+                           shape.name, PLAN_ID)  # fmt: skip
+    for name, text in files.items():
+        launcher, _, ending = name.partition("-megatron.")
+        golden(f"launcher-{launcher}-{case}.{ending}", text)
 
 
 def test_a_framework_that_cannot_run_the_plan_gets_no_launcher() -> None:
