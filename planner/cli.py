@@ -68,6 +68,13 @@ Stack = Annotated[
 PoolName = Annotated[
     str, typer.Option("--pool", metavar="NAME", help="Plan for this pool of the cluster only.")
 ]
+Hosts = Annotated[
+    str,
+    typer.Option(
+        "--hosts", metavar="LIST|FILE", help="Hosts in network order: n[001-016], or a file."
+    ),
+]
+Launcher = Annotated[str, typer.Option(metavar="L,...", help="torchrun,slurm,jobset,pytorchjob.")]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
 
 
@@ -101,6 +108,7 @@ def solve(
     form: Format = "table",
     emit: Annotated[str, typer.Option(help="Write configurations: megatron,deepspeed.")] = "",
     out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = "",
+    launcher: Launcher = "torchrun",
     executor: Annotated[
         str, typer.Option(help="automatic, serial, processes or ray: same answer.")
     ] = "automatic",
@@ -121,8 +129,8 @@ def solve(
         run_solve(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
             overrides=_overrides(set_), top=top, framework=framework, stack=stack, pool=pool,
-            form=form, emit=emit, out=out, executor=executor, ray_address=ray_address,
-            time_limit_s=time_limit, cache=cache,
+            form=form, emit=emit, out=out, launcher=launcher, executor=executor,
+            ray_address=ray_address, time_limit_s=time_limit, cache=cache,
         )
     )  # fmt: skip
 
@@ -224,11 +232,28 @@ def emit(
     out: Annotated[
         str, typer.Option(help="Folder to write to; without it the files are printed.")
     ] = "",
+    launcher: Launcher = "torchrun",
+    hosts: Hosts = "",
 ) -> None:
-    """Write the framework configuration that runs one plan."""
+    """Write the framework configuration that runs one plan, and the files that launch it."""
     from planner.commands import run_emit
 
-    run_emit(plan, for_, out)
+    run_emit(plan, for_, out, launcher, hosts)
+
+
+@app.command()
+def place(
+    plan: PlanArg,
+    hosts: Hosts = "",
+    out: Annotated[
+        str, typer.Option(help="Folder for ranks.txt, hostfile, rank files of mpirun and Slurm.")
+    ] = "",
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Show the process groups of a plan as ranks on hosts, and write rank files."""
+    from planner.placing import run_place
+
+    run_place(plan, hosts, out, form)
 
 
 @app.command()

@@ -32,8 +32,10 @@ TEXT_AXES: Mapping[str, tuple[str, ...]] = {
 }
 """Axes whose values are words; the tables hold the position of the word."""
 
-FRAMEWORKS = ("megatron", "deepspeed")
+FRAMEWORKS = ("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge")
 """Frameworks that a plan can be written for."""
+DEFAULT_FRAMEWORKS = ("megatron", "deepspeed")
+"""Frameworks whose plans `default` searches."""
 
 MAX_VPP = 12
 """Most model chunks per rank that the search considers unless told otherwise."""

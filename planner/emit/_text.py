@@ -56,6 +56,16 @@ def train_steps(job: TrainingJob) -> int:
     return -int(-job.tokens // job.tokens_per_step) if job.tokens else 10
 
 
+def python_literal(value: object, indent: int = 0, width: int = 100) -> str:
+    """Return a value as Python source: lists that are too long for a line get one line an item."""
+    text = repr(value).replace("'", '"')
+    if not isinstance(value, list) or indent + len(text) + 48 <= width:
+        return text
+    inner = " " * (indent + 4)
+    lines = [f"{inner}{python_literal(item, indent + 4, width)},\n" for item in value]
+    return "[\n" + "".join(lines) + " " * indent + "]"
+
+
 def wrap(words: Sequence[str], width: int = 96) -> list[str]:
     """Return options on lines of at most `width`, an option never apart from its values."""
     lines: list[str] = []

@@ -20,16 +20,6 @@ BUCKET_LIMITS = (50_000_000, 500_000_000)
 """Elements of a bucket: enough for full bandwidth, at most DeepSpeed's default."""
 
 
-def deepspeed_expert_refusals(shape: ModelShape) -> tuple[str, ...]:
-    """Return why no DeepSpeed configuration runs the experts of a model."""
-    if not shape.n_experts:
-        return ()
-    return (
-        "experts: DeepSpeed's expert layers (deepspeed.moe) are written into the model's own code,"
-        " which no configuration says; closest: Megatron-LM",
-    )
-
-
 def deepspeed_files(
     layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
 ) -> dict[str, str]:
@@ -123,6 +113,7 @@ def _launcher(
         "#",
         *(f"# {line}" for line in _notes(layout, shape, job)),
         *_SETTINGS.splitlines(),
+        *_FUNCTION.format(n_nodes=n_nodes, per_node=per_node).splitlines(),
         'deepspeed --hostfile "${HOSTFILE}" --num_nodes ' f"{n_nodes} --num_gpus {per_node} \\",
         '  --master_port "${MASTER_PORT}" \\',
         '  "${TRAIN_SCRIPT}" \\',
@@ -191,4 +182,20 @@ HOSTFILE="${HOSTFILE:-/job/hostfile}"
 TRAIN_SCRIPT="${TRAIN_SCRIPT:-train.py}"
 # -----------------------------------------------------------------------------
 MASTER_PORT="${MASTER_PORT:-29500}"
+"""
+
+_FUNCTION = """
+# The deepspeed launcher starts all nodes from the first, over SSH. Slurm and Kubernetes start this
+# script once on every node instead, with NODE_RANK and MASTER_ADDR set: then torchrun starts the
+# processes of this node, after the launcher's own eight words.
+deepspeed() {{
+  if [[ -z "${{NODE_RANK:-}}" ]]; then
+    command deepspeed "$@"
+  else
+    shift 8
+    torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\
+      --master-addr "${{MASTER_ADDR:?set it with NODE_RANK}}" --master-port "${{MASTER_PORT}}" "$@"
+  fi
+}}
+
 """

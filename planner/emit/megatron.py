@@ -28,6 +28,20 @@ CP_COMM_TYPE = {"p2p": "p2p", "all-gather": "all_gather", "a2a": "a2a"}
 """Value of `--cp-comm-type` by exchange of the plan."""
 
 
+def megatron_files(
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    *,
+    tp_comm_overlap: bool = False,
+) -> dict[str, str]:
+    """Return the script of a plan that Megatron-LM can run, by its file name."""
+    script = megatron_script(layout, shape, job, pool, header, tp_comm_overlap=tp_comm_overlap)
+    return {"megatron.sh": script}
+
+
 def megatron_script(
     layout: Layout,
     shape: ModelShape,
@@ -45,8 +59,8 @@ def megatron_script(
     groups = flag_groups(layout, shape, job, tp_comm_overlap=tp_comm_overlap)
     lines = [line for _, words in groups for line in wrap(words)]
     launch = [
-        f"torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank ${{NODE_RANK}} \\",
-        "  --master-addr ${MASTER_ADDR} --master-port ${MASTER_PORT} \\",
+        f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
+        '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
         '  "${MEGATRON_DIR}/pretrain_gpt.py" \\',
         *(f"  {line} \\" for line in lines[:-1]),
         f"  {lines[-1]}",
@@ -169,35 +183,6 @@ def layer_frequency(experts: Sequence[bool]) -> str:
         return f"([0,1]*{len(experts) // 2})"
     runs = [(int(kind), len(list(run))) for kind, run in groupby(experts)]
     return f"({'+'.join(f'[{kind}]*{n}' for kind, n in runs)})"
-
-
-def megatron_expert_refusals(layout: Layout, shape: ModelShape) -> tuple[str, ...]:
-    """Return why Megatron-LM cannot run the experts of a plan, one reason an entry."""
-    if not shape.n_experts:
-        return ()
-    ranks, inner = layout.tp * layout.cp * layout.dp, layout.ep * layout.etp
-    checks = (
-        (
-            layout.tp > 1 and not layout.sp,
-            f"experts with tp {layout.tp}: Megatron-LM trains them with sequence parallelism only;"
-            " closest: sp on",
-        ),
-        (
-            shape.n_experts % layout.ep > 0 or shape.expert_ffn % layout.etp > 0,
-            f"expert parallelism: {shape.n_experts} experts of width {shape.expert_ffn} do not"
-            f" divide by ep {layout.ep} and etp {layout.etp}; closest: degrees that do",
-        ),
-        (
-            ranks % inner > 0,
-            f"expert parallelism: ep {layout.ep} x etp {layout.etp} do not divide the {ranks}"
-            " ranks of a pipeline stage; closest: degrees that do",
-        ),
-        (
-            shape.bias and layout.etp > 1,
-            f"experts with biases and etp {layout.etp}: refused by Megatron-LM; closest: etp 1",
-        ),
-    )
-    return tuple(reason for failed, reason in checks if failed)
 
 
 def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
@@ -359,7 +344,9 @@ torchrun() {
   local words=() word
   for word in "$@"; do
     if [[ -n "${DATA_PATH}" && "${word}" == "--mock-data" ]]; then
-      words+=(--data-path ${DATA_PATH} --split 99,1,0)
+      # Several weighted paths are several words.
+      # shellcheck disable=SC2206
+      words+=(--data-path ${DATA_PATH} --split "99,1,0")
     elif [[ -n "${DATA_PATH}" && "${word}" == "NullTokenizer" ]]; then
       words+=(HuggingFaceTokenizer --tokenizer-model "${TOKENIZER_MODEL:?set it with DATA_PATH}")
     else

@@ -23,11 +23,10 @@ from planner.emit import emit_plan, runs_on, why_not
 from planner.emit.megatron import (
     flag_groups,
     layer_frequency,
-    megatron_expert_refusals,
     stage_layout,
 )
 from planner.errors import EmitError
-from searches.frameworks import padded_vocab, vocab_divisor
+from searches.frameworks import padded_vocab, refusals, vocab_divisor
 from tests.planner.emitting import GOLDENS, HEADER, JOB, golden, layout, pool
 
 
@@ -385,9 +384,9 @@ def test_patterns_of_expert_layers():
     ],
 )
 def test_experts_that_megatron_refuses(shape, changes, reason):
-    found = megatron_expert_refusals(layout(shape, **changes), shape)
+    found = refusals("megatron", layout(shape, **changes), shape)
     assert any(reason in text for text in found)
-    assert not megatron_expert_refusals(layout(LLAMA3_8B, tp=2), LLAMA3_8B)
+    assert not refusals("megatron", layout(LLAMA3_8B, tp=2), LLAMA3_8B)
 
 
 def test_deepspeed_runs_no_experts():
