@@ -23,6 +23,7 @@ from planner.emit import emit_plan, runs_on, why_not
 from planner.emit.megatron import (
     flag_groups,
     layer_frequency,
+    megatron_script,
     stage_layout,
 )
 from planner.errors import EmitError
@@ -137,6 +138,19 @@ def test_connections(generation: str, tp: int, zero: int, line: str) -> None:
     text = script(generation=generation, tp=tp, zero=zero)
     found = [x for x in text.splitlines() if "CUDA_DEVICE_MAX_CONNECTIONS" in x]
     assert found == ([line] if line else [])
+
+
+@pytest.mark.parametrize(
+    ("zero", "cp", "shard", "instances"),
+    [(1, 1, 2, 4), (3, 1, 4, 2), (1, 2, 4, 2), (1, 1, 0, 1), (0, 1, 4, 1)],
+)
+def test_replicated_zero_groups_are_optimizer_instances(
+    zero: int, cp: int, shard: int, instances: int
+) -> None:
+    kind = "p2p" if cp > 1 else ""
+    plan = layout(zero=zero, cp=cp, dp=8 // cp, shard=shard, cp_comm=kind)
+    got = flags(megatron_script(plan, LLAMA3_8B, JOB, pool(), HEADER))
+    assert got.get("--num-distributed-optimizer-instances", "1") == str(instances)
 
 
 def test_even_stages_need_one_flag_and_only_when_interleaved() -> None:
