@@ -21,6 +21,7 @@ from searches.frameworks.table import (
     rules_of,
     runnable,
     runnable_batches,
+    schedule_runs,
 )
 from searches.options import FRAMEWORKS
 
@@ -44,5 +45,6 @@ __all__ = [
     "rules_of",
     "runnable",
     "runnable_batches",
+    "schedule_runs",
     "vocab_divisor",
 ]

@@ -95,6 +95,8 @@ class Case:
     """Environment variables that a run sets."""
     generation: str = UNKNOWN
     """Generation of the accelerator (`hopper`, `blackwell`), for rules that ask the device."""
+    unknown: tuple[str, ...] = ()
+    """Flags or keys of a run that its reader does not know, as written."""
 
     @staticmethod
     def of_layout(layout: Layout, shape: ModelShape, job: TrainingJob | None = None) -> "Case":
@@ -217,6 +219,7 @@ class Case:
         model: ModelShape | None = None,
         job: TrainingJob | None = None,
         generation: str = "",
+        unknown: Sequence[str] = (),
     ) -> "Case":
         """Return the case of an existing run.
 
@@ -236,6 +239,7 @@ class Case:
             settings=settings,
             env=env or {},
             generation=generation or UNKNOWN,
+            unknown=tuple(unknown),
         )
 
     def setting(self, name: str, default: Any = None) -> Any:

@@ -4,6 +4,20 @@ from searches.frameworks.case import RANK_ORDER, Case
 from searches.frameworks.rule import FrameworkRule, When
 
 
+def degrees_positive(code: str, framework: str, source: str) -> FrameworkRule:
+    """Every degree is at least 1."""
+    return FrameworkRule(
+        code,
+        framework,
+        "a degree below 1",
+        "parse",
+        source,
+        lambda c: (c.tp < 1) | (c.pp < 1) | (c.cp < 1) | (c.ep < 1),
+        lambda c: f"degrees: tp {c.tp}, pp {c.pp}, cp {c.cp}, ep {c.ep}",
+        "1 for an axis that is off",
+    )
+
+
 def degrees_divide(code: str, framework: str, source: str) -> FrameworkRule:
     """The model-parallel degrees divide the devices."""
     return FrameworkRule(
@@ -49,13 +63,13 @@ def heads_divide(code: str, framework: str, source: str, when: When) -> Framewor
     )
 
 
-def columns_divide(code: str, framework: str, source: str) -> FrameworkRule:
+def columns_divide(code: str, framework: str, source: str, when: When = "start") -> FrameworkRule:
     """Every tensor-parallel rank holds the same number of columns of a dense MLP."""
     return FrameworkRule(
         code,
         framework,
         "MLP width does not divide by tp",
-        "start",
+        when,
         source,
         lambda c: (c.model.ffn % c.tp > 0) & (c.model.n_expert_layers < c.model.layers),
         lambda c: f"tensor parallelism: FFN width {c.model.ffn} does not divide by tp {c.tp}",
@@ -64,14 +78,14 @@ def columns_divide(code: str, framework: str, source: str) -> FrameworkRule:
 
 
 def kv_heads_split_or_replicated(
-    code: str, framework: str, source: str, versions: str = ""
+    code: str, framework: str, source: str, versions: str = "", when: When = "parse"
 ) -> FrameworkRule:
     """KV heads are split over the tensor-parallel ranks, or replicated on them."""
     return FrameworkRule(
         code,
         framework,
         "KV heads neither divide by tp nor divide it",
-        "parse",
+        when,
         source,
         lambda c: (c.model.kv_heads % c.tp > 0) & (c.tp % c.model.kv_heads > 0),
         lambda c: (
@@ -117,13 +131,15 @@ def sequence_chunks(code: str, framework: str, source: str, when: When) -> Frame
     )
 
 
-def dense_without_experts(code: str, framework: str, source: str) -> FrameworkRule:
+def dense_without_experts(
+    code: str, framework: str, source: str, when: When = "parse"
+) -> FrameworkRule:
     """Expert parallelism needs experts."""
     return FrameworkRule(
         code,
         framework,
         "expert parallelism of a dense model",
-        "parse",
+        when,
         source,
         lambda c: (c.ep > 1) & (c.model.n_experts == 0),
         "expert parallelism: the model is dense",

@@ -1,9 +1,16 @@
-"""What DeepSpeed refuses. Codes: DSP1xx degrees, DSP2xx pipeline, DSP3xx ZeRO and precision."""
+"""Layouts that DeepSpeed does not run; the keys of its JSON are in `deepspeed_keys`.
+
+Codes: DSP1xx degrees and batch, DSP2xx pipeline, DSP3xx experts, DSP4xx ZeRO, DSP5xx precision.
+"""
 
 from costmodels.plans import ZERO_BUBBLE, Layout
 from searches.frameworks.common import (
+    batch_divides,
     columns_divide,
+    degrees_divide,
+    degrees_positive,
     dense_without_experts,
+    experts_divide,
     heads_divide,
     kv_heads_split_or_replicated,
     plain_schedule,
@@ -12,8 +19,11 @@ from searches.frameworks.common import (
 )
 from searches.frameworks.rule import FrameworkRule
 
-ENGINE = "deepspeed/runtime/engine.py"
-AUTO_TP = "deepspeed/module_inject/auto_tp.py"
+ENGINE = "deepspeed/runtime/engine.py, DeepSpeedEngine"
+CONFIG = "deepspeed/runtime/config.py, DeepSpeedConfig"
+AUTO_TP = "deepspeed/module_inject/auto_tp.py, AutoTP"
+AUTO_EP = "deepspeed/module_inject/auto_ep_folding.py"
+ULYSSES = "deepspeed/runtime/sequence_parallel/ulysses_sp.py, UlyssesSPAttentionHF"
 PIPELINE = "deepspeed/runtime/pipe/module.py, PipelineModule"
 
 
@@ -41,54 +51,77 @@ def _uncut(counts: tuple[int, ...], pp: int, vpp: int) -> bool:
     return pp > 1 and vpp == 1 and not partition_of(counts, pp)
 
 
-LAYOUT_RULES = (
-    heads_divide("DSP101", "deepspeed", AUTO_TP, "start"),
-    columns_divide("DSP111", "deepspeed", AUTO_TP),
-    kv_heads_split_or_replicated("DSP102", "deepspeed", AUTO_TP),
+LAYOUT_RULES: tuple[FrameworkRule, ...] = (
+    degrees_positive("DSP100", "deepspeed", f"{CONFIG}; deepspeed/utils/groups.py"),
+    degrees_divide("DSP101", "deepspeed", f"{CONFIG}; deepspeed/utils/groups.py"),
+    heads_divide("DSP102", "deepspeed", AUTO_TP, "planner"),
+    kv_heads_split_or_replicated("DSP103", "deepspeed", AUTO_TP, when="planner"),
+    columns_divide("DSP104", "deepspeed", AUTO_TP, "planner"),
     FrameworkRule(
-        "DSP103", "deepspeed", "tp above the KV heads", "planner", AUTO_TP,
+        "DSP105", "deepspeed", "tp above the KV heads", "planner", AUTO_TP,
         lambda c: c.tp > c.model.kv_heads,
         lambda c: f"tp {c.tp} over {c.model.kv_heads} KV heads: AutoTP leaves the other ranks idle"
         " in attention",
         lambda c: f"tp {c.model.kv_heads}",
     ),
     FrameworkRule(
-        "DSP104", "deepspeed", "Megatron's sequence parallelism", "planner", AUTO_TP,
+        "DSP106", "deepspeed", "Megatron's sequence parallelism", "planner", AUTO_TP,
         lambda c: (c.sp == 1) & (c.tp > 1),
-        lambda c: "sequence parallelism: DeepSpeed's AutoTP has no Megatron-style sequence"
-        " parallelism",
+        "sequence parallelism: DeepSpeed's AutoTP has no Megatron-style sequence parallelism",
         "sp off",
     ),
     FrameworkRule(
-        "DSP105", "deepspeed", "context parallelism by a ring or all-gathers", "planner",
-        "deepspeed/runtime/sequence_parallel/ulysses_sp.py",
+        "DSP107", "deepspeed", "context parallelism by a ring or all-gathers", "planner", ULYSSES,
         lambda c: (c.cp > 1) & (c.is_exchange("a2a") == 0),
         lambda c: f"context parallelism by {c.exchange_name}: DeepSpeed has all-to-alls alone"
         " (Ulysses)",
         "cp 1",
     ),
     FrameworkRule(
-        "DSP106", "deepspeed", "Ulysses without a training script for it", "planner",
-        "deepspeed/runtime/sequence_parallel/ulysses_sp.py",
+        "DSP108", "deepspeed", "Ulysses without a training script for it", "planner", ULYSSES,
         lambda c: (c.cp > 1) & c.is_exchange("a2a"),
-        lambda c: "context parallelism by a2a: Ulysses is set up in the training script (sequence"
-        " ranks, wrapped attention and data loader), which no configuration says",
+        "context parallelism by a2a: Ulysses is set up in the training script (sequence ranks,"
+        " wrapped attention and data loader), which no configuration says",
         "cp 1",
     ),
-    usual_rank_order("DSP107", "deepspeed", ENGINE),
-    whole_zero_groups("DSP108", "deepspeed"),
-    dense_without_experts("DSP109", "deepspeed", "deepspeed/module_inject/auto_ep_folding.py"),
     FrameworkRule(
-        "DSP110", "deepspeed", "experts", "planner", "deepspeed/moe/layer.py",
-        lambda c: c.model.n_experts > 0,
-        lambda c: "experts: DeepSpeed's expert layers (deepspeed.moe) are written into the model's"
-        " own code, which no configuration says",
-        "Megatron-LM",
+        "DSP109", "deepspeed", "attention heads do not divide by the ranks of Ulysses", "start",
+        ULYSSES,
+        lambda c: c.is_exchange("a2a") & (c.model.heads % c.cp > 0),
+        lambda c: f"Ulysses: {c.model.heads} heads do not divide by cp {c.cp}",
+        "a cp that divides the heads",
     ),
+    FrameworkRule(
+        "DSP110", "deepspeed", "KV heads neither divide by the ranks of Ulysses nor divide them",
+        "start", ULYSSES,
+        lambda c: c.is_exchange("a2a") & (c.model.kv_heads % c.cp > 0)
+        & (c.cp % c.model.kv_heads > 0),
+        lambda c: f"Ulysses: {c.model.kv_heads} KV heads neither divide by cp {c.cp} nor divide"
+        " it",
+        "a cp that divides the KV heads or is a multiple of them",
+    ),
+    FrameworkRule(
+        "DSP111", "deepspeed", "the sequence does not divide by the ranks of Ulysses",
+        "first step", ULYSSES,
+        lambda c: c.is_exchange("a2a") & (c.job.seq_len % c.cp > 0),
+        lambda c: f"Ulysses: {c.job.seq_len} tokens do not divide by cp {c.cp}",
+        "another cp or sequence length",
+    ),
+    FrameworkRule(
+        "DSP112", "deepspeed", "Ulysses with tensor parallelism or a pipeline", "planner",
+        ULYSSES,
+        lambda c: (c.cp > 1) & ((c.tp > 1) | (c.pp > 1)),
+        lambda c: f"cp {c.cp} with tp {c.tp} and pp {c.pp}: Ulysses builds its groups over all"
+        " ranks",
+        "cp 1, or tp 1 and pp 1",
+    ),
+    usual_rank_order("DSP113", "deepspeed", "deepspeed/utils/groups.py"),
+    whole_zero_groups("DSP114", "deepspeed"),
+    batch_divides("DSP115", "deepspeed", f"{CONFIG}._batch_assertion"),
     FrameworkRule(
         "DSP201", "deepspeed", "GPipe", "planner", "deepspeed/runtime/pipe/schedule.py",
         lambda c: c.is_schedule("gpipe"),
-        lambda c: "schedule: DeepSpeed's PipelineModule runs 1F1B, not GPipe",
+        "schedule: DeepSpeed's PipelineModule runs 1F1B, not GPipe",
         "schedule 1f1b",
     ),
     FrameworkRule(
@@ -127,8 +160,47 @@ LAYOUT_RULES = (
         " all layers or none",
         "all of them",
     ),
+    dense_without_experts("DSP301", "deepspeed", AUTO_EP, "planner"),
     FrameworkRule(
-        "DSP301", "deepspeed", "ZeRO 2 or 3 in a pipeline", "start",
+        "DSP302", "deepspeed", "experts", "planner", "deepspeed/moe/layer.py",
+        lambda c: c.model.n_experts > 0,
+        "experts: DeepSpeed's expert layers (deepspeed.moe) are written into the model's own code,"
+        " which no configuration says",
+        "Megatron-LM",
+    ),
+    experts_divide("DSP303", "deepspeed", "deepspeed/module_inject/auto_ep_config.py", "start"),
+    FrameworkRule(
+        "DSP304", "deepspeed", "expert-parallel ranks do not divide a pipeline stage", "start",
+        f"{AUTO_EP}, build_folding_spec",
+        lambda c: (c.ep > 1) & (c.n_devices % (c.pp * c.ep * c.etp) > 0),
+        lambda c: f"expert parallelism: ep {c.ep} x etp {c.etp} do not divide"
+        f" {c.n_devices // c.pp} ranks",
+        "an ep that divides the ranks of a stage",
+    ),
+    FrameworkRule(
+        "DSP305", "deepspeed", "tensor parallelism inside experts", "start",
+        f"{AUTO_EP}, validate_folding_global",
+        lambda c: (c.ep > 1) & (c.etp > 1),
+        lambda c: f"etp {c.etp}: reserved in AutoEP, not supported",
+        "etp 1",
+    ),
+    FrameworkRule(
+        "DSP306", "deepspeed", "AutoEP and AutoTP in a pipeline or with Ulysses", "start",
+        f"{AUTO_EP}, validate_folding_global",
+        lambda c: (c.ep > 1) & (c.tp > 1) & ((c.pp > 1) | (c.cp > 1)),
+        lambda c: f"ep {c.ep} and tp {c.tp} with pp {c.pp} and cp {c.cp}: AutoEP folds over"
+        " AutoTP without them",
+        "tp 1",
+    ),
+    FrameworkRule(
+        "DSP307", "deepspeed", "AutoEP with ZeRO-3 and Ulysses", "start",
+        f"{ENGINE}._validate_zero3_moe_compatibility",
+        lambda c: (c.ep > 1) & (c.zero == 3) & (c.cp > 1),
+        lambda c: f"ep {c.ep} with ZeRO-3 and cp {c.cp}: AutoEP has no sequence parallelism there",
+        "zero 2, or cp 1",
+    ),
+    FrameworkRule(
+        "DSP401", "deepspeed", "ZeRO 2 or 3 in a pipeline", "start",
         "deepspeed/runtime/pipe/engine.py, PipelineEngine",
         lambda c: (c.zero >= 2) & (c.pp > 1),
         lambda c: f"ZeRO-{c.zero} with a pipeline of {c.pp}: refused by DeepSpeed's"
@@ -136,24 +208,24 @@ LAYOUT_RULES = (
         "zero 1, or pp 1",
     ),
     FrameworkRule(
-        "DSP302", "deepspeed", "fp8", "planner", "no key of the configuration",
+        "DSP501", "deepspeed", "fp8", "planner", CONFIG,
         lambda c: c.fp8_recipe != "",
         lambda c: f"precision {c.job.precision}: DeepSpeed has no fp8 training of its own",
         "precision bf16",
     ),
     FrameworkRule(
-        "DSP303", "deepspeed", "fp32 gradients without ZeRO", "planner", ENGINE,
+        "DSP502", "deepspeed", "fp32 gradients without ZeRO", "planner",
+        f"{ENGINE}._do_optimizer_sanity_check",
         lambda c: (c.job.precision in ("bf16", "fp16")) & (c.zero == 0),
         lambda c: f"precision {c.job.precision} with ZeRO-0: DeepSpeed has no fp32 gradients then",
         lambda c: f"zero 1, or precision {c.job.precision}-grads",
     ),
     FrameworkRule(
-        "DSP304", "deepspeed", "bf16 without ZeRO in a pipeline", "planner", ENGINE,
+        "DSP503", "deepspeed", "bf16 without ZeRO in a pipeline", "planner",
+        f"{ENGINE}._do_optimizer_sanity_check",
         lambda c: (c.job.precision == "bf16-grads") & (c.zero == 0) & (c.pp > 1),
-        lambda c: "bf16 with ZeRO-0 in a pipeline: DeepSpeed shards the optimizer there",
+        "bf16 with ZeRO-0 in a pipeline: DeepSpeed shards the optimizer there",
         "zero 1",
     ),
 )  # fmt: skip
-
-RULES: tuple[FrameworkRule, ...] = LAYOUT_RULES
-"""All rules of DeepSpeed."""
+"""Rules over layouts alone."""

@@ -14,6 +14,7 @@ from searches.frameworks.common import (
     batch_divides,
     columns_divide,
     degrees_divide,
+    degrees_positive,
     dense_without_experts,
     experts_divide,
     heads_divide,
@@ -79,6 +80,7 @@ def _expert_tp(c: Case) -> Bools:
 
 
 LAYOUT_RULES: tuple[FrameworkRule, ...] = (
+    degrees_positive("MLM100", "megatron", ARGUMENTS),
     degrees_divide("MLM101", "megatron", ARGUMENTS),
     heads_divide("MLM102", "megatron", TRANSFORMER_CONFIG, "parse"),
     kv_heads_split_or_replicated("MLM103", "megatron", TRANSFORMER_CONFIG, ">=0.16"),

@@ -98,8 +98,8 @@ def _mixed_training(c: Case) -> list[str]:
 _SIZES = (
     flag_rule(
         "MLM120", "flag that is not known",
-        lambda c: bool(c.setting("unrecognized", ())),
-        lambda c: f"the parser does not know {', '.join(map(str, c.setting('unrecognized')))}",
+        lambda c: bool(c.unknown),
+        lambda c: f"the parser does not know {', '.join(c.unknown)}",
         "the full name of a flag: abbreviations are refused as well",
         PARSER,
     ),

@@ -45,11 +45,12 @@ class Broken:
     rule: FrameworkRule
     reason: str
     closest: str
+    """Empty where the case does not state enough to say."""
 
     @property
     def text(self) -> str:
         """The reason, and what comes closest."""
-        return f"{self.reason}; closest: {self.closest}"
+        return f"{self.reason}; closest: {self.closest}" if self.closest else self.reason
 
 
 def spoken(words: Words, case: Case) -> str:

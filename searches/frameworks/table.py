@@ -15,11 +15,13 @@ from costmodels.shapes import ModelShape, TrainingJob
 from searches.frameworks import (
     bridge,
     deepspeed,
+    deepspeed_keys,
     fsdp2,
     megatron,
     megatron_flags,
     megatron_training_flags,
     torchtitan,
+    torchtitan_fields,
 )
 from searches.frameworks.case import Case, NotStatedError
 from searches.frameworks.rule import Broken, FrameworkRule, spoken
@@ -50,8 +52,10 @@ RULES: dict[str, FrameworkRule] = {
         megatron.LAYOUT_RULES,
         megatron_flags.RULES,
         megatron_training_flags.RULES,
-        deepspeed.RULES,
-        torchtitan.RULES,
+        deepspeed.LAYOUT_RULES,
+        deepspeed_keys.RULES,
+        torchtitan.LAYOUT_RULES,
+        torchtitan_fields.RULES,
         fsdp2.RULES,
         bridge.RULES,
     )
@@ -83,22 +87,49 @@ def applies(rule: FrameworkRule, version: str) -> bool:
     return SpecifierSet(rule.versions).contains(version, prereleases=True)
 
 
+_UNDECIDED: dict[str, tuple[type[Exception], ...]] = {
+    "layout": (NotStatedError, ZeroDivisionError),
+    "settings": (NotStatedError, ZeroDivisionError, TypeError, ValueError),
+}
+"""What a predicate raises where it cannot be decided: not stated, a degree of 0, an odd type."""
+
+
 def broken_rules(
     framework: str, case: Case, *, level: str | None = None, version: str = ""
 ) -> tuple[Broken, ...]:
     """Return the rules that one case breaks, in the order of the table.
 
     `level` restricts them to `layout` or `settings`. Without `version` the release that plans are
-    written for. A rule that needs something that the case does not state is left out.
+    written for. A rule that needs something that the case does not state is left out, and so is
+    one over a setting whose value is of another type than the framework takes.
     """
     found = []
     for rule in rules_of(framework, level, version):
         try:
             if rule.broken(case):
-                found.append(Broken(rule, spoken(rule.reason, case), spoken(rule.closest, case)))
-        except NotStatedError:
+                found.append(_broken(rule, case))
+        except _UNDECIDED[rule.level]:
             continue
     return tuple(found)
+
+
+def _broken(rule: FrameworkRule, case: Case) -> Broken:
+    """Return a broken rule with its numbers; its title alone where a number is not stated."""
+    try:
+        return Broken(rule, spoken(rule.reason, case), spoken(rule.closest, case))
+    except NotStatedError:
+        return Broken(rule, rule.title, "")
+
+
+def schedule_runs(framework: str, schedule: str) -> bool:
+    """Tell whether a framework, or one of those that `default` searches, has a schedule."""
+    case = Case.of_run({}, layout={"schedule": schedule})
+    return any(not broken_rules(name, case, level="layout") for name in _searched(framework))
+
+
+def _searched(framework: str) -> tuple[str, ...]:
+    """Return the frameworks whose plans a search for `framework` offers."""
+    return DEFAULT_FRAMEWORKS if framework == "default" else (framework,)
 
 
 def refusals(
@@ -169,10 +200,8 @@ def runnable(
     schedule: Ints | None = None,
 ) -> Bools:
     """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
-    names = DEFAULT_FRAMEWORKS if framework == "default" else (framework,)
-    masks = [
-        framework_mask(n, problem, shapes, recompute, recompute_layers, schedule) for n in names
-    ]
+    options = (recompute, recompute_layers, schedule)
+    masks = [framework_mask(n, problem, shapes, *options) for n in _searched(framework)]
     return np.asarray(np.logical_or.reduce(masks))
 
 
@@ -180,6 +209,5 @@ def runnable_batches(
     framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
 ) -> Bools:
     """Return the micro-batch sizes of a framework's space, `(n_shapes, n_sizes)`."""
-    names = DEFAULT_FRAMEWORKS if framework == "default" else (framework,)
-    masks = [framework_batches(n, problem, shapes, mbs, schedule) for n in names]
+    masks = [framework_batches(n, problem, shapes, mbs, schedule) for n in _searched(framework)]
     return np.asarray(np.logical_or.reduce(masks))

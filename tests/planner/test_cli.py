@@ -324,6 +324,8 @@ def test_suggested_commands_do_what_they_say(folder: Path) -> None:
         (["--pin", "tp=4", "--only", "tp=2"], "contradict"),
         (["--pin", "schedule=gpipe"], "planner evaluate"),
         (["--pin", "schedule=zb-h1"], "--framework any"),
+        (["--pin", "schedule=zb-v"], "--framework torchtitan or --framework any"),
+        (["--pin", "schedule=zb-h1", "--framework", "torchtitan"], "--framework any"),
         (["--only", "schedule=1f1b,zb-h1", "--framework", "any"], "same number of chunks"),
     ],
 )
