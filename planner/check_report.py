@@ -117,18 +117,19 @@ def _change_lines(report: Report) -> list[str]:
     if report.plan is None:
         return []
     if not report.changes:
-        return ["no single change saves half a per cent of the step"]
-    lines = ["most valuable changes:"]
+        if report.fits:
+            return ["no single change saves half a per cent of the step"]
+        return ["no single change makes it fit"]
+    lines = ["most valuable changes:" if report.fits else "what would make it fit:"]
     for i, change in enumerate(report.changes, start=1):
-        lines += _change_line(i, change, fitted=not report.fits and change.fits and i == 1)
+        lines += _change_line(i, change)
     return lines
 
 
-def _change_line(number: int, change: Change, *, fitted: bool) -> list[str]:
+def _change_line(number: int, change: Change) -> list[str]:
     gain = f"{change.step_s:.3f} s ({-change.gain_frac:+.1%})"
     memory = f"{change.peak_bytes / GIB:.1f} GiB"
-    makes = " and makes it fit" if fitted else ""
-    lines = wrapped(f"  {number}", f"{change.text}: {gain}, {memory}{makes}", indent=4)
+    lines = wrapped(f"  {number}", f"{change.text}: {gain}, {memory}", indent=4)
     if change.words:
         lines += wrapped("      write", ", ".join(change.words), indent=8)
     return lines

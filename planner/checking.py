@@ -220,7 +220,7 @@ def check(
     devices = given.cluster.pools[0].n_devices
     run = _pinned(read_run(os.fspath(file), Asked(own, of["run"], env, devices, pins or {}),
                            framework), pins or {})  # fmt: skip
-    release = version or RELEASES[run.framework]
+    release = version or run.release or RELEASES[run.framework]
     described, why = describe(run, own, of["model"])
     asked = run.n_devices or devices
     notes = list(run.notes)
@@ -389,6 +389,8 @@ def judge(
         model=model.shape if model else None,
         job=model.job if model else None,
         generation=generation,
+        unknown=run.unknown,
+        refused=run.refused,
     )
     broken = broken_rules(run.framework, case, version=release)
     refused = tuple(b for b in broken if b.rule.when != "planner")
@@ -465,13 +467,14 @@ def _standing(
 def _changes(
     run: ExistingRun, problem: Problem, model: ModelInput, cluster: ClusterInput, plan: Plan
 ) -> tuple[Change, ...]:
-    """Return the changes that are worth most; what makes the run fit comes first."""
+    """Return the changes that are worth most among those that fit, the fastest first.
+
+    For a run that does not fit these are what makes it fit, faster than it or not.
+    """
     usable = problem.pool.usable_bytes
 
     def of_layout(near: Neighbour) -> Change:
-        words = changed_words(
-            run.framework, plan.layout, near.layout, model.shape, model.job, run.settings
-        )
+        words = changed_words(run.framework, plan.layout, near.layout, problem, run.settings)
         return Change(
             text=", ".join(f"{axis} {_word(a)} -> {_word(b)}" for axis, a, b in near.changes),
             words=words,
@@ -487,18 +490,14 @@ def _changes(
     switched = _switched(run, problem, plan)
     chosen: list[Change] = []
     used: set[str] = set()
-    fits = plan.headroom_frac >= 0
+    least = MIN_GAIN if plan.headroom_frac >= 0 else -math.inf
     fitting = [n for n in near if n.peak_bytes <= usable]
-    if not fits and fitting:
-        first = fitting[0]
-        chosen.append(of_layout(first))
-        used |= {axis for axis, _, _ in first.changes}
     ranked: list[tuple[float, int, Neighbour | Change]] = [
         *((n.step_s, len(n.changes), n) for n in fitting),
         *((c.step_s, 0, c) for c in switched if c.fits),
     ]
     for step_s, _, found in sorted(ranked, key=lambda x: x[:2]):
-        if len(chosen) >= N_CHANGES or 1.0 - step_s / plan.step_time_s < MIN_GAIN:
+        if len(chosen) >= N_CHANGES or 1.0 - step_s / plan.step_time_s < least:
             break
         if isinstance(found, Change):
             chosen.append(found)

@@ -15,7 +15,7 @@ from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.stages import stage_layers
 from costmodels.step import join, peak_bytes, step_times
-from searches.frameworks import refusals
+from searches.frameworks import Case, broken_rules
 from searches.options import MAX_MBS, MAX_VPP, SearchOptions
 from searches.rules import Context, first_broken_rule
 from searches.search import exact_step_s
@@ -59,18 +59,20 @@ def neighbours(
 ) -> tuple[Neighbour, ...]:
     """Return the neighbours of a layout that are legal, the fastest first, fitting or not.
 
-    `framework` leaves out what it does not run; `any` keeps everything that the model can price.
+    `framework` leaves out what it does not run, except where the layout itself breaks the same
+    rule; `any` keeps everything that the model can price.
     Recomputation that saves nothing, and other rules that only keep a plan from being counted
     twice, leave a neighbour out as they do in the search.
     """
     context = _context(problem, layout)
+    present = _framework_codes(problem, layout, framework)
     found: dict[Layout, tuple[str, ...]] = {}
     broken: list[tuple[Layout, tuple[str, ...], str]] = []
     for axis, value in _steps(problem, layout):
         near = derived(problem, layout, {axis: value})
         if near is None or near == layout:
             continue
-        code = _broken(context, near, framework)
+        code = _broken(context, near, framework, present)
         if not code:
             found.setdefault(near, (axis,))
         elif pairs:
@@ -81,7 +83,7 @@ def neighbours(
                 pair = derived(problem, near, {axis: value})
                 if pair is None or pair == layout or pair in found or axis in axes:
                     continue
-                if not _broken(context, pair, framework):
+                if not _broken(context, pair, framework, present):
                     found[pair] = (*axes, axis)
     return _priced(problem, layout, found)
 
@@ -93,13 +95,23 @@ def _context(problem: Problem, layout: Layout) -> Context:
     return Context(problem, options, layout.n_devices)
 
 
-def _broken(context: Context, layout: Layout, framework: str) -> str:
-    """Return the first rule that a layout breaks, `FRM001` for the framework's own, or ""."""
+def _broken(context: Context, layout: Layout, framework: str, present: frozenset[str]) -> str:
+    """Return the first rule that a layout breaks, "" for none.
+
+    `present` are rules of the framework that do not count.
+    """
     code = first_broken_rule(context, layout)
-    if code or framework == "any":
+    if code:
         return code
-    problem = context.problem
-    return "FRM001" if refusals(framework, layout, problem.shape, problem.job) else ""
+    return min(_framework_codes(context.problem, layout, framework) - present, default="")
+
+
+def _framework_codes(problem: Problem, layout: Layout, framework: str) -> frozenset[str]:
+    """Return the framework's rules that a layout breaks; none for `any`."""
+    if framework == "any":
+        return frozenset()
+    case = Case.of_layout(layout, problem.shape, problem.job)
+    return frozenset(b.rule.code for b in broken_rules(framework, case, level="layout"))
 
 
 def _steps(
@@ -170,8 +182,8 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         return None
     mbs = int(changes.get("mbs", x.mbs))
     zero = int(changes.get("zero", x.zero)) if dp * cp > 1 else 0
-    shard = int(changes.get("dp_shard", x.dp_shard))
-    keeps = "dp_shard" not in changes and (dp, cp) == (x.dp, x.cp) and x.shard
+    group = int(changes.get("dp_shard", x.shard))
+    replicated = zero and 0 < group < dp * cp and dp * cp % group == 0
     sp = bool(changes.get("sp", x.sp or (x.tp == 1 and problem.stack.kind == "fused")))
     kind = str(changes.get("recompute", x.recompute))
     return replace(
@@ -185,7 +197,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         stage_layers=counts,
         mbs=mbs,
         zero=zero,
-        shard=x.shard if keeps and zero else 0 if shard in (0, x.dp * x.cp) or not zero else shard,
+        shard=group if replicated else 0,
         sp=sp and tp > 1,
         schedule=_schedule(pp, vpp, x),
         cp_comm=str(changes.get("cp_comm", x.cp_comm or "p2p")) if cp > 1 else "",

@@ -29,7 +29,22 @@ def facts(layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool) -> di
         "generation": pool.accelerator.generation,
         "n_nodes": n_nodes,
         "devices_per_node": per_node,
+        "unsaid": unsaid(shape, job),
     }
+
+
+def unsaid(shape: ModelShape, job: TrainingJob) -> dict[str, object]:
+    """Return the fields of the model file that no framework's flags carry.
+
+    With them a file that is read back gives the same plan: `planner check`.
+    """
+    fields: dict[str, object] = {
+        "tokens": job.tokens or None,
+        "max_positions": shape.max_positions,
+        "padded_vocab": shape.padded_vocab,
+        "vocab_multiple": shape.vocab_multiple,
+    }
+    return fields | ({"imbalance": shape.imbalance} if shape.n_experts else {})
 
 
 def nodes(layout: Layout, pool: Pool) -> tuple[int, int]:

@@ -89,7 +89,10 @@ def _deepspeed(
         inner = flattened(load_config(text, name))
     else:
         precision = read.text("mixed_precision", "no")
-        inner = {"zero_optimization.stage": read.number("deepspeed_config.zero_stage", 2)}
+        inner = {
+            "zero_optimization.stage": read.number("deepspeed_config.zero_stage", 2),
+            "train_micro_batch_size_per_gpu": "auto",
+        }
         steps = settings.get("deepspeed_config.gradient_accumulation_steps")
         if steps is not None:
             inner["gradient_accumulation_steps"] = steps
@@ -127,7 +130,10 @@ def _fsdp(
     if read.switch("fsdp_config.fsdp_offload_params"):
         notes.append("fsdp_offload_params: states on the CPU are not modelled: memory is"
                      " overestimated, the step underestimated")  # fmt: skip
-    job: dict[str, Any] = {"global_batch": layout["gbs"], "precision": _precision(read, model)}
+    job: dict[str, Any] = {
+        "global_batch": layout["gbs"],
+        "precision": _precision(read, arguments, model, assumed),
+    }
     length = stated_length(arguments)
     if length:
         job["seq_len"] = length
@@ -153,7 +159,8 @@ def _size(read: Reader, name: str) -> int:
 def _degrees(read: Reader, sharded: bool, n_devices: int | None) -> dict[str, Any]:
     tp, cp, sp = (max(1, _size(read, name)) for name in ("tp", "cp", "sp"))
     replicate, shard = _size(read, "replicate"), _size(read, "shard")
-    exchange = "all-gather" if cp > 1 else "a2a" if sp > 1 else ""
+    ring = read.text("parallelism_config.parallelism_config_cp_comm_strategy") == "alltoall"
+    exchange = ("p2p" if ring else "all-gather") if cp > 1 else "a2a" if sp > 1 else ""
     cp = cp * sp
     found: dict[str, Any] = {
         "tp": tp, "pp": 1, "cp": cp, "ep": 1, "etp": 1, "sp": False, "cp_comm": exchange,
@@ -218,10 +225,15 @@ def _batch(
     return found
 
 
-def _precision(read: Reader, model: ModelInput) -> str:
+def _precision(
+    read: Reader, arguments: Mapping[str, Any], model: ModelInput, assumed: list[str]
+) -> str:
     """Return the numeric recipe; a model file's own variant of the same type is kept."""
-    named = read.text("mixed_precision", "no").lower()
-    kind = {"no": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8-tensorwise"}.get(
-        named, "bf16"
-    )
+    named = read.text("mixed_precision").lower()
+    asked = next((kind for kind in ("bf16", "fp16") if arguments.get(kind) is True), "")
+    if not named and not asked:
+        assumed.append(f"precision = {model.job.precision}: the model file's; the script decides")
+        return model.job.precision
+    kinds = {"no": asked or "fp32", "fp16": "fp16", "fp8": "fp8-tensorwise"}
+    kind = kinds.get(named, asked or "bf16")
     return model.job.precision if model.job.precision.split("-")[0] == kind else kind

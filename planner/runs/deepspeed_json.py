@@ -16,6 +16,8 @@ from planner.runs.existing_run import ExistingRun
 from planner.runs.settings import Reader, flattened, with_set
 from planner.runs.trainer_words import ACCUMULATION, BATCH, stated_length
 
+REPEATED = "keys that stand twice"
+"""Entry of a loaded configuration beside its own keys."""
 KEYS = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size",
         "gradient_accumulation_steps")  # fmt: skip
 """Top-level keys by which a configuration is known."""
@@ -48,8 +50,7 @@ def load_config(text: str, source: str) -> dict[str, Any]:
         raise SpecError(Problem(message, fix, source, error.lineno, error.colno)) from None
     if not isinstance(data, dict):
         raise SpecError(Problem("a DeepSpeed configuration is one JSON object", "", source))
-    if repeated:
-        data["repeated_keys"] = sorted(set(repeated))
+    data.update({REPEATED: sorted(set(repeated))} if repeated else {})
     return data
 
 
@@ -76,10 +77,11 @@ def deepspeed_run(
     arguments: Mapping[str, Any],
     kind: str,
 ) -> ExistingRun:
-    """Return the run of dotted settings."""
+    """Return the run of dotted settings; `REPEATED` among them is taken out."""
     if model is None:
         fix = "name its model file: --model llama3-8b, a YAML file or a config.json"
         raise SpecError(Problem("a DeepSpeed configuration does not say the model", fix, source))
+    repeated = settings.pop(REPEATED, ())
     given = dict(settings)
     read = Reader({k: v for k, v in settings.items() if v != "auto"}, source)
     assumed: list[str] = []
@@ -115,6 +117,7 @@ def deepspeed_run(
         job=job,
         assumed=tuple(assumed),
         notes=tuple(notes),
+        refused=tuple(f'"{key}" stands twice' for key in repeated),
         written={key: f'"{key}": {json.dumps(value)}' for key, value in given.items()},
     )
 

@@ -32,6 +32,8 @@ class ExistingRun:
     layout: Mapping[str, Any]
     """Stated fields of `costmodels.plans.Layout`, and `gas` (micro-batches where no batch is
     stated), `replicas` (copies of a ZeRO group) and `counts` (layers of each virtual stage)."""
+    release: str = ""
+    """Release that the form of the file belongs to; empty: the one that plans are written for."""
     env: Mapping[str, str] = field(default_factory=dict)
     n_nodes: int | None = None
     per_node: int | None = None
@@ -53,5 +55,7 @@ class ExistingRun:
     """What is not modelled, what was ignored."""
     unknown: tuple[str, ...] = ()
     """Flags or keys that the framework does not know."""
+    refused: tuple[str, ...] = ()
+    """What the framework's own parser refuses, in words: values of the wrong kind, keys twice."""
     written: Mapping[str, str] = field(default_factory=dict)
     """Flags or keys as written, by name in `settings`."""

@@ -20,6 +20,7 @@ from planner.runs.megatron_model import (
     ask_for_open_values,
     megatron_model,
 )
+from searches.frameworks.megatron_settings import CHOICES
 
 CP_COMMS = {"p2p": "p2p", "allgather": "all-gather", "all_gather": "all-gather", "a2a": "a2a"}
 """Exchange of a plan by value of `--cp-comm-type`."""
@@ -95,10 +96,7 @@ def megatron_run(
     layout, more = _layout(settings, said.document, world)
     notes += more
     flags = dict(parsed.settings)
-    if parsed.unknown:
-        flags["unknown_flags"] = parsed.unknown
-    if parsed.faults:
-        flags["bad_values"] = parsed.faults
+    faults = (*parsed.faults, *(t for d, t in parsed.odd_words.items() if d not in CHOICES))
     stack, stack_name, switches, told = _stack(settings, layout)
     return ExistingRun(
         framework="megatron",
@@ -116,6 +114,7 @@ def megatron_run(
         switches=switches,
         notes=tuple(dict.fromkeys([*notes, *told])),
         unknown=parsed.unknown,
+        refused=faults,
         written=parsed.written,
     )
 

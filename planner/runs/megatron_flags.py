@@ -7,7 +7,7 @@ scripts/megatron_flags. Settings stand under argparse's dest names, as in Megatr
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -50,6 +50,8 @@ class Parsed:
     """Values that the parser refuses, in words."""
     open_values: dict[str, tuple[str, ...]]
     """Names that a value depends on and the script does not say, by dest."""
+    odd_words: dict[str, str] = field(default_factory=dict)
+    """Values outside the choices of their flag, in words, by dest; they stand in the settings."""
 
 
 @cache
@@ -93,6 +95,7 @@ def parse_flags(words: Sequence[str]) -> Parsed:
     unknown: list[str] = []
     faults: list[str] = []
     open_values: dict[str, tuple[str, ...]] = {}
+    odd_words: dict[str, str] = {}
     i = 0
     while i < len(words):
         word = words[i]
@@ -137,14 +140,18 @@ def parse_flags(words: Sequence[str]) -> Parsed:
             faults.append(f"{name}: {error}")
             continue
         settings[flag.dest] = read[0] if flag.nargs is None else read
-    return Parsed(settings, written, tuple(dict.fromkeys(unknown)), tuple(faults), open_values)
+        odd = [value for value in read if flag.choices and value not in flag.choices]
+        if odd:
+            odd_words[flag.dest] = f"{name}: {odd[0]!r} is not one of {_listed(flag.choices)}"
+    known = tuple(dict.fromkeys(unknown))
+    return Parsed(settings, written, known, tuple(faults), open_values, odd_words)
 
 
 def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
     """Return the settings with some set by hand: `tensor_model_parallel_size=4`, or the flag."""
     _, by_name, by_dest = flag_table()
     settings, written = dict(parsed.settings), dict(parsed.written)
-    open_values = dict(parsed.open_values)
+    open_values, odd_words = dict(parsed.open_values), dict(parsed.odd_words)
     for path, given in changes:
         key, text = path.strip().lstrip("-"), str(given).strip()
         flag = by_dest.get(key.replace("-", "_")) or by_name.get(f"--{key}")
@@ -157,6 +164,7 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
                 f"{guess}a flag (tensor_model_parallel_size), or model.layers, pools.0.nodes",
             )
         open_values.pop(flag.dest, None)
+        odd_words.pop(flag.dest, None)
         written[flag.dest] = f"--set {path}={text}"
         if flag.is_switch:
             if text.lower() not in ("true", "false"):
@@ -165,10 +173,12 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
             continue
         try:
             read = [_value(flag, part) for part in (text.split() if flag.nargs else [text])]
+            if any(flag.choices and value not in flag.choices for value in read):
+                raise ValueError(f"{text!r} is not one of {_listed(flag.choices)}")
         except ValueError as error:
             raise UsageError(f"--set {path}: {error}", f"for example {path}=1") from None
         settings[flag.dest] = read if flag.nargs else read[0]
-    return Parsed(settings, written, parsed.unknown, parsed.faults, open_values)
+    return Parsed(settings, written, parsed.unknown, parsed.faults, open_values, odd_words)
 
 
 def _is_flag(word: str) -> bool:
@@ -212,7 +222,8 @@ def _value(flag: Flag, text: str) -> Any:
         value = int(text) if text.lstrip("-").isdigit() else text
     else:
         value = text
-    if flag.choices and value not in flag.choices:
-        known = ", ".join(map(str, flag.choices))
-        raise ValueError(f"{text!r} is not one of {known}")
     return value
+
+
+def _listed(choices: Sequence[Any]) -> str:
+    return ", ".join(map(str, choices))

@@ -195,7 +195,7 @@ def _of_script(run: ExistingRun, launch: Launch, name: str) -> ExistingRun:
         run,
         source=name,
         env=launch.env,
-        n_devices=launch.n_devices,
+        n_devices=launch.n_devices or run.n_devices,
         n_nodes=launch.n_nodes,
         per_node=launch.per_node,
         notes=(*launch.notes, *run.notes),
@@ -265,7 +265,7 @@ def _torchtitan(
     sets = [*_dotted(launch.words), *asked.sets]
     run = read_toml(
         found, config.rsplit("/", 1)[-1], model=asked.model, sets=sets,
-        n_devices=launch.n_devices or asked.n_devices,
+        n_devices=launch.n_devices or asked.n_devices, launched=bool(launch.n_devices),
     )  # fmt: skip
     return _of_script(run, launch, name)
 
@@ -300,6 +300,7 @@ def _accelerate(
     if not text:
         text = _accelerate_options(launch.options)
     devices = launch.n_devices or asked.n_devices
+    arguments = _with_file(arguments, find)
     run = read_accelerate(
         text, shown(config).rsplit("/", 1)[-1] or name, model=asked.model, sets=asked.sets,
         n_devices=devices, arguments=arguments, read_file=find,
@@ -315,6 +316,17 @@ def _accelerate(
         run, source=name, env=launch.env, notes=(*launch.notes, *run.notes),
         n_devices=run.n_devices or launch.n_devices,
     )  # fmt: skip
+
+
+def _with_file(arguments: Mapping[str, Any], find: FindFile) -> dict[str, Any]:
+    """Return the arguments with those of a JSON file that the script reads them from."""
+    named = arguments.get("trainer_args")
+    text = find(str(named)) if named else None
+    try:
+        data = json.loads(text) if text else {}
+    except json.JSONDecodeError:
+        data = {}
+    return {**(data if isinstance(data, dict) else {}), **arguments}
 
 
 def _accelerate_options(options: Mapping[str, str]) -> str:

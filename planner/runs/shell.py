@@ -495,7 +495,8 @@ class _Reader(Words):
         """`read -r -d '' NAME <<EOF` sets NAME."""
         names = [w for w in words if re.fullmatch(r"[A-Za-z_]\w*", w)]
         if names:
-            self.put(names[-1], heredoc if heredoc is not None else mark(names[-1]))
+            text = mark(names[-1]) if heredoc is None else heredoc
+            self.put(names[-1], text.strip())
         return True
 
     # ---- tests

@@ -28,7 +28,9 @@ def shown(text: str) -> str:
 
     def plain(found: re.Match[str]) -> str:
         name = _name(found.group(1))
-        return name if name.startswith(COMMAND_OUTPUT) else f"${{{name}}}"
+        if name.startswith(COMMAND_OUTPUT):
+            return name
+        return f"$(({name.replace(',', ', ')}))" if "," in name else f"${{{name}}}"
 
     return _MARK.sub(plain, text)
 

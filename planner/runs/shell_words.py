@@ -29,6 +29,7 @@ class Words:
         self.overwritten: set[str] = set()
         self.arguments: list[str] | None = None
         self.source = b""
+        self.quoted_default = False
 
     def put(self, name: str, value: Value) -> None:
         """Set a variable."""
@@ -44,6 +45,8 @@ class Words:
         """Return the words that a node becomes: expanded, then split where it is not quoted."""
         done: list[str] = []
         current: str | None = None
+        if node.type == "comment":
+            return done
         for text, kind in self._pieces(node, quoted=False):
             if kind == "item":  # one more word of "${ARRAY[@]}" begins
                 if current is not None:
@@ -107,8 +110,7 @@ class Words:
     def _string(self, node: Node) -> Iterator[tuple[str, str]]:
         """Yield the parts between double quotes; gaps between the nodes are literal text."""
         start, end = node.start_byte, node.end_byte - 1
-        opening = self.source[start:end].index(b'"') + 1
-        at = start + opening
+        at = start + self.source[start:end].find(b'"') + 1
         for child in node.named_children:
             if child.type == "string_content":
                 continue
@@ -148,7 +150,9 @@ class Words:
                 return
             yield self.value(name), kind
             return
+        self.quoted_default = False
         found = self._parameter(node)
+        kind = "quoted" if self.quoted_default else kind
         if isinstance(found, list):
             yield from self._items(found, "@" if "[@]" in self.text_of(node) else "*", quoted)
         else:
@@ -219,8 +223,29 @@ class Words:
         if length:
             return str(len(held)) if held is not None else "0"
         operator = rest[0].type if rest else ""
-        operand = rest[1:]
-        return self._applied(name, held, operator, operand)
+        if operator.startswith("/") and held is not None:
+            return self._replaced(held, node)
+        return self._applied(name, held, operator, rest[1:])
+
+    def _replaced(self, held: Value, node: Node) -> Value:
+        """Return `${X/p/new}` and its kin; a slash in the pattern is escaped."""
+        inner = re.sub(r"^\s*\$\{!?[\w@*]+(\[[^\]]*\])?", "", self.text_of(node))[:-1]
+        parts = [re.sub(r"\\(.)", r"\1", x) for x in re.findall(r"((?:\\.|[^/\\])*)/?", inner)]
+        operator = "/"
+        if inner.startswith("//"):
+            operator, parts = "//", parts[1:]
+        elif inner[1:2] in ("#", "%"):
+            operator = f"/{inner[1]}"
+            parts[1] = parts[1][1:]
+        pattern, new = (*parts[1:], "", "")[:2]
+        new = self._under_variables(new)
+        if isinstance(held, list):
+            return [_substitute(item, operator, pattern, new) for item in held]
+        return _substitute(held, operator, pattern, new)
+
+    def _under_variables(self, text: str) -> str:
+        """Return a text with plain `$X` and `${X}` in it expanded."""
+        return re.sub(r"\$\{?(\w+)\}?", lambda m: self.value(m.group(1)), text)
 
     def _item(self, name: str, index: str) -> Value | None:
         held = self.variables.get(name)
@@ -238,6 +263,8 @@ class Words:
         if operator in (":-", "-", ":=", "="):
             if empty if operator.startswith(":") else held is None:
                 default = "".join(self.text(c) for c in operand)
+                kinds = {c.type for c in operand}
+                self.quoted_default = bool(kinds) and kinds <= {"string", "raw_string"}
                 if "=" in operator:
                     self.put(name, default)
                 return default
@@ -255,14 +282,8 @@ class Words:
 
     def _changed(self, held: str, operator: str, operand: list[Node]) -> str:
         """Return a text cut, replaced or put into another case, as `${X%.py}` does."""
-        operand = [c for c in operand if c.type != "/"]
         if operator in ("#", "##", "%", "%%"):
             return _trimmed(held, operator, self.text(operand[0]) if operand else "")
-        if operator in ("/", "//", "/#", "/%"):
-            patterns = [self.text(c) for c in operand]
-            if operator in ("/#", "/%") and len(patterns) < 2:
-                patterns.insert(0, "")
-            return _replaced(held, operator, *[*patterns, "", ""][:2])
         if operator in ("^^", ",,"):
             return held.upper() if operator == "^^" else held.lower()
         if operator == ":":
@@ -273,6 +294,9 @@ class Words:
 
     def _substituted(self, node: Node) -> str:
         """Return the output of a command where it can be told: echo and expr; else a mark."""
+        text = self.text_of(node).strip()
+        if text.startswith("$((") and text.endswith("))"):
+            return self._computed(text[3:-2])  # arithmetic, where the grammar takes a subshell
         inner = [c for c in node.named_children if c.type != "comment"]
         if len(inner) == 1 and inner[0].type == "command":
             words = [w for c in inner[0].named_children for w in self.fields(c)]
@@ -316,8 +340,10 @@ class Words:
         kind = node.type
         if kind == "parenthesized_expression":
             return self.arithmetic(node.named_children[0])
-        if kind == "variable_name" or (kind == "word" and self.text_of(node).isidentifier()):
+        if kind in ("variable_name", "word") and self.text_of(node).isidentifier():
             return self._number(self.value(self.text_of(node)))
+        if kind == "variable_name":  # the grammar's name for some numbers, such as 0x0f
+            return self._number(self.text_of(node))
         if kind == "binary_expression":
             return self._arithmetic_binary(node)
         if kind in ("unary_expression", "postfix_expression"):
@@ -393,7 +419,7 @@ def _trimmed(text: str, operator: str, pattern: str) -> str:
     return text[: (min(starts) if greedy else max(starts))] if starts else text
 
 
-def _replaced(text: str, operator: str, pattern: str, new: str) -> str:
+def _substitute(text: str, operator: str, pattern: str, new: str) -> str:
     """Return `${X/p/new}`, `${X//p/new}`, `${X/#p/new}` or `${X/%p/new}`."""
     expression = fnmatch.translate(pattern).removesuffix(r"\Z").removesuffix(r"\z")
     if operator in ("/#", "/%"):

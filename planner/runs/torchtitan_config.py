@@ -10,7 +10,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from costmodels.stacks import STACKS, compiled
@@ -28,25 +27,89 @@ SCHEDULES = {
     "interleavedzerobubble": "interleaved",
 }  # fmt: skip
 """Schedule of a plan by lower-case name in torch.distributed.pipelining."""
+TOML_RELEASE = "0.2.2"
+"""The last release that reads job files."""
 ONE_STAGE = ("1f1b", "gpipe")
 """Names (lower case) of schedules with one stage a rank; the others have two unless told."""
 _CLASS_SECTIONS = {
     "TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile",
     "Training": "training", "Parallelism": "parallelism", "Compile": "compile",
 }  # fmt: skip
-_AC_CLASSES = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}
+_AC_CLASSES = {
+    "SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget",
+    "FirstLayersAC": "first-layers", "AttentionCoreAC": "attention-core",
+}  # fmt: skip
+"""Policies by class; the last two are those that recipes of the planner bring along."""
 MAX_DEPTH = 10
 """Deepest chain of functions in a recipe."""
+
+
+SMALL = {
+    ("llama3", "debugmodel"): {"layers": 6, "hidden": 256, "heads": 16, "ffn": 768, "vocab": 2048},
+    ("llama3", "1B"): {"layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "ffn": 8192,
+                       "vocab": 128256, "tied": True},
+    ("llama3", "3B"): {"layers": 28, "hidden": 3072, "heads": 24, "kv_heads": 8, "ffn": 8192,
+                       "vocab": 128256, "tied": True},
+    ("llama4", "debugmodel"): {"layers": 6, "hidden": 256, "heads": 16, "ffn": 768, "vocab": 2048,
+                               "n_experts": 8, "top_k": 1, "expert_ffn": 512, "shared_ffn": 512,
+                               "moe_every": 2},
+    ("qwen3", "debugmodel"): {"layers": 8, "hidden": 256, "heads": 16, "kv_heads": 8,
+                              "head_dim": 128, "ffn": 3072, "vocab": 2048, "tied": True},
+    ("qwen3", "debugmodel_moe"): {"layers": 8, "hidden": 256, "heads": 16, "kv_heads": 8,
+                                  "head_dim": 128, "vocab": 2048, "n_experts": 64, "top_k": 8,
+                                  "expert_ffn": 768},
+    ("deepseek_v3", "debugmodel"): {"layers": 6, "hidden": 256, "heads": 16, "ffn": 1024,
+                                    "vocab": 2048, "n_experts": 8, "top_k": 3, "expert_ffn": 256,
+                                    "shared_ffn": 512, "dense_layers": 1, "q_rank": 0,
+                                    "kv_rank": 512, "qk_nope": 128, "qk_rope": 64, "v_head": 128},
+    ("gpt_oss", "debugmodel"): {"layers": 4, "hidden": 256, "heads": 64, "kv_heads": 8,
+                                "head_dim": 64, "vocab": 201088, "bias": True, "n_experts": 8,
+                                "top_k": 4, "expert_ffn": 2880},
+}  # fmt: skip
+"""Registered models that job files are not written for, as in torchtitan 0.2.2 and 0.3.0."""
+GROUPS = {("deepseek_v3", "236B"): (8, 3), ("deepseek_v3", "671B"): (8, 4)}
+"""Groups of experts, and those that a token may use (torchtitan/models/deepseek_v3)."""
+_MOE = {
+    "n_experts": "experts", "top_k": "topk", "expert_ffn": "moe_ffn", "shared_ffn": "shared_ffn",
+    "dense_layers": "dense_layers", "moe_every": "every", "n_groups": "routing_groups",
+    "top_groups": "top_groups",
+}  # fmt: skip
+_MLA = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
 
 
 @cache
 def flavors() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     """Return the `model:` sections of torchtitan's models by name and flavor."""
-    import yaml
+    from planner.emit.torchtitan_toml import FLAVORS
 
-    text = (files("planner") / "data" / "torchtitan_flavors.yaml").read_text(encoding="utf-8")
-    found: Mapping[str, Mapping[str, Mapping[str, Any]]] = yaml.safe_load(text)
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for (family, flavor), sizes in {**SMALL, **FLAVORS}.items():
+        groups = GROUPS.get((family, flavor))
+        more = {"n_groups": groups[0], "top_groups": groups[1]} if groups else {}
+        found.setdefault(family, {})[flavor] = model_section({**sizes, **more})
     return found
+
+
+def model_section(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `model:` section of sizes under the names of a `ModelShape`.
+
+    Norms are RMS norms, positions rotary and MLPs gated in every model of torchtitan.
+    """
+    latent, experts = bool(sizes.get("kv_rank")), bool(sizes.get("n_experts"))
+    plain = ("layers", "hidden", "heads", "vocab", "bias")
+    section = {key: sizes[key] for key in plain if key in sizes}
+    if not latent:
+        section |= {key: sizes[key] for key in ("kv_heads", "head_dim") if sizes.get(key)}
+    if sizes.get("ffn"):
+        section["ffn"] = sizes["ffn"]
+    if latent:
+        section["mla"] = {key: sizes.get(key, 0) for key in _MLA}
+        section.pop("bias", None)
+    if experts:
+        section["moe"] = {name: sizes[key] for key, name in _MOE.items() if sizes.get(key)}
+    if sizes.get("mtp_layers"):
+        section["mtp_layers"] = sizes["mtp_layers"]
+    return section | {"gated": True, "tied": bool(sizes.get("tied", False))}
 
 
 def looks_like_toml(text: str) -> bool:
@@ -72,8 +135,12 @@ def read_toml(
     model: ModelInput | None = None,
     sets: Iterable[tuple[str, object]] = (),
     n_devices: int | None = None,
+    launched: bool = False,
 ) -> ExistingRun:
-    """Return the run of a job file; `n_devices` is what it would start on."""
+    """Return the run of a job file; `n_devices` is what it would start on.
+
+    `launched`: a launcher says so. Otherwise the product of the degrees wins over it.
+    """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -84,8 +151,9 @@ def read_toml(
             Problem(f"not valid TOML: {words}", "check the line", source, line, column)
         ) from None
     settings = with_set(flattened(data), sets)
-    run = _run(settings, source, "torchtitan job file (TOML)", model, n_devices)
-    return run
+    return _run(
+        settings, source, "torchtitan job file (TOML)", model, n_devices, launched=launched
+    )
 
 
 def read_recipe(
@@ -112,10 +180,21 @@ def read_recipe(
         listed = ", ".join(recipes)
         message = f"no recipe {name!r}" if name else f"{len(recipes)} recipes in one file"
         raise SpecError(Problem(message, f"name one: {source}#NAME with {listed}", source))
-    config = _Evaluator(tree, recipes).call(name, 0)
+    evaluator = _Evaluator(tree, recipes)
+    config = evaluator.call(name, 0)
     settings = with_set(flattened(_sections(config)), sets)
     settings.setdefault("model.name", _family(text, name))
-    return _run(settings, source, f"torchtitan recipe ({name})", model, n_devices)
+    constants = {key.lower(): value for key, value in evaluator.names.items()}
+    kind = f"torchtitan recipe ({name})"
+    return _run(settings, source, kind, model, n_devices, _written_sizes(constants, text))
+
+
+def _written_sizes(constants: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Return the sizes that a recipe of the planner states as constants; {} in other recipes."""
+    if not all(isinstance(constants.get(k), int) for k in ("layers", "hidden", "heads", "vocab")):
+        return {}
+    biased = "GptOss" in text
+    return {**constants, "tied": "enable_weight_tying=True" in text, "bias": biased}
 
 
 # ---- recipes
@@ -242,9 +321,10 @@ class _Evaluator:
 
     def _called(self, node: ast.Call, scope: dict[str, Any], depth: int) -> Any:
         name = ast.unparse(node.func)
-        keywords: dict[str, Any] = {
-            k.arg: self.value(k.value, scope, depth) for k in node.keywords if k.arg is not None
-        }
+        keywords: dict[str, Any] = {}
+        for keyword in node.keywords:
+            if keyword.arg is not None:
+                keywords[keyword.arg] = self.value(keyword.value, scope, depth)
         if name in self.functions and not node.args and not keywords:
             return self.call(name, depth + 1)
         if name in ("cast", "typing.cast") and len(node.args) == 2:
@@ -276,7 +356,7 @@ def _sections(config: Any) -> dict[str, Any]:
             if kind == "SelectiveAC":
                 out["activation_checkpoint"].setdefault("selective_ac_option", "op")
         elif kind in _CLASS_SECTIONS or key in ("training", "parallelism", "compile"):
-            out[_CLASS_SECTIONS.get(kind, key)] = plain
+            out[_CLASS_SECTIONS[kind] if kind in _CLASS_SECTIONS else str(key)] = plain
     if config.get("activation_checkpoint", 0) is None or "activation_checkpoint" not in config:
         out["activation_checkpoint"] = {"mode": "none"}
     return out
@@ -291,10 +371,14 @@ def _run(
     kind: str,
     model: ModelInput | None,
     n_devices: int | None,
+    sizes: Mapping[str, Any] | None = None,
+    *,
+    launched: bool = False,
 ) -> ExistingRun:
     read = Reader(settings, source)
     notes: list[str] = []
-    layout = _degrees(read, n_devices)
+    stated = None if launched else _stated_devices(read)
+    layout = _degrees(read, stated or n_devices)
     batch = _batch(read, layout)
     layout |= batch
     job: dict[str, Any] = {
@@ -305,7 +389,7 @@ def _run(
         job["global_batch"] = layout["gbs"]
         steps = read.number("training.steps", 10_000)
         job["tokens"] = float(steps * layout["gbs"] * job["seq_len"])
-    imported = None if model else flavor_model(read, job)
+    imported = None if model else described_model(read, job, sizes or {})
     layers = model.shape.layers if model else imported.document["model"]["layers"]  # type: ignore[union-attr]
     layout |= _stages(read, layers, notes)
     layout |= _recompute(read, layout, layers, notes)
@@ -319,6 +403,8 @@ def _run(
         format=kind,
         settings=settings,
         layout=layout,
+        release=TOML_RELEASE if kind.endswith("(TOML)") else "",
+        n_devices=stated,
         model=imported,
         job=job,
         stack=stack,
@@ -328,28 +414,42 @@ def _run(
     )
 
 
-def flavor_model(read: Reader, job: Mapping[str, Any]) -> Imported:
-    """Return the model file of `[model] name, flavor`; `SpecError` for one that is not known."""
+def described_model(read: Reader, job: Mapping[str, Any], sizes: Mapping[str, Any]) -> Imported:
+    """Return the model file of `[model] name, flavor`, or of sizes that the recipe states.
+
+    Raises `SpecError` for a model that is not known.
+    """
     name = read.text("model.name", "llama3")
     flavor = read.text("model.flavor", "debugmodel")
-    family = flavors().get(name.removesuffix("_ft"))
-    plain = re.sub(r"_(flex|varlen)(_attn)?$|_irope$", "", flavor)
-    if family is None or plain not in family:
-        known = ", ".join(family) if family else ", ".join(flavors())
-        what = f"flavor {flavor!r} of {name}" if family else f"model {name!r}"
-        fix = f"known: {known}; or give the sizes with --model FILE"
-        raise SpecError(Problem(f"{what} is not in the table of sizes", fix, read.source))
-    section: dict[str, Any] = {
-        "name": re.sub(r"[^A-Za-z0-9._+-]", "-", f"{name}-{plain}".lower()),
-        **{k: dict(v) if isinstance(v, dict) else v for k, v in family[plain].items()},
-    }
-    section |= {"gated": True, "tied": section.get("tied", False)}
+    if sizes:
+        section, why = model_section(sizes), "a constant of the recipe"
+    else:
+        family = flavors().get(name.removesuffix("_ft"))
+        plain = re.sub(r"_(flex|varlen)(_attn)?$|_irope$", "", flavor)
+        if family is None or plain not in family:
+            known = ", ".join(family) if family else ", ".join(flavors())
+            what = f"flavor {flavor!r} of {name}" if family else f"model {name!r}"
+            fix = f"known: {known}; or give the sizes with --model FILE"
+            raise SpecError(Problem(f"{what} is not in the table of sizes", fix, read.source))
+        section, why = dict(family[plain]), f"torchtitan's {name} {flavor}"
+        title = re.sub(r"[^A-Za-z0-9._+-]", "-", f"{name}-{plain}".lower())
+        section = {"name": title, **section}
     training = {"optimizer": "adam", "global_batch": 1, **job}
-    why = f"torchtitan's {name} {flavor}"
     origins = [Origin(("model", key), why) for key in section]
     origins += [Origin(("training", key), f"training.{key}") for key in training]
     document = {"model": section, "training": training}
     return Imported("model", document, tuple(origins), read.source, why)
+
+
+def _stated_devices(read: Reader) -> int | None:
+    """Return the product of the degrees where none of them is left open."""
+    degrees = [
+        read.number(f"parallelism.{axis}_parallel_degree", 1)
+        for axis in ("tensor", "pipeline", "context")
+    ]
+    degrees.append(read.number("parallelism.data_parallel_replicate_degree", 1))
+    degrees.append(read.number("parallelism.data_parallel_shard_degree", -1))
+    return math.prod(degrees) if min(degrees) > 0 else None
 
 
 def _degrees(read: Reader, n_devices: int | None) -> dict[str, Any]:
@@ -380,7 +480,8 @@ def _degrees(read: Reader, n_devices: int | None) -> dict[str, Any]:
     sharded = shard * cp > 1
     policy = read.text("parallelism.fsdp_reshard_after_forward", "default")
     keeps = policy == "never" or (policy == "default" and pp > 1)
-    found["zero"] = (2 if keeps else 3) if sharded else 0
+    # In a pipeline gradients are reduced once a step, not for every micro-batch.
+    found["zero"] = (1 if pp > 1 else 2 if keeps else 3) if sharded else 0
     if n_devices and shard * rest != n_devices:
         del found["dp"], found["dp_shard"]
     if not sharded:
@@ -490,6 +591,11 @@ def _recompute(
     whole = max(layout.get("counts") or (layers,))
     if mode == "full":
         return {"recompute": "full", "recompute_layers": whole}
+    if mode == "first-layers":
+        n = read.number("activation_checkpoint.layers", whole)
+        return {"recompute": "full", "recompute_layers": min(n, whole)}
+    if mode == "attention-core":
+        return {"recompute": "selective", "recompute_layers": 0}
     if mode == "selective":
         option = read.text("activation_checkpoint.selective_ac_option", "2")
         if option.isdigit() and int(option) > 0:

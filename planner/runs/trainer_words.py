@@ -31,8 +31,8 @@ def trainer_arguments(words: Sequence[str]) -> dict[str, Any]:
         if not equals and i < len(words) and not re.match(r"--[A-Za-z]", words[i]):
             value, equals = words[i], "="
             i += 1
-        if equals and unresolved(value):
-            continue
+        if equals and unresolved(value) and not re.search(r"\.\w+$", value):
+            continue  # a file is looked for by its name, wherever its folder is
         found[name.replace("-", "_")] = _plain(shown(value)) if equals else True
     return found
 

@@ -33,6 +33,17 @@ def files_of(drawn: Drawn) -> dict[str, str]:
     return files
 
 
+def sizes(drawn: Drawn) -> dict[str, int]:
+    """Return the sizes of the model that a framework asks of it rather than of its configuration."""
+    shape = drawn.shape
+    return {
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "seq_len": drawn.job.seq_len,
+        "n_experts": shape.n_experts,
+    }
+
+
 def legal_lines(frameworks: tuple[str, ...], n_plans: int, seed: int) -> Iterator[dict[str, object]]:
     """Yield drawn plans with their files, and print how often each feature is on."""
     for framework, n in shares(n_plans, frameworks).items():
@@ -41,7 +52,8 @@ def legal_lines(frameworks: tuple[str, ...], n_plans: int, seed: int) -> Iterato
         for drawn in draw_plans(framework, n, seed):
             counts.update(drawn.features)
             n_found += 1
-            yield {"id": drawn.name, "framework": framework, "files": files_of(drawn)}
+            line = {"id": drawn.name, "framework": framework, "shape": sizes(drawn)}
+            yield {**line, "files": files_of(drawn)}
         features = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
         print(f"{framework}: {n_found} plans drawn; {features}")
         if n_found < n:
@@ -65,6 +77,7 @@ def varied_lines(
             yield {
                 "id": one.name,
                 "framework": framework,
+                "shape": sizes(drawn),
                 "files": one.files,
                 "n_devices": one.n_devices,
                 "ours": {**found.to_json(), "change": one.change, "breaks": one.breaks},

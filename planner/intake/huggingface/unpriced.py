@@ -71,8 +71,8 @@ def _window(config: Config, document: Mapping[str, Any]) -> str:
     share = n_local / n_layers * spared * _attention_share(document)
     return (
         f"{n_local} of {n_layers} layers attend to {window} tokens at a time and are priced over"
-        f" all {seq_len}: {format_percent(share)} of the FLOPs are too many, so that real steps are"
-        " shorter"
+        f" all {seq_len}: {format_percent(share)} of the FLOPs are too many, so that real steps"
+        " are shorter"
     )
 
 
