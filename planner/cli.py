@@ -162,6 +162,55 @@ def evaluate(
 
 
 @app.command()
+def check(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Launch script, DeepSpeed JSON, torchtitan TOML or recipe, Accelerate YAML.",
+        ),
+    ],
+    cluster: ClusterArg,
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="Model file, where FILE does not say the model.")
+    ] = "",
+    framework: Annotated[
+        str, typer.Option(help="megatron, deepspeed, torchtitan, fsdp2; told from FILE.")
+    ] = "",
+    version: Annotated[
+        str, typer.Option("--version", help="Release of the framework that the run uses.")
+    ] = "",
+    env: Annotated[
+        list[str],
+        typer.Option("--env", metavar="NAME=VALUE", help="A variable that your shell sets."),
+    ] = [],
+    pin: Annotated[
+        list[str],
+        typer.Option("--pin", metavar="AXIS=V,...", help="What FILE cannot say: pp=4,mbs=2."),
+    ] = [],
+    set_: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change a setting of FILE, or a field of the model or cluster.",
+        ),
+    ] = [],
+    pool: PoolName = "",
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Judge an existing run: refusals, memory, step time, place among plans, best changes."""
+    from planner.commands import run_check
+
+    raise typer.Exit(
+        run_check(
+            file, cluster, model=model, framework=framework, version=version, env=env, pin=pin,
+            overrides=_overrides(set_), pool=pool, form=form,
+        )
+    )  # fmt: skip
+
+
+@app.command()
 def recommend(
     question: Annotated[
         str,

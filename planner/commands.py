@@ -13,6 +13,7 @@ from planner.emit import FRAMEWORKS, emit_plan, why_not
 from planner.emit.launchers import launcher_files, parse_launchers
 from planner.errors import EmitError, UsageError
 from planner.explain import explain_plan, explain_term
+from planner.identity import content_id
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.options import parse_max, parse_only, parse_pins
 from planner.placement import place_plan
@@ -221,6 +222,48 @@ def run_recommend(
     return found.exit_code
 
 
+def run_check(
+    file: str,
+    cluster: str,
+    *,
+    model: str,
+    framework: str,
+    version: str,
+    env: list[str],
+    pin: list[str],
+    overrides: tuple[tuple[str, object], ...],
+    pool: str,
+    form: str,
+) -> int:
+    """Run `planner check`; return the exit code (3 when it is refused or does not fit)."""
+    from planner.check_report import report_json, report_text
+    from planner.checking import check
+
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    if framework and framework not in FRAMEWORKS:
+        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
+    variables = {}
+    for item in env:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--env: {item!r} is not of the form NAME=VALUE", "--env TP=8")
+        variables[name] = value
+    report = check(
+        file,
+        cluster,
+        model=model or None,
+        framework=framework,
+        version=version,
+        env=variables,
+        pins=_words(parse_pins(pin)),
+        overrides=overrides,
+        pool=pool,
+    )
+    sys.stdout.write(report_json(report) if form == "json" else report_text(report))
+    return report.exit_code
+
+
 def run_show(reference: str, form: str) -> None:
     """Run `planner show`."""
     _, _, _, plan = open_plan(reference)
@@ -252,7 +295,8 @@ def header_lines(
     of = f" of result {result_id}" if result_id else ""
     return [
         f"plan {plan.plan_id}, rank {plan.rank}{of}",
-        f"model {model.shape.name}, cluster {cluster.cluster.name}",
+        f"model {model.shape.name}, cluster {cluster.cluster.name},"
+        f" inputs {content_id(model.document, cluster.document)}",
         f"predicted step {found.step_s:.3f} s, {found.peak_bytes / 2**30:.1f} GiB per device",
         f"written by planner {__version__}",
     ]

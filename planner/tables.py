@@ -179,14 +179,17 @@ def rejection_line(result: Result) -> str:
     return " | ".join(parts) + (f" | {more} more rules in --format json" if more > 0 else "")
 
 
-def wrapped(title: str, text: str, width: int = 100) -> list[str]:
-    """Return `text` after `title`, broken at blanks to lines of at most `width` characters."""
+def wrapped(title: str, text: str, width: int = 100, indent: int = 2) -> list[str]:
+    """Return `text` after `title`, broken at blanks to lines of at most `width` characters.
+
+    Further lines begin with `indent` blanks.
+    """
     import textwrap
 
     return textwrap.wrap(
-        f"{title} {text}".rstrip(),
+        f"{title} {text}".rstrip() if title else text,
         width,
-        subsequent_indent="  ",
+        subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )

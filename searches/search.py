@@ -65,6 +65,7 @@ class ShardAnswer:
     n_candidates: int
     n_legal: int
     n_fit: int
+    n_faster: int
     rejected: dict[str, int]
 
 
@@ -86,6 +87,8 @@ class Outcome:
     """`time limit` or `interrupted` when not all shards were priced."""
     shards: tuple[int, int] = field(default=(0, 0))
     """Shards priced and shards in all."""
+    n_faster: int = 0
+    """Plans that fit and that the closed form prices below `SearchOptions.rival_s`."""
 
     @property
     def complete(self) -> bool:
@@ -124,9 +127,17 @@ def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
 
 
 def price_table(
-    problem: Problem, terms: ShapeTerms, layers: LayerTable | None, table: PlanTable, n: int
-) -> tuple[list[Candidate], Candidate | None, int]:
-    """Return the best plans of a table that fit, the closest that does not, and how many fit."""
+    problem: Problem,
+    terms: ShapeTerms,
+    layers: LayerTable | None,
+    table: PlanTable,
+    n: int,
+    rival_s: float = 0.0,
+) -> tuple[list[Candidate], Candidate | None, int, int]:
+    """Return the best plans of a table that fit, the closest that does not, and two counts.
+
+    The counts are those of the plans that fit, and of those that take less than `rival_s`.
+    """
     rows = join(problem, terms, table, layers)
     peaks = peak_bytes(rows)
     fits = np.flatnonzero(peaks <= problem.pool.usable_bytes)
@@ -134,7 +145,7 @@ def price_table(
     if not len(fits):
         row = int(np.argmin(peaks))
         closest = Candidate(table.layout(row, n_layers), 0.0, float(peaks[row]))
-        return [], closest, 0
+        return [], closest, 0, 0
     if len(fits) < len(table):
         rows = join(problem, terms, table.take(fits), layers)
     times = step_times(rows)
@@ -142,7 +153,7 @@ def price_table(
         Candidate(rows.table.layout(int(i), n_layers), float(times[i]), float(peaks[fits[i]]))
         for i in _best_rows(times, n)
     ]
-    return sorted(best, key=_order)[:n], None, len(fits)
+    return sorted(best, key=_order)[:n], None, len(fits), int((times < rival_s).sum())
 
 
 def search_shard(shard: Shard) -> ShardAnswer:
@@ -154,15 +165,17 @@ def search_shard(shard: Shard) -> ShardAnswer:
     layers = layer_table(context.problem, shapes, axes.mbs) if len(axes.mbs) else None
     best: list[Candidate] = []
     closest: Candidate | None = None
-    n_legal = n_fit = 0
-    n = context.options.n_finalists
+    n_legal = n_fit = n_faster = 0
+    n, rival_s = context.options.n_finalists, context.options.rival_s
     for table in plan_tables(context, shapes, axes, masks, TILE_ROWS):
-        found, miss, fitting = price_table(context.problem, terms, layers, table, n)
-        n_legal, n_fit = n_legal + len(table), n_fit + fitting
+        found, miss, fitting, faster = price_table(
+            context.problem, terms, layers, table, n, rival_s
+        )
+        n_legal, n_fit, n_faster = n_legal + len(table), n_fit + fitting, n_faster + faster
         best = sorted(best + found, key=_order)[:n]
         if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
             closest = miss
-    return ShardAnswer(tuple(best), closest, n_candidates, n_legal, n_fit, rejected)
+    return ShardAnswer(tuple(best), closest, n_candidates, n_legal, n_fit, n_faster, rejected)
 
 
 def count_plans(shard: Shard) -> int:
@@ -273,6 +286,7 @@ def _merge(context: Context, space: ShapeSpace, answers: list[ShardAnswer]) -> O
         rejected_shapes=space.rejected,
         rejected_plans=rejected,
         closest=closest if not finalists else None,
+        n_faster=sum(a.n_faster for a in answers),
     )
 
 

@@ -50,7 +50,7 @@ def launch_config(layout: Layout, job: TrainingJob, pool: Pool) -> dict[str, obj
 
 
 def _fsdp(layout: Layout) -> dict[str, object]:
-    """Return the FSDP block: ZeRO-3 frees gathered weights after the forward pass, ZeRO-2 keeps."""
+    """Return the FSDP block; ZeRO-3 frees gathered weights after the forward pass, ZeRO-2 not."""
     return {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": layout.zero == 3,
@@ -151,8 +151,8 @@ def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
     notes = [
         f"TRAIN_SCRIPT builds {shape.name} ({shape.layers} layers, attn_implementation"
         f" {attention}, sequences of {job.seq_len}),",
-        "reads TrainingArguments from trainer_args.json and runs the Hugging Face Trainer, or sets",
-        "the same numbers in a loop of its own. The global batch is"
+        "reads TrainingArguments from trainer_args.json and runs the Hugging Face Trainer, or",
+        "sets the same numbers in a loop of its own. The global batch is"
         f" {layout.gbs} = {layout.mbs} x {layout.n_micro} x {layout.dp}.",
     ]
     if layout.n_micro > 1:
@@ -165,8 +165,8 @@ def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
         notes += ["Accelerate reduces gradients in bf16, half the traffic that the plan counts."]
     if layout.tp > 1:
         notes += [
-            f"Load the model split over {layout.tp} ranks: from_pretrained(...,",
-            f"distributed_config=DistributedConfig(tp_size={layout.tp})).",
+            f'Tensor parallelism: from_pretrained(..., tp_plan="auto", tp_size={layout.tp}) of',
+            "transformers 4; Accelerate 1.15 imports from it what transformers 5 moved.",
         ]
     return notes
 

@@ -44,6 +44,13 @@ def deepspeed_config(layout: Layout, shape: ModelShape, job: TrainingJob) -> dic
     if layout.tp > 1:
         # The plan splits the head and its logits over tp; without this AutoTP may keep them whole.
         config["tensor_parallel"] = {"autotp_size": layout.tp, "vocab_parallel_lm_head": True}
+    if layout.cp > 1:
+        # Without data_parallel_size beside it: DeepSpeed would make groups over which ZeRO neither
+        # shards nor reduces; those that the training script registers span all sequence ranks.
+        config["sequence_parallel_size"] = layout.cp
+        config["seq_parallel_communication_data_type"] = config["communication_data_type"]
+    if shape.n_experts:
+        config["expert_parallel"] = {"enabled": True, "autoep_size": layout.ep}
     if layout.recompute != "none":
         config["activation_checkpointing"] = {
             "partition_activations": False,
@@ -149,6 +156,21 @@ def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
             f"AutoTP splits a Hugging Face model over {layout.tp} ranks, which must read the same",
             "data. train_batch_size is left out: DeepSpeed would divide it by all ranks. The",
             f"global batch is {layout.gbs} = {layout.mbs} x {layout.n_micro} x {layout.dp}.",
+        ]
+    if layout.cp > 1:
+        notes += [
+            "Ulysses: mpu = UlyssesSPAttentionHF.register_with_transformers(...,",
+            f"sequence_parallel_size={layout.cp}, micro_batch_size={layout.mbs},"
+            f" seq_length={job.seq_len}) before the",
+            "model is built, deepspeed.initialize(..., mpu=mpu), and UlyssesSPDataLoaderAdapter",
+            "around the data loader (deepspeed.runtime.sequence_parallel.ulysses_sp). ZeRO then",
+            f"shards over all {layout.dp * layout.cp} ranks.",
+        ]
+    if shape.n_experts:
+        notes += [
+            f"AutoEP spreads the {shape.n_experts} experts of a Hugging Face model over"
+            f" {layout.ep} ranks; a model type",
+            "that it does not know needs expert_parallel.preset_model or its patterns.",
         ]
     if layout.pp > 1:
         notes += [

@@ -68,7 +68,7 @@ def megatron_script(
     parts = [
         *head(title, header, facts(layout, shape, job, pool)),
         *_SETTINGS.format(n_nodes=n_nodes).splitlines(),
-        *_environment(layout, job, pool),
+        *environment(layout, job, pool),
         *_FUNCTION.splitlines(),
         "",
         "# Flags, each group from a new line:",
@@ -198,25 +198,45 @@ def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
         flags += ["--use-distributed-optimizer"]
     elif layout.zero >= 2:
         flags += _fsdp_flags(layout)
+    if zero_replicas(layout) > 1:
+        flags += ["--num-distributed-optimizer-instances", str(zero_replicas(layout))]
     return flags + ["--use-tp-pp-dp-mapping"] * (layout.rank_order == "tp-cp-ep-pp-dp")
 
 
-def _stage_flags(layout: Layout, shape: ModelShape) -> list[str]:
-    """Return how the layers go to the virtual stages, in the plainest words that say it."""
+def zero_replicas(layout: Layout) -> int:
+    """Return how many groups of ranks hold the same shards: 1 where ZeRO takes all ranks.
+
+    Megatron cuts the data-parallel ranks into groups of neighbours, reduce-scatters gradients in
+    a group and all-reduces the shards over the groups (megatron/core/parallel_state.py).
+    """
+    return layout.dp * layout.cp // layout.dp_shard if layout.zero else 1
+
+
+def stage_split(layout: Layout, shape: ModelShape) -> tuple[str, int]:
+    """Return how the layers go to the virtual stages in the plainest words, and layers a stage.
+
+    `even`; `ends` where embedding and loss count as a layer each; else `layout`, spelled out.
+    """
     counts, n_stages = layout.stage_layers, layout.pp * layout.vpp
     share, rest = divmod(shape.layers + 2, n_stages)
-    ends = (share - 1, *(share,) * (n_stages - 2), share - 1)
     if len(set(counts)) == 1:
-        flags, per_stage = [], counts[0]
-    elif rest == 0 and counts == ends:
+        return "even", counts[0]
+    if rest == 0 and counts == (share - 1, *(share,) * (n_stages - 2), share - 1):
+        return "ends", share
+    return "layout", 0
+
+
+def _stage_flags(layout: Layout, shape: ModelShape) -> list[str]:
+    split, per_stage = stage_split(layout, shape)
+    if split == "layout":
+        layout_string = stage_layout(layout.stage_layers, shape.mtp_layers)
+        return ["--pipeline-model-parallel-layout", f"'{layout_string}'"]
+    flags = []
+    if split == "ends":
         flags = [
             "--account-for-embedding-in-pipeline-split",
             "--account-for-loss-in-pipeline-split",
         ]
-        per_stage = share
-    else:
-        layout_string = stage_layout(counts, shape.mtp_layers)
-        return ["--pipeline-model-parallel-layout", f"'{layout_string}'"]
     if layout.vpp > 1:
         flags += ["--num-layers-per-virtual-pipeline-stage", str(per_stage)]
     return flags
@@ -290,7 +310,7 @@ def _overlap_flags(layout: Layout, *, tp_comm_overlap: bool) -> list[str]:
     return flags + ["--tp-comm-overlap"] * (tp_comm_overlap and layout.sp and layout.tp > 1)
 
 
-def _environment(layout: Layout, job: TrainingJob, pool: Pool) -> list[str]:
+def environment(layout: Layout, job: TrainingJob, pool: Pool) -> list[str]:
     """Return the settings that the plan needs, each with its reason."""
     lines = []
     if layout.zero >= 2:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.emit._text import facts, head, nodes, python_literal, train_steps
+from planner.emit._text import Code, facts, head, keywords, nodes, train_steps
 from planner.emit.torchtitan_model import model_code, model_imports, model_sizes
 from planner.emit.torchtitan_toml import toml_files
 from planner.emit.torchtitan_words import batch, parallelism
@@ -108,7 +108,7 @@ def _train(layout: Layout, shape: ModelShape, job: TrainingJob) -> str:
     """Return the function that torchtitan calls."""
     training = {
         **batch(layout),
-        "seq_len": "SEQ_LEN",
+        "seq_len": Code("SEQ_LEN"),
         "steps": train_steps(job),
         "mixed_precision_param": "float32" if job.precision == "fp32" else "bfloat16",
         "disable_cuda_graphs": True,
@@ -118,17 +118,9 @@ def _train(layout: Layout, shape: ModelShape, job: TrainingJob) -> str:
     return _TRAIN.format(
         notes="".join(notes),
         loss=loss,
-        training=_keywords(training),
-        parallelism=_keywords(parallelism(layout)),
+        training=keywords(training, 12),
+        parallelism=keywords(parallelism(layout), 12),
         recompute=_recompute(layout),
-    )
-
-
-def _keywords(values: dict[str, object]) -> str:
-    """Return keyword arguments, one a line."""
-    return "".join(
-        f"            {name}={value if name == 'seq_len' else python_literal(value, 12)},\n"
-        for name, value in values.items()
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.intake import huggingface
 from planner.intake.imported import Imported, Kind
+from planner.runs.megatron_model import looks_like_megatron, read_megatron_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,13 @@ FORMATS: tuple[Format, ...] = (
         title="dump of a cluster",
         looks_like=_is_dump,
         read=_read_dump,
+    ),
+    Format(
+        name="megatron",
+        kind="model",
+        title="Megatron-LM arguments",
+        looks_like=looks_like_megatron,
+        read=read_megatron_model,
     ),
 )
 """In the order in which they are tried."""

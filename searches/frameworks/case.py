@@ -97,6 +97,8 @@ class Case:
     """Generation of the accelerator (`hopper`, `blackwell`), for rules that ask the device."""
     unknown: tuple[str, ...] = ()
     """Flags or keys of a run that its reader does not know, as written."""
+    refused: tuple[str, ...] = ()
+    """What the framework's own parser refuses in a run, in words: values of the wrong kind."""
 
     @staticmethod
     def of_layout(layout: Layout, shape: ModelShape, job: TrainingJob | None = None) -> "Case":
@@ -220,6 +222,7 @@ class Case:
         job: TrainingJob | None = None,
         generation: str = "",
         unknown: Sequence[str] = (),
+        refused: Sequence[str] = (),
     ) -> "Case":
         """Return the case of an existing run.
 
@@ -240,6 +243,7 @@ class Case:
             env=env or {},
             generation=generation or UNKNOWN,
             unknown=tuple(unknown),
+            refused=tuple(refused),
         )
 
     def setting(self, name: str, default: Any = None) -> Any:

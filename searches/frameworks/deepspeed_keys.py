@@ -255,6 +255,11 @@ RULES: tuple[FrameworkRule, ...] = (
         lambda c: f"{', '.join(_unread(c))}: passed over in silence", "another spelling", CONFIG,
         versions=">=0.19",
     ),
+    _rule(
+        "DSP119", "key that stands twice", lambda c: bool(c.refused),
+        lambda c: "; ".join(c.refused), "one of the two",
+        "deepspeed/runtime/config_utils.py, dict_raise_error_on_duplicate_keys",
+    ),
     _faults(
         "DSP123", "batch sizes that do not multiply", _batch,
         "micro batch and accumulation steps alone", f"{CONFIG}._batch_assertion",

@@ -108,6 +108,10 @@ _SIZES = (
         lambda c: f"{', '.join(_old(c))}: no longer valid",
         lambda c: ", ".join(new for name, new in OLD_SPELLINGS.items() if flag(c, name)),
     ),
+    flag_rule(
+        "MLM119", "value that a flag does not take", lambda c: bool(c.refused),
+        lambda c: "; ".join(c.refused), "a value of the right kind", PARSER,
+    ),
     flags_rule(
         "MLM122", "flag that every run needs is missing",
         lambda c: [f"missing: {', '.join(_missing(c))}"] * bool(_missing(c)),
