@@ -17,8 +17,18 @@ from pathlib import Path
 from planner.emit import emit_plan
 from searches.options import FRAMEWORKS
 from tools.samples.draw import Drawn, draw_plans, shares
-from tools.samples.vary import variations
-from tools.samples.verdict import READ, verdict
+from tools.samples.vary import KINDS, variations
+from tools.samples.verdict import verdict
+
+
+CHECKER_OF = {
+    "megatron": "megatron",
+    "deepspeed": "deepspeed",
+    "torchtitan": "torchtitan",
+    "torchtitan-toml": "torchtitan",
+    "accelerate": "fsdp2",
+}
+"""Framework by checker, of those whose files `planner check` reads."""
 
 
 def files_of(drawn: Drawn) -> dict[str, str]:
@@ -67,7 +77,7 @@ def varied_lines(
     for framework, n in shares(n_plans, frameworks).items():
         # Other plans than those that are asked about as they are.
         plans = ((drawn, files_of(drawn)) for drawn in draw_plans(framework, n, seed + 1))
-        checkers = tuple(name for name in READ if name.partition("-")[0] == framework)
+        checkers = tuple(name for name in KINDS if CHECKER_OF[name] == framework)
         for one in variations(plans, checkers, seed):
             drawn = one.drawn
             generation = drawn.pool.accelerator.generation
@@ -76,6 +86,7 @@ def varied_lines(
             )
             yield {
                 "id": one.name,
+                "checker": one.checker,
                 "framework": framework,
                 "shape": sizes(drawn),
                 "files": one.files,
