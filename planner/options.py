@@ -16,7 +16,7 @@ STACK_OF_FRAMEWORK = {
     "megatron": "megatron-core",
     "deepspeed": "deepspeed",
     "torchtitan": "torchtitan",
-    "fsdp2": "fsdp2",
+    "fsdp2": "hf-fsdp2",
     "bridge": "megatron-core",
     "any": "megatron-core",
 }

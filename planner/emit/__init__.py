@@ -11,8 +11,11 @@ from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.emit._text import nodes
+from planner.emit.accelerate import accelerate_files
+from planner.emit.bridge import bridge_files
 from planner.emit.deepspeed import deepspeed_files
 from planner.emit.megatron import megatron_files
+from planner.emit.torchtitan import torchtitan_files
 from planner.errors import EmitError
 from searches.frameworks import TITLES, refusals
 from searches.options import FRAMEWORKS
@@ -23,6 +26,9 @@ EmittedFiles = dict[str, str]
 FILES: dict[str, Callable[..., EmittedFiles]] = {
     "megatron": megatron_files,
     "deepspeed": deepspeed_files,
+    "torchtitan": torchtitan_files,
+    "fsdp2": accelerate_files,
+    "bridge": bridge_files,
 }
 """The function that writes the files of a framework: (layout, shape, job, pool, header)."""
 
@@ -78,10 +84,6 @@ def emit_plan(
         )
     if reasons:
         return {f"{target}.txt": _refusal_text(target, reasons, header)}
-    if target not in FILES:
-        raise EmitError(
-            f"{TITLES[target]}: plans are not emitted for it yet", f"one of {', '.join(FILES)}"
-        )
     files = FILES[target]
     if target == "megatron":
         files = partial(files, tp_comm_overlap=tp_comm_overlap)

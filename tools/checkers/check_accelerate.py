@@ -3,12 +3,13 @@
 
   check_accelerate.py accelerate.yaml [--world-size 64]
   check_accelerate.py CASES.jsonl --many --json    # one import, a fork per case; a line:
-      {"id", "text" or "file", "world_size"}
+      {"id", "text" or "file", "world_size", "trainer" (text of TrainingArguments as JSON)}
 
 Run, accelerate's own code: load_config_from_file (unknown keys at the top are refused), the launcher's own
 parser and _validate_launch_command (which merges the file), the environment that the launcher would
 set, and from that FullyShardedDataParallelPlugin and ParallelismConfig with its mesh over a pretended
-world and _validate_accelerator. Keys inside fsdp_config and parallelism_config that the launcher has no
+world and _validate_accelerator; with "trainer" transformers' own HfArgumentParser.parse_dict, which refuses
+unknown fields (bf16, fp16 and tf32 by name only: their checks ask this machine for a GPU). Keys inside fsdp_config and parallelism_config that the launcher has no
 option for, and keys that FSDP2 ignores, are refused too: accelerate itself says nothing.
 Exit 0 accepted, 1 refused, 2 could not run.
 """
@@ -43,6 +44,9 @@ def load():
     import accelerate.utils.launch
     import torch.distributed.fsdp.fully_sharded_data_parallel  # noqa: F401
 
+    with contextlib.suppress(ImportError):
+        import transformers.integrations.integration_utils  # noqa: F401  before the forks, as it takes seconds
+        from transformers import HfArgumentParser, TrainingArguments  # noqa: F401
     return accelerate.__version__
 
 
@@ -112,6 +116,27 @@ def check(path, world, errors, notes, resolved, out):
         check_parallelism(args, cfg, n, resolved, errors)
 
 
+def check_trainer(text, resolved, errors):
+    """TrainingArguments themselves, and the global batch that they and the mesh make."""
+    from transformers import HfArgumentParser, TrainingArguments
+
+    given = json.loads(text)
+    given.setdefault("output_dir", tempfile.gettempdir())
+    device = {k: given.pop(k) for k in ("bf16", "fp16", "tf32") if k in given}
+    if device.get("bf16") and device.get("fp16"):
+        errors.append("trainer: bf16 and fp16 exclude each other")
+    given["use_cpu"] = True
+    (args,) = HfArgumentParser(TrainingArguments).parse_dict(given)
+    per_rank, steps = args.per_device_train_batch_size, args.gradient_accumulation_steps
+    resolved.update(
+        per_device_train_batch_size=per_rank, gradient_accumulation_steps=steps, trainer_bf16=bool(device.get("bf16")),
+        trainer_fp16=bool(device.get("fp16")), gradient_checkpointing=args.gradient_checkpointing,
+        global_batch_size=per_rank * steps * resolved.get("dp", 1),
+        sync_each_batch=bool((args.accelerator_config.gradient_accumulation_kwargs or {}).get("sync_each_batch")))
+    if args.gradient_checkpointing and resolved.get("activation_checkpointing"):
+        errors.append("trainer: gradient_checkpointing beside fsdp_activation_checkpointing")
+
+
 def check_one(case, version):
     errors, notes, resolved, out = [], [], {}, io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
@@ -125,6 +150,8 @@ def check_one(case, version):
                 del os.environ[name]
         try:
             check(path, case.get("world_size"), errors, notes, resolved, out)
+            if case.get("trainer") is not None:
+                check_trainer(case["trainer"], resolved, errors)
         except SystemExit:
             errors.append("launcher refused: " + " ".join(out.getvalue().split())[-300:])
         except Exception as e:

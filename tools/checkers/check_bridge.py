@@ -190,7 +190,7 @@ class BridgeChecker(check_megatron.Checker):
             ffn_hidden_size=m.ffn_hidden_size, num_attention_heads=m.num_attention_heads,
             num_query_groups=m.num_query_groups,
             group_query_attention=m.num_query_groups != m.num_attention_heads,
-            kv_channels=m.kv_channels, num_experts=m.num_moe_experts, moe_ffn_hidden_size=m.moe_ffn_hidden_size,
+            kv_channels=m.kv_channels, num_experts=m.num_moe_experts, moe_layer_freq=m.moe_layer_freq, moe_ffn_hidden_size=m.moe_ffn_hidden_size,
             sequence_parallel=m.sequence_parallel, use_distributed_optimizer=p.use_distributed_optimizer,
             overlap_grad_reduce=p.overlap_grad_reduce, overlap_param_gather=p.overlap_param_gather,
             recompute_granularity=m.recompute_granularity, recompute_method=m.recompute_method,

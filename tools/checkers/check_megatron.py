@@ -346,7 +346,11 @@ class Checker:
         )
         if a.sequence_parallel:
             assert a.seq_length % (tp * cp) == 0, f"--seq-length {a.seq_length} must be divisible by tp*cp = {tp * cp}"
-        assert a.ffn_hidden_size % tp == 0, f"--ffn-hidden-size {a.ffn_hidden_size} must be divisible by tp {tp}"
+        freq = getattr(a, "moe_layer_freq", 1)
+        dense = not moe or (freq != 1 if isinstance(freq, int) else not all(freq))
+        assert not dense or a.ffn_hidden_size % tp == 0, (
+            f"--ffn-hidden-size {a.ffn_hidden_size} must be divisible by tp {tp}"
+        )
         etp = getattr(a, "expert_tensor_parallel_size", None) or tp
         if moe and getattr(a, "moe_ffn_hidden_size", None):
             assert a.moe_ffn_hidden_size % etp == 0, f"--moe-ffn-hidden-size must be divisible by etp {etp}"
@@ -409,7 +413,8 @@ class Checker:
             ("use_distributed_optimizer", "use_distributed_optimizer"),
             ("overlap_grad_reduce", "overlap_grad_reduce"), ("overlap_param_gather", "overlap_param_gather"),
             ("recompute_granularity", "recompute_granularity"), ("recompute_method", "recompute_method"),
-            ("cp_comm_type", "cp_comm_type"), ("fp8_recipe", "fp8_recipe"),
+            ("num_distributed_optimizer_instances", "num_distributed_optimizer_instances"),
+            ("grad_reduce_in_fp32", "grad_reduce_in_fp32"), ("cp_comm_type", "cp_comm_type"), ("fp8_recipe", "fp8_recipe"),
             ("recompute_num_layers", "recompute_num_layers"), ("recompute_modules", "recompute_modules"),
             ("use_megatron_fsdp", "use_megatron_fsdp"),
             ("data_parallel_sharding_strategy", "data_parallel_sharding_strategy"),

@@ -19,6 +19,8 @@ CHECKERS = Path(__file__).resolve().parent
 SETUP_LIMIT_S = 1500
 TITAN_TOML = "torchtitan==0.2.2"
 """The last torchtitan that reads TOML."""
+BRIDGE = "megatron-bridge==0.6.2"
+"""Unpacked, not installed: its dependencies want a GPU."""
 
 
 class CannotRun(Exception):

@@ -4,12 +4,13 @@ A plan stands in the files as JSON after `# layout: `. Needs nothing beyond the 
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environments import TITAN_TOML, CannotRun
+from environments import BRIDGE, TITAN_TOML, CannotRun
 
 Facts = dict[str, Any]
 FACTS = "# layout: "
@@ -57,11 +58,12 @@ def plan_of(files: Mapping[str, str]) -> Facts | None:
 
 
 def questions(
-    checker: Checker, name: str, files: Mapping[str, str], n_devices: int = 0
+    checker: Checker, name: str, files: Mapping[str, str], changed: Facts | None = None
 ) -> Iterator[Question]:
     """Yield what a checker is asked about the files of one plan: nothing, or one question.
 
-    `n_devices` replaces the plan's in files that do not say themselves how many start.
+    `changed` adds to the plan what the files do not say: `n_devices` where they do not tell how many
+    start, `shape` with the sizes of the model.
     """
     mine = {file: text for file, text in files.items() if file.startswith(PREFIX[checker.framework])}
     plan = plan_of(mine)
@@ -69,8 +71,7 @@ def questions(
         if any(not file.endswith(".txt") for file in mine):
             raise CannotRun(f"{name}: no line that starts with {FACTS!r}; emitted by the planner?")
         return
-    if n_devices:
-        plan = {**plan, "n_devices": n_devices}
+    plan |= changed or {}
     case = checker.ask(mine, plan)
     if case is not None:
         yield Question(name, case, checker.wants(plan))
@@ -124,6 +125,7 @@ def megatron_wants(plan: Facts) -> Facts:
         "params_dtype": "torch." + ("bfloat16" if fp8 else dtype[precision]),
         "accumulate_allreduce_grads_in_fp32": plan["precision"] in ("bf16", f"fp8-{fp8}"),
         "groups": megatron_groups(plan),
+        "num_distributed_optimizer_instances": plan["dp"] * plan["cp"] // zero_group(plan),
     }
     if fp8:
         wants["fp8_recipe"] = fp8
@@ -140,6 +142,12 @@ def megatron_wants(plan: Facts) -> Facts:
     return wants
 
 
+def zero_group(plan: Facts) -> int:
+    """Return the ranks of one ZeRO group."""
+    whole: int = plan["dp"] * plan["cp"]
+    return plan["shard"] or whole if plan["zero"] else whole
+
+
 def megatron_groups(plan: Facts) -> Facts:
     """Return the ranks that the first rank shares each group with, as (size, stride)."""
     sizes = {axis: plan[axis] for axis in ("tp", "cp", "dp", "pp")}
@@ -149,6 +157,27 @@ def megatron_groups(plan: Facts) -> Facts:
             found[axis] = [sizes[axis], stride if sizes[axis] > 1 else 1]
             stride *= sizes[axis]
     return found
+
+
+def ask_bridge(files: Mapping[str, str], plan: Facts) -> Facts | None:
+    """Return the recipe of Megatron-Bridge, and the environment of its launcher."""
+    if "bridge_recipe.py" not in files:
+        return None
+    env = re.findall(r"^export (CUDA_\w+)=(\S+)$", files.get("bridge.sh", ""), re.M)
+    return {
+        "text": files["bridge_recipe.py"],
+        "function": "pretrain_config",
+        "world_size": plan["n_devices"],
+        "env": dict(env),
+        "gpu_arch": ARCHITECTURE.get(plan["generation"], 9),
+    }
+
+
+def bridge_wants(plan: Facts) -> Facts:
+    """Return what Megatron-Bridge must have derived: what Megatron-LM does, under its own names."""
+    wants = megatron_wants(plan)
+    wants["grad_reduce_in_fp32"] = wants.pop("accumulate_allreduce_grads_in_fp32")
+    return wants
 
 
 # ---- DeepSpeed ----------------------------------------------------------------------------------
@@ -166,6 +195,10 @@ def ask_deepspeed(files: Mapping[str, str], plan: Facts) -> Facts | None:
     }
     if plan["pp"] > 1:
         case["pipeline"] = {"layers": plan["layers"], "method": plan["pipeline_partition"]}
+    if launcher := re.search(r"--pipeline-stages (\d+)", files.get("deepspeed.sh", "")):
+        case["pp"] = int(launcher[1])
+    if plan.get("shape"):
+        case["model"] = plan["shape"]
     return case
 
 
@@ -180,6 +213,8 @@ def deepspeed_wants(plan: Facts) -> Facts:
         "train_micro_batch_size_per_gpu": plan["mbs"],
         "gradient_accumulation_steps": plan["n_micro"],
         "zero_stage": plan["zero"],
+        "sp": plan["cp"],
+        "ep": plan["ep"],
         "bf16": precision.startswith("bf16"),
         "fp16": precision.startswith("fp16"),
     }
@@ -256,25 +291,73 @@ def torchtitan_wants(plan: Facts) -> Facts:
     return wants
 
 
+# ---- Accelerate (FSDP2) -------------------------------------------------------------------------
+
+
+def ask_accelerate(files: Mapping[str, str], plan: Facts) -> Facts | None:
+    """Return the launch configuration and the arguments of the Trainer."""
+    if "accelerate.yaml" not in files:
+        return None
+    return {
+        "text": files["accelerate.yaml"],
+        "trainer": files.get("trainer_args.json"),
+        "world_size": plan["n_devices"],
+    }
+
+
+def accelerate_wants(plan: Facts) -> Facts:
+    """Return what Accelerate and the Trainer must have derived."""
+    dp, cp, zero = plan["dp"], plan["cp"], plan["zero"]
+    shard = (plan["shard"] or dp * cp) // cp
+    precision = plan["precision"].removesuffix("-grads")
+    full = plan["recompute"] == "full" and plan["recompute_layers"] > 0
+    return {
+        "distributed_type": "FSDP",
+        "world": plan["n_devices"],
+        "num_machines": plan["n_nodes"],
+        "fsdp_version": 2,
+        "tp": plan["tp"],
+        "cp": cp,
+        "sp": 1,
+        "dp": dp,
+        "dp_shard": shard,
+        "dp_replicate": dp // shard,
+        "reshard_after_forward": zero == 3,
+        "activation_checkpointing": full,
+        "mixed_precision": "no" if precision == "fp32" else precision,
+        "trainer_bf16": precision == "bf16",
+        "trainer_fp16": precision == "fp16",
+        "per_device_train_batch_size": plan["mbs"],
+        "gradient_accumulation_steps": plan["n_micro"],
+        "global_batch_size": plan["gbs"],
+        "sync_each_batch": plan["n_micro"] > 1,
+        "cpu_offload": False,
+    }
+
+
 CHECKERS = {
     checker.name: checker
     for checker in (
         Checker("megatron", "megatron", "3.12", "check_megatron.py", "megatron-core",
                 ask_megatron, megatron_wants),
+        Checker("bridge", "bridge", "3.12", "check_bridge.py", "megatron-bridge",
+                ask_bridge, bridge_wants, BRIDGE),
         Checker("deepspeed", "deepspeed", "3.11", "check_deepspeed.py", "deepspeed",
                 ask_deepspeed, deepspeed_wants),
         Checker("torchtitan", "torchtitan", "3.11", "check_torchtitan.py", "torchtitan",
                 ask_torchtitan, torchtitan_wants),
         Checker("torchtitan-toml", "torchtitan", "3.11", "check_torchtitan.py", "torchtitan",
                 ask_torchtitan_toml, torchtitan_wants, TITAN_TOML),
+        Checker("accelerate", "fsdp2", "3.11", "check_accelerate.py", "accelerate",
+                ask_accelerate, accelerate_wants),
     )
 }  # fmt: skip
 """All checkers by name."""
 PREFIX = {
-    "megatron": "megatron",
-    "deepspeed": "deepspeed",
-    "torchtitan": "torchtitan",
-    "fsdp2": "fsdp2",
-    "bridge": "bridge",
+    "megatron": ("megatron",),
+    "deepspeed": ("deepspeed",),
+    "torchtitan": ("torchtitan",),
+    "fsdp2": ("accelerate", "trainer_args", "fsdp2"),
+    "bridge": ("bridge",),
 }
-"""Start of the names of the files that are written for each framework."""
+"""Starts of the names of the files that are written for each framework."""

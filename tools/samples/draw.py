@@ -23,7 +23,7 @@ from hardware.parts import Accelerator, Efficiency, Fabric, Link, Pool
 from planner.emit import why_not
 from searches.options import FRAMEWORKS, SearchOptions
 from searches.plan_space import free_axes, legal_masks
-from searches.rules import SHAPE_RULES, Context, schedule_of
+from searches.rules import SHAPE_RULES, TWO_CHUNKS, Context, schedule_of
 from searches.shape_space import candidates, divisors
 from tools.samples.models import all_shapes
 
@@ -177,7 +177,10 @@ def beyond_the_search(random: Random, drawn: Drawn) -> Drawn:
         changes.append({"shard": random.choice([d for d in divisors(group) if d < group])})
     changes.append({"rank_order": "tp-cp-ep-pp-dp"})
     if layout.pp > 1:
-        changes.append({"schedule": "gpipe"} if layout.vpp == 1 else {"schedule": "zb-v"})
+        if layout.vpp == 1:
+            changes.append({"schedule": "gpipe"})
+        if layout.vpp == 2:
+            changes.append({"schedule": random.choice(TWO_CHUNKS[1:])})
         counts = list(layout.stage_layers)
         low, high = random.sample(range(len(counts)), 2)
         if counts[low] > 1:

@@ -18,11 +18,10 @@ READ = {
     "deepspeed": "deepspeed.sh",
     "torchtitan": "torchtitan_recipe.py",
     "torchtitan-toml": "torchtitan.toml",
-    "fsdp2": "fsdp2.sh",
-    "bridge": "bridge.py",
+    "accelerate": "accelerate.sh",
 }
 """The file that `planner check` is given, by checker."""
-SAYS_MODEL = ("megatron", "torchtitan", "bridge")
+SAYS_MODEL = ("megatron", "torchtitan", "torchtitan-toml")
 """Files that describe the model; with the others it is named on the command line."""
 
 
@@ -53,8 +52,7 @@ def verdict(
 
     `n_devices` is the cluster's, for files that do not say how many processes they start.
     """
-    named = checker.partition("-")[0]
-    own = None if named in SAYS_MODEL else ModelInput(shape, job, document_of(shape, job), "")
+    own = None if checker in SAYS_MODEL else ModelInput(shape, job, document_of(shape, job), "")
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text)

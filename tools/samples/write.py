@@ -17,8 +17,18 @@ from pathlib import Path
 from planner.emit import emit_plan
 from searches.options import FRAMEWORKS
 from tools.samples.draw import Drawn, draw_plans, shares
-from tools.samples.vary import variations
-from tools.samples.verdict import READ, verdict
+from tools.samples.vary import KINDS, variations
+from tools.samples.verdict import verdict
+
+
+CHECKER_OF = {
+    "megatron": "megatron",
+    "deepspeed": "deepspeed",
+    "torchtitan": "torchtitan",
+    "torchtitan-toml": "torchtitan",
+    "accelerate": "fsdp2",
+}
+"""Framework by checker, of those whose files `planner check` reads."""
 
 
 def files_of(drawn: Drawn) -> dict[str, str]:
@@ -33,6 +43,17 @@ def files_of(drawn: Drawn) -> dict[str, str]:
     return files
 
 
+def sizes(drawn: Drawn) -> dict[str, int]:
+    """Return the sizes of the model that a framework asks of it rather than of its configuration."""
+    shape = drawn.shape
+    return {
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "seq_len": drawn.job.seq_len,
+        "n_experts": shape.n_experts,
+    }
+
+
 def legal_lines(frameworks: tuple[str, ...], n_plans: int, seed: int) -> Iterator[dict[str, object]]:
     """Yield drawn plans with their files, and print how often each feature is on."""
     for framework, n in shares(n_plans, frameworks).items():
@@ -41,7 +62,8 @@ def legal_lines(frameworks: tuple[str, ...], n_plans: int, seed: int) -> Iterato
         for drawn in draw_plans(framework, n, seed):
             counts.update(drawn.features)
             n_found += 1
-            yield {"id": drawn.name, "framework": framework, "files": files_of(drawn)}
+            line = {"id": drawn.name, "framework": framework, "shape": sizes(drawn)}
+            yield {**line, "files": files_of(drawn)}
         features = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
         print(f"{framework}: {n_found} plans drawn; {features}")
         if n_found < n:
@@ -55,7 +77,7 @@ def varied_lines(
     for framework, n in shares(n_plans, frameworks).items():
         # Other plans than those that are asked about as they are.
         plans = ((drawn, files_of(drawn)) for drawn in draw_plans(framework, n, seed + 1))
-        checkers = tuple(name for name in READ if name.partition("-")[0] == framework)
+        checkers = tuple(name for name in KINDS if CHECKER_OF[name] == framework)
         for one in variations(plans, checkers, seed):
             drawn = one.drawn
             generation = drawn.pool.accelerator.generation
@@ -64,7 +86,9 @@ def varied_lines(
             )
             yield {
                 "id": one.name,
+                "checker": one.checker,
                 "framework": framework,
+                "shape": sizes(drawn),
                 "files": one.files,
                 "n_devices": one.n_devices,
                 "ours": {**found.to_json(), "change": one.change, "breaks": one.breaks},
