@@ -433,7 +433,7 @@ def _priced(base: Report, model: ModelInput, cluster: ClusterInput) -> Report:
         return replace(base, not_priced=why)
     found = break_down(problem, layout)
     plan = make_plan(1, problem, found, model, cluster, tie=False)
-    standing = _standing(model, cluster, options, plan)
+    standing = standing_of(model, cluster, options, plan)
     changes = _changes(base.run, problem, model, cluster, plan)
     return replace(
         base, model=model, cluster=cluster, plan=plan, repairs=near.repairs, standing=standing,
@@ -441,7 +441,7 @@ def _priced(base: Report, model: ModelInput, cluster: ClusterInput) -> Report:
     )  # fmt: skip
 
 
-def _standing(
+def standing_of(
     model: ModelInput, cluster: ClusterInput, options: SolveOptions, plan: Plan
 ) -> Standing:
     """Return the place of a plan among all that its framework runs within memory."""

@@ -18,7 +18,9 @@ from hardware.parts import Accelerator, Cluster, Fabric, Link, Platform, Pool, P
 from planner import units
 from planner._faults import KEYS, Kind, expect, kind_of, validate
 from planner.errors import CatalogError, Problem, SpecError, UsageError
+from planner.intake.dump_text import read_dump
 from planner.intake.formats import FORMATS, find_format, text_of
+from planner.intake.hostlist import compress_hosts, expand_hosts
 from planner.intake.huggingface import config_in_folder, mistaken_name, read_as
 from planner.intake.imported import Imported, scalar, value_at
 from planner.schemas import (
@@ -34,6 +36,7 @@ from planner.schemas import (
     name_fault,
 )
 from planner.yamlfile import (
+    MAX_BYTES,
     Document,
     KeyPath,
     close_names,
@@ -86,6 +89,8 @@ class PoolSource:
     """Fields of the pool that change the number of its nodes; none where more has to change."""
     own_domain: bool
     """The file states the scale-up domain, so it stays with more nodes."""
+    hosts: tuple[str, ...] = ()
+    """Names of the nodes that plans use, in network order; none where the file does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,10 @@ class ClusterInput:
     """File it came from; empty for a dict."""
     sources: tuple[PoolSource, ...]
     """By pool."""
+    notes: tuple[str, ...] = ()
+    """What was left out or assumed where the file is a dump of a cluster."""
+    from_dump: bool = False
+    """The nodes are those that were free when a dump was made, no number that somebody chose."""
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -115,6 +124,8 @@ class ClusterInput:
             document={**self.document, "pools": [self.document["pools"][index]]},
             path=self.path,
             sources=(self.sources[index],),
+            notes=self.notes,
+            from_dump=self.from_dump,
         )
 
     def pool(self, name: str) -> "ClusterInput":
@@ -193,7 +204,20 @@ def _load(path: str | os.PathLike[str], kind: Kind, overrides: Overrides = ()) -
             message = f"no file and no example called {name!r}"
             raise SpecError(Problem(message, f"{guess}{kind} examples: {', '.join(known)}"))
     name = _file_meant(name, kind)
-    return _of_text(read_text(name), name, overrides)
+    return _of_text(_text_of_file(name), name, overrides)
+
+
+def _text_of_file(name: str) -> str:
+    """Return the text of a file; a dump of a cluster may be larger than a specification."""
+    try:
+        large = os.path.getsize(name) > MAX_BYTES
+    except (OSError, ValueError):
+        large = False
+    if large:
+        text = read_dump(name)
+        if find_format(text):
+            return text
+    return read_text(name)
 
 
 def _file_meant(name: str, kind: Kind) -> str:
@@ -256,23 +280,25 @@ def import_model(
     return imported, _model(_of_import(imported, file))
 
 
+def cluster_of_import(imported: Imported, file: str = "") -> ClusterInput:
+    """Return a cluster that was imported as an input."""
+    return _cluster(_of_import(imported, file))
+
+
 def _import_notes(document: Document) -> tuple[str, ...]:
-    """Return what a reader of another format assumed, in one note, and its other notes.
+    """Return what a reader of another format assumed, a note each, and its other notes.
 
     What an option has set since is no assumption.
     """
     imported = document.imported
     if imported is None:
         return ()
-    assumed = [
-        f"{path_text(o.path)} = {scalar(value_at(imported.document, o.path))} ({o.text})"
+    assumed = (
+        f"assumed {path_text(o.path)} = {scalar(value_at(imported.document, o.path))} ({o.text})"
         for o in imported.origins
         if o.assumed and o.path not in document.overrides
-    ]
-    other = tuple(f"{imported.kind}: {note}" for note in imported.notes)
-    if not assumed:
-        return other
-    return (f"assumed {'; '.join(assumed)}; --set PATH=VALUE changes one", *other)
+    )
+    return (*assumed, *(f"{imported.kind}: {note}" for note in imported.notes))
 
 
 def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
@@ -283,7 +309,32 @@ def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
         document = dataclasses.replace(document, data={**document.data, "fabric": {}})
     for path, value in pairs:
         document = set_path(document, path, str(value))
-    return document
+    return _with_nodes_set(document) if kind == "cluster" else document
+
+
+def _sets_nodes(document: Document) -> bool:
+    """Tell whether an option states a number of nodes."""
+    return any(path[-1] in ("nodes", "free_nodes") for path in document.overrides)
+
+
+def _with_nodes_set(document: Document) -> Document:
+    """Return the document without the free devices of pools whose free nodes an option sets.
+
+    The names of the nodes, of all beside `free_devices`, become those of the nodes in use.
+    """
+    changed: dict[int, Any] = {}
+    for path in document.overrides:
+        pools = document.data.get("pools")
+        if path[:1] != ("pools",) or path[-1] != "free_nodes" or not isinstance(pools, list):
+            continue
+        index = path[1]
+        if isinstance(index, int) and isinstance(pools[index], Mapping):
+            gone = ("free_devices", "partial_nodes")
+            changed[index] = {k: v for k, v in pools[index].items() if k not in gone}
+    if not changed:
+        return document
+    pools = [changed.get(i, pool) for i, pool in enumerate(document.data["pools"])]
+    return dataclasses.replace(document, data={**document.data, "pools": pools})
 
 
 def _raise_faults(document: Document, faults: Iterable[Fault | None]) -> None:
@@ -375,8 +426,16 @@ def _cluster(document: Document) -> ClusterInput:
     pools = tuple(pool for pool, _, _ in read)
     _raise_faults(document, [name_fault(i, [p.name for p in pools]) for i in range(len(pools))])
     cluster = Cluster(spec.name or _default_name(document, "cluster"), pools, fabric)
-    canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read])
-    return ClusterInput(cluster, canonical, document.file, tuple(source for _, _, source in read))
+    sources = tuple(source for _, _, source in read)
+    canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read], sources)
+    return ClusterInput(
+        cluster=cluster,
+        document=canonical,
+        path=document.file,
+        sources=sources,
+        notes=_import_notes(document),
+        from_dump=document.imported is not None and not _sets_nodes(document),
+    )
 
 
 def _pool(
@@ -424,6 +483,7 @@ def _pool(
         assumed=_assumed(pool, None if own_ports else platform),
         node_keys=() if given.free_devices or (grows and fabric.tiers) else keys,
         own_domain=given.scale_up_domain is not None,
+        hosts=_hosts(given, n_nodes, per_node, path, document),
     )
     return pool, named, source
 
@@ -454,6 +514,26 @@ def _free(given: PoolSpec, per_node: int, path: KeyPath, document: Document) -> 
         fix = "wait for one, or set `partial_nodes: true`" if any(free) else "wait for one"
         raise SpecError(document.problem(key, "no node is free", fix))
     return total // share, share
+
+
+def _hosts(
+    given: PoolSpec, n_nodes: int, per_node: int, path: KeyPath, document: Document
+) -> tuple[str, ...]:
+    """Return the names of the nodes that plans use."""
+    if given.hosts is None:
+        return ()
+    names, free = expand_hosts(given.hosts), given.free_devices
+    n_named = n_nodes if free is None else len(free)
+    if len(names) != n_named:
+        # With --set another number is meant: the first of the list, or nodes without known names.
+        if any((*path, key) in document.overrides for key in ("nodes", "free_nodes")):
+            return names[:n_nodes] if len(names) > n_nodes else ()
+        which = "nodes that plans use" if free is None else "numbers in `free_devices`"
+        message = f"{len(names)} hosts for {n_named} {which}"
+        raise SpecError(document.problem((*path, "hosts"), message, "name every one of them once"))
+    if free is None:
+        return names
+    return tuple(name for name, n in zip(names, free, strict=True) if n >= per_node)
 
 
 def _free_domain(domain: int, whole: int, n_nodes: int, per_node: int) -> int:
@@ -593,7 +673,9 @@ def _margin_fault(pool: Pool, path: KeyPath) -> Fault | None:
     return Fault((*path, "memory_margin"), message, "lower it; the default is 4 GiB")
 
 
-def _canonical_cluster(cluster: Cluster, accelerators: Sequence[Any]) -> dict[str, Any]:
+def _canonical_cluster(
+    cluster: Cluster, accelerators: Sequence[Any], sources: Sequence[PoolSource]
+) -> dict[str, Any]:
     fabric = cluster.fabric
     return {
         "name": cluster.name,
@@ -609,7 +691,8 @@ def _canonical_cluster(cluster: Cluster, accelerators: Sequence[Any]) -> dict[st
                 "nic_speed": units.exact_bandwidth(pool.nic.bytes_per_s),
                 "memory_margin": units.exact_size(pool.memory_margin_bytes),
             }
-            for pool, accelerator in zip(cluster.pools, accelerators, strict=True)
+            | ({"hosts": compress_hosts(source.hosts)} if source.hosts else {})
+            for pool, accelerator, source in zip(cluster.pools, accelerators, sources, strict=True)
         ],
         "fabric": {
             "tiers": [

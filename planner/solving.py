@@ -91,7 +91,13 @@ def solve(
     asked = Asked(*source_names(model, cluster), tuple(overrides), pool)
     chosen = _executor(executor, ray_address)
     try:
-        return solve_inputs(*given, options, chosen, stop, progress, asked)
+        result = solve_inputs(*given, options, chosen, stop, progress, asked)
+        if not result.plans and result.complete and given[1].from_dump:
+            from planner.fewer_nodes import with_fewer_nodes
+
+            if fewer := with_fewer_nodes(*given, options):
+                return solve_inputs(given[0], fewer, options, chosen, stop, progress, asked)
+        return result
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
 
@@ -502,9 +508,10 @@ def _miss(closest: Candidate | None, problem: Problem) -> Miss | None:
 
 def _notes(model: ModelInput, cluster: ClusterInput) -> tuple[str, ...]:
     if not cluster.assumed:
-        return model.notes
+        return (*model.notes, *cluster.notes)
     return (
         *model.notes,
+        *cluster.notes,
         f"{len(cluster.assumed)} catalogue figures in use have no second source: "
         + ", ".join(cluster.assumed),
     )

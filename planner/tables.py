@@ -15,6 +15,10 @@ GIB = 2.0**30
 MAX_WIDTH = 100
 DISPENSABLE = ("split", "sp", "bubl")
 """Columns that give way, in this order, where the table would be wider than `MAX_WIDTH`."""
+ASSUMED = "assumed "
+"""Beginning of the notes on what an imported file left open."""
+IMPORTED = ("model: ", "cluster: ")
+"""Beginnings of the other notes on imported files."""
 MAX_REJECTIONS = 4
 """Rules named under the table; the JSON has all of them."""
 DUPLICATES = ("SP001", "ZER002", "REC001", "SCH001")
@@ -143,17 +147,19 @@ def result_heading(result: Result) -> list[str]:
     return [
         f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
         f"{job['seq_len']}, global batch {job['global_batch']}, {job['precision']}",
-        *assumed_lines(result),
+        *assumed_lines(result.notes),
         *wrapped("on", f"{', or '.join(parts)}, as {result.inputs['options']['stack']} runs it"),
         f"{c.candidate_shapes:,} shapes -> {c.shapes:,} legal -> {c.space:,} plans -> "
         f"{c.fit:,} fit",
     ]
 
 
-def assumed_lines(result: Result) -> list[str]:
+def assumed_lines(notes: Sequence[str]) -> list[str]:
     """Return what was assumed when the inputs were read, on lines of at most 100 columns."""
-    notes = [note for note in result.notes if note.startswith("assumed ")]
-    return [line for note in notes for line in wrapped("", note)]
+    fields = [note.removeprefix(ASSUMED) for note in notes if note.startswith(ASSUMED)]
+    if not fields:
+        return []
+    return wrapped("assumed", "; ".join([*fields, "--set PATH=VALUE changes one"]))
 
 
 def _pool_words(pool: Mapping[str, Any]) -> str:
@@ -209,7 +215,7 @@ def solve_table(result: Result, source: str = "last") -> str:
         lines += wrapped(f"why {first.plan_id}:" if i == 0 else " ", reason)
     low, high = first.step_time_p10_s, first.step_time_p90_s
     lines.append(f"  step time between {low:.2f} and {high:.2f} s in 8 of 10 cases (prior)")
-    lines += [line for note in shown_notes(result) for line in wrapped("note:", note)]
+    lines += note_lines(result.notes)
     for warning in first.warnings:
         lines += wrapped(f"warning {warning.code}:", warning.text)
     if result.rejected:
@@ -221,9 +227,12 @@ def solve_table(result: Result, source: str = "last") -> str:
     return "\n".join(lines) + "\n"
 
 
-def shown_notes(result: Result) -> list[str]:
+def note_lines(notes: Sequence[str]) -> list[str]:
     """Return the notes on pools that were left out and on parts of the inputs not modelled."""
-    return [note for note in result.notes if note.startswith(("pool ", "model: ", "cluster: "))]
+    shown = [note for note in notes if note.startswith(("pool ", *IMPORTED))]
+    for beginning in IMPORTED:
+        shown = [note.removeprefix(beginning) for note in shown]
+    return [line for note in shown for line in wrapped("note:", note)]
 
 
 def nothing_fits(result: Result) -> list[str]:

@@ -165,7 +165,7 @@ def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
         notes += ["Accelerate reduces gradients in bf16, half the traffic that the plan counts."]
     if layout.tp > 1:
         notes += [
-            f"Tensor parallelism: from_pretrained(..., tp_plan=\"auto\", tp_size={layout.tp}) of",
+            f'Tensor parallelism: from_pretrained(..., tp_plan="auto", tp_size={layout.tp}) of',
             "transformers 4; Accelerate 1.15 imports from it what transformers 5 moved.",
         ]
     return notes

@@ -120,6 +120,7 @@ def _launcher(
         "#",
         *(f"# {line}" for line in _notes(layout, shape, job)),
         *_SETTINGS.splitlines(),
+        *_FUNCTION.format(n_nodes=n_nodes, per_node=per_node).splitlines(),
         'deepspeed --hostfile "${HOSTFILE}" --num_nodes ' f"{n_nodes} --num_gpus {per_node} \\",
         '  --master_port "${MASTER_PORT}" \\',
         '  "${TRAIN_SCRIPT}" \\',
@@ -203,4 +204,20 @@ HOSTFILE="${HOSTFILE:-/job/hostfile}"
 TRAIN_SCRIPT="${TRAIN_SCRIPT:-train.py}"
 # -----------------------------------------------------------------------------
 MASTER_PORT="${MASTER_PORT:-29500}"
+"""
+
+_FUNCTION = """
+# The deepspeed launcher starts all nodes from the first, over SSH. Slurm and Kubernetes start this
+# script once on every node instead, with NODE_RANK and MASTER_ADDR set: then torchrun starts the
+# processes of this node, after the launcher's own eight words.
+deepspeed() {{
+  if [[ -z "${{NODE_RANK:-}}" ]]; then
+    command deepspeed "$@"
+  else
+    shift 8
+    torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\
+      --master-addr "${{MASTER_ADDR:?set it with NODE_RANK}}" --master-port "${{MASTER_PORT}}" "$@"
+  fi
+}}
+
 """

@@ -59,8 +59,8 @@ def megatron_script(
     groups = flag_groups(layout, shape, job, tp_comm_overlap=tp_comm_overlap)
     lines = [line for _, words in groups for line in wrap(words)]
     launch = [
-        f"torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank ${{NODE_RANK}} \\",
-        "  --master-addr ${MASTER_ADDR} --master-port ${MASTER_PORT} \\",
+        f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
+        '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
         '  "${MEGATRON_DIR}/pretrain_gpt.py" \\',
         *(f"  {line} \\" for line in lines[:-1]),
         f"  {lines[-1]}",
@@ -364,7 +364,9 @@ torchrun() {
   local words=() word
   for word in "$@"; do
     if [[ -n "${DATA_PATH}" && "${word}" == "--mock-data" ]]; then
-      words+=(--data-path ${DATA_PATH} --split 99,1,0)
+      # Several weighted paths are several words.
+      # shellcheck disable=SC2206
+      words+=(--data-path ${DATA_PATH} --split "99,1,0")
     elif [[ -n "${DATA_PATH}" && "${word}" == "NullTokenizer" ]]; then
       words+=(HuggingFaceTokenizer --tokenizer-model "${TOKENIZER_MODEL:?set it with DATA_PATH}")
     else

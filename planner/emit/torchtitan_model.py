@@ -9,6 +9,11 @@ _CLASSES = {
     "gpt_oss": ("GptOss", "parallelize_gptoss", "CosSinRoPE"),
 }
 """Prefix of the classes, function that parallelises, rotary embedding; by package of models."""
+_LATENT = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
+_EXPERTS = (
+    "n_experts", "top_k", "expert_ffn", "shared_ffn", "n_groups", "top_groups", "dense_layers",
+    "moe_every",
+)  # fmt: skip
 
 
 def model_family(shape: ModelShape) -> str:
@@ -80,12 +85,9 @@ def model_sizes(shape: ModelShape, vocab_rows: int, seq_len: int) -> str:
     }
     if shape.latent:
         del sizes["KV_HEADS"], sizes["HEAD_DIM"]
-        names = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
-        sizes |= {name.upper(): getattr(shape, name) for name in names}
+        sizes |= {name.upper(): getattr(shape, name) for name in _LATENT}
     if shape.n_experts:
-        names = ("n_experts", "top_k", "expert_ffn", "shared_ffn", "n_groups", "top_groups",
-                 "dense_layers", "moe_every")  # fmt: skip
-        sizes |= {name.upper(): getattr(shape, name) for name in names}
+        sizes |= {name.upper(): getattr(shape, name) for name in _EXPERTS}
     if shape.mtp_layers:
         sizes["MTP_LAYERS"] = shape.mtp_layers
     lines = ["# The model."]
@@ -225,7 +227,7 @@ _HAS_EXPERTS = '''def has_experts(layer: int) -> bool:
 
 _MOE = '''def moe():
     """Return the experts of one layer."""
-    experts = {{name: WEIGHT["weight"] for name in ("w1_EFD", "w2_EDF", "w3_EFD")}}
+    experts = dict.fromkeys(("w1_EFD", "w2_EDF", "w3_EFD"), WEIGHT["weight"])
     return make_moe_config(
         num_experts=N_EXPERTS,
         router=make_router_config(
@@ -305,7 +307,7 @@ _GPT_OSS_MOE = '''def moe() -> GptOssMoE.Config:
                 dim=HIDDEN,
                 hidden_dim=EXPERT_FFN,
                 num_experts=N_EXPERTS,
-                param_init={name: WEIGHT["weight"] for name in names},
+                param_init=dict.fromkeys(names, WEIGHT["weight"]),
             ),
             token_dispatcher=make_token_dispatcher_config(
                 num_experts=N_EXPERTS, top_k=TOP_K, comm_backend="standard", hidden_dim=HIDDEN

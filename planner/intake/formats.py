@@ -1,6 +1,7 @@
 """Which formats are read in place of our own files, and how one is recognized."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,29 @@ class Format:
     `--set`, by dotted path: a reader need not ask for that, nor assume it."""
 
 
+_OWN_FILE = re.compile(
+    r"""^\s*[{]?\s*["']?(?:pools|fabric|model|training)["']?\s*:""", re.MULTILINE
+)
+"""Begins a section of one of our files."""
+_HEAD = 65536
+"""Characters within which such a section begins."""
+
+
+def _is_dump(text: str) -> bool:
+    """Tell whether a text is a dump of a cluster; our own files are told at little cost."""
+    if _OWN_FILE.search(text[:_HEAD]):
+        return False
+    from planner.intake.clusters import looks_like_dump
+
+    return looks_like_dump(text)
+
+
+def _read_dump(text: str, file: str, stated: Mapping[str, object]) -> Imported:
+    from planner.intake.clusters import import_cluster
+
+    return import_cluster([(file, text)])
+
+
 FORMATS: tuple[Format, ...] = (
     Format(
         name="huggingface",
@@ -32,6 +56,13 @@ FORMATS: tuple[Format, ...] = (
         title="Hugging Face config.json",
         looks_like=huggingface.looks_like,
         read=huggingface.read,
+    ),
+    Format(
+        name="cluster",
+        kind="cluster",
+        title="dump of a cluster",
+        looks_like=_is_dump,
+        read=_read_dump,
     ),
     Format(
         name="megatron",

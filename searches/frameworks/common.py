@@ -161,20 +161,6 @@ def experts_divide(code: str, framework: str, source: str, when: When) -> Framew
     )
 
 
-def whole_zero_groups(code: str, framework: str) -> FrameworkRule:
-    """ZeRO groups over part of the data-parallel ranks."""
-    return FrameworkRule(
-        code,
-        framework,
-        "replicated ZeRO groups",
-        "planner",
-        "not emitted in this version",
-        lambda c: (c.zero > 0) & (c.dp_shard != c.dp * c.cp),
-        lambda c: f"ZeRO groups of {c.dp_shard} that are replicated: not emitted in this version",
-        "groups of all data-parallel ranks",
-    )
-
-
 def usual_rank_order(code: str, framework: str, source: str) -> FrameworkRule:
     """Only the usual order of ranks can be had."""
     return FrameworkRule(

@@ -15,7 +15,6 @@ from searches.frameworks.common import (
     kv_heads_split_or_replicated,
     plain_schedule,
     usual_rank_order,
-    whole_zero_groups,
 )
 from searches.frameworks.rule import FrameworkRule
 
@@ -78,13 +77,6 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "cp 1",
     ),
     FrameworkRule(
-        "DSP108", "deepspeed", "Ulysses without a training script for it", "planner", ULYSSES,
-        lambda c: (c.cp > 1) & c.is_exchange("a2a"),
-        "context parallelism by a2a: Ulysses is set up in the training script (sequence ranks,"
-        " wrapped attention and data loader), which no configuration says",
-        "cp 1",
-    ),
-    FrameworkRule(
         "DSP109", "deepspeed", "attention heads do not divide by the ranks of Ulysses", "start",
         ULYSSES,
         lambda c: c.is_exchange("a2a") & (c.model.heads % c.cp > 0),
@@ -116,7 +108,14 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "cp 1, or tp 1 and pp 1",
     ),
     usual_rank_order("DSP113", "deepspeed", "deepspeed/utils/groups.py"),
-    whole_zero_groups("DSP114", "deepspeed"),
+    FrameworkRule(
+        "DSP114", "deepspeed", "replicated ZeRO groups", "planner",
+        "deepspeed/runtime/config.py, _reject_removed_config_keys (MiCS)",
+        lambda c: (c.zero > 0) & (c.dp_shard != c.dp * c.cp),
+        lambda c: f"ZeRO groups of {c.dp_shard}: MiCS was removed, and hpZ replicates the weights"
+        " alone",
+        "groups of all data-parallel ranks",
+    ),
     batch_divides("DSP115", "deepspeed", f"{CONFIG}._batch_assertion"),
     FrameworkRule(
         "DSP201", "deepspeed", "GPipe", "planner", "deepspeed/runtime/pipe/schedule.py",
@@ -162,11 +161,12 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     ),
     dense_without_experts("DSP301", "deepspeed", AUTO_EP, "planner"),
     FrameworkRule(
-        "DSP302", "deepspeed", "experts", "planner", "deepspeed/moe/layer.py",
-        lambda c: c.model.n_experts > 0,
-        "experts: DeepSpeed's expert layers (deepspeed.moe) are written into the model's own code,"
-        " which no configuration says",
-        "Megatron-LM",
+        "DSP302", "deepspeed", "experts in a pipeline", "planner",
+        "deepspeed/module_inject/auto_ep.py, AutoEP",
+        lambda c: (c.model.n_experts > 0) & (c.pp > 1),
+        lambda c: f"experts with a pipeline of {c.pp}: AutoEP looks for them in a Hugging Face"
+        " model, which a PipelineModule is not",
+        "pp 1",
     ),
     experts_divide("DSP303", "deepspeed", "deepspeed/module_inject/auto_ep_config.py", "start"),
     FrameworkRule(
@@ -180,7 +180,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "DSP305", "deepspeed", "tensor parallelism inside experts", "start",
         f"{AUTO_EP}, validate_folding_global",
-        lambda c: (c.ep > 1) & (c.etp > 1),
+        lambda c: (c.model.n_experts > 0) & (c.etp > 1),
         lambda c: f"etp {c.etp}: reserved in AutoEP, not supported",
         "etp 1",
     ),
@@ -198,6 +198,20 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: (c.ep > 1) & (c.zero == 3) & (c.cp > 1),
         lambda c: f"ep {c.ep} with ZeRO-3 and cp {c.cp}: AutoEP has no sequence parallelism there",
         "zero 2, or cp 1",
+    ),
+    FrameworkRule(
+        "DSP308", "deepspeed", "experts with tp and without ep", "start",
+        f"{AUTO_EP}, validate_folding_global",
+        lambda c: (c.model.n_experts > 0) & (c.tp > 1) & (c.ep == 1),
+        lambda c: f"experts with tp {c.tp} and ep 1: AutoEP over AutoTP needs ep above 1",
+        "tp 1, or an ep above 1",
+    ),
+    FrameworkRule(
+        "DSP309", "deepspeed", "capacity of experts", "planner",
+        "deepspeed/module_inject/auto_ep_layer.py, AutoEPMoELayer",
+        lambda c: (c.model.n_experts > 0) & (c.model.capacity_factor > 0),
+        "capacity_factor: AutoEP drops no tokens and pads none",
+        "no capacity_factor",
     ),
     FrameworkRule(
         "DSP401", "deepspeed", "ZeRO 2 or 3 in a pipeline", "start",

@@ -22,7 +22,6 @@ from searches.frameworks.common import (
     kv_heads_split_or_replicated,
     plain_schedule,
     sequence_chunks,
-    whole_zero_groups,
 )
 from searches.frameworks.rule import FrameworkRule
 
@@ -122,7 +121,15 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         f" leaves another data-parallel size than {c.dp}",
         RANK_ORDER,
     ),
-    whole_zero_groups("MLM111", "megatron"),
+    FrameworkRule(
+        "MLM111", "megatron", "replicated ZeRO groups that cut the experts' ranks", "start",
+        PARALLEL_STATE,
+        lambda c: (c.zero > 0)
+        & (c.tp * c.cp * c.dp % (c.ep * _expert_tp(c) * (c.dp * c.cp // c.dp_shard)) > 0),
+        lambda c: f"ZeRO groups of {c.dp_shard}: their {c.dp * c.cp // c.dp_shard} replicas do not"
+        f" divide the {c.tp * c.cp * c.dp // (c.ep * _expert_tp(c))} ranks that hold an expert",
+        "groups of all data-parallel ranks",
+    ),
     batch_divides("MLM112", "megatron", f"{ARGUMENTS}; {MICROBATCHES}"),
     FrameworkRule(
         "MLM201", "megatron", "GPipe", "planner", SCHEDULES_PY,

@@ -56,6 +56,9 @@ def missing_parts(shape: ModelShape) -> list[str]:
         "learned positions": shape.positions != "rope",
         "an MLP without a gate": not shape.gated,
         "biases": shape.bias and not shape.n_experts,
+        "biases beside shared experts, dense layers or latent attention": shape.bias
+        and shape.n_experts > 0
+        and (shape.latent or shape.shared_ffn > 0 or not all(shape.expert_layers)),
         "dropout": shape.dropout,
         "a capacity factor": shape.capacity_factor > 0,
         "multi-token prediction without latent attention": shape.mtp_layers > 0
@@ -101,6 +104,16 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     ),
     usual_rank_order("TTN109", "torchtitan", f"{MESH}.build_mesh"),
     batch_divides("TTN110", "torchtitan", f"{TRAINER}.__init__", "start"),
+    FrameworkRule(
+        "TTN111", "torchtitan", "the sequence does not divide into blocks of attention",
+        "first step",
+        "torch/distributed/tensor/experimental/_context_parallel/_attention.py,"
+        " _create_cp_block_mask",
+        lambda c: (c.cp > 1) & (c.job.seq_len % (128 * c.cp) > 0),
+        lambda c: f"sequence: {c.job.seq_len} tokens do not divide by {128 * c.cp} (blocks of 128"
+        f" on cp {c.cp} ranks)",
+        "another sequence length or cp", versions=">=0.3",
+    ),
     FrameworkRule(
         "TTN201", "torchtitan", "schedule that PyTorch has not", "planner", SCHEDULES_PY,
         lambda c: c.is_schedule("zb-h1", "dualpipe"),

@@ -11,6 +11,7 @@ from planner.intake.huggingface.model_types import (
     ALIASES,
     KEYS,
     REFUSED,
+    SIZES,
     TYPES,
     ModelType,
     Switch,
@@ -139,9 +140,10 @@ def open_config(document: Document, as_type: str = "") -> Config:
     if as_type and as_type not in TYPES:
         known = ", ".join(close_names(as_type, TYPES) or TYPES)
         raise SpecError(Problem(f"--as: no type {as_type!r}", f"one of {known}"))
-    others: Mapping[str, object] = {}
     if as_type:
         name = as_type
+        # The sizes of another type are no defaults of this one.
+        others: Mapping[str, object] = dict.fromkeys(SIZES)
     else:
         name, others = _type(document, path, section, stated)
     rules, notes = TYPES[name], _notes(data, stated, name)

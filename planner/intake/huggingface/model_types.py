@@ -56,6 +56,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Names in the file of what the reader looks up, unless a type has its own."""
 
+SIZES = ("vocab", "hidden", "ffn", "layers", "heads", "experts", "topk", "moe_ffn")
+"""Fields that tell two models of a type apart: their defaults are those of one model."""
+
 DROPOUT_KEYS = (
     "resid_pdrop", "attn_pdrop", "hidden_dropout", "attention_dropout", "dropout",
     "resid_dropout", "residual_dropout",
@@ -574,8 +577,13 @@ TYPES: Mapping[str, ModelType] = {
 ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "RefinedWebModel": ("falcon", {}),
     "RefinedWeb": ("falcon", {"new_decoder": True}),
+    "cohere2": ("cohere", {"window": 4096, "window_pattern": 4}),
+    "glm4v_text": ("glm4", {}),
+    "glm4v_moe_text": ("glm4_moe", {}),
     "kimi_k2": ("deepseek_v3", {}),
+    "ministral": ("mistral", {}),
     "ministral3": ("mistral", {"window": None, "vocab": 131072, "layers": 34, "head_dim": 128}),
+    "olmo3": ("olmo2", {"window": 4096, "window_pattern": 4}),
     "qwen2_vl": ("qwen2", {}),
     "qwen2_vl_text": ("qwen2", {}),
     "qwen2_5_vl": ("qwen2", {}),
