@@ -291,7 +291,7 @@ def test_context_parallelism_has_its_flags(kind: str, word: str) -> None:
 @pytest.mark.parametrize(("kind", "reason"), [("p2p", "all-to-alls"), ("a2a", "training script")])
 def test_deepspeed_says_why_it_has_no_context_parallelism(kind: str, reason: str) -> None:
     plan = layout(cp=2, dp=4, cp_comm=kind)
-    assert runs_on(plan, LLAMA3_8B, JOB) == ("megatron",)
+    assert "deepspeed" not in runs_on(plan, LLAMA3_8B, JOB)
     assert reason in str(why_not("deepspeed", plan, LLAMA3_8B, JOB))
 
 
@@ -302,8 +302,11 @@ def test_bad_heads_are_named_for_every_framework() -> None:
 
 
 def test_runs_on() -> None:
-    assert runs_on(layout(), LLAMA3_8B, JOB) == ("megatron", "deepspeed")
-    assert runs_on(layout(tp=2, sp=True), LLAMA3_8B, JOB) == ("megatron",)
+    assert runs_on(layout(), LLAMA3_8B, JOB) == ("megatron", "deepspeed", "bridge")
+    able = runs_on(layout(tp=2, sp=True, zero=3), LLAMA3_8B, JOB)
+    assert able == ("megatron", "torchtitan", "bridge")
+    whole = runs_on(layout(zero=3), LLAMA3_8B, JOB)
+    assert whole == ("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge")
 
 
 def test_calls_that_make_no_sense() -> None:
@@ -378,8 +381,8 @@ def test_patterns_of_expert_layers():
     [
         (MIXTRAL_8X7B, {"tp": 2}, "sequence parallelism only"),
         (MIXTRAL_8X7B, {"ep": 3}, "do not divide by ep 3"),
-        (MIXTRAL_8X7B, {"etp": 3}, "do not divide by ep 1 and etp 3"),
-        (MIXTRAL_8X7B, {"ep": 8, "etp": 2}, "do not divide the 8 ranks"),
+        (MIXTRAL_8X7B, {"etp": 3}, "do not divide by etp 3"),
+        (MIXTRAL_8X7B, {"ep": 8, "etp": 2}, "do not divide 8 devices"),
         (replace(MIXTRAL_8X7B, bias=True), {"etp": 2}, "refused by Megatron-LM"),
     ],
 )
@@ -392,4 +395,4 @@ def test_experts_that_megatron_refuses(shape, changes, reason):
 def test_deepspeed_runs_no_experts():
     reason = why_not("deepspeed", layout(MIXTRAL_8X7B), MIXTRAL_8X7B, JOB)
     assert "deepspeed.moe" in reason
-    assert runs_on(layout(MIXTRAL_8X7B), MIXTRAL_8X7B, JOB) == ("megatron",)
+    assert runs_on(layout(MIXTRAL_8X7B), MIXTRAL_8X7B, JOB) == ("megatron", "bridge")
