@@ -84,7 +84,7 @@ def test_deepspeed_plugin_and_its_file() -> None:
     text = '{"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 2}'
     read = read_accelerate(named, "a.yaml", model=MODEL, n_devices=8, read_file=lambda name: text)
     assert (read.layout["zero"], read.layout["mbs"]) == (1, 2)
-    with pytest.raises(SpecError, match="names z1.json, which cannot be read"):
+    with pytest.raises(SpecError, match=r"names z1\.json, which cannot be read"):
         run(named)
 
 

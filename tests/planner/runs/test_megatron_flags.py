@@ -28,10 +28,17 @@ RESOLVED_LATER = frozenset(("num_query_groups", "recompute_modules", "use_gloo_p
 """The parser leaves them empty; validate_args or the configuration class fills them in."""
 
 
+def words(text: str) -> list[str]:
+    return text.split()
+
+
 def test_values_by_kind() -> None:
     parsed = parse_flags(
-        "--num-layers 2 --lr=1e-4 --min-lr -1e-5 --bf16 --disable-bias-linear --recompute-modules a b"
-        " --rampup-batch-size 1 2 3 --attention-backend flash --moe-layer-freq ([0]*1+[1]*1)".split()
+        words(
+            "--num-layers 2 --lr=1e-4 --min-lr -1e-5 --bf16 --disable-bias-linear"
+            " --recompute-modules a b --rampup-batch-size 1 2 3 --attention-backend flash"
+            " --moe-layer-freq ([0]*1+[1]*1)"
+        )
     )
     assert parsed.settings == {
         "num_layers": 2, "lr": 1e-4, "min_lr": -1e-5, "bf16": True, "add_bias_linear": False,
@@ -43,11 +50,11 @@ def test_values_by_kind() -> None:
 
 
 def test_the_last_of_two_counts() -> None:
-    assert parse_flags("--lr 1 --lr 2".split()).settings == {"lr": 2.0}
+    assert parse_flags(words("--lr 1 --lr 2")).settings == {"lr": 2.0}
 
 
 @pytest.mark.parametrize(
-    ("words", "unknown", "fault"),
+    ("text", "unknown", "fault"),
     [
         ("--tensor-model-parralel-size 2", ("--tensor-model-parralel-size",), ""),
         ("--tensor-model-parallel 2", ("--tensor-model-parallel",), ""),
@@ -63,14 +70,14 @@ def test_the_last_of_two_counts() -> None:
         ("--recompute-modules", (), "--recompute-modules needs at least one value"),
     ],
 )
-def test_what_the_parser_refuses(words: str, unknown: tuple[str, ...], fault: str) -> None:
-    parsed = parse_flags(words.split())
+def test_what_the_parser_refuses(text: str, unknown: tuple[str, ...], fault: str) -> None:
+    parsed = parse_flags(words(text))
     assert parsed.unknown == unknown
     assert parsed.faults == ((fault,) if fault else ())
 
 
 def test_words_outside_the_choices_stay_for_the_rules() -> None:
-    parsed = parse_flags("--ckpt-format zip --fp8-recipe tensorwise".split())
+    parsed = parse_flags(words("--ckpt-format zip --fp8-recipe tensorwise"))
     assert parsed.settings["ckpt_format"] == "zip"
     known = "torch, torch_dist, torch_dcp, fsdp_dtensor"
     assert parsed.odd_words == {"ckpt_format": f"--ckpt-format: 'zip' is not one of {known}"}

@@ -176,7 +176,7 @@ def test_model_arguments_take_megatron_s_files(tmp_path: Any) -> None:
     path = MODELS / "llama3_8b_fp8.sh"
     assert load_model(path).shape.layers == 32
     assert "Megatron-LM arguments" in check_spec(path)
-    name, body = entries("model_args.txt")[0]
+    _, body = entries("model_args.txt")[0]
     file = tmp_path / "model_config.yaml"
     file.write_text(body)
     assert load_model(file).shape.layers == 12

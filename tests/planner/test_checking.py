@@ -1,0 +1,310 @@
+"""`check` as a library: what a report says of runs whose answer is known."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.check_report import report_json, report_text
+from planner.checking import Report, check
+from planner.errors import PlannerError, SpecError, UsageError
+from planner.solving import evaluate, solve
+
+FLAGS = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32"
+    " --group-query-attention --num-query-groups 8 --seq-length 8192"
+    " --max-position-embeddings 8192 --swiglu --normalization RMSNorm --disable-bias-linear"
+    " --position-embedding-type rope --untie-embeddings-and-output-weights --bf16"
+    " --attention-dropout 0 --hidden-dropout 0 --mock-data --tokenizer-type NullTokenizer"
+    " --vocab-size 128256 --cross-entropy-loss-fusion --use-distributed-optimizer"
+    " --overlap-grad-reduce --overlap-param-gather --sequence-parallel"
+)
+OWN = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+Check = Callable[..., Report]
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Check:
+    """Check Llama 3 8B with further flags on a number of nodes."""
+
+    def run(flags: str, nodes: int = 2, *, launch: str = "", **options: Any) -> Report:
+        text = f"{launch} {FLAGS} {flags}".strip()
+        file = tmp_path / "launch.sh"
+        file.write_text(text)
+        cluster = {"pools": [{"accelerator": "h100-sxm-80gb", "nodes": nodes}], "fabric": {}}
+        return check(file, cluster, env=OWN, **options)
+
+    return run
+
+
+GOOD = "--tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 128"
+
+
+def test_a_run_that_is_accepted_and_fits(checked: Check) -> None:
+    report = checked(GOOD)
+    assert (report.accepted, report.fits, report.exit_code) == (True, True, 0)
+    assert (report.refusals, report.repairs, report.not_priced) == ((), (), "")
+    assert report.plan is not None
+    x = report.plan.layout
+    assert (x.tp, x.dp, x.zero, x.sp, x.n_micro) == (2, 8, 1, True, 16)
+
+
+def test_its_price_is_that_of_evaluate(checked: Check) -> None:
+    report = checked(GOOD)
+    assert report.plan is not None
+    assert report.model is not None
+    result = evaluate(
+        report.model.document, report.cluster.document, pins={"tp": 2}, framework="megatron"
+    )
+    assert report.plan.plan_id == result.best.plan_id
+    assert report.plan.step_time_s == pytest.approx(result.best.step_time_s, rel=1e-12)
+
+
+def test_the_best_plan_is_that_of_solve_and_the_rank_counts_faster_ones(checked: Check) -> None:
+    report = checked(GOOD)
+    assert report.model is not None
+    assert report.plan is not None
+    assert report.standing is not None
+    result = solve(report.model.document, report.cluster.document, framework="megatron", top=400)
+    standing = report.standing
+    assert standing.best is not None
+    assert standing.best.plan_id == result.best.plan_id
+    assert standing.n_fit == result.counts.fit
+    assert standing.ratio == report.plan.step_time_s / result.best.step_time_s
+    assert standing.rank is not None
+    assert 1 <= standing.rank <= standing.n_fit + 1
+
+
+def test_changes_are_worth_what_they_say(checked: Check) -> None:
+    report = checked("--tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 128")
+    assert report.plan is not None
+    assert report.model is not None
+    assert 1 <= len(report.changes) <= 3
+    gains = [change.gain_frac for change in report.changes]
+    assert gains == sorted(gains, reverse=True)
+    assert all(gain >= 0.005 for gain in gains)
+    first = next(change for change in report.changes if change.layout)
+    assert first.layout is not None
+    x = first.layout
+    pins = {"tp": x.tp, "pp": x.pp, "vpp": x.vpp, "mbs": x.mbs, "zero": x.zero, "sp": int(x.sp),
+            "cp": x.cp, "recompute": x.recompute}  # fmt: skip
+    same = evaluate(report.model.document, report.cluster.document, pins=pins,
+                    framework="megatron").best  # fmt: skip
+    assert same.plan_id == first.plan_id
+    assert first.step_s == pytest.approx(same.step_time_s, rel=1e-9)
+    assert any(word.startswith("--") for word in first.words)
+
+
+def test_the_words_of_a_change_make_it(checked: Check, tmp_path: Path) -> None:
+    """Writing what a change says gives its plan."""
+    report = checked("--tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 128")
+    change = next(c for c in report.changes if c.layout and not any("drop" in w for w in c.words))
+    again = checked(
+        "--tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 128 "
+        + " ".join(change.words)
+    )
+    assert again.plan is not None
+    assert again.plan.plan_id == change.plan_id
+
+
+def test_missing_overlap_is_named_with_its_flag(tmp_path: Path) -> None:
+    plain = FLAGS.replace("--overlap-grad-reduce --overlap-param-gather ", "")
+    file = tmp_path / "launch.sh"
+    file.write_text(f"{plain} {GOOD}")
+    cluster = {"pools": [{"accelerator": "h100-sxm-80gb", "nodes": 8}], "fabric": {}}
+    report = check(file, cluster, env=OWN)
+    with_flags = check(file, cluster, env=OWN,
+                       overrides=(("overlap_grad_reduce", "true"),
+                                  ("overlap_param_gather", "true")))  # fmt: skip
+    assert report.plan is not None
+    assert with_flags.plan is not None
+    named = [c for c in report.changes if c.text.startswith("add --overlap-grad-reduce")]
+    assert named
+    assert named[0].step_s == pytest.approx(with_flags.plan.step_time_s)
+
+
+def test_what_does_not_fit_and_what_would_make_it(checked: Check) -> None:
+    report = checked("--micro-batch-size 4 --global-batch-size 128", nodes=1)
+    assert (report.accepted, report.fits, report.exit_code) == (True, False, 3)
+    assert report.standing is not None
+    assert report.standing.rank is None
+    assert report.changes
+    usable = report.cluster.cluster.pools[0].usable_bytes
+    assert all(change.fits and change.peak_bytes <= usable for change in report.changes)
+    times = [change.step_s for change in report.changes]
+    assert times == sorted(times)
+    assert "what would make it fit:" in report_text(report)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "when", "repair"),
+    [
+        ("--tensor-model-parallel-size 3", "MLM101", "parse", "15 devices"),
+        ("--micro-batch-size 3", "MLM112", "parse", "global batch"),
+        ("--pipeline-model-parallel-size 4 --num-layers 30", "MLM210", "parse", "of 7 to 8"),
+        ("--expert-model-parallel-size 2", "MLM301", "parse", "the model is dense"),
+        ("--pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 2"
+         " --global-batch-size 12 --tensor-model-parallel-size 2", "MLM203", "first step",
+         "interleaving"),
+    ],
+)  # fmt: skip
+def test_refused_runs_are_priced_as_the_nearest(
+    checked: Check, flags: str, code: str, when: str, repair: str
+) -> None:
+    report = checked(f"--micro-batch-size 1 --global-batch-size 128 {flags}")
+    assert report.exit_code == 3
+    found = {broken.rule.code: broken.rule.when for broken in report.refusals}
+    assert found[code] == when
+    if code == "MLM101":
+        assert "heads" in " ".join(b.rule.title for b in report.refusals)
+        return  # heads do not divide either: there is no nearest
+    assert report.plan is not None, report.not_priced
+    assert repair in " ".join(report.repairs)
+    assert "priced as the nearest that divides:" in report_text(report)
+
+
+def test_what_cannot_be_priced_says_why(checked: Check) -> None:
+    report = checked(f"{GOOD} --tensor-model-parallel-size 16 --num-attention-heads 24"
+                     " --kv-channels 128")  # fmt: skip
+    assert report.plan is None
+    assert "TP001" in report.not_priced
+    assert report.exit_code == 3
+
+
+def test_sizes_that_no_model_has_are_refused_and_not_priced(checked: Check) -> None:
+    report = checked(f"{GOOD} --num-attention-heads 30")
+    assert "MLM124" in {b.rule.code for b in report.refusals}
+    assert report.plan is None
+    assert report.not_priced
+
+
+def test_other_numbers_of_devices(checked: Check) -> None:
+    start = "torchrun --nnodes {} --nproc-per-node {} pretrain_gpt.py"
+    fewer = checked(GOOD, nodes=4, launch=start.format(2, 8))
+    assert fewer.cluster.cluster.pools[0].n_devices == 16
+    assert any("uses 16 of the 32 devices" in note for note in fewer.notes)
+    assert fewer.exit_code == 0
+    part = checked(GOOD, nodes=4, launch=start.format(1, 4))
+    assert part.cluster.cluster.pools[0].n_devices == 4
+    more = checked(GOOD, nodes=1, launch=start.format(2, 8))
+    assert (more.enough, more.exit_code) == (False, 3)
+    assert more.plan is not None
+    odd = checked(GOOD, nodes=4, launch=start.format(3, 6))
+    assert odd.plan is None
+    assert "18 devices" in odd.not_priced
+
+
+def test_releases_have_rules_of_their_own(checked: Check) -> None:
+    flags = f"{GOOD} --tensor-model-parallel-size 16"
+    assert checked(flags).accepted  # 8 KV heads on 16 ranks are replicated
+    old = checked(flags, version="0.12.0")
+    assert (old.release, old.accepted) == ("0.12.0", False)
+    with pytest.raises(UsageError, match="is not a release"):
+        checked(GOOD, version="newest")
+
+
+def test_settings_model_and_cluster_can_be_changed(checked: Check) -> None:
+    report = checked(
+        GOOD,
+        overrides=(
+            ("global_batch_size", "64"), ("model.vocab", "1000"), ("pools.0.nodes", "4"),
+            ("training.seq_len", "4096"),
+        ),
+    )  # fmt: skip
+    assert report.model is not None
+    assert report.plan is not None
+    assert (report.model.shape.vocab, report.model.job.seq_len) == (1000, 4096)
+    assert (report.plan.layout.gbs, report.plan.layout.n_devices) == (64, 32)
+    assert report.run.written["global_batch_size"] == "--set global_batch_size=64"
+
+
+def test_a_model_file_in_place_of_the_flags(checked: Check) -> None:
+    report = checked(GOOD, model="llama3-8b")
+    assert report.model is not None
+    assert report.model.shape.name == "llama3-8b"
+    assert report.model.job.global_batch == 512
+
+
+def test_the_same_bytes_each_time(checked: Check) -> None:
+    first, second = (report_json(checked(GOOD)) for _ in range(2))
+    assert first == second
+    data = json.loads(first)
+    assert set(data) == {
+        "schema_version", "source", "format", "framework", "release", "accepted", "fits",
+        "refusals", "unwritten", "n_devices", "enough_devices", "layout", "plan", "repairs",
+        "not_priced", "standing", "changes", "assumed", "notes", "inputs",
+    }  # fmt: skip
+    assert set(data["changes"][0]) == {
+        "change", "words", "step_time_s", "gain_frac", "peak_bytes", "fits", "plan_id", "layout",
+    }  # fmt: skip
+
+
+def test_the_table_is_readable_at_100_columns(checked: Check) -> None:
+    for flags in (GOOD, "--micro-batch-size 3 --global-batch-size 100 --nope 1"):
+        text = report_text(checked(flags))
+        assert max(len(line) for line in text.splitlines()) <= 100
+    assert "MLM120" in text
+    assert "(when it reads its configuration)" in text
+
+
+DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
+             "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}  # fmt: skip
+
+
+def test_pins_say_what_a_file_cannot(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps(DEEPSPEED | {"zero_optimization": {"stage": 1}}))
+    report = check(file, "h100-x8", model="llama3-8b", pins={"pp": 4, "recompute": "full"})
+    assert report.plan is not None
+    assert (report.plan.layout.pp, report.plan.layout.recompute) == (4, "full")
+    flags = tmp_path / "f.sh"
+    flags.write_text(f"{FLAGS} {GOOD}")
+    with pytest.raises(UsageError, match="says its whole layout"):
+        check(flags, "h100-x8", pins={"pp": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "error", "message"),
+    [
+        ("empty.sh", " \n", {}, SpecError, "the file is empty"),
+        ("a.txt", "hello world\n", {}, SpecError, "is not a run that is known here"),
+        ("a.sh", "#!/bin/bash\necho hi\n", {}, SpecError, "no training command and no flags"),
+        ("a.sh", "torchrun train.py --lr 1\n", {}, SpecError, "no flags of Megatron-LM"),
+        ("a.sh", f"torchrun pretrain_gpt.py {FLAGS} --global-batch-size $GBS", {}, SpecError,
+         "depends on GBS, which nothing sets"),
+        ("a.json", '{"train_batch_size": 1,}', {"model": "llama3-8b"}, SpecError,
+         "not valid JSON"),
+        ("a.json", json.dumps(DEEPSPEED), {}, SpecError, "does not say the model"),
+        ("config.json", '{"model_type": "llama", "hidden_size": 8}', {}, SpecError,
+         "is a model"),
+        ("a.toml", "[training\n", {}, SpecError, "not valid TOML"),
+        ("a.yaml", "distributed_type: FSDP\n", {}, SpecError, "does not say the model"),
+        ("a.sh", f"{FLAGS} {GOOD}", {"framework": "deepspeed"}, UsageError, "for megatron"),
+        ("a.sh", f"{FLAGS} {GOOD}", {"overrides": (("no_such_flag", "1"),)}, UsageError,
+         "no such flag"),
+        ("a.sh", f"{FLAGS} {GOOD}", {"pool": "x"}, UsageError, "no pool"),
+        ("a.sh", "deepspeed train.py --deepspeed ds.json", {"model": "llama3-8b"}, SpecError,
+         "names ds.json, which cannot be read"),
+    ],
+)  # fmt: skip
+def test_one_clear_error(
+    name: str, text: str, options: dict[str, Any], error: type[PlannerError], message: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    file = tmp_path / name
+    file.write_text(text)
+    with pytest.raises(error) as caught:
+        check(file, "h100-x8", **options)
+    assert message in str(caught.value)
+    assert "\n  fix: " in str(caught.value)
+
+
+def test_no_such_file_and_several_pools(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no such file"):
+        check(tmp_path / "none.sh", "h100-x8")
+    file = tmp_path / "f.sh"
+    file.write_text(f"{FLAGS} {GOOD}")
+    with pytest.raises(UsageError, match="the cluster has 2 pools"):
+        check(file, "mixed-h100-a100")

@@ -1,0 +1,184 @@
+"""A plan that is written for a framework and read back with `check` is the same plan."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.checking import check
+from planner.commands import header_lines
+from planner.emit import emit_plan
+from planner.emit.accelerate import accelerate_files
+from planner.emit.torchtitan import recipe
+from planner.inputs import ClusterInput, ModelInput
+from planner.result import Plan
+from planner.solving import evaluate, read_inputs
+
+Overrides = tuple[tuple[str, object], ...]
+Case = tuple[str, str, dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.checking.standing_of", lambda *_: None)
+
+
+def priced(
+    case: Case, framework: str, overrides: Overrides = ()
+) -> tuple[Plan, ModelInput, ClusterInput]:
+    model, cluster, pins = case
+    result = evaluate(model, cluster, pins=pins, framework=framework, overrides=overrides)
+    return (result.best, *read_inputs(model, cluster, overrides))
+
+
+MEGATRON: dict[str, Case] = {
+    "data parallel": ("llama3-8b", "h100-x8", {"zero": 0}),
+    "tensor parallel": ("llama3-8b", "h100-x8", {"tp": 4, "sp": True}),
+    "without sequence parallelism": ("llama3-8b", "h100-x8", {"tp": 2, "sp": False, "mbs": 2}),
+    "interleaved": ("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "vpp": 5}),
+    "ends": ("llama3-405b", "h100-x16384", {"tp": 8, "pp": 16, "split": "ends"}),
+    "ends in chunks": ("llama3-405b", "h100-x16384", {"tp": 8, "pp": 16, "vpp": 2,
+                                                      "split": "ends"}),
+    "full recompute": ("llama3-70b", "h100-x512", {"tp": 8, "recompute": "full"}),
+    "recompute in blocks": ("llama3-70b", "h100-x512", {"tp": 4, "pp": 8, "recompute": "full",
+                                                        "recompute_layers": 3}),
+    "ZeRO-2": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full"}),
+    "ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3}),
+    "context parallel": ("llama3-8b", "h100-x512", {"tp": 2, "cp": 4}),
+    "all-to-alls": ("llama3-8b", "h100-x512", {"cp": 2, "cp_comm": "a2a"}),
+    "GPT-3 of 2020": ("gpt3-175b", "a100-x1024", {"tp": 8, "pp": 8}),
+    "experts": ("mixtral-8x7b", "h100-x512", {"tp": 2, "pp": 4, "ep": 8}),
+    "experts and their tp": ("mixtral-8x7b", "h100-x512", {"tp": 4, "ep": 4, "etp": 4}),
+    "latent attention and MTP": ("deepseek-v3", "h100-x16384", {"pp": 16, "ep": 64}),
+    "another latent attention": ("deepseek-v2", "h100-x512", {"pp": 4, "ep": 8}),
+    "qwen": ("qwen3-235b-a22b", "h100-x512", {"tp": 4, "pp": 2, "ep": 16}),
+    "racks": ("llama3-70b", "gb200-nvl72-x576", {"tp": 8, "pp": 8}),
+}  # fmt: skip
+PRECISIONS = ("bf16", "bf16-grads", "fp16", "fp8-tensorwise", "fp8-delayed")
+
+
+def written(case: Case, framework: str, folder: Path, overrides: Overrides = ()) -> Plan:
+    plan, model, cluster = priced(case, framework, overrides)
+    header = header_lines((model, cluster), plan, plan.breakdown, "")
+    pool = cluster.cluster.pools[0]
+    files = emit_plan(framework, plan.layout, model.shape, model.job, pool, header)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return plan
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_megatron(name: str, tmp_path: Path) -> None:
+    case = MEGATRON[name]
+    plan = written(case, "megatron", tmp_path)
+    report = check(tmp_path / "megatron.sh", case[1])
+    assert report.plan is not None, report.not_priced
+    assert not report.refusals
+    assert report.plan.layout == plan.layout
+    assert report.plan.plan_id == plan.plan_id
+    assert report.plan.step_time_s == plan.step_time_s
+    assert report.plan.breakdown.peak_bytes == plan.breakdown.peak_bytes
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_precisions_of_megatron(precision: str, tmp_path: Path) -> None:
+    case = ("llama3-8b", "h100-x8", {"tp": 2})
+    plan = written(case, "megatron", tmp_path, (("training.precision", precision),))
+    report = check(tmp_path / "megatron.sh", "h100-x8")
+    assert report.plan is not None
+    assert report.plan.plan_id == plan.plan_id
+
+
+def test_what_no_flag_says_comes_from_the_header(tmp_path: Path) -> None:
+    """Tokens, the name, padding and the load of experts; other numbers are the flags' own."""
+    changes = (
+        ("training.tokens", "1.234567e12"), ("model.moe.imbalance", "1.15"),
+        ("model.vocab_multiple", "64"), ("model.name", "mine"),
+    )  # fmt: skip
+    case = ("mixtral-8x7b", "h100-x512", {"ep": 8})
+    plan = written(case, "megatron", tmp_path, changes)
+    file = tmp_path / "megatron.sh"
+    report = check(file, "h100-x512")
+    assert report.plan is not None
+    assert report.plan.plan_id == plan.plan_id
+    file.write_text(file.read_text().replace("--train-iters ", "--train-iters 1"))
+    edited = check(file, "h100-x512")
+    assert edited.model is not None
+    assert edited.model.job.tokens != 1.234567e12
+
+
+DEEPSPEED: dict[str, Case] = {
+    "ZeRO-1": ("llama2-7b", "h100-x8", {"zero": 1}),
+    "ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3}),
+    "AutoTP": ("llama3-70b", "h100-x512", {"tp": 8, "sp": False, "zero": 1}),
+    "pipeline": ("llama3-70b", "a100-x1024", {"pp": 8, "recompute": "full"}),
+    "ends": ("llama3-8b", "h100-x8", {"pp": 2, "split": "ends"}),
+    "recompute": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full",
+                                           "recompute_layers": 9}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEEPSPEED)
+def test_deepspeed_with_its_model(name: str, tmp_path: Path) -> None:
+    case = DEEPSPEED[name]
+    plan = written(case, "deepspeed", tmp_path)
+    report = check(tmp_path / "deepspeed.sh", case[1], model=case[0])
+    assert report.plan is not None, report.not_priced
+    assert not report.refusals
+    assert report.plan.layout == plan.layout
+    assert report.plan.plan_id == plan.plan_id
+    x = plan.layout
+    pins = {"pp": x.pp, "recompute": x.recompute, "recompute_layers": x.recompute_layers}
+    if plan.layout.split == "even":
+        alone = check(tmp_path / "deepspeed.json", case[1], model=case[0],
+                      pins={k: v for k, v in pins.items() if v})  # fmt: skip
+        assert alone.plan is not None
+        assert alone.plan.plan_id == plan.plan_id
+
+
+TORCHTITAN: dict[str, Case] = {
+    "FSDP": ("llama3-8b", "h100-x8", {"zero": 3}),
+    "ZeRO-2": ("llama3-8b", "h100-x8", {"zero": 2, "tp": 2}),
+    "pipeline": ("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "vpp": 2}),
+    "experts": ("mixtral-8x7b", "h100-x512", {"ep": 8, "zero": 3}),
+    "latent attention": ("deepseek-v3", "h100-x16384", {"pp": 8, "ep": 64, "split": "ends"}),
+    "recompute": ("llama3-8b", "h100-x8", {"zero": 3, "recompute": "full",
+                                           "recompute_layers": 7}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TORCHTITAN)
+def test_torchtitan_recipes(name: str, tmp_path: Path) -> None:
+    case = TORCHTITAN[name]
+    plan, model, cluster = priced(case, "torchtitan")
+    text = recipe(plan.layout, model.shape, model.job, cluster.cluster.pools[0], [])
+    file = tmp_path / "torchtitan_recipe.py"
+    file.write_text(text)
+    report = check(file, case[1], model=case[0])
+    assert report.plan is not None, report.not_priced
+    assert not report.refusals
+    assert report.plan.layout == plan.layout
+    alone = check(file, case[1])  # sizes as constants of the recipe
+    assert alone.model is not None
+    assert alone.model.shape.layers == model.shape.layers
+    assert alone.model.shape.n_experts == model.shape.n_experts
+
+
+@pytest.mark.parametrize(
+    "pins",
+    [{"zero": 3}, {"zero": 2}, {"zero": 3, "recompute": "full"}, {"zero": 3, "mbs": 2},
+     {"zero": 3, "cp": 2, "cp_comm": "all-gather"}, {"zero": 3, "tp": 2, "sp": False}],
+    ids=str,
+)  # fmt: skip
+def test_accelerate_with_its_model(pins: dict[str, Any], tmp_path: Path) -> None:
+    case = ("llama3-8b", "h100-x8", pins)
+    plan, model, cluster = priced(case, "fsdp2")
+    pool = cluster.cluster.pools[0]
+    files = accelerate_files(plan.layout, model.shape, model.job, pool, [])
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    report = check(tmp_path / "accelerate.sh", case[1], model=case[0])
+    assert report.plan is not None, report.not_priced
+    assert report.plan.layout == plan.layout
+    assert not report.refusals
+    assert report.run.assumed == ()
