@@ -8,7 +8,7 @@ from planner.errors import EmitError, UsageError
 from planner.inputs import cluster_of_import, import_model
 from planner.intake.accelerators import ALL
 from planner.intake.clusters import import_cluster
-from planner.intake.dump_text import read_dump
+from planner.intake.dump_text import STANDARD_INPUT, read_dump
 from planner.intake.import_options import ImportOptions
 from planner.intake.imported import Imported
 from planner.tables import assumed_lines, note_lines
@@ -65,7 +65,7 @@ def run_import_cluster(
 
 
 def _shown(file: str) -> str:
-    return "standard input" if file == "-" else file
+    return STANDARD_INPUT if file == "-" else file
 
 
 def _answers(items: Sequence[str]) -> dict[str, str]:

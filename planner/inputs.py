@@ -788,13 +788,15 @@ def _cluster_summary(given: ClusterInput) -> str:
         for t in cluster.fabric.tiers
     )
     rails = "rail-optimized" if cluster.fabric.rail_optimized else "not rail-optimized"
-    lines = [f"{given.path}: a cluster file, no problems found"]
+    what = "a dump of a cluster" if given.from_dump else "a cluster file"
+    lines = [f"{given.path}: {what}, no problems found"]
     for pool in cluster.pools:
         lines += _pool_summary(cluster.name if len(cluster.pools) == 1 else pool.name, pool)
     sums = f"; the lowest {n} level(s) sum" if (n := cluster.fabric.n_summing_tiers) else ""
     lines.append(f"  fabric {rails}{sums}; tiers: {tiers or 'one non-blocking switch'}")
     if given.assumed:
         lines.append("  assumed figures: " + ", ".join(given.assumed))
+    lines += [f"  {note}" for note in given.notes]
     return "\n".join(lines)
 
 

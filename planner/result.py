@@ -46,6 +46,9 @@ class Plan:
     """Time of the whole run, when its tokens are stated."""
     warnings: tuple[PlanWarning, ...]
     runs_on: tuple[str, ...]
+    """Frameworks that can run it, and hold it in memory."""
+    too_large_for: tuple[str, ...] = ()
+    """Frameworks that could run it with more memory."""
 
     @property
     def headroom_frac(self) -> float:

@@ -386,6 +386,8 @@ def make_plan(
     job, layout = problem.job, found.layout
     peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
     low, high = interval_s(found.step_s)
+    able = runs_on(layout, problem.shape, job)
+    fitting = frameworks_that_fit(problem, found, able)
     rate = job.tokens_per_step / found.step_s
     flops = model_flops_per_step(problem.shape, job)
     return Plan(
@@ -404,21 +406,21 @@ def make_plan(
         tie=tie,
         training_s=job.tokens / rate if job.tokens else None,
         warnings=plan_warnings(problem, found),
-        runs_on=frameworks_that_fit(problem, found),
+        runs_on=fitting,
+        too_large_for=tuple(name for name in able if name not in fitting),
     )
 
 
-def frameworks_that_fit(problem: Problem, found: Breakdown) -> tuple[str, ...]:
-    """Return the frameworks that can run a plan within memory, each with its own habits."""
-    layout, usable = found.layout, problem.pool.usable_bytes
-    fitting = []
-    for name in runs_on(layout, problem.shape, problem.job):
+def frameworks_that_fit(
+    problem: Problem, found: Breakdown, able: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return which of the frameworks that can run a plan hold it, each with its own habits."""
+    usable, peaks = problem.pool.usable_bytes, {problem.stack: found.peak_bytes}
+    for name in able:
         own = as_framework(problem, name)
-        same = own.stack == problem.stack
-        peak = found.peak_bytes if same else peak_bytes(join_one(own, layout)).item()
-        if peak <= usable:
-            fitting.append(name)
-    return tuple(fitting)
+        if own.stack not in peaks:
+            peaks[own.stack] = peak_bytes(join_one(own, found.layout)).item()
+    return tuple(name for name in able if peaks[as_framework(problem, name).stack] <= usable)
 
 
 def as_framework(problem: Problem, framework: str) -> Problem:

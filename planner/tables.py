@@ -349,7 +349,7 @@ def plan_details(plan: Plan) -> str:
         *_context_line(plan),
         f"  schedule {x.schedule}, sequence parallel {'on' if x.sp else 'off'}",
         f"  layers per virtual stage: {stages}",
-        f"  runs on: {', '.join(plan.runs_on) or 'no framework that can be written'}",
+        *wrapped("  runs on:", _where(plan)),
         "",
         f"step {plan.step_time_s:.4f} s (80 %: {plan.step_time_p10_s:.2f} - "
         f"{plan.step_time_p90_s:.2f}), {plan.tokens_per_s_per_device:,.0f} tokens/s/device, "
@@ -366,6 +366,15 @@ def plan_details(plan: Plan) -> str:
         *(line for w in plan.warnings for line in wrapped(f"warning {w.code}:", w.text)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _where(plan: Plan) -> str:
+    """Return which frameworks run a plan, and which would with more memory."""
+    if plan.runs_on:
+        return ", ".join(plan.runs_on)
+    if plan.too_large_for:
+        return f"nothing within this memory ({', '.join(plan.too_large_for)} with more)"
+    return "no framework that can be written"
 
 
 def _context_line(plan: Plan) -> list[str]:

@@ -137,11 +137,12 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     schedule = schedule_of(shapes.pp, shapes.vpp, context.options)[:, None]
     looped = schedule == SCHEDULES.index("interleaved")
     rounds = ~looped | (n_micro % shapes.pp[:, None] == 0)
+    fills = fills_dualpipe(schedule, shapes.pp[:, None], n_micro)
     rules = [
         *_pins(context, shapes, axes),
         PlanRule("BAT001", divides, of_batches=True),
         PlanRule("BAT002", rounds, of_batches=True),
-        PlanRule("BAT003", fills_dualpipe(schedule, shapes.pp[:, None], n_micro), of_batches=True),
+        PlanRule("BAT003", fills, of_batches=True),
         PlanRule("SP001", (sp == 0) | ((tp > 1) & (job.seq_len % (tp * cp) == 0))),
     ]
     if not splits_cleanly(problem.shape):
@@ -158,7 +159,9 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         runs = runnable(framework, problem, shapes, *options, schedule[:, 0])
         rules.append(PlanRule("FRM001", runs))
         runs = runnable_batches(framework, problem, shapes, axes.mbs, schedule[:, 0])
-        rules.append(PlanRule("FRM001", runs, of_batches=True))
+        runs = runs | ~(divides & rounds & fills)  # what the rules above refuse is theirs
+        if not runs.all():
+            rules.append(PlanRule("FRM001", runs, of_batches=True))
     return rules
 
 

@@ -32,8 +32,9 @@ _NEAREST = 0.005
 _WORD_TOLERANCE = 0.08
 """Between the nominal size in a name (80 GB, 80 GiB) and what the driver reports."""
 _GB, _GIB = 1e9, 2.0**30
+_BEFORE = r"(?:(?<![a-z0-9])|(?<=dgx)|(?<=hgx))"
 _FORM_WORDS = {
-    "sxm": re.compile(r"(?<![a-z])sxm[2-9]?(?![a-z])|(?<![a-z])(?:hgx|dgx|nvswitch)(?![a-z])"),
+    "sxm": re.compile(r"(?<![a-z])sxm[2-9]?(?![a-z])|(?<![a-z])(?:hgx|dgx)|nvswitch"),
     "pcie": re.compile(r"(?<![a-z])pci-?e(?![a-z])"),
     "nvl": re.compile(r"(?<![a-z])nvl(?![a-z0-9])"),
 }
@@ -155,7 +156,7 @@ def _family(plain: str, names: DeviceNames) -> str:
     found = [
         family
         for family in {form.family for form in names.forms}
-        if re.search(rf"(?<![a-z0-9]){family}(?=$|[^a-z0-9]|sxm|pcie|nvl)", plain)
+        if re.search(rf"{_BEFORE}{family}(?=$|[^a-z0-9]|sxm|pcie|nvl)", plain)
     ]
     found = [f for f in found if f"{f}-3e" not in plain]
     return max(found, key=lambda f: (len(f), f)) if found else ""

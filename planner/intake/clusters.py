@@ -4,6 +4,7 @@ What the dumps do not say is assumed and marked, or asked for in one error; see
 docs/import_clusters.md for the rules.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -43,6 +44,16 @@ _READERS: tuple[tuple[Callable[[str], bool], Callable[[str, str], Facts]], ...] 
     (sinfo.looks_like, sinfo.read_table),
 )
 """Formats other than Kubernetes', which needs the tolerations."""
+
+
+_OTHER_FORMS = (
+    (re.compile(r"\ANAME +STATUS +ROLES"), "kubectl get nodes -o json"),
+    (re.compile(r"^Name: +\S+\nRoles: ", re.MULTILINE), "kubectl get nodes -o json"),
+    (re.compile(r"\A(?:NODELIST|PARTITION|HOSTNAMES) "), sinfo.COMMAND),
+    (re.compile(r"\A +JOBID +PARTITION"), "scontrol show node"),
+    (re.compile(r"\+ (?:PCI|NVL|NET)\["), "the job with NCCL_TOPO_DUMP_FILE=topo.xml"),
+)
+"""What commands print in forms that do not hold what is needed, and what to run instead."""
 
 
 def looks_like_dump(text: str) -> bool:
@@ -90,6 +101,9 @@ def _read(name: str, text: str, options: ImportOptions) -> list[Facts]:
         json_like = text.lstrip()[:1] in ("{", "[")
         if json_like and json_of(text) is None:
             raise bad_dump(name, "is JSON that is cut off or broken", "give the whole output")
+        for pattern, command in _OTHER_FORMS:
+            if pattern.search(text):
+                raise bad_dump(name, "says too little in this form", f"run {command}")
         raise bad_dump(name, "is no dump of a cluster that is known", f"known: {FORMATS}")
     return [read(text, name) for read in found]
 
@@ -305,12 +319,13 @@ def _hosts(text: str) -> tuple[str, ...]:
 
 def _selected(nodes: list[Node], options: ImportOptions) -> list[Node]:
     """Return the nodes that --partition, --nodes and --selector leave."""
-    if options.partition:
+    partition = options.partition.rstrip("*")  # marks the default in what sinfo prints
+    if partition:
         known = sorted({p for node in nodes for p in node.partitions})
-        if options.partition not in known:
+        if partition not in known:
             fix = f"partitions: {', '.join(known)}" if known else "the dump names no partition"
-            raise UsageError(f"--partition: no node is in {options.partition!r}", fix)
-        nodes = [node for node in nodes if options.partition in node.partitions]
+            raise UsageError(f"--partition: no node is in {partition!r}", fix)
+        nodes = [node for node in nodes if partition in node.partitions]
     if options.nodes:
         wanted = set(_hosts(options.nodes))
         missing = sorted(wanted - {node.name for node in nodes}, key=natural_key)

@@ -12,6 +12,9 @@ from planner.errors import Problem, SpecError
 MAX_BYTES = 256_000_000
 """Largest dump that is read: `kubectl get nodes,pods -A -o json` of thousands of nodes."""
 
+STANDARD_INPUT = "standard input"
+"""Name of what `-` reads, in messages."""
+
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\([AB0]")
 
 

@@ -7,6 +7,7 @@ docs/import_clusters.md for all of them.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from planner.intake.accelerators import is_mig, is_vgpu
@@ -87,8 +88,21 @@ _SUFFIX = re.compile(r"-(?:SHARED|MIG-.+|MIG-INVALID)$")
 
 
 def looks_like(text: str) -> bool:
-    """Tell whether a text is a list of nodes or pods from `kubectl ... -o json`."""
-    return any(item.get("kind") in ("Node", "Pod") for item in _items(json_of(text))[:50])
+    """Tell whether a text is a list of nodes or pods from `kubectl ... -o json` (or yaml)."""
+    return any(item.get("kind") in ("Node", "Pod") for item in _items(_content(text))[:50])
+
+
+@lru_cache(maxsize=4)
+def _content(text: str) -> Any:
+    """Return the content of JSON, or of the YAML that kubectl writes."""
+    if not text.startswith("apiVersion:"):
+        return json_of(text)
+    import yaml  # 20 ms, and most dumps are JSON
+
+    try:
+        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
 
 
 def _items(data: Any) -> list[dict[str, Any]]:
@@ -107,7 +121,7 @@ def read_kubernetes(text: str, source: str, tolerated: Iterable[str] = ()) -> Fa
 
     `tolerated` are keys (or `key=value`) of taints that the job will tolerate.
     """
-    items = _items(json_of(text))
+    items = _items(_content(text))
     nodes = tuple(
         _node(item, frozenset(tolerated)) for item in items if item.get("kind") == "Node"
     )
@@ -134,9 +148,15 @@ def _node(item: Mapping[str, Any], tolerated: frozenset[str]) -> Node:
         if reason:
             (unhealthy if serious else busy).append(reason)
     instance = next((labels[key] for key in _INSTANCES if labels.get(key)), "")
+    devices = tuple(_devices(status, labels))
+    n_labelled = as_count(labels.get("nvidia.com/gpu.count"))
+    if n_labelled and not devices:
+        unhealthy.append("offering none of its GPUs")
+        resource = "nvidia.com/gpu"
+        devices = (Devices(_evidence(resource, labels), n_labelled, 0, resource=resource),)
     return Node(
         name=as_text(meta.get("name")),
-        devices=tuple(_devices(status, labels)),
+        devices=devices,
         unhealthy=", ".join(dict.fromkeys(unhealthy)),
         busy=", ".join(dict.fromkeys(busy)),
         labels=labels,
@@ -176,26 +196,32 @@ def _taint(taint: Mapping[str, Any], tolerated: frozenset[str]) -> tuple[str, bo
 def _devices(status: Mapping[str, Any], labels: Mapping[str, str]) -> Iterable[Devices]:
     capacity, usable = as_dict(status.get("capacity")), as_dict(status.get("allocatable"))
     for resource in _RESOURCES:
-        name = next((labels[x] for x in _PRODUCTS[resource] if labels.get(x)), "")
+        name = _product(resource, labels)
         n = as_count(capacity.get(resource))
         shared = _shared(resource, name, labels, capacity)
         if shared:
             n = n or as_count(capacity.get(_SHARED_RESOURCE)) or 1
         if n:
             free = as_count(usable.get(resource, capacity.get(resource)))
-            evidence = Evidence(
-                name=_SUFFIX.sub("", name),
-                words=tuple(labels[x] for x in _WORDS if labels.get(x)),
-                memory_bytes=0.0 if shared else _memory(resource, labels),
-                capability=_capability(resource, labels),
-            )
+            evidence = _evidence(resource, labels)
             yield Devices(evidence, n, min(n, free), shared, resource, n - min(n, free))
         slices = [key for key in capacity if key.startswith("nvidia.com/mig-")]
         n_slices = sum(as_count(capacity[key]) for key in slices)
         if n_slices and resource == "nvidia.com/gpu":
-            yield Devices(
-                Evidence(name=_SUFFIX.sub("", name)), n_slices, 0, "MIG slices", resource
-            )
+            yield Devices(_evidence(resource, labels), n_slices, 0, "MIG slices", resource)
+
+
+def _product(resource: str, labels: Mapping[str, str]) -> str:
+    return next((labels[x] for x in _PRODUCTS[resource] if labels.get(x)), "")
+
+
+def _evidence(resource: str, labels: Mapping[str, str]) -> Evidence:
+    return Evidence(
+        name=_SUFFIX.sub("", _product(resource, labels)),
+        words=tuple(labels[x] for x in _WORDS if labels.get(x)),
+        memory_bytes=_memory(resource, labels),
+        capability=_capability(resource, labels),
+    )
 
 
 def _shared(

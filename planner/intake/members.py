@@ -12,9 +12,9 @@ from functools import cache
 
 from hardware.catalogue import Catalogue, load_catalogue
 from planner.errors import SpecError, UsageError
-from planner.intake.accelerators import ALL, UNNAMED, Match, identify
+from planner.intake.accelerators import ALL, NONE, UNNAMED, Match, identify
 from planner.intake.cluster_facts import Devices, Evidence, Facts, Node, Ports
-from planner.intake.dump_text import bad_dump
+from planner.intake.dump_text import STANDARD_INPUT, bad_dump
 from planner.intake.hostlist import compress_hosts, natural_key
 from planner.intake.import_options import ImportOptions
 from planner.intake.ports import Network, network_of
@@ -106,7 +106,11 @@ def groups_of(nodes: Sequence[Node], context: Context) -> list[Group]:
         ports = same[0].node.ports
         network = network_of(part, n, len(same), machine, ports, asked, context.catalogue)
         if not network.link and not network.instance:
-            unknown.append((part, n, len(same), network.kind))
+            healthy = [member for member in same if not member.node.unhealthy]
+            if healthy:
+                unknown.append((part, n, len(healthy), network.kind))
+            else:
+                _note_unhealthy(same, context)
             continue
         key = part, n, replace(network, why_link="", why_n="")
         groups.setdefault(key, Group(part, n, network, [])).members += same
@@ -116,6 +120,13 @@ def groups_of(nodes: Sequence[Node], context: Context) -> list[Group]:
         groups.values(),
         key=lambda g: (-g.n_devices * len(g.members), g.part, g.n_devices, g.network.link),
     )
+
+
+def _note_unhealthy(members: Iterable[Member], context: Context) -> None:
+    by_reason: dict[str, list[str]] = {}
+    for member in members:
+        by_reason.setdefault(member.node.unhealthy, []).append(member.name)
+    context.note_nodes("left out", by_reason)
 
 
 def _check_answers(nodes: Sequence[Node], options: ImportOptions) -> None:
@@ -138,6 +149,8 @@ def _members(nodes: Sequence[Node], context: Context) -> list[Member]:
     members: list[Member] = []
     shared: dict[str, list[str]] = {}
     elsewhere: dict[str, list[str]] = {}
+    refused: dict[str, list[str]] = {}
+    gone: dict[str, list[str]] = {}
     for node in nodes:
         for devices in node.devices:
             name = devices.evidence.name
@@ -145,18 +158,26 @@ def _members(nodes: Sequence[Node], context: Context) -> list[Member]:
                 shared.setdefault(devices.shared, []).append(node.name)
                 continue
             match = _match(node, devices, context)
-            if match.elsewhere:
+            if match.part == NONE:
+                refused.setdefault(f"{name or UNNAMED} x {devices.n}", []).append(node.name)
+            elif match.elsewhere:
                 elsewhere.setdefault(f"{name or UNNAMED} x {devices.n}", []).append(node.name)
             elif match.part:
                 members.append(Member(node, devices, match))
+            elif node.unhealthy:  # what it holds does not matter
+                gone.setdefault(node.unhealthy, []).append(node.name)
             else:
                 open_.setdefault(name, []).append((devices, match))
     if shared:
         context.note_nodes("left out, training needs whole GPUs", shared)
     if elsewhere:
         context.note_nodes("left out, not in the catalogue", elsewhere)
+    if refused:
+        context.note_nodes("left out, as --accelerator says", refused)
     if n_bare := sum(not node.devices for node in nodes):
         context.notes.append(f"left out, without GPUs: {count(n_bare, 'node')}")
+    if gone:
+        context.note_nodes("left out", gone)
     if open_:
         raise _accelerator_question(open_, context)
     if not members:
@@ -229,7 +250,8 @@ def _command(answers: str, context: Context) -> str:
     """Return the command with the answers to a question; only these where others stand already."""
     if context.options != ImportOptions():
         return f"add {answers}"
-    files = " ".join(_quoted(x) for x in dict.fromkeys(one.source for one in context.facts))
+    names = dict.fromkeys(one.source for one in context.facts)
+    files = " ".join("-" if name == STANDARD_INPUT else _quoted(name) for name in names)
     return f"planner import cluster {files} {answers}"
 
 

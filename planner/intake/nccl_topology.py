@@ -49,7 +49,7 @@ def read_nccl_topology(text: str, source: str) -> Facts:
     kinds = Counter(_evidence(pci, gpu) for pci, gpu in gpus)
     hardware = Hardware(
         tuple(Devices(evidence, n, n) for evidence, n in kinds.items()),
-        ports=_ports(pairs),
+        ports=_ports(pairs, len(gpus)),
         may_hide_devices=True,
     )
     maker = "RCCL" if any(gpu.get("gcn") for _, gpu in gpus) else "NCCL"
@@ -81,8 +81,11 @@ def _evidence(pci: Element, gpu: Element) -> Evidence:
     )
 
 
-def _ports(pairs: list[tuple[Element, Element]]) -> Ports:
-    """Return the ports of the fastest kind: slower ones serve storage or the front end."""
+def _ports(pairs: list[tuple[Element, Element]], n_gpus: int) -> Ports:
+    """Return the ports of the fastest kind: slower ones serve storage or the front end.
+
+    Of more ports than GPUs, but no multiple of them, one for each GPU counts.
+    """
     found: Counter[tuple[str, int]] = Counter()
     for pci, net in pairs:
         speed = _number(net.get("speed")) if net.tag == "net" else 0
@@ -93,6 +96,8 @@ def _ports(pairs: list[tuple[Element, Element]]) -> Ports:
     kind, speed = max(found, key=lambda x: (x[1], found[x], x[0]))
     n = found[kind, speed]
     shown = f"{n} ports of {speed / 1000:g} Gb/s"
+    if n > n_gpus and n % n_gpus:
+        n = n_gpus
     link = _SPEEDS.get(kind, {}).get(round(speed / 1000), "")
     return Ports(link, n if link else 0, kind=kind, why=shown, why_n=shown)
 

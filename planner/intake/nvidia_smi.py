@@ -144,7 +144,9 @@ def _csv_columns(text: str) -> dict[str, int]:
     }  # fmt: skip
     titled = {known[cell]: i for i, cell in enumerate(head) if cell in known}
     if titled:
-        return titled
+        names = [row[titled["name"]] for row in rows[1:]] if "name" in titled else ["NVIDIA"]
+        ours = "name" not in titled and "memory" in titled
+        return titled if ours or any(_MAKER.match(name) for name in names) else {}
     found: dict[str, int] = {}
     columns = list(zip(*rows, strict=True))
     for i, column in enumerate(columns):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from planner.errors import BadValue
 from planner.intake.cluster_facts import Facts
@@ -53,14 +54,18 @@ def read_table(text: str, source: str) -> Facts:
         rows = [_by_title(line, titles, roles, source) for line in body]
     else:
         rows = list(_without_titles(lines, source))
-    for needed, title in (("node", "NODELIST"), ("gres", "GRES"), ("state", "STATE")):
+    for needed, title in (("node", "NODELIST"), ("gres", "GRES")):
         if not rows or needed not in rows[0]:
             message = (
                 f"the table of sinfo has no column {title}" if rows else "no node in the table"
             )
             raise bad_dump(source, message, f"run {COMMAND}")
     found = [row for cells in rows for row in _rows(cells, source)]
-    return facts_of_rows(found, source, "Slurm, sinfo")
+    facts = facts_of_rows(found, source, "Slurm, sinfo")
+    if all("state" in cells for cells in rows):
+        return facts
+    note = f"{source} has no column STATE, so all its nodes count as free; run {COMMAND}"
+    return replace(facts, notes=(*facts.notes, note))
 
 
 def _lines(text: str) -> list[str]:
@@ -177,4 +182,5 @@ def _rows(cells: Mapping[str, str], source: str) -> Iterator[Row]:
     features = [x.rstrip("*") for x in cells.get("features", "").split(",")]
     features = [x for x in features if x not in ("", "(null)")]
     for name in names:
-        yield Row(name, cells["gres"], cells["state"], used, partitions, tuple(features))
+        state = cells.get("state", "IDLE")
+        yield Row(name, cells["gres"], state, used, partitions, tuple(features))

@@ -222,7 +222,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "zero 1, or pp 1",
     ),
     FrameworkRule(
-        "DSP501", "deepspeed", "fp8", "planner", CONFIG,
+        "DSP501", "deepspeed", "fp8 training", "planner", CONFIG,
         lambda c: c.fp8_recipe != "",
         lambda c: f"precision {c.job.precision}: DeepSpeed has no fp8 training of its own",
         "precision bf16",

@@ -4,7 +4,7 @@
 `framework_batches` and `runnable` are the same predicates over arrays: they restrict the search.
 """
 
-from functools import cache
+from functools import cache, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,18 +156,60 @@ def framework_mask(
     `refusals` over arrays (tests compare the two). Rules about the micro-batches are apart, in
     `framework_batches`; no rule couples them with the other free axes.
     """
-    case = Case.of_shapes(problem, shapes, recompute, recompute_layers, schedule)
-    return np.broadcast_to(
-        _kept(framework, case, of_batches=False), (len(shapes), 2, 4, len(recompute))
-    )
+    options = (recompute, recompute_layers, schedule)
+    return _mask((framework,), problem, shapes, *options)
 
 
 def framework_batches(
     framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
 ) -> Bools:
     """Return which micro-batch sizes a framework can run, `(n_shapes, n_sizes)`."""
+    return _batches((framework,), problem, shapes, mbs, schedule)
+
+
+def runnable(
+    framework: str,
+    problem: Problem,
+    shapes: ShapeTable,
+    recompute: Ints,
+    recompute_layers: Ints,
+    schedule: Ints | None = None,
+) -> Bools:
+    """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
+    options = (recompute, recompute_layers, schedule)
+    return _mask(_searched(framework), problem, shapes, *options)
+
+
+def runnable_batches(
+    framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
+) -> Bools:
+    """Return the micro-batch sizes of a framework's space, `(n_shapes, n_sizes)`."""
+    return _batches(_searched(framework), problem, shapes, mbs, schedule)
+
+
+def _mask(
+    names: tuple[str, ...],
+    problem: Problem,
+    shapes: ShapeTable,
+    recompute: Ints,
+    recompute_layers: Ints,
+    schedule: Ints | None,
+) -> Bools:
+    case = Case.of_shapes(problem, shapes, recompute, recompute_layers, schedule)
+    kept = reduce(np.logical_or, (_kept(name, case, of_batches=False) for name in names))
+    return np.broadcast_to(kept, (len(shapes), 2, 4, len(recompute)))
+
+
+def _batches(
+    names: tuple[str, ...],
+    problem: Problem,
+    shapes: ShapeTable,
+    mbs: Ints,
+    schedule: Ints | None,
+) -> Bools:
     case = Case.of_batches(problem, shapes, mbs, schedule)
-    return np.broadcast_to(_kept(framework, case, of_batches=True), (len(shapes), len(mbs)))
+    kept = reduce(np.logical_or, (_kept(name, case, of_batches=True) for name in names))
+    return np.broadcast_to(kept, (len(shapes), len(mbs)))
 
 
 def _kept(framework: str, case: Case, *, of_batches: bool) -> Bools:
@@ -183,31 +225,13 @@ def _kept(framework: str, case: Case, *, of_batches: bool) -> Bools:
             hits = np.asarray(rule.broken(case))
         except NotStatedError:
             continue
+        if not hits.ndim:  # about the job or the model: it holds for all plans, or for none
+            if hits:
+                return np.zeros((), dtype=bool)
+            continue
         known = broken.get(hits.shape)
         broken[hits.shape] = hits if known is None else known | hits
     merged: Bools = np.zeros((), dtype=bool)
-    for shape in sorted(broken, key=lambda axes: (len(axes), np.prod(axes))):
-        merged = merged | broken[shape]
+    for axes in sorted(broken, key=np.prod):
+        merged = merged | broken[axes]
     return ~merged
-
-
-def runnable(
-    framework: str,
-    problem: Problem,
-    shapes: ShapeTable,
-    recompute: Ints,
-    recompute_layers: Ints,
-    schedule: Ints | None = None,
-) -> Bools:
-    """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
-    options = (recompute, recompute_layers, schedule)
-    masks = [framework_mask(n, problem, shapes, *options) for n in _searched(framework)]
-    return np.asarray(np.logical_or.reduce(masks))
-
-
-def runnable_batches(
-    framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
-) -> Bools:
-    """Return the micro-batch sizes of a framework's space, `(n_shapes, n_sizes)`."""
-    masks = [framework_batches(n, problem, shapes, mbs, schedule) for n in _searched(framework)]
-    return np.asarray(np.logical_or.reduce(masks))

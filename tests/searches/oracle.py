@@ -269,6 +269,8 @@ def megatron_runs(problem: Problem, plan: Layout) -> bool:
         return False
     if precision == "fp8-rowwise":
         return False
+    if shape.n_experts and ((plan.tp > 1 and not plan.sp) or (shape.bias and plan.etp > 1)):
+        return False
     return not (plan.zero >= 2 and plan.pp > 1) and megatron_pads_alike(problem, plan.tp)
 
 
@@ -284,6 +286,8 @@ def megatron_pads_alike(problem: Problem, tp: int) -> bool:
 
 def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
     if plan.sp or plan.vpp > 1 or plan.cp > 1 or plan.tp > problem.shape.kv_heads:
+        return False
+    if problem.shape.n_experts:
         return False
     precision = problem.job.precision
     if precision.startswith("fp8"):

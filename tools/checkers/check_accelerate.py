@@ -163,10 +163,11 @@ def check_one(case, version):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("file")
+    ap.add_argument("file", nargs="?", default="-")
     ap.add_argument("--world-size", type=int)
     ap.add_argument("--source", help="folder of a checkout (its src); default: the installed accelerate")
     ap.add_argument("--json", action="store_true")
+    ap.add_argument("--options", action="store_true", help="print the options that this release knows")
     ap.add_argument("--many", action="store_true", help="the file holds one case a line, see above")
     o = ap.parse_args()
     if o.source:
@@ -178,6 +179,16 @@ def main():
         traceback.print_exc()
         print("the checker cannot load accelerate", file=sys.stderr)
         return 2
+    if o.options:
+        from accelerate.commands.config.config_args import ClusterConfig
+        from accelerate.commands.launch import launch_command_parser
+        from accelerate.parallelism_config import ParallelismConfig
+
+        found = dict(forked.parser_options(launch_command_parser()))
+        for cls in (ClusterConfig, ParallelismConfig):
+            found |= {f"{cls.__name__}.{key}": facts for key, facts in forked.dataclass_options(cls)}
+        forked.print_options(found.items())
+        return 0
     if o.many:
         lines = sys.stdin if o.file == "-" else open(o.file)
         return forked.print_answers(lines, lambda case: check_one(case, version), o.json)

@@ -244,7 +244,7 @@ def check_one(o, case, version):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("file")
+    ap.add_argument("file", nargs="?", default="-")
     ap.add_argument("--function", default="pretrain_config")
     ap.add_argument("--world-size", type=int)
     ap.add_argument("--source", required=True, help="folder of an unpacked megatron-bridge")
@@ -253,6 +253,7 @@ def main():
     ap.add_argument("--rank", type=int, default=0)
     ap.add_argument("--no-groups", action="store_true")
     ap.add_argument("--json", action="store_true")
+    ap.add_argument("--options", action="store_true", help="print the fields that this release knows")
     ap.add_argument("--many", action="store_true", help="the file holds one case a line, see above")
     o = ap.parse_args()
     o.verbose = False
@@ -264,6 +265,16 @@ def main():
         traceback.print_exc()
         print("the checker cannot load Megatron-Bridge", file=sys.stderr)
         return 2
+    if o.options:
+        from megatron.bridge.models.mla_provider import MLAModelProvider
+        from megatron.bridge.training import config
+
+        found = {}
+        for cls in (config.ConfigContainer, MLAModelProvider, config.TrainingConfig, config.DistributedInitConfig,
+                    config.DistributedDataParallelConfig, config.OptimizerConfig, config.CheckpointConfig):
+            found |= {f"{cls.__name__}.{key}": facts for key, facts in forked.dataclass_options(cls)}
+        forked.print_options(found.items())
+        return 0
     if o.many:
         lines = sys.stdin if o.file == "-" else open(o.file)
         return forked.print_answers(lines, lambda case: check_one(o, case, version), o.json)

@@ -424,9 +424,23 @@ def check_many(o, deepspeed, log):
     return forked.print_answers(lines, check, o.json)
 
 
+def options_of_release(deepspeed):
+    """Yield (key, facts): top-level keys, and the fields of DeepSpeed's own configuration models."""
+    from deepspeed.runtime.config_utils import DeepSpeedConfigModel
+
+    for key in sorted(literals_read_from_config(os.path.dirname(deepspeed.__file__))):
+        yield key, {"required": False}
+    left = list(DeepSpeedConfigModel.__subclasses__())
+    while left:
+        model = left.pop()
+        left += model.__subclasses__()
+        for name, field in model.model_fields.items():
+            yield f"{model.__name__}.{name}", {"required": field.is_required(), "default": forked.plain(field.default)}
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("json_file")
+    ap.add_argument("json_file", nargs="?", default="-")
     ap.add_argument("--world-size", type=int)
     ap.add_argument("--tp", type=int, default=1)
     ap.add_argument("--pp", type=int, default=1)
@@ -440,6 +454,7 @@ def main():
     ap.add_argument("--engine", action="store_true")
     ap.add_argument("--port", type=int, default=29577)
     ap.add_argument("--json", action="store_true")
+    ap.add_argument("--options", action="store_true", help="print the keys that this release knows")
     ap.add_argument("--many", action="store_true", help="the file holds one case a line, see above")
     ap.set_defaults(pipeline=None, model=None)
     o = ap.parse_args()
@@ -457,6 +472,9 @@ def main():
         return 2
     finally:
         sys.stdout = real
+    if o.options:
+        forked.print_options(options_of_release(deepspeed))
+        return 0
     if o.many:
         return check_many(o, deepspeed, log)
     if not o.world_size:

@@ -559,7 +559,7 @@ def load(o):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("flags_file")
+    ap.add_argument("flags_file", nargs="?", default="-")
     ap.add_argument("--world-size", type=int, help="else torchrun's --nnodes x --nproc-per-node")
     ap.add_argument("--source", help="folder of a Megatron-LM checkout; default: the installed megatron-core")
     ap.add_argument("--gpu-arch", type=int, default=9, help="compute capability major: 8 A100, 9 H100/H200, 10 B200")
@@ -570,6 +570,7 @@ def main():
     ap.add_argument("--json", action="store_true")
     ap.add_argument("--many", action="store_true",
                     help='FLAGS_FILE holds one JSON object a line: {"id", "flags", "world_size", "env", "gpu_arch"}')
+    ap.add_argument("--options", action="store_true", help="print the options that this release knows")
     ap.add_argument("--verbose", action="store_true", help="show what Megatron prints")
     o = ap.parse_args()
 
@@ -581,6 +582,11 @@ def main():
         traceback.print_exc(file=sys.__stderr__)
         print(f"the checker cannot load Megatron's argument parser: {e!r}", file=sys.__stderr__)
         return 2
+    if o.options:
+        import megatron.training.arguments as arguments
+
+        forked.print_options(forked.parser_options(arguments.add_megatron_arguments(None)))
+        return 0
     if o.many:
         return check_many(o)
     text = sys.stdin.read() if o.flags_file == "-" else open(o.flags_file).read()

@@ -309,6 +309,24 @@ def check_batch(cfg, pd, report):
         gradient_accumulation_steps=accumulation, pipeline_microbatches=n_micro)
 
 
+def single_stage(name):
+    """Whether a schedule runs one stage a rank."""
+    from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
+
+    return issubclass(get_schedule_class(name), PipelineScheduleSingle)
+
+
+def check_sharding(cfg, pd, report):
+    """What the FSDP wrapper asks of its policy."""
+    with report.stage("sharding"):
+        policy = cfg.parallelism.fsdp_reshard_after_forward
+        fsdp = sys.modules.get("torchtitan.distributed.fsdp")
+        if hasattr(fsdp, "get_fsdp_reshard_after_forward_policy"):
+            fsdp.get_fsdp_reshard_after_forward_policy(policy, pd.pp > 1)
+        elif policy not in ("default", "always", "never"):  # 0.2: inside apply_fsdp of each model
+            raise ValueError(f"Invalid reshard_after_forward_policy: {policy}.")
+
+
 def check_pipeline(cfg, pd, model, version, report):
     """pipeline_llm itself, without the model's chunks."""
     import torch
@@ -335,8 +353,11 @@ def check_pipeline(cfg, pd, model, version, report):
         report.resolved.update(
             schedule=p.pipeline_parallel_schedule, stages=len(parts), vpp=len(parts) // pd.pp, layers_per_stage=counts,
             stages_of_rank=SPLIT["of_rank"])
-        report.must(sorted(held) == sorted(f"layers.{i}" for i in range(layers)),
-                    f"the stages hold {len(held)} layers, some twice or not at all; the model has {layers}")
+        if sorted(held) != sorted(f"layers.{i}" for i in range(layers)):
+            report.warnings.append(f"the stages hold {len(held)} layers, the model has {layers}: torchtitan does not say")
+        report.must(len(parts) == pd.pp or not single_stage(p.pipeline_parallel_schedule),
+                    f"{p.pipeline_parallel_schedule} runs 1 stage a rank and leaves out the others, got {len(parts) // pd.pp}"
+                    " [pipeline_parallel.py, stages[0]]")
         m = report.resolved["pipeline_microbatches"]
         if m < len(parts):
             report.warnings.append(f"{m} micro-batches for {len(parts)} stages: bubble")
@@ -351,7 +372,8 @@ def check_widths(pd, model, report):
                             ("ffn", "FFN width", pd.tp), ("n_experts", "experts", pd.ep), ("expert_ffn", "expert width", etp)):
         if w.get(key):
             report.must(w[key] % over == 0, f"{w[key]} {name} over {over} ranks")
-    report.must(pd.ep == 1 or w.get("n_experts"), f"expert_parallel_degree {pd.ep} of a model without experts has no effect")
+    if pd.ep > 1 and not w.get("n_experts"):
+        report.warnings.append(f"expert_parallel_degree {pd.ep} of a model without experts has no effect")
     cells = pd.dp_shard * pd.cp * pd.tp
     inner = pd.ep * (get(pd, "etp", default=1))
     report.must(cells % inner == 0, f"expert parallel {inner} must divide dp_shard * cp * tp = {cells} [parallel_dims.py]")
@@ -372,6 +394,8 @@ def check_one(case, version):
         if pd is not None and "batch" not in case.get("skip", ()):
             check_batch(cfg, pd, report)
         model = model_of(cfg, report)
+        if pd is not None:
+            check_sharding(cfg, pd, report)
         if pd is not None and model is not None:
             if get(cfg.model, "converters") if hasattr(cfg, "model") else None:
                 with report.stage("converters"):
@@ -396,6 +420,7 @@ def main():
     ap.add_argument("--world-size", type=int)
     ap.add_argument("--source", help="folder of an unpacked release or a checkout; default: the installed one")
     ap.add_argument("--json", action="store_true")
+    ap.add_argument("--options", action="store_true", help="print the fields that this release knows")
     ap.add_argument("--many", action="store_true", help="the file holds one case a line, see above")
     argv, extra = sys.argv[1:], []
     if "--" in argv:
@@ -410,6 +435,16 @@ def main():
         traceback.print_exc()
         print("the checker cannot load torchtitan", file=sys.stderr)
         return 2
+    if o.options:
+        import torchtitan.config as tc
+
+        if hasattr(tc, "JobConfig"):
+            forked.print_options(forked.dataclass_options(tc.JobConfig))
+        else:
+            names = [n for n in vars(tc) if hasattr(getattr(tc, n), "__dataclass_fields__")]
+            found = [(f"{n}.{key}", facts) for n in names for key, facts in forked.dataclass_options(getattr(tc, n))]
+            forked.print_options(found)
+        return 0
     if o.many:
         lines = sys.stdin if o.file == "-" else open(o.file)
         return forked.print_answers(lines, lambda case: check_one(case, version), o.json)

@@ -124,7 +124,8 @@ def environment(
 def unpacked(release: str, python: str, cache: Path) -> Path:
     """Return the folder of an unpacked wheel, fetched without what it depends on."""
     place = cache / release.replace("==", "-")
-    if not (place / "ready").exists():
+    newest = "==" not in release  # fetched anew every time
+    if newest or not (place / "ready").exists():
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         fetch = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(place)]

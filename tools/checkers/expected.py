@@ -176,7 +176,8 @@ def ask_bridge(files: Mapping[str, str], plan: Facts) -> Facts | None:
 def bridge_wants(plan: Facts) -> Facts:
     """Return what Megatron-Bridge must have derived: what Megatron-LM does, under its own names."""
     wants = megatron_wants(plan)
-    wants["grad_reduce_in_fp32"] = wants.pop("accumulate_allreduce_grads_in_fp32")
+    wide = wants.pop("accumulate_allreduce_grads_in_fp32")
+    wants["grad_reduce_in_fp32"] = wide or plan["precision"] == "fp32"
     return wants
 
 

@@ -2,10 +2,11 @@
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from planner.checking import describe, judge
 from planner.errors import PlannerError
@@ -33,6 +34,8 @@ class Verdict:
     """Code and reason of each rule that the framework itself enforces."""
     error: str = ""
     """Why the files could not be read; empty where they could."""
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    """What was read of the layout, under the names of `Layout` and of its properties."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict for a line of a sample."""
@@ -62,7 +65,19 @@ def verdict(
             refused, _ = judge(run, model, generation, RELEASES[run.framework])
         except PlannerError as error:
             return Verdict((), str(error).replace(folder, ""))
-    return Verdict(tuple((broken.rule.code, broken.reason) for broken in refused))
+    codes = tuple((broken.rule.code, broken.reason) for broken in refused)
+    return Verdict(codes, layout=run.layout)
+
+
+def misread(found: Verdict, layout: Layout) -> list[str]:
+    """Return the fields of a plan that were read back as something else."""
+    lines = []
+    for name, value in found.layout.items():
+        wanted = layout.stage_layers if name in ("counts", "stage_layers") else getattr(layout, name, value)
+        if name == "split" or wanted == value or (name == "zero" and layout.dp * layout.cp == 1):
+            continue
+        lines.append(f"{name} is {value}, the plan says {wanted}")
+    return lines
 
 
 def document_of(shape: ModelShape, job: TrainingJob) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from planner.emit import emit_plan
 from searches.options import FRAMEWORKS
 from tools.samples.draw import Drawn, draw_plans, shares
 from tools.samples.vary import KINDS, variations
-from tools.samples.verdict import verdict
+from tools.samples.verdict import misread, verdict
 
 
 CHECKER_OF = {
@@ -54,6 +54,21 @@ def sizes(drawn: Drawn) -> dict[str, int]:
     }
 
 
+def judged(drawn: Drawn, files: dict[str, str]) -> dict[str, str]:
+    """Return what `planner check` says against the files of a legal plan, by checker."""
+    said = {}
+    generation = drawn.pool.accelerator.generation
+    for name, kind in KINDS.items():
+        if CHECKER_OF[name] == drawn.framework and kind.has in files:
+            n_devices = drawn.layout.n_devices
+            found = verdict(name, files, drawn.shape, drawn.job, generation, n_devices)
+            lines = [f"{code} {reason}" for code, reason in found.refused]
+            lines += [found.error] * bool(found.error) + misread(found, drawn.layout)
+            if lines:
+                said[name] = "; ".join(lines)
+    return said
+
+
 def legal_lines(frameworks: tuple[str, ...], n_plans: int, seed: int) -> Iterator[dict[str, object]]:
     """Yield drawn plans with their files, and print how often each feature is on."""
     for framework, n in shares(n_plans, frameworks).items():
@@ -62,8 +77,9 @@ def legal_lines(frameworks: tuple[str, ...], n_plans: int, seed: int) -> Iterato
         for drawn in draw_plans(framework, n, seed):
             counts.update(drawn.features)
             n_found += 1
+            files = files_of(drawn)
             line = {"id": drawn.name, "framework": framework, "shape": sizes(drawn)}
-            yield {**line, "files": files_of(drawn)}
+            yield {**line, "files": files, "ours": judged(drawn, files)}
         features = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
         print(f"{framework}: {n_found} plans drawn; {features}")
         if n_found < n:

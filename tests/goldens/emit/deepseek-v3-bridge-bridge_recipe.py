@@ -1,7 +1,7 @@
 # Megatron-Bridge recipe; fields as of Megatron-Bridge 0.6.2.
 # plan 0123456789ab of result ba9876543210
 # planner 0.1.0
-# layout: {"cp":1,"devices_per_node":8,"dp":64,"ep":64,"etp":1,"gbs":8192,"generation":"hopper","layers":61,"mbs":1,"model":"deepseek-v3","n_devices":1024,"n_micro":128,"n_nodes":128,"padded_vocab":129280,"pipeline_partition":"uniform","pp":16,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"1f1b","shard":0,"sp":false,"split":"ends","stage_layers":[3,4,4,4,4,4,4,4,4,4,4,4,4,4,4,2],"tp":1,"vpp":1,"zero":1}
+# layout: {"cp":1,"devices_per_node":8,"dp":64,"ep":64,"etp":1,"gbs":8192,"generation":"hopper","layers":61,"mbs":1,"model":"deepseek-v3","n_devices":1024,"n_micro":128,"n_nodes":128,"padded_vocab":129280,"pipeline_partition":"uniform","pp":16,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"1f1b","shard":0,"sp":false,"split":"ends","stage_layers":[3,4,4,4,4,4,4,4,4,4,4,4,4,4,4,2],"tp":1,"unsaid":{"imbalance":1.0,"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128},"vpp":1,"zero":1}
 """One plan for Megatron-Bridge: `pretrain_config()` returns its ConfigContainer.
 
 bridge.sh beside this file runs it. Learning rate, rotary base, loss coefficients and

@@ -2,7 +2,7 @@
 # torchtitan launcher; torchtitan_recipe.py as of torchtitan 0.3.0.
 # plan 0123456789ab of result ba9876543210
 # planner 0.1.0
-# layout: {"cp":1,"devices_per_node":8,"dp":1024,"ep":64,"etp":1,"gbs":8192,"generation":"hopper","layers":61,"mbs":1,"model":"deepseek-v3","n_devices":1024,"n_micro":8,"n_nodes":128,"padded_vocab":129280,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"none","shard":0,"sp":false,"split":"even","stage_layers":[61],"tp":1,"vpp":1,"zero":3}
+# layout: {"cp":1,"devices_per_node":8,"dp":1024,"ep":64,"etp":1,"gbs":8192,"generation":"hopper","layers":61,"mbs":1,"model":"deepseek-v3","n_devices":1024,"n_micro":8,"n_nodes":128,"padded_vocab":129280,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"none","shard":0,"sp":false,"split":"even","stage_layers":[61],"tp":1,"unsaid":{"imbalance":1.0,"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128},"vpp":1,"zero":3}
 #
 # Run it once on each of the 128 node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
 # per node). Options of your own go after the script name and win over the recipe, for example

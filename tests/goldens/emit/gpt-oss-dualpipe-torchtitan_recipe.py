@@ -1,7 +1,7 @@
 # torchtitan recipe; fields as of torchtitan 0.3.0.
 # plan 0123456789ab of result ba9876543210
 # planner 0.1.0
-# layout: {"cp":1,"devices_per_node":8,"dp":8,"ep":8,"etp":1,"gbs":128,"generation":"hopper","layers":24,"mbs":1,"model":"gpt-oss-20b","n_devices":32,"n_micro":16,"n_nodes":4,"padded_vocab":201088,"pipeline_partition":"","pp":4,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"dualpipe-v","shard":0,"sp":false,"split":"even","stage_layers":[3,3,3,3,3,3,3,3],"tp":1,"vpp":2,"zero":1}
+# layout: {"cp":1,"devices_per_node":8,"dp":8,"ep":8,"etp":1,"gbs":128,"generation":"hopper","layers":24,"mbs":1,"model":"gpt-oss-20b","n_devices":32,"n_micro":16,"n_nodes":4,"padded_vocab":201088,"pipeline_partition":"","pp":4,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"dualpipe-v","shard":0,"sp":false,"split":"even","stage_layers":[3,3,3,3,3,3,3,3],"tp":1,"unsaid":{"imbalance":1.0,"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128},"vpp":2,"zero":1}
 """One plan for torchtitan: `--module torchtitan_recipe --config train`.
 
 torchtitan.sh beside this file starts it. Options of the command line win over what stands here.

@@ -2,7 +2,7 @@
 # DeepSpeed launcher; deepspeed.json as of DeepSpeed 0.19.8.
 # plan 0123456789ab of result ba9876543210
 # planner 0.1.0
-# layout: {"cp":1,"devices_per_node":8,"dp":8,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":80,"mbs":1,"model":"llama3-70b","n_devices":64,"n_micro":16,"n_nodes":8,"padded_vocab":129024,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"none","shard":0,"sp":false,"split":"even","stage_layers":[80],"tp":8,"vpp":1,"zero":1}
+# layout: {"cp":1,"devices_per_node":8,"dp":8,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":80,"mbs":1,"model":"llama3-70b","n_devices":64,"n_micro":16,"n_nodes":8,"padded_vocab":129024,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"none","shard":0,"sp":false,"split":"even","stage_layers":[80],"tp":8,"unsaid":{"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128},"vpp":1,"zero":1}
 #
 # TRAIN_SCRIPT builds llama3-70b (80 layers, flash attention, sequences of 8192) and calls
 # deepspeed.initialize. The arguments after deepspeed.json are for that script.

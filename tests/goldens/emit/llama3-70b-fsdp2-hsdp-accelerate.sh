@@ -2,7 +2,7 @@
 # Accelerate launcher; accelerate.yaml as of Accelerate 1.15.0.
 # plan 0123456789ab of result ba9876543210
 # planner 0.1.0
-# layout: {"cp":2,"cp_comm":"p2p","devices_per_node":8,"dp":32,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":80,"mbs":1,"model":"llama3-70b","n_devices":64,"n_micro":4,"n_nodes":8,"padded_vocab":128256,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"none","shard":16,"sp":false,"split":"even","stage_layers":[80],"tp":1,"vpp":1,"zero":2}
+# layout: {"cp":2,"cp_comm":"p2p","devices_per_node":8,"dp":32,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":80,"mbs":1,"model":"llama3-70b","n_devices":64,"n_micro":4,"n_nodes":8,"padded_vocab":128256,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"none","shard":16,"sp":false,"split":"even","stage_layers":[80],"tp":1,"unsaid":{"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128},"vpp":1,"zero":2}
 #
 # TRAIN_SCRIPT builds llama3-70b (80 layers, attn_implementation sdpa, sequences of 8192),
 # reads TrainingArguments from trainer_args.json and runs the Hugging Face Trainer, or

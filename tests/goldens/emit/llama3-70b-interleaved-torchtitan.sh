@@ -2,7 +2,7 @@
 # torchtitan launcher; torchtitan_recipe.py as of torchtitan 0.3.0.
 # plan 0123456789ab of result ba9876543210
 # planner 0.1.0
-# layout: {"cp":1,"devices_per_node":8,"dp":16,"ep":1,"etp":1,"gbs":1024,"generation":"hopper","layers":80,"mbs":1,"model":"llama3-70b","n_devices":512,"n_micro":64,"n_nodes":64,"padded_vocab":129024,"pipeline_partition":"","pp":4,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"full","recompute_layers":2,"schedule":"interleaved","shard":0,"sp":true,"split":"even","stage_layers":[4,4,4,4,4,4,4,4,4,4,4,4,4,4,4,4,4,4,4,4],"tp":8,"vpp":5,"zero":1}
+# layout: {"cp":1,"devices_per_node":8,"dp":16,"ep":1,"etp":1,"gbs":1024,"generation":"hopper","layers":80,"mbs":1,"model":"llama3-70b","n_devices":512,"n_micro":64,"n_nodes":64,"padded_vocab":129024,"pipeline_partition":"","pp":4,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"full","recompute_layers":2,"schedule":"interleaved","shard":0,"sp":true,"split":"even","stage_layers":[4,4,4,4,4,4,4,4,4,4,4,4,4,4,4,4,4,4,4,4],"tp":8,"unsaid":{"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128},"vpp":5,"zero":1}
 #
 # Run it once on each of the 64 node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
 # per node). Options of your own go after the script name and win over the recipe, for example

@@ -2,7 +2,7 @@
 # Accelerate launcher; accelerate.yaml as of Accelerate 1.15.0.
 # plan 0123456789ab of result ba9876543210
 # planner 0.1.0
-# layout: {"cp":1,"devices_per_node":8,"dp":8,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":32,"mbs":1,"model":"llama3-8b","n_devices":8,"n_micro":16,"n_nodes":1,"padded_vocab":128256,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"full","recompute_layers":32,"schedule":"none","shard":0,"sp":false,"split":"even","stage_layers":[32],"tp":1,"vpp":1,"zero":3}
+# layout: {"cp":1,"devices_per_node":8,"dp":8,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":32,"mbs":1,"model":"llama3-8b","n_devices":8,"n_micro":16,"n_nodes":1,"padded_vocab":128256,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"full","recompute_layers":32,"schedule":"none","shard":0,"sp":false,"split":"even","stage_layers":[32],"tp":1,"unsaid":{"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128},"vpp":1,"zero":3}
 #
 # TRAIN_SCRIPT builds llama3-8b (32 layers, attn_implementation flash_attention_2, sequences of 8192),
 # reads TrainingArguments from trainer_args.json and runs the Hugging Face Trainer, or

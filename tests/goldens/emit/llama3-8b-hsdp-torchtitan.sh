@@ -2,7 +2,7 @@
 # torchtitan launcher; torchtitan_recipe.py as of torchtitan 0.3.0.
 # plan 0123456789ab of result ba9876543210
 # planner 0.1.0
-# layout: {"cp":2,"cp_comm":"all-gather","devices_per_node":8,"dp":16,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":32,"mbs":1,"model":"llama3-8b","n_devices":64,"n_micro":8,"n_nodes":8,"padded_vocab":128256,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"full","recompute_layers":32,"schedule":"none","shard":8,"sp":true,"split":"even","stage_layers":[32],"tp":2,"vpp":1,"zero":3}
+# layout: {"cp":2,"cp_comm":"all-gather","devices_per_node":8,"dp":16,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":32,"mbs":1,"model":"llama3-8b","n_devices":64,"n_micro":8,"n_nodes":8,"padded_vocab":128256,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"full","recompute_layers":32,"schedule":"none","shard":8,"sp":true,"split":"even","stage_layers":[32],"tp":2,"unsaid":{"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128},"vpp":1,"zero":3}
 #
 # Run it once on each of the 8 node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
 # per node). Options of your own go after the script name and win over the recipe, for example

@@ -2,7 +2,7 @@
 # Megatron-LM launch script; flags as of Megatron-LM (megatron-core) 0.19.2.
 # plan 0123456789ab of result ba9876543210
 # planner 0.1.0
-# layout: {"cp":1,"devices_per_node":8,"dp":16,"ep":1,"etp":1,"gbs":1536,"generation":"ampere","layers":96,"mbs":1,"model":"gpt3-175b","n_devices":1024,"n_micro":96,"n_nodes":128,"padded_vocab":51200,"pipeline_partition":"type:block","pp":8,"precision":"fp16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"1f1b","shard":0,"sp":true,"split":"even","stage_layers":[12,12,12,12,12,12,12,12],"tp":8,"vpp":1,"zero":0}
+# layout: {"cp":1,"devices_per_node":8,"dp":16,"ep":1,"etp":1,"gbs":1536,"generation":"ampere","layers":96,"mbs":1,"model":"gpt3-175b","n_devices":1024,"n_micro":96,"n_nodes":128,"padded_vocab":51200,"pipeline_partition":"type:block","pp":8,"precision":"fp16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"1f1b","shard":0,"sp":true,"split":"even","stage_layers":[12,12,12,12,12,12,12,12],"tp":8,"unsaid":{"max_positions":0,"padded_vocab":51200,"tokens":300000000000.0,"vocab_multiple":128},"vpp":1,"zero":0}
 #
 # Run it once on each of the 128 node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
 # per node). Further flags of your own go after the script name and win over those below, for

@@ -2,7 +2,7 @@
 # Megatron-LM launch script; flags as of Megatron-LM (megatron-core) 0.19.2.
 # plan 0123456789ab of result ba9876543210
 # planner 0.1.0
-# layout: {"cp":1,"devices_per_node":8,"dp":128,"ep":1,"etp":1,"gbs":2048,"generation":"hopper","layers":126,"mbs":1,"model":"llama3-405b","n_devices":16384,"n_micro":16,"n_nodes":2048,"padded_vocab":129024,"pipeline_partition":"uniform","pp":16,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"1f1b","shard":0,"sp":true,"split":"ends","stage_layers":[7,8,8,8,8,8,8,8,8,8,8,8,8,8,8,7],"tp":8,"vpp":1,"zero":1}
+# layout: {"cp":1,"devices_per_node":8,"dp":128,"ep":1,"etp":1,"gbs":2048,"generation":"hopper","layers":126,"mbs":1,"model":"llama3-405b","n_devices":16384,"n_micro":16,"n_nodes":2048,"padded_vocab":129024,"pipeline_partition":"uniform","pp":16,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"1f1b","shard":0,"sp":true,"split":"ends","stage_layers":[7,8,8,8,8,8,8,8,8,8,8,8,8,8,8,7],"tp":8,"unsaid":{"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128},"vpp":1,"zero":1}
 #
 # Run it once on each of the 2048 node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
 # per node). Further flags of your own go after the script name and win over those below, for

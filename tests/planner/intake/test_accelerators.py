@@ -25,6 +25,8 @@ def match(evidence: Evidence, n: int = 8):
         ("h100-sxm-80gb", "h100-sxm-80gb"),
         ("h100_sxm", "h100-sxm-80gb"),
         ("h100sxm", "h100-sxm-80gb"),
+        ("dgxh100", "h100-sxm-80gb"),
+        ("hgx_h200", "h200-sxm-141gb"),
         ("H200", "h200-sxm-141gb"),
         ("NVIDIA-H200-NVL", "h200-nvl-141gb"),
         ("h20", "h20-sxm-96gb"),

@@ -15,6 +15,7 @@ from planner.errors import PlannerError, SpecError, UsageError
 from planner.inputs import check_spec, cluster_from_dict, load_cluster
 from planner.intake.clusters import import_cluster, looks_like_dump
 from planner.intake.dump_text import clean, decode, read_dump
+from planner.intake.hostlist import expand_hosts
 from planner.tables import solve_table
 from tests.planner.intake.dumps import FOLDER, dump, imported, loaded, note, pools
 
@@ -89,6 +90,9 @@ def test_damaged_files_are_an_error_or_a_cluster(name):
         ('{"nodes": []}', "is no dump"),
         ("slurm_load_partitions: Unable to contact slurm controller\n", "is no dump"),
         ("<html><body>Not found</body></html>", "is no dump"),
+        ("NAME  STATUS  ROLES  AGE\nn1  Ready  <none>  3d\n", "run kubectl get nodes -o json"),
+        ("name, size\nx, 3\n", "is no dump"),
+        ("host:1:2 [0] NCCL INFO + PCI[48.0] - GPU/38000 (3)\n", "NCCL_TOPO_DUMP_FILE"),
         ("NodeName= Arch=x86_64 State=IDLE Partitions=x\n", "is not a host name"),
     ],
 )
@@ -256,6 +260,18 @@ def test_a_dump_is_a_cluster_argument(tmp_path):
     assert result.inputs["cluster"]["pools"][0]["hosts"] == hosts
     assert "18 x 8" not in check_spec(path)
     assert "14 nodes x 8 h100-sxm-80gb" in check_spec(path)
+
+
+def test_a_published_configuration_and_a_dump_are_a_plan(tmp_path):
+    """The path of a user: no field filled by hand."""
+    nodes = tmp_path / "nodes.txt"
+    nodes.write_text(dump("scontrol-tree-nodes.txt")[1] + dump("scontrol-tree-topology.txt")[1])
+    config = ROOT / "tests" / "planner" / "data" / "hf-llama3-70b-config.json"
+    result = planner.solve(config, nodes, top=1)
+    assert result.plans
+    pool = result.inputs["cluster"]["pools"][0]
+    assert result.plans[0].layout.n_devices == 8 * pool["nodes"]
+    assert len(expand_hosts(pool["hosts"])) == pool["nodes"]
 
 
 def test_the_number_of_nodes_of_a_dump_can_be_set(tmp_path):

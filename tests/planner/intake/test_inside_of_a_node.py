@@ -160,6 +160,16 @@ def test_ports_of_a_job_dump():
     assert "instance" in assumed(found)
 
 
+def test_of_ports_beside_those_of_the_gpus_one_for_each_counts():
+    name, text = dump("nccl-h100-ib.xml")
+    storage = (
+        '<pci busid="0000:2b:00.0" class="0x020700" vendor="0x15b3"><nic>'
+        '<net name="mlx5_10" speed="400000"/></nic></pci></cpu></system>'
+    )
+    found = import_cluster([(name, text.replace("</cpu>\n</system>", storage))])
+    assert pools(found)[0]["nics_per_node"] == 8
+
+
 def test_several_dumps_of_one_node():
     found = imported("smi-topo-h100.txt", "smi-q-h100.txt", nodes="h[01-16]", name="lab")
     (pool,) = pools(found)

@@ -3,8 +3,11 @@
 import json
 
 import pytest
+import yaml
 
+from planner.errors import SpecError
 from planner.intake import kubernetes
+from planner.intake.clusters import import_cluster
 from tests.planner.intake.dumps import assumed, dump, imported, loaded, note, pools, question
 
 
@@ -134,18 +137,31 @@ def test_efa_ports_without_an_instance_type_name_the_machine():
     for item in data["items"]:
         del item["metadata"]["labels"]["node.kubernetes.io/instance-type"]
         item["metadata"]["labels"]["nvidia.com/gpu.product"] = "NVIDIA-H200"
-    from planner.intake.clusters import import_cluster
-
     found = import_cluster([("x", json.dumps(data))])
     assert pools(found)[0]["instance"] == "p5e.48xlarge"  # 32 ports; p5en has 16
     assert "instance" in assumed(found)
 
 
+def test_what_kubectl_writes_as_yaml():
+    data = json.loads(dump("kubectl-dgx-nodes.json")[1])
+    text = yaml.safe_dump(data, sort_keys=True)
+    assert text.startswith("apiVersion: v1\nitems:")
+    found = import_cluster([("x", text)])
+    assert pools(found) == pools(imported("kubectl-dgx-nodes.json"))
+
+
+def test_labels_without_a_device_plugin():
+    """The labels say eight GPUs, and the node offers none of them."""
+    data = json.loads(dump("kubectl-dgx-nodes.json")[1])
+    del data["items"][0]["status"]["capacity"]["nvidia.com/gpu"]
+    found = import_cluster([("x", json.dumps(data))])
+    assert pools(found)[0]["nodes"] == 13
+    assert "dgx-01 offering none of its GPUs" in note(found, "left out: ")
+
+
 def test_nodes_in_two_zones_are_said():
     data = json.loads(dump("kubectl-eks.json")[1])
     data["items"][7]["metadata"]["labels"]["topology.kubernetes.io/zone"] = "us-east-2c"
-    from planner.intake.clusters import import_cluster
-
     found = import_cluster([("x", json.dumps(data))])
     assert "us-east-2b, us-east-2c" in note(found, "nodes lie in zones")
 
@@ -154,9 +170,6 @@ def test_nodes_in_two_zones_are_said():
     "text", ['{"kind": "Node"}', '{"kind": "NodeList", "items": [{}, 3, null, {"metadata": 1}]}']
 )
 def test_objects_without_content_are_one_error(text):
-    from planner.errors import SpecError
-    from planner.intake.clusters import import_cluster
-
     with pytest.raises(SpecError, match="has no name"):
         import_cluster([("x", text)])
 

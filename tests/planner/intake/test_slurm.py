@@ -4,6 +4,8 @@ import pytest
 
 from planner.errors import SpecError
 from planner.intake import sinfo, slurm, slurm_topology
+from planner.intake.clusters import import_cluster
+from planner.intake.import_options import ImportOptions
 from planner.intake.slurm import Gres, is_state, parse_gres
 from tests.planner.intake.dumps import assumed, dump, imported, loaded, note, pools, question
 
@@ -40,8 +42,6 @@ def test_a_tree_of_switches_with_every_kind_of_state():
 
 def test_nodes_and_topology_in_one_text():
     text = dump("scontrol-tree-nodes.txt")[1] + dump("scontrol-tree-topology.txt")[1]
-    from planner.intake.clusters import import_cluster
-
     both = import_cluster([("all.txt", text)])
     apart = imported("scontrol-tree-nodes.txt", "scontrol-tree-topology.txt")
     assert both.document["pools"] == apart.document["pools"]
@@ -173,6 +173,38 @@ def test_a_table_without_gres_says_which_command_has_it(text):
         sinfo.read_table(text, "x")
 
 
+def test_a_table_without_states_counts_all_as_free():
+    text = (
+        "NODELIST          GRES             CPUS  MEMORY\n"
+        "node030           gpu:v100:4(S:0)  40    196608\n"
+        "node[001-016]     gpu:h100:8       224   2000000\n"
+    )
+    found = import_cluster([("x", text)], ImportOptions(accelerators={"v100": "none"}))
+    (pool,) = pools(found)
+    assert (pool["nodes"], pool["hosts"]) == (16, "node[001-016]")
+    assert "no column STATE" in note(found, "x has")
+
+
+def test_the_mark_of_a_default_partition_is_no_part_of_its_name():
+    for name in ("gpu", "gpu*"):
+        found = imported("sinfo-wide.txt", partition=name, accelerators={"h100": "h100"})
+        assert pools(found)[0]["nodes"] == 5
+
+
+def test_nothing_is_asked_about_nodes_that_are_down():
+    record = "NodeName={} Gres=gpu:{}:4 State={} CPUAlloc=0 Partitions=gpu\n"
+    text = (
+        record.format("n1", "gb200", "IDLE")
+        + record.format("n2", "v100", "DOWN")
+        + record.format("n3", "h800", "IDLE+DRAIN")
+    )
+    found = import_cluster([("x", text)])
+    assert [p["name"] for p in pools(found)] == ["gb200"]
+    assert sorted(x for x in found.notes if x.startswith("left out")) == [
+        "left out: n2 down", "left out: n3 drained",
+    ]  # fmt: skip
+
+
 def test_racks_from_blocks():
     """Three racks of 18 trays, one tray is drained: 16 of each, so that all domains are equal."""
     found = imported("scontrol-gb200-nodes.txt", "scontrol-gb200-blocks.txt")
@@ -215,7 +247,8 @@ def test_mixed_types_and_a_type_that_nobody_knows():
         ("h100", "h100-nvl-94gb", 1),
     ]
     left = note(found, "left out, not in the catalogue")
-    assert left.endswith("x1 accel x 8; r[1-2] rtx_2080ti x 4; m1 t4 x 2; t[1-2] t4 x 4")
+    assert left.endswith(": r[1-2] rtx_2080ti x 4; m1 t4 x 2; t[1-2] t4 x 4")
+    assert note(found, "left out, as --accelerator says").endswith(": x1 accel x 8")
 
 
 def test_answers_are_checked():

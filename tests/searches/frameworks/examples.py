@@ -1,0 +1,465 @@
+"""One case that breaks each rule and one that keeps it, as changes of a plain plan."""
+
+from dataclasses import replace
+from typing import Any
+
+from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
+from costmodels.plans import CP_COMMS, RECOMPUTES, SCHEDULES, Layout
+from costmodels.shapes import ModelShape, TrainingJob
+from searches.frameworks import RULES, Case
+
+WORDS = {"schedule": SCHEDULES, "cp_comm": CP_COMMS, "recompute": RECOMPUTES}
+PLAIN = Layout(
+    n_devices=64, tp=1, pp=1, dp=64, vpp=1, split="even", mbs=1, gbs=128, zero=1, sp=False,
+    schedule="none", recompute="none", recompute_layers=0, stage_layers=(32,),
+)  # fmt: skip
+JOB = TrainingJob(8192, 128)
+DENSE, EXPERTS, LATENT = LLAMA3_8B, MIXTRAL_8X7B, DEEPSEEK_V3
+FROM_JOB = ("precision", "seq_len")
+
+
+def case(
+    changes: dict[str, Any],
+    settings: dict[str, Any] | None = None,
+    model: ModelShape = DENSE,
+) -> Case:
+    """Return the plain plan with other fields, as a case; words are turned into positions.
+
+    `model` is a shape, or other fields of the dense one; precision and seq_len go to the job.
+    """
+    fields = dict(changes)
+    shape = fields.pop("model", model)
+    shape = replace(DENSE, **shape) if isinstance(shape, dict) else shape
+    of_job = {name: fields.pop(name) for name in FROM_JOB if name in fields}
+    for name, words in WORDS.items():
+        if name in fields:
+            fields[name] = words.index(fields[name])
+    plain = Case.of_layout(PLAIN, shape, replace(JOB, **of_job))
+    fields.setdefault("generation", "hopper")
+    return replace(plain, **fields, settings=settings or {})
+
+
+def moe(**fields: Any) -> ModelShape:
+    return replace(EXPERTS, **fields)
+
+
+PIPE = {"pp": 4, "dp": 16, "schedule": "1f1b", "counts": (8,) * 4}
+RING = {"cp": 2, "dp": 32, "cp_comm": "p2p"}
+ALL_TO_ALL = {"cp": 2, "dp": 32, "cp_comm": "a2a"}
+
+Both = tuple[dict[str, Any], dict[str, Any]]
+
+_SHARED: dict[str, Both] = {
+    "a degree below 1": ({"tp": 0}, {}),
+    "tp x pp x cp does not divide the devices": ({"tp": 3}, {"tp": 4}),
+    "global batch is no multiple of micro-batch x dp": ({"gbs": 100}, {}),
+    "attention heads do not divide by tp": ({"tp": 3}, {"tp": 4}),
+    "MLP width does not divide by tp": (
+        {"tp": 4, "model": {"ffn": 14338}}, {"tp": 4, "model": moe(ffn=14338)},
+    ),
+    "KV heads neither divide by tp nor divide it": (
+        {"tp": 4, "model": {"kv_heads": 6}}, {"tp": 16},
+    ),
+    "KV heads do not divide by tp": ({"tp": 16}, {"tp": 8}),
+    "the sequence does not cut into 2 cp chunks": ({**RING, "seq_len": 8190}, RING),
+    "expert parallelism of a dense model": ({"ep": 2}, {"ep": 2, "model": EXPERTS}),
+    "experts do not divide by ep": (
+        {"ep": 3, "model": EXPERTS}, {"ep": 4, "model": EXPERTS},
+    ),
+    "replicated ZeRO groups": ({"dp_shard": 8}, {"dp_shard": 64}),
+    "another order of ranks": ({"rank_order": "tp-cp-ep-pp-dp"}, {}),
+}  # fmt: skip
+"""By title, of rules that several frameworks have."""
+
+_LAYOUT: dict[str, Both] = {
+    "MLM107": ({**ALL_TO_ALL, "tp": 8}, {**ALL_TO_ALL, "tp": 4}),
+    "MLM108": (
+        {"tp": 2, "model": {"padded_vocab": 128257}}, {"tp": 2, "model": {"padded_vocab": 128512}},
+    ),
+    "MLM109": (
+        {"rank_order": "tp-cp-ep-pp-dp", "zero": 2}, {"rank_order": "tp-cp-ep-pp-dp", "zero": 1},
+    ),
+    "MLM110": (
+        {**PIPE, "rank_order": "tp-cp-ep-pp-dp", "ep": 2, "model": EXPERTS},
+        {**PIPE, "rank_order": "tp-cp-ep-pp-dp", "model": EXPERTS},
+    ),
+    "MLM201": ({**PIPE, "schedule": "gpipe"}, PIPE),
+    "MLM202": ({**PIPE, "schedule": "zb-h1"}, PIPE),
+    "MLM203": ({**PIPE, "vpp": 2, "n_micro": 6}, {**PIPE, "vpp": 2, "n_micro": 8}),
+    "MLM204": ({"vpp": 2}, {**PIPE, "vpp": 2}),
+    "MLM302": ({"tp": 2, "model": EXPERTS}, {"tp": 2, "sp": True, "model": EXPERTS}),
+    "MLM304": ({"etp": 3, "model": EXPERTS}, {"etp": 2, "model": EXPERTS}),
+    "MLM305": (
+        {"ep": 8, "etp": 16, "model": EXPERTS}, {"ep": 8, "etp": 8, "model": EXPERTS},
+    ),
+    "MLM306": ({"etp": 2, "model": moe(bias=True)}, {"model": moe(bias=True)}),
+    "MLM307": (
+        {"model": moe(n_groups=3, top_groups=1)}, {"model": moe(n_groups=4, top_groups=2)},
+    ),
+    "MLM308": (
+        {"tp": 8, "sp": True, "seq_len": 8190}, {"tp": 8, "sp": False, "seq_len": 8190},
+    ),
+    "MLM401": ({**PIPE, "zero": 2}, {**PIPE, "zero": 1}),
+    "MLM501": ({"precision": "fp16-grads"}, {"precision": "fp16"}),
+    "MLM502": ({"precision": "fp8-rowwise"}, {"precision": "fp8-delayed"}),
+    "MLM503": (
+        {"precision": "fp32"}, {"precision": "fp32", "model": {"flash_attention": False}},
+    ),
+    "DSP105": ({"tp": 16}, {"tp": 8}),
+    "DSP106": ({"tp": 2, "sp": True}, {"tp": 2}),
+    "DSP107": (RING, ALL_TO_ALL),
+    "DSP108": (ALL_TO_ALL, RING),
+    "DSP109": ({**ALL_TO_ALL, "cp": 3}, ALL_TO_ALL),
+    "DSP110": ({**ALL_TO_ALL, "cp": 12}, {**ALL_TO_ALL, "cp": 16}),
+    "DSP111": ({**ALL_TO_ALL, "seq_len": 8191}, ALL_TO_ALL),
+    "DSP112": ({**ALL_TO_ALL, "tp": 2}, ALL_TO_ALL),
+    "DSP201": ({**PIPE, "schedule": "gpipe"}, PIPE),
+    "DSP202": ({**PIPE, "schedule": "zb-h1"}, PIPE),
+    "DSP203": ({**PIPE, "tp": 2}, PIPE),
+    "DSP204": ({**PIPE, "vpp": 2}, PIPE),
+    "DSP205": (
+        {**PIPE, "counts": (7, 9, 9, 7)}, {**PIPE, "counts": (8, 9, 8, 7)},  # 34 units, cut
+    ),
+    "DSP206": (
+        {**PIPE, "recompute": "full", "recompute_layers": 3},
+        {**PIPE, "recompute": "full", "recompute_layers": 8},
+    ),
+    "DSP302": ({"model": EXPERTS}, {}),
+    "DSP304": ({**PIPE, "ep": 32, "model": EXPERTS}, {**PIPE, "ep": 8, "model": EXPERTS}),
+    "DSP305": (
+        {"ep": 2, "etp": 2, "model": EXPERTS}, {"ep": 2, "model": EXPERTS},
+    ),
+    "DSP306": (
+        {**PIPE, "ep": 2, "tp": 2, "model": EXPERTS}, {"ep": 2, "tp": 2, "model": EXPERTS},
+    ),
+    "DSP307": ({**ALL_TO_ALL, "ep": 2, "zero": 3}, {**ALL_TO_ALL, "ep": 2, "zero": 2}),
+    "DSP401": ({**PIPE, "zero": 2}, {**PIPE, "zero": 1}),
+    "DSP501": ({"precision": "fp8-tensorwise"}, {}),
+    "DSP502": ({"zero": 0}, {"zero": 0, "precision": "bf16-grads"}),
+    "DSP503": (
+        {**PIPE, "zero": 0, "precision": "bf16-grads"}, {"zero": 0, "precision": "bf16-grads"},
+    ),
+    "TTN105": (
+        {**RING, "tp": 4, "sp": True, "seq_len": 8200}, {**RING, "tp": 4, "seq_len": 8200},
+    ),
+    "TTN106": (ALL_TO_ALL, RING),
+    "TTN107": (RING, {**RING, "cp_comm": "all-gather"}),
+    "TTN108": ({"tp": 2}, {"tp": 2, "sp": True}),
+    "TTN201": ({**PIPE, "schedule": "dualpipe"}, {**PIPE, "schedule": "dualpipe-v"}),
+    "TTN202": ({**PIPE, "model": {"tied": True}}, {"model": {"tied": True}}),
+    "TTN203": ({**PIPE, "n_micro": 3}, {**PIPE, "n_micro": 4}),
+    "TTN204": (
+        {**PIPE, "schedule": "interleaved", "n_micro": 13},  # 3 rounds
+        {**PIPE, "schedule": "interleaved", "n_micro": 10},  # 2 rounds
+    ),
+    "TTN205": (
+        {**PIPE, "schedule": "dualpipe-v", "n_micro": 7},
+        {**PIPE, "schedule": "dualpipe-v", "n_micro": 8},
+    ),
+    "TTN206": ({**PIPE, "model": LATENT}, {"model": LATENT}),
+    "TTN303": (
+        {"zero": 3, "dp_shard": 8, "ep": 16, "tp": 1, "model": EXPERTS},
+        {"zero": 3, "dp_shard": 8, "ep": 16, "tp": 2, "model": EXPERTS},
+    ),
+    "TTN304": (
+        {"tp": 2, "ep": 2, "etp": 2, "model": EXPERTS}, {"tp": 2, "etp": 2, "model": EXPERTS},
+    ),
+    "TTN305": (
+        {"tp": 4, "ep": 2, "etp": 2, "model": EXPERTS},
+        {"tp": 4, "ep": 2, "etp": 4, "model": EXPERTS},
+    ),
+    "TTN401": ({"zero": 1}, {**PIPE, "zero": 1}),
+    "TTN402": ({**PIPE, "zero": 3}, {"zero": 3}),
+    "TTN403": ({**RING, "zero": 0}, {"zero": 0}),
+    "TTN404": ({**RING, "zero": 3, "dp_shard": 3}, {**RING, "zero": 3, "dp_shard": 4}),
+    "TTN405": ({"zero": 0, "tp": 2}, {"zero": 0}),
+    "TTN501": ({"precision": "fp16"}, {"precision": "fp32"}),
+    "TTN502": ({"model": {"norm": "layernorm"}}, {"model": LATENT}),
+    "ACC105": ({"tp": 2, "sp": True}, {"tp": 2}),
+    "ACC107": (ALL_TO_ALL, RING),
+    "ACC201": (PIPE, {}),
+    "ACC202": ({"schedule": "1f1b"}, {}),
+    "ACC301": ({"ep": 2, "model": EXPERTS}, {"model": EXPERTS}),
+    "ACC302": ({"tp": 2, "model": EXPERTS}, {"tp": 2}),
+    "ACC401": ({"zero": 1}, {"zero": 2}),
+    "ACC402": ({"zero": 3, "dp_shard": 1}, {"zero": 3, "dp_shard": 2}),
+    "ACC403": ({**RING, "zero": 3, "dp_shard": 3}, {**RING, "zero": 3, "dp_shard": 4}),
+    "ACC404": (
+        {"tp": 2, "zero": 3, "dp_shard": 1}, {"tp": 2, "zero": 3, "dp_shard": 2},
+    ),
+    "ACC501": ({"precision": "bf16-grads"}, {"precision": "fp16"}),
+    "ACC502": ({"recompute": "selective"}, {"recompute": "full", "recompute_layers": 32}),
+    "ACC503": (
+        {"recompute": "full", "recompute_layers": 3},
+        {"recompute": "full", "recompute_layers": 32},
+    ),
+    "ACC504": ({"model": LATENT}, {"model": EXPERTS}),
+}  # fmt: skip
+
+SIZES = {
+    "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+    "max_position_embeddings": 8192, "seq_length": 8192, "micro_batch_size": 1,
+}  # fmt: skip
+QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+LAYOUT_FLAG = "pipeline_model_parallel_layout"
+OVERLAPPED = {
+    "overlap_moe_expert_parallel_comm": True, "moe_token_dispatcher_type": "alltoall",
+    "bf16": True,
+}  # fmt: skip
+TORCH_FSDP = {
+    "use_torch_fsdp2": True, "gradient_accumulation_fusion": False,
+    "untie_embeddings_and_output_weights": True,
+}  # fmt: skip
+FULL = {
+    "recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 1,
+}  # fmt: skip
+MIDDLE = {**SIZES, "num_layers": 30}
+AUTO_EP = {"expert_parallel.enabled": True, "expert_parallel.autoep_size": 2}
+OFFLOADED = "fsdp_config.fsdp_activation_checkpointing_offload"
+FSDP = {"distributed_type": "FSDP", "fsdp_config.fsdp_version": 2, "num_processes": 64}
+MESHED = "parallelism_config.parallelism_config_{}_size"
+LESS = "parallelism.pipeline_parallel_{}_stage_less_layers"
+
+_SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    # code: (settings that break it, settings that keep it, other fields of both cases)
+    "MLM121": ({"batch_size": 4}, {"batch_size": None}, {}),
+    "MLM122": ({**SIZES, "hidden_size": None}, SIZES, {}),
+    "MLM123": ({"fp8_recipe": "rowwise"}, {"fp8_recipe": "mxfp8"}, {}),
+    "MLM124": ({**SIZES, "num_attention_heads": 33},
+               {**SIZES, "num_attention_heads": 33, "kv_channels": 128}, {}),
+    "MLM125": ({**SIZES, "max_position_embeddings": 4096}, SIZES, {}),
+    "MLM126": ({"multi_latent_attention": True, "group_query_attention": True},
+               {"multi_latent_attention": True}, {}),
+    "MLM127": ({"hierarchical_context_parallel_sizes": [2, 4]},
+               {"hierarchical_context_parallel_sizes": [2, 2]}, {"cp": 4}),
+    "MLM128": ({"cp_comm_type": ["a2a+p2p"]},
+               {"cp_comm_type": ["a2a+p2p"], "hierarchical_context_parallel_sizes": [2, 2]}, {}),
+    "MLM129": ({**SIZES, "cp_comm_type": ["p2p", "a2a"]},
+               {**SIZES, "cp_comm_type": ["p2p"] * 32}, {"cp": 2}),
+    "MLM130": ({"hybrid_context_parallel": True},
+               {"hybrid_context_parallel": True, "calculate_per_token_loss": True}, {}),
+    "MLM133": ({"step_batch_size_schedule": "0:64", "global_batch_size": 128},
+               {"step_batch_size_schedule": "0:64"}, {}),
+    "MLM134": ({"tensor_parallel_num_weight_shards": 6},
+               {"tensor_parallel_num_weight_shards": 8}, {"tp": 4}),
+    "MLM135": ({"mtp_num_layers": 1},
+               {"mtp_num_layers": 1, "position_embedding_type": "rope"}, {}),
+    "MLM136": ({"train_iters": 10, "lr_decay_samples": 100},
+               {"train_samples": 10, "lr_decay_samples": 100}, {}),
+    "MLM137": ({"save": "/checkpoints"}, {"save": "/checkpoints", "save_interval": 10}, {}),
+    "MLM138": ({"lr": 1e-4, "min_lr": 1e-3}, {"lr": 1e-4, "min_lr": 1e-5}, {}),
+    "MLM139": ({"mock_data": True, "data_path": ["x"]}, {"data_path": ["x"]}, {}),
+    "MLM140": ({"eval_global_batch_size": 100}, {"eval_global_batch_size": 64}, {}),
+    "MLM210": (MIDDLE, {**MIDDLE, "account_for_embedding_in_pipeline_split": True,
+                        "account_for_loss_in_pipeline_split": True}, PIPE),
+    "MLM211": ({"num_layers_per_virtual_pipeline_stage": 2, LAYOUT_FLAG: "Et*16|t*16L"},
+               {LAYOUT_FLAG: "Et*16|t*16L"}, PIPE),
+    "MLM212": ({**SIZES, "num_layers_per_virtual_pipeline_stage": 3},
+               {**SIZES, "num_layers_per_virtual_pipeline_stage": 4}, PIPE),
+    "MLM213": ({"num_layers_per_virtual_pipeline_stage": 2, ENDS[0]: 7},
+               {"num_virtual_stages_per_pipeline_rank": 2, ENDS[0]: 7}, PIPE),
+    "MLM214": ({"overlap_p2p_comm": False}, {}, {"pp": 2, "vpp": 2}),
+    "MLM215": ({**SIZES, ENDS[0]: 7, ENDS[1]: 8}, {**SIZES, ENDS[0]: 7, ENDS[1]: 7}, PIPE),
+    "MLM216": ({ENDS[0]: 7, "account_for_loss_in_pipeline_split": True}, {ENDS[0]: 7}, PIPE),
+    "MLM217": ({**SIZES, "num_virtual_stages_per_pipeline_rank": 3},
+               {**SIZES, "num_virtual_stages_per_pipeline_rank": 3, "num_layers": 36},
+               {**PIPE, "vpp": 3}),
+    "MLM218": ({LAYOUT_FLAG: "Et*16|t*16L", ENDS[0]: 7}, {LAYOUT_FLAG: "Et*16|t*16L"}, PIPE),
+    "MLM219": ({**SIZES, LAYOUT_FLAG: "Et*7|(t*8|)*2t*8L"},
+               {**SIZES, LAYOUT_FLAG: "Et*7|(t*8|)*2t*9L"}, PIPE),
+    "MLM220": ({**SIZES, "cpu_offloading_num_layers": 4, **FULL},
+               {**SIZES, "cpu_offloading_num_layers": 4}, {}),
+    "MLM221": ({"defer_embedding_wgrad_compute": True, "gradient_accumulation_fusion": False},
+               {"defer_embedding_wgrad_compute": True}, PIPE),
+    "MLM320": ({"tp_comm_overlap": True}, {"tp_comm_overlap": True, "sequence_parallel": True},
+               {"tp": 2}),
+    "MLM321": ({"num_experts": 8, "moe_router_topk": 1},
+               {"num_experts": 8, "moe_router_topk": 1, "moe_router_pre_softmax": True}, {}),
+    "MLM322": ({"num_experts": 8, "moe_router_group_topk": 2, "moe_router_num_groups": 3},
+               {"num_experts": 8, "moe_router_group_topk": 2, "moe_router_num_groups": 4}, {}),
+    "MLM323": ({"moe_router_enable_expert_bias": True},
+               {"moe_router_enable_expert_bias": True, "moe_router_score_function": "sigmoid"},
+               {}),
+    "MLM324": ({"moe_enable_deepep": True},
+               {"moe_enable_deepep": True, "moe_token_dispatcher_type": "flex"}, {}),
+    "MLM325": ({"moe_pad_expert_input_to_capacity": True},
+               {"moe_pad_expert_input_to_capacity": True, "moe_expert_capacity_factor": 1.0}, {}),
+    "MLM326": ({"moe_shared_expert_overlap": True, "moe_shared_expert_intermediate_size": 64},
+               {"moe_shared_expert_overlap": True, "moe_shared_expert_intermediate_size": 64,
+                "moe_token_dispatcher_type": "alltoall"}, {}),
+    "MLM327": ({**OVERLAPPED, **FULL}, OVERLAPPED, {"ep": 8}),
+    "MLM328": ({"delay_wgrad_compute": True},
+               {"delay_wgrad_compute": True, "overlap_moe_expert_parallel_comm": True}, {}),
+    "MLM330": ({"moe_ffn_hidden_size": 512}, {"moe_ffn_hidden_size": 512, "num_experts": 8}, {}),
+    "MLM410": ({"overlap_param_gather": True, "use_distributed_optimizer": True},
+               {"overlap_param_gather": True, "use_distributed_optimizer": True,
+                "overlap_grad_reduce": True}, {}),
+    "MLM411": ({"overlap_param_gather_with_optimizer_step": True},
+               {"overlap_param_gather_with_optimizer_step": True, "ckpt_format": "torch",
+                "use_distributed_optimizer": True, "overlap_param_gather": True},
+               {**PIPE, "vpp": 2}),
+    "MLM412": ({**TORCH_FSDP, "use_distributed_optimizer": True}, TORCH_FSDP, {}),
+    "MLM413": ({"use_megatron_fsdp": True},
+               {"use_megatron_fsdp": True, "ckpt_format": "fsdp_dtensor"}, {}),
+    "MLM414": ({"use_megatron_fsdp": True, "megatron_fsdp_version": 2,
+                "use_distributed_optimizer": True},
+               {"use_megatron_fsdp": True, "megatron_fsdp_version": 2}, {}),
+    "MLM415": ({"ckpt_format": "fsdp_dtensor"},
+               {"ckpt_format": "fsdp_dtensor", "use_megatron_fsdp": True}, {}),
+    "MLM416": ({"ckpt_format": "torch_dcp"},
+               {"ckpt_format": "torch_dcp", "use_torch_fsdp2": True}, {}),
+    "MLM417": ({"exp_avg_dtype": "bf16"},
+               {"exp_avg_dtype": "bf16", "use_precision_aware_optimizer": True}, {}),
+    "MLM418": ({"use_precision_aware_optimizer": True},
+               {"use_precision_aware_optimizer": True, "use_distributed_optimizer": True}, {}),
+    "MLM419": ({"optimizer_cpu_offload": True},
+               {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}, {}),
+    "MLM420": ({"use_gloo_process_groups": False, "use_distributed_optimizer": True,
+                "ckpt_format": "torch"},
+               {"use_gloo_process_groups": False, "use_distributed_optimizer": True}, {}),
+    "MLM421": ({"ddp_num_buckets": 4, "ddp_bucket_size": 100}, {"ddp_num_buckets": 4}, {}),
+    "MLM422": ({"num_distributed_optimizer_instances": 3},
+               {"num_distributed_optimizer_instances": 4}, {}),
+    "MLM423": ({"use_megatron_fsdp": True, "outer_dp_sharding_strategy": "optim",
+                "data_parallel_sharding_strategy": "optim_grads"},
+               {"use_megatron_fsdp": True, "outer_dp_sharding_strategy": "optim"}, {}),
+    "MLM424": ({"fsdp_manual_registration": True, "use_megatron_fsdp": True},
+               {"fsdp_manual_registration": True, "use_megatron_fsdp": True, "nccl_ub": True},
+               {}),
+    "MLM425": ({"optimizer": "muon", "use_megatron_fsdp": True}, {"optimizer": "muon"}, {}),
+    "MLM510": ({"recompute_granularity": "full", "recompute_method": "block"}, FULL, {}),
+    "MLM511": ({"recompute_activations": True, "recompute_method": "block"},
+               {"recompute_activations": True}, {}),
+    "MLM512": ({"recompute_granularity": "selective", "recompute_modules": ["attention"]},
+               {"recompute_granularity": "selective", "recompute_modules": ["mlp"]}, {}),
+    "MLM513": ({"distribute_saved_activations": True},
+               {"distribute_saved_activations": True, **FULL}, {"tp": 2}),
+    "MLM514": ({"fp8": "hybrid", "fp4": "e2m1"}, {"fp8": "hybrid"}, {}),
+    "MLM515": ({"fp8": "hybrid", "fp8_param_gather": True},
+               {"fp8": "hybrid", "fp8_param_gather": True, "use_distributed_optimizer": True},
+               {}),
+    "MLM516": ({**SIZES, "fp8": "hybrid", "first_last_layers_bf16": True},
+               {**SIZES, "fp8": "hybrid", "first_last_layers_bf16": True,
+                "fp8_recipe": "tensorwise"}, {}),
+    "MLM517": ({"bf16": True, "fp16": True}, {"bf16": True}, {}),
+    "MLM518": ({"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"},
+               {"cross_entropy_loss_fusion": True}, {}),
+    "MLM519": ({"cuda_graph_impl": "local", **FULL},
+               {"cuda_graph_impl": "full_iteration", **FULL}, {}),
+    "MLM520": ({"bf16": True, "accumulate_allreduce_grads_in_fp32": True,
+                "main_grads_dtype": "bf16"},
+               {"bf16": True, "accumulate_allreduce_grads_in_fp32": True}, {}),
+    "MLM521": ({"fp16_lm_cross_entropy": True}, {"fp16_lm_cross_entropy": True, "fp16": True},
+               {}),
+    "MLM522": ({"fp32_residual_connection": True},
+               {"fp32_residual_connection": True, "bf16": True}, {}),
+    "MLM523": ({"reuse_grad_buf_for_mxfp8_param_ag": True},
+               {"reuse_grad_buf_for_mxfp8_param_ag": True, "fp8_param_gather": True}, {}),
+    "DSP120": ({"zero_optimization.mics_shard_size": 8}, {"zero_optimization.stage": 1}, {}),
+    "DSP121": ({"zero_optimization.stge": 1}, {"zero_optimization.stage": 1}, {}),
+    "DSP122": ({"train_batchsize": 1}, {"train_batch_size": 1}, {}),
+    "DSP123": ({"train_batch_size": 100, "train_micro_batch_size_per_gpu": 1},
+               {"train_batch_size": 128, "train_micro_batch_size_per_gpu": 1}, {}),
+    "DSP124": ({"data_parallel_size": 16, "sequence_parallel_size": 2},
+               {"data_parallel_size": 32, "sequence_parallel_size": 2}, {}),
+    "DSP125": ({"optimizer.params.max_grad_norm": 1.0}, {"gradient_clipping": 1.0}, {}),
+    "DSP310": ({**AUTO_EP, "expert_parallel.expert_tensor_parallel_size": 2}, AUTO_EP, {}),
+    "DSP410": ({"zero_optimization.stage": 4}, {"zero_optimization.stage": 3}, {}),
+    "DSP411": ({"zero_optimization.stage": 2, "zero_optimization.zero_hpz_partition_size": 8},
+               {"zero_optimization.stage": 3, "zero_optimization.zero_hpz_partition_size": 8},
+               {}),
+    "DSP412": ({"zero_optimization.zero_hpz_partition_size": 7},
+               {"zero_optimization.zero_hpz_partition_size": 8}, {}),
+    "DSP413": ({"gradient_allreduce_op": "sum", "zero_optimization.stage": 3},
+               {"gradient_allreduce_op": "sum", "zero_optimization.stage": 2}, {}),
+    "DSP414": ({"zero_optimization.compute_grad_norm": False, "zero_optimization.stage": 3},
+               {"zero_optimization.compute_grad_norm": False, "zero_optimization.stage": 2}, {}),
+    "DSP415": ({"optimizer.type": "Lamb", "zero_optimization.stage": 1},
+               {"optimizer.type": "AdamW", "zero_optimization.stage": 1}, {}),
+    "DSP510": ({"bf16.enabled": True, "fp16.enabled": True}, {"bf16.enabled": True}, {}),
+    "DSP511": ({"bf16.bf16_master_weights_and_grads": True},
+               {"bf16.bf16_master_weights_and_grads": True, "zero_optimization.stage": 1}, {}),
+    "DSP512": ({"bf16.enabled": True, "data_types.grad_accum_dtype": "fp32"},
+               {"bf16.enabled": True, "data_types.grad_accum_dtype": "bf16"}, {}),
+    "DSP513": ({"bf16.enabled": True, "data_types.param_dtype": "fp32"},
+               {"bf16.enabled": True, "data_types.param_dtype": "bfloat16"}, {}),
+    "TTN121": ({"parallelism.fsdp_reshard_after_forward": "sometimes"},
+               {"parallelism.fsdp_reshard_after_forward": "always"}, {}),
+    "TTN122": ({"parallelism.tensor_parallel_degree": 3},
+               {"parallelism.tensor_parallel_degree": 4}, {}),
+    "TTN123": ({"training.local_batch_size": 3, "training.global_batch_size": 128},
+               {"training.local_batch_size": 2, "training.global_batch_size": 128}, {}),
+    "TTN220": ({"parallelism.pipeline_parallel_schedule": "ZBVZeroBubble",
+                "parallelism.pipeline_parallel_layers_per_stage": 9},
+               {"parallelism.pipeline_parallel_schedule": "1F1B",
+                "parallelism.pipeline_parallel_layers_per_stage": 9}, PIPE),
+    "TTN221": ({"training.local_batch_size": 8,
+                "parallelism.pipeline_parallel_microbatch_size": 3},
+               {"training.local_batch_size": 8,
+                "parallelism.pipeline_parallel_microbatch_size": 2}, PIPE),
+    "TTN222": ({}, {"training.disable_cuda_graphs": True}, PIPE),
+    "TTN320": ({"parallelism.expert_parallel_comm_backend": "deepep"},
+               {"parallelism.expert_parallel_comm_backend": "standard"}, {}),
+    "TTN520": ({"compile.enable_async_tensor_parallel": True},
+               {"compile.enable_async_tensor_parallel": True, "compile.enable": True}, {}),
+    "TTN521": ({"activation_checkpoint.mode": "memory_budget"},
+               {"activation_checkpoint.mode": "memory_budget", "compile.enable": True}, {}),
+    "ACC120": ({"distributed_typ": "FSDP"}, {"distributed_type": "FSDP"}, {}),
+    "ACC121": ({"fsdp_config.fsdp_reshard": True}, {"fsdp_config.reshard_after_forward": True},
+               {}),
+    "ACC122": ({"num_processes": 8}, {"distributed_type": "FSDP"}, {}),
+    "ACC123": ({"mixed_precision": "bfloat16"}, {"mixed_precision": "bf16"}, {}),
+    "ACC124": ({**FSDP, MESHED.format("tp"): 2, MESHED.format("dp_shard"): 16},
+               {**FSDP, MESHED.format("tp"): 2, MESHED.format("dp_shard"): 32}, {}),
+    "ACC125": ({**FSDP, "fsdp_config.fsdp_version": 1, MESHED.format("dp_shard"): 64},
+               {**FSDP, MESHED.format("dp_shard"): 64}, {}),
+    "ACC126": ({"num_processes": 12, "num_machines": 8}, {"num_processes": 16,
+                                                          "num_machines": 8}, {}),
+    "ACC420": ({**FSDP, "fsdp_config.fsdp_sharding_strategy": "FULL_SHARD"},
+               {**FSDP, "fsdp_config.fsdp_reshard_after_forward": True}, {}),
+    "ACC421": ({**FSDP, "fsdp_config.fsdp_version": 1,
+                "fsdp_config.fsdp_sharding_strategy": "HALF_SHARD"},
+               {**FSDP, "fsdp_config.fsdp_version": 1,
+                "fsdp_config.fsdp_sharding_strategy": "FULL_SHARD"}, {}),
+    "ACC520": ({**FSDP, OFFLOADED: True},
+               {**FSDP, OFFLOADED: True, "fsdp_config.fsdp_activation_checkpointing": True}, {}),
+    "ACC521": ({**FSDP, "fp8_config.backend": "AO"},
+               {**FSDP, "fp8_config.backend": "AO",
+                "fsdp_config.fsdp_cpu_ram_efficient_loading": False}, {}),
+}  # fmt: skip
+
+_OTHERS: dict[str, tuple[Case, Case]] = {
+    "MLM120": (case({"unknown": ("--tensor-parallel",)}), case({})),
+    "MLM131": (case({"tp": 2}), case({"tp": 2, "env": QUEUE})),
+    "MLM132": (
+        case({"tp": 2, "generation": "blackwell"}), case({"tp": 2, "env": QUEUE}),
+    ),
+    "MLM329": (
+        case({"generation": "volta"}, {"moe_grouped_gemm": True}),
+        case({}, {"moe_grouped_gemm": True}),
+    ),
+    "TTN120": (case({"unknown": ("parallelism.tp",)}), case({})),
+    "TTN420": (
+        case({"generation": "ampere"}, {"parallelism.enable_fsdp_symm_mem": True}),
+        case({}, {"parallelism.enable_fsdp_symm_mem": True}),
+    ),
+}  # fmt: skip
+"""Rules over the environment, the accelerator or unknown words."""
+
+
+def _example(code: str) -> tuple[Case, Case] | None:
+    """Return the case that breaks a rule and the one that keeps it."""
+    if code in _OTHERS:
+        return _OTHERS[code]
+    if code in _SETTINGS:
+        breaks, keeps, fields = _SETTINGS[code]
+        return case(fields, breaks), case(fields, keeps)
+    both = _LAYOUT.get(code) or _SHARED.get(RULES[code].title)
+    return (case(both[0]), case(both[1])) if both else None
+
+
+def examples() -> dict[str, tuple[Case, Case]]:
+    """Return both cases of every rule that has them; those of Megatron-Bridge are Megatron's."""
+    found = {code: _example(code.replace("MBR", "MLM")) for code in RULES}
+    return {code: both for code, both in found.items() if both}

@@ -1,0 +1,279 @@
+"""Every framework rule: well-formed, broken by an example, kept by its twin, spoken in numbers."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from searches.frameworks import (
+    FRAMEWORKS,
+    RELEASES,
+    RULES,
+    TITLES,
+    UNKNOWN,
+    Case,
+    NotStatedError,
+    broken_rules,
+    refusals,
+    rules_of,
+    schedule_runs,
+)
+from searches.frameworks.megatron_flags import layout_stages
+from searches.frameworks.table import applies
+from tests.searches.frameworks.examples import (
+    DENSE,
+    EXPERTS,
+    JOB,
+    PLAIN,
+    QUEUE,
+    SIZES,
+    case,
+    examples,
+)
+
+EXAMPLES = examples()
+LETTERS = {"megatron": "MLM", "deepspeed": "DSP", "torchtitan": "TTN", "fsdp2": "ACC",
+           "bridge": "MBR"}  # fmt: skip
+
+
+def codes(framework, given, **more):
+    return [one.rule.code for one in broken_rules(framework, given, **more)]
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_every_rule_is_well_formed(code):
+    rule = RULES[code]
+    assert rule.code == code
+    assert re.fullmatch(LETTERS[rule.framework] + r"\d{3}", code)
+    for text in (rule.title, rule.source):
+        assert len(text) > 3
+        assert text == " ".join(text.split())
+        assert not text.endswith(".")
+    assert rule.when in ("parse", "start", "first step", "planner")
+    assert rule.level in ("layout", "settings")
+    assert not (rule.level == "settings" and rule.when == "planner")
+    assert SpecifierSet(rule.versions) is not None
+
+
+def test_every_rule_has_an_example():
+    assert set(EXAMPLES) == set(RULES)
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_a_rule_is_broken_by_its_example_and_kept_by_the_twin(code):
+    rule = RULES[code]
+    breaks, keeps = EXAMPLES[code]
+    assert bool(rule.broken(breaks)) is True
+    assert not rule.broken(keeps)
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_a_broken_rule_is_reported_with_its_numbers(code):
+    rule = RULES[code]
+    bound = re.search(r"[<>=!]=?([\d.]+\w*)", rule.versions)
+    version = RELEASES[rule.framework] if applies(rule, RELEASES[rule.framework]) else ""
+    if not version:  # a rule of older releases, or of one to come
+        version = bound[1] if applies(rule, bound[1]) else "0.1"
+    found = {
+        x.rule.code: x for x in broken_rules(rule.framework, EXAMPLES[code][0], version=version)
+    }
+    assert code in found
+    for text in (found[code].reason, found[code].closest):
+        assert text
+        assert text == " ".join(text.split())
+        assert "UNKNOWN" not in text
+        assert "None" not in text
+    assert found[code].text == f"{found[code].reason}; closest: {found[code].closest}"
+
+
+def test_every_framework_has_a_title_a_release_and_rules():
+    assert list(TITLES) == list(RELEASES) == list(FRAMEWORKS) == list(LETTERS)
+    for framework in FRAMEWORKS:
+        assert Version(RELEASES[framework])
+        assert rules_of(framework, "layout")
+    assert {rule.framework for rule in RULES.values()} == set(FRAMEWORKS)
+
+
+def test_megatron_bridge_has_megatrons_layout_rules():
+    mirrored = [rule.code.replace("MBR", "MLM") for rule in RULES.values()
+                if rule.framework == "bridge"]  # fmt: skip
+    assert mirrored == [rule.code for rule in RULES.values()
+                        if rule.framework == "megatron" and rule.level == "layout"]  # fmt: skip
+
+
+# Versions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("framework", "changes", "version", "code", "wanted"),
+    [
+        ("megatron", {"tp": 16}, "0.14.0", "MLM104", True),
+        ("megatron", {"tp": 16}, "0.15.3", "MLM104", True),
+        ("megatron", {"tp": 16}, "0.16.0", "MLM104", False),
+        ("megatron", {"tp": 16}, "", "MLM104", False),
+        ("megatron", {"tp": 4, "model": {"kv_heads": 6}}, "0.19.2", "MLM103", True),
+        ("megatron", {"tp": 4, "model": {"kv_heads": 6}}, "0.14.0", "MLM103", False),
+        ("megatron", {"tp": 2, "generation": "blackwell", "env": {}}, "0.12.0", "MLM132", True),
+        ("megatron", {"tp": 2, "generation": "blackwell", "env": {}}, "0.19.2", "MLM131", False),
+        ("torchtitan", {"tp": 2, "sp": False}, "0.2.2", "TTN108", True),
+        ("torchtitan", {"tp": 2, "sp": False}, "0.3.0", "TTN108", False),
+        ("torchtitan", {"cp": 2, "dp": 32, "cp_comm": "p2p"}, "0.2.2", "TTN107", False),
+        ("torchtitan", {"cp": 2, "dp": 32, "cp_comm": "p2p"}, "", "TTN107", True),
+    ],
+)
+def test_rules_belong_to_releases(framework, changes, version, code, wanted):
+    assert (code in codes(framework, case(changes), version=version)) == wanted
+
+
+def test_a_release_that_is_not_out_yet_has_its_rules():
+    given = case({}, {"use_megatron_fsdp": True, "megatron_fsdp_version": 2,
+                      "use_distributed_optimizer": True})  # fmt: skip
+    assert "MLM414" in codes("megatron", given, version="0.20.0.dev0")
+    assert "MLM414" not in codes("megatron", given)
+
+
+def test_levels_are_told_apart():
+    given = case({"tp": 3}, {"bf16": True, "fp16": True})
+    assert "MLM517" not in codes("megatron", given, level="layout")
+    assert codes("megatron", given, level="settings") == ["MLM122", "MLM131", "MLM517"]
+    assert {"MLM102", "MLM517"} <= set(codes("megatron", given))
+
+
+# What is not stated ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x + 1, lambda x: 1 % x, lambda x: x > 1, lambda x: x == 1, lambda x: not x,
+        lambda x: x.heads, lambda x: x[0], lambda x: list(x), lambda x: 2 in x, lambda x: -x,
+        lambda x: len(x), lambda x: x | True, lambda x: True & x, lambda x: int(x),
+    ],
+)  # fmt: skip
+def test_whatever_is_done_with_what_is_not_stated_is_undecided(use):
+    with pytest.raises(NotStatedError):
+        use(UNKNOWN)
+    assert repr(UNKNOWN) == "UNKNOWN"
+
+
+def test_degrees_that_make_no_layout_can_be_judged():
+    given = Case.of_run({}, layout={"n_devices": 64, "tp": 3, "pp": 2, "cp": 1, "ep": 1})
+    found = broken_rules("megatron", given)
+    assert [one.rule.code for one in found] == ["MLM101", "MLM122"]
+    assert found[0].text == (
+        "degrees: tp 3 x pp 2 x cp 1 do not divide 64 devices;"
+        " closest: degrees whose product divides the devices"
+    )
+    assert codes("megatron", Case.of_run(SIZES, layout={"tp": 0, "pp": 1, "cp": 1, "ep": 1})) == [
+        "MLM100"
+    ]
+
+
+def test_a_run_without_a_model_is_judged_as_far_as_it_goes():
+    layout = {"n_devices": 64, "tp": 1, "pp": 4, "cp": 1, "ep": 1, "etp": 1, "vpp": 1,
+              "zero": 2, "schedule": "1f1b"}  # fmt: skip
+    assert "DSP401" in codes("deepspeed", Case.of_run({}, layout=layout))
+    whole = Case.of_run({}, layout=layout | {"tp": 16, "sp": False}, model=DENSE)
+    assert "DSP105" in codes("deepspeed", whole)
+
+
+def test_values_that_are_filled_in_later_or_of_an_odd_type_are_left_out():
+    keys = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+            "zero_optimization.stage": "auto"}  # fmt: skip
+    assert codes("deepspeed", case({}, keys)) == []
+    assert codes("deepspeed", case({}, {"train_batch_size": [1]}), level="settings") == []
+    assert "MLM125" not in codes("megatron", case({}, {**SIZES, "seq_length": UNKNOWN}))
+
+
+def test_a_rule_whose_numbers_are_not_stated_keeps_its_title():
+    found = broken_rules("megatron", Case.of_run(SIZES, layout={"schedule": "zb-h1"}))
+    assert [(one.rule.code, one.text) for one in found] == [("MLM202", "zero-bubble schedule")]
+
+
+# Some rules by hand ----------------------------------------------------------------------------
+
+
+def test_refusals_of_one_plan():
+    assert refusals("megatron", PLAIN, DENSE, JOB) == ()
+    assert refusals("megatron", replace(PLAIN, tp=2, dp=32), EXPERTS, JOB) == (
+        "experts with tp 2: Megatron-LM trains them with sequence parallelism only;"
+        " closest: sp on",
+    )
+
+
+@pytest.mark.parametrize(
+    ("framework", "schedule", "wanted"),
+    [
+        ("default", "1f1b", True), ("default", "gpipe", False), ("default", "zb-v", False),
+        ("torchtitan", "zb-v", True), ("torchtitan", "dualpipe-v", True),
+        ("torchtitan", "zb-h1", False), ("torchtitan", "gpipe", True),
+        ("bridge", "interleaved", True), ("bridge", "dualpipe", False),
+        ("fsdp2", "none", True), ("fsdp2", "1f1b", False), ("deepspeed", "1f1b", True),
+    ],
+)  # fmt: skip
+def test_which_schedules_a_framework_has(framework, schedule, wanted):
+    assert schedule_runs(framework, schedule) == wanted
+
+
+def test_a_group_of_micro_batches_of_its_own_is_heard():
+    # 13 micro-batches in groups of 8 leave 5, enough for 4 stages; without groups 13 % 4 = 1.
+    given = {"pp": 4, "dp": 16, "vpp": 2, "n_micro": 13}
+    assert "MLM203" in codes("megatron", case(given))
+    assert "MLM203" not in codes(
+        "megatron", case(given, {"microbatch_group_size_per_vp_stage": 8})
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "stages"),
+    [
+        ("Et*3|(t*2|)*2,tL", ["Ettt", "tt", "tt", "tL"]),
+        ("E|(t|t)*2|L", ["E", "t", "tt", "t", "L"]),
+        ("Ett|t*3|mL", ["Ett", "ttt", "mL"]),
+    ],
+)
+def test_layout_strings(text, stages):
+    assert layout_stages(text) == stages
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("Et*16|t*16", "end with its one L"),
+        ("t*16|Et*16L", "begin with its one E"),
+        ("Et*16|t*15L", "31 layers, not 32"),
+        ("Et*16|t*8|t*8L", "3 stages do not divide by pp 2"),
+        ("Et*16|x*16L", "unknown letters x"),
+        ("Et*16|t*16mL", "1 layers of multi-token prediction, not 0"),
+    ],
+)
+def test_faults_of_layout_strings(text, fault):
+    given = case({"pp": 2, "dp": 32, "env": QUEUE},
+                 {**SIZES, "pipeline_model_parallel_layout": text})  # fmt: skip
+    (found,) = [x for x in broken_rules("megatron", given) if x.rule.code == "MLM219"]
+    assert fault in found.reason
+
+
+@pytest.mark.parametrize(
+    ("keys", "fields", "fault"),
+    [
+        ({"train_batch_size": 128, "train_micro_batch_size_per_gpu": 1,
+          "gradient_accumulation_steps": 2}, {}, ""),
+        ({"train_batch_size": 128, "train_micro_batch_size_per_gpu": 1,
+          "gradient_accumulation_steps": 2}, {"tp": 2},
+         ""),  # 1 x 2 x 64: DeepSpeed counts the ranks of a tensor-parallel group too
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1,
+          "gradient_accumulation_steps": 2}, {"tp": 2}, "not the 32 replicas"),
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}, {"pp": 4}, ""),
+        ({"train_batch_size": 96, "train_micro_batch_size_per_gpu": 1}, {}, "rounded down"),
+        ({"train_batch_size": 96}, {}, "rounded down"),
+        ({"train_batch_size": 128, "gradient_accumulation_steps": 2}, {}, ""),
+        ({"train_micro_batch_size_per_gpu": 3}, {}, ""),
+        ({"gradient_accumulation_steps": 2}, {}, "is needed"),
+    ],
+)  # fmt: skip
+def test_batch_sizes_of_deepspeed(keys, fields, fault):
+    found = [x.reason for x in broken_rules("deepspeed", case(fields, keys), level="settings")]
+    assert fault in found[0] if fault else not found, found
