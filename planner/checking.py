@@ -235,12 +235,18 @@ def check(
     base = Report(
         run=run, release=release, refusals=refusals, unwritten=unwritten, model=described,
         cluster=placed or given, enough=enough, plan=None, repairs=(),
-        not_priced=str(why.message) if why else "", standing=None, changes=(), notes=tuple(notes),
+        not_priced=_first_problem(why) if why else "", standing=None, changes=(), notes=tuple(notes),
     )  # fmt: skip
     if described is None or placed is None:
         text = base.not_priced or f"{asked} devices do not fill whole nodes of this pool"
         return replace(base, not_priced=text)
     return _priced(base, described, placed)
+
+
+def _first_problem(error: SpecError) -> str:
+    """Return the first thing wrong, with its place in the model."""
+    first = error.problems[0]
+    return ": ".join(part for part in (first.path, first.message) if part)
 
 
 def _check_version(version: str) -> None:
@@ -330,7 +336,8 @@ def _document(run: ExistingRun, own: ModelInput | None) -> dict[str, Any]:
     document = own.document if own else imported.document if imported else {}
     job = {k: v for k, v in run.job.items() if v is not None}
     training = {**document.get("training", {}), **job}
-    tokens, step = training.get("tokens"), training["seq_len"] * training["global_batch"]
+    tokens = training.get("tokens")
+    step = training.get("seq_len", 0) * training.get("global_batch", 0)
     if tokens is not None and tokens < step:
         training["tokens"] = None
     section = {"name": _name_of(run.source), **document.get("model", {})}
