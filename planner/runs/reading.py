@@ -168,6 +168,8 @@ def _script(text: str, name: str, asked: Asked) -> ExistingRun:
     config = arguments.get("job.config_file") or arguments.get("job_config_file")
     if config:
         return _torchtitan(str(config), launch, name, asked, find)
+    if launch.script.startswith("torchtitan") and "module" in arguments:
+        return _torchtitan_recipe(arguments, launch, name, asked, find)
     if launch.launcher == "accelerate" or "config-file" in launch.options:
         return _accelerate(launch, name, asked, arguments, find)
     json_file = arguments.get("deepspeed_config") or arguments.get("deepspeed")
@@ -265,6 +267,23 @@ def _torchtitan(
     sets = [*_dotted(launch.words), *asked.sets]
     run = read_toml(
         found, config.rsplit("/", 1)[-1], model=asked.model, sets=sets,
+        n_devices=launch.n_devices or asked.n_devices, launched=bool(launch.n_devices),
+    )  # fmt: skip
+    return _of_script(run, launch, name)
+
+
+def _torchtitan_recipe(
+    arguments: Mapping[str, Any], launch: Launch, name: str, asked: Asked, find: FindFile
+) -> ExistingRun:
+    """Return the run of `--module NAME --config FUNCTION`, the recipe lying beside the script."""
+    file = f"{arguments['module']}.py"
+    found = find(file)
+    if found is None:
+        fix = f"put it beside {name}, or check that file itself"
+        raise SpecError(Problem(f"names {file}, which cannot be read", fix, name))
+    run = read_recipe(
+        found, file, function=str(arguments.get("config", "")), model=asked.model,
+        sets=[*_dotted(launch.words), *asked.sets],
         n_devices=launch.n_devices or asked.n_devices, launched=bool(launch.n_devices),
     )  # fmt: skip
     return _of_script(run, launch, name)

@@ -5,11 +5,13 @@ followed, configuration classes become sections, everything else is passed over.
 """
 
 import ast
+import json
 import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from costmodels.stacks import STACKS, compiled
@@ -19,6 +21,7 @@ from planner.inputs import ModelInput
 from planner.intake.imported import Imported, Origin
 from planner.runs.existing_run import ExistingRun, Switch
 from planner.runs.settings import Reader, flattened, with_set
+from searches.frameworks import RELEASES
 
 SECTIONS = ("model", "training", "parallelism", "activation_checkpoint")
 SCHEDULES = {
@@ -166,8 +169,12 @@ def read_recipe(
     model: ModelInput | None = None,
     sets: Iterable[tuple[str, object]] = (),
     n_devices: int | None = None,
+    launched: bool = False,
 ) -> ExistingRun:
-    """Return the run of a recipe; `function` names it where the file has several."""
+    """Return the run of a recipe; `function` names it where the file has several.
+
+    `launched`: a launcher says that it starts on `n_devices`.
+    """
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -186,9 +193,12 @@ def read_recipe(
     config = evaluator.call(name, 0)
     settings = with_set(flattened(_sections(config)), sets)
     settings.setdefault("model.name", _family(text, name))
+    if backend := re.search(r"(?:get_attention_config\(|attn_backend=)\"(\w+)\"", text):
+        settings.setdefault("model.attn_backend", backend[1])
     constants = {key.lower(): value for key, value in evaluator.names.items()}
     kind = f"torchtitan recipe ({name})"
-    return _run(settings, source, kind, model, n_devices, _written_sizes(constants, text))
+    sizes = _written_sizes(constants, text)
+    return _run(settings, source, kind, model, n_devices, sizes, launched=launched)
 
 
 def _written_sizes(constants: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -367,6 +377,32 @@ def _sections(config: Any) -> dict[str, Any]:
 # ---- from settings to a run
 
 
+@cache
+def known_fields(release: str) -> frozenset[str]:
+    """Return the fields of a release's configuration, dotted (`scripts/torchtitan_fields`)."""
+    text = (files("planner") / "data" / "torchtitan_fields.json").read_text(encoding="utf-8")
+    return frozenset(json.loads(text)[release])
+
+
+def _unknown(settings: Mapping[str, Any], release: str) -> tuple[str, ...]:
+    """Return the settings that a release does not have, of the sections that are known of it.
+
+    What stands below a known field is that field's value.
+    """
+    known = known_fields(release)
+    sections = {name.partition(".")[0] for name in known}
+    if release != TOML_RELEASE:  # a recipe's other parts are Python of any kind
+        sections &= {"training", "parallelism", "compile"}
+    found = []
+    for name in settings:
+        parts = name.split(".")
+        held = any(".".join(parts[: i + 1]) in known for i in range(len(parts)))
+        inside = any(field.startswith(f"{name}.") for field in known)
+        if not held and not inside and (parts[0] in sections or release == TOML_RELEASE):
+            found.append(name)
+    return tuple(found)
+
+
 def _run(
     settings: dict[str, Any],
     source: str,
@@ -393,19 +429,25 @@ def _run(
         job["tokens"] = float(steps * layout["gbs"] * job["seq_len"])
     imported = None if model else described_model(read, job, sizes or {})
     layers = model.shape.layers if model else imported.document["model"]["layers"]  # type: ignore[union-attr]
+    experts = model.shape.n_experts if model else imported.document["model"].get("moe")  # type: ignore[union-attr]
+    if experts and layout["ep"] == 1:
+        layout["etp"] = layout["tp"]  # without ep the experts are split over tp like any MLP
     layout |= _stages(read, layers, notes)
     layout |= _recompute(read, layout, layers, notes)
     stack, switches = _stack(read, notes, layout)
     if read.switch("training.enable_cpu_offload"):
         notes.append("training.enable_cpu_offload: states on the CPU are not modelled: memory is"
                      " overestimated, the step underestimated")  # fmt: skip
+    job_file = kind.endswith("(TOML)")
+    release = TOML_RELEASE if job_file else RELEASES["torchtitan"]
     return ExistingRun(
         framework="torchtitan",
         source=source,
         format=kind,
         settings=settings,
         layout=layout,
-        release=TOML_RELEASE if kind.endswith("(TOML)") else "",
+        release=TOML_RELEASE if job_file else "",
+        unknown=_unknown(settings, release),
         n_devices=stated,
         model=imported,
         job=job,
@@ -486,8 +528,8 @@ def _degrees(read: Reader, n_devices: int | None) -> dict[str, Any]:
     found["zero"] = (1 if pp > 1 else 2 if keeps else 3) if sharded else 0
     if n_devices and shard * rest != n_devices:
         del found["dp"], found["dp_shard"]
-    if not sharded:
-        found.pop("dp_shard", None)
+    if not sharded and "dp" in found:
+        found["dp_shard"] = found["dp"] * cp  # no group of its own: as a plan has it
     return found
 
 

@@ -192,6 +192,13 @@ RULES: tuple[FrameworkRule, ...] = (
         "TTN123", "global batch that is no multiple of local batch x dp", _batch,
         "training.global_batch_size -1, or a multiple", f"{TRAINER}.__init__", "start",
     ),
+    _rule(
+        "TTN124", "attention that cannot be split over the context",
+        lambda c: c.cp > 1 and c.setting("model.attn_backend") == "varlen",
+        lambda c: f"attention backend varlen with context_parallel_degree {c.cp}",
+        "attention backend flex", "torchtitan/models/*/model.py, Config.update_from_config",
+        "start", versions=">=0.3",
+    ),
     _faults(
         "TTN220", "stages that do not go with the schedule", _stages,
         "pipeline_parallel_layers_per_stage so that every rank holds one stage, two with a loop",

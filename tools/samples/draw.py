@@ -173,8 +173,9 @@ def beyond_the_search(random: Random, drawn: Drawn) -> Drawn:
     layout, shape = drawn.layout, drawn.shape
     changes: list[dict[str, object]] = []
     group = layout.dp * layout.cp
-    if group > 1 and layout.zero:
-        changes.append({"shard": random.choice([d for d in divisors(group) if d < group])})
+    smaller = [d for d in divisors(group) if 1 < d < group]
+    if smaller and layout.zero:
+        changes.append({"shard": random.choice(smaller)})
     changes.append({"rank_order": "tp-cp-ep-pp-dp"})
     if layout.pp > 1:
         if layout.vpp == 1:

@@ -45,20 +45,6 @@ class Kind:
     nudge: Callable[[Any, Random], str]
 
 
-def _titan(name: str) -> Kind:
-    def read(files: Files, drawn: Drawn) -> TitanFile:
-        return TitanFile(files[name], name.endswith(".py"), drawn.layout.n_devices)
-
-    return Kind(
-        name,
-        read,
-        lambda file: {name: file.text},
-        lambda file, drawn: int(file.world),
-        vary_torchtitan.BREAKS,
-        vary_torchtitan.nudge,
-    )
-
-
 KINDS: dict[str, Kind] = {
     "megatron": Kind(
         "megatron.sh",
@@ -76,8 +62,22 @@ KINDS: dict[str, Kind] = {
         vary_deepspeed.BREAKS,
         vary_deepspeed.nudge,
     ),
-    "torchtitan": _titan("torchtitan_recipe.py"),
-    "torchtitan-toml": _titan("torchtitan.toml"),
+    "torchtitan": Kind(
+        "torchtitan_recipe.py",
+        lambda files, drawn: TitanFile(files["torchtitan_recipe.py"], files["torchtitan.sh"]),
+        lambda file: {"torchtitan_recipe.py": file.text, "torchtitan.sh": file.launcher},
+        lambda file, drawn: int(file.world),
+        vary_torchtitan.BREAKS,
+        vary_torchtitan.nudge,
+    ),
+    "torchtitan-toml": Kind(
+        "torchtitan.toml",
+        lambda files, drawn: TitanFile(files["torchtitan.toml"]),
+        lambda file: {"torchtitan.toml": file.text},
+        lambda file, drawn: drawn.layout.n_devices,
+        vary_torchtitan.BREAKS,
+        vary_torchtitan.nudge,
+    ),
     "accelerate": Kind(
         "accelerate.yaml",
         lambda files, drawn: AccelerateRun(files),

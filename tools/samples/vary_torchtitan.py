@@ -18,8 +18,23 @@ LISTS = "module_fqns_per_model_part"
 class TitanFile:
     """The fields of a recipe (`.py`) or job file (`.toml`)."""
 
-    def __init__(self, text: str, is_recipe: bool, world: int) -> None:
-        self.text, self.is_recipe, self.world = text, is_recipe, world
+    def __init__(self, text: str, launcher: str = "") -> None:
+        """`launcher` starts a recipe; a job file has none."""
+        self.text, self.launcher, self.is_recipe = text, launcher, bool(launcher)
+
+    def launched(self, option: str) -> int:
+        """Return a number of the launcher: `nnodes` or `nproc-per-node`."""
+        found = re.search(rf"--{option} (\d+)", self.launcher)
+        return int(found[1]) if found else 1
+
+    @property
+    def world(self) -> int:
+        """Number of processes."""
+        return self.launched("nnodes") * self.launched("nproc-per-node")
+
+    def put_launched(self, option: str, value: int) -> None:
+        """Set a number of the launcher."""
+        self.launcher = re.sub(rf"(--{option}) \d+", rf"\1 {value}", self.launcher)
 
     def _pattern(self, name: str) -> str:
         if name.isupper():
@@ -100,8 +115,11 @@ def put(
 
 
 def _world(file: TitanFile, random: Random) -> bool:
-    file.world = random.choice([file.world + 1, file.world + 8, file.world * 2])
-    return file.number("data_parallel_shard_degree") > 0
+    if not file.is_recipe or file.number("data_parallel_shard_degree") < 1:
+        return False
+    option = random.choice(("nnodes", "nproc-per-node"))
+    file.put_launched(option, file.launched(option) + random.choice((1, 2)))
+    return True
 
 
 def _odd_constant(name: str, over: Callable[[TitanFile], int]) -> Change:
@@ -207,7 +225,7 @@ def _odd_word(file: TitanFile, random: Random) -> bool:
     return True
 
 
-def _ring(file: TitanFile, random: Random) -> bool:
+def _varlen(file: TitanFile, random: Random) -> bool:
     return file.number("context_parallel_degree") > 1 and file.replace(
         'get_attention_config("flex")', 'get_attention_config("varlen")'
     )
@@ -236,7 +254,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("TTN120", "unknown field", _unknown_field),
     ("", "unknown word", _odd_word),
     ("TTN202", "tied embeddings in a pipeline", _tied),
-    ("", "attention that cannot be split", _ring),
+    ("TTN124", "attention that cannot be split", _varlen),
     ("TTN222", "CUDA graphs in a pipeline",
      put("disable_cuda_graphs", False, lambda file: file.is_recipe and file.pp > 1, "training")),
     ("TTN100", "a degree of 0", put("tensor_parallel_degree", 0)),
@@ -254,12 +272,12 @@ NUMBERS = (
 def nudge(file: TitanFile, random: Random) -> str:
     """Change one number at random; return what was done."""
     there = [name for name in NUMBERS if re.fullmatch(r"\d+", file.get(name))]
-    name = random.choice([*there, "world"])
-    old = file.world if name == "world" else file.number(name)
+    name = random.choice([*there, *["nnodes"] * file.is_recipe])
+    old = file.launched(name) if name == "nnodes" else file.number(name)
     choices = {old * 2, old * 3, old + 1, max(1, old - 1), max(1, old // 2), old + 2} - {old}
     new = random.choice(sorted(choices))
-    if name == "world":
-        file.world = new
+    if name == "nnodes":
+        file.put_launched(name, new)
     else:
         file.put(name, new)
     return f"{name} {old} to {new}"

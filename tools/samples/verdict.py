@@ -17,7 +17,7 @@ from searches.frameworks import RELEASES
 READ = {
     "megatron": "megatron.sh",
     "deepspeed": "deepspeed.sh",
-    "torchtitan": "torchtitan_recipe.py",
+    "torchtitan": "torchtitan.sh",
     "torchtitan-toml": "torchtitan.toml",
     "accelerate": "accelerate.sh",
 }
@@ -62,7 +62,8 @@ def verdict(
         try:
             run = read_run(str(Path(folder, READ[checker])), Asked(own, n_devices=n_devices))
             model, _ = describe(run, own)
-            refused, _ = judge(run, model, generation, RELEASES[run.framework], own)
+            release = run.release or RELEASES[run.framework]
+            refused, _ = judge(run, model, generation, release, own)
         except PlannerError as error:
             return Verdict((), str(error).replace(folder, ""))
     codes = tuple((broken.rule.code, broken.reason) for broken in refused)
