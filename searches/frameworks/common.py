@@ -161,14 +161,14 @@ def experts_divide(code: str, framework: str, source: str, when: When) -> Framew
     )
 
 
-def whole_zero_groups(code: str, framework: str) -> FrameworkRule:
+def whole_zero_groups(code: str, framework: str, source: str) -> FrameworkRule:
     """ZeRO groups over part of the data-parallel ranks."""
     return FrameworkRule(
         code,
         framework,
         "replicated ZeRO groups",
         "planner",
-        "not emitted in this version",
+        source,
         lambda c: (c.zero > 0) & (c.dp_shard != c.dp * c.cp),
         lambda c: f"ZeRO groups of {c.dp_shard} that are replicated: not emitted in this version",
         "groups of all data-parallel ranks",

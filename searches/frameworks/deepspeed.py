@@ -116,7 +116,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "cp 1, or tp 1 and pp 1",
     ),
     usual_rank_order("DSP113", "deepspeed", "deepspeed/utils/groups.py"),
-    whole_zero_groups("DSP114", "deepspeed"),
+    whole_zero_groups("DSP114", "deepspeed", f"{CONFIG}, MiCS is removed"),
     batch_divides("DSP115", "deepspeed", f"{CONFIG}._batch_assertion"),
     FrameworkRule(
         "DSP201", "deepspeed", "GPipe", "planner", "deepspeed/runtime/pipe/schedule.py",

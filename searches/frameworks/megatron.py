@@ -122,7 +122,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         f" leaves another data-parallel size than {c.dp}",
         RANK_ORDER,
     ),
-    whole_zero_groups("MLM111", "megatron"),
+    whole_zero_groups("MLM111", "megatron", f"{PARALLEL_STATE}, optimizer instances"),
     batch_divides("MLM112", "megatron", f"{ARGUMENTS}; {MICROBATCHES}"),
     FrameworkRule(
         "MLM201", "megatron", "GPipe", "planner", SCHEDULES_PY,
