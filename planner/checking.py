@@ -25,6 +25,7 @@ from planner.inputs import (
     load_cluster,
     load_model,
     model_from_dict,
+    sizes_as_stated,
 )
 from planner.intake.imported import Imported
 from planner.layouts import layout_to_json
@@ -228,18 +229,24 @@ def check(
     placed, more = _on_devices(given, asked)
     notes += more
     generation = given.cluster.pools[0].accelerator.generation
-    refusals, unwritten = judge(run, described, generation, release)
+    refusals, unwritten = judge(run, described, generation, release, own)
     if described is None and not refusals:
         raise why or SpecError([])
     base = Report(
         run=run, release=release, refusals=refusals, unwritten=unwritten, model=described,
         cluster=placed or given, enough=enough, plan=None, repairs=(),
-        not_priced=str(why.message) if why else "", standing=None, changes=(), notes=tuple(notes),
+        not_priced=_first_problem(why) if why else "", standing=None, changes=(), notes=tuple(notes),
     )  # fmt: skip
     if described is None or placed is None:
         text = base.not_priced or f"{asked} devices do not fill whole nodes of this pool"
         return replace(base, not_priced=text)
     return _priced(base, described, placed)
+
+
+def _first_problem(error: SpecError) -> str:
+    """Return the first thing wrong, with its place in the model."""
+    first = error.problems[0]
+    return ": ".join(part for part in (first.path, first.message) if part)
 
 
 def _check_version(version: str) -> None:
@@ -315,21 +322,26 @@ def describe(
     run: ExistingRun, own: ModelInput | None, overrides: Overrides = ()
 ) -> tuple[ModelInput | None, SpecError | None]:
     """Return the model and job of the run, or the error that its sizes make."""
-    imported: Imported | None = run.model
-    document = own.document if own else imported.document if imported else {}
-    job = {k: v for k, v in run.job.items() if v is not None}
-    training = {**document.get("training", {}), **job}
-    tokens, step = training.get("tokens"), training["seq_len"] * training["global_batch"]
-    if tokens is not None and tokens < step:
-        training["tokens"] = None
-    section = {"name": _name_of(run.source), **document.get("model", {})}
-    merged = {"model": section, "training": training}
     try:
-        found = model_from_dict(merged, overrides if own is None else ())
+        found = model_from_dict(_document(run, own), overrides if own is None else ())
     except SpecError as error:
         return None, error
     name = own.path if own else run.source
     return dataclasses.replace(found, path=name), None
+
+
+def _document(run: ExistingRun, own: ModelInput | None) -> dict[str, Any]:
+    """Return what the run, and the model file beside it, say of the model and the job."""
+    imported: Imported | None = run.model
+    document = own.document if own else imported.document if imported else {}
+    job = {k: v for k, v in run.job.items() if v is not None}
+    training = {**document.get("training", {}), **job}
+    tokens = training.get("tokens")
+    step = training.get("seq_len", 0) * training.get("global_batch", 0)
+    if tokens is not None and tokens < step:
+        training["tokens"] = None
+    section = {"name": _name_of(run.source), **document.get("model", {})}
+    return {"model": section, "training": training}
 
 
 def _name_of(source: str) -> str:
@@ -378,16 +390,25 @@ def _tier_nodes(document: Mapping[str, Any]) -> int:
 
 
 def judge(
-    run: ExistingRun, model: ModelInput | None, generation: str, release: str
+    run: ExistingRun,
+    model: ModelInput | None,
+    generation: str,
+    release: str,
+    own: ModelInput | None = None,
 ) -> tuple[tuple[Broken, ...], tuple[Broken, ...]]:
-    """Return what the framework refuses, and what only our writers leave out."""
+    """Return what the framework refuses, and what only our writers leave out.
+
+    Where the sizes go together in no `model`, rules see them as the run states them; `own` is the
+    model file beside it.
+    """
+    sizes = (model.shape, model.job) if model else sizes_as_stated(_document(run, own))
     stated = {k: v for k, v in run.layout.items() if k in CASE_FIELDS}
     case = Case.of_run(
         run.settings,
         env=run.env,
         layout=stated,
-        model=model.shape if model else None,
-        job=model.job if model else None,
+        model=sizes[0] if sizes else None,
+        job=sizes[1] if sizes else None,
         generation=generation,
         unknown=run.unknown,
         refused=run.refused,

@@ -370,6 +370,21 @@ def _model(document: Document) -> ModelInput:
     )
 
 
+def sizes_as_stated(data: Mapping[str, Any]) -> tuple[ModelShape, TrainingJob] | None:
+    """Return the model and job of a document whose sizes need not go together.
+
+    For rules, which say what a framework refuses of sizes that no plan can have. None where a
+    field is missing or is no such value at all.
+    """
+    try:
+        spec = validate(ModelFile, Document(data))
+    except SpecError:
+        return None
+    job = spec.training
+    shape = _shape(spec.model, spec.model.name or "model")
+    return shape, TrainingJob(job.seq_len, job.global_batch, job.precision, job.optimizer)
+
+
 def _shape(model: ModelSpec, name: str) -> ModelShape:
     """Return the shape with every default filled in."""
     plain = {key: getattr(model, key) for key in _PLAIN_FIELDS}

@@ -19,6 +19,7 @@ from planner.runs.megatron_model import (
     Settings,
     ask_for_open_values,
     megatron_model,
+    missing_flags,
 )
 from searches.frameworks.megatron_settings import CHOICES
 
@@ -91,6 +92,22 @@ def megatron_run(
     settings = Settings(parsed, source)
     ask_for_open_values(settings, tuple(LAYOUT_DESTS | MODEL_DESTS))
     world = launch.n_devices or n_devices
+    if model is None and (missing := missing_flags(settings)):
+        return ExistingRun(
+            framework="megatron",
+            source=source,
+            format=kind,
+            settings=dict(parsed.settings),
+            layout={},
+            env=launch.env,
+            n_nodes=launch.n_nodes,
+            per_node=launch.per_node,
+            n_devices=launch.n_devices,
+            notes=(*launch.notes, f"no {', '.join(missing)}: nothing else is checked"),
+            unknown=parsed.unknown,
+            refused=parsed.faults,
+            written=parsed.written,
+        )
     said = model or megatron_model(settings, script=launch.script, name=name, n_devices=world or 0)
     notes = [*launch.notes, *said.notes, *_notes(settings)]
     layout, more = _layout(settings, said.document, world)

@@ -109,11 +109,10 @@ def megatron_model(
     `n_devices` gives the batch where only the micro-batch is stated (one micro-batch per rank).
     """
     _refuse_unmodelled(settings, script)
-    missing = [d for d in NEEDED if settings.get(d) is None and not _alias(settings, d)]
-    if missing:
-        flags = ", ".join(f"--{dest.replace('_', '-')}" for dest in missing)
-        fix = "add them, or --set " + " --set ".join(f"{dest}=..." for dest in missing)
-        raise SpecError(Problem(f"no {flags}", fix, settings.source))
+    if missing := missing_flags(settings):
+        named = (flag.removeprefix("--").replace("-", "_") for flag in missing)
+        fix = "add them, or --set " + " --set ".join(f"{dest}=..." for dest in named)
+        raise SpecError(Problem(f"no {', '.join(missing)}", fix, settings.source))
     ask_for_open_values(settings)
     builder = _Builder(settings)
     builder.model(name)
@@ -123,6 +122,12 @@ def megatron_model(
         "model", builder.document, tuple(builder.origins), settings.source, kind,
         tuple(builder.notes),
     )  # fmt: skip
+
+
+def missing_flags(settings: Settings) -> list[str]:
+    """Return the flags without which there is no model."""
+    missing = [d for d in NEEDED if settings.get(d) is None and not _alias(settings, d)]
+    return [f"--{dest.replace('_', '-')}" for dest in missing]
 
 
 def ask_for_open_values(settings: Settings, dests: Sequence[str] = ()) -> None:

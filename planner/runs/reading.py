@@ -160,7 +160,7 @@ def _script(text: str, name: str, asked: Asked) -> ExistingRun:
     launch = read_launch(text, name, asked.env, _files_beside(name))
     words = [shown(word) for word in launch.words]
     arguments = {**trainer_arguments(launch.words), **asked.arguments}
-    if "--num-layers" in words or any(w.startswith("--num-layers=") for w in words):
+    if _has_megatron_flags(launch, words):
         if "deepspeed_config" in arguments or "deepspeed" in arguments:
             return _megatron_deepspeed(launch, name, asked, arguments)
         return _megatron(text, launch, name, asked)
@@ -283,6 +283,13 @@ def _dotted(words: Sequence[str]) -> list[tuple[str, object]]:
         if value is None or not unresolved(value):
             pairs.append((found.group(1), "true" if value is None else value))
     return pairs
+
+
+def _has_megatron_flags(launch: Launch, words: Sequence[str]) -> bool:
+    """Tell whether a command is for Megatron-LM, also where it lacks one of the needed flags."""
+    given = {word.partition("=")[0] for word in words}
+    sizes = {"--num-layers", "--hidden-size", "--num-attention-heads"} & given
+    return "--num-layers" in sizes or (len(sizes) > 1 and "pretrain_" in launch.script)
 
 
 def _accelerate(

@@ -36,8 +36,10 @@ _CLASS_SECTIONS = {
     "Training": "training", "Parallelism": "parallelism", "Compile": "compile",
 }  # fmt: skip
 _AC_CLASSES = {
-    "SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget",
-    "FirstLayersAC": "first-layers", "AttentionCoreAC": "attention-core",
+    "SelectiveAC": {"mode": "selective"}, "FullAC": {"mode": "full"},
+    "MemoryBudgetAC": {"mode": "memory_budget"},
+    "FirstLayersAC": {"mode": "full", "policy": "first-layers"},
+    "AttentionCoreAC": {"mode": "selective", "policy": "attention-core"},
 }  # fmt: skip
 """Policies by class; the last two are those that recipes of the planner bring along."""
 MAX_DEPTH = 10
@@ -352,7 +354,7 @@ def _sections(config: Any) -> dict[str, Any]:
             ]  # fmt: skip
             out["model"]["converters"] = converters
         elif kind in _AC_CLASSES or key == "activation_checkpoint":
-            out["activation_checkpoint"] = {"mode": _AC_CLASSES.get(kind, "none"), **plain}
+            out["activation_checkpoint"] = {**_AC_CLASSES.get(kind, {"mode": "none"}), **plain}
             if kind == "SelectiveAC":
                 out["activation_checkpoint"].setdefault("selective_ac_option", "op")
         elif kind in _CLASS_SECTIONS or key in ("training", "parallelism", "compile"):
@@ -588,13 +590,14 @@ def _recompute(
     read: Reader, layout: Mapping[str, Any], layers: int, notes: list[str]
 ) -> dict[str, Any]:
     mode = read.text("activation_checkpoint.mode", "selective")
+    policy = read.text("activation_checkpoint.policy", mode)
     whole = max(layout.get("counts") or (layers,))
-    if mode == "full":
+    if policy == "full":
         return {"recompute": "full", "recompute_layers": whole}
-    if mode == "first-layers":
+    if policy == "first-layers":
         n = read.number("activation_checkpoint.layers", whole)
         return {"recompute": "full", "recompute_layers": min(n, whole)}
-    if mode == "attention-core":
+    if policy == "attention-core":
         return {"recompute": "selective", "recompute_layers": 0}
     if mode == "selective":
         option = read.text("activation_checkpoint.selective_ac_option", "2")

@@ -124,7 +124,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "MLM111", "megatron", "replicated ZeRO groups that cut the experts' ranks", "start",
         PARALLEL_STATE,
-        lambda c: (c.zero > 0)
+        lambda c: (c.zero > 0) & (c.dp_shard < c.dp * c.cp)
         & (c.tp * c.cp * c.dp % (c.ep * _expert_tp(c) * (c.dp * c.cp // c.dp_shard)) > 0),
         lambda c: f"ZeRO groups of {c.dp_shard}: their {c.dp * c.cp // c.dp_shard} replicas do not"
         f" divide the {c.tp * c.cp * c.dp // (c.ep * _expert_tp(c))} ranks that hold an expert",

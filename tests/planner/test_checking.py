@@ -308,3 +308,36 @@ def test_no_such_file_and_several_pools(tmp_path: Path) -> None:
     file.write_text(f"{FLAGS} {GOOD}")
     with pytest.raises(UsageError, match="the cluster has 2 pools"):
         check(file, "mixed-h100-a100")
+
+
+@pytest.mark.parametrize("flag", ["--num-layers", "--hidden-size", "--seq-length"])
+def test_a_missing_flag_is_a_refusal_and_not_a_file_that_cannot_be_read(
+    flag: str, tmp_path: Path
+) -> None:
+    words = {
+        "--num-layers": 32, "--hidden-size": 4096, "--num-attention-heads": 32,
+        "--seq-length": 4096, "--max-position-embeddings": 4096, "--micro-batch-size": 1,
+    }  # fmt: skip
+    del words[flag]
+    flags = " ".join(f"{name} {value}" for name, value in words.items())
+    file = tmp_path / "launch.sh"
+    file.write_text(f"torchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py {flags} --bf16\n")
+    report = check(file, "h100-x8")
+    assert [broken.rule.code for broken in report.refusals] == ["MLM122"]
+    assert flag in report.refusals[0].reason
+    assert report.plan is None
+
+
+def test_sizes_that_no_model_can_have_are_still_judged(tmp_path: Path) -> None:
+    # 6 query groups of 32 heads are no model of ours; Megatron-LM says that they do not fit tp 4.
+    file = tmp_path / "launch.sh"
+    file.write_text(
+        "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"
+        "torchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096"
+        " --num-attention-heads 32 --group-query-attention --num-query-groups 6 --seq-length 4096"
+        " --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 8 --bf16"
+        " --tensor-model-parallel-size 4 --vocab-size 32000 --swiglu --ffn-hidden-size 11008\n"
+    )
+    report = check(file, "h100-x8")
+    assert "MLM103" in {broken.rule.code for broken in report.refusals}
+    assert "kv_heads" in report.not_priced

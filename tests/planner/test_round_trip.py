@@ -52,7 +52,7 @@ MEGATRON: dict[str, Case] = {
     "latent attention and MTP": ("deepseek-v3", "h100-x16384", {"pp": 16, "ep": 64}),
     "another latent attention": ("deepseek-v2", "h100-x512", {"pp": 4, "ep": 8}),
     "qwen": ("qwen3-235b-a22b", "h100-x512", {"tp": 4, "pp": 2, "ep": 16}),
-    "racks": ("llama3-70b", "gb200-nvl72-x576", {"tp": 8, "pp": 8}),
+    "racks": ("llama3-70b", "gb300-nvl72-x512", {"tp": 8, "pp": 8}),
 }  # fmt: skip
 PRECISIONS = ("bf16", "bf16-grads", "fp16", "fp8-tensorwise", "fp8-delayed")
 
@@ -112,7 +112,6 @@ DEEPSPEED: dict[str, Case] = {
     "ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3}),
     "AutoTP": ("llama3-70b", "h100-x512", {"tp": 8, "sp": False, "zero": 1}),
     "pipeline": ("llama3-70b", "a100-x1024", {"pp": 8, "recompute": "full"}),
-    "ends": ("llama3-8b", "h100-x8", {"pp": 2, "split": "ends"}),
     "recompute": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full",
                                            "recompute_layers": 9}),
 }  # fmt: skip
@@ -129,11 +128,12 @@ def test_deepspeed_with_its_model(name: str, tmp_path: Path) -> None:
     assert report.plan.plan_id == plan.plan_id
     x = plan.layout
     pins = {"pp": x.pp, "recompute": x.recompute, "recompute_layers": x.recompute_layers}
-    if plan.layout.split == "even":
-        alone = check(tmp_path / "deepspeed.json", case[1], model=case[0],
-                      pins={k: v for k, v in pins.items() if v})  # fmt: skip
-        assert alone.plan is not None
-        assert alone.plan.plan_id == plan.plan_id
+    alone = check(
+        tmp_path / "deepspeed.json", case[1], model=case[0],
+        pins={k: v for k, v in pins.items() if v},
+    )  # fmt: skip
+    assert alone.plan is not None
+    assert alone.plan.plan_id == plan.plan_id
 
 
 TORCHTITAN: dict[str, Case] = {
@@ -141,7 +141,7 @@ TORCHTITAN: dict[str, Case] = {
     "ZeRO-2": ("llama3-8b", "h100-x8", {"zero": 2, "tp": 2}),
     "pipeline": ("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "vpp": 2}),
     "experts": ("mixtral-8x7b", "h100-x512", {"ep": 8, "zero": 3}),
-    "latent attention": ("deepseek-v3", "h100-x16384", {"pp": 8, "ep": 64, "split": "ends"}),
+    "latent attention": ("deepseek-v2", "h100-x512", {"pp": 4, "ep": 8}),
     "recompute": ("llama3-8b", "h100-x8", {"zero": 3, "recompute": "full",
                                            "recompute_layers": 7}),
 }  # fmt: skip

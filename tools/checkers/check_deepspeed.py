@@ -434,6 +434,8 @@ def options_of_release(deepspeed):
     while left:
         model = left.pop()
         left += model.__subclasses__()
+        if ".inference." in model.__module__:
+            continue
         for name, field in model.model_fields.items():
             yield f"{model.__name__}.{name}", {"required": field.is_required(), "default": forked.plain(field.default)}
 

@@ -62,7 +62,7 @@ def verdict(
         try:
             run = read_run(str(Path(folder, READ[checker])), Asked(own, n_devices=n_devices))
             model, _ = describe(run, own)
-            refused, _ = judge(run, model, generation, RELEASES[run.framework])
+            refused, _ = judge(run, model, generation, RELEASES[run.framework], own)
         except PlannerError as error:
             return Verdict((), str(error).replace(folder, ""))
     codes = tuple((broken.rule.code, broken.reason) for broken in refused)
