@@ -2,8 +2,8 @@
 
     python docs/generate.py
 
-`rules.md` whole; the tables between markers in `stacks.md` and `files.md`. `tests/test_docs.py`
-fails when they are not current.
+`rules.md` whole; the tables between markers in `stacks.md`, `files.md` and `frameworks.md`.
+`tests/test_docs.py` fails when they are not current.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,8 @@ from pydantic_core import PydanticUndefined
 
 from costmodels.stacks import EAGER, FUSED, NUMBERS, STACKS, StackProfile
 from planner import schemas
+from searches import frameworks
+from searches.frameworks import FrameworkRule
 from searches.rules import RULES, SHAPE_RULES
 
 DOCS = Path(__file__).resolve().parent
@@ -169,6 +171,30 @@ def fields_table(spec: type) -> str:
     return _table(("field", "form", "default", "meaning"), rows)
 
 
+SAID = {"planner": "not written here"}
+"""When a rule is met, where it is not the framework that says so."""
+
+
+def _framework_row(rule: FrameworkRule) -> Sequence[str]:
+    closest = rule.closest if isinstance(rule.closest, str) else "by its numbers"
+    said = SAID.get(rule.when, rule.when)
+    releases = f"`{rule.versions}`" if rule.versions else "all"
+    return [_one_line(x) for x in (rule.code, rule.title, said, closest, releases, rule.source)]
+
+
+def framework_tables(framework: str) -> str:
+    """Return the rules of one framework: over layouts, then over its flags or keys."""
+    parts = []
+    for level, heading in (("layout", "Layouts"), ("settings", "Flags and keys")):
+        rules = [rule for rule in frameworks.RULES.values()
+                 if (rule.framework, rule.level) == (framework, level)]  # fmt: skip
+        if rules:
+            titles = ("code", "not run", "said at", "closest", "releases", "source")
+            rows = [_framework_row(rule) for rule in rules]
+            parts.append(f"### {heading}\n\n{_table(titles, rows)}")
+    return "\n".join(parts)
+
+
 def _between(text: str, name: str, inner: str) -> str:
     """Return `text` with what stands between the markers of `name` replaced."""
     start, stop = f"<!-- generated: {name} -->\n", f"<!-- end: {name} -->"
@@ -182,10 +208,15 @@ def pages() -> dict[Path, str]:
     files = (DOCS / "files.md").read_text(encoding="utf-8")
     for name, spec in SECTIONS:
         files = _between(files, name, fields_table(spec))
+    runs = (DOCS / "frameworks.md").read_text(encoding="utf-8")
+    for framework in frameworks.FRAMEWORKS:
+        if framework != "bridge":  # the rules of Megatron-LM under other codes
+            runs = _between(runs, framework, framework_tables(framework))
     return {
         DOCS / "rules.md": rules_page(),
         DOCS / "stacks.md": stacks,
         DOCS / "files.md": files,
+        DOCS / "frameworks.md": runs,
     }
 
 

@@ -61,7 +61,9 @@ SetOption = Annotated[
     list[str],
     typer.Option("--set", metavar="PATH=VALUE", help="Change a field: pools.0.nodes=16."),
 ]
-Framework = Annotated[str, typer.Option(help="default, megatron, deepspeed, or any.")]
+Framework = Annotated[
+    str, typer.Option(help="default, megatron, deepspeed, torchtitan, fsdp2, bridge, or any.")
+]
 Stack = Annotated[
     str, typer.Option(help="Software profile to price with; the framework's own by default.")
 ]
@@ -336,7 +338,7 @@ def check_spec(file: Annotated[str, typer.Argument(help="A model or cluster file
 def rule(
     code: Annotated[str, typer.Argument(help="A code such as TP002; all codes without it.")] = "",
 ) -> None:
-    """Explain a rule that rejects layouts, or list them all."""
+    """Explain a rule that rejects layouts or settings of a framework, or list them all."""
     from planner.commands import run_rule
 
     run_rule(code)

@@ -22,6 +22,8 @@ from planner.result import Plan, Result
 from planner.saved import open_plan, read_options, save_result
 from planner.solving import evaluate, make_problem, solve, under_framework
 from planner.yamlfile import close_names
+from searches.frameworks import RULES as FRAMEWORK_RULES
+from searches.frameworks import TITLES, FrameworkRule
 from searches.options import TEXT_AXES
 from searches.rules import RULES
 
@@ -352,15 +354,38 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str) -> 
         sys.stdout.write(f"# ---- {name}\n{text}" if len(files) > 1 else text)
 
 
+_SAID = {
+    "parse": "{} says so when it reads its configuration.",
+    "start": "{} says so when it builds its groups and the model.",
+    "first step": "{} fails in the first step.",
+    "planner": "No configuration of {} is written for it.",
+}
+"""When a rule of a framework is met, in words."""
+
+
+def _framework_rule_text(rule: FrameworkRule) -> str:
+    lines = [f"{rule.code}: {rule.title}"]
+    name = f"{TITLES[rule.framework]} {rule.versions}".strip()
+    lines += tables.wrapped("  ", _SAID[rule.when].format(name))
+    if isinstance(rule.closest, str):
+        lines += tables.wrapped("  closest:", rule.closest)
+    return "\n".join([*lines, *tables.wrapped("  source:", rule.source)]) + "\n"
+
+
 def run_rule(code: str) -> None:
     """Run `planner rule`."""
     if not code:
-        for entry in RULES.values():
-            sys.stdout.write(f"{entry.code}  {entry.title}\n")
+        listed = [(x.code, x.title) for x in RULES.values()]
+        listed += [(x.code, x.title) for x in FRAMEWORK_RULES.values()]
+        sys.stdout.writelines(f"{name}  {title}\n" for name, title in listed)
+        return
+    of_framework = FRAMEWORK_RULES.get(code.upper())
+    if of_framework is not None:
+        sys.stdout.write(_framework_rule_text(of_framework))
         return
     found = RULES.get(code.upper())
     if found is None:
-        near = close_names(code.upper(), RULES)
+        near = close_names(code.upper(), [*RULES, *FRAMEWORK_RULES])
         hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(f"no rule {code!r}", f"{hint}planner rule lists them all")
     lines = [f"{found.code}: {found.title}", *tables.wrapped("  ", found.why)]

@@ -99,7 +99,7 @@ def groups_of(nodes: Sequence[Node], context: Context) -> list[Group]:
         ports = replace(member.node.ports, why="", why_n="")
         machine = _machine(member.node, member.devices)
         grouped.setdefault((member.match.part, n, machine, ports), []).append(member)
-    groups: dict[tuple[str, int, Network], Group] = {}
+    groups: dict[tuple[str | float, ...], Group] = {}
     unknown: list[tuple[str, int, int, str]] = []
     asked = context.options.nic, context.options.nics
     for (part, n, machine, _), same in grouped.items():
@@ -112,7 +112,8 @@ def groups_of(nodes: Sequence[Node], context: Context) -> list[Group]:
             else:
                 _note_unhealthy(same, context)
             continue
-        key = part, n, replace(network, why_link="", why_n="")
+        # Nodes with and without a word on the same network are one pool.
+        key = part, n, network.instance, network.link, network.n, network.bytes_per_s
         groups.setdefault(key, Group(part, n, network, [])).members += same
     if unknown:
         raise _network_question(unknown, context)

@@ -97,7 +97,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     ),
     FrameworkRule(
         "TTN108", "torchtitan", "tensor without sequence parallelism", "planner",
-        "torchtitan/models/*/infra/parallelize.py, apply_tp",
+        "torchtitan/models, infra/parallelize.py of each, apply_tp",
         lambda c: (c.tp > 1) & (c.sp == 0),
         lambda c: f"tp {c.tp}: sequence parallelism cannot be switched off",
         "sp on", versions="<0.3",

@@ -96,10 +96,24 @@ def size_class(n_devices: int) -> str:
 def pool_of(generation: str, n_devices: int, per_node: int) -> Pool:
     """Return a pool of which only the generation and the nodes matter; memory is no limit."""
     nothing = (0.0, 0.0, 0.0)
-    link = Link("none", "scale-up", 1.0, 1.0, nothing, nothing, nothing, nothing, nothing, nothing, 0.0)
+    link = Link(
+        "none", "scale-up", 1.0, 1.0, nothing, nothing, nothing, nothing, nothing, nothing, 0.0
+    )
     rates = Efficiency(1.0, 0.0, 1.0, 1.0, 0.0, {}, 0.0)
     part = Accelerator(
-        "sample", "none", generation, 1e15, 1.0, {"bf16": 1.0}, 100, "none", 1.0, 1.0, 8, 1.0, rates
+        "sample",
+        "none",
+        generation,
+        1e15,
+        1.0,
+        {"bf16": 1.0},
+        100,
+        "none",
+        1.0,
+        1.0,
+        8,
+        1.0,
+        rates,
     )
     n_nodes = n_devices // per_node
     return Pool("sample", part, n_nodes, per_node, per_node, link, per_node, link, 0.0)
@@ -236,4 +250,3 @@ def shares(n_plans: int, frameworks: tuple[str, ...] = FRAMEWORKS) -> dict[str, 
     given = {name: n_plans * SHARE[name] // total for name in frameworks}
     given[frameworks[0]] += n_plans - sum(given.values())
     return given
-

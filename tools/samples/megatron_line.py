@@ -79,4 +79,6 @@ class MegatronLine:
         pattern = rf"^(export {SINGLE_QUEUE}=\S*|unset {SINGLE_QUEUE})$"
         self.before, n = re.subn(pattern, line, self.before, flags=re.M)
         if not n:
-            self.before = self.before.replace("set -euo pipefail\n", f"set -euo pipefail\n{line}\n", 1)
+            self.before = self.before.replace(
+                "set -euo pipefail\n", f"set -euo pipefail\n{line}\n", 1
+            )

@@ -8,7 +8,14 @@ from planner.inputs import example_names, load_model
 
 
 def dense(
-    name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **more: object
+    name: str,
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    ffn: int,
+    vocab: int,
+    **more: object,
 ) -> ModelShape:
     """Return a Llama-like shape; `more` holds what differs."""
     given = {"head_dim": hidden // heads, "gated": True, "tied": False, **more}

@@ -90,9 +90,7 @@ KINDS: dict[str, Kind] = {
 """By checker; recipes of Megatron-Bridge are written and not read back."""
 
 
-def vary(
-    checker: str, drawn: Drawn, files: Files, turn: int, random: Random
-) -> Variation | None:
+def vary(checker: str, drawn: Drawn, files: Files, turn: int, random: Random) -> Variation | None:
     """Return a variation; `turn` picks the rule to break, so that all of them come up.
 
     None where there is no file for the checker.

@@ -56,7 +56,9 @@ class DeepSpeedRun:
 Change = Callable[[DeepSpeedRun, Random], bool]
 
 
-def put(path: str, value: object, when: Callable[[DeepSpeedRun], bool] = lambda run: True) -> Change:
+def put(
+    path: str, value: object, when: Callable[[DeepSpeedRun], bool] = lambda run: True
+) -> Change:
     """Return the change that sets a key, dots between its levels, where `when` holds."""
 
     def change(run: DeepSpeedRun, random: Random) -> bool:

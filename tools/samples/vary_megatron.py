@@ -12,7 +12,11 @@ from tools.samples.megatron_line import MegatronLine
 
 Change = Callable[[MegatronLine, Random], bool]
 
-TP, PP, CP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"
+TP, PP, CP = (
+    "--tensor-model-parallel-size",
+    "--pipeline-model-parallel-size",
+    "--context-parallel-size",
+)
 EP, ETP = "--expert-model-parallel-size", "--expert-tensor-parallel-size"
 MBS, GBS, SEQ = "--micro-batch-size", "--global-batch-size", "--seq-length"
 LAYERS, HEADS, GROUPS = "--num-layers", "--num-attention-heads", "--num-query-groups"
@@ -217,7 +221,11 @@ def _grid_that_does_not_fit(line: MegatronLine, random: Random) -> bool:
         return False
     pp, world = line.number(PP), line.world
     experts = line.number(EXPERTS)
-    eps = [e for e in range(1, experts + 1) if experts % e == 0 and world % (e * line.number(ETP) * pp)]
+    eps = [
+        e
+        for e in range(1, experts + 1)
+        if experts % e == 0 and world % (e * line.number(ETP) * pp)
+    ]
     if not eps:
         return False
     line.put(EP, random.choice(eps))
@@ -361,7 +369,9 @@ def _odd_word(line: MegatronLine, random: Random) -> bool:
 
 def _heads_that_do_not_divide(line: MegatronLine, random: Random) -> bool:
     heads = line.number(HEADS)
-    if line.number("--hidden-size") % (heads + line.number(TP)) == 0 or line.has("--multi-latent-attention"):
+    if line.number("--hidden-size") % (heads + line.number(TP)) == 0 or line.has(
+        "--multi-latent-attention"
+    ):
         return False
     line.drop("--kv-channels")
     line.put(HEADS, heads + line.number(TP))
@@ -379,7 +389,11 @@ def _instances(line: MegatronLine, random: Random) -> bool:
 
 def _torch_fsdp(line: MegatronLine, random: Random) -> bool:
     line.put("--use-torch-fsdp2")
-    return line.number(PP) > 1 or line.has(DISTRIBUTED) or not line.has("--no-gradient-accumulation-fusion")
+    return (
+        line.number(PP) > 1
+        or line.has(DISTRIBUTED)
+        or not line.has("--no-gradient-accumulation-fusion")
+    )
 
 
 def _groups_of_experts(line: MegatronLine, random: Random) -> bool:
@@ -422,45 +436,90 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("MLM101", "devices that the degrees do not divide", _odd_world),
     ("MLM102", "one head more", add(HEADS, 1, parallel(TP))),
     ("MLM103", "KV heads that do not fit tp", _odd_groups),
-    ("MLM105", "MLP one wider",
-     add(FFN, 1, lambda x: x.number(TP) > 1 and not is_moe(x))),
+    ("MLM105", "MLP one wider", add(FFN, 1, lambda x: x.number(TP) > 1 and not is_moe(x))),
     ("MLM106", "one token less in a sequence", add(SEQ, -1, parallel(CP))),
     ("MLM107", "all-to-alls over heads that do not divide", _odd_exchange),
     ("MLM110", "pipeline before data parallelism", _pipeline_before_dp),
     ("MLM112", "batch that does not divide", _batch_that_does_not_divide),
     ("MLM203", "rounds that leave bubbles", _rounds_that_leave_bubbles),
-    ("MLM204", "chunks without a pipeline",
-     given(lambda x: x.number(PP) == 1 and x.number(LAYERS) % 2 == 0, (VPP, 2))),
-    ("MLM301", "experts' degree of a dense model",
-     given(lambda x: not is_moe(x) and x.world % 2 == 0, (EP, 2))),
-    ("MLM302", "no sequence parallelism",
-     without(lambda x: is_moe(x) and x.number(TP) > 1, "--sequence-parallel", "--tp-comm-overlap")),
+    (
+        "MLM204",
+        "chunks without a pipeline",
+        given(lambda x: x.number(PP) == 1 and x.number(LAYERS) % 2 == 0, (VPP, 2)),
+    ),
+    (
+        "MLM301",
+        "experts' degree of a dense model",
+        given(lambda x: not is_moe(x) and x.world % 2 == 0, (EP, 2)),
+    ),
+    (
+        "MLM302",
+        "no sequence parallelism",
+        without(
+            lambda x: is_moe(x) and x.number(TP) > 1, "--sequence-parallel", "--tp-comm-overlap"
+        ),
+    ),
     ("MLM303", "one expert more", add(EXPERTS, 1, parallel(EP))),
     ("MLM304", "experts one wider", add(EXPERT_FFN, 1, parallel(ETP))),
     ("MLM305", "experts' grid that does not fit", _grid_that_does_not_fit),
-    ("MLM306", "biases", without(lambda x: is_moe(x) and x.number(ETP) > 1, "--disable-bias-linear")),
+    (
+        "MLM306",
+        "biases",
+        without(lambda x: is_moe(x) and x.number(ETP) > 1, "--disable-bias-linear"),
+    ),
     ("MLM322", "groups that do not divide the experts", _groups_of_experts),
-    ("MLM308", "one token less in a sequence",
-     add(SEQ, -1, lambda x: x.has("--sequence-parallel") and x.number(CP) == 1)),
+    (
+        "MLM308",
+        "one token less in a sequence",
+        add(SEQ, -1, lambda x: x.has("--sequence-parallel") and x.number(CP) == 1),
+    ),
     ("MLM120", "unknown flag", _unknown),
     ("MLM121", "old flag", _old),
     ("MLM122", "missing flag", _missing),
     ("MLM123", "unknown word", _odd_word),
     ("MLM124", "width of a head left out", _heads_that_do_not_divide),
-    ("MLM125", "one position less", add("--max-position-embeddings", -1,
-                                        lambda x: x.text("--max-position-embeddings") == x.text(SEQ))),
-    ("MLM126", "query groups beside latent attention",
-     given(lambda x: x.has("--multi-latent-attention"), ("--group-query-attention",), (GROUPS, 8))),
+    (
+        "MLM125",
+        "one position less",
+        add(
+            "--max-position-embeddings",
+            -1,
+            lambda x: x.text("--max-position-embeddings") == x.text(SEQ),
+        ),
+    ),
+    (
+        "MLM126",
+        "query groups beside latent attention",
+        given(
+            lambda x: x.has("--multi-latent-attention"), ("--group-query-attention",), (GROUPS, 8)
+        ),
+    ),
     ("MLM127", "sizes of a two-level exchange", _other_sizes_of_exchange),
-    ("MLM128", "two-level exchange without sizes", given(parallel(CP), ("--cp-comm-type", "a2a+p2p"))),
+    (
+        "MLM128",
+        "two-level exchange without sizes",
+        given(parallel(CP), ("--cp-comm-type", "a2a+p2p")),
+    ),
     ("MLM129", "two exchanges for all layers", _list_of_exchanges),
-    ("MLM130", "hybrid context parallelism in a pipeline",
-     given(parallel(PP), ("--hybrid-context-parallel",), ("--calculate-per-token-loss",))),
+    (
+        "MLM130",
+        "hybrid context parallelism in a pipeline",
+        given(parallel(PP), ("--hybrid-context-parallel",), ("--calculate-per-token-loss",)),
+    ),
     ("MLM131", "several hardware queues", _several_queues),
-    ("MLM134", "odd weight shards",
-     given(parallel(TP), ("--tensor-parallel-num-weight-shards", 3))),
-    ("MLM135", "multi-token prediction with learned positions",
-     given(lambda x: x.text("--position-embedding-type") == "learned_absolute", ("--mtp-num-layers", 1))),
+    (
+        "MLM134",
+        "odd weight shards",
+        given(parallel(TP), ("--tensor-parallel-num-weight-shards", 3)),
+    ),
+    (
+        "MLM135",
+        "multi-token prediction with learned positions",
+        given(
+            lambda x: x.text("--position-embedding-type") == "learned_absolute",
+            ("--mtp-num-layers", 1),
+        ),
+    ),
     ("MLM136", "decay by samples", set_to("--lr-decay-samples", 100)),
     ("MLM137", "saving without an interval", set_to("--save", "/checkpoints")),
     ("MLM138", "least rate above the largest", set_to("--min-lr", 1.0)),
@@ -469,89 +528,191 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("MLM210", "one layer more", add(LAYERS, 1, split_evenly)),
     ("MLM211", "interleaving asked for twice", _two_interleavings),
     ("MLM212", "chunks that do not divide", _odd_chunk),
-    ("MLM213", "chunks and a named end",
-     given(lambda x: x.has(CHUNK), (FIRST, 1))),
+    ("MLM213", "chunks and a named end", given(lambda x: x.has(CHUNK), (FIRST, 1))),
     ("MLM214", "two ranks without overlapped messages", _two_ranks_without_overlap),
     ("MLM215", "an end that does not add up", _odd_end),
-    ("MLM216", "counted ends and a named one",
-     given(lambda x: x.has(COUNT_FIRST) and not x.has(CHUNK), (FIRST, 1))),
+    (
+        "MLM216",
+        "counted ends and a named one",
+        given(lambda x: x.has(COUNT_FIRST) and not x.has(CHUNK), (FIRST, 1)),
+    ),
     ("MLM217", "chunks that do not divide", _odd_vpp),
     ("MLM218", "layout and ends", _layout_and_ends),
     ("MLM219", "damaged layout", _damaged_layout),
-    ("MLM220", "offloaded activations",
-     given(lambda x: x.number(PP) > 1 or full(x), ("--cpu-offloading-num-layers", 1))),
-    ("MLM221", "deferred weight gradient",
-     given(lambda x: x.number(PP) == 1, ("--defer-embedding-wgrad-compute",))),
-    ("MLM320", "overlapped messages", given(lambda x: not x.has("--sequence-parallel"),
-                                            ("--tp-comm-overlap",))),
-    ("MLM321", "one expert a token",
-     lambda x, r: is_moe(x) and (x.put("--moe-router-topk", 1), x.drop("--moe-router-pre-softmax")) != ()),
+    (
+        "MLM220",
+        "offloaded activations",
+        given(lambda x: x.number(PP) > 1 or full(x), ("--cpu-offloading-num-layers", 1)),
+    ),
+    (
+        "MLM221",
+        "deferred weight gradient",
+        given(lambda x: x.number(PP) == 1, ("--defer-embedding-wgrad-compute",)),
+    ),
+    (
+        "MLM320",
+        "overlapped messages",
+        given(lambda x: not x.has("--sequence-parallel"), ("--tp-comm-overlap",)),
+    ),
+    (
+        "MLM321",
+        "one expert a token",
+        lambda x, r: (
+            is_moe(x) and (x.put("--moe-router-topk", 1), x.drop("--moe-router-pre-softmax")) != ()
+        ),
+    ),
     ("MLM323", "bias of the experts", given(is_moe, ("--moe-router-enable-expert-bias",))),
     ("MLM324", "DeepEP beside all-to-alls", given(is_moe, ("--moe-enable-deepep",))),
-    ("MLM325", "padding without a capacity",
-     given(lambda x: is_moe(x) and not x.has("--moe-expert-capacity-factor"),
-           ("--moe-pad-expert-input-to-capacity",))),
-    ("MLM326", "overlapped shared expert",
-     given(lambda x: x.has("--moe-shared-expert-intermediate-size"),
-           ("--moe-shared-expert-overlap",), ("--moe-token-dispatcher-type", "allgather"))),
+    (
+        "MLM325",
+        "padding without a capacity",
+        given(
+            lambda x: is_moe(x) and not x.has("--moe-expert-capacity-factor"),
+            ("--moe-pad-expert-input-to-capacity",),
+        ),
+    ),
+    (
+        "MLM326",
+        "overlapped shared expert",
+        given(
+            lambda x: x.has("--moe-shared-expert-intermediate-size"),
+            ("--moe-shared-expert-overlap",),
+            ("--moe-token-dispatcher-type", "allgather"),
+        ),
+    ),
     ("MLM327", "overlapped experts", _overlapped_experts),
     ("MLM328", "delayed weight gradients", set_to("--delay-wgrad-compute")),
     ("MLM330", "width of experts", given(lambda x: not is_moe(x), (EXPERT_FFN, 1024))),
-    ("MLM410", "overlapped gathers without a distributed optimizer",
-     given(lambda x: not x.has(DISTRIBUTED), ("--overlap-param-gather",))),
-    ("MLM410", "overlapped gathers alone",
-     without(lambda x: x.has("--overlap-param-gather"), "--overlap-grad-reduce")),
-    ("MLM411", "gathers in the optimizer step",
-     given(lambda x: chunks(x) == 1, ("--overlap-param-gather-with-optimizer-step",))),
+    (
+        "MLM410",
+        "overlapped gathers without a distributed optimizer",
+        given(lambda x: not x.has(DISTRIBUTED), ("--overlap-param-gather",)),
+    ),
+    (
+        "MLM410",
+        "overlapped gathers alone",
+        without(lambda x: x.has("--overlap-param-gather"), "--overlap-grad-reduce"),
+    ),
+    (
+        "MLM411",
+        "gathers in the optimizer step",
+        given(lambda x: chunks(x) == 1, ("--overlap-param-gather-with-optimizer-step",)),
+    ),
     ("MLM412", "PyTorch FSDP2", _torch_fsdp),
-    ("MLM413", "checkpoints in another format",
-     given(lambda x: x.has(FSDP), ("--ckpt-format", "torch_dist"))),
+    (
+        "MLM413",
+        "checkpoints in another format",
+        given(lambda x: x.has(FSDP), ("--ckpt-format", "torch_dist")),
+    ),
     ("MLM413", "one hardware queue", _one_queue_with_fsdp),
-    ("MLM415", "checkpoints of Megatron-FSDP",
-     given(lambda x: not x.has(FSDP), ("--ckpt-format", "fsdp_dtensor"))),
-    ("MLM416", "checkpoints of PyTorch",
-     given(lambda x: not x.has(FSDP), ("--ckpt-format", "torch_dcp"))),
+    (
+        "MLM415",
+        "checkpoints of Megatron-FSDP",
+        given(lambda x: not x.has(FSDP), ("--ckpt-format", "fsdp_dtensor")),
+    ),
+    (
+        "MLM416",
+        "checkpoints of PyTorch",
+        given(lambda x: not x.has(FSDP), ("--ckpt-format", "torch_dcp")),
+    ),
     ("MLM417", "moments in bf16", set_to("--exp-avg-dtype", "bf16")),
-    ("MLM418", "precision-aware optimizer",
-     given(lambda x: not x.has(DISTRIBUTED), ("--use-precision-aware-optimizer",))),
+    (
+        "MLM418",
+        "precision-aware optimizer",
+        given(lambda x: not x.has(DISTRIBUTED), ("--use-precision-aware-optimizer",)),
+    ),
     ("MLM419", "offloaded optimizer", set_to("--optimizer-cpu-offload")),
-    ("MLM421", "number and size of buckets",
-     lambda x, r: (x.put("--ddp-num-buckets", 4), x.put("--ddp-bucket-size", 1000)) != ()),
+    (
+        "MLM421",
+        "number and size of buckets",
+        lambda x, r: (x.put("--ddp-num-buckets", 4), x.put("--ddp-bucket-size", 1000)) != (),
+    ),
     ("MLM422", "instances that do not divide", _instances),
     ("MLM425", "emerging optimizer", given(lambda x: x.has(FSDP), ("--optimizer", "muon"))),
     ("MLM510", "full recompute without a method", without(full, "--recompute-method")),
     ("MLM510", "full recompute without layers", without(full, "--recompute-num-layers")),
-    ("MLM511", "a method beside selective recompute",
-     given(lambda x: not full(x), ("--recompute-granularity", "selective"),
-           ("--recompute-method", "uniform"))),
-    ("MLM511", "layers beside selective recompute",
-     given(lambda x: not full(x), ("--recompute-granularity", "selective"),
-           ("--recompute-num-layers", 1))),
-    ("MLM512", "unknown module",
-     given(lambda x: not full(x), ("--recompute-granularity", "selective"),
-           ("--recompute-modules", "attention"))),
-    ("MLM512", "module of latent attention",
-     given(lambda x: not full(x) and not x.has("--multi-latent-attention"),
-           ("--recompute-granularity", "selective"), ("--recompute-modules", "mla_up_proj"))),
-    ("MLM513", "distributed saved activations",
-     given(lambda x: x.number(TP) == 1 or x.has("--sequence-parallel") or not full(x),
-           ("--distribute-saved-activations",))),
+    (
+        "MLM511",
+        "a method beside selective recompute",
+        given(
+            lambda x: not full(x),
+            ("--recompute-granularity", "selective"),
+            ("--recompute-method", "uniform"),
+        ),
+    ),
+    (
+        "MLM511",
+        "layers beside selective recompute",
+        given(
+            lambda x: not full(x),
+            ("--recompute-granularity", "selective"),
+            ("--recompute-num-layers", 1),
+        ),
+    ),
+    (
+        "MLM512",
+        "unknown module",
+        given(
+            lambda x: not full(x),
+            ("--recompute-granularity", "selective"),
+            ("--recompute-modules", "attention"),
+        ),
+    ),
+    (
+        "MLM512",
+        "module of latent attention",
+        given(
+            lambda x: not full(x) and not x.has("--multi-latent-attention"),
+            ("--recompute-granularity", "selective"),
+            ("--recompute-modules", "mla_up_proj"),
+        ),
+    ),
+    (
+        "MLM513",
+        "distributed saved activations",
+        given(
+            lambda x: x.number(TP) == 1 or x.has("--sequence-parallel") or not full(x),
+            ("--distribute-saved-activations",),
+        ),
+    ),
     ("MLM514", "fp4 beside fp8", given(fp8, ("--fp4-format", "e2m1"))),
-    ("MLM515", "parameters gathered in fp8",
-     given(lambda x: not fp8(x) or not x.has(DISTRIBUTED), ("--fp8-param-gather",))),
-    ("MLM516", "ends in bf16",
-     given(lambda x: x.text("--fp8-recipe") == "delayed", ("--first-last-layers-bf16",))),
+    (
+        "MLM515",
+        "parameters gathered in fp8",
+        given(lambda x: not fp8(x) or not x.has(DISTRIBUTED), ("--fp8-param-gather",)),
+    ),
+    (
+        "MLM516",
+        "ends in bf16",
+        given(lambda x: x.text("--fp8-recipe") == "delayed", ("--first-last-layers-bf16",)),
+    ),
     ("MLM517", "two precisions", _two_precisions),
     ("MLM518", "fused cross-entropy of another kind", set_to("--cross-entropy-fusion-impl", "te")),
     ("MLM519", "CUDA graphs", given(full, ("--cuda-graph-impl", "local"))),
-    ("MLM520", "gradients in bf16",
-     given(lambda x: x.has("--accumulate-allreduce-grads-in-fp32"), ("--main-grads-dtype", "bf16"))),
-    ("MLM521", "cross-entropy in fp16",
-     given(lambda x: not x.has("--fp16"), ("--fp16-lm-cross-entropy",))),
-    ("MLM522", "fp32 residuals",
-     given(lambda x: not x.has("--bf16") and not x.has("--fp16"), ("--fp32-residual-connection",))),
-    ("MLM523", "gradient buffer reused",
-     given(lambda x: not x.has(FSDP), ("--reuse-grad-buf-for-mxfp8-param-ag",))),
+    (
+        "MLM520",
+        "gradients in bf16",
+        given(
+            lambda x: x.has("--accumulate-allreduce-grads-in-fp32"), ("--main-grads-dtype", "bf16")
+        ),
+    ),
+    (
+        "MLM521",
+        "cross-entropy in fp16",
+        given(lambda x: not x.has("--fp16"), ("--fp16-lm-cross-entropy",)),
+    ),
+    (
+        "MLM522",
+        "fp32 residuals",
+        given(
+            lambda x: not x.has("--bf16") and not x.has("--fp16"), ("--fp32-residual-connection",)
+        ),
+    ),
+    (
+        "MLM523",
+        "gradient buffer reused",
+        given(lambda x: not x.has(FSDP), ("--reuse-grad-buf-for-mxfp8-param-ag",)),
+    ),
 )
 """Rule, what is changed, and the change."""
 

@@ -205,7 +205,9 @@ def _odd_stages(file: TitanFile, random: Random) -> bool:
     size = file.number("pipeline_parallel_layers_per_stage", 0)
     if not size:
         return False
-    file.put("pipeline_parallel_layers_per_stage", size + random.choice((1, -1)) if size > 1 else 2)
+    file.put(
+        "pipeline_parallel_layers_per_stage", size + random.choice((1, -1)) if size > 1 else 2
+    )
     return True
 
 

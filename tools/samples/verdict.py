@@ -74,7 +74,11 @@ def misread(found: Verdict, layout: Layout) -> list[str]:
     """Return the fields of a plan that were read back as something else."""
     lines = []
     for name, value in found.layout.items():
-        wanted = layout.stage_layers if name in ("counts", "stage_layers") else getattr(layout, name, value)
+        wanted = (
+            layout.stage_layers
+            if name in ("counts", "stage_layers")
+            else getattr(layout, name, value)
+        )
         if name == "split" or wanted == value or (name == "zero" and layout.dp * layout.cp == 1):
             continue
         lines.append(f"{name} is {value}, the plan says {wanted}")
@@ -85,4 +89,3 @@ def document_of(shape: ModelShape, job: TrainingJob) -> dict[str, Any]:
     """Return a model and job as the document of a model file."""
     training = {k: v for k, v in asdict(job).items() if k != "tokens" or v}
     return {"model": _canonical_model(shape), "training": training}
-

@@ -34,9 +34,7 @@ CHECKER_OF = {
 def files_of(drawn: Drawn) -> dict[str, str]:
     """Return the files of a drawn plan; a refusal to write them is a fault of the table of rules."""
     header = (f"sample {drawn.name}", f"{drawn.shape.name} on {drawn.layout.n_devices} devices")
-    files = emit_plan(
-        drawn.framework, drawn.layout, drawn.shape, drawn.job, drawn.pool, header
-    )
+    files = emit_plan(drawn.framework, drawn.layout, drawn.shape, drawn.job, drawn.pool, header)
     if list(files) == [f"{drawn.framework}.txt"]:
         text = files[f"{drawn.framework}.txt"]
         raise SystemExit(f"{drawn.name} is legal for the search, the emitter refuses it:\n{text}")
@@ -69,7 +67,9 @@ def judged(drawn: Drawn, files: dict[str, str]) -> dict[str, str]:
     return said
 
 
-def legal_lines(frameworks: tuple[str, ...], n_plans: int, seed: int) -> Iterator[dict[str, object]]:
+def legal_lines(
+    frameworks: tuple[str, ...], n_plans: int, seed: int
+) -> Iterator[dict[str, object]]:
     """Yield drawn plans with their files, and print how often each feature is on."""
     for framework, n in shares(n_plans, frameworks).items():
         counts: Counter[str] = Counter()

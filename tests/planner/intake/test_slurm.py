@@ -205,6 +205,14 @@ def test_nothing_is_asked_about_nodes_that_are_down():
     ]  # fmt: skip
 
 
+def test_nodes_with_and_without_features_are_one_pool():
+    record = "NodeName={} Gres=gpu:h100:8 ActiveFeatures={} State=IDLE CPUAlloc=0 Partitions=gpu\n"
+    words = ("ndr", "(null)", "h100,ib", "rack_7")
+    text = "".join(record.format(f"n{i}", word) for i, word in enumerate(words))
+    (pool,) = pools(import_cluster([("x", text)]))
+    assert (pool["nodes"], pool["nic"]) == (4, "ib-ndr-400")
+
+
 def test_racks_from_blocks():
     """Three racks of 18 trays, one tray is drained: 16 of each, so that all domains are equal."""
     found = imported("scontrol-gb200-nodes.txt", "scontrol-gb200-blocks.txt")
