@@ -27,14 +27,19 @@ class CannotRun(Exception):
     """The check itself failed, not what it checks."""
 
 
-def runs(python: str, version: str) -> bool:
-    """Return whether this interpreter starts, is of this version and can make environments."""
-    code = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+def really(python: str, version: str) -> str | None:
+    """Return the file of this interpreter, shims and links followed.
+
+    None where it does not start, is of another version or cannot make environments.
+    """
+    code = "import os, sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2]);"
+    code += "print(os.path.realpath(getattr(sys, '_base_executable', sys.executable)))"
     try:
         got = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return got.returncode == 0 and got.stdout.strip() == version
+        return None
+    found, _, file = got.stdout.strip().partition("\n")
+    return file if got.returncode == 0 and found == version else None
 
 
 def find_python(version: str) -> str | None:
@@ -46,7 +51,8 @@ def find_python(version: str) -> str | None:
         found = subprocess.run([uv, "python", "find", version], capture_output=True, text=True)
         candidates.append(found.stdout.strip())
     candidates.append(sys.executable)
-    return next((python for python in candidates if python and runs(python, version)), None)
+    found = (really(python, version) for python in candidates if python)
+    return next((python for python in found if python), None)
 
 
 def must(command: list[str], **more: object) -> str:
