@@ -327,7 +327,9 @@ def _files(
             lines = [*header[:2], f"as {target} runs it, the plan does not fit into memory"]
             files[f"{target}.txt"] = "\n".join(lines) + "\n"
             continue
-        mine = emit_plan(target, plan.layout, model.shape, model.job, pool, header)
+        mine = emit_plan(
+            target, plan.layout, model.shape, model.job, pool, header, details=model.details
+        )
         files |= mine
         if placed:
             named = (model.shape.name, plan.plan_id)

@@ -22,7 +22,12 @@ def plan_id(
     model: Mapping[str, Any], cluster: Mapping[str, Any], layout: Mapping[str, Any]
 ) -> str:
     """Return the id of a plan: the same layout of the same job on the same cluster."""
-    return content_id("plan", model, _without_hosts(cluster), layout)
+    return content_id("plan", _without_details(model), _without_hosts(cluster), layout)
+
+
+def _without_details(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model without its details, on which no figure depends."""
+    return {**model, "model": {k: v for k, v in model["model"].items() if k != "details"}}
 
 
 def _without_hosts(cluster: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from planner.intake.imported import Imported, scalar, value_at
 from planner.schemas import (
     AcceleratorSpec,
     ClusterFile,
+    DetailsSpec,
     Fault,
     ModelFile,
     ModelSpec,
@@ -75,6 +76,8 @@ class ModelInput:
     """What the file is, in words."""
     notes: tuple[str, ...] = ()
     """What was assumed and left out when it was read from another format."""
+    details: DetailsSpec = DetailsSpec()
+    """What emitted files say of the model and no figure depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +360,7 @@ def _model(document: Document) -> ModelInput:
         job.seq_len, job.global_batch, job.precision, job.optimizer, job.tokens or 0.0
     )
     canonical = {
-        "model": _canonical_model(shape),
+        "model": _canonical_model(shape, model.details),
         "training": {**dataclasses.asdict(training), "tokens": job.tokens},
     }
     return ModelInput(
@@ -367,6 +370,7 @@ def _model(document: Document) -> ModelInput:
         path=document.file,
         format=document.imported.format if document.imported else "a model file",
         notes=_import_notes(document),
+        details=model.details,
     )
 
 
@@ -417,8 +421,8 @@ _PLAIN_FIELDS = tuple(
 )
 
 
-def _canonical_model(shape: ModelShape) -> dict[str, Any]:
-    """Return the shape as a model file would state it; only the sections that it uses."""
+def _canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
+    """Return the model as a model file would state it; only the sections that it uses."""
     out = {key: getattr(shape, key) for key in _PLAIN_FIELDS}
     # Named only where set: the identity of a plan does not change with what it does not use.
     if not shape.mtp_layers:
@@ -428,6 +432,8 @@ def _canonical_model(shape: ModelShape) -> dict[str, Any]:
         out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}
     if shape.n_experts:
         out["moe"] = {name: getattr(shape, key) for key, name in _MOE_FIELDS.items()}
+    if stated := details.stated():
+        out["details"] = stated
     return out
 
 

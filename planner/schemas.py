@@ -113,6 +113,16 @@ def _quantity(
     return BeforeValidator(check)
 
 
+def _real(value: object) -> float:
+    """Accept numbers, also small ones that YAML takes for text: `1e-6`."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            raise BadValue(f"expected a number, got the text {show(value)}") from None
+    return _number(value)
+
+
 def _accelerator_kind(value: object) -> str:
     return "inline" if isinstance(value, Mapping | AcceleratorSpec) else "name"
 
@@ -136,6 +146,8 @@ Tokens = Annotated[float, _quantity(units.parse_count, 1, 1e18, "1 to 1e18")]
 Ratio = Annotated[float, _quantity(units.parse_ratio, 1, 1e4, "1 to 10000")]
 Factor = Annotated[float, _quantity(_number, 1, 1e3, "1 to 1000")]
 FactorOr0 = Annotated[float, _quantity(_number, 0, 1e3, "0 to 1000")]
+Real = Annotated[float, _quantity(_real, 0, 1e12, "0 to 1e12")]
+Share = Annotated[float, _quantity(_real, 0, 1, "0 to 1")]
 
 
 class _Spec(BaseModel):
@@ -186,6 +198,97 @@ class MlaSpec(_Spec):
     """Width of a value head."""
 
 
+class DetailsSpec(_Spec):
+    """The `model.details:` section: what makes the model and changes no figure of a plan.
+
+    Left out, a field is the framework's own choice. Emitted files carry what their framework can
+    say and name the rest.
+    """
+
+    rotary_base: Real | None = None
+    """Base of the rotary positions (rope_theta)."""
+    rotary_percent: Share | None = None
+    """Share of a head that is rotated, 0 to 1."""
+    rope_scaling: (
+        Annotated[str, BeforeValidator(_one_of("linear", "llama3", "yarn", "dynamic", "longrope"))]
+        | None
+    ) = None
+    """How rotary positions are stretched: `linear`, `llama3`, `yarn`, `dynamic` or `longrope`."""
+    rope_scaling_factor: Real | None = None
+    """By how much they are stretched."""
+    rope_original_positions: Width | None = None
+    """Tokens of a sequence before they were stretched."""
+    rope_low_frequency: Real | None = None
+    """llama3: low_freq_factor."""
+    rope_high_frequency: Real | None = None
+    """llama3: high_freq_factor."""
+    rope_beta_fast: Real | None = None
+    """yarn: rotations from which a frequency stays as it is."""
+    rope_beta_slow: Real | None = None
+    """yarn: rotations up to which a frequency is stretched in full."""
+    rope_mscale: Real | None = None
+    """yarn: factor of the logarithm in the scale of rotated queries and keys."""
+    rope_mscale_all_dim: Real | None = None
+    """yarn: the same for whole queries and keys."""
+    rope_truncate: Switch | None = None
+    """yarn: the bounds between the two kinds of frequencies are whole numbers."""
+    no_rope_every: Layers | None = None
+    """Every n-th layer has no positions."""
+    norm_epsilon: Real | None = None
+    """Epsilon of the norms."""
+    qk_norm: Annotated[str, BeforeValidator(_one_of("head", "width", "l2"))] | None = None
+    """Queries and keys are normalised: each `head`, the whole `width`, or by their `l2` norm without
+    weights. With `mla` the latents, as `head`."""
+    qkv_bias: Switch | None = None
+    """Queries, keys and values have biases; default: as `bias`."""
+    attention_out_bias: Switch | None = None
+    """The attention output has a bias; default: as `bias`."""
+    activation: (
+        Annotated[
+            str,
+            BeforeValidator(
+                _one_of("silu", "gelu", "gelu_tanh", "relu", "squared_relu", "clamped_swiglu")
+            ),
+        ]
+        | None
+    ) = None
+    """Of the MLP: `silu`, `gelu`, `gelu_tanh`, `relu`, `squared_relu`, or `clamped_swiglu` as in
+    gpt-oss; default: `silu` when gated, else `gelu`."""
+    window: Width | None = None
+    """Tokens that a layer with a window attends to, its own among them; priced as all."""
+    full_attention_every: Layers | None = None
+    """Every n-th layer attends to all tokens in spite of `window`; default: none does."""
+    attention_sinks: Switch | None = None
+    """Every head has a learned sink beside the scores."""
+    init_std: Real | None = None
+    """Standard deviation of the weights at the start."""
+    router_scores: Annotated[str, BeforeValidator(_one_of("softmax", "sigmoid"))] | None = None
+    """Scores of the router: `softmax` or `sigmoid`."""
+    router_norm_topk: Switch | None = None
+    """The scores of the chosen experts are made to sum to one."""
+    router_scale: Real | None = None
+    """Factor of the routed experts' output."""
+    router_bias: Switch | None = None
+    """A bias for the choice of experts alone, moved by their load (arXiv 2408.15664)."""
+    aux_loss: Real | None = None
+    """Coefficient of the loss that balances experts."""
+    aux_loss_scope: Annotated[str, BeforeValidator(_one_of("batch", "sequence"))] | None = None
+    """What that loss balances: a micro-`batch` or each `sequence`; default: `batch`."""
+    shared_expert_gate: Switch | None = None
+    """The shared expert's output has a gate."""
+
+    def stated(self) -> dict[str, bool | float | int | str]:
+        """Return the fields that are set, in the order of the file."""
+        return self.model_dump(exclude_none=True)
+
+
+EXPERT_DETAILS = (
+    "router_scores", "router_norm_topk", "router_scale", "router_bias", "aux_loss",
+    "aux_loss_scope", "shared_expert_gate",
+)  # fmt: skip
+"""Fields of `model.details` that mean nothing without `model.moe`."""
+
+
 class ModelSpec(_Spec):
     """The `model:` section: a decoder-only transformer."""
 
@@ -231,6 +334,8 @@ class ModelSpec(_Spec):
     """Multi-head latent attention, in place of `kv_heads` and `head_dim`."""
     mtp_layers: LayersOr0 = 0
     """Modules of multi-token prediction: further layers, each with the head again."""
+    details: DetailsSpec = DetailsSpec()
+    """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 
 
 class TrainingSpec(_Spec):
@@ -396,7 +501,8 @@ def model_faults(spec: ModelFile) -> list[Fault]:
         ),
     )
     found = [fault for failed, fault in checks if failed]
-    return found + _moe_faults(model) + _mla_faults(model) + _job_faults(job)
+    return [*found, *_moe_faults(model), *_mla_faults(model), *_detail_faults(model),
+            *_job_faults(job)]  # fmt: skip
 
 
 def _needs_ffn(model: ModelSpec) -> bool:
@@ -497,6 +603,43 @@ def _mla_faults(model: ModelSpec) -> list[Fault]:
         message = "multi-token prediction needs rotary positions"
         faults.append(Fault(("model", "positions"), message, "use rope, or no mtp_layers"))
     return faults
+
+
+def _detail_faults(model: ModelSpec) -> list[Fault]:
+    """Return what is wrong between the details, and between them and the sizes."""
+    details, stated = model.details, model.details.stated()
+    checks = [
+        (
+            details.rope_scaling not in (None, "longrope") and not details.rope_scaling_factor,
+            "rope_scaling",
+            "stands without `rope_scaling_factor`",
+            "say by how much positions are stretched",
+        ),
+        (
+            details.rope_scaling is None and details.rope_scaling_factor is not None,
+            "rope_scaling_factor",
+            "stands without `rope_scaling`",
+            "say how: linear, llama3, yarn, dynamic or longrope",
+        ),
+        (
+            details.full_attention_every is not None and details.window is None,
+            "full_attention_every",
+            "stands without `window`",
+            "give the tokens that the other layers attend to",
+        ),
+    ]
+    if model.moe is None:
+        text, fix = "stands in a model without experts", "leave it out, or add `moe`"
+        checks += [(name in stated, name, text, fix) for name in EXPERT_DETAILS]
+    if model.positions != "rope":
+        text, fix = "stands beside learned positions", "leave it out"
+        rotary = [name for name in stated if name.startswith(("rotary_", "rope_"))]
+        checks += [(True, name, text, fix) for name in rotary]
+    return [
+        Fault(("model", "details", key), message, fix)
+        for failed, key, message, fix in checks
+        if failed
+    ]
 
 
 _FFN_FAULT = Fault(

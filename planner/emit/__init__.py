@@ -17,6 +17,7 @@ from planner.emit.deepspeed import deepspeed_files
 from planner.emit.megatron import megatron_files
 from planner.emit.torchtitan import torchtitan_files
 from planner.errors import EmitError
+from planner.schemas import DetailsSpec
 from searches.frameworks import TITLES, refusals
 from searches.options import FRAMEWORKS
 
@@ -30,7 +31,7 @@ FILES: dict[str, Callable[..., EmittedFiles]] = {
     "fsdp2": accelerate_files,
     "bridge": bridge_files,
 }
-"""The function that writes the files of a framework: (layout, shape, job, pool, header)."""
+"""The function that writes the files of a framework: (layout, shape, job, pool, header, details)."""
 
 __all__ = [
     "FRAMEWORKS",
@@ -66,12 +67,14 @@ def emit_plan(
     pool: Pool,
     header: Sequence[str] = (),
     *,
+    details: DetailsSpec = DetailsSpec(),
     tp_comm_overlap: bool = False,
 ) -> EmittedFiles:
     """Return the files of `target` for one plan.
 
     `header` goes into every script as comment lines. A framework that cannot run the plan gets
-    `<target>.txt` with the reason instead. `tp_comm_overlap` says that the plan counts on tensor
+    `<target>.txt` with the reason instead. `details` of the model, on which no figure depends, are
+    written as far as the framework has them. `tp_comm_overlap` says that the plan counts on tensor
     parallel traffic overlapped with GEMMs (Transformer Engine user buffers).
     """
     _check_target(target)
@@ -87,7 +90,7 @@ def emit_plan(
     files = FILES[target]
     if target == "megatron":
         files = partial(files, tp_comm_overlap=tp_comm_overlap)
-    return files(layout, shape, job, pool, header)
+    return files(layout, shape, job, pool, header, details)
 
 
 def _reasons(

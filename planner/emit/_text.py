@@ -1,20 +1,31 @@
 """What the emitted files share: the header, the facts line, the nodes of a layout."""
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
+from planner.schemas import DetailsSpec
 from searches.frameworks import padded_vocab, pipeline_partition
 
 FACTS_PREFIX = "# layout: "
 """Start of the comment line that repeats the plan as JSON, for tools that read the files back."""
 
 
-def facts(layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool) -> dict[str, object]:
-    """Return the plan as plain values, with what a framework derives from it."""
+def facts(
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    details: Mapping[str, object] | None = None,
+) -> dict[str, object]:
+    """Return the plan as plain values, with what a framework derives from it.
+
+    `details` are those of the model that the file does not say elsewhere; None: it has none.
+    """
     n_nodes, per_node = nodes(layout, pool)
     plain = asdict(layout)
     if layout.cp == 1:
@@ -29,7 +40,7 @@ def facts(layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool) -> di
         "generation": pool.accelerator.generation,
         "n_nodes": n_nodes,
         "devices_per_node": per_node,
-        "unsaid": unsaid(shape, job),
+        "unsaid": unsaid(shape, job) | ({} if details is None else {"details": dict(details)}),
     }
 
 
@@ -45,6 +56,20 @@ def unsaid(shape: ModelShape, job: TrainingJob) -> dict[str, object]:
         "vocab_multiple": shape.vocab_multiple,
     }
     return fields | ({"imbalance": shape.imbalance} if shape.n_experts else {})
+
+
+def stated_or_none(details: DetailsSpec) -> dict[str, object] | None:
+    """Return the details that are set; None where there are none."""
+    return dict(details.stated()) or None
+
+
+def shown_details(details: DetailsSpec, width: int = 96) -> list[str]:
+    """Return the details that are set as comment lines of at most `width`, without their `#`."""
+    if not details.stated():
+        return []
+    words = [f"{name} {json.dumps(value).strip(chr(34))}" for name, value in details.stated().items()]
+    text = f"The model file states: {', '.join(words)}."
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def nodes(layout: Layout, pool: Pool) -> tuple[int, int]:

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.emit._text import facts, head, nodes, train_steps
+from planner.emit._text import (
+    facts,
+    head,
+    nodes,
+    shown_details,
+    stated_or_none,
+    train_steps,
+)
+from planner.schemas import DetailsSpec
 from searches.frameworks import RELEASES
 
 MIXED_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
@@ -20,13 +28,18 @@ CP_COMM_STRATEGY = {"all-gather": "allgather", "p2p": "alltoall"}
 
 
 def accelerate_files(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec = DetailsSpec(),
 ) -> dict[str, str]:
     """Return the launch configuration, the arguments of the Trainer and the launcher."""
     return {
-        "accelerate.yaml": _yaml(layout, shape, job, pool, header),
+        "accelerate.yaml": _yaml(layout, shape, job, pool, header, details),
         "trainer_args.json": json.dumps(trainer_args(layout, job), indent=2) + "\n",
-        "accelerate.sh": _launcher(layout, shape, job, pool, header),
+        "accelerate.sh": _launcher(layout, shape, job, pool, header, details),
     }
 
 
@@ -105,11 +118,16 @@ def trainer_args(layout: Layout, job: TrainingJob) -> dict[str, object]:
 
 
 def _yaml(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec,
 ) -> str:
     """Return the launch configuration as text."""
     title = f"Accelerate launch configuration; keys as of Accelerate {RELEASES['fsdp2']}."
-    lines = head(title, header, facts(layout, shape, job, pool))[1:]
+    lines = head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:]
     for key, value in launch_config(layout, job, pool).items():
         if isinstance(value, dict):
             lines += [f"{key}:", *(f"  {k}: {_scalar(v)}" for k, v in value.items())]
@@ -126,14 +144,19 @@ def _scalar(value: object) -> str:
 
 
 def _launcher(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec,
 ) -> str:
     n_nodes, _ = nodes(layout, pool)
     title = f"Accelerate launcher; accelerate.yaml as of Accelerate {RELEASES['fsdp2']}."
     lines = [
-        *head(title, header, facts(layout, shape, job, pool)),
+        *head(title, header, facts(layout, shape, job, pool, stated_or_none(details))),
         "#",
-        *(f"# {line}" for line in _notes(layout, shape, job)),
+        *(f"# {line}" for line in (*_notes(layout, shape, job), *shown_details(details))),
         *_SETTINGS.format(n_nodes=n_nodes).splitlines(),
         'accelerate launch --config_file "${HERE}/accelerate.yaml" \\',
         '  --machine_rank "${NODE_RANK}" \\',

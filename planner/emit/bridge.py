@@ -10,14 +10,26 @@ from collections.abc import Mapping, Sequence
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.emit._text import Code, facts, head, keywords, nodes, python_literal, train_steps
+from planner.emit._text import (
+    Code,
+    facts,
+    head,
+    keywords,
+    nodes,
+    python_literal,
+    stated_or_none,
+    train_steps,
+)
+from planner.emit.core_details import comment_lines, core_details
 from planner.emit.megatron import (
     CP_COMM_TYPE,
+    attention_backend,
     environment,
     stage_layout,
     stage_split,
     zero_replicas,
 )
+from planner.schemas import DetailsSpec
 from searches.frameworks import RELEASES, vocab_divisor
 
 MAIN_GRADS = {"bf16-grads": Code("torch.bfloat16")}
@@ -25,27 +37,51 @@ MAIN_GRADS = {"bf16-grads": Code("torch.bfloat16")}
 
 
 def bridge_files(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec = DetailsSpec(),
 ) -> dict[str, str]:
     """Return the recipe and its launcher."""
     return {
-        "bridge_recipe.py": bridge_recipe(layout, shape, job, pool, header),
-        "bridge.sh": _launcher(layout, shape, job, pool, header),
+        "bridge_recipe.py": bridge_recipe(layout, shape, job, pool, header, details),
+        "bridge.sh": _launcher(layout, shape, job, pool, header, details),
     }
 
 
-def model_fields(layout: Layout, shape: ModelShape, job: TrainingJob) -> dict[str, object]:
+def model_fields(
+    layout: Layout, shape: ModelShape, job: TrainingJob, details: DetailsSpec = DetailsSpec()
+) -> dict[str, object]:
     """Return the fields of the model provider."""
+    of_core = core_details(details, layout, shape, job)
+    stated = {_renamed(dest, shape): value for dest, value in of_core.model.items()}
+    if stated.pop("quick_geglu", False):
+        stated["activation_func"] = Code("quick_gelu")
+    if stated.pop("squared_relu", False):
+        stated["activation_func"] = Code("squared_relu")
+    experts = dict(of_core.experts) if shape.n_experts else {}
     return {
-        **_size_fields(layout, shape, job),
+        **_size_fields(layout, shape, job, of_core.model),
+        **stated,
         **_expert_fields(layout, shape),
+        **experts,
         **_layout_fields(layout, shape),
         **_recompute_fields(layout),
-        **_fusion_fields(shape),
+        **_fusion_fields(shape, details),
     }
 
 
-def _size_fields(layout: Layout, shape: ModelShape, job: TrainingJob) -> dict[str, object]:
+def _renamed(dest: str, shape: ModelShape) -> str:
+    """Return the field of the provider for a setting of Megatron-LM's parser."""
+    name = _FIELDS.get(dest, dest)
+    return f"yarn_{name}" if name in _YARN and not shape.latent else name
+
+
+def _size_fields(
+    layout: Layout, shape: ModelShape, job: TrainingJob, settings: Mapping[str, object]
+) -> dict[str, object]:
     dropout = 0.1 if shape.dropout else 0.0
     fields: dict[str, object] = {
         "num_layers": shape.layers,
@@ -66,7 +102,7 @@ def _size_fields(layout: Layout, shape: ModelShape, job: TrainingJob) -> dict[st
         "add_bias_linear": shape.bias,
         "hidden_dropout": dropout,
         "attention_dropout": dropout,
-        "attention_backend": Code(f"AttnBackend.{_attention_backend(shape)}"),
+        "attention_backend": Code(f"AttnBackend.{attention_backend(shape, settings)}"),
     }
     if shape.latent:
         del fields["num_query_groups"], fields["kv_channels"]
@@ -79,13 +115,6 @@ def _size_fields(layout: Layout, shape: ModelShape, job: TrainingJob) -> dict[st
             "v_head_dim": shape.v_head,
         }
     return fields | ({"mtp_num_layers": shape.mtp_layers} if shape.mtp_layers else {})
-
-
-def _attention_backend(shape: ModelShape) -> str:
-    """Return the backend to ask for; FlashAttention 2 wants keys and values of one width."""
-    if not shape.flash_attention:
-        return "unfused"
-    return "auto" if shape.latent else "flash"
 
 
 def _expert_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
@@ -152,10 +181,11 @@ def _recompute_fields(layout: Layout) -> dict[str, object]:
     return {}
 
 
-def _fusion_fields(shape: ModelShape) -> dict[str, object]:
+def _fusion_fields(shape: ModelShape, details: DetailsSpec) -> dict[str, object]:
     """Return the fused kernels that Megatron-LM turns on by itself."""
+    fusible = details.activation != "squared_relu"
     fields: dict[str, object] = {
-        "bias_activation_fusion": shape.gated or shape.bias,
+        "bias_activation_fusion": (shape.gated or shape.bias) and fusible,
         "bias_dropout_fusion": True,
         "masked_softmax_fusion": True,
         "persist_layer_norm": True,
@@ -214,12 +244,19 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
 
 
 def bridge_recipe(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec = DetailsSpec(),
 ) -> str:
     """Return the recipe."""
     title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {RELEASES['bridge']}."
     fsdp, steps = layout.zero >= 2, train_steps(job)
-    model = model_fields(layout, shape, job)
+    model = model_fields(layout, shape, job, details)
+    missing = core_details(details, layout, shape, job).yours
+    yours = [*comment_lines(missing, "megatron-core has no field for this.")]
     if fsdp:
         model["gradient_accumulation_fusion"] = False
         model["init_model_with_meta_device"] = layout.zero == 3
@@ -244,8 +281,14 @@ def bridge_recipe(
     provider = "MLAModelProvider" if shape.latent else "GPTModelProvider"
     module = "mla_provider" if shape.latent else "gpt_provider"
     parts = [
-        "\n".join(head(title, header, facts(layout, shape, job, pool))[1:]),
-        _PREAMBLE.format(module=module, provider=provider),
+        "\n".join(head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:]),
+        _PREAMBLE.format(
+            module=module,
+            provider=provider,
+            free=_FREE[bool(details.stated())],
+            activation=_IMPORTS.get(str(model["activation_func"]), ""),
+            yours="".join(f"{line}\n" for line in (*yours, "")) if yours else "",
+        ),
         _MODEL.format(provider=provider, fields=keywords(model, 8)),
         _CONFIG.format(
             seq_len=job.seq_len,
@@ -272,13 +315,18 @@ def _call(name: str, fields: Mapping[str, object]) -> str:
 
 
 def _launcher(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec,
 ) -> str:
     n_nodes, per_node = nodes(layout, pool)
     release = RELEASES["bridge"]
     title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {release}."
     lines = [
-        *head(title, header, facts(layout, shape, job, pool)),
+        *head(title, header, facts(layout, shape, job, pool, stated_or_none(details))),
         *_SETTINGS.format(n_nodes=n_nodes).splitlines(),
         *environment(layout, job, pool),
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
@@ -308,10 +356,27 @@ export SAVE="${{SAVE:-}}"
 
 """
 
+_FREE = {
+    False: "Learning rate, rotary base, loss coefficients and\n"
+    "initialisation do not change the cost and are yours.",
+    True: "The learning rate does not change the cost and is\nyours.",
+}
+"""What no figure of a plan depends on, by whether the model file states its details."""
+_FIELDS = {
+    "use_rope_scaling": "rope_scaling",
+    "rotary_seq_len_interpolation_factor": "seq_len_interpolation_factor",
+}
+"""Fields of the provider by setting of Megatron-LM's parser, where they differ."""
+_YARN = ("rotary_scaling_factor", "mscale", "mscale_all_dim")
+"""Settings that latent attention has as they are, other attention under `yarn_`."""
+_IMPORTS = {
+    "quick_gelu": "from megatron.core.fusions.fused_bias_geglu import quick_gelu\n",
+    "squared_relu": "from megatron.core.activations import squared_relu\n",
+}
+
 _PREAMBLE = '''"""One plan for Megatron-Bridge: `pretrain_config()` returns its ConfigContainer.
 
-bridge.sh beside this file runs it. Learning rate, rotary base, loss coefficients and
-initialisation do not change the cost and are yours.
+bridge.sh beside this file runs it. {free}
 """
 
 import os
@@ -335,9 +400,9 @@ from megatron.bridge.training.config import (
     ValidationConfig,
 )
 from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
-from megatron.core.transformer.enums import AttnBackend
+{activation}from megatron.core.transformer.enums import AttnBackend
 
-# ---- YOURS: where things are; bridge.sh sets them ----
+{yours}# ---- YOURS: where things are; bridge.sh sets them ----
 DATA_PATH = os.environ.get("DATA_PATH") or None
 TOKENIZER_MODEL = os.environ.get("TOKENIZER_MODEL") or None
 # ------------------------------------------------------

@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.emit._text import facts, head, nodes, train_steps, wrap
+from planner.emit._text import (
+    facts,
+    head,
+    nodes,
+    shown_details,
+    stated_or_none,
+    train_steps,
+    wrap,
+)
+from planner.schemas import DetailsSpec
 from searches.frameworks import pipeline_partition
 
 DEEPSPEED_RELEASE = "0.19.8"
@@ -21,13 +30,18 @@ BUCKET_LIMITS = (50_000_000, 500_000_000)
 
 
 def deepspeed_files(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec = DetailsSpec(),
 ) -> dict[str, str]:
     """Return the JSON and the launcher of a plan that DeepSpeed can run."""
     config = deepspeed_config(layout, shape, job)
     return {
         "deepspeed.json": json.dumps(config, indent=2) + "\n",
-        "deepspeed.sh": _launcher(layout, shape, job, pool, header),
+        "deepspeed.sh": _launcher(layout, shape, job, pool, header, details),
     }
 
 
@@ -110,15 +124,20 @@ def _zero(layout: Layout, shape: ModelShape) -> dict[str, object]:
 
 
 def _launcher(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec,
 ) -> str:
     n_nodes, per_node = nodes(layout, pool)
     words = _script_words(layout, job)
     lines = [
         *head(f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {DEEPSPEED_RELEASE}.",
-              header, facts(layout, shape, job, pool)),
+              header, facts(layout, shape, job, pool, stated_or_none(details))),
         "#",
-        *(f"# {line}" for line in _notes(layout, shape, job)),
+        *(f"# {line}" for line in (*_notes(layout, shape, job), *shown_details(details))),
         *_SETTINGS.splitlines(),
         *_FUNCTION.format(n_nodes=n_nodes, per_node=per_node).splitlines(),
         'deepspeed --hostfile "${HOSTFILE}" --num_nodes ' f"{n_nodes} --num_gpus {per_node} \\",

@@ -5,13 +5,17 @@ can be read, copied and checked by tools that do not run bash. What they mean is
 `megatron/training/arguments.py` and `megatron/core/transformer/transformer_config.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.emit._text import facts, head, nodes, train_steps, wrap
+from planner.emit.core_details import AUX_LOSS, comment_lines, core_details
+from planner.runs.megatron_details import stated_details
+from planner.runs.megatron_flags import flag_table, parse_flags
+from planner.schemas import DetailsSpec
 from searches.frameworks import vocab_divisor
 
 MEGATRON_RELEASE = "0.19.2"
@@ -34,11 +38,14 @@ def megatron_files(
     job: TrainingJob,
     pool: Pool,
     header: Sequence[str],
+    details: DetailsSpec = DetailsSpec(),
     *,
     tp_comm_overlap: bool = False,
 ) -> dict[str, str]:
     """Return the script of a plan that Megatron-LM can run, by its file name."""
-    script = megatron_script(layout, shape, job, pool, header, tp_comm_overlap=tp_comm_overlap)
+    script = megatron_script(
+        layout, shape, job, pool, header, details, tp_comm_overlap=tp_comm_overlap
+    )
     return {"megatron.sh": script}
 
 
@@ -48,6 +55,7 @@ def megatron_script(
     job: TrainingJob,
     pool: Pool,
     header: Sequence[str],
+    details: DetailsSpec = DetailsSpec(),
     *,
     tp_comm_overlap: bool = False,
 ) -> str:
@@ -56,7 +64,7 @@ def megatron_script(
     title = (
         f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {MEGATRON_RELEASE}."
     )
-    groups = flag_groups(layout, shape, job, tp_comm_overlap=tp_comm_overlap)
+    groups = flag_groups(layout, shape, job, details, tp_comm_overlap=tp_comm_overlap)
     lines = [line for _, words in groups for line in wrap(words)]
     launch = [
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
@@ -65,12 +73,15 @@ def megatron_script(
         *(f"  {line} \\" for line in lines[:-1]),
         f"  {lines[-1]}",
     ]
+    rest = _unsaid_details([word for _, words in groups for word in words], details)
+    stated = bool(details.stated())
     parts = [
-        *head(title, header, facts(layout, shape, job, pool)),
-        *_SETTINGS.format(n_nodes=n_nodes).splitlines(),
+        *head(title, header, facts(layout, shape, job, pool, rest if stated else None)),
+        *_SETTINGS.format(n_nodes=n_nodes, free=_FREE[stated]).splitlines(),
         *environment(layout, job, pool),
         *_FUNCTION.splitlines(),
         "",
+        *comment_lines(_yours(layout, shape, job, details), "Megatron-LM has no flag for this."),
         "# Flags, each group from a new line:",
         f"# {', '.join(name for name, _ in groups)}.",
         *launch,
@@ -78,14 +89,65 @@ def megatron_script(
     return "\n".join(parts) + "\n"
 
 
+def _unsaid_details(words: Sequence[str], details: DetailsSpec) -> dict[str, object]:
+    """Return the details that the flags do not give back; null: those that they alone have."""
+    found = stated_details(parse_flags([word.strip("'") for word in words]).settings)
+    back, stated = {name: value for name, value, _ in found}, details.stated()
+    lost = {name: value for name, value in stated.items() if back.get(name) != value}
+    return lost | {name: None for name in back if name not in stated}
+
+
+def _yours(
+    layout: Layout, shape: ModelShape, job: TrainingJob, details: DetailsSpec
+) -> tuple[str, ...]:
+    """Return the details that no flag says, a line each."""
+    found = core_details(details, layout, shape, job)
+    by_dest = flag_table()[2]
+    no_flag = (
+        f"{dest} {value!r}: a field of MLATransformerConfig"
+        for dest, value in found.model.items()
+        if dest not in by_dest
+    )
+    return (*found.yours, *no_flag)
+
+
+def _detail_flags(settings: Mapping[str, object]) -> list[str]:
+    """Return settings of megatron-core as flags."""
+    by_dest, words = flag_table()[2], []
+    for dest, value in settings.items():
+        flag = by_dest.get(dest)
+        if flag is None:
+            continue
+        if isinstance(value, tuple):
+            words += [flag.flags[0], ",".join(map(str, value))]
+        elif isinstance(value, bool):
+            words += ["--no-yarn-correction-range-round-to-int" if not value else flag.flags[0]]
+        else:
+            words += [flag.flags[0], _plain(value)]
+    return words
+
+
+def _plain(value: object) -> str:
+    """Return a value in as few digits as give it back."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)
+
+
 def flag_groups(
-    layout: Layout, shape: ModelShape, job: TrainingJob, *, tp_comm_overlap: bool = False
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    details: DetailsSpec = DetailsSpec(),
+    *,
+    tp_comm_overlap: bool = False,
 ) -> list[tuple[str, list[str]]]:
     """Return the words after `pretrain_gpt.py` in named groups."""
     overlap = _overlap_flags(layout, tp_comm_overlap=tp_comm_overlap)
+    of_core = core_details(details, layout, shape, job)
     groups = [
-        ("model", _model_flags(layout, shape, job)),
-        ("experts", _expert_flags(layout, shape)),
+        ("model", _model_flags(layout, shape, job, of_core.model)),
+        ("experts", _expert_flags(layout, shape, of_core.experts)),
         ("layout", _layout_flags(layout, shape)),
         ("batch and schedule", _batch_flags(layout, job)),
         ("precision and optimizer", _precision_flags(layout, job)),
@@ -97,14 +159,20 @@ def flag_groups(
     return [(name, words) for name, words in groups if words]
 
 
-def _attention_backend(shape: ModelShape) -> str:
-    """Return the backend to ask for; FlashAttention 2 wants keys and values of one width."""
+def attention_backend(shape: ModelShape, settings: Mapping[str, object]) -> str:
+    """Return the backend to ask for.
+
+    FlashAttention 2 wants keys and values of one width, and has no sinks.
+    """
     if not shape.flash_attention:
         return "unfused"
-    return "auto" if shape.latent else "flash"
+    return "auto" if shape.latent or "softmax_type" in settings else "flash"
 
 
-def _model_flags(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
+def _model_flags(
+    layout: Layout, shape: ModelShape, job: TrainingJob, settings: Mapping[str, object]
+) -> list[str]:
+    """Return the flags of the sizes, and of the details as settings of megatron-core."""
     dropout = "0.1" if shape.dropout else "0.0"
     positions = shape.max_positions if shape.positions == "learned" else 0
     words = {
@@ -121,8 +189,10 @@ def _model_flags(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[st
         "--make-vocab-size-divisible-by": vocab_divisor(shape, layout.tp),
         "--hidden-dropout": dropout,
         "--attention-dropout": dropout,
-        "--attention-backend": _attention_backend(shape),
+        "--attention-backend": attention_backend(shape, settings),
     }
+    if "position_embedding_type" in settings:
+        del words["--position-embedding-type"]
     if shape.latent:
         del words["--kv-channels"]
         words |= {
@@ -137,16 +207,26 @@ def _model_flags(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[st
     flags += ["--multi-latent-attention"] * shape.latent
     if shape.kv_heads != shape.heads:
         flags += ["--group-query-attention", "--num-query-groups", str(shape.kv_heads)]
-    flags += ["--swiglu"] * shape.gated
+    flags += ["--swiglu"] * (shape.gated and "quick_geglu" not in settings)
     flags += ["--disable-bias-linear"] * (not shape.bias)
     flags += ["--untie-embeddings-and-output-weights"] * (not shape.tied)
-    return [*flags, "--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "native"]
+    flags += ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "native"]
+    return flags + _detail_flags(settings)
 
 
-def _expert_flags(layout: Layout, shape: ModelShape) -> list[str]:
-    """Return the flags of the routed experts; none for a dense model."""
+def _expert_flags(
+    layout: Layout, shape: ModelShape, settings: Mapping[str, object]
+) -> list[str]:
+    """Return the flags of the routed experts; none for a dense model.
+
+    `settings` of megatron-core are those of the details of the router.
+    """
     if not shape.n_experts:
         return []
+    given = dict(settings)
+    kind = given.pop("moe_router_load_balancing_type", "aux_loss")
+    aux_loss = given.pop("moe_aux_loss_coeff", None)
+    pre_softmax = bool(given.pop("moe_router_pre_softmax", False))
     words = {
         "--num-experts": shape.n_experts,
         "--moe-router-topk": shape.top_k,
@@ -154,8 +234,8 @@ def _expert_flags(layout: Layout, shape: ModelShape) -> list[str]:
         "--expert-model-parallel-size": layout.ep,
         "--expert-tensor-parallel-size": layout.etp,
         "--moe-token-dispatcher-type": "alltoall",
-        "--moe-router-load-balancing-type": "aux_loss",
-        "--moe-aux-loss-coeff": "1e-2",
+        "--moe-router-load-balancing-type": kind,
+        "--moe-aux-loss-coeff": "1e-2" if aux_loss in (None, AUX_LOSS) else _plain(aux_loss),
     }
     if shape.shared_ffn:
         words["--moe-shared-expert-intermediate-size"] = shape.shared_ffn
@@ -169,8 +249,8 @@ def _expert_flags(layout: Layout, shape: ModelShape) -> list[str]:
         flags += ["--moe-layer-freq", f"'{layer_frequency(shape.expert_layers)}'"]
     flags += ["--moe-pad-expert-input-to-capacity"] * bool(shape.capacity_factor)
     # The parser refuses one expert a token after the softmax over all of them.
-    flags += ["--moe-router-pre-softmax"] * (shape.top_k == 1)
-    return [*flags, "--moe-grouped-gemm"]
+    flags += ["--moe-router-pre-softmax"] * (shape.top_k == 1 or pre_softmax)
+    return [*flags, "--moe-grouped-gemm", *_detail_flags(given)]
 
 
 def layer_frequency(experts: Sequence[bool]) -> str:
@@ -336,11 +416,18 @@ def _queue_reason(layout: Layout) -> str:
     return "tensor" if layout.tp > 1 else "context"
 
 
+_FREE = {
+    False: "Learning rate, epsilon, rotary base and initialisation do not change the cost and are"
+    " yours.",
+    True: "The learning rate does not change the cost and is yours.",
+}
+"""What no figure of a plan depends on, by whether the model file states its details."""
+
 _SETTINGS = """#
 # Run it once on each of the {n_nodes} node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
 # per node). Further flags of your own go after the script name and win over those below, for
 # example: megatron.sh --train-iters 20, or megatron.sh --save DIR --save-interval 500.
-# Learning rate, epsilon, rotary base and initialisation do not change the cost and are yours.
+# {free}
 set -euo pipefail
 
 MASTER_ADDR="${{MASTER_ADDR:-localhost}}"
