@@ -271,7 +271,7 @@ def test_no_finalist_exceeds_the_memory():
         peaks = [f.peak_bytes for f in search(exhaustive(c)).finalists]
         assert max(peaks) <= c.problem.pool.usable_bytes
         tight = with_pool(
-            c, memory_margin_bytes=c.problem.pool.accelerator.memory_bytes - min(peaks)
+            c, memory_margin_bytes=c.problem.pool.accelerator.memory_bytes - min(peaks) - 1.0
         )
         assert search(tight).n_fit == peaks.count(min(peaks))
 
