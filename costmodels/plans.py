@@ -310,7 +310,7 @@ class PlanBlock:
 
     A batch is a shape with a micro-batch, sp and a schedule. What depends on few axes is computed
     on those alone: `(1, 1, n_batches)` columns of the batch, `(n_zero, 1, 1)` of ZeRO,
-    `(n_options, 1)` and `(n_options, n_batches)` of recompute. The whole is
+    `(n_options, n_batches)` of recompute. The whole is
     `(n_zero, n_options, n_batches)`.
     """
 
@@ -344,7 +344,7 @@ class PlanBlock:
             self.mbs[0, 0, batch],
             self.zero[zero, 0, 0],
             self.sp[0, 0, batch],
-            self.recompute[option, 0],
+            self.recompute[option, batch],
             self.recompute_layers[option, batch],
             self.schedule[0, 0, batch],
         )

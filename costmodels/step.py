@@ -92,12 +92,13 @@ def join(
 
 def _by_rank(values: NDArray[Any], at: NDArray[Any]) -> Floats:
     """Return `values[at]` of an array `(..., n_kinds)` with the kinds first."""
-    return np.ascontiguousarray(values.T).take(at, axis=1)
+    found: Floats = np.ascontiguousarray(values.T).take(at, axis=1)
+    return found
 
 
 def _greatest(by_kind: Floats) -> Floats:
     """Return the maximum over kinds of rank."""
-    best = by_kind[0]
+    best: Floats = by_kind[0]
     for one in by_kind[1:]:
         best = np.maximum(best, one)
     return best
@@ -105,7 +106,7 @@ def _greatest(by_kind: Floats) -> Floats:
 
 def _total(by_kind: Floats) -> Floats:
     """Return the sum over kinds of rank."""
-    total = by_kind[0]
+    total: Floats = by_kind[0]
     for one in by_kind[1:]:
         total = total + one
     return total
@@ -242,7 +243,13 @@ def hop_s(rows: Rows) -> Floats:
 
 
 def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
-    """Return (exposed, hidden) data-parallel time of a step by kind of rank, seconds.
+    """Return (exposed, hidden) data-parallel time of a step by kind of rank, seconds."""
+    exposed, total = _data_parallel(rows, times)
+    return exposed, np.maximum(0.0, total - exposed)
+
+
+def _data_parallel(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
+    """Return (exposed, whole) data-parallel time of a step by kind of rank, seconds.
 
     ZeRO 0 and 1 move once per step: the reduction beside the last backward, the gather beside
     the first forward, as far as the stack overlaps them. ZeRO 2 reduces and ZeRO 3 also gathers
@@ -253,8 +260,9 @@ def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats
     wire = _wire_times(rows)
     total = wire.reduce_s + wire.gather_s
     if not often.any():
-        exposed = _exposed_gather_once(rows, times, wire) + _exposed_reduce_once(rows, times, wire)
-        return exposed, np.maximum(0.0, total - exposed)
+        exposed = _exposed_reduce_once(rows, times, wire)
+        exposed = np.add(exposed, _exposed_gather_once(rows, times, wire), out=exposed)
+        return exposed, total
     m, stack = rows.table.n_micro, rows.problem.stack
     behind = np.where(zero >= 3, wire.gather_s, 0.0) + wire.reduce_s
     ahead, after, once = wire.gather_s, behind, wire.gather_s
@@ -269,8 +277,7 @@ def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats
         seldom = _exposed_gather_once(rows, times, wire)
         seldom = seldom + _exposed_reduce_once(rows, times, wire)
         exposed = np.where(often, exposed, seldom)
-    total = np.where(often, total_often, total)
-    return exposed, np.maximum(0.0, total - exposed)
+    return exposed, np.where(often, total_often, total)
 
 
 def _wire_times(rows: Rows) -> DataParallelTimes:
@@ -362,7 +369,7 @@ def _zero_bubble_s(rows: Rows, times: StageTimes) -> Floats:
     def others(by_kind: Floats) -> Floats:
         full = np.broadcast_to(by_kind, (len(by_kind), *slowest.shape[1:]))
         own = np.take_along_axis(full, slowest, axis=0)[0]
-        return (_total(n_ranks * full) - own) / np.maximum(pp - 1, 1)
+        return np.asarray((_total(n_ranks * full) - own) / np.maximum(pp - 1, 1))
 
     parts = (others(times.forward_s), others(times.backward_s - late), others(late))
     return zero_bubble.bubble_s(table.schedule, pp, table.n_micro, *parts)
@@ -381,8 +388,12 @@ def step_times(rows: Rows) -> Floats:
 def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
     """Return the part of a step outside the pipeline: data parallel, optimizer, fixed; seconds."""
     of, stack = rows.table.shape, rows.problem.stack
-    exposed, hidden = data_parallel_exposed(rows, times)
-    data = _greatest(exposed + stack.overlap_slowdown * hidden)
+    exposed, total = _data_parallel(rows, times)
+    # Compute beside the hidden rest, total - exposed, is slowed down.
+    slow = stack.overlap_slowdown
+    exposed *= 1.0 - slow
+    exposed += slow * total
+    data = _greatest(exposed)
     once = _of_zero(rows.shapes.optimizer_s, _zero_and_shape(rows))
     once = once + rows.shapes.embedding_sync_s[of]
     return np.asarray(data + once + stack.fixed_step_s)
@@ -416,8 +427,8 @@ def _memory(rows: Rows) -> _Memory:
     selective = table.recompute == SELECTIVE
     kept = np.where(selective, layers.kept_core_bytes[index], layers.kept_bytes[index])
     whole = _by_rank(kinds.layers, of) - rows.recomputed
-    activations = whole * kept + rows.recomputed * layers.checkpoint_bytes[index]
-    activations = in_flight * activations
+    activations = np.asarray(rows.recomputed * layers.checkpoint_bytes[index] + whole * kept)
+    activations *= in_flight
     if splits_backward(rows).any():
         activations = np.maximum(activations, _late_activations(rows, whole, kept))
     if layers.experts:
@@ -440,7 +451,9 @@ def _memory(rows: Rows) -> _Memory:
     messages = np.where(pp > 1, 2.0, 0.0) * layers.message_bytes[index]
     logits = _by_rank(kinds.has_head, of) * layers.logits_bytes[index]
     # The loss's tensors are gone when the first layer runs backward: the larger of the two counts.
-    passing = np.maximum(0.0, again + (layers.working_bytes[index] - logits))
+    passing = again + (layers.working_bytes[index] - logits)
+    np.maximum(0.0, passing, out=passing)
+    passing += layers.scratch_bytes[index] + messages
     at = _zero_and_shape(rows)
     states = _by_zero(terms.state_bytes, at)
     if terms.experts:
@@ -449,7 +462,7 @@ def _memory(rows: Rows) -> _Memory:
         states=states,
         activations=activations,
         logits=logits,
-        passing=passing + (layers.scratch_bytes[index] + messages),
+        passing=passing,
         zero_units=_of_zero(terms.zero_working_bytes, at),
         overhead=terms.overhead_bytes[of],
     )
@@ -511,7 +524,8 @@ def peak_bytes(rows: Rows) -> Floats:
     """
     found = _memory(rows)
     stays = (1.0 + rows.problem.stack.fragmentation_frac) * found.activations
-    stays = stays + (found.logits + found.overhead) + found.passing
+    stays += found.passing
+    stays += found.logits + found.overhead
     return _greatest(stays + (found.states + found.zero_units))
 
 
