@@ -37,17 +37,18 @@ def tier_names(fabric: Fabric) -> tuple[str, ...]:
     return ("scale-up", *(named or ("scale-out",)), "top")
 
 
-def spread(n_ranks: Floats, stride: Floats, unit: int) -> tuple[Floats, Floats]:
+def spread(n_ranks: Floats, stride: Floats, unit: int, n_devices: int) -> tuple[Floats, Floats]:
     """Return (ranks per unit, units touched) of the worst-placed group, units of `unit` devices.
 
     Groups of span P s follow one another in rank order. When the span divides the unit, a group
     lies inside one; otherwise groups start at multiples of gcd(span, unit) within a unit, so the
     worst of them has max(1, gcd // s) ranks in some unit and touches ceil((span - gcd)/unit) + 1
-    units (span/unit when that is whole), never more than it has ranks.
+    units (span/unit when that is whole), never more than it has ranks. A unit that holds all
+    `n_devices` devices holds every group, whatever its span.
     """
     span = np.rint(n_ranks * stride).astype(np.int64)
     common = np.gcd(span, unit)
-    within = (unit % span == 0) | (n_ranks <= 1)
+    within = (unit % span == 0) | (n_ranks <= 1) | (unit >= n_devices)
     touched = np.where(span % unit == 0, span / unit, np.ceil((span - common) / unit) + 1)
     inside = np.minimum(n_ranks, np.maximum(1.0, np.floor(common / stride)))
     return (
@@ -70,12 +71,13 @@ def place_group(n_ranks: ArrayLike, stride: ArrayLike, pool: Pool, fabric: Fabri
     ranks, step = np.broadcast_arrays(
         np.asarray(n_ranks, dtype=np.float64), np.asarray(stride, dtype=np.float64)
     )
-    per_domain, n_domains = spread(ranks, step, pool.scale_up_domain)
+    per_domain, n_domains = spread(ranks, step, pool.scale_up_domain, pool.n_devices)
     wire = per_domain * pool.nic_bytes_per_s
     tier = np.where(n_domains > 1, 1, 0)
     over = 1.0
     for level, entry in enumerate(fabric.tiers):
-        inside, units = spread(ranks, step, entry.n_nodes * pool.devices_per_node)
+        unit = entry.n_nodes * pool.devices_per_node
+        inside, units = spread(ranks, step, unit, pool.n_devices)
         over *= entry.oversubscription
         share = inside * pool.nic_bytes_per_s / over
         climbs = (units > 1) & (n_domains > 1)

@@ -254,6 +254,8 @@ STACKS: dict[str, StackProfile] = {
             zero1_gather="broadcast",
         ),
         replace(EAGER, name="torchtitan"),
+        # Hugging Face model code: its plan for tensor parallelism gathers the logits.
+        replace(EAGER, name="hf-fsdp2", logits_sharded=False),
         # The loss of flash-attn: one kernel that turns the logits into their gradient in place.
         replace(EAGER, name="llm-foundry", fused_loss=True, logit_bytes=6.0),
         replace(EAGER, name="meta"),

@@ -41,7 +41,7 @@ UNITS = {
     "Size": "size (`4 GiB`)", "Memory": "size (`80 GiB`)", "Bandwidth": "bandwidth (`400 Gb/s`)",
     "Rate": "rate (`989 TFLOP/s`)", "Tokens": "count (`15e12`, `15T`)",
     "Ratio": "ratio (`7`, `7:1`)", "Factor": "number", "FactorOr0": "number",
-    "Switch": "`true` or `false`", "Name": "name",
+    "Switch": "`true` or `false`", "Name": "name", "HostList": "host list (`n[001-016]`)",
     "Layers": "whole number", "LayersOr0": "whole number", "Heads": "whole number",
     "Width": "whole number", "WidthOr0": "whole number", "Nodes": "whole number",
     "PerNode": "whole number",

@@ -18,12 +18,6 @@ KEYS: Mapping[Kind, tuple[str, ...]] = {
     "cluster": ("pools", "fabric"),
 }
 """Top-level sections that tell the two kinds of file apart."""
-_HUGGING_FACE_KEYS = frozenset(
-    (
-        "architectures", "model_type", "num_hidden_layers", "num_attention_heads", "hidden_size",
-        "n_embd", "n_layer", "transformers_version", "torch_dtype",
-    )
-)  # fmt: skip
 
 SYNONYMS: Mapping[str, str] = {
     # Hugging Face config.json
@@ -103,26 +97,11 @@ def expect(document: Document, kind: Kind) -> None:
     if any(key in data for key in KEYS[other]):
         message = f"this is a {other} file, and a {kind} file is needed here"
         raise SpecError(document.problem((), message, "give the model first, then the cluster"))
-    if len(_HUGGING_FACE_KEYS.intersection(data)) >= 2:
-        message = f"this is a Hugging Face config, and a {kind} file is needed here"
-        raise SpecError(document.problem((), message, _hugging_face_fix(data)))
     section, fields = _FIRST_SECTION[kind]
     if fields.intersection(data):
         where = f"under `{section}:`" + (" as a list item" if section == "pools" else "")
         message = f"there is no `{section}:`, but keys that belong under it"
         raise SpecError(document.problem((), message, f"put them {where}; see examples/{kind}s/"))
-
-
-def _hugging_face_fix(config: Mapping[str, Any]) -> str:
-    """Return the model fields that can be read off a Hugging Face config."""
-    known = {
-        SYNONYMS[key]: f"{SYNONYMS[key]}: {show(value)}"
-        for key, value in config.items()
-        if SYNONYMS.get(key) in ModelSpec.model_fields and isinstance(value, bool | int)
-    }
-    return (
-        "write a model file with `model:` {" + ", ".join(known.values()) + ", ...} and `training:`"
-    )
 
 
 def validate(schema: type[Spec], document: Document) -> Spec:

@@ -4,7 +4,8 @@ from costmodels.plans import ZERO_BUBBLE
 from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
 from planner.options import SolveOptions
-from searches.options import TEXT_AXES
+from searches.frameworks import schedule_runs
+from searches.options import FRAMEWORKS, TEXT_AXES
 from searches.rules import ONE_CHUNK, TWO_CHUNKS
 
 NO_FRAMEWORK = {
@@ -28,16 +29,20 @@ def check_options(options: SolveOptions) -> None:
     asked = {options.pins.get("schedule"), *options.only.get("schedule", ())}
     if gpipe in asked:
         raise UsageError(
-            "schedule gpipe is not searched: no framework here runs it",
+            "schedule gpipe is not searched: 1f1b takes as long and holds less",
             "price one layout with planner evaluate --pin schedule=gpipe, or leave schedule open",
         )
     names = {TEXT_AXES["schedule"][code] for code in asked if code is not None}
     split = sorted(names & set(ZERO_BUBBLE))
-    if split and options.framework != "any":
-        raise UsageError(
-            f"schedule {split[0]} is not searched: no configuration for it can be written",
-            "add --framework any to rank such plans, or leave schedule open",
-        )
+    for name in split if options.framework != "any" else ():
+        if not schedule_runs(options.framework, name):
+            able = [named for named in FRAMEWORKS if schedule_runs(named, name)]
+            raise UsageError(
+                f"schedule {name} is not searched: no configuration for it can be written"
+                + (f" with --framework {options.framework}" if able else ""),
+                f"add --framework {' or --framework '.join([*able, 'any'])}, or leave schedule"
+                " open",
+            )
     for of in (ONE_CHUNK, TWO_CHUNKS):
         both = [name for name in of if name in names]
         if split and len(both) > 1:

@@ -24,11 +24,18 @@ catalog_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(catalog_app, name="catalog")
+import_app = typer.Typer(
+    help="Write a model or cluster file from what another tool wrote.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(import_app, name="import")
 
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Model file, or the name of an example such as llama3-70b."
+        metavar="MODEL",
+        help="Model file, a Hugging Face config.json, or the name of an example: llama3-70b.",
     ),
 ]
 ClusterArg = Annotated[
@@ -61,6 +68,13 @@ Stack = Annotated[
 PoolName = Annotated[
     str, typer.Option("--pool", metavar="NAME", help="Plan for this pool of the cluster only.")
 ]
+Hosts = Annotated[
+    str,
+    typer.Option(
+        "--hosts", metavar="LIST|FILE", help="Hosts in network order: n[001-016], or a file."
+    ),
+]
+Launcher = Annotated[str, typer.Option(metavar="L,...", help="torchrun,slurm,jobset,pytorchjob.")]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
 
 
@@ -94,6 +108,7 @@ def solve(
     form: Format = "table",
     emit: Annotated[str, typer.Option(help="Write configurations: megatron,deepspeed.")] = "",
     out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = "",
+    launcher: Launcher = "torchrun",
     executor: Annotated[
         str, typer.Option(help="automatic, serial, processes or ray: same answer.")
     ] = "automatic",
@@ -114,8 +129,8 @@ def solve(
         run_solve(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
             overrides=_overrides(set_), top=top, framework=framework, stack=stack, pool=pool,
-            form=form, emit=emit, out=out, executor=executor, ray_address=ray_address,
-            time_limit_s=time_limit, cache=cache,
+            form=form, emit=emit, out=out, launcher=launcher, executor=executor,
+            ray_address=ray_address, time_limit_s=time_limit, cache=cache,
         )
     )  # fmt: skip
 
@@ -142,6 +157,55 @@ def evaluate(
         run_evaluate(
             model, cluster, pin=pin, allow=allow, overrides=_overrides(set_), framework=framework,
             stack=stack, pool=pool, form=form, cache=cache,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def check(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Launch script, DeepSpeed JSON, torchtitan TOML or recipe, Accelerate YAML.",
+        ),
+    ],
+    cluster: ClusterArg,
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="Model file, where FILE does not say the model.")
+    ] = "",
+    framework: Annotated[
+        str, typer.Option(help="megatron, deepspeed, torchtitan, fsdp2; told from FILE.")
+    ] = "",
+    version: Annotated[
+        str, typer.Option("--version", help="Release of the framework that the run uses.")
+    ] = "",
+    env: Annotated[
+        list[str],
+        typer.Option("--env", metavar="NAME=VALUE", help="A variable that your shell sets."),
+    ] = [],
+    pin: Annotated[
+        list[str],
+        typer.Option("--pin", metavar="AXIS=V,...", help="What FILE cannot say: pp=4,mbs=2."),
+    ] = [],
+    set_: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change a setting of FILE, or a field of the model or cluster.",
+        ),
+    ] = [],
+    pool: PoolName = "",
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Judge an existing run: refusals, memory, step time, place among plans, best changes."""
+    from planner.commands import run_check
+
+    raise typer.Exit(
+        run_check(
+            file, cluster, model=model, framework=framework, version=version, env=env, pin=pin,
+            overrides=_overrides(set_), pool=pool, form=form,
         )
     )  # fmt: skip
 
@@ -217,11 +281,28 @@ def emit(
     out: Annotated[
         str, typer.Option(help="Folder to write to; without it the files are printed.")
     ] = "",
+    launcher: Launcher = "torchrun",
+    hosts: Hosts = "",
 ) -> None:
-    """Write the framework configuration that runs one plan."""
+    """Write the framework configuration that runs one plan, and the files that launch it."""
     from planner.commands import run_emit
 
-    run_emit(plan, for_, out)
+    run_emit(plan, for_, out, launcher, hosts)
+
+
+@app.command()
+def place(
+    plan: PlanArg,
+    hosts: Hosts = "",
+    out: Annotated[
+        str, typer.Option(help="Folder for ranks.txt, hostfile, rank files of mpirun and Slurm.")
+    ] = "",
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Show the process groups of a plan as ranks on hosts, and write rank files."""
+    from planner.placing import run_place
+
+    run_place(plan, hosts, out, form)
 
 
 @app.command()
@@ -279,6 +360,77 @@ def catalog_show(
     from planner.catalog_text import sheet
 
     sys.stdout.write(sheet(name))
+
+
+@import_app.command("model")
+def import_model(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="A Hugging Face config.json, or the folder with it."),
+    ],
+    out: Annotated[str, typer.Option(help="File to write; without it, standard output.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the model in tables and file names.")] = "",
+    as_: Annotated[
+        str, typer.Option("--as", metavar="TYPE", help="Read the layers as this model_type's.")
+    ] = "",
+) -> None:
+    """Write a model file: each field with where it came from, or that it was assumed."""
+    from planner.importing import run_import_model
+
+    run_import_model(file, out, name, as_)
+
+
+@import_app.command("cluster")
+def import_cluster(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Dumps of one cluster: sinfo, scontrol, kubectl -o json, nvidia-smi, rocm-smi,"
+            " NCCL topology. - is standard input.",
+        ),
+    ],
+    accelerator: Annotated[
+        list[str],
+        typer.Option(metavar="TYPE=NAME", help="What a type is: a100=a100-sxm-80gb, t4=none."),
+    ] = [],
+    nic: Annotated[str, typer.Option(metavar="NAME", help="Network port: ib-ndr-400.")] = "",
+    nics: Annotated[int, typer.Option(metavar="N", help="Ports of a node for training.")] = 0,
+    devices: Annotated[
+        int, typer.Option(metavar="N", help="Devices of a node, where a dump shows one job.")
+    ] = 0,
+    partition: Annotated[str, typer.Option(metavar="NAME", help="Slurm partition only.")] = "",
+    nodes: Annotated[
+        str, typer.Option(metavar="HOSTLIST", help="These nodes only: n[001-016].")
+    ] = "",
+    selector: Annotated[
+        list[str], typer.Option(metavar="KEY=VALUE", help="Kubernetes nodes with this label only.")
+    ] = [],
+    tolerate: Annotated[
+        list[str], typer.Option(metavar="KEY[=VALUE]", help="Taint that the job tolerates.")
+    ] = [],
+    all_: Annotated[
+        bool, typer.Option("--all", help="All healthy nodes, whatever is in use now.")
+    ] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Use nodes in part where that uses more devices.")
+    ] = False,
+    most: Annotated[
+        int, typer.Option(metavar="NODES", help="Use at most so many, the first in the network.")
+    ] = 0,
+    name: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="File to write; without it, standard output.")
+    ] = "",
+) -> None:
+    """Write the cluster file that dumps of a cluster describe."""
+    from planner.importing import run_import_cluster
+
+    run_import_cluster(
+        files, accelerators=accelerator, nic=nic, nics=nics, devices=devices, partition=partition,
+        nodes=nodes, selector=selector, tolerate=tolerate, everything=all_, partial=partial,
+        most=most, name=name, out=out,
+    )  # fmt: skip
 
 
 def _version(value: bool) -> None:

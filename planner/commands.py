@@ -10,13 +10,17 @@ from costmodels.breakdown import Breakdown
 from costmodels.problem import Problem
 from planner import __version__, tables
 from planner.emit import FRAMEWORKS, emit_plan, why_not
+from planner.emit.launchers import launcher_files, parse_launchers
 from planner.errors import EmitError, UsageError
 from planner.explain import explain_plan, explain_term
-from planner.inputs import ClusterInput, ModelInput
+from planner.identity import content_id
+from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.options import parse_max, parse_only, parse_pins
+from planner.placement import place_plan
+from planner.placing import chosen_hosts, write_files
 from planner.result import Plan, Result
 from planner.saved import open_plan, read_options, save_result
-from planner.solving import evaluate, make_problem, read_inputs, solve, under_framework
+from planner.solving import evaluate, make_problem, solve, under_framework
 from planner.yamlfile import close_names
 from searches.options import TEXT_AXES
 from searches.rules import RULES
@@ -78,6 +82,7 @@ def run_solve(
     form: str,
     emit: str,
     out: str,
+    launcher: str,
     pool: str,
     executor: str,
     ray_address: str,
@@ -86,7 +91,7 @@ def run_solve(
 ) -> int:
     """Run `planner solve`; return the exit code."""
     start = time.monotonic()
-    text, targets = _formatter(form), _targets(emit)
+    text, targets, launchers = _formatter(form), _targets(emit), parse_launchers(launcher)
     if bool(targets) != bool(out):
         raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
     if out:
@@ -115,11 +120,14 @@ def run_solve(
     sys.stdout.write(text(result))
     sys.stdout.flush()
     if targets and result.plans:
-        read_model, read_cluster = read_inputs(model, cluster, overrides, pool)
+        # As solved: of the nodes in a dump plans may use the first ones only.
+        read_model = model_from_dict(result.inputs["model"])
+        read_cluster = cluster_from_dict(result.inputs["cluster"])
         for plan in result.plans:
             given = read_model, read_cluster.pool(plan.pool)
             problem = make_problem(*given, read_options(result.inputs["options"]))
-            _write_plan(given, problem, plan, result.result_id, targets, Path(out))
+            files = _files(given, problem, plan, result.result_id, targets, launchers)
+            write_files(_plan_folder(out, plan), files)
         sys.stderr.write(f"wrote {len(result.plans)} plans to {out}\n")
     return result.exit_code
 
@@ -161,7 +169,9 @@ def run_evaluate(
     if cache:
         save_result(result)
     if form == "table":
-        heading = "\n".join(tables.result_heading(result)[:1])
+        heading = "\n".join(
+            [tables.result_heading(result)[0], *tables.assumed_lines(result.notes)]
+        )
         sys.stdout.write(heading + "\n\n" + tables.plan_details(result.plans[0]))
     else:
         sys.stdout.write(text(result))
@@ -212,6 +222,48 @@ def run_recommend(
     return found.exit_code
 
 
+def run_check(
+    file: str,
+    cluster: str,
+    *,
+    model: str,
+    framework: str,
+    version: str,
+    env: list[str],
+    pin: list[str],
+    overrides: tuple[tuple[str, object], ...],
+    pool: str,
+    form: str,
+) -> int:
+    """Run `planner check`; return the exit code (3 when it is refused or does not fit)."""
+    from planner.check_report import report_json, report_text
+    from planner.checking import check
+
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    if framework and framework not in FRAMEWORKS:
+        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
+    variables = {}
+    for item in env:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--env: {item!r} is not of the form NAME=VALUE", "--env TP=8")
+        variables[name] = value
+    report = check(
+        file,
+        cluster,
+        model=model or None,
+        framework=framework,
+        version=version,
+        env=variables,
+        pins=_words(parse_pins(pin)),
+        overrides=overrides,
+        pool=pool,
+    )
+    sys.stdout.write(report_json(report) if form == "json" else report_text(report))
+    return report.exit_code
+
+
 def run_show(reference: str, form: str) -> None:
     """Run `planner show`."""
     _, _, _, plan = open_plan(reference)
@@ -243,7 +295,8 @@ def header_lines(
     of = f" of result {result_id}" if result_id else ""
     return [
         f"plan {plan.plan_id}, rank {plan.rank}{of}",
-        f"model {model.shape.name}, cluster {cluster.cluster.name}",
+        f"model {model.shape.name}, cluster {cluster.cluster.name},"
+        f" inputs {content_id(model.document, cluster.document)}",
         f"predicted step {found.step_s:.3f} s, {found.peak_bytes / 2**30:.1f} GiB per device",
         f"written by planner {__version__}",
     ]
@@ -255,10 +308,16 @@ def _files(
     plan: Plan,
     result_id: str,
     targets: list[str],
+    launchers: tuple[str, ...],
+    hosts: str = "",
 ) -> dict[str, str]:
     """Return the files of one plan; a framework that it does not fit gets a reason instead."""
     model, cluster = given
-    pool, files = cluster.cluster.pools[0], {}
+    pool, fabric, files = cluster.cluster.pools[0], cluster.cluster.fabric, {}
+    placed = None
+    if set(launchers) - {"torchrun"}:
+        names = chosen_hosts(hosts, cluster)
+        placed = place_plan(plan.layout, model.shape, pool, fabric, names)
     for target in targets:
         found = under_framework(problem, plan.layout, target)
         header = header_lines(given, plan, found or plan.breakdown, result_id)
@@ -266,43 +325,29 @@ def _files(
             lines = [*header[:2], f"as {target} runs it, the plan does not fit into memory"]
             files[f"{target}.txt"] = "\n".join(lines) + "\n"
             continue
-        files.update(emit_plan(target, plan.layout, model.shape, model.job, pool, header))
+        mine = emit_plan(target, plan.layout, model.shape, model.job, pool, header)
+        files |= mine
+        if placed:
+            named = (model.shape.name, plan.plan_id)
+            files |= launcher_files(launchers, mine, placed, pool, fabric, header, *named)
     return files
 
 
-def _write_plan(
-    given: tuple[ModelInput, ClusterInput],
-    problem: Problem,
-    plan: Plan,
-    result_id: str,
-    targets: list[str],
-    out: Path,
-) -> None:
-    """Write the files of one plan under `out/<rank>-<plan id>/`."""
-    folder = out / f"{plan.rank}-{plan.plan_id}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in _files(given, problem, plan, result_id, targets).items():
-            path = folder / name
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o755 if name.endswith(".sh") else 0o644)
-    except OSError as error:
-        raise EmitError(
-            f"cannot write {folder}: {error.strerror}", "name another folder with --out"
-        ) from None
+def _plan_folder(out: str, plan: Plan) -> Path:
+    return Path(out) / f"{plan.rank}-{plan.plan_id}"
 
 
-def run_emit(reference: str, for_: str, out: str) -> None:
+def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str) -> None:
     """Run `planner emit`: write the files, or print them when no folder is named."""
-    targets = _targets(for_)
+    targets, launchers = _targets(for_), parse_launchers(launcher)
     if not targets:
         raise UsageError("--for names no framework", f"one of {', '.join(FRAMEWORKS)}")
     model, cluster, problem, plan = open_plan(reference)
+    files = _files((model, cluster), problem, plan, "", targets, launchers, hosts)
     if out:
-        _write_plan((model, cluster), problem, plan, "", targets, Path(out))
-        sys.stderr.write(f"wrote {out}/{plan.rank}-{plan.plan_id}\n")
+        write_files(_plan_folder(out, plan), files)
+        sys.stderr.write(f"wrote {_plan_folder(out, plan)}\n")
         return
-    files = _files((model, cluster), problem, plan, "", targets)
     for name, text in files.items():
         sys.stdout.write(f"# ---- {name}\n{text}" if len(files) > 1 else text)
 

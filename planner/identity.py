@@ -22,4 +22,10 @@ def plan_id(
     model: Mapping[str, Any], cluster: Mapping[str, Any], layout: Mapping[str, Any]
 ) -> str:
     """Return the id of a plan: the same layout of the same job on the same cluster."""
-    return content_id("plan", model, cluster, layout)
+    return content_id("plan", model, _without_hosts(cluster), layout)
+
+
+def _without_hosts(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a cluster without the names of its nodes, on which no figure depends."""
+    pools = [{k: v for k, v in pool.items() if k != "hosts"} for pool in cluster["pools"]]
+    return {**cluster, "pools": pools}

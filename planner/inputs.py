@@ -16,8 +16,13 @@ from costmodels.parameters import active_params, total_params
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Accelerator, Cluster, Fabric, Link, Platform, Pool, Provenance, Tier
 from planner import units
-from planner._faults import Kind, expect, kind_of, validate
+from planner._faults import KEYS, Kind, expect, kind_of, validate
 from planner.errors import CatalogError, Problem, SpecError, UsageError
+from planner.intake.dump_text import read_dump
+from planner.intake.formats import FORMATS, find_format, text_of
+from planner.intake.hostlist import compress_hosts, expand_hosts
+from planner.intake.huggingface import config_in_folder, mistaken_name, read_as
+from planner.intake.imported import Imported, scalar, value_at
 from planner.schemas import (
     AcceleratorSpec,
     ClusterFile,
@@ -30,7 +35,17 @@ from planner.schemas import (
     model_faults,
     name_fault,
 )
-from planner.yamlfile import Document, KeyPath, close_names, load_yaml, set_path
+from planner.yamlfile import (
+    MAX_BYTES,
+    Document,
+    KeyPath,
+    close_names,
+    load_yaml,
+    parse_yaml,
+    path_text,
+    read_text,
+    set_path,
+)
 
 if TYPE_CHECKING:
     from hardware.catalogue import Catalogue
@@ -56,6 +71,10 @@ class ModelInput:
     """Canonical content: every default filled in, the same for every way of writing it."""
     path: str
     """File it came from; empty for a dict."""
+    format: str = "a model file"
+    """What the file is, in words."""
+    notes: tuple[str, ...] = ()
+    """What was assumed and left out when it was read from another format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +89,8 @@ class PoolSource:
     """Fields of the pool that change the number of its nodes; none where more has to change."""
     own_domain: bool
     """The file states the scale-up domain, so it stays with more nodes."""
+    hosts: tuple[str, ...] = ()
+    """Names of the nodes that plans use, in network order; none where the file does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +104,10 @@ class ClusterInput:
     """File it came from; empty for a dict."""
     sources: tuple[PoolSource, ...]
     """By pool."""
+    notes: tuple[str, ...] = ()
+    """What was left out or assumed where the file is a dump of a cluster."""
+    from_dump: bool = False
+    """The nodes are those that were free when a dump was made, no number that somebody chose."""
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -99,6 +124,8 @@ class ClusterInput:
             document={**self.document, "pools": [self.document["pools"][index]]},
             path=self.path,
             sources=(self.sources[index],),
+            notes=self.notes,
+            from_dump=self.from_dump,
         )
 
     def pool(self, name: str) -> "ClusterInput":
@@ -112,23 +139,27 @@ class ClusterInput:
 
 
 def load_model(path: str | os.PathLike[str], overrides: Overrides = ()) -> ModelInput:
-    """Read a model file, or a packaged example by name."""
-    return _model(_prepare(_load(path, "model"), "model", overrides))
+    """Read a model file, another format that says a model, or a packaged example by name."""
+    pairs = list(overrides)
+    return _model(_prepare(_load(path, "model", pairs), "model", pairs))
 
 
 def load_cluster(path: str | os.PathLike[str], overrides: Overrides = ()) -> ClusterInput:
     """Read a cluster file, or a packaged example by name."""
-    return _cluster(_prepare(_load(path, "cluster"), "cluster", overrides))
+    pairs = list(overrides)
+    return _cluster(_prepare(_load(path, "cluster", pairs), "cluster", pairs))
 
 
 def model_from_dict(data: Mapping[str, Any], overrides: Overrides = ()) -> ModelInput:
-    """Read a model from Python data with the structure of a model file."""
-    return _model(_prepare(Document(data), "model", overrides))
+    """Read a model from Python data with the structure of a model file, or of another format."""
+    pairs = list(overrides)
+    return _model(_prepare(_from_dict(data, "model", pairs), "model", pairs))
 
 
 def cluster_from_dict(data: Mapping[str, Any], overrides: Overrides = ()) -> ClusterInput:
     """Read a cluster from Python data with the structure of a cluster file."""
-    return _cluster(_prepare(Document(data), "cluster", overrides))
+    pairs = list(overrides)
+    return _cluster(_prepare(_from_dict(data, "cluster", pairs), "cluster", pairs))
 
 
 def check_spec(path: str | os.PathLike[str]) -> str:
@@ -154,7 +185,7 @@ def _examples_folder() -> Path | None:
     return checkout / "examples" if (checkout / "pyproject.toml").is_file() else None
 
 
-def _load(path: str | os.PathLike[str], kind: Kind) -> Document:
+def _load(path: str | os.PathLike[str], kind: Kind, overrides: Overrides = ()) -> Document:
     """Read a file, or the packaged example that a bare name means."""
     name = os.fspath(path)
     if not name:
@@ -172,7 +203,102 @@ def _load(path: str | os.PathLike[str], kind: Kind) -> Document:
             guess = f"did you mean {' or '.join(close)}? " if close else ""
             message = f"no file and no example called {name!r}"
             raise SpecError(Problem(message, f"{guess}{kind} examples: {', '.join(known)}"))
-    return load_yaml(name)
+    name = _file_meant(name, kind)
+    return _of_text(_text_of_file(name), name, overrides)
+
+
+def _text_of_file(name: str) -> str:
+    """Return the text of a file; a dump of a cluster may be larger than a specification."""
+    try:
+        large = os.path.getsize(name) > MAX_BYTES
+    except (OSError, ValueError):
+        large = False
+    if large:
+        text = read_dump(name)
+        if find_format(text):
+            return text
+    return read_text(name)
+
+
+def _file_meant(name: str, kind: Kind) -> str:
+    """Return the file to read: a model may be named by the folder that holds its config.json."""
+    if kind == "cluster":
+        return name
+    path = Path(name)
+    if path.is_dir():
+        return os.fspath(config_in_folder(path) or name)
+    if error := mistaken_name(name):
+        raise error
+    if not path.exists() and not path.parent.is_dir() and re.fullmatch(_HUB_NAME, name):
+        fix = f"a model of the Hugging Face Hub? Fetch its file: hf download {name} config.json"
+        raise SpecError(Problem("no such file", fix, name))
+    return name
+
+
+_HUB_NAME = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.json)(?<!\.yaml)(?<!\.yml)"
+
+
+def _of_text(text: str, file: str, overrides: Overrides) -> Document:
+    """Return one of our files, or what a file of another format says in the words of ours."""
+    if known := find_format(text):
+        return _of_import(known.read(text, file, dict(overrides)), file)
+    return parse_yaml(text, file)
+
+
+def _of_import(imported: Imported, file: str = "") -> Document:
+    marks = imported.marks
+    return Document(imported.document, file, marks, marks, imported=imported)
+
+
+def _from_dict(data: Mapping[str, Any], kind: Kind, overrides: Overrides) -> Document:
+    """Return Python data as a document, whatever format it has the structure of."""
+    if isinstance(data, Mapping) and not any(key in data for key in KEYS[kind]):
+        text = text_of(data)
+        if known := find_format(text):
+            return _of_import(known.read(text, "", dict(overrides)))
+    return Document(data)
+
+
+def import_model(
+    path: str | os.PathLike[str], *, name: str = "", as_type: str = ""
+) -> tuple[Imported, ModelInput]:
+    """Read a model of another format; return its fields with their origins, and it as an input.
+
+    `name` replaces the model's name; `as_type` reads a Hugging Face configuration as one of
+    another `model_type`. Raises `SpecError` for a file that is none.
+    """
+    file = _file_meant(os.fspath(path), "model")
+    text = read_text(file)
+    known = find_format(text)
+    if known is None or known.kind != "model":
+        what = f"is a {known.title}, no model" if known else "is of no format that says a model"
+        titles = ", ".join(x.title for x in FORMATS if x.kind == "model")
+        raise SpecError(Problem(what, f"formats: {titles}; `planner check-spec` reads ours", file))
+    imported = read_as(text, file, as_type) if as_type else known.read(text, file, {})
+    if name:
+        imported = imported.changed(("model", "name"), name, "--name")
+    return imported, _model(_of_import(imported, file))
+
+
+def cluster_of_import(imported: Imported, file: str = "") -> ClusterInput:
+    """Return a cluster that was imported as an input."""
+    return _cluster(_of_import(imported, file))
+
+
+def _import_notes(document: Document) -> tuple[str, ...]:
+    """Return what a reader of another format assumed, a note each, and its other notes.
+
+    What an option has set since is no assumption.
+    """
+    imported = document.imported
+    if imported is None:
+        return ()
+    assumed = (
+        f"assumed {path_text(o.path)} = {scalar(value_at(imported.document, o.path))} ({o.text})"
+        for o in imported.origins
+        if o.assumed and o.path not in document.overrides
+    )
+    return (*assumed, *(f"{imported.kind}: {note}" for note in imported.notes))
 
 
 def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
@@ -183,7 +309,32 @@ def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
         document = dataclasses.replace(document, data={**document.data, "fabric": {}})
     for path, value in pairs:
         document = set_path(document, path, str(value))
-    return document
+    return _with_nodes_set(document) if kind == "cluster" else document
+
+
+def _sets_nodes(document: Document) -> bool:
+    """Tell whether an option states a number of nodes."""
+    return any(path[-1] in ("nodes", "free_nodes") for path in document.overrides)
+
+
+def _with_nodes_set(document: Document) -> Document:
+    """Return the document without the free devices of pools whose free nodes an option sets.
+
+    The names of the nodes, of all beside `free_devices`, become those of the nodes in use.
+    """
+    changed: dict[int, Any] = {}
+    for path in document.overrides:
+        pools = document.data.get("pools")
+        if path[:1] != ("pools",) or path[-1] != "free_nodes" or not isinstance(pools, list):
+            continue
+        index = path[1]
+        if isinstance(index, int) and isinstance(pools[index], Mapping):
+            gone = ("free_devices", "partial_nodes")
+            changed[index] = {k: v for k, v in pools[index].items() if k not in gone}
+    if not changed:
+        return document
+    pools = [changed.get(i, pool) for i, pool in enumerate(document.data["pools"])]
+    return dataclasses.replace(document, data={**document.data, "pools": pools})
 
 
 def _raise_faults(document: Document, faults: Iterable[Fault | None]) -> None:
@@ -209,7 +360,14 @@ def _model(document: Document) -> ModelInput:
         "model": _canonical_model(shape),
         "training": {**dataclasses.asdict(training), "tokens": job.tokens},
     }
-    return ModelInput(shape, training, canonical, document.file)
+    return ModelInput(
+        shape=shape,
+        job=training,
+        document=canonical,
+        path=document.file,
+        format=document.imported.format if document.imported else "a model file",
+        notes=_import_notes(document),
+    )
 
 
 def _shape(model: ModelSpec, name: str) -> ModelShape:
@@ -268,8 +426,16 @@ def _cluster(document: Document) -> ClusterInput:
     pools = tuple(pool for pool, _, _ in read)
     _raise_faults(document, [name_fault(i, [p.name for p in pools]) for i in range(len(pools))])
     cluster = Cluster(spec.name or _default_name(document, "cluster"), pools, fabric)
-    canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read])
-    return ClusterInput(cluster, canonical, document.file, tuple(source for _, _, source in read))
+    sources = tuple(source for _, _, source in read)
+    canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read], sources)
+    return ClusterInput(
+        cluster=cluster,
+        document=canonical,
+        path=document.file,
+        sources=sources,
+        notes=_import_notes(document),
+        from_dump=document.imported is not None and not _sets_nodes(document),
+    )
 
 
 def _pool(
@@ -317,6 +483,7 @@ def _pool(
         assumed=_assumed(pool, None if own_ports else platform),
         node_keys=() if given.free_devices or (grows and fabric.tiers) else keys,
         own_domain=given.scale_up_domain is not None,
+        hosts=_hosts(given, n_nodes, per_node, path, document),
     )
     return pool, named, source
 
@@ -347,6 +514,26 @@ def _free(given: PoolSpec, per_node: int, path: KeyPath, document: Document) -> 
         fix = "wait for one, or set `partial_nodes: true`" if any(free) else "wait for one"
         raise SpecError(document.problem(key, "no node is free", fix))
     return total // share, share
+
+
+def _hosts(
+    given: PoolSpec, n_nodes: int, per_node: int, path: KeyPath, document: Document
+) -> tuple[str, ...]:
+    """Return the names of the nodes that plans use."""
+    if given.hosts is None:
+        return ()
+    names, free = expand_hosts(given.hosts), given.free_devices
+    n_named = n_nodes if free is None else len(free)
+    if len(names) != n_named:
+        # With --set another number is meant: the first of the list, or nodes without known names.
+        if any((*path, key) in document.overrides for key in ("nodes", "free_nodes")):
+            return names[:n_nodes] if len(names) > n_nodes else ()
+        which = "nodes that plans use" if free is None else "numbers in `free_devices`"
+        message = f"{len(names)} hosts for {n_named} {which}"
+        raise SpecError(document.problem((*path, "hosts"), message, "name every one of them once"))
+    if free is None:
+        return names
+    return tuple(name for name, n in zip(names, free, strict=True) if n >= per_node)
 
 
 def _free_domain(domain: int, whole: int, n_nodes: int, per_node: int) -> int:
@@ -486,7 +673,9 @@ def _margin_fault(pool: Pool, path: KeyPath) -> Fault | None:
     return Fault((*path, "memory_margin"), message, "lower it; the default is 4 GiB")
 
 
-def _canonical_cluster(cluster: Cluster, accelerators: Sequence[Any]) -> dict[str, Any]:
+def _canonical_cluster(
+    cluster: Cluster, accelerators: Sequence[Any], sources: Sequence[PoolSource]
+) -> dict[str, Any]:
     fabric = cluster.fabric
     return {
         "name": cluster.name,
@@ -502,7 +691,8 @@ def _canonical_cluster(cluster: Cluster, accelerators: Sequence[Any]) -> dict[st
                 "nic_speed": units.exact_bandwidth(pool.nic.bytes_per_s),
                 "memory_margin": units.exact_size(pool.memory_margin_bytes),
             }
-            for pool, accelerator in zip(cluster.pools, accelerators, strict=True)
+            | ({"hosts": compress_hosts(source.hosts)} if source.hosts else {})
+            for pool, accelerator, source in zip(cluster.pools, accelerators, sources, strict=True)
         ],
         "fabric": {
             "tiers": [
@@ -555,8 +745,9 @@ def _assumed(pool: Pool, platform: Platform | None) -> tuple[str, ...]:
 def _model_summary(given: ModelInput) -> str:
     shape, job = given.shape, given.job
     run = f", {units.format_count(job.tokens)} tokens in all" if job.tokens else ""
+    notes = "".join(f"\n  {note}" for note in given.notes)
     return (
-        f"{given.path}: a model file, no problems found\n"
+        f"{given.path}: {given.format}, no problems found\n"
         f"  {shape.name}: {shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads"
         f" ({shape.kv_heads} kv) of {shape.head_dim}, ffn {shape.ffn}"
         f" {'gated' if shape.gated else 'plain'}, vocab {shape.vocab}"
@@ -564,7 +755,7 @@ def _model_summary(given: ModelInput) -> str:
         f"{_expert_summary(given)}"
         f"  seq {job.seq_len}, global batch {job.global_batch}"
         f" ({units.format_count(job.tokens_per_step)} tokens per step), {job.precision},"
-        f" {job.optimizer}{run}"
+        f" {job.optimizer}{run}{notes}"
     )
 
 

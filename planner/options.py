@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from planner.errors import UsageError
 from planner.layouts import axis_values
 from searches.options import AXES, TEXT_AXES, SearchOptions
+from searches.options import FRAMEWORKS as NAMED
 
-FRAMEWORKS = ("default", "megatron", "deepspeed", "any")
+FRAMEWORKS = ("default", *NAMED, "any")
 ALLOWANCES = ("tp-across-domains",)
 STACK_OF_FRAMEWORK = {
     "default": "megatron-core",
     "megatron": "megatron-core",
     "deepspeed": "deepspeed",
+    "torchtitan": "torchtitan",
+    "fsdp2": "hf-fsdp2",
+    "bridge": "megatron-core",
     "any": "megatron-core",
 }
 """Software whose habits a plan is priced with."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.result import SCHEMA_VERSION, Plan
-from planner.tables import plan_rows, wrapped
+from planner.tables import assumed_lines, plan_rows, wrapped
 from planner.units import format_bandwidth, format_count, format_link_speed, format_time
 
 
@@ -29,6 +29,8 @@ class Recommendation:
     """The first plan at the answer."""
     command: str = ""
     """The `planner solve` command of that plan."""
+    notes: tuple[str, ...] = ()
+    """What was assumed and left out when the model was read from another format."""
 
     @property
     def exit_code(self) -> int:
@@ -48,6 +50,7 @@ class Recommendation:
             "n_tried": self.n_tried,
             "command": self.command,
             "plan": self.plan.to_json() if self.plan else None,
+            "notes": list(self.notes),
         }
 
     def dumps(self) -> str:
@@ -100,6 +103,7 @@ def recommendation_text(found: Recommendation) -> str:
     first, _, rest = _headline(found).partition(" ")
     lines = [*wrapped(first, rest), *_bandwidth_lines(found)]
     lines += wrapped(" ", found.scope)
+    lines += assumed_lines(found.notes)
     if found.plan:
         lines += ["", *plan_rows([found.plan])]
     if found.command:

@@ -95,9 +95,10 @@ class _Question:
         """Return the question with some fields changed, and what `solve` says to it."""
         of_model = {p: v for p, v in fields.items() if p.split(".")[0] in ("model", "training")}
         of_cluster = {p: v for p, v in fields.items() if p not in of_model}
+        model = model_from_dict(self.model.document, list(of_model.items()))
         changed = replace(
             self,
-            model=model_from_dict(self.model.document, list(of_model.items())),
+            model=replace(model, notes=self.model.notes),
             cluster=cluster_from_dict(self.cluster.document, list(of_cluster.items())),
             fields={**self.fields, **fields},
         )
@@ -126,6 +127,10 @@ class _Question:
             n_tried=self.n_tried,
             plan=plan,
             command=command,
+            notes=tuple(
+                note for note in self.model.notes
+                if not any(note.startswith(f"assumed {path} = ") for path in self.fields)
+            ),
         )  # fmt: skip
 
 

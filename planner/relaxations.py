@@ -257,7 +257,8 @@ def _more_nodes(start: Attempt) -> Attempt | None:
         return None
     pool = start.cluster.cluster.pools[0]
     problem = _context(start).problem
-    entry = document["pools"][0]
+    # The names of further nodes are not known.
+    entry = {key: value for key, value in document["pools"][0].items() if key != "hosts"}
     if not source.own_domain:  # a rack that is not full yet grows with its nodes
         entry = {key: value for key, value in entry.items() if key != "scale_up_domain"}
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from costmodels.precision import RECIPES
 from planner import units
 from planner.errors import BadValue
+from planner.intake.hostlist import expand_hosts
 from planner.units import show
 from planner.yamlfile import KeyPath, close_names
 
@@ -75,6 +76,17 @@ def _name(value: object) -> str:
     return value
 
 
+def _hosts(value: object) -> str:
+    """Accept a list of different host names such as `n[001-016],n020`."""
+    if not isinstance(value, str):
+        raise BadValue(f"expected a host list, got {show(value)}", "write it as n[001-016],n020")
+    names = expand_hosts(value)
+    if len(set(names)) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise BadValue(f"{twice} stands twice in {show(value)}", "name every host once")
+    return value
+
+
 def _one_of(*allowed: str) -> Callable[[object], str]:
     def check(value: object) -> str:
         text = _ALIASES.get(value, value) if isinstance(value, str) else value
@@ -115,6 +127,7 @@ PerNode = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1024)]
 FreeDevices = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1024)]
 Switch = Annotated[bool, BeforeValidator(_switch)]
 Name = Annotated[str, BeforeValidator(_name)]
+HostList = Annotated[str, BeforeValidator(_hosts)]
 Size = Annotated[float, _quantity(units.parse_size, 0, 1e15, "0 B to 1000 TB")]
 Memory = Annotated[float, _quantity(units.parse_size, 1e8, 1e15, "100 MB to 1000 TB")]
 Bandwidth = Annotated[float, _quantity(units.parse_bandwidth, 1e6, 1e15, "1 MB/s to 1000 TB/s")]
@@ -290,6 +303,9 @@ class PoolSpec(_Spec):
     partial_nodes: Switch = False
     """With `free_devices`: use nodes in part, the same number of devices and their share of the
     ports on each, so that most devices are used."""
+    hosts: HostList | None = None
+    """Names of the nodes that plans use, in network order, such as `n[001-016],n020`; beside
+    `free_devices` of all nodes. Only for launchers: no figure depends on it."""
     accelerators_per_node: PerNode | None = None
     """Devices in one node; default: the accelerator's usual platform, 4 in an NVL72, mostly 8."""
     scale_up_domain: Nodes | None = None

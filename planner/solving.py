@@ -91,7 +91,13 @@ def solve(
     asked = Asked(*source_names(model, cluster), tuple(overrides), pool)
     chosen = _executor(executor, ray_address)
     try:
-        return solve_inputs(*given, options, chosen, stop, progress, asked)
+        result = solve_inputs(*given, options, chosen, stop, progress, asked)
+        if not result.plans and result.complete and given[1].from_dump:
+            from planner.fewer_nodes import with_fewer_nodes
+
+            if fewer := with_fewer_nodes(*given, options):
+                return solve_inputs(given[0], fewer, options, chosen, stop, progress, asked)
+        return result
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
 
@@ -134,7 +140,7 @@ def evaluate(
         counts=counts,
         rejected=(),
         plans=(plan,),
-        notes=_notes(given[1]),
+        notes=_notes(*given),
     )
 
 
@@ -322,7 +328,7 @@ def solve_inputs(
         complete=complete,
         stopped=next((outcome.stopped for outcome in outcomes if outcome.stopped), ""),
         why_first=_why_first(plans, ranked, searched),
-        notes=(*left_out, *_notes(cluster)),
+        notes=(*left_out, *_notes(model, cluster)),
     )
 
 
@@ -500,10 +506,12 @@ def _miss(closest: Candidate | None, problem: Problem) -> Miss | None:
     return Miss(closest.layout, closest.peak_bytes, problem.pool.usable_bytes)
 
 
-def _notes(cluster: ClusterInput) -> tuple[str, ...]:
+def _notes(model: ModelInput, cluster: ClusterInput) -> tuple[str, ...]:
     if not cluster.assumed:
-        return ()
+        return (*model.notes, *cluster.notes)
     return (
+        *model.notes,
+        *cluster.notes,
         f"{len(cluster.assumed)} catalogue figures in use have no second source: "
         + ", ".join(cluster.assumed),
     )

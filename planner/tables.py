@@ -15,6 +15,10 @@ GIB = 2.0**30
 MAX_WIDTH = 100
 DISPENSABLE = ("split", "sp", "bubl")
 """Columns that give way, in this order, where the table would be wider than `MAX_WIDTH`."""
+ASSUMED = "assumed "
+"""Beginning of the notes on what an imported file left open."""
+IMPORTED = ("model: ", "cluster: ")
+"""Beginnings of the other notes on imported files."""
 MAX_REJECTIONS = 4
 """Rules named under the table; the JSON has all of them."""
 DUPLICATES = ("SP001", "ZER002", "REC001", "SCH001")
@@ -128,7 +132,10 @@ def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = ()) -> list[str
 
 
 def result_heading(result: Result) -> list[str]:
-    """Return the lines above the table: the job, the cluster (a line a pool), the space."""
+    """Return the lines above the table: the job, the cluster (a line a pool), the space.
+
+    What an imported file left open and was assumed stands under the job.
+    """
     model, job = result.inputs["model"]["model"], result.inputs["model"]["training"]
     pools, c = result.inputs["cluster"]["pools"], result.counts
     parts = [_pool_words(pool) for pool in pools]
@@ -140,10 +147,19 @@ def result_heading(result: Result) -> list[str]:
     return [
         f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
         f"{job['seq_len']}, global batch {job['global_batch']}, {job['precision']}",
+        *assumed_lines(result.notes),
         *wrapped("on", f"{', or '.join(parts)}, as {result.inputs['options']['stack']} runs it"),
         f"{c.candidate_shapes:,} shapes -> {c.shapes:,} legal -> {c.space:,} plans -> "
         f"{c.fit:,} fit",
     ]
+
+
+def assumed_lines(notes: Sequence[str]) -> list[str]:
+    """Return what was assumed when the inputs were read, on lines of at most 100 columns."""
+    fields = [note.removeprefix(ASSUMED) for note in notes if note.startswith(ASSUMED)]
+    if not fields:
+        return []
+    return wrapped("assumed", "; ".join([*fields, "--set PATH=VALUE changes one"]))
 
 
 def _pool_words(pool: Mapping[str, Any]) -> str:
@@ -163,14 +179,17 @@ def rejection_line(result: Result) -> str:
     return " | ".join(parts) + (f" | {more} more rules in --format json" if more > 0 else "")
 
 
-def wrapped(title: str, text: str, width: int = 100) -> list[str]:
-    """Return `text` after `title`, broken at blanks to lines of at most `width` characters."""
+def wrapped(title: str, text: str, width: int = 100, indent: int = 2) -> list[str]:
+    """Return `text` after `title`, broken at blanks to lines of at most `width` characters.
+
+    Further lines begin with `indent` blanks.
+    """
     import textwrap
 
     return textwrap.wrap(
-        f"{title} {text}".rstrip(),
+        f"{title} {text}".rstrip() if title else text,
         width,
-        subsequent_indent="  ",
+        subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -196,7 +215,7 @@ def solve_table(result: Result, source: str = "last") -> str:
         lines += wrapped(f"why {first.plan_id}:" if i == 0 else " ", reason)
     low, high = first.step_time_p10_s, first.step_time_p90_s
     lines.append(f"  step time between {low:.2f} and {high:.2f} s in 8 of 10 cases (prior)")
-    lines += [line for note in left_out(result) for line in wrapped("note:", note)]
+    lines += note_lines(result.notes)
     for warning in first.warnings:
         lines += wrapped(f"warning {warning.code}:", warning.text)
     if result.rejected:
@@ -208,9 +227,12 @@ def solve_table(result: Result, source: str = "last") -> str:
     return "\n".join(lines) + "\n"
 
 
-def left_out(result: Result) -> list[str]:
-    """Return the notes about pools that could not be planned for."""
-    return [note for note in result.notes if note.startswith("pool ")]
+def note_lines(notes: Sequence[str]) -> list[str]:
+    """Return the notes on pools that were left out and on parts of the inputs not modelled."""
+    shown = [note for note in notes if note.startswith(("pool ", *IMPORTED))]
+    for beginning in IMPORTED:
+        shown = [note.removeprefix(beginning) for note in shown]
+    return [line for note in shown for line in wrapped("note:", note)]
 
 
 def nothing_fits(result: Result) -> list[str]:

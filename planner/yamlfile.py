@@ -10,14 +10,17 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from planner.errors import Problem, SpecError
 from planner.units import show
+
+if TYPE_CHECKING:
+    from planner.intake.imported import Imported
 
 MAX_BYTES = 1_000_000
 """Largest file that is read."""
@@ -68,6 +71,8 @@ class Document:
     """Line and column, from 1, of the value at a path."""
     overrides: Mapping[KeyPath, str] = field(default_factory=dict)
     """Paths that an option has set, with the option as written."""
+    imported: "Imported | None" = None
+    """What another format was turned into, if the data comes from one."""
 
     def problem(
         self, path: KeyPath, message: str, fix: str = "", *, at_key: bool = False
@@ -93,7 +98,7 @@ def path_text(path: Iterable[str | int]) -> str:
 def load_yaml(path: str | os.PathLike[str]) -> Document:
     """Read one YAML document from a file; every defect is a `SpecError` with its line."""
     name = os.fspath(path)
-    return parse_yaml(_read_text(Path(path), name), name)
+    return parse_yaml(read_text(name), name)
 
 
 def parse_yaml(text: str, file: str = "") -> Document:
@@ -128,7 +133,7 @@ def set_path(document: Document, path: str, text: str) -> Document:
         else:
             target = target[key]
     overrides = {**document.overrides, tuple(parts): option}
-    return Document(data, document.file, document.key_marks, document.value_marks, overrides)
+    return replace(document, data=data, overrides=overrides)
 
 
 def close_names(name: str, known: Iterable[str], n: int = 3) -> list[str]:
@@ -158,7 +163,9 @@ def _step(
     raise SpecError(Problem(f"{here} is {show(target)}, and has no {name!r} inside", "", option))
 
 
-def _read_text(path: Path, name: str) -> str:
+def read_text(name: str) -> str:
+    """Return the text of a file; one that cannot be read is a `SpecError`."""
+    path = Path(name)
     if path.is_dir():
         files = sorted(p.name for p in path.iterdir() if p.suffix in (".yaml", ".yml"))
         fix = "name one of its files: " + ", ".join(files[:8]) if files else "name a YAML file"

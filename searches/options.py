@@ -32,8 +32,10 @@ TEXT_AXES: Mapping[str, tuple[str, ...]] = {
 }
 """Axes whose values are words; the tables hold the position of the word."""
 
-FRAMEWORKS = ("megatron", "deepspeed")
+FRAMEWORKS = ("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge")
 """Frameworks that a plan can be written for."""
+DEFAULT_FRAMEWORKS = ("megatron", "deepspeed")
+"""Frameworks whose plans `default` searches."""
 
 MAX_VPP = 12
 """Most model chunks per rank that the search considers unless told otherwise."""
@@ -61,6 +63,8 @@ class SearchOptions:
     """Drop shapes whose weights and gradients alone exceed the memory; off, to see by how much."""
     n_finalists: int = 64
     """Plans that the closed form hands to the exact pipeline recurrence."""
+    rival_s: float = 0.0
+    """Step time of the closed form, seconds: plans below it are counted (`Outcome.n_faster`)."""
 
     def allows(self, axis: str, value: int) -> bool:
         """Tell whether `value` is allowed on `axis` by the pins and limits."""

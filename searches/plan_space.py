@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from costmodels.plans import RECOMPUTES, SCHEDULES, ZERO_BUBBLE, PlanBlock, PlanTable, ShapeTable
 from costmodels.stages import stage_kinds
-from searches.frameworks import runnable
+from searches.frameworks import runnable, runnable_batches
 from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
 from searches.rules import Context, fills_dualpipe, schedule_of, splits_cleanly
 from searches.shape_space import divisors
@@ -155,9 +155,10 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         rules.append(PlanRule("REC001", kind != RECOMPUTES.index("selective")))
     if emitted:
         framework, options = context.options.framework, (axes.recompute, axes.recompute_layers)
-        offered = schedule < SCHEDULES.index(ZERO_BUBBLE[0])
-        runs = runnable(framework, problem, shapes, *options) & offered[:, None, None]
+        runs = runnable(framework, problem, shapes, *options, schedule[:, 0])
         rules.append(PlanRule("FRM001", runs))
+        runs = runnable_batches(framework, problem, shapes, axes.mbs, schedule[:, 0])
+        rules.append(PlanRule("FRM001", runs, of_batches=True))
     return rules
 
 

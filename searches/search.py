@@ -65,6 +65,7 @@ class ShardAnswer:
     n_candidates: int
     n_legal: int
     n_fit: int
+    n_faster: int
     rejected: dict[str, int]
 
 
@@ -86,6 +87,8 @@ class Outcome:
     """`time limit` or `interrupted` when not all shards were priced."""
     shards: tuple[int, int] = field(default=(0, 0))
     """Shards priced and shards in all."""
+    n_faster: int = 0
+    """Plans that fit and that the closed form prices below `SearchOptions.rival_s`."""
 
     @property
     def complete(self) -> bool:
@@ -130,10 +133,12 @@ def price_block(
     found: LegalBlock,
     n: int,
     slower_s: float = float("inf"),
-) -> tuple[list[Candidate], Candidate | None, int]:
-    """Return the best plans of a block that fit, the closest that does not, and how many fit.
+    rival_s: float = 0.0,
+) -> tuple[list[Candidate], Candidate | None, int, int]:
+    """Return the best plans of a block that fit, the closest that does not, and two counts.
 
-    Plans that take longer than `slower_s` are not among the best, whatever the block holds.
+    The counts are those of the plans that fit, and of those that take less than `rival_s`. Plans
+    that take longer than `slower_s` are not among the best, whatever the block holds.
     """
     rows, n_layers = join(problem, terms, found.block, layers), problem.shape.layers
     peaks = peak_bytes(rows)
@@ -143,7 +148,7 @@ def price_block(
         cell = int(np.argmin(np.where(found.legal, peaks, np.inf)))
         table = found.block.rows(np.array([cell]))
         closest = Candidate(table.layout(0, n_layers), 0.0, float(peaks.flat[cell]))
-        return [], closest, 0
+        return [], closest, 0, 0
     times = np.where(fits, step_times(rows), np.inf).ravel()
     quick = np.flatnonzero(times <= slower_s)
     cells = quick[_best_rows(times[quick], min(n, n_fit))]
@@ -152,7 +157,8 @@ def price_block(
         Candidate(table.layout(i, n_layers), float(times[cell]), float(peaks.flat[cell]))
         for i, cell in enumerate(cells)
     ]
-    return sorted(best, key=_order)[:n], None, n_fit
+    n_faster = int(np.count_nonzero(times < rival_s))
+    return sorted(best, key=_order)[:n], None, n_fit, n_faster
 
 
 def search_shard(shard: Shard) -> ShardAnswer:
@@ -164,18 +170,21 @@ def search_shard(shard: Shard) -> ShardAnswer:
     layers = layer_table(context.problem, shapes, axes.mbs) if len(axes.mbs) else None
     best: list[Candidate] = []
     closest: Candidate | None = None
-    n_legal = n_fit = 0
-    n = context.options.n_finalists
+    n_legal = n_fit = n_faster = 0
+    n, rival_s = context.options.n_finalists, context.options.rival_s
     if layers is None:
-        return ShardAnswer((), None, n_candidates, 0, 0, rejected)
+        return ShardAnswer((), None, n_candidates, 0, 0, 0, rejected)
     for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS):
         slower_s = best[-1].closed_form_s if len(best) == n else float("inf")
-        found, miss, fitting = price_block(context.problem, terms, layers, block, n, slower_s)
-        n_legal, n_fit = n_legal + int(np.count_nonzero(block.legal)), n_fit + fitting
+        found, miss, fitting, faster = price_block(
+            context.problem, terms, layers, block, n, slower_s, rival_s
+        )
+        n_legal += int(np.count_nonzero(block.legal))
+        n_fit, n_faster = n_fit + fitting, n_faster + faster
         best = sorted(best + found, key=_order)[:n]
         if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
             closest = miss
-    return ShardAnswer(tuple(best), closest, n_candidates, n_legal, n_fit, rejected)
+    return ShardAnswer(tuple(best), closest, n_candidates, n_legal, n_fit, n_faster, rejected)
 
 
 def count_plans(shard: Shard) -> int:
@@ -286,6 +295,7 @@ def _merge(context: Context, space: ShapeSpace, answers: list[ShardAnswer]) -> O
         rejected_shapes=space.rejected,
         rejected_plans=rejected,
         closest=closest if not finalists else None,
+        n_faster=sum(a.n_faster for a in answers),
     )
 
 

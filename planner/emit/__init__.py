@@ -4,20 +4,33 @@
 plan. `runs_on` and `why_not` answer the same question without files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.emit._text import nodes
-from planner.emit.deepspeed import deepspeed_expert_refusals, deepspeed_files
-from planner.emit.megatron import megatron_expert_refusals, megatron_script
+from planner.emit.accelerate import accelerate_files
+from planner.emit.bridge import bridge_files
+from planner.emit.deepspeed import deepspeed_files
+from planner.emit.megatron import megatron_files
+from planner.emit.torchtitan import torchtitan_files
 from planner.errors import EmitError
 from searches.frameworks import TITLES, refusals
 from searches.options import FRAMEWORKS
 
 EmittedFiles = dict[str, str]
 """File name to text; the launch scripts (`*.sh`) are meant to be executable."""
+
+FILES: dict[str, Callable[..., EmittedFiles]] = {
+    "megatron": megatron_files,
+    "deepspeed": deepspeed_files,
+    "torchtitan": torchtitan_files,
+    "fsdp2": accelerate_files,
+    "bridge": bridge_files,
+}
+"""The function that writes the files of a framework: (layout, shape, job, pool, header)."""
 
 __all__ = [
     "FRAMEWORKS",
@@ -71,19 +84,16 @@ def emit_plan(
         )
     if reasons:
         return {f"{target}.txt": _refusal_text(target, reasons, header)}
+    files = FILES[target]
     if target == "megatron":
-        script = megatron_script(layout, shape, job, pool, header, tp_comm_overlap=tp_comm_overlap)
-        return {"megatron.sh": script}
-    return deepspeed_files(layout, shape, job, pool, header)
+        files = partial(files, tp_comm_overlap=tp_comm_overlap)
+    return files(layout, shape, job, pool, header)
 
 
 def _reasons(
     target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None
 ) -> tuple[str, ...]:
-    found = refusals(target, layout, shape, job)
-    if target == "megatron":
-        return found + megatron_expert_refusals(layout, shape)
-    return found + deepspeed_expert_refusals(shape)
+    return refusals(target, layout, shape, job)
 
 
 def _check_target(target: str) -> None:

@@ -1,7 +1,7 @@
 """What the emitted files share: the header, the facts line, the nodes of a layout."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from costmodels.plans import Layout
@@ -29,7 +29,22 @@ def facts(layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool) -> di
         "generation": pool.accelerator.generation,
         "n_nodes": n_nodes,
         "devices_per_node": per_node,
+        "unsaid": unsaid(shape, job),
     }
+
+
+def unsaid(shape: ModelShape, job: TrainingJob) -> dict[str, object]:
+    """Return the fields of the model file that no framework's flags carry.
+
+    With them a file that is read back gives the same plan: `planner check`.
+    """
+    fields: dict[str, object] = {
+        "tokens": job.tokens or None,
+        "max_positions": shape.max_positions,
+        "padded_vocab": shape.padded_vocab,
+        "vocab_multiple": shape.vocab_multiple,
+    }
+    return fields | ({"imbalance": shape.imbalance} if shape.n_experts else {})
 
 
 def nodes(layout: Layout, pool: Pool) -> tuple[int, int]:
@@ -54,6 +69,28 @@ def head(title: str, header: Sequence[str], plan: dict[str, object]) -> list[str
 def train_steps(job: TrainingJob) -> int:
     """Return the optimizer steps of the run; 10, a timing trial, when no tokens are stated."""
     return -int(-job.tokens // job.tokens_per_step) if job.tokens else 10
+
+
+class Code(str):
+    """Python source that stands for itself, not for a string."""
+
+
+def python_literal(value: object, indent: int = 0, width: int = 100) -> str:
+    """Return a value as Python source: lists that are too long for a line get one line an item."""
+    text = str(value) if isinstance(value, Code) else repr(value).replace("'", '"')
+    if not isinstance(value, list) or indent + len(text) + 48 <= width:
+        return text
+    inner = " " * (indent + 4)
+    lines = [f"{inner}{python_literal(item, indent + 4, width)},\n" for item in value]
+    return "[\n" + "".join(lines) + " " * indent + "]"
+
+
+def keywords(values: Mapping[str, object], indent: int) -> str:
+    """Return keyword arguments as Python source, one a line."""
+    space = " " * indent
+    return "".join(
+        f"{space}{name}={python_literal(value, indent)},\n" for name, value in values.items()
+    )
 
 
 def wrap(words: Sequence[str], width: int = 96) -> list[str]:

@@ -20,16 +20,6 @@ BUCKET_LIMITS = (50_000_000, 500_000_000)
 """Elements of a bucket: enough for full bandwidth, at most DeepSpeed's default."""
 
 
-def deepspeed_expert_refusals(shape: ModelShape) -> tuple[str, ...]:
-    """Return why no DeepSpeed configuration runs the experts of a model."""
-    if not shape.n_experts:
-        return ()
-    return (
-        "experts: DeepSpeed's expert layers (deepspeed.moe) are written into the model's own code,"
-        " which no configuration says; closest: Megatron-LM",
-    )
-
-
 def deepspeed_files(
     layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
 ) -> dict[str, str]:
@@ -54,6 +44,13 @@ def deepspeed_config(layout: Layout, shape: ModelShape, job: TrainingJob) -> dic
     if layout.tp > 1:
         # The plan splits the head and its logits over tp; without this AutoTP may keep them whole.
         config["tensor_parallel"] = {"autotp_size": layout.tp, "vocab_parallel_lm_head": True}
+    if layout.cp > 1:
+        # Without data_parallel_size beside it: DeepSpeed would make groups over which ZeRO neither
+        # shards nor reduces; those that the training script registers span all sequence ranks.
+        config["sequence_parallel_size"] = layout.cp
+        config["seq_parallel_communication_data_type"] = config["communication_data_type"]
+    if shape.n_experts:
+        config["expert_parallel"] = {"enabled": True, "autoep_size": layout.ep}
     if layout.recompute != "none":
         config["activation_checkpointing"] = {
             "partition_activations": False,
@@ -123,6 +120,7 @@ def _launcher(
         "#",
         *(f"# {line}" for line in _notes(layout, shape, job)),
         *_SETTINGS.splitlines(),
+        *_FUNCTION.format(n_nodes=n_nodes, per_node=per_node).splitlines(),
         'deepspeed --hostfile "${HOSTFILE}" --num_nodes ' f"{n_nodes} --num_gpus {per_node} \\",
         '  --master_port "${MASTER_PORT}" \\',
         '  "${TRAIN_SCRIPT}" \\',
@@ -159,6 +157,21 @@ def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
             "data. train_batch_size is left out: DeepSpeed would divide it by all ranks. The",
             f"global batch is {layout.gbs} = {layout.mbs} x {layout.n_micro} x {layout.dp}.",
         ]
+    if layout.cp > 1:
+        notes += [
+            "Ulysses: mpu = UlyssesSPAttentionHF.register_with_transformers(...,",
+            f"sequence_parallel_size={layout.cp}, micro_batch_size={layout.mbs},"
+            f" seq_length={job.seq_len}) before the",
+            "model is built, deepspeed.initialize(..., mpu=mpu), and UlyssesSPDataLoaderAdapter",
+            "around the data loader (deepspeed.runtime.sequence_parallel.ulysses_sp). ZeRO then",
+            f"shards over all {layout.dp * layout.cp} ranks.",
+        ]
+    if shape.n_experts:
+        notes += [
+            f"AutoEP spreads the {shape.n_experts} experts of a Hugging Face model over"
+            f" {layout.ep} ranks; a model type",
+            "that it does not know needs expert_parallel.preset_model or its patterns.",
+        ]
     if layout.pp > 1:
         notes += [
             "Pipeline: PipelineModule(layers, num_stages=PIPELINE_STAGES,",
@@ -191,4 +204,20 @@ HOSTFILE="${HOSTFILE:-/job/hostfile}"
 TRAIN_SCRIPT="${TRAIN_SCRIPT:-train.py}"
 # -----------------------------------------------------------------------------
 MASTER_PORT="${MASTER_PORT:-29500}"
+"""
+
+_FUNCTION = """
+# The deepspeed launcher starts all nodes from the first, over SSH. Slurm and Kubernetes start this
+# script once on every node instead, with NODE_RANK and MASTER_ADDR set: then torchrun starts the
+# processes of this node, after the launcher's own eight words.
+deepspeed() {{
+  if [[ -z "${{NODE_RANK:-}}" ]]; then
+    command deepspeed "$@"
+  else
+    shift 8
+    torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\
+      --master-addr "${{MASTER_ADDR:?set it with NODE_RANK}}" --master-port "${{MASTER_PORT}}" "$@"
+  fi
+}}
+
 """

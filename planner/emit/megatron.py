@@ -28,6 +28,20 @@ CP_COMM_TYPE = {"p2p": "p2p", "all-gather": "all_gather", "a2a": "a2a"}
 """Value of `--cp-comm-type` by exchange of the plan."""
 
 
+def megatron_files(
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    *,
+    tp_comm_overlap: bool = False,
+) -> dict[str, str]:
+    """Return the script of a plan that Megatron-LM can run, by its file name."""
+    script = megatron_script(layout, shape, job, pool, header, tp_comm_overlap=tp_comm_overlap)
+    return {"megatron.sh": script}
+
+
 def megatron_script(
     layout: Layout,
     shape: ModelShape,
@@ -45,8 +59,8 @@ def megatron_script(
     groups = flag_groups(layout, shape, job, tp_comm_overlap=tp_comm_overlap)
     lines = [line for _, words in groups for line in wrap(words)]
     launch = [
-        f"torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank ${{NODE_RANK}} \\",
-        "  --master-addr ${MASTER_ADDR} --master-port ${MASTER_PORT} \\",
+        f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
+        '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
         '  "${MEGATRON_DIR}/pretrain_gpt.py" \\',
         *(f"  {line} \\" for line in lines[:-1]),
         f"  {lines[-1]}",
@@ -54,7 +68,7 @@ def megatron_script(
     parts = [
         *head(title, header, facts(layout, shape, job, pool)),
         *_SETTINGS.format(n_nodes=n_nodes).splitlines(),
-        *_environment(layout, job, pool),
+        *environment(layout, job, pool),
         *_FUNCTION.splitlines(),
         "",
         "# Flags, each group from a new line:",
@@ -171,35 +185,6 @@ def layer_frequency(experts: Sequence[bool]) -> str:
     return f"({'+'.join(f'[{kind}]*{n}' for kind, n in runs)})"
 
 
-def megatron_expert_refusals(layout: Layout, shape: ModelShape) -> tuple[str, ...]:
-    """Return why Megatron-LM cannot run the experts of a plan, one reason an entry."""
-    if not shape.n_experts:
-        return ()
-    ranks, inner = layout.tp * layout.cp * layout.dp, layout.ep * layout.etp
-    checks = (
-        (
-            layout.tp > 1 and not layout.sp,
-            f"experts with tp {layout.tp}: Megatron-LM trains them with sequence parallelism only;"
-            " closest: sp on",
-        ),
-        (
-            shape.n_experts % layout.ep > 0 or shape.expert_ffn % layout.etp > 0,
-            f"expert parallelism: {shape.n_experts} experts of width {shape.expert_ffn} do not"
-            f" divide by ep {layout.ep} and etp {layout.etp}; closest: degrees that do",
-        ),
-        (
-            ranks % inner > 0,
-            f"expert parallelism: ep {layout.ep} x etp {layout.etp} do not divide the {ranks}"
-            " ranks of a pipeline stage; closest: degrees that do",
-        ),
-        (
-            shape.bias and layout.etp > 1,
-            f"experts with biases and etp {layout.etp}: refused by Megatron-LM; closest: etp 1",
-        ),
-    )
-    return tuple(reason for failed, reason in checks if failed)
-
-
 def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
     flags = ["--tensor-model-parallel-size", str(layout.tp)]
     flags += ["--sequence-parallel"] * (layout.sp and layout.tp > 1)
@@ -213,25 +198,45 @@ def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
         flags += ["--use-distributed-optimizer"]
     elif layout.zero >= 2:
         flags += _fsdp_flags(layout)
+    if zero_replicas(layout) > 1:
+        flags += ["--num-distributed-optimizer-instances", str(zero_replicas(layout))]
     return flags + ["--use-tp-pp-dp-mapping"] * (layout.rank_order == "tp-cp-ep-pp-dp")
 
 
-def _stage_flags(layout: Layout, shape: ModelShape) -> list[str]:
-    """Return how the layers go to the virtual stages, in the plainest words that say it."""
+def zero_replicas(layout: Layout) -> int:
+    """Return how many groups of ranks hold the same shards: 1 where ZeRO takes all ranks.
+
+    Megatron cuts the data-parallel ranks into groups of neighbours, reduce-scatters gradients in
+    a group and all-reduces the shards over the groups (megatron/core/parallel_state.py).
+    """
+    return layout.dp * layout.cp // layout.dp_shard if layout.zero else 1
+
+
+def stage_split(layout: Layout, shape: ModelShape) -> tuple[str, int]:
+    """Return how the layers go to the virtual stages in the plainest words, and layers a stage.
+
+    `even`; `ends` where embedding and loss count as a layer each; else `layout`, spelled out.
+    """
     counts, n_stages = layout.stage_layers, layout.pp * layout.vpp
     share, rest = divmod(shape.layers + 2, n_stages)
-    ends = (share - 1, *(share,) * (n_stages - 2), share - 1)
     if len(set(counts)) == 1:
-        flags, per_stage = [], counts[0]
-    elif rest == 0 and counts == ends:
+        return "even", counts[0]
+    if rest == 0 and counts == (share - 1, *(share,) * (n_stages - 2), share - 1):
+        return "ends", share
+    return "layout", 0
+
+
+def _stage_flags(layout: Layout, shape: ModelShape) -> list[str]:
+    split, per_stage = stage_split(layout, shape)
+    if split == "layout":
+        layout_string = stage_layout(layout.stage_layers, shape.mtp_layers)
+        return ["--pipeline-model-parallel-layout", f"'{layout_string}'"]
+    flags = []
+    if split == "ends":
         flags = [
             "--account-for-embedding-in-pipeline-split",
             "--account-for-loss-in-pipeline-split",
         ]
-        per_stage = share
-    else:
-        layout_string = stage_layout(counts, shape.mtp_layers)
-        return ["--pipeline-model-parallel-layout", f"'{layout_string}'"]
     if layout.vpp > 1:
         flags += ["--num-layers-per-virtual-pipeline-stage", str(per_stage)]
     return flags
@@ -305,7 +310,7 @@ def _overlap_flags(layout: Layout, *, tp_comm_overlap: bool) -> list[str]:
     return flags + ["--tp-comm-overlap"] * (tp_comm_overlap and layout.sp and layout.tp > 1)
 
 
-def _environment(layout: Layout, job: TrainingJob, pool: Pool) -> list[str]:
+def environment(layout: Layout, job: TrainingJob, pool: Pool) -> list[str]:
     """Return the settings that the plan needs, each with its reason."""
     lines = []
     if layout.zero >= 2:
@@ -359,7 +364,9 @@ torchrun() {
   local words=() word
   for word in "$@"; do
     if [[ -n "${DATA_PATH}" && "${word}" == "--mock-data" ]]; then
-      words+=(--data-path ${DATA_PATH} --split 99,1,0)
+      # Several weighted paths are several words.
+      # shellcheck disable=SC2206
+      words+=(--data-path ${DATA_PATH} --split "99,1,0")
     elif [[ -n "${DATA_PATH}" && "${word}" == "NullTokenizer" ]]; then
       words+=(HuggingFaceTokenizer --tokenizer-model "${TOKENIZER_MODEL:?set it with DATA_PATH}")
     else

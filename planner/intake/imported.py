@@ -1,7 +1,9 @@
 """What an importer found: the content of one of our files, and where every field came from."""
 
+import copy
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import yaml
@@ -36,19 +38,34 @@ class Imported:
     """What the input is, in words: `Hugging Face config.json (qwen3_moe)`."""
     notes: tuple[str, ...] = ()
     """What the user should know: nodes left out, parts not modelled, copies that are quantized."""
+    marks: Mapping[tuple[str | int, ...], tuple[int, int]] = field(default_factory=dict)
+    """Line and column of the input from which a field was read, where it has lines."""
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """The assumed fields, as `path = value: why`."""
         return tuple(
-            f"{'.'.join(map(str, o.path))} = {_scalar(_at(self.document, o.path))}: {o.text}"
+            f"{'.'.join(map(str, o.path))} = {scalar(value_at(self.document, o.path))}: {o.text}"
             for o in self.origins
             if o.assumed
         )
 
+    def changed(self, path: tuple[str | int, ...], value: object, text: str) -> "Imported":
+        """Return a copy with another value at a path, `text` being where that one comes from."""
+        document = copy.deepcopy(self.document)
+        value_at(document, path[:-1])[path[-1]] = value
+        origins = [o for o in self.origins if o.path != path]
+        return replace(self, document=document, origins=(*origins, Origin(path, text)))
+
     def to_yaml(self) -> str:
         """Return the file as YAML, each field with its origin as a comment."""
-        head = [f"Imported from {self.source}: {self.format}.", *self.notes]
+        head = [
+            line
+            for text in (f"Imported from {self.source}: {self.format}.", *self.notes)
+            for line in textwrap.wrap(
+                text, 97, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+            )
+        ]
         comments = {o.path: ("assumed: " if o.assumed else "") + o.text for o in self.origins}
         lines = list(_lines(self.document, (), 0, comments))
         width = min(max((len(text) for text, comment in lines if comment), default=0), 44)
@@ -56,13 +73,14 @@ class Imported:
         return "\n".join([*(f"# {line}" for line in head), *body]) + "\n"
 
 
-def _at(document: Any, path: tuple[str | int, ...]) -> Any:
+def value_at(document: Any, path: tuple[str | int, ...]) -> Any:
+    """Return the value at a path of a document."""
     for key in path:
         document = document[key]
     return document
 
 
-def _scalar(value: Any) -> str:
+def scalar(value: Any) -> str:
     """Return a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     return text.removesuffix("\n").removesuffix("...").strip()
@@ -89,7 +107,7 @@ def _lines(
             yield f"{pad}{label}", note
             yield from _lines(item, here, indent + 2, comments)
         else:
-            yield f"{pad}{label} {_scalar(item)}", note
+            yield f"{pad}{label} {scalar(item)}", note
 
 
 def _is_block(item: Any) -> bool:

@@ -620,6 +620,15 @@ def test_oversubscription_is_paid_by_groups_that_climb_past_the_pod(toy_pool):
     assert tier_names(Fabric()) == ("scale-up", "scale-out", "top")
 
 
+def test_a_unit_that_holds_all_devices_holds_every_group(toy_pool):
+    # 17 nodes under a pod of 20: 136 neighbours do not divide its 160 devices, and stay inside.
+    fabric = Fabric((Tier("pod", 20, 7.0),))
+    inside = together(136, toy_pool(17), 1, fabric)
+    assert (inside.wire_bytes_per_s, inside.tier) == (8 * 50e9, 1)
+    # 34 nodes: two such groups, and the second one starts in the first pod.
+    assert together(136, toy_pool(34), 1, fabric).tier == 2
+
+
 def test_two_tiers_name_the_highest_that_is_crossed(toy_pool):
     pool = toy_pool(64)
     fabric = Fabric((Tier("rack", 2, 1.0), Tier("pod", 16, 2.0)))

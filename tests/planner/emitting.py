@@ -1,5 +1,6 @@
-"""What the tests of the emitters share: a pool, a layout, golden files."""
+"""What the tests of the emitters share: a pool, a layout, golden files, a reader of recipes."""
 
+import ast
 import os
 from pathlib import Path
 from typing import Any
@@ -42,3 +43,35 @@ def golden(name: str, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     assert text == file.read_text(), f"{file} differs; UPDATE_GOLDENS=1 stores the new text"
+
+
+def keywords_of(recipe: str, call: str) -> dict[str, Any]:
+    """Return the keyword arguments of the first call of `call` in a Python recipe.
+
+    Literals as values, constants of the module looked up, anything else as its source.
+    """
+    constants = constants_of(recipe)
+    for node in ast.walk(ast.parse(recipe)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == call:
+            return {str(word.arg): _value(word.value, constants) for word in node.keywords}
+    raise AssertionError(f"no call of {call}")
+
+
+def constants_of(recipe: str) -> dict[str, Any]:
+    """Return the constants at the top of a recipe."""
+    return {
+        node.targets[0].id: node.value.value
+        for node in ast.parse(recipe).body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Constant)
+    }
+
+
+def _value(node: ast.expr, constants: dict[str, Any]) -> Any:
+    if isinstance(node, ast.Name) and node.id in constants:
+        return constants[node.id]
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)

@@ -324,6 +324,8 @@ def test_suggested_commands_do_what_they_say(folder: Path) -> None:
         (["--pin", "tp=4", "--only", "tp=2"], "contradict"),
         (["--pin", "schedule=gpipe"], "planner evaluate"),
         (["--pin", "schedule=zb-h1"], "--framework any"),
+        (["--pin", "schedule=zb-v"], "--framework torchtitan or --framework any"),
+        (["--pin", "schedule=zb-h1", "--framework", "torchtitan"], "--framework any"),
         (["--only", "schedule=1f1b,zb-h1", "--framework", "any"], "same number of chunks"),
     ],
 )
@@ -353,7 +355,7 @@ def test_each_framework_is_held_to_its_own_memory(folder: Path) -> None:
     # Megatron-FSDP fits this plan; DeepSpeed's eager kernels need more than there is.
     run("evaluate", "llama3-8b", "h100-x8", "--pin", "zero=2")
     shown = json.loads(run("show", "last", "--format", "json").stdout)
-    assert shown["runs_on"] == ["megatron"]
+    assert shown["runs_on"] == ["megatron", "bridge"]
     done = run("emit", "last", "--for", "deepspeed")
     assert "does not fit" in done.stdout
 

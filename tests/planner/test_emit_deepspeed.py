@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from costmodels.examples import LLAMA3_8B, LLAMA3_70B
+from costmodels.examples import LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stages import stage_layers
 from planner.emit import emit_plan
+from planner.emit.deepspeed import deepspeed_files
 from searches.frameworks import pipeline_partition
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 
@@ -110,6 +111,26 @@ def test_pipeline_goes_to_the_script() -> None:
     files = emitted(pp=4)
     assert "--pipeline-stages 4 --partition-method type:block" in files["deepspeed.sh"]
     assert json.loads(files["deepspeed.json"])["zero_optimization"]["overlap_comm"] is False
+
+
+def test_ulysses() -> None:
+    plan = layout(cp=4, dp=2, cp_comm="a2a", zero=2)
+    files = deepspeed_files(plan, LLAMA3_8B, JOB, pool(), HEADER)
+    got = json.loads(files["deepspeed.json"])
+    assert got["sequence_parallel_size"] == 4
+    assert "data_parallel_size" not in got  # ZeRO would shard over it alone
+    assert got["seq_parallel_communication_data_type"] == got["communication_data_type"] == "fp32"
+    sizes = [got[f"train_{x}"] for x in ("batch_size", "micro_batch_size_per_gpu")]
+    assert [*sizes, got["gradient_accumulation_steps"]] == [128, 1, 64]
+    assert "register_with_transformers" in files["deepspeed.sh"]
+
+
+def test_experts_by_autoep() -> None:
+    plan = layout(MIXTRAL_8X7B, ep=8, zero=2)
+    files = deepspeed_files(plan, MIXTRAL_8X7B, JOB, pool(), HEADER)
+    got = json.loads(files["deepspeed.json"])
+    assert got["expert_parallel"] == {"enabled": True, "autoep_size": 8}
+    assert "expert_parallel" not in config()
 
 
 @pytest.mark.parametrize(

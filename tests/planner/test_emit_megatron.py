@@ -19,15 +19,15 @@ from costmodels.examples import (
 )
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stages import stage_layers
-from planner.emit import emit_plan, runs_on, why_not
+from planner.emit import FRAMEWORKS, emit_plan, runs_on, why_not
 from planner.emit.megatron import (
     flag_groups,
     layer_frequency,
-    megatron_expert_refusals,
+    megatron_script,
     stage_layout,
 )
 from planner.errors import EmitError
-from searches.frameworks import padded_vocab, vocab_divisor
+from searches.frameworks import padded_vocab, refusals, vocab_divisor
 from tests.planner.emitting import GOLDENS, HEADER, JOB, golden, layout, pool
 
 
@@ -138,6 +138,19 @@ def test_connections(generation: str, tp: int, zero: int, line: str) -> None:
     text = script(generation=generation, tp=tp, zero=zero)
     found = [x for x in text.splitlines() if "CUDA_DEVICE_MAX_CONNECTIONS" in x]
     assert found == ([line] if line else [])
+
+
+@pytest.mark.parametrize(
+    ("zero", "cp", "shard", "instances"),
+    [(1, 1, 2, 4), (3, 1, 4, 2), (1, 2, 4, 2), (1, 1, 0, 1), (0, 1, 4, 1)],
+)
+def test_replicated_zero_groups_are_optimizer_instances(
+    zero: int, cp: int, shard: int, instances: int
+) -> None:
+    kind = "p2p" if cp > 1 else ""
+    plan = layout(zero=zero, cp=cp, dp=8 // cp, shard=shard, cp_comm=kind)
+    got = flags(megatron_script(plan, LLAMA3_8B, JOB, pool(), HEADER))
+    assert got.get("--num-distributed-optimizer-instances", "1") == str(instances)
 
 
 def test_even_stages_need_one_flag_and_only_when_interleaved() -> None:
@@ -289,11 +302,19 @@ def test_context_parallelism_has_its_flags(kind: str, word: str) -> None:
     assert "--context-parallel-size" not in dict(flag_groups(layout(), LLAMA3_8B, JOB))["layout"]
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("p2p", "all-to-alls"), ("a2a", "training script")])
-def test_deepspeed_says_why_it_has_no_context_parallelism(kind: str, reason: str) -> None:
-    plan = layout(cp=2, dp=4, cp_comm=kind)
-    assert runs_on(plan, LLAMA3_8B, JOB) == ("megatron",)
-    assert reason in str(why_not("deepspeed", plan, LLAMA3_8B, JOB))
+@pytest.mark.parametrize(
+    ("kind", "runs"),
+    [
+        ("p2p", ("megatron", "fsdp2", "bridge")),
+        ("all-gather", ("megatron", "torchtitan", "fsdp2", "bridge")),
+        ("a2a", ("megatron", "deepspeed", "bridge")),
+    ],
+)
+def test_who_exchanges_keys_and_values_how(kind: str, runs: tuple[str, ...]) -> None:
+    plan = layout(cp=2, dp=4, cp_comm=kind, zero=2)
+    assert runs_on(plan, LLAMA3_8B, JOB) == runs
+    reason = str(why_not("deepspeed", plan, LLAMA3_8B, JOB))
+    assert ("all-to-alls alone (Ulysses)" in reason) == (kind != "a2a")
 
 
 def test_bad_heads_are_named_for_every_framework() -> None:
@@ -303,8 +324,13 @@ def test_bad_heads_are_named_for_every_framework() -> None:
 
 
 def test_runs_on() -> None:
-    assert runs_on(layout(), LLAMA3_8B, JOB) == ("megatron", "deepspeed")
-    assert runs_on(layout(tp=2, sp=True), LLAMA3_8B, JOB) == ("megatron",)
+    assert runs_on(layout(), LLAMA3_8B, JOB) == ("megatron", "deepspeed", "bridge")
+    assert runs_on(layout(tp=2, sp=True), LLAMA3_8B, JOB) == ("megatron", "bridge")
+    assert runs_on(layout(zero=2), LLAMA3_8B, JOB) == FRAMEWORKS
+    assert runs_on(layout(zero=2, shard=4), LLAMA3_8B, JOB) == (
+        "megatron", "torchtitan", "fsdp2", "bridge")  # fmt: skip
+    folded = layout(pp=4, vpp=2, schedule="zb-v")
+    assert runs_on(folded, LLAMA3_8B, JOB) == ("torchtitan",)
 
 
 def test_calls_that_make_no_sense() -> None:
@@ -379,18 +405,29 @@ def test_patterns_of_expert_layers():
     [
         (MIXTRAL_8X7B, {"tp": 2}, "sequence parallelism only"),
         (MIXTRAL_8X7B, {"ep": 3}, "do not divide by ep 3"),
-        (MIXTRAL_8X7B, {"etp": 3}, "do not divide by ep 1 and etp 3"),
-        (MIXTRAL_8X7B, {"ep": 8, "etp": 2}, "do not divide the 8 ranks"),
+        (MIXTRAL_8X7B, {"etp": 3}, "do not divide by etp 3"),
+        (MIXTRAL_8X7B, {"ep": 8, "etp": 2}, "do not divide 8 devices"),
         (replace(MIXTRAL_8X7B, bias=True), {"etp": 2}, "refused by Megatron-LM"),
     ],
 )
 def test_experts_that_megatron_refuses(shape, changes, reason):
-    found = megatron_expert_refusals(layout(shape, **changes), shape)
+    found = refusals("megatron", layout(shape, **changes), shape)
     assert any(reason in text for text in found)
-    assert not megatron_expert_refusals(layout(LLAMA3_8B, tp=2), LLAMA3_8B)
+    assert not refusals("megatron", layout(LLAMA3_8B, tp=2), LLAMA3_8B)
 
 
-def test_deepspeed_runs_no_experts():
-    reason = why_not("deepspeed", layout(MIXTRAL_8X7B), MIXTRAL_8X7B, JOB)
-    assert "deepspeed.moe" in reason
-    assert runs_on(layout(MIXTRAL_8X7B), MIXTRAL_8X7B, JOB) == ("megatron",)
+def test_experts_by_framework():
+    assert runs_on(layout(MIXTRAL_8X7B, ep=8), MIXTRAL_8X7B, JOB) == (
+        "megatron", "deepspeed", "bridge")  # fmt: skip
+    assert runs_on(layout(MIXTRAL_8X7B, ep=8, zero=3), MIXTRAL_8X7B, JOB) == (
+        "megatron", "deepspeed", "torchtitan", "bridge")  # fmt: skip
+    assert runs_on(layout(MIXTRAL_8X7B, zero=3), MIXTRAL_8X7B, JOB) == FRAMEWORKS
+    reason = why_not("deepspeed", layout(MIXTRAL_8X7B, pp=4, ep=2), MIXTRAL_8X7B, JOB)
+    assert "AutoEP looks for them in a Hugging Face model" in reason
+
+
+def test_replicated_zero_groups_of_experts():
+    runs = layout(MIXTRAL_8X7B, ep=2, shard=4)
+    assert not refusals("megatron", runs, MIXTRAL_8X7B)
+    cut = layout(MIXTRAL_8X7B, ep=8, shard=4)
+    assert "ranks that hold an expert" in refusals("megatron", cut, MIXTRAL_8X7B)[0]

@@ -604,15 +604,13 @@ def test_wrong_cluster_files(tmp_path, text, parts):
         assert part in message
 
 
-def test_a_hugging_face_config_is_recognised():
+def test_a_hugging_face_config_is_a_model_and_no_cluster():
     path = DATA / "hf-llama3-70b-config.json"
-    for load in (load_model, load_cluster, check_spec):
-        with pytest.raises(SpecError) as caught:
-            load(path)
-        message = str(caught.value)
-        assert "this is a Hugging Face config" in message
-        assert "layers: 80" in message
-        assert "kv_heads: 8" in message
+    given = load_model(path)
+    assert (given.shape.layers, given.shape.kv_heads) == (80, 8)
+    assert "Hugging Face config.json (llama), no problems found" in check_spec(path)
+    with pytest.raises(SpecError, match="this is a model file, and a cluster file is needed"):
+        load_cluster(path)
 
 
 def test_all_problems_of_a_file_are_told_unknown_keys_first(tmp_path):

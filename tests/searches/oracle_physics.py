@@ -94,10 +94,14 @@ def nic_rate(problem: Problem) -> float:
 
 
 @cache
-def spread(n_ranks: int, unit: int, stride: int) -> tuple[int, int]:
-    """Return (fewest ranks in a unit, most units touched) by looking at every group."""
-    if n_ranks == 1:
-        return 1, 1
+def spread(n_ranks: int, unit: int, stride: int, n_devices: int) -> tuple[int, int]:
+    """Return (fewest ranks in a unit, most units touched) by looking at every group.
+
+    Everything lies in the one unit that holds all devices; otherwise there are as many groups as
+    it takes to start at every possible place of a unit.
+    """
+    if n_ranks == 1 or unit >= n_devices:
+        return n_ranks, 1
     fewest, most = n_ranks, 1
     for group in range(unit):
         for residue in range(stride):
@@ -110,12 +114,13 @@ def spread(n_ranks: int, unit: int, stride: int) -> tuple[int, int]:
 
 def place(problem: Problem, n_ranks: int, stride: int) -> Group:
     pool = problem.pool
-    per_domain, n_domains = spread(n_ranks, pool.scale_up_domain, stride)
+    per_domain, n_domains = spread(n_ranks, pool.scale_up_domain, stride, pool.n_devices)
     wire = per_domain * nic_rate(problem)
     share, climbs = nic_rate(problem), int(n_domains > 1)
     for level, tier in enumerate(problem.fabric.tiers, start=2):
         share /= tier.oversubscription
-        inside, units = spread(n_ranks, tier.n_nodes * pool.devices_per_node, stride)
+        unit = tier.n_nodes * pool.devices_per_node
+        inside, units = spread(n_ranks, unit, stride, pool.n_devices)
         if units > 1:
             wire, climbs = min(wire, inside * share), level
     return Group(n_ranks, per_domain, n_domains, wire, extra_hop_s(problem), climbs)

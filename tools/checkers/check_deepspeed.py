@@ -5,9 +5,10 @@
   check_deepspeed.py ds_config.json --world-size 64 --engine      # also build the engine on a toy model
   ... --source DEEPSPEED_DIR     # a checkout instead of the installed package
   check_deepspeed.py CASES.jsonl --many --json   # one import, a fork per case; a JSON object a line:
-      {"id", "json" (text), "world_size", "tp", "pp", "sp", "ep", "gpus_per_node", "pipeline"}
+      {"id", "json" (text), "world_size", "tp", "pp", "sp", "ep", "gpus_per_node", "pipeline", "model"}
       "pipeline" {"layers", "method"} asks for the layers per stage as PipelineModule would cut a list
-      of embedding, blocks and head
+      of embedding, blocks and head; "model" {"heads", "kv_heads", "seq_len", "n_experts"} for what Ulysses
+      and AutoEP ask of it
 
 Run, all of it DeepSpeed's own code: deepspeed.runtime.config.DeepSpeedConfig (batch triangle, ZeRO,
 precision, removed keys, unknown keys inside the pydantic blocks; duplicate keys). The data-parallel
@@ -26,6 +27,7 @@ Exit 0 accepted, 1 refused, 2 the checker could not run.
 """
 import argparse
 import ast
+import contextlib
 import copy
 import functools
 import io
@@ -34,6 +36,8 @@ import logging
 import os
 import sys
 import traceback
+
+import forked
 
 
 class Traced(dict):
@@ -160,6 +164,82 @@ def rules(cfg, raw, o, errs, warns):
             errs.append(f"{k} (ZeRO++) acts only in ZeRO-3")
 
 
+class EngineStub:
+    """An engine of which only the configuration exists; its methods are DeepSpeedEngine's own."""
+
+    def __init__(self, cfg, pipeline):
+        from deepspeed.runtime.engine import DeepSpeedEngine
+
+        self._config, self.global_rank, self.pipeline_parallelism = cfg, 0, pipeline
+        self._of = DeepSpeedEngine
+
+    def __getattr__(self, name):
+        import types
+
+        found = getattr(self._of, name)
+        return types.MethodType(found, self) if callable(found) else found
+
+
+def check_optimizer(cfg, raw, o):
+    """DeepSpeedEngine._do_optimizer_sanity_check, on an optimizer over one weight."""
+    import torch
+
+    kind = ((raw.get("optimizer") or {}).get("type") or "").lower()
+    params = (raw.get("optimizer") or {}).get("params") or {}
+    if "max_grad_norm" in params:
+        raise ValueError("'max_grad_norm' is not supported as an optimizer parameter [runtime/engine.py _configure_basic_optimizer]")
+    classes = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
+               "rmsprop": torch.optim.RMSprop}
+    if kind in classes:
+        basic = classes[kind]([torch.nn.Parameter(torch.zeros(1))], lr=1e-4)
+        EngineStub(cfg, o.pp > 1)._do_optimizer_sanity_check(basic)
+
+
+def check_auto_ep(cfg, o, tp):
+    """DeepSpeed's own validation of AutoEP, before and after it has seen the model."""
+    import types
+
+    from deepspeed.module_inject import auto_ep_config as ep
+
+    given = cfg.expert_parallel_config
+    if given is None or not given.enabled:
+        return
+    z = cfg.zero_config
+    ep.validate_autoep_config(
+        given, o.world_size, o.pp, tp, o.sp, zero_stage=int(z.stage),
+        deepcompile_enabled=bool(getattr(getattr(cfg, "compile_config", None), "deepcompile", False)),
+        tp_preset_model=getattr(cfg.tensor_parallel_config, "preset_model", None),
+        use_data_before_expert_parallel=cfg.use_data_before_expert_parallel_,
+        zero_offload_optimizer=z.offload_optimizer is not None, zero_offload_param=z.offload_param is not None)
+    n_experts = (o.model or {}).get("n_experts")
+    if n_experts:
+        layer = types.SimpleNamespace(
+            num_experts=n_experts, moe_module_name="moe", score_apply="post", num_expert_groups=None,
+            num_limited_groups=None)
+        ep.validate_autoep_post_detection(given, [layer])
+    if int(z.stage) == 3:
+        where = "[runtime/engine.py _validate_zero3_moe_compatibility]"
+        if o.sp > 1:
+            raise ValueError(f"AutoEP with ZeRO Stage 3 does not support sequence parallelism {where}")
+        if z.zero_quantized_gradients or z.zero_hpz_partition_size > 1:
+            raise ValueError(f"AutoEP with ZeRO Stage 3 supports neither quantized gradients nor hpZ {where}")
+
+
+def check_ulysses(o):
+    """What UlyssesSPAttentionHF and the data loader ask of the model."""
+    m, sp = o.model or {}, o.sp
+    if sp <= 1 or not m.get("heads"):
+        return
+    where = "[runtime/sequence_parallel/ulysses_sp.py]"
+    if m["heads"] % sp:
+        raise ValueError(f"Attention head count {m['heads']} is not divisible by SP size {sp} {where}")
+    kv = m["kv_heads"]
+    if kv % sp and sp % kv:
+        raise ValueError(f"KV attention head count {kv} is not divisible by SP size {sp} or vice versa {where}")
+    if m["seq_len"] % sp:
+        raise ValueError(f"sequence of {m['seq_len']} tokens is not divisible by SP size {sp} {where}")
+
+
 def build_engine(raw, o):
     os.environ["DS_ACCELERATOR"] = "cpu"
     for k, v in dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(o.port)).items():
@@ -203,8 +283,15 @@ def layers_per_stage(pipeline, pp):
 def load():
     """Import DeepSpeed with its log silenced; -> (module, log handler)."""
     import deepspeed
+    import deepspeed.module_inject.auto_ep_config  # noqa: F401  before the forks
+    import deepspeed.runtime.engine  # noqa: F401
+    import torch
     from deepspeed.utils import logger
 
+    # Imports for seconds the first time, which the forks would repeat.
+    torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+    with contextlib.suppress(ImportError):
+        import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401
     log = Log()
     logger.addHandler(log)
     for h in list(logger.handlers):
@@ -286,6 +373,16 @@ def check_one(text, o, deepspeed, log):
                 if k not in known:
                     errs.append(f"unknown top-level key {k!r}: DeepSpeed {version} never reads it")
             rules(cfg, raw, o, errs, warns)
+            for check in (lambda: check_optimizer(cfg, raw, o), lambda: check_auto_ep(cfg, o, tp), lambda: check_ulysses(o)):
+                try:
+                    check()
+                except Exception as e:
+                    tb = traceback.extract_tb(e.__traceback__)
+                    at = next((f for f in reversed(tb) if "deepspeed/" in f.filename), None)
+                    where = f" [{at.filename[at.filename.rfind('deepspeed/'):]}:{at.lineno} {at.name}]" if at else ""
+                    errs.append(f"engine: {type(e).__name__}: {' '.join(str(e).split())}{where}")
+            ep = getattr(cfg, "expert_parallel_config", None)
+            resolved["ep"] = ep.autoep_size if ep is not None and ep.enabled else 1
     for lvl, m in log.lines:
         if "deprecated" in m.lower():
             (warns if o.allow_deprecated else errs).append("deprecated: " + m)
@@ -308,7 +405,7 @@ def check_one(text, o, deepspeed, log):
 def many_options(o, case):
     """The options of one case: what the command line says, with the case's values over it."""
     one = copy.copy(o)
-    for k in ("world_size", "tp", "pp", "sp", "ep", "gpus_per_node", "pipeline"):
+    for k in ("world_size", "tp", "pp", "sp", "ep", "gpus_per_node", "pipeline", "model"):
         if case.get(k) is not None:
             setattr(one, k, case[k])
     one.auto = [*o.auto, *(f"{k}={json.dumps(v)}" for k, v in (case.get("auto") or {}).items())]
@@ -317,35 +414,14 @@ def many_options(o, case):
 
 def check_many(o, deepspeed, log):
     """One fork per case, so DeepSpeed is imported once."""
-    code = 0
     literals_read_from_config(os.path.dirname(deepspeed.__file__))  # once, before the forks
-    for line in (sys.stdin if o.json_file == "-" else open(o.json_file)):
-        if not line.strip():
-            continue
-        case = json.loads(line)
-        r, w = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(r)
-            sys.stdout = io.StringIO()
-            try:
-                rep = check_one(case["json"], many_options(o, case), deepspeed, log)
-            except BaseException as e:
-                rep = {"accepted": False, "errors": [f"checker: {e!r}"]}
-            with os.fdopen(w, "w") as f:
-                f.write(json.dumps(rep, default=str))
-            os._exit(0)
-        os.close(w)
-        with os.fdopen(r) as f:
-            rep = json.loads(f.read() or '{"accepted": false, "errors": ["the check died"]}')
-        os.waitpid(pid, 0)
-        if not rep["accepted"]:
-            code = 1
-        if o.json:
-            print(json.dumps({"id": case.get("id"), **rep}, default=str), flush=True)
-        else:
-            print(f"{'ACCEPTED' if rep['accepted'] else 'REFUSED '} {case.get('id', '')} {'; '.join(rep['errors'])}", flush=True)
-    return code
+    lines = sys.stdin if o.json_file == "-" else open(o.json_file)
+
+    def check(case):
+        sys.stdout = io.StringIO()
+        return check_one(case["json"], many_options(o, case), deepspeed, log)
+
+    return forked.print_answers(lines, check, o.json)
 
 
 def main():
@@ -365,7 +441,7 @@ def main():
     ap.add_argument("--port", type=int, default=29577)
     ap.add_argument("--json", action="store_true")
     ap.add_argument("--many", action="store_true", help="the file holds one case a line, see above")
-    ap.set_defaults(pipeline=None)
+    ap.set_defaults(pipeline=None, model=None)
     o = ap.parse_args()
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("DS_BUILD_OPS", "0")

@@ -92,6 +92,76 @@ MATRIX = [
 """The last two numbers of models with experts are ep and etp."""
 
 
+LLAMA3_1B = replace(LLAMA3_8B, name="llama3-1b", layers=16, hidden=2048, head_dim=64, ffn=8192, tied=True)
+ODD = replace(LLAMA3_8B, name="odd", layers=30, hidden=3072, heads=24, ffn=8192, vocab=50257)
+QWEN3_32B = replace(LLAMA3_8B, name="qwen3-32b", layers=64, hidden=5120, heads=64, ffn=25600, vocab=151936)
+QWEN3_30B = replace(QWEN3_32B, name="qwen3-30b-a3b", layers=48, hidden=2048, heads=32, kv_heads=4, ffn=6144,
+                    n_experts=128, top_k=8, expert_ffn=768)
+V3_NO_MTP = replace(DEEPSEEK_V3, name="deepseek-v3-no-mtp", mtp_layers=0)
+V2_LITE = replace(V3_NO_MTP, name="deepseek-v2-lite", layers=27, hidden=2048, heads=16, kv_heads=16, ffn=10944,
+                  vocab=102400, n_experts=64, top_k=6, expert_ffn=1408, shared_ffn=2816, dense_layers=1,
+                  n_groups=1, top_groups=1, q_rank=0)
+GPT_OSS = replace(MIXTRAL_8X7B, name="gpt-oss-20b", layers=24, hidden=2880, heads=64, head_dim=64, vocab=201088,
+                  n_experts=32, top_k=4, expert_ffn=2880, bias=True)
+SCOUT = replace(MIXTRAL_8X7B, name="llama4-scout", layers=48, hidden=5120, heads=40, ffn=16384, vocab=202048,
+                n_experts=16, top_k=1, expert_ffn=8192, shared_ffn=8192)
+
+# shape, seq, gbs, devices, what is not as in a plain layout: ZeRO groups, context parallelism, schedules
+NAMED = [
+    (LLAMA3_8B, 8192, 128, 8, {"zero": 3, "recompute": "full", "recompute_layers": 32}),
+    (LLAMA3_8B, 8192, 128, 8, {"zero": 2, "recompute": "full", "recompute_layers": 7}),
+    (LLAMA3_8B, 8192, 128, 8, {"zero": 0, "recompute": "selective"}),
+    (LLAMA3_8B, 8192, 128, 16, {"zero": 3, "shard": 8}),
+    (LLAMA3_8B, 8192, 128, 16, {"zero": 1, "shard": 8}),
+    (LLAMA3_8B, 8192, 128, 16, {"zero": 2, "shard": 4, "tp": 2, "sp": True}),
+    (LLAMA3_8B, 8192, 128, 16, {"zero": 3, "tp": 4}),
+    (LLAMA3_8B, 32768, 32, 32, {"zero": 3, "tp": 4, "sp": True, "cp": 4, "cp_comm": "all-gather"}),
+    (LLAMA3_8B, 32768, 32, 64, {"zero": 3, "cp": 4, "cp_comm": "all-gather", "shard": 8}),
+    (LLAMA3_8B, 32768, 32, 64, {"zero": 2, "cp": 4, "cp_comm": "p2p"}),
+    (LLAMA3_8B, 32768, 32, 64, {"zero": 2, "cp": 8, "cp_comm": "a2a"}),
+    (LLAMA3_8B, 32768, 32, 64, {"zero": 3, "cp": 2, "cp_comm": "a2a"}),
+    (LLAMA3_8B, 8192, 128, 32, {"pp": 4, "tp": 2, "sp": True, "shard": 2, "recompute": "full",
+                                "recompute_layers": 3}),
+    (LLAMA3_8B, 8192, 128, 8, {"pp": 4, "vpp": 2, "schedule": "zb-v"}),
+    (LLAMA3_8B, 8192, 128, 8, {"pp": 4, "vpp": 2, "schedule": "dualpipe-v"}),
+    (LLAMA3_8B, 8192, 128, 8, {"pp": 4, "schedule": "gpipe", "zero": 0}),
+    (LLAMA3_8B, 8192, 128, 8, {"pp": 4, "split": "7-9-9-7"}),
+    (LLAMA3_70B, 8192, 1024, 512, {"tp": 8, "sp": True, "pp": 4, "shard": 8}),
+    (LLAMA3_70B, 8192, 1024, 512, {"cp": 2, "cp_comm": "all-gather", "zero": 3, "shard": 32}),
+    (LLAMA3_405B, 8192, 2048, 4096, {"tp": 8, "sp": True, "pp": 16, "split": "ends"}),
+    (LLAMA3_1B, 8192, 128, 8, {"zero": 3}),
+    (ODD, 4096, 128, 16, {"zero": 3, "tp": 2, "sp": True}),
+    (ODD, 4096, 128, 16, {"tp": 2, "sp": True, "pp": 4, "split": "ends"}),
+    (QWEN3_32B, 4096, 128, 64, {"zero": 3, "tp": 8, "sp": True}),
+    (QWEN3_30B, 4096, 256, 64, {"zero": 3, "ep": 8}),
+    (QWEN3_30B, 4096, 256, 64, {"pp": 4, "ep": 8, "vpp": 2, "tp": 2, "sp": True}),
+    (QWEN3_30B, 4096, 256, 64, {"zero": 3, "tp": 4, "etp": 4, "sp": True}),
+    (MIXTRAL_8X7B, 4096, 256, 64, {"zero": 3, "ep": 8, "cp": 2, "cp_comm": "all-gather"}),
+    (MIXTRAL_8X7B, 4096, 256, 64, {"zero": 2, "ep": 4, "tp": 2}),
+    (MIXTRAL_8X7B, 4096, 256, 64, {"zero": 2}),
+    (DENSE_FIRST, 4096, 256, 64, {"zero": 3, "ep": 8, "shard": 16}),
+    (DEEPSEEK_V3, 4096, 8192, 1024, {"zero": 3, "ep": 64, "recompute": "full", "recompute_layers": 61}),
+    (V3_NO_MTP, 4096, 8192, 1024, {"ep": 64, "pp": 16, "split": "ends"}),
+    (V2_LITE, 4096, 256, 64, {"zero": 3, "ep": 8, "tp": 2, "sp": True}),
+    (V2_LITE, 4096, 256, 64, {"ep": 8, "pp": 4, "vpp": 2, "schedule": "dualpipe-v", "split": "4-4-4-4-4-3-2-2"}),
+    (GPT_OSS, 4096, 256, 32, {"zero": 3, "ep": 8}),
+    (GPT_OSS, 4096, 256, 32, {"pp": 4, "tp": 2, "sp": True, "ep": 4}),
+    (SCOUT, 4096, 256, 64, {"zero": 3, "ep": 16}),
+]
+"""Layouts with what `MATRIX` has no column for."""
+
+
+def named_layout(shape: ModelShape, gbs: int, n: int, changes: dict) -> Layout:
+    """The layout of one named row."""
+    words = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "split": "even", "mbs": 1, "zero": 1, "sp": False,
+             "recompute": "none", "recompute_layers": 0} | changes
+    pp, vpp = words["pp"], words["vpp"]
+    words.setdefault("schedule", "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b")
+    counts = stage_layers(shape.layers, pp, vpp, words["split"])
+    dp = n // (words["tp"] * pp * words["cp"])
+    return Layout(n_devices=n, dp=dp, gbs=gbs, stage_layers=counts, **words)
+
+
 def pool(generation: str, n_devices: int) -> Pool:
     """Eight-device nodes; only their number and the generation matter here."""
     nothing = (0.0, 0.0, 0.0)
@@ -128,6 +198,13 @@ def cases():
         for target in FRAMEWORKS:
             header = [f"case {name}", "planner, framework matrix"]
             yield name, emit_plan(target, layout, shape, job, pool(generation, n), header)
+    for number, (shape, seq_len, gbs, n, changes) in enumerate(NAMED):
+        name = f"named-{number:02d}-{shape.name}"
+        job = TrainingJob(seq_len, gbs, "bf16", tokens=0.0)
+        header = [f"case {name}", "planner, framework matrix"]
+        for target in FRAMEWORKS:
+            layout = named_layout(shape, gbs, n, changes)
+            yield name, emit_plan(target, layout, shape, job, pool("hopper", n), header)
 
 
 def main() -> int:

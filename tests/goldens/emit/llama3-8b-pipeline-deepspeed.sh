@@ -19,6 +19,20 @@ HOSTFILE="${HOSTFILE:-/job/hostfile}"
 TRAIN_SCRIPT="${TRAIN_SCRIPT:-train.py}"
 # -----------------------------------------------------------------------------
 MASTER_PORT="${MASTER_PORT:-29500}"
+
+# The deepspeed launcher starts all nodes from the first, over SSH. Slurm and Kubernetes start this
+# script once on every node instead, with NODE_RANK and MASTER_ADDR set: then torchrun starts the
+# processes of this node, after the launcher's own eight words.
+deepspeed() {
+  if [[ -z "${NODE_RANK:-}" ]]; then
+    command deepspeed "$@"
+  else
+    shift 8
+    torchrun --nnodes 1 --nproc-per-node 8 --node-rank "${NODE_RANK}" \
+      --master-addr "${MASTER_ADDR:?set it with NODE_RANK}" --master-port "${MASTER_PORT}" "$@"
+  fi
+}
+
 deepspeed --hostfile "${HOSTFILE}" --num_nodes 1 --num_gpus 8 \
   --master_port "${MASTER_PORT}" \
   "${TRAIN_SCRIPT}" \

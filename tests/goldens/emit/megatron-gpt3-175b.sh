@@ -33,7 +33,9 @@ torchrun() {
   local words=() word
   for word in "$@"; do
     if [[ -n "${DATA_PATH}" && "${word}" == "--mock-data" ]]; then
-      words+=(--data-path ${DATA_PATH} --split 99,1,0)
+      # Several weighted paths are several words.
+      # shellcheck disable=SC2206
+      words+=(--data-path ${DATA_PATH} --split "99,1,0")
     elif [[ -n "${DATA_PATH}" && "${word}" == "NullTokenizer" ]]; then
       words+=(HuggingFaceTokenizer --tokenizer-model "${TOKENIZER_MODEL:?set it with DATA_PATH}")
     else
@@ -45,8 +47,8 @@ torchrun() {
 
 # Flags, each group from a new line:
 # model, layout, batch and schedule, precision and optimizer, overlap, logging, data.
-torchrun --nnodes 128 --nproc-per-node 8 --node-rank ${NODE_RANK} \
-  --master-addr ${MASTER_ADDR} --master-port ${MASTER_PORT} \
+torchrun --nnodes 128 --nproc-per-node 8 --node-rank "${NODE_RANK}" \
+  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \
   "${MEGATRON_DIR}/pretrain_gpt.py" \
   --num-layers 96 --hidden-size 12288 --ffn-hidden-size 49152 --num-attention-heads 96 \
   --kv-channels 128 --seq-length 2048 --max-position-embeddings 2048 \

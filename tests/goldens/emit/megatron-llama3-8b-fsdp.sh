@@ -32,7 +32,9 @@ torchrun() {
   local words=() word
   for word in "$@"; do
     if [[ -n "${DATA_PATH}" && "${word}" == "--mock-data" ]]; then
-      words+=(--data-path ${DATA_PATH} --split 99,1,0)
+      # Several weighted paths are several words.
+      # shellcheck disable=SC2206
+      words+=(--data-path ${DATA_PATH} --split "99,1,0")
     elif [[ -n "${DATA_PATH}" && "${word}" == "NullTokenizer" ]]; then
       words+=(HuggingFaceTokenizer --tokenizer-model "${TOKENIZER_MODEL:?set it with DATA_PATH}")
     else
@@ -44,8 +46,8 @@ torchrun() {
 
 # Flags, each group from a new line:
 # model, layout, batch and schedule, precision and optimizer, recompute, overlap, logging, data.
-torchrun --nnodes 1 --nproc-per-node 8 --node-rank ${NODE_RANK} \
-  --master-addr ${MASTER_ADDR} --master-port ${MASTER_PORT} \
+torchrun --nnodes 1 --nproc-per-node 8 --node-rank "${NODE_RANK}" \
+  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \
   "${MEGATRON_DIR}/pretrain_gpt.py" \
   --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 \
   --kv-channels 128 --seq-length 8192 --max-position-embeddings 8192 \

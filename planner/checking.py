@@ -1,0 +1,535 @@
+"""An existing run, judged: what its framework refuses, whether it fits, what it costs.
+
+Also where it stands against the best plan of the same job on the same devices, and which changes
+are worth most.
+"""
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodels.breakdown import break_down
+from costmodels.plans import Layout
+from costmodels.problem import Problem
+from planner.errors import PlannerError, SpecError, UsageError
+from planner.framework_words import changed_words
+from planner.identity import plan_id
+from planner.inputs import (
+    ClusterInput,
+    ModelInput,
+    cluster_from_dict,
+    load_cluster,
+    load_model,
+    model_from_dict,
+)
+from planner.intake.imported import Imported
+from planner.layouts import layout_to_json
+from planner.neighbours import Neighbour, neighbours
+from planner.options import SolveOptions
+from planner.result import Plan
+from planner.runs.existing_run import ExistingRun
+from planner.runs.nearest import nearest_layout, why_not_priced
+from planner.runs.reading import Asked, read_run
+from planner.solving import Searched, make_plan, make_problem, rank_over_pools
+from searches.frameworks import RELEASES, Broken, Case, broken_rules
+from searches.rules import Context
+from searches.search import search
+
+Overrides = tuple[tuple[str, object], ...]
+
+N_CHANGES = 3
+"""Changes that a report names."""
+MIN_GAIN = 0.005
+"""Least share of the step that a change must save to be worth a word."""
+MODEL_SECTIONS, CLUSTER_SECTIONS = ("model", "training"), ("pools", "fabric", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing to change, and what it gives."""
+
+    text: str
+    """In our words: `pp 8 -> 4`."""
+    words: tuple[str, ...]
+    """In the framework's words, one flag or key each."""
+    step_s: float
+    gain_frac: float
+    """Share of the present step that it saves; negative where it costs time."""
+    peak_bytes: float
+    fits: bool
+    layout: Layout | None = None
+    """None where a setting changes and the layout stays."""
+    plan_id: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the change with the field names of the report's schema."""
+        return {
+            "change": self.text,
+            "words": list(self.words),
+            "step_time_s": self.step_s,
+            "gain_frac": self.gain_frac,
+            "peak_bytes": round(self.peak_bytes),
+            "fits": self.fits,
+            "plan_id": self.plan_id,
+            "layout": layout_to_json(self.layout) if self.layout else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands among the plans of the same job on the same devices."""
+
+    best: Plan | None
+    """None where nothing fits."""
+    ratio: float | None
+    """Step time of the run over that of the best plan."""
+    rank: int | None
+    """1 + plans that fit and are faster, by the closed form that ranks all plans; None where the
+    run does not fit."""
+    n_fit: int
+    """Plans of the framework that fit."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the standing with the field names of the report's schema."""
+        return {
+            "ratio": self.ratio,
+            "rank": self.rank,
+            "n_fit": self.n_fit,
+            "best": self.best.to_json() if self.best else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that `planner check` says of one run."""
+
+    run: ExistingRun
+    release: str
+    """Release of the framework whose rules were applied."""
+    refusals: tuple[Broken, ...]
+    """What the framework refuses, in the order of its table."""
+    unwritten: tuple[Broken, ...]
+    """What the framework runs and we write no configuration for."""
+    model: ModelInput | None
+    cluster: ClusterInput
+    """The devices that the run is priced on."""
+    enough: bool
+    """The cluster has the devices that the run starts on."""
+    plan: Plan | None
+    repairs: tuple[str, ...]
+    """What was changed in a refused run to price it."""
+    not_priced: str
+    standing: Standing | None
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the run fits into memory; None where it is not priced."""
+        return None if self.plan is None else self.plan.headroom_frac >= 0
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the framework starts it on this cluster."""
+        return not self.refusals and self.enough
+
+    @property
+    def exit_code(self) -> int:
+        """0: accepted and fits; 3 otherwise."""
+        return 0 if self.accepted and self.fits else 3
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report with the field names of docs/check.md."""
+        run = self.run
+        return {
+            "schema_version": "1.0",
+            "source": os.path.basename(run.source),
+            "format": run.format,
+            "framework": run.framework,
+            "release": self.release,
+            "accepted": self.accepted,
+            "fits": self.fits,
+            "refusals": [_broken_json(b) for b in self.refusals],
+            "unwritten": [_broken_json(b) for b in self.unwritten],
+            "n_devices": run.n_devices,
+            "enough_devices": self.enough,
+            "layout": {k: _plain(v) for k, v in run.layout.items()},
+            "plan": self.plan.to_json() if self.plan else None,
+            "repairs": list(self.repairs),
+            "not_priced": self.not_priced,
+            "standing": self.standing.to_json() if self.standing else None,
+            "changes": [change.to_json() for change in self.changes],
+            "assumed": list(_assumed(run)),
+            "notes": list(self.notes),
+            "inputs": {
+                "model": self.model.document if self.model else None,
+                "cluster": self.cluster.document,
+            },
+        }
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _broken_json(broken: Broken) -> dict[str, Any]:
+    rule = broken.rule
+    return {
+        "code": rule.code,
+        "when": rule.when,
+        "title": rule.title,
+        "reason": broken.reason,
+        "closest": broken.closest,
+        "source": rule.source,
+    }
+
+
+def _assumed(run: ExistingRun) -> tuple[str, ...]:
+    return (*run.assumed, *(run.model.assumptions if run.model else ()))
+
+
+def check(
+    file: str | os.PathLike[str],
+    cluster: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    model: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    framework: str = "",
+    version: str = "",
+    env: Mapping[str, str] | None = None,
+    pins: Mapping[str, object] | None = None,
+    overrides: Overrides = (),
+    pool: str = "",
+) -> Report:
+    """Return what an existing run means on a cluster.
+
+    `file` is a launch script or a framework's configuration (`planner.runs.reading.FORMATS`);
+    `model` is needed where it does not say the model. `version` is the release of the framework
+    that the run uses. `env` are variables that the user's shell sets. `pins` states layout axes
+    that the file cannot say (`{"pp": 4}` for DeepSpeed). `overrides` change settings of the run
+    (`("tensor_model_parallel_size", 4)`), the model or the cluster. Nothing is executed.
+    Raises `SpecError` for a file that cannot be read, `UsageError` for a bad option.
+    """
+    _check_version(version)
+    of = _sorted_overrides(overrides)
+    given = _cluster(cluster, of["cluster"], pool)
+    own = _given_model(model, of["model"])
+    devices = given.cluster.pools[0].n_devices
+    run = _pinned(read_run(os.fspath(file), Asked(own, of["run"], env, devices, pins or {}),
+                           framework), pins or {})  # fmt: skip
+    release = version or run.release or RELEASES[run.framework]
+    described, why = describe(run, own, of["model"])
+    asked = run.n_devices or devices
+    notes = list(run.notes)
+    enough = asked <= devices
+    placed, more = _on_devices(given, asked)
+    notes += more
+    generation = given.cluster.pools[0].accelerator.generation
+    refusals, unwritten = judge(run, described, generation, release)
+    if described is None and not refusals:
+        raise why or SpecError([])
+    base = Report(
+        run=run, release=release, refusals=refusals, unwritten=unwritten, model=described,
+        cluster=placed or given, enough=enough, plan=None, repairs=(),
+        not_priced=str(why.message) if why else "", standing=None, changes=(), notes=tuple(notes),
+    )  # fmt: skip
+    if described is None or placed is None:
+        text = base.not_priced or f"{asked} devices do not fill whole nodes of this pool"
+        return replace(base, not_priced=text)
+    return _priced(base, described, placed)
+
+
+def _check_version(version: str) -> None:
+    if not version:
+        return
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(version)
+    except InvalidVersion:
+        raise UsageError(f"--version: {version!r} is not a release", "--version 0.19.2") from None
+
+
+def _sorted_overrides(overrides: Overrides) -> dict[str, Overrides]:
+    """Return the overrides of the model, the cluster and the run's own settings."""
+    found: dict[str, list[tuple[str, object]]] = {"model": [], "cluster": [], "run": []}
+    for path, value in overrides:
+        head, dotted = path.split(".")[0], "." in path
+        if head in MODEL_SECTIONS and dotted and path.split(".")[1] not in TORCHTITAN_KEYS:
+            found["model"].append((path, value))
+        elif head in CLUSTER_SECTIONS and dotted:
+            found["cluster"].append((path, value))
+        else:
+            found["run"].append((path, value))
+    return {key: tuple(items) for key, items in found.items()}
+
+
+TORCHTITAN_KEYS = frozenset(
+    ("local_batch_size", "global_batch_size", "steps", "flavor", "converters", "dtype",
+     "mixed_precision_param", "mixed_precision_reduce", "enable_cpu_offload", "compile")
+)  # fmt: skip
+"""Keys of torchtitan's [model] and [training], whose names are also sections of a model file."""
+
+
+def _cluster(
+    cluster: str | os.PathLike[str] | Mapping[str, Any], overrides: Overrides, pool: str
+) -> ClusterInput:
+    read = cluster_from_dict if isinstance(cluster, Mapping) else load_cluster
+    given = read(cluster, overrides)  # type: ignore[arg-type]  # chosen by its type
+    if pool:
+        return given.pool(pool)
+    names = [p.name for p in given.cluster.pools]
+    if len(names) > 1:
+        raise UsageError(
+            f"the cluster has {len(names)} pools, and a run uses one of them",
+            f"name it with --pool: {', '.join(names)}",
+        )
+    return given
+
+
+def _given_model(
+    model: str | os.PathLike[str] | Mapping[str, Any] | None, overrides: Overrides
+) -> ModelInput | None:
+    if model is None:
+        return None
+    if isinstance(model, Mapping):
+        return model_from_dict(model, overrides)
+    return load_model(model, overrides)
+
+
+def _pinned(run: ExistingRun, pins: Mapping[str, object]) -> ExistingRun:
+    """Refuse pins on what the file says itself."""
+    said = {"megatron": "--set", "torchtitan": "--set"}.get(run.framework)
+    if pins and said:
+        raise UsageError(
+            f"--pin {next(iter(pins))}: {run.source} says its whole layout",
+            "change a setting with --set, under the framework's own name",
+        )
+    return run
+
+
+def describe(
+    run: ExistingRun, own: ModelInput | None, overrides: Overrides = ()
+) -> tuple[ModelInput | None, SpecError | None]:
+    """Return the model and job of the run, or the error that its sizes make."""
+    imported: Imported | None = run.model
+    document = own.document if own else imported.document if imported else {}
+    job = {k: v for k, v in run.job.items() if v is not None}
+    training = {**document.get("training", {}), **job}
+    tokens, step = training.get("tokens"), training["seq_len"] * training["global_batch"]
+    if tokens is not None and tokens < step:
+        training["tokens"] = None
+    section = {"name": _name_of(run.source), **document.get("model", {})}
+    merged = {"model": section, "training": training}
+    try:
+        found = model_from_dict(merged, overrides if own is None else ())
+    except SpecError as error:
+        return None, error
+    name = own.path if own else run.source
+    return dataclasses.replace(found, path=name), None
+
+
+def _name_of(source: str) -> str:
+    """Return a model's name from the file that describes it."""
+    stem = os.path.basename(source).rsplit(".", 1)[0]
+    plain = re.sub(r"[^A-Za-z0-9._+-]+", "-", stem).strip("-._+")
+    return plain[:64] or "model"
+
+
+def _on_devices(given: ClusterInput, n: int) -> tuple[ClusterInput | None, list[str]]:
+    """Return the first pool with as many nodes as `n` devices fill; None where they do not."""
+    pool = given.cluster.pools[0]
+    if n == pool.n_devices:
+        return given, []
+    per_node = pool.devices_per_node
+    nodes, rest = divmod(n, per_node)
+    fields: dict[str, object] = {"pools.0.nodes": max(1, nodes)}
+    if n < per_node:
+        fields["pools.0.accelerators_per_node"] = n
+        fields["pools.0.nics_per_node"] = max(1, pool.nics_per_node * n // per_node)
+        fields["pools.0.scale_up_domain"] = math.gcd(pool.scale_up_domain, n)
+    elif rest:
+        return None, [f"the run starts on {n} devices, which are not whole nodes of {per_node}"]
+    elif pool.scale_up_domain > per_node:
+        whole = math.gcd(pool.scale_up_domain, n)
+        fields["pools.0.scale_up_domain"] = whole if whole % per_node == 0 else per_node
+    document = dict(given.document)
+    most = pool.n_devices
+    if n > most:
+        fabric = dict(document["fabric"], tiers=[])
+        document["fabric"] = fabric if nodes > _tier_nodes(document) else document["fabric"]
+    try:
+        changed = cluster_from_dict(document, list(fields.items()))
+    except SpecError as error:
+        return None, [f"the run starts on {n} devices: {error.message}"]
+    changed = dataclasses.replace(changed, path=given.path)
+    if n > most:
+        text = f"the run starts on {n} devices, the cluster has {most}: it would wait for more"
+        return changed, [f"{text}; priced as if the pool had {nodes} nodes"]
+    return changed, [f"the run uses {n} of the {most} devices: priced on {n} of one pool"]
+
+
+def _tier_nodes(document: Mapping[str, Any]) -> int:
+    tiers = document["fabric"]["tiers"]
+    return int(tiers[-1]["nodes"]) if tiers else 1 << 60
+
+
+def judge(
+    run: ExistingRun, model: ModelInput | None, generation: str, release: str
+) -> tuple[tuple[Broken, ...], tuple[Broken, ...]]:
+    """Return what the framework refuses, and what only our writers leave out."""
+    stated = {k: v for k, v in run.layout.items() if k in CASE_FIELDS}
+    case = Case.of_run(
+        run.settings,
+        env=run.env,
+        layout=stated,
+        model=model.shape if model else None,
+        job=model.job if model else None,
+        generation=generation,
+        unknown=run.unknown,
+        refused=run.refused,
+    )
+    broken = broken_rules(run.framework, case, version=release)
+    refused = tuple(b for b in broken if b.rule.when != "planner")
+    return refused, tuple(b for b in broken if b.rule.when == "planner")
+
+
+CASE_FIELDS = frozenset(
+    ("n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_micro", "zero",
+     "dp_shard", "sp", "schedule", "cp_comm", "recompute", "recompute_layers", "rank_order",
+     "counts")
+)  # fmt: skip
+"""Fields of a run's layout that framework rules read."""
+
+
+def _priced(base: Report, model: ModelInput, cluster: ClusterInput) -> Report:
+    """Return the report with what the run costs, where it stands and what would help."""
+    run, pool = base.run, cluster.cluster.pools[0]
+    near = nearest_layout(
+        run.layout, model.shape, model.job.seq_len, pool.n_devices, pool.devices_per_node
+    )
+    if near.layout is None:
+        return replace(base, not_priced=near.why_not)
+    layout = near.layout
+    if layout.n_devices != pool.n_devices:
+        smaller, _ = _on_devices(cluster, layout.n_devices)
+        if smaller is None:
+            return replace(base, not_priced=f"{layout.n_devices} devices are not whole nodes")
+        cluster = smaller
+    if layout.gbs != model.job.global_batch:
+        changed = dict(model.document["training"], global_batch=layout.gbs)
+        model = model_from_dict({**model.document, "training": changed})
+    options = SolveOptions(framework=run.framework, stack=run.stack_name)
+    try:
+        standard = make_problem(model, cluster, options)
+    except PlannerError as error:
+        return replace(base, not_priced=error.message)
+    problem = replace(standard, stack=replace(standard.stack, **dict(run.stack)))
+    why = why_not_priced(problem, layout)
+    if why:
+        return replace(base, not_priced=why)
+    found = break_down(problem, layout)
+    plan = make_plan(1, problem, found, model, cluster, tie=False)
+    standing = standing_of(model, cluster, options, plan)
+    changes = _changes(base.run, problem, model, cluster, plan)
+    return replace(
+        base, model=model, cluster=cluster, plan=plan, repairs=near.repairs, standing=standing,
+        changes=changes,
+    )  # fmt: skip
+
+
+def standing_of(
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions, plan: Plan
+) -> Standing:
+    """Return the place of a plan among all that its framework runs within memory."""
+    usual = replace(options, stack="")
+    problem = make_problem(model, cluster, usual)
+    wanted = replace(usual.search_options(), rival_s=plan.breakdown.closed_form_step_s)
+    context = Context(problem, wanted, problem.pool.n_devices)
+    outcome = search(context)
+    ranked = rank_over_pools([Searched(cluster, context, outcome)])
+    best = None
+    if ranked:
+        opened = break_down(problem, ranked[0][0].layout)
+        best = make_plan(1, problem, opened, model, cluster, tie=True)
+    fits = plan.headroom_frac >= 0
+    return Standing(
+        best=best,
+        ratio=plan.step_time_s / best.step_time_s if best else None,
+        rank=outcome.n_faster + 1 if fits else None,
+        n_fit=outcome.n_fit,
+    )
+
+
+def _changes(
+    run: ExistingRun, problem: Problem, model: ModelInput, cluster: ClusterInput, plan: Plan
+) -> tuple[Change, ...]:
+    """Return the changes that are worth most among those that fit, the fastest first.
+
+    For a run that does not fit these are what makes it fit, faster than it or not.
+    """
+    usable = problem.pool.usable_bytes
+
+    def of_layout(near: Neighbour) -> Change:
+        words = changed_words(run.framework, plan.layout, near.layout, problem, run.settings)
+        return Change(
+            text=", ".join(f"{axis} {_word(a)} -> {_word(b)}" for axis, a, b in near.changes),
+            words=words,
+            step_s=near.step_s,
+            gain_frac=1.0 - near.step_s / plan.step_time_s,
+            peak_bytes=near.peak_bytes,
+            fits=near.peak_bytes <= usable,
+            layout=near.layout,
+            plan_id=plan_id(model.document, cluster.document, layout_to_json(near.layout)),
+        )
+
+    near = neighbours(problem, plan.layout, run.framework)
+    switched = _switched(run, problem, plan)
+    chosen: list[Change] = []
+    used: set[str] = set()
+    least = MIN_GAIN if plan.headroom_frac >= 0 else -math.inf
+    fitting = [n for n in near if n.peak_bytes <= usable]
+    ranked: list[tuple[float, int, Neighbour | Change]] = [
+        *((n.step_s, len(n.changes), n) for n in fitting),
+        *((c.step_s, 0, c) for c in switched if c.fits),
+    ]
+    for step_s, _, found in sorted(ranked, key=lambda x: x[:2]):
+        if len(chosen) >= N_CHANGES or 1.0 - step_s / plan.step_time_s < least:
+            break
+        if isinstance(found, Change):
+            chosen.append(found)
+            continue
+        axes = {axis for axis, _, _ in found.changes}
+        if not axes & used:
+            used |= axes
+            chosen.append(of_layout(found))
+    return tuple(chosen)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value) or "none"
+
+
+def _switched(run: ExistingRun, problem: Problem, plan: Plan) -> list[Change]:
+    """Return what the framework's settings would give that are not set, layout unchanged."""
+    changes = []
+    for switch in run.switches:
+        other = replace(problem, stack=replace(problem.stack, **dict(switch.fields)))
+        found = break_down(other, plan.layout)
+        changes.append(
+            Change(
+                text=switch.change,
+                words=(),
+                step_s=found.step_s,
+                gain_frac=1.0 - found.step_s / plan.step_time_s,
+                peak_bytes=found.peak_bytes,
+                fits=found.peak_bytes <= problem.pool.usable_bytes,
+                plan_id=plan.plan_id,
+            )
+        )
+    return changes

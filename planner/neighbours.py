@@ -1,0 +1,277 @@
+"""Plans that differ from a given one in a single axis, or in two where one alone is illegal.
+
+The job (model, sequence, global batch) and the devices stay. What follows from the axes follows:
+dp from the degrees, the schedule from pp and vpp, the layers of the stages from the split.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from costmodels.plans import CP_COMMS, Layout, PlanTable
+from costmodels.problem import Problem
+from costmodels.shape_terms import shape_terms
+from costmodels.stages import stage_layers
+from costmodels.step import join, peak_bytes, step_times
+from searches.frameworks import Case, broken_rules
+from searches.options import MAX_MBS, MAX_VPP, SearchOptions
+from searches.rules import Context, first_broken_rule
+from searches.search import exact_step_s
+from searches.shape_space import divisors
+
+AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "sp",
+        "cp_comm", "recompute", "recompute_layers")  # fmt: skip
+"""Axes that a neighbour may change, in the order in which changes are named."""
+HELPS: Mapping[str, tuple[str, ...]] = {
+    "BAT001": ("mbs",),
+    "DP001": ("tp", "pp", "cp"),
+    "BAT002": ("vpp", "mbs"),
+    "PP001": ("vpp",),
+    "PP002": ("vpp", "split"),
+    "VPP001": ("vpp",),
+    "EP002": ("ep", "etp"),
+    "EP001": ("ep",),
+    "CP002": ("cp_comm", "tp"),
+    "TP005": ("cp",),
+    "SP001": ("sp",),
+    "ZER001": ("zero",),
+    "ZER002": ("zero",),
+}
+"""Axes whose change can lift a broken rule: the second change of a pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A plan near another one, priced."""
+
+    layout: Layout
+    changes: tuple[tuple[str, Any, Any], ...]
+    """Axis, old value, new value; one or two of them."""
+    step_s: float
+    """With the pipeline simulated."""
+    peak_bytes: float
+
+
+def neighbours(
+    problem: Problem, layout: Layout, framework: str = "any", *, pairs: bool = True
+) -> tuple[Neighbour, ...]:
+    """Return the neighbours of a layout that are legal, the fastest first, fitting or not.
+
+    `framework` leaves out what it does not run, except where the layout itself breaks the same
+    rule; `any` keeps everything that the model can price.
+    Recomputation that saves nothing, and other rules that only keep a plan from being counted
+    twice, leave a neighbour out as they do in the search.
+    """
+    context = _context(problem, layout)
+    present = _framework_codes(problem, layout, framework)
+    found: dict[Layout, tuple[str, ...]] = {}
+    broken: list[tuple[Layout, tuple[str, ...], str]] = []
+    for axis, value in _steps(problem, layout):
+        near = derived(problem, layout, {axis: value})
+        if near is None or near == layout:
+            continue
+        code = _broken(context, near, framework, present)
+        if not code:
+            found.setdefault(near, (axis,))
+        elif pairs:
+            broken.append((near, (axis,), code))
+    for near, axes, code in broken:
+        for second in HELPS.get(code, ()):
+            for axis, value in _steps(problem, near, (second,)):
+                pair = derived(problem, near, {axis: value})
+                if pair is None or pair == layout or pair in found or axis in axes:
+                    continue
+                if not _broken(context, pair, framework, present):
+                    found[pair] = (*axes, axis)
+    return _priced(problem, layout, found)
+
+
+def _context(problem: Problem, layout: Layout) -> Context:
+    """Return the rules of one layout: tp may leave the domain where it already does."""
+    across = layout.tp > problem.pool.scale_up_domain
+    options = SearchOptions(framework="any", tp_across_domains=across)
+    return Context(problem, options, layout.n_devices)
+
+
+def _broken(context: Context, layout: Layout, framework: str, present: frozenset[str]) -> str:
+    """Return the first rule that a layout breaks, "" for none.
+
+    `present` are rules of the framework that do not count.
+    """
+    code = first_broken_rule(context, layout)
+    if code:
+        return code
+    return min(_framework_codes(context.problem, layout, framework) - present, default="")
+
+
+def _framework_codes(problem: Problem, layout: Layout, framework: str) -> frozenset[str]:
+    """Return the framework's rules that a layout breaks; none for `any`."""
+    if framework == "any":
+        return frozenset()
+    case = Case.of_layout(layout, problem.shape, problem.job)
+    return frozenset(b.rule.code for b in broken_rules(framework, case, level="layout"))
+
+
+def _steps(
+    problem: Problem, layout: Layout, axes: tuple[str, ...] = AXES
+) -> Iterator[tuple[str, Any]]:
+    """Yield the values that each axis may take besides its own."""
+    for axis in axes:
+        for value in _values(problem, layout, axis):
+            if value != axis_value(layout, axis):
+                yield axis, value
+
+
+def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
+    shape, n = problem.shape, x.n_devices
+    if axis == "tp":
+        most = max(problem.pool.scale_up_domain, x.tp)
+        return [d for d in divisors(n // (x.pp * x.cp)) if d <= most]
+    if axis == "pp":
+        return [d for d in divisors(n // (x.tp * x.cp)) if d <= shape.layers]
+    if axis == "cp":
+        return divisors(n // (x.tp * x.pp))
+    if axis == "ep":
+        return divisors(shape.n_experts) if shape.n_experts else []
+    if axis == "etp":
+        return divisors(x.tp) if shape.n_experts else []
+    if axis == "vpp":
+        return list(range(1, MAX_VPP + 1)) if x.pp > 1 else [1]
+    if axis == "split":
+        return ["even", "ends"] if x.pp > 1 else []
+    if axis == "mbs":
+        return [d for d in divisors(x.gbs // x.dp) if d <= MAX_MBS]
+    if axis == "zero":
+        return [0, 1, 2, 3]
+    if axis == "dp_shard":
+        whole = x.dp * x.cp
+        return [whole] if x.zero and x.dp_shard != whole else []
+    if axis == "sp":
+        return [False, True]
+    if axis == "cp_comm":
+        return list(CP_COMMS[1:]) if x.cp > 1 else []
+    if axis == "recompute":
+        return ["none", "full"] if shape.flash_attention else ["none", "selective", "full"]
+    longest = max(x.stage_layers)
+    return _thinned(longest) if x.recompute == "full" else []
+
+
+def _thinned(longest: int) -> list[int]:
+    """Return counts of recomputed layers to try: all of a short stage, a grid of a long one."""
+    step = max(1, -(-longest // 16))
+    return sorted({*range(longest, 0, -step), 1})
+
+
+def axis_value(layout: Layout, axis: str) -> Any:
+    """Return the value of an axis of `AXES`."""
+    return getattr(layout, axis)
+
+
+def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Layout | None:
+    """Return the layout with some axes changed and what follows from them; None if none does."""
+    shape, x = problem.shape, layout
+    tp, pp, cp = (int(changes.get(axis, getattr(x, axis))) for axis in ("tp", "pp", "cp"))
+    dp, rest = divmod(x.n_devices, tp * pp * cp)
+    vpp = int(changes.get("vpp", x.vpp)) if pp > 1 else 1
+    if rest or dp == 0 or pp * vpp > shape.layers:
+        return None
+    split, counts = _split(shape.layers, pp, vpp, x, str(changes.get("split", "")))
+    if not counts:
+        return None
+    mbs = int(changes.get("mbs", x.mbs))
+    zero = int(changes.get("zero", x.zero)) if dp * cp > 1 else 0
+    group = int(changes.get("dp_shard", x.shard))
+    replicated = zero and 0 < group < dp * cp and dp * cp % group == 0
+    sp = bool(changes.get("sp", x.sp or (x.tp == 1 and problem.stack.kind == "fused")))
+    kind = str(changes.get("recompute", x.recompute))
+    return replace(
+        x,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        dp=dp,
+        vpp=vpp,
+        split=split,
+        stage_layers=counts,
+        mbs=mbs,
+        zero=zero,
+        shard=group if replicated else 0,
+        sp=sp and tp > 1,
+        schedule=_schedule(pp, vpp, x),
+        cp_comm=str(changes.get("cp_comm", x.cp_comm or "p2p")) if cp > 1 else "",
+        ep=int(changes.get("ep", x.ep)),
+        etp=min(int(changes.get("etp", x.etp)), tp) if "tp" in changes else int(
+            changes.get("etp", x.etp)
+        ),
+        recompute=kind,
+        recompute_layers=_recomputed(kind, counts, x, changes),
+    )  # fmt: skip
+
+
+def _split(layers: int, pp: int, vpp: int, x: Layout, asked: str) -> tuple[str, tuple[int, ...]]:
+    """Return a split and its layers: the one asked for, the present one, or one that exists."""
+    if not asked and (pp, vpp) == (x.pp, x.vpp):
+        return x.split, x.stage_layers
+    for name in (asked,) if asked else (x.split, "even", "ends"):
+        if name in ("even", "ends"):
+            counts = stage_layers(layers, pp, vpp, name)
+            if counts:
+                return name, counts
+    return "", ()
+
+
+def _schedule(pp: int, vpp: int, x: Layout) -> str:
+    if (pp, vpp) == (x.pp, x.vpp):
+        return x.schedule
+    return "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
+
+
+def _recomputed(kind: str, counts: tuple[int, ...], x: Layout, changes: Mapping[str, Any]) -> int:
+    """Return the recomputed layers of a virtual stage: the same share of it as before."""
+    if kind != "full":
+        return 0
+    longest = max(counts)
+    if "recompute_layers" in changes:
+        return min(int(changes["recompute_layers"]), longest)
+    if x.recompute != "full":
+        return longest
+    share = x.recompute_layers / max(x.stage_layers)
+    return max(1, min(longest, round(share * longest)))
+
+
+def _priced(
+    problem: Problem, layout: Layout, found: Mapping[Layout, tuple[str, ...]]
+) -> tuple[Neighbour, ...]:
+    layouts = list(found)
+    if not layouts:
+        return ()
+    table = PlanTable.from_layouts(layouts)
+    rows = join(problem, shape_terms(problem, table.shapes), table)
+    peaks, rough = np.asarray(peak_bytes(rows)), np.asarray(step_times(rows))
+    order = np.lexsort((peaks, rough))[:MAX_EXACT]
+    exact = dict(
+        zip(order.tolist(), exact_step_s(problem, [layouts[i] for i in order]), strict=True)
+    )
+    out = [
+        Neighbour(
+            near,
+            _changes(layout, near, found[near]),
+            exact.get(i, float(rough[i])),
+            float(peaks[i]),
+        )
+        for i, near in enumerate(layouts)
+    ]
+    return tuple(sorted(out, key=lambda n: (n.step_s, n.peak_bytes, n.changes)))
+
+
+MAX_EXACT = 256
+"""Neighbours whose pipeline is simulated; those ranked behind keep the time of the closed form."""
+
+
+def _changes(old: Layout, new: Layout, axes: tuple[str, ...]) -> tuple[tuple[str, Any, Any], ...]:
+    """Return what was changed, in the order of `AXES`; what follows from it is not named."""
+    return tuple(
+        (axis, axis_value(old, axis), axis_value(new, axis)) for axis in AXES if axis in axes
+    )

@@ -1,0 +1,80 @@
+"""The command `planner place`: where the ranks of a plan run, printed and as files."""
+
+import sys
+from pathlib import Path
+
+from planner import __version__
+from planner.errors import BadValue, EmitError, UsageError
+from planner.inputs import ClusterInput
+from planner.intake.hostlist import expand_hosts
+from planner.placement import place_plan
+from planner.placement_text import placement_files, placement_json, placement_table
+from planner.saved import open_plan
+
+
+def run_place(reference: str, hosts: str, out: str, form: str) -> None:
+    """Run `planner place`."""
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    model, cluster, _, plan = open_plan(reference)
+    pool = cluster.cluster.pools[0]
+    names = chosen_hosts(hosts, cluster)
+    placement = place_plan(plan.layout, model.shape, pool, cluster.cluster.fabric, names)
+    header = [
+        f"plan {plan.plan_id}, model {model.shape.name}, cluster {cluster.cluster.name}",
+        f"written by planner {__version__}",
+    ]
+    if out:
+        write_files(Path(out), placement_files(placement, header))
+        sys.stderr.write(f"wrote {out}\n")
+    if form == "json":
+        sys.stdout.write(placement_json(placement, plan.plan_id))
+    else:
+        sys.stdout.write(placement_table(placement, header[:1]))
+
+
+def chosen_hosts(text: str, cluster: ClusterInput) -> tuple[str, ...]:
+    """Return the hosts that the user names, else those of the cluster's first pool, if any."""
+    return read_hosts(text) if text else cluster.sources[0].hosts
+
+
+def read_hosts(text: str) -> tuple[str, ...]:
+    """Return the hosts of a list such as `n[001-016]`, or of a file with lines of such.
+
+    The rest of a line (`slots=8`) and comments do not count. Raises `UsageError`.
+    """
+    lines = [text]
+    path = Path(text)
+    if path.is_file():
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--hosts: cannot read {text}: {error}", "") from None
+    names: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            names += expand_hosts(words[0])
+        except BadValue as error:
+            where = f"{text}:{number}" if path.is_file() else "--hosts"
+            raise UsageError(f"{where}: {error.message}", error.fix) from None
+    if not names:
+        raise UsageError(
+            f"--hosts: {text!r} names no host", "a list such as n[001-016], or a file"
+        )
+    return tuple(names)
+
+
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    """Write files into a folder, which is made if need be; scripts become executable."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            path = folder / name
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755 if name.endswith((".sh", ".sbatch")) else 0o644)
+    except OSError as error:
+        fix = "name another folder with --out"
+        raise EmitError(f"cannot write {folder}: {error.strerror}", fix) from None

@@ -1,0 +1,263 @@
+"""DeepSpeed's configuration to a run. The model comes from a model file, or from the script.
+
+The file says how states are sharded and how large micro-batches are; what is recomputed and how
+many pipeline stages there are stands in the training script. `auto` values are the Trainer's.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from costmodels.stages import balanced_layers, spelled, stage_layers
+from planner.errors import Problem, SpecError
+from planner.inputs import ModelInput
+from planner.runs.existing_run import ExistingRun
+from planner.runs.settings import Reader, flattened, with_set
+from planner.runs.trainer_words import ACCUMULATION, BATCH, stated_length
+
+REPEATED = "keys that stand twice"
+"""Entry of a loaded configuration beside its own keys."""
+KEYS = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size",
+        "gradient_accumulation_steps")  # fmt: skip
+"""Top-level keys by which a configuration is known."""
+MICRO, STEPS, TOTAL = "train_micro_batch_size_per_gpu", KEYS[3], "train_batch_size"
+
+
+def looks_like_deepspeed(data: Any) -> bool:
+    """Tell whether JSON data is a DeepSpeed configuration."""
+    return isinstance(data, Mapping) and any(key in data for key in KEYS)
+
+
+def load_config(text: str, source: str) -> dict[str, Any]:
+    """Return the configuration; `SpecError` with the line for text that is not JSON.
+
+    Numbers such as 5e8, comments of the kind that DeepSpeed's examples carry (`//`) and commas
+    before a closing bracket are read; a key that stands twice is kept for the rules to name.
+    """
+    repeated: list[str] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        repeated.extend(name for name in names if names.count(name) > 1)
+        return dict(pairs)
+
+    try:
+        data = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        message = f"not valid JSON: {error.msg}"
+        fix = "check quotes, commas and brackets near here"
+        raise SpecError(Problem(message, fix, source, error.lineno, error.colno)) from None
+    if not isinstance(data, dict):
+        raise SpecError(Problem("a DeepSpeed configuration is one JSON object", "", source))
+    data.update({REPEATED: sorted(set(repeated))} if repeated else {})
+    return data
+
+
+def read_deepspeed(
+    text: str,
+    source: str,
+    *,
+    model: ModelInput | None,
+    sets: Iterable[tuple[str, object]] = (),
+    n_devices: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    kind: str = "DeepSpeed configuration",
+) -> ExistingRun:
+    """Return the run of a configuration; `arguments` are those of the training script."""
+    settings = with_set(flattened(load_config(text, source)), sets)
+    return deepspeed_run(settings, source, model, n_devices, arguments or {}, kind)
+
+
+def deepspeed_run(
+    settings: dict[str, Any],
+    source: str,
+    model: ModelInput | None,
+    n_devices: int | None,
+    arguments: Mapping[str, Any],
+    kind: str,
+) -> ExistingRun:
+    """Return the run of dotted settings; `REPEATED` among them is taken out."""
+    if model is None:
+        fix = "name its model file: --model llama3-8b, a YAML file or a config.json"
+        raise SpecError(Problem("a DeepSpeed configuration does not say the model", fix, source))
+    repeated = settings.pop(REPEATED, ())
+    given = dict(settings)
+    read = Reader({k: v for k, v in settings.items() if v != "auto"}, source)
+    assumed: list[str] = []
+    notes: list[str] = []
+    layout = _degrees(read, arguments, n_devices)
+    layout |= _batch(read, arguments, layout, model, assumed)
+    layout |= _stages(arguments, layout, model.shape.layers)
+    layout |= _recompute(read, arguments, layout, model.shape.layers, assumed)
+    layout["zero"] = zero = read.number("zero_optimization.stage")
+    if "dp" in layout and zero:
+        layout["dp_shard"] = layout["dp"] * layout["cp"]
+    _offload_notes(read, notes)
+    if read.number("zero_optimization.zero_hpz_partition_size", 1) > 1:
+        notes.append("hpZ keeps a second copy of the weights in a node: priced as plain ZeRO-3;"
+                     " gather traffic is overestimated, memory underestimated")  # fmt: skip
+    for key in ("zero_quantized_weights", "zero_quantized_gradients"):
+        if read.switch(f"zero_optimization.{key}"):
+            notes.append(f"{key}: traffic is priced unquantized")
+    if read.switch("expert_parallel.enabled") or read.number("expert_parallel.autoep_size"):
+        layout["ep"] = read.number("expert_parallel.autoep_size", 1)
+    job: dict[str, Any] = {"precision": _precision(read, given, arguments, model, assumed)}
+    length = stated_length(arguments)
+    if length:
+        job["seq_len"] = length
+    if "gbs" in layout:
+        job["global_batch"] = layout["gbs"]
+    return ExistingRun(
+        framework="deepspeed",
+        source=source,
+        format=kind,
+        settings=given,
+        layout=layout,
+        job=job,
+        assumed=tuple(assumed),
+        notes=tuple(notes),
+        refused=tuple(f'"{key}" stands twice' for key in repeated),
+        written={key: f'"{key}": {json.dumps(value)}' for key, value in given.items()},
+    )
+
+
+def _degrees(read: Reader, arguments: Mapping[str, Any], n_devices: int | None) -> dict[str, Any]:
+    tp = max(1, read.number("tensor_parallel.autotp_size", 1))
+    cp = max(1, read.number("sequence_parallel_size", 1))
+    pp = arguments.get("pipeline_stages") or arguments.get("pipe_parallel_size") or 1
+    found: dict[str, Any] = {
+        "tp": tp, "pp": int(pp), "cp": cp, "ep": 1, "etp": 1, "sp": False,
+        "cp_comm": "a2a" if cp > 1 else "", "rank_order": "tp-cp-ep-dp-pp", "vpp": 1,
+        "schedule": "1f1b" if int(pp) > 1 else "none",
+    }  # fmt: skip
+    if n_devices:
+        found["n_devices"] = n_devices
+        degrees = tp * cp * int(pp)
+        if n_devices % degrees == 0:
+            found["dp"] = n_devices // degrees
+    return found
+
+
+def _batch(
+    read: Reader,
+    arguments: Mapping[str, Any],
+    layout: Mapping[str, Any],
+    model: ModelInput,
+    assumed: list[str],
+) -> dict[str, Any]:
+    """Return micro-batch, batch and micro-batches of a step: of the three two give the third."""
+    mbs = read.number(MICRO) or int(arguments.get(BATCH) or 0)
+    steps = read.number(STEPS) or int(arguments.get(ACCUMULATION) or 0)
+    total, dp = read.number(TOTAL), layout.get("dp")
+    if not mbs and total and steps and dp:
+        mbs = total // (steps * dp)
+    if not mbs:
+        mbs = 1
+        assumed.append(f"mbs = 1: no {MICRO}; give it with --set {MICRO}=N")
+    found: dict[str, Any] = {"mbs": mbs}
+    if total:
+        found["gbs"] = total
+    elif steps and dp:
+        found["gbs"] = mbs * steps * dp
+    else:
+        found["gbs"] = model.job.global_batch
+        assumed.append(
+            f"gbs = {found['gbs']}: the model file's; no {STEPS} and no {TOTAL}"
+            if not steps
+            else f"gbs = {found['gbs']}: the model file's"
+        )
+    if dp and found["gbs"] % (mbs * dp) == 0:
+        found["n_micro"] = found["gbs"] // (mbs * dp)
+    return found
+
+
+def _stages(
+    arguments: Mapping[str, Any], layout: Mapping[str, Any], layers: int
+) -> dict[str, Any]:
+    """Return the layers of each stage by PipelineModule's partition method."""
+    pp = layout["pp"]
+    if pp == 1:
+        return {"counts": (layers,), "split": "even"}
+    method = str(arguments.get("partition_method", "type:block"))
+    if method == "uniform":
+        share, rest = divmod(layers + 2, pp)
+        cut = [share + (i < rest) for i in range(pp)]
+        cut[0] -= 1
+        cut[-1] -= 1
+    elif method.startswith("type"):
+        share, rest = divmod(layers, pp)
+        cut = [share + (i < rest) for i in range(pp)]
+    else:
+        cut = list(balanced_layers(layers, pp, 0.0, 0.0, "params"))
+    counts = tuple(cut)
+    if min(counts) < 1:
+        return {}
+    named = (n for n in ("even", "ends") if stage_layers(layers, pp, 1, n) == counts)
+    return {"counts": counts, "split": next(named, spelled(counts))}
+
+
+def _recompute(
+    read: Reader,
+    arguments: Mapping[str, Any],
+    layout: Mapping[str, Any],
+    layers: int,
+    assumed: list[str],
+) -> dict[str, Any]:
+    whole = max(layout.get("counts") or (layers,))
+    said = arguments.get("recompute")
+    if said == "full":
+        n = int(arguments.get("recompute_layers") or whole)
+        return {"recompute": "full", "recompute_layers": min(n, whole)}
+    if said == "selective":
+        return {"recompute": "selective", "recompute_layers": 0}
+    if arguments.get("gradient_checkpointing") is True:
+        return {"recompute": "full", "recompute_layers": whole}
+    if said == "none" or arguments.get("gradient_checkpointing") is False:
+        return {"recompute": "none", "recompute_layers": 0}
+    if any(key.startswith("activation_checkpointing.") for key in read.settings):
+        assumed.append("recompute = full: the file has an activation_checkpointing block; the"
+                       " script decides, --pin recompute=none if it does not")  # fmt: skip
+        return {"recompute": "full", "recompute_layers": whole}
+    assumed.append("recompute = none: the file has no activation_checkpointing block; the script"
+                   " decides, --pin recompute=full if it does")  # fmt: skip
+    return {"recompute": "none", "recompute_layers": 0}
+
+
+def _offload_notes(read: Reader, notes: list[str]) -> None:
+    for what in ("optimizer", "param"):
+        device = read.text(f"zero_optimization.offload_{what}.device", "none")
+        if device not in ("none", ""):
+            notes.append(f"offload_{what} to {device}: not modelled; memory is overestimated, the"
+                         " step underestimated")  # fmt: skip
+    if read.switch("zero_optimization.cpu_offload"):
+        notes.append("cpu_offload: not modelled; memory is overestimated")
+
+
+def _precision(
+    read: Reader,
+    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    model: ModelInput,
+    assumed: list[str],
+) -> str:
+    """Return the numeric recipe: gradients are summed as `grad_accum_dtype` says."""
+    fp16, bf16 = (_enabled(read, given, arguments, name) for name in ("fp16", "bf16"))
+    accumulate = read.text("data_types.grad_accum_dtype")
+    if not fp16 and not bf16:
+        auto = any(given.get(f"{name}.enabled") == "auto" for name in ("bf16", "fp16"))
+        if not auto:
+            return "fp32"
+        assumed.append(f"precision = {model.job.precision}: the model file's; the file says auto")
+        return model.job.precision
+    name = "fp16" if fp16 else "bf16"
+    return name if re.fullmatch(r"fp32|float32", accumulate) else f"{name}-grads"
+
+
+def _enabled(
+    read: Reader, given: Mapping[str, Any], arguments: Mapping[str, Any], name: str
+) -> bool:
+    value = given.get(f"{name}.enabled", given.get(name))
+    if value == "auto":
+        return arguments.get(name) is True
+    return read.switch(f"{name}.enabled") or value is True

@@ -1,0 +1,386 @@
+"""From a file to an existing run: which kind of file it is, and the reader for it."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from planner.errors import Problem, SpecError, UsageError
+from planner.inputs import ModelInput
+from planner.intake.imported import Imported
+from planner.runs.accelerate_yaml import looks_like_accelerate, read_accelerate
+from planner.runs.deepspeed_json import looks_like_deepspeed, read_deepspeed
+from planner.runs.existing_run import ExistingRun
+from planner.runs.launch_script import Launch, looks_like_script, read_launch
+from planner.runs.megatron_arguments import megatron_run
+from planner.runs.megatron_flags import Parsed, parse_flags, set_flags
+from planner.runs.megatron_model import looks_like_megatron
+from planner.runs.megatron_yaml import looks_like_model_args, read_model_args
+from planner.runs.settings import flattened
+from planner.runs.shell_marks import shown, unresolved
+from planner.runs.torchtitan_config import (
+    looks_like_recipe,
+    looks_like_toml,
+    read_recipe,
+    read_toml,
+)
+from planner.runs.trainer_words import BATCH, trainer_arguments
+from planner.yamlfile import read_text
+
+FACTS = "# layout: "
+"""Comment line of files that the planner wrote: the plan as JSON."""
+FORMATS = (
+    "a Megatron-LM launch script or its flags",
+    "a YAML file with MODEL_ARGS",
+    "a DeepSpeed JSON",
+    "a torchtitan TOML or recipe",
+    "an Accelerate YAML",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What besides the file decides how it is read."""
+
+    model: ModelInput | None = None
+    sets: tuple[tuple[str, object], ...] = ()
+    """`--set` for settings of the framework."""
+    env: Mapping[str, str] | None = None
+    """Variables that the shell would have."""
+    n_devices: int | None = None
+    """What the cluster offers, for files that do not say how many processes they start."""
+    pins: Mapping[str, object] = field(default_factory=dict)
+    """Layout axes that a file cannot say: pp and recompute of DeepSpeed, mbs of Accelerate."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The pins as arguments of a training script."""
+        names = {"pp": "pipeline_stages", "mbs": BATCH}
+        return {names.get(axis, axis): value for axis, value in self.pins.items()}
+
+
+def read_run(file: str, asked: Asked, framework: str = "") -> ExistingRun:
+    """Return the run of a file; `FILE#NAME` names one recipe of several.
+
+    Raises `SpecError` for a file that is none of `FORMATS`, and `UsageError` where `framework` is
+    named and the file is for another.
+    """
+    name, _, part = file.partition("#") if not Path(file).exists() else (file, "", "")
+    text = read_text(name)
+    run = run_of_text(text, name, asked, part)
+    if framework and run.framework != framework:
+        raise UsageError(
+            f"--framework {framework}: {name} is a {run.format}, for {run.framework}",
+            f"leave it out, or --framework {run.framework}",
+        )
+    return run
+
+
+def run_of_text(text: str, name: str, asked: Asked, part: str = "") -> ExistingRun:
+    """Return the run that a text describes; `part` names a recipe."""
+    if not text.strip():
+        raise SpecError(Problem("the file is empty", f"expected {FORMATS[0]}", name))
+    if text.lstrip().startswith("{"):
+        return _json(text, name, asked)
+    if name.endswith(".py") or (looks_like_recipe(text) and not looks_like_script(text)):
+        return read_recipe(
+            text, name, function=part, model=asked.model, sets=asked.sets,
+            n_devices=asked.n_devices,
+        )  # fmt: skip
+    if looks_like_model_args(text):
+        return _model_args(text, name, asked)
+    if looks_like_accelerate(text):
+        return read_accelerate(
+            text, name, model=asked.model, sets=asked.sets, n_devices=asked.n_devices,
+            arguments=asked.arguments, read_file=_files_beside(name),
+        )  # fmt: skip
+    if name.endswith(".toml") or (looks_like_toml(text) and not looks_like_script(text)):
+        return read_toml(text, name, model=asked.model, sets=asked.sets, n_devices=asked.n_devices)
+    if looks_like_script(text) or looks_like_megatron(text):
+        return _script(text, name, asked)
+    raise SpecError(Problem("is not a run that is known here", f"expected {_listed()}", name))
+
+
+def _listed() -> str:
+    return ", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}"
+
+
+FindFile = Callable[[str], str | None]
+
+
+def _files_beside(name: str, written: Mapping[str, str] | None = None) -> FindFile:
+    """Return a reader of files that a run names: written by its script, or lying beside it."""
+    folder = Path(name).parent
+
+    def find(wanted: str) -> str | None:
+        short = wanted.rsplit("/", 1)[-1]
+        for known, text in (written or {}).items():
+            if known == wanted or known.rsplit("/", 1)[-1] == short:
+                return text
+        for path in (folder / wanted, folder / short):
+            try:
+                if path.is_file():
+                    return read_text(str(path))
+            except (OSError, ValueError):
+                continue
+        return None
+
+    return find
+
+
+def _json(text: str, name: str, asked: Asked) -> ExistingRun:
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError:
+        data = {"zero_optimization": None}  # its reader says where the JSON is wrong
+    if isinstance(data, dict) and "model_type" in data and "zero_optimization" not in data:
+        fix = "name the run first, and this file with --model"
+        raise SpecError(Problem("is a model (config.json), not a run", fix, name))
+    if not looks_like_deepspeed(data):
+        raise SpecError(Problem("is not a DeepSpeed configuration", f"expected {_listed()}", name))
+    return read_deepspeed(
+        text, name, model=asked.model, sets=asked.sets, n_devices=asked.n_devices,
+        arguments=asked.arguments,
+    )  # fmt: skip
+
+
+def _model_args(text: str, name: str, asked: Asked) -> ExistingRun:
+    words, env = read_model_args(text, name)
+    launch = Launch.of_words(words, env)
+    parsed = set_flags(parse_flags(words), asked.sets)
+    return megatron_run(
+        parsed, launch, name, kind="Megatron-LM MODEL_ARGS", n_devices=asked.n_devices,
+        model=_as_imported(asked.model, name),
+    )  # fmt: skip
+
+
+def _script(text: str, name: str, asked: Asked) -> ExistingRun:
+    launch = read_launch(text, name, asked.env, _files_beside(name))
+    words = [shown(word) for word in launch.words]
+    arguments = {**trainer_arguments(launch.words), **asked.arguments}
+    if "--num-layers" in words or any(w.startswith("--num-layers=") for w in words):
+        if "deepspeed_config" in arguments or "deepspeed" in arguments:
+            return _megatron_deepspeed(launch, name, asked, arguments)
+        return _megatron(text, launch, name, asked)
+    find = _files_beside(name, launch.files)
+    config = arguments.get("job.config_file") or arguments.get("job_config_file")
+    if config:
+        return _torchtitan(str(config), launch, name, asked, find)
+    if launch.launcher == "accelerate" or "config-file" in launch.options:
+        return _accelerate(launch, name, asked, arguments, find)
+    json_file = arguments.get("deepspeed_config") or arguments.get("deepspeed")
+    if isinstance(json_file, str):
+        found = find(json_file)
+        if found is None:
+            fix = f"put it beside {name}, or check that file itself"
+            raise SpecError(Problem(f"names {json_file}, which cannot be read", fix, name))
+        run = read_deepspeed(
+            found, json_file.rsplit("/", 1)[-1], model=asked.model, sets=asked.sets,
+            n_devices=launch.n_devices or asked.n_devices, arguments=arguments,
+            kind="DeepSpeed launch script",
+        )  # fmt: skip
+        return _of_script(run, launch, name)
+    if not launch.script or looks_like_megatron(text):
+        return _megatron(text, launch, name, asked)
+    message = f"{launch.script}: no flags of Megatron-LM, no file of DeepSpeed or Accelerate"
+    fix = f"expected {_listed()}"
+    raise SpecError(Problem(message, fix, name, launch.line))
+
+
+def _of_script(run: ExistingRun, launch: Launch, name: str) -> ExistingRun:
+    """Return the run of a configuration with what its launch script adds."""
+    return replace(
+        run,
+        source=name,
+        env=launch.env,
+        n_devices=launch.n_devices or run.n_devices,
+        n_nodes=launch.n_nodes,
+        per_node=launch.per_node,
+        notes=(*launch.notes, *run.notes),
+    )
+
+
+def _megatron(text: str, launch: Launch, name: str, asked: Asked) -> ExistingRun:
+    parsed = set_flags(parse_flags(launch.words), asked.sets)
+    said = _as_imported(asked.model, name)
+    facts = written_facts(text)
+    run = megatron_run(
+        parsed, launch, name,
+        kind="Megatron-LM launch script" if launch.script else "Megatron-LM flags",
+        n_devices=asked.n_devices, model=said, name=str(facts.get("model", "")),
+    )  # fmt: skip
+    if run.model is None or said is not None or "unsaid" not in facts:
+        return run
+    return replace(run, model=_with_unsaid(run.model, facts["unsaid"], run))
+
+
+def _as_imported(model: ModelInput | None, source: str) -> Imported | None:
+    """Return a model file in place of the model that the flags describe."""
+    if model is None:
+        return None
+    return Imported("model", model.document, (), source, f"model file {model.path}")
+
+
+def written_facts(text: str) -> dict[str, Any]:
+    """Return the plan that a file of the planner repeats in a comment; {} in other files."""
+    for line in text.splitlines()[:40]:
+        if line.startswith(FACTS):
+            try:
+                data = json.loads(line.removeprefix(FACTS))
+            except json.JSONDecodeError:
+                return {}
+            return data if isinstance(data, dict) else {}
+    return {}
+
+
+def _with_unsaid(model: Imported, unsaid: Mapping[str, Any], run: ExistingRun) -> Imported:
+    """Return the model with the fields that no flag carries, where they agree with the flags."""
+    document = {key: dict(section) for key, section in model.document.items()}
+    section, job = document["model"], document["training"]
+    tokens = unsaid.get("tokens")
+    step = job["seq_len"] * job["global_batch"]
+    iterations = run.settings.get("train_iters")
+    if tokens is None and iterations == 10:
+        job.pop("tokens", None)
+    elif isinstance(tokens, (int, float)) and iterations == -int(-tokens // step):
+        job["tokens"] = float(tokens)
+    for key in ("max_positions", "padded_vocab", "vocab_multiple"):
+        if isinstance(unsaid.get(key), int):
+            section[key] = unsaid[key]
+    imbalance = unsaid.get("imbalance")
+    if "moe" in section and isinstance(imbalance, (int, float)):
+        section["moe"] = {**section["moe"], "imbalance": float(imbalance)}
+    return replace(model, document=document)
+
+
+def _torchtitan(
+    config: str, launch: Launch, name: str, asked: Asked, find: FindFile
+) -> ExistingRun:
+    found = find(config)
+    if found is None:
+        fix = f"put it beside {name}, or check that file itself"
+        raise SpecError(Problem(f"names {config}, which cannot be read", fix, name))
+    sets = [*_dotted(launch.words), *asked.sets]
+    run = read_toml(
+        found, config.rsplit("/", 1)[-1], model=asked.model, sets=sets,
+        n_devices=launch.n_devices or asked.n_devices, launched=bool(launch.n_devices),
+    )  # fmt: skip
+    return _of_script(run, launch, name)
+
+
+def _dotted(words: Sequence[str]) -> list[tuple[str, object]]:
+    """Return overrides such as `--parallelism.tensor_parallel_degree 2`."""
+    pairs: list[tuple[str, object]] = []
+    for i, word in enumerate(words):
+        found = re.fullmatch(r"--([a-z_]+\.[a-z_.]+)(?:=(.*))?", word)
+        if not found or found.group(1).startswith("job."):
+            continue
+        value = found.group(2)
+        if value is None and i + 1 < len(words) and not words[i + 1].startswith("--"):
+            value = words[i + 1]
+        if value is None or not unresolved(value):
+            pairs.append((found.group(1), "true" if value is None else value))
+    return pairs
+
+
+def _accelerate(
+    launch: Launch,
+    name: str,
+    asked: Asked,
+    arguments: Mapping[str, Any],
+    find: FindFile,
+) -> ExistingRun:
+    config = launch.options.get("config-file", "")
+    text = find(shown(config)) if config else ""
+    if text is None:
+        fix = f"put it beside {name}, or check that file itself"
+        raise SpecError(Problem(f"names {shown(config)}, which cannot be read", fix, name))
+    if not text:
+        text = _accelerate_options(launch.options)
+    devices = launch.n_devices or asked.n_devices
+    arguments = _with_file(arguments, find)
+    run = read_accelerate(
+        text, shown(config).rsplit("/", 1)[-1] or name, model=asked.model, sets=asked.sets,
+        n_devices=devices, arguments=arguments, read_file=find,
+        kind="Accelerate launch script",
+    )  # fmt: skip
+    if launch.n_devices and run.n_devices != launch.n_devices:
+        sets = [("num_processes", launch.n_devices), *asked.sets]
+        run = read_accelerate(
+            text, name, model=asked.model, sets=sets, n_devices=devices, arguments=arguments,
+            read_file=find, kind="Accelerate launch script",
+        )  # fmt: skip
+    return replace(
+        run, source=name, env=launch.env, notes=(*launch.notes, *run.notes),
+        n_devices=run.n_devices or launch.n_devices,
+    )  # fmt: skip
+
+
+def _with_file(arguments: Mapping[str, Any], find: FindFile) -> dict[str, Any]:
+    """Return the arguments with those of a JSON file that the script reads them from."""
+    named = arguments.get("trainer_args")
+    text = find(str(named)) if named else None
+    try:
+        data = json.loads(text) if text else {}
+    except json.JSONDecodeError:
+        data = {}
+    return {**(data if isinstance(data, dict) else {}), **arguments}
+
+
+def _accelerate_options(options: Mapping[str, str]) -> str:
+    """Return options of `accelerate launch` as the file that they stand for."""
+    data: dict[str, Any] = {"distributed_type": "MULTI_GPU"}
+    inner: dict[str, Any] = {}
+    for name, value in options.items():
+        key = name.replace("-", "_")
+        if key.startswith("fsdp_"):
+            inner[key] = value
+        elif key in ("num_processes", "num_machines", "mixed_precision"):
+            data[key] = int(value) if value.isdigit() else value
+    if "use-fsdp" in options or inner:
+        data |= {"distributed_type": "FSDP", "fsdp_config": inner or {"fsdp_version": 1}}
+    return json.dumps(data)
+
+
+def _megatron_deepspeed(
+    launch: Launch, name: str, asked: Asked, arguments: Mapping[str, Any]
+) -> ExistingRun:
+    """Return the run of Megatron-DeepSpeed: Megatron-LM's flags with DeepSpeed's engine."""
+    parsed = set_flags(parse_flags(launch.words), asked.sets)
+    known = Parsed(parsed.settings, parsed.written, (), (), parsed.open_values)
+    find = _files_beside(name, launch.files)
+    base = megatron_run(known, launch, name, n_devices=asked.n_devices)
+    file = arguments.get("deepspeed_config")
+    text = find(str(file)) if file else None
+    settings = flattened(json.loads(text)) if text and text.lstrip().startswith("{") else {}
+    stage = settings.get("zero_optimization.stage", arguments.get("zero_stage", 0))
+    layout = {**base.layout, "zero": int(stage) if str(stage).isdigit() else 0}
+    if layout["zero"] and "dp" in layout:
+        layout["dp_shard"] = layout["dp"] * layout["cp"]
+    if arguments.get("no_pipeline_parallel") is True and layout["pp"] == 1:
+        layout |= {"schedule": "none"}
+    recompute = arguments.get("checkpoint_activations") or arguments.get(
+        "deepspeed_activation_checkpointing"
+    )
+    if recompute:
+        whole = max(layout.get("counts") or (1,))
+        layout |= {"recompute": "full", "recompute_layers": whole}
+    notes = [note for note in base.notes if "overlap" not in note]
+    for what in ("optimizer", "param"):
+        device = settings.get(f"zero_optimization.offload_{what}.device", "none")
+        if device not in ("none", ""):
+            notes.append(f"offload_{what} to {device}: not modelled; memory is overestimated")
+    return replace(
+        base,
+        framework="deepspeed",
+        format="Megatron-DeepSpeed launch script",
+        settings=settings,
+        layout=layout,
+        stack={},
+        stack_name="megatron-deepspeed",
+        switches=(),
+        notes=tuple(notes),
+        unknown=(),
+    )

@@ -1,0 +1,50 @@
+"""Which framework can run which layout, and which settings it refuses: one table of rules.
+
+Every rule answers with a sentence that names the part in the way and what comes closest, so that a
+plan without a configuration still says what to change. The same predicates, written once, restrict
+the search (over arrays), keep the emitters from writing what a framework refuses, and check
+existing runs.
+"""
+
+from searches.frameworks.case import UNKNOWN, Case, NotStatedError
+from searches.frameworks.deepspeed import partition_of, pipeline_partition
+from searches.frameworks.megatron import padded_vocab, vocab_divisor
+from searches.frameworks.rule import Broken, FrameworkRule
+from searches.frameworks.table import (
+    RELEASES,
+    RULES,
+    TITLES,
+    broken_rules,
+    framework_batches,
+    framework_mask,
+    refusals,
+    rules_of,
+    runnable,
+    runnable_batches,
+    schedule_runs,
+)
+from searches.options import FRAMEWORKS
+
+__all__ = [
+    "FRAMEWORKS",
+    "RELEASES",
+    "RULES",
+    "TITLES",
+    "UNKNOWN",
+    "Broken",
+    "Case",
+    "FrameworkRule",
+    "NotStatedError",
+    "broken_rules",
+    "framework_batches",
+    "framework_mask",
+    "padded_vocab",
+    "partition_of",
+    "pipeline_partition",
+    "refusals",
+    "rules_of",
+    "runnable",
+    "runnable_batches",
+    "schedule_runs",
+    "vocab_divisor",
+]

@@ -1,0 +1,15 @@
+"""What Megatron-Bridge refuses: what Megatron-LM refuses, whose configurations it builds.
+
+Rule MBRnnn is MLMnnn seen from a recipe.
+"""
+
+from dataclasses import replace
+
+from searches.frameworks import megatron
+from searches.frameworks.rule import FrameworkRule
+
+RULES: tuple[FrameworkRule, ...] = tuple(
+    replace(rule, code=rule.code.replace("MLM", "MBR"), framework="bridge")
+    for rule in megatron.LAYOUT_RULES
+)
+"""All rules of Megatron-Bridge."""

@@ -1,0 +1,180 @@
+"""Layout rules that several frameworks have, each under a code of its own."""
+
+from searches.frameworks.case import RANK_ORDER, Case
+from searches.frameworks.rule import FrameworkRule, When
+
+
+def degrees_positive(code: str, framework: str, source: str) -> FrameworkRule:
+    """Every degree is at least 1."""
+    return FrameworkRule(
+        code,
+        framework,
+        "a degree below 1",
+        "parse",
+        source,
+        lambda c: (c.tp < 1) | (c.pp < 1) | (c.cp < 1) | (c.ep < 1),
+        lambda c: f"degrees: tp {c.tp}, pp {c.pp}, cp {c.cp}, ep {c.ep}",
+        "1 for an axis that is off",
+    )
+
+
+def degrees_divide(code: str, framework: str, source: str) -> FrameworkRule:
+    """The model-parallel degrees divide the devices."""
+    return FrameworkRule(
+        code,
+        framework,
+        "tp x pp x cp does not divide the devices",
+        "parse",
+        source,
+        lambda c: c.n_devices % (c.tp * c.pp * c.cp) > 0,
+        lambda c: (
+            f"degrees: tp {c.tp} x pp {c.pp} x cp {c.cp} do not divide {c.n_devices} devices"
+        ),
+        "degrees whose product divides the devices",
+    )
+
+
+def batch_divides(code: str, framework: str, source: str, when: When = "parse") -> FrameworkRule:
+    """The global batch is a multiple of what all replicas take at a time."""
+    return FrameworkRule(
+        code,
+        framework,
+        "global batch is no multiple of micro-batch x dp",
+        when,
+        source,
+        lambda c: c.gbs % (c.mbs * c.dp) > 0,
+        lambda c: f"batch: {c.gbs} sequences do not divide by {c.mbs} x dp {c.dp}",
+        lambda c: f"a global batch of {-(-c.gbs // (c.mbs * c.dp)) * c.mbs * c.dp}",
+        batches=True,
+    )
+
+
+def heads_divide(code: str, framework: str, source: str, when: When) -> FrameworkRule:
+    """Every tensor-parallel rank holds whole heads."""
+    return FrameworkRule(
+        code,
+        framework,
+        "attention heads do not divide by tp",
+        when,
+        source,
+        lambda c: c.model.heads % c.tp > 0,
+        lambda c: f"tensor parallelism: {c.model.heads} heads do not divide by tp {c.tp}",
+        "a tp that divides the heads",
+    )
+
+
+def columns_divide(code: str, framework: str, source: str, when: When = "start") -> FrameworkRule:
+    """Every tensor-parallel rank holds the same number of columns of a dense MLP."""
+    return FrameworkRule(
+        code,
+        framework,
+        "MLP width does not divide by tp",
+        when,
+        source,
+        lambda c: (c.model.ffn % c.tp > 0) & (c.model.n_expert_layers < c.model.layers),
+        lambda c: f"tensor parallelism: FFN width {c.model.ffn} does not divide by tp {c.tp}",
+        "a tp that divides it",
+    )
+
+
+def kv_heads_split_or_replicated(
+    code: str, framework: str, source: str, versions: str = "", when: When = "parse"
+) -> FrameworkRule:
+    """KV heads are split over the tensor-parallel ranks, or replicated on them."""
+    return FrameworkRule(
+        code,
+        framework,
+        "KV heads neither divide by tp nor divide it",
+        when,
+        source,
+        lambda c: (c.model.kv_heads % c.tp > 0) & (c.tp % c.model.kv_heads > 0),
+        lambda c: (
+            f"tensor parallelism: {c.model.kv_heads} KV heads neither divide by tp {c.tp} nor"
+            " divide it"
+        ),
+        "a tp that divides the KV heads or is a multiple of them",
+        versions=versions,
+    )
+
+
+def kv_heads_split(
+    code: str, framework: str, source: str, when: When = "parse", versions: str = ""
+) -> FrameworkRule:
+    """KV heads are split over the tensor-parallel ranks and never replicated."""
+    return FrameworkRule(
+        code,
+        framework,
+        "KV heads do not divide by tp",
+        when,
+        source,
+        lambda c: c.model.kv_heads % c.tp > 0,
+        lambda c: (
+            f"tensor parallelism: {c.model.kv_heads} KV heads do not divide by tp {c.tp}, and"
+            " they are not replicated"
+        ),
+        "a tp that divides the KV heads",
+        versions=versions,
+    )
+
+
+def sequence_chunks(code: str, framework: str, source: str, when: When) -> FrameworkRule:
+    """Every context-parallel rank holds two chunks of a sequence."""
+    return FrameworkRule(
+        code,
+        framework,
+        "the sequence does not cut into 2 cp chunks",
+        when,
+        source,
+        lambda c: (c.cp > 1) & (c.job.seq_len % (2 * c.cp) > 0),
+        lambda c: f"context parallelism: {c.job.seq_len} tokens do not divide by 2 x cp {c.cp}",
+        "a cp that does, or another sequence length",
+    )
+
+
+def dense_without_experts(
+    code: str, framework: str, source: str, when: When = "parse"
+) -> FrameworkRule:
+    """Expert parallelism needs experts."""
+    return FrameworkRule(
+        code,
+        framework,
+        "expert parallelism of a dense model",
+        when,
+        source,
+        lambda c: (c.ep > 1) & (c.model.n_experts == 0),
+        "expert parallelism: the model is dense",
+        "ep 1",
+    )
+
+
+def experts_divide(code: str, framework: str, source: str, when: When) -> FrameworkRule:
+    """Every expert-parallel rank holds the same number of experts."""
+    return FrameworkRule(
+        code,
+        framework,
+        "experts do not divide by ep",
+        when,
+        source,
+        lambda c: c.model.n_experts % c.ep > 0,
+        lambda c: f"expert parallelism: {c.model.n_experts} experts do not divide by ep {c.ep}",
+        "an ep that divides the experts",
+    )
+
+
+def usual_rank_order(code: str, framework: str, source: str) -> FrameworkRule:
+    """Only the usual order of ranks can be had."""
+    return FrameworkRule(
+        code,
+        framework,
+        "another order of ranks",
+        "planner",
+        source,
+        lambda c: c.rank_order != RANK_ORDER,
+        lambda c: f"rank order {c.rank_order}: there is no setting for it",
+        RANK_ORDER,
+    )
+
+
+def plain_schedule(c: Case) -> str:
+    """Return the schedule without a split backward that comes closest."""
+    return f"schedule {'1f1b' if c.vpp == 1 else 'interleaved'}"

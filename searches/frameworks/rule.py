@@ -1,0 +1,104 @@
+"""One rule of a framework, and what a case says when it breaks one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from searches.frameworks.case import Bools, Case
+
+When = Literal["parse", "start", "first step", "planner"]
+"""When the framework itself says so: reading its configuration (seconds), building groups and
+model (minutes), or running; `planner`: we write no configuration for it, whatever it does."""
+Level = Literal["layout", "settings"]
+Words = str | Callable[[Case], str]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkRule:
+    """One condition under which a framework does not run a layout or refuses a setting."""
+
+    code: str
+    framework: str
+    title: str
+    """What is wrong, in words."""
+    when: When
+    source: str
+    """File and function of the framework that enforces it."""
+    broken: Callable[[Case], Bools]
+    """Elementwise over the fields of the case."""
+    reason: Words
+    """What is wrong with the numbers of one case."""
+    closest: Words
+    """What comes closest and is allowed."""
+    level: Level = "layout"
+    """`layout`: decidable from model, job and layout; `settings`: reads flags or keys."""
+    versions: str = ""
+    """PEP 440 specifier of the releases that have the rule; empty: all that are known."""
+    batches: bool = False
+    """Whether it reads the micro-batches, which the search holds apart from other free axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A rule that one case breaks, with its numbers."""
+
+    rule: FrameworkRule
+    reason: str
+    closest: str
+    """Empty where the case does not state enough to say."""
+
+    @property
+    def text(self) -> str:
+        """The reason, and what comes closest."""
+        return f"{self.reason}; closest: {self.closest}" if self.closest else self.reason
+
+
+def spoken(words: Words, case: Case) -> str:
+    """Return a reason, or what comes closest, for one case."""
+    return words if isinstance(words, str) else words(case)
+
+
+def setting_rule(
+    framework: str,
+    code: str,
+    title: str,
+    broken: Callable[[Case], Bools],
+    reason: Words,
+    closest: Words,
+    source: str,
+    when: When = "parse",
+    versions: str = "",
+) -> FrameworkRule:
+    """Return a rule over flags or keys."""
+    return FrameworkRule(
+        code, framework, title, when, source, broken, reason, closest, "settings", versions
+    )
+
+
+def conditions_rule(
+    framework: str,
+    code: str,
+    title: str,
+    found: Callable[[Case], list[str]],
+    closest: Words,
+    source: str,
+    when: When = "parse",
+    versions: str = "",
+) -> FrameworkRule:
+    """Return a rule of several conditions over settings; `found` names those that are broken."""
+    return setting_rule(
+        framework,
+        code,
+        title,
+        lambda c: bool(found(c)),
+        lambda c: "; ".join(found(c)),
+        closest,
+        source,
+        when,
+        versions,
+    )
+
+
+def holding(conditions: Mapping[str, Any]) -> list[str]:
+    """Return the names of the conditions that hold."""
+    return [name for name, holds in conditions.items() if holds]

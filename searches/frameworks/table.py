@@ -1,0 +1,213 @@
+"""The table of all framework rules, and the questions that are asked of it.
+
+`broken_rules` is for one case: the emitters and `planner check`. `framework_mask`,
+`framework_batches` and `runnable` are the same predicates over arrays: they restrict the search.
+"""
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.plans import Layout, ShapeTable
+from costmodels.problem import Problem
+from costmodels.shapes import ModelShape, TrainingJob
+from searches.frameworks import (
+    bridge,
+    deepspeed,
+    deepspeed_keys,
+    fsdp2,
+    megatron,
+    megatron_flags,
+    megatron_training_flags,
+    torchtitan,
+    torchtitan_fields,
+)
+from searches.frameworks.case import Case, NotStatedError
+from searches.frameworks.rule import Broken, FrameworkRule, spoken
+from searches.options import DEFAULT_FRAMEWORKS
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int32]
+
+TITLES = {
+    "megatron": "Megatron-LM",
+    "deepspeed": "DeepSpeed",
+    "torchtitan": "torchtitan",
+    "fsdp2": "Accelerate (FSDP2)",
+    "bridge": "Megatron-Bridge",
+}
+RELEASES = {
+    "megatron": "0.19.2",
+    "deepspeed": "0.19.8",
+    "torchtitan": "0.3.0",
+    "fsdp2": "1.15.0",
+    "bridge": "0.6.2",
+}
+"""The release of each framework that plans are written for."""
+
+RULES: dict[str, FrameworkRule] = {
+    rule.code: rule
+    for rules in (
+        megatron.LAYOUT_RULES,
+        megatron_flags.RULES,
+        megatron_training_flags.RULES,
+        deepspeed.LAYOUT_RULES,
+        deepspeed_keys.RULES,
+        torchtitan.LAYOUT_RULES,
+        torchtitan_fields.RULES,
+        fsdp2.RULES,
+        bridge.RULES,
+    )
+    for rule in rules
+}
+"""All rules of all frameworks by code."""
+
+
+@cache
+def rules_of(
+    framework: str, level: str | None = None, version: str = ""
+) -> tuple[FrameworkRule, ...]:
+    """Return the rules of one release of a framework (`RELEASES` unless named)."""
+    return tuple(
+        rule
+        for rule in RULES.values()
+        if rule.framework == framework
+        and level in (None, rule.level)
+        and applies(rule, version or RELEASES[framework])
+    )
+
+
+def applies(rule: FrameworkRule, version: str) -> bool:
+    """Tell whether a release has the rule."""
+    if not rule.versions:
+        return True
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(rule.versions).contains(version, prereleases=True)
+
+
+_UNDECIDED: dict[str, tuple[type[Exception], ...]] = {
+    "layout": (NotStatedError, ZeroDivisionError),
+    "settings": (NotStatedError, ZeroDivisionError, TypeError, ValueError),
+}
+"""What a predicate raises where it cannot be decided: not stated, a degree of 0, an odd type."""
+
+
+def broken_rules(
+    framework: str, case: Case, *, level: str | None = None, version: str = ""
+) -> tuple[Broken, ...]:
+    """Return the rules that one case breaks, in the order of the table.
+
+    `level` restricts them to `layout` or `settings`. Without `version` the release that plans are
+    written for. A rule that needs something that the case does not state is left out, and so is
+    one over a setting whose value is of another type than the framework takes.
+    """
+    found = []
+    for rule in rules_of(framework, level, version):
+        try:
+            if rule.broken(case):
+                found.append(_broken(rule, case))
+        except _UNDECIDED[rule.level]:
+            continue
+    return tuple(found)
+
+
+def _broken(rule: FrameworkRule, case: Case) -> Broken:
+    """Return a broken rule with its numbers; its title alone where a number is not stated."""
+    try:
+        return Broken(rule, spoken(rule.reason, case), spoken(rule.closest, case))
+    except NotStatedError:
+        return Broken(rule, rule.title, "")
+
+
+def schedule_runs(framework: str, schedule: str) -> bool:
+    """Tell whether a framework, or one of those that `default` searches, has a schedule."""
+    case = Case.of_run({}, layout={"schedule": schedule})
+    return any(not broken_rules(name, case, level="layout") for name in _searched(framework))
+
+
+def _searched(framework: str) -> tuple[str, ...]:
+    """Return the frameworks whose plans a search for `framework` offers."""
+    return DEFAULT_FRAMEWORKS if framework == "default" else (framework,)
+
+
+def refusals(
+    target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None = None
+) -> tuple[str, ...]:
+    """Return every reason why `target` cannot run the layout; empty when it can.
+
+    Without `job` the rules about precision and sequence length are left out.
+    """
+    broken = broken_rules(target, Case.of_layout(layout, shape, job), level="layout")
+    return tuple(one.text for one in broken)
+
+
+def framework_mask(
+    framework: str,
+    problem: Problem,
+    shapes: ShapeTable,
+    recompute: Ints,
+    recompute_layers: Ints,
+    schedule: Ints | None = None,
+) -> Bools:
+    """Return which plans a framework can run, `(n_shapes, sp, zero, recompute options)`.
+
+    `refusals` over arrays (tests compare the two). Rules about the micro-batches are apart, in
+    `framework_batches`; no rule couples them with the other free axes.
+    """
+    case = Case.of_shapes(problem, shapes, recompute, recompute_layers, schedule)
+    return np.broadcast_to(
+        _kept(framework, case, of_batches=False), (len(shapes), 2, 4, len(recompute))
+    )
+
+
+def framework_batches(
+    framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
+) -> Bools:
+    """Return which micro-batch sizes a framework can run, `(n_shapes, n_sizes)`."""
+    case = Case.of_batches(problem, shapes, mbs, schedule)
+    return np.broadcast_to(_kept(framework, case, of_batches=True), (len(shapes), len(mbs)))
+
+
+def _kept(framework: str, case: Case, *, of_batches: bool) -> Bools:
+    """Return where no rule is broken; rules that the case cannot decide are left out.
+
+    Predicates are merged by the axes that they look at, and those masks at the end.
+    """
+    broken: dict[tuple[int, ...], Bools] = {}
+    for rule in rules_of(framework, "layout"):
+        if rule.batches != of_batches:
+            continue
+        try:
+            hits = np.asarray(rule.broken(case))
+        except NotStatedError:
+            continue
+        known = broken.get(hits.shape)
+        broken[hits.shape] = hits if known is None else known | hits
+    merged: Bools = np.zeros((), dtype=bool)
+    for shape in sorted(broken, key=lambda axes: (len(axes), np.prod(axes))):
+        merged = merged | broken[shape]
+    return ~merged
+
+
+def runnable(
+    framework: str,
+    problem: Problem,
+    shapes: ShapeTable,
+    recompute: Ints,
+    recompute_layers: Ints,
+    schedule: Ints | None = None,
+) -> Bools:
+    """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
+    options = (recompute, recompute_layers, schedule)
+    masks = [framework_mask(n, problem, shapes, *options) for n in _searched(framework)]
+    return np.asarray(np.logical_or.reduce(masks))
+
+
+def runnable_batches(
+    framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
+) -> Bools:
+    """Return the micro-batch sizes of a framework's space, `(n_shapes, n_sizes)`."""
+    masks = [framework_batches(n, problem, shapes, mbs, schedule) for n in _searched(framework)]
+    return np.asarray(np.logical_or.reduce(masks))

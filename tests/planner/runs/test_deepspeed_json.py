@@ -1,0 +1,105 @@
+import json
+from typing import Any
+
+import pytest
+
+from planner.errors import SpecError
+from planner.inputs import load_model
+from planner.runs.deepspeed_json import read_deepspeed
+from planner.runs.existing_run import ExistingRun
+
+MODEL = load_model("llama3-8b")
+
+
+def run(config: dict[str, Any], n_devices: int = 16, **arguments: Any) -> ExistingRun:
+    text = json.dumps(config)
+    return read_deepspeed(text, "ds.json", model=MODEL, n_devices=n_devices, arguments=arguments)
+
+
+BATCH = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+
+
+def test_two_of_three_batch_sizes_give_the_third() -> None:
+    assert run(BATCH).layout["gbs"] == 2 * 4 * 16
+    total = {"train_batch_size": 128}
+    assert run(total | {"train_micro_batch_size_per_gpu": 2}).layout["n_micro"] == 4
+    assert run(total | {"gradient_accumulation_steps": 2}).layout["mbs"] == 4
+    assert run(total | BATCH | {"train_batch_size": 100}).layout.get("n_micro") is None
+
+
+@pytest.mark.parametrize(
+    ("config", "fields"),
+    [
+        ({"zero_optimization": {"stage": 3}}, {"zero": 3, "dp_shard": 16}),
+        ({}, {"zero": 0}),
+        ({"tensor_parallel": {"autotp_size": 4}}, {"tp": 4, "dp": 4, "sp": False}),
+        ({"sequence_parallel_size": 2}, {"cp": 2, "cp_comm": "a2a", "dp": 8}),
+        ({"zero_optimization": {"stage": 3}, "sequence_parallel_size": 2}, {"dp_shard": 16}),
+    ],
+)
+def test_layout_fields(config: dict[str, Any], fields: dict[str, Any]) -> None:
+    found = run(BATCH | config).layout
+    assert {key: found.get(key) for key in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("config", "precision"),
+    [
+        ({"bf16": {"enabled": True}}, "bf16-grads"),
+        ({"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}, "bf16"),
+        ({"fp16": {"enabled": True}}, "fp16-grads"),
+        ({"fp16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}, "fp16"),
+        ({"bf16": {"enabled": False}}, "fp32"),
+        ({}, "fp32"),
+    ],
+)
+def test_precision(config: dict[str, Any], precision: str) -> None:
+    assert run(BATCH | config).job["precision"] == precision
+
+
+def test_the_script_s_arguments_resolve_auto() -> None:
+    auto = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+            "train_batch_size": "auto", "bf16": {"enabled": "auto"}}  # fmt: skip
+    told = run(auto, per_device_train_batch_size=4, gradient_accumulation_steps=2, bf16=True,
+               gradient_checkpointing=True, max_seq_length=2048)  # fmt: skip
+    assert (told.layout["mbs"], told.layout["gbs"]) == (4, 4 * 2 * 16)
+    assert told.job == {"precision": "bf16-grads", "seq_len": 2048, "global_batch": 128}
+    assert told.layout["recompute"] == "full"
+    assert told.assumed == ()
+    alone = run(auto)
+    assert alone.layout["gbs"] == MODEL.job.global_batch
+    assert [text.split(":")[0] for text in alone.assumed] == [
+        "mbs = 1", "gbs = 512", "recompute = none", "precision = bf16",
+    ]  # fmt: skip
+
+
+def test_pipelines_are_the_script_s() -> None:
+    found = run(BATCH, pipeline_stages=4, recompute="full", recompute_layers=3).layout
+    assert (found["pp"], found["dp"], found["counts"]) == (4, 4, (8, 8, 8, 8))
+    assert (found["schedule"], found["recompute_layers"]) == ("1f1b", 3)
+    uniform = run(BATCH, pipeline_stages=4, partition_method="uniform").layout
+    assert uniform["counts"] == (8, 9, 8, 7)
+
+
+def test_what_is_not_modelled_is_said() -> None:
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "zero_hpz_partition_size": 8,
+            "zero_quantized_weights": True}  # fmt: skip
+    text = " | ".join(run(BATCH | {"zero_optimization": zero}).notes)
+    for part in ("offload_optimizer to cpu", "hpZ", "zero_quantized_weights"):
+        assert part in text
+
+
+def test_keys_twice() -> None:
+    text = '{"train_batch_size": 16, "train_batch_size": 32, "bf16": {"enabled": true}}'
+    found = read_deepspeed(text, "ds.json", model=MODEL, n_devices=16)
+    assert found.refused == ('"train_batch_size" stands twice',)
+    assert list(found.settings) == ["train_batch_size", "bf16.enabled"]
+
+
+def test_errors() -> None:
+    with pytest.raises(SpecError, match="does not say the model"):
+        read_deepspeed("{}", "ds.json", model=None)
+    with pytest.raises(SpecError, match=r"ds.json:2:3: not valid JSON"):
+        read_deepspeed('{"train_batch_size": 1\n  "a": 2}', "ds.json", model=MODEL)
+    with pytest.raises(SpecError, match="expected a whole number, got 'many'"):
+        run({"train_batch_size": "many"})

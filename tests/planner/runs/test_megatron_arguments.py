@@ -1,0 +1,180 @@
+from typing import Any
+
+import pytest
+
+from planner.runs.existing_run import ExistingRun
+from planner.runs.launch_script import Launch
+from planner.runs.megatron_arguments import layout_counts, megatron_run
+from planner.runs.megatron_flags import parse_flags
+
+BASE = (
+    "--num-layers 16 --hidden-size 64 --num-attention-heads 8 --seq-length 64 --micro-batch-size 1"
+    " --global-batch-size 64 --bf16 --vocab-size 1000"
+)
+
+
+def run(flags: str, n_devices: int = 16) -> ExistingRun:
+    words = f"{BASE} {flags}".split()
+    return megatron_run(parse_flags(words), Launch.of_words(words, {}), "x", n_devices=n_devices)
+
+
+def layout(flags: str, n_devices: int = 16) -> dict[str, Any]:
+    return dict(run(flags, n_devices).layout)
+
+
+def test_plain_data_parallelism() -> None:
+    assert layout("") == {
+        "n_devices": 16, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 16, "mbs": 1,
+        "gbs": 64, "n_micro": 4, "sp": False, "cp_comm": "", "vpp": 1, "schedule": "none",
+        "split": "even", "counts": (16,), "recompute": "none", "recompute_layers": 0, "zero": 0,
+        "rank_order": "tp-cp-ep-dp-pp",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields"),
+    [
+        ("--tensor-model-parallel-size 2 --sequence-parallel", {"tp": 2, "sp": True, "dp": 8}),
+        ("--sequence-parallel", {"sp": False}),
+        ("--use-distributed-optimizer", {"zero": 1, "dp_shard": 16}),
+        ("--use-distributed-optimizer --num-distributed-optimizer-instances 4",
+         {"zero": 1, "dp_shard": 4}),
+        ("--use-megatron-fsdp", {"zero": 3}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"zero": 2}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", {"zero": 0}),
+        ("--use-torch-fsdp2", {"zero": 3}),
+        ("--context-parallel-size 2", {"cp": 2, "cp_comm": "p2p", "dp": 8}),
+        ("--context-parallel-size 2 --cp-comm-type all_gather", {"cp_comm": "all-gather"}),
+        ("--context-parallel-size 2 --cp-comm-type a2a", {"cp_comm": "a2a"}),
+        ("--num-experts 8 --expert-model-parallel-size 4 --tensor-model-parallel-size 2",
+         {"ep": 4, "etp": 2}),
+        ("--num-experts 8 --expert-tensor-parallel-size 1 --tensor-model-parallel-size 2",
+         {"ep": 1, "etp": 1}),
+        ("--use-tp-pp-dp-mapping", {"rank_order": "tp-cp-ep-pp-dp"}),
+        ("--recompute-activations", {"recompute": "selective"}),
+        ("--recompute-granularity selective", {"recompute": "selective"}),
+        ("--recompute-granularity selective --recompute-modules layernorm", {"recompute": "none"}),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+         {"recompute": "full", "recompute_layers": 16}),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 3"
+         " --pipeline-model-parallel-size 4", {"recompute": "full", "recompute_layers": 3}),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 9"
+         " --pipeline-model-parallel-size 4", {"recompute": "full", "recompute_layers": 4}),
+    ],
+)  # fmt: skip
+def test_layout_fields(flags: str, fields: dict[str, Any]) -> None:
+    found = layout(flags)
+    assert {key: found[key] for key in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("flags", "vpp", "split", "counts"),
+    [
+        ("", 1, "even", (4, 4, 4, 4)),
+        ("--num-layers-per-virtual-pipeline-stage 2", 2, "even", (2,) * 8),
+        ("--num-virtual-stages-per-pipeline-rank 4", 4, "even", (1,) * 16),
+        ("--num-layers-per-virtual-pipeline-stage 4", 1, "even", (4, 4, 4, 4)),
+        ("--decoder-first-pipeline-num-layers 2", 1, "spelled", None),
+        ("--decoder-first-pipeline-num-layers 4 --decoder-last-pipeline-num-layers 2", 1,
+         "4-5-5-2", (4, 5, 5, 2)),
+        ("--decoder-first-pipeline-num-layers 2 --decoder-last-pipeline-num-layers 6"
+         " --num-virtual-stages-per-pipeline-rank 2", 2, "1-2-2-3-1-2-2-3",
+         (1, 2, 2, 3, 1, 2, 2, 3)),
+        ("--num-layers 14 --account-for-embedding-in-pipeline-split"
+         " --account-for-loss-in-pipeline-split", 1, "ends", (3, 4, 4, 3)),
+        ("--num-layers 14 --account-for-embedding-in-pipeline-split"
+         " --account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 2", 2,
+         "ends", (1, 2, 2, 2, 2, 2, 2, 1)),
+        ("--num-layers 15 --account-for-loss-in-pipeline-split", 1, "4-4-4-3", (4, 4, 4, 3)),
+        ("--pipeline-model-parallel-layout Et*3|t*5|t*5|t*3L", 1, "ends", (3, 5, 5, 3)),
+        ("--pipeline-model-parallel-layout Et|(tt|)*6ttt|L", 2, "1-2-2-2-2-2-2-2-1",
+         None),
+        ("--pipeline-model-parallel-layout Ett|(tt|)*6ttL", 2, "even", (2,) * 8),
+    ],
+)  # fmt: skip
+def test_stages_of_a_pipeline_of_four(
+    flags: str, vpp: int, split: str, counts: tuple[int, ...] | None
+) -> None:
+    found = layout(f"--pipeline-model-parallel-size 4 {flags}")
+    assert found.get("counts") == counts
+    if counts:
+        assert (found["vpp"], found["split"]) == (vpp, split)
+        assert found["schedule"] == ("interleaved" if vpp > 1 else "1f1b")
+
+
+def test_layouts_that_megatron_documents() -> None:
+    assert layout_counts("Et*3|(tt|)*29m|L") == (3, *(2,) * 29, 0, 0)
+    assert layout_counts("E,t*2,|t*2,L") == (2, 2)
+    assert layout_counts("Ex|tL") == ()
+    assert layout_counts("(((t*99999)*99999)*99999)*9") == ()
+
+
+def test_an_empty_stage_takes_a_layer_of_its_neighbour() -> None:
+    found = run("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout E|t*8|t*8|L")
+    assert found.layout["counts"] == (1, 7, 7, 1)
+    assert any("a stage without layers" in note for note in found.notes)
+
+
+def test_contradictions_are_left_open() -> None:
+    assert "dp" not in layout("--tensor-model-parallel-size 3")
+    assert "n_micro" not in layout("--micro-batch-size 3")
+    assert "counts" not in layout("--pipeline-model-parallel-size 3")
+    assert "vpp" not in layout(
+        "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3"
+    )
+
+
+def test_settings_hold_only_what_is_given() -> None:
+    found = run("--overlap-grad-reduce --nope 3 --lr x")
+    assert found.settings["overlap_grad_reduce"] is True
+    assert "overlap_param_gather" not in found.settings
+    assert found.unknown == ("--nope",)
+    assert found.refused == ("--lr: 'x' is not a number",)
+
+
+@pytest.mark.parametrize(
+    ("flags", "stack", "changes"),
+    [
+        ("", {"dp_overlap": "none"}, ["add --overlap-grad-reduce"]),
+        ("--overlap-grad-reduce", {"dp_overlap": "both"}, []),
+        ("--use-distributed-optimizer", {"zero1_overlap": "none"},
+         ["add --overlap-grad-reduce --overlap-param-gather"]),
+        ("--use-distributed-optimizer --overlap-grad-reduce", {"zero1_overlap": "reduce"},
+         ["add --overlap-param-gather"]),
+        ("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+         {"zero1_overlap": "both"}, []),
+        ("--overlap-grad-reduce --no-gradient-accumulation-fusion",
+         {"dp_overlap": "both", "fused_wgrad": False},
+         ["drop --no-gradient-accumulation-fusion"]),
+        ("--overlap-grad-reduce --tensor-model-parallel-size 2 --sequence-parallel",
+         {"dp_overlap": "both"}, ["add --tp-comm-overlap"]),
+        ("--overlap-grad-reduce --tensor-model-parallel-size 2 --sequence-parallel"
+         " --tp-comm-overlap", {"dp_overlap": "both", "tp_overlap": "userbuffers"}, []),
+        ("--overlap-grad-reduce --num-experts 4 --expert-model-parallel-size 4"
+         " --moe-token-dispatcher-type flex",
+         {"dp_overlap": "both", "expert_dispatch": "deduplicated"}, []),
+    ],
+)  # fmt: skip
+def test_what_settings_change_in_the_stack(
+    flags: str, stack: dict[str, Any], changes: list[str]
+) -> None:
+    found = run(f"{flags} --cross-entropy-loss-fusion")
+    assert {
+        k: v for k, v in found.stack.items() if k not in ("fused_loss", "logit_bytes")
+    } == stack
+    assert [s.change for s in found.switches] == changes
+
+
+def test_the_loss_of_one_kernel() -> None:
+    assert run("--cross-entropy-loss-fusion").stack["fused_loss"] is True
+    plain = run("--overlap-grad-reduce")
+    assert (plain.stack["fused_loss"], plain.stack["logit_bytes"]) == (False, 12.0)
+    assert plain.switches[0].fields == {"fused_loss": True, "logit_bytes": 6.0}
+
+
+def test_notes_on_what_has_no_term() -> None:
+    notes = run("--optimizer-cpu-offload --rampup-batch-size 8 8 100 --recompute-granularity"
+                " selective --recompute-modules core_attn mlp --optimizer muon").notes  # fmt: skip
+    text = " | ".join(notes)
+    for part in ("--optimizer-cpu-offload", "--rampup-batch-size", "modules mlp", "muon"):
+        assert part in text

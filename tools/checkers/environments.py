@@ -1,0 +1,150 @@
+"""Environments of the frameworks under .frameworks/, made on the first run and kept.
+
+One for each interpreter, pinned by requirements-python*.txt; a release that is named instead of a
+pin gets a scratch environment of its own. Needs nothing beyond the standard library.
+"""
+
+import glob
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+CHECKERS = Path(__file__).resolve().parent
+SETUP_LIMIT_S = 1500
+TITAN_TOML = "torchtitan==0.2.2"
+"""The last torchtitan that reads TOML."""
+BRIDGE = "megatron-bridge==0.6.2"
+"""Unpacked, not installed: its dependencies want a GPU."""
+
+
+class CannotRun(Exception):
+    """The check itself failed, not what it checks."""
+
+
+def runs(python: str, version: str) -> bool:
+    """Return whether this interpreter starts, is of this version and can make environments."""
+    code = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    try:
+        got = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return got.returncode == 0 and got.stdout.strip() == version
+
+
+def find_python(version: str) -> str | None:
+    """Return an interpreter of this version that really runs."""
+    candidates = [shutil.which(f"python{version}") or ""]
+    pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    candidates += sorted(glob.glob(f"{pyenv}/versions/{version}*/bin/python"), reverse=True)
+    if uv := shutil.which("uv"):
+        found = subprocess.run([uv, "python", "find", version], capture_output=True, text=True)
+        candidates.append(found.stdout.strip())
+    candidates.append(sys.executable)
+    return next((python for python in candidates if python and runs(python, version)), None)
+
+
+def must(command: list[str], **more: object) -> str:
+    """Run a command that has to succeed; return what it prints."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SETUP_LIMIT_S, **more
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotRun(f"{' '.join(command)}: no end after {SETUP_LIMIT_S} s") from error
+    if done.returncode:
+        raise CannotRun(f"{' '.join(command)}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def pip_install(python: str) -> list[str]:
+    """Return the start of a pip command; FRAMEWORKS_TORCH_INDEX adds an index for CPU builds."""
+    command = [python, "-m", "pip", "install", "--quiet"]
+    if index := os.environ.get("FRAMEWORKS_TORCH_INDEX"):
+        command += ["--extra-index-url", index]
+    return command
+
+
+def with_releases(pins: str, releases: dict[str, str]) -> str:
+    """Return requirements with other releases of some packages; an empty one means the newest.
+
+    >>> with_releases("a==1\\nb==2  # why\\n", {"b": "3", "c": ""})
+    'a==1\\nb==3\\n'
+    """
+    lines = []
+    for line in pins.splitlines():
+        name = re.split(r"[=<>! #]", line, maxsplit=1)[0]
+        if name in releases:
+            line = f"{name}=={releases[name]}" if releases[name] else name
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def environment(
+    version: str, python: str, cache: Path, releases: dict[str, str] | None = None
+) -> str:
+    """Return the interpreter of the environment, made anew when its pins have changed.
+
+    `releases` (package to version, empty for the newest) replaces pins. Where pip finds the other
+    pins in the way, they are dropped: a newer framework may want a newer torch.
+    """
+    pins = (CHECKERS / f"requirements-python{version.replace('.', '')}.txt").read_text()
+    named = with_releases(pins, releases or {})
+    stamp = hashlib.sha256(named.encode() + python.encode()).hexdigest()[:12]
+    place = cache / f"python{version.replace('.', '')}-{stamp}"
+    inside = str(place / "bin" / "python")
+    if (place / "ready").exists():
+        return inside
+    shutil.rmtree(place, ignore_errors=True)
+    print(f"making the environment for Python {version} in {place}", flush=True)
+    started = time.monotonic()
+    must([python, "-m", "venv", str(place)])
+    wanted = place / "requirements.txt"
+    wanted.write_text(named)
+    try:
+        must([*pip_install(inside), "-r", str(wanted)])
+    except CannotRun as error:
+        if not releases:
+            raise
+        print(f"  its other pins stand in the way, they are dropped: {str(error).splitlines()[-1]}")
+        loose = [line for line in named.splitlines() if line and not line.startswith("#")]
+        loose = [x if re.split("==", x)[0] in releases else re.split("==", x)[0] for x in loose]
+        wanted.write_text("\n".join(loose) + "\n")
+        must([*pip_install(inside), "-r", str(wanted)])
+    (place / "ready").write_text("")
+    print(f"  took {time.monotonic() - started:.0f} s", flush=True)
+    return inside
+
+
+def unpacked(release: str, python: str, cache: Path) -> Path:
+    """Return the folder of an unpacked wheel, fetched without what it depends on."""
+    place = cache / release.replace("==", "-")
+    if not (place / "ready").exists():
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        fetch = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(place)]
+        must([*fetch, "--only-binary", ":all:", release])
+        for wheel in place.glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(place)
+            wheel.unlink()
+        (place / "ready").write_text("")
+    return place
+
+
+def project_python(root: Path) -> str:
+    """Return an interpreter with the planner's own dependencies."""
+    code = "import numpy, ortools, pydantic, yaml"
+    candidates = (sys.executable, root / ".venv" / "bin" / "python")
+    for python in map(str, candidates):
+        try:
+            if subprocess.run([python, "-c", code], capture_output=True).returncode == 0:
+                return python
+        except OSError:
+            continue
+    raise CannotRun("no interpreter with the planner's dependencies: pip install -e . in .venv")

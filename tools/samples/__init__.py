@@ -1,0 +1,1 @@
+"""Plans and their variations, drawn for the frameworks' own parsers (scripts/check_frameworks)."""

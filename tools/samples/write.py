@@ -1,0 +1,116 @@
+"""Writes drawn plans, or variations of their files, as JSON lines.
+
+    python -m tools.samples.write legal OUT.jsonl --plans 300 --seed 0 --for megatron,deepspeed
+    python -m tools.samples.write varied OUT.jsonl --plans 300 --seed 0 --for megatron,deepspeed
+
+A line holds the id, the framework and its files; of a variation also what was changed, the rule that
+it was meant to break, and what `planner check` says about it.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from planner.emit import emit_plan
+from searches.options import FRAMEWORKS
+from tools.samples.draw import Drawn, draw_plans, shares
+from tools.samples.vary import KINDS, variations
+from tools.samples.verdict import verdict
+
+
+CHECKER_OF = {
+    "megatron": "megatron",
+    "deepspeed": "deepspeed",
+    "torchtitan": "torchtitan",
+    "torchtitan-toml": "torchtitan",
+    "accelerate": "fsdp2",
+}
+"""Framework by checker, of those whose files `planner check` reads."""
+
+
+def files_of(drawn: Drawn) -> dict[str, str]:
+    """Return the files of a drawn plan; a refusal to write them is a fault of the table of rules."""
+    header = (f"sample {drawn.name}", f"{drawn.shape.name} on {drawn.layout.n_devices} devices")
+    files = emit_plan(
+        drawn.framework, drawn.layout, drawn.shape, drawn.job, drawn.pool, header
+    )
+    if list(files) == [f"{drawn.framework}.txt"]:
+        text = files[f"{drawn.framework}.txt"]
+        raise SystemExit(f"{drawn.name} is legal for the search, the emitter refuses it:\n{text}")
+    return files
+
+
+def sizes(drawn: Drawn) -> dict[str, int]:
+    """Return the sizes of the model that a framework asks of it rather than of its configuration."""
+    shape = drawn.shape
+    return {
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "seq_len": drawn.job.seq_len,
+        "n_experts": shape.n_experts,
+    }
+
+
+def legal_lines(frameworks: tuple[str, ...], n_plans: int, seed: int) -> Iterator[dict[str, object]]:
+    """Yield drawn plans with their files, and print how often each feature is on."""
+    for framework, n in shares(n_plans, frameworks).items():
+        counts: Counter[str] = Counter()
+        n_found = 0
+        for drawn in draw_plans(framework, n, seed):
+            counts.update(drawn.features)
+            n_found += 1
+            line = {"id": drawn.name, "framework": framework, "shape": sizes(drawn)}
+            yield {**line, "files": files_of(drawn)}
+        features = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+        print(f"{framework}: {n_found} plans drawn; {features}")
+        if n_found < n:
+            print(f"{framework}: {n} were asked for")
+
+
+def varied_lines(
+    frameworks: tuple[str, ...], n_plans: int, seed: int
+) -> Iterator[dict[str, object]]:
+    """Yield variations of drawn plans with what `planner check` says of them."""
+    for framework, n in shares(n_plans, frameworks).items():
+        # Other plans than those that are asked about as they are.
+        plans = ((drawn, files_of(drawn)) for drawn in draw_plans(framework, n, seed + 1))
+        checkers = tuple(name for name in KINDS if CHECKER_OF[name] == framework)
+        for one in variations(plans, checkers, seed):
+            drawn = one.drawn
+            generation = drawn.pool.accelerator.generation
+            found = verdict(
+                one.checker, one.files, drawn.shape, drawn.job, generation, one.n_devices
+            )
+            yield {
+                "id": one.name,
+                "checker": one.checker,
+                "framework": framework,
+                "shape": sizes(drawn),
+                "files": one.files,
+                "n_devices": one.n_devices,
+                "ours": {**found.to_json(), "change": one.change, "breaks": one.breaks},
+            }
+
+
+def main() -> int:
+    """Write one kind of lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=("legal", "varied"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--plans", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--for", dest="frameworks", default=",".join(FRAMEWORKS))
+    options = parser.parse_args()
+    frameworks = tuple(options.frameworks.split(","))
+    with options.out.open("w") as out:
+        lines = legal_lines if options.kind == "legal" else varied_lines
+        for line in lines(frameworks, options.plans, options.seed):
+            out.write(json.dumps(line) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
