@@ -20,12 +20,17 @@ from costmodels.step import join, peak_bytes, score, step_times
 from planner.inputs import load_cluster, load_model
 from planner.options import SolveOptions
 from planner.solving import make_problem
-from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.plan_space import free_axes, legal_masks, plan_blocks
 from searches.rules import Context
-from searches.search import TILE_ROWS, exact_step_s, make_shards, search
+from searches.search import BLOCK_CELLS, exact_step_s, make_shards, search
 from searches.shape_space import legal_shapes
 
-PAIRS = (("llama3-405b", "h100-x16384"), ("llama3-70b", "h100-x512"), ("gpt3-175b", "a100-x1024"))
+PAIRS = (
+    ("llama3-405b", "h100-x16384"),
+    ("llama3-70b", "h100-x512"),
+    ("gpt3-175b", "a100-x1024"),
+    ("deepseek-v3", "h800-x2048"),
+)
 
 
 def context_of(model: str, cluster: str) -> Context:
@@ -44,57 +49,49 @@ def seconds(run, repeat: int = 3) -> float:
     return best
 
 
-def tiles_of(context: Context, n_rows: int) -> list:
-    """Return (shape terms, layer table, tile) for the pair's legal plans, repeated to `n_rows`."""
+def blocks_of(context: Context) -> list:
+    """Return (shape terms, layer table, block) for the legal plans of the pair."""
     found = []
     for shard in make_shards(context, legal_shapes(context).shapes):
         axes = free_axes(context, shard.shapes)
         masks, _, _ = legal_masks(context, shard.shapes, axes)
         terms = shape_terms(context.problem, shard.shapes)
         layers = layer_table(context.problem, shard.shapes, axes.mbs)
-        for table in plan_tables(context, shard.shapes, axes, masks, 10**9):
-            found.append((terms, layers, table))
-    repeats = -(-n_rows // sum(len(table) for _, _, table in found))
-    tiles = []
-    for terms, layers, table in found:
-        big = np.tile(np.arange(len(table)), repeats)
-        for i in range(0, len(big), TILE_ROWS):
-            tiles.append((terms, layers, table.take(big[i : i + TILE_ROWS])))
-    return tiles
+        for block in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
+            found.append((terms, layers, block))
+    return found
 
 
 def score_rate(model: str, cluster: str) -> None:
-    """Price the pair's own legal plans, repeated to a million: step time and memory of each."""
+    """Price the pair's own legal plans: step time and memory of each, none pruned."""
     context = context_of(model, cluster)
-    problem = context.problem
-    tiles = tiles_of(context, 10**6)
-    n = sum(len(tile) for _, _, tile in tiles)
-    fast = seconds(lambda: [score(problem, terms, tile, layers) for terms, layers, tile in tiles])
+    problem, blocks = context.problem, blocks_of(context)
+    n = sum(np.count_nonzero(found.legal) for _, _, found in blocks)
+    repeat = max(1, 10**6 // n)
+    plans = [(terms, found.block, layers) for terms, layers, found in blocks] * repeat
+    fast = seconds(lambda: [score(problem, *one) for one in plans]) / repeat
     one_by_one = [
-        (terms, tile.take(np.array([i])))
-        for terms, _, tile in tiles[:: max(1, len(tiles) // 10)]
-        for i in range(0, len(tile), max(1, len(tile) // 10))
+        (terms, found.block.rows(cells[i : i + 1]))
+        for terms, _, found in blocks[:: max(1, len(blocks) // 10)]
+        if len(cells := np.flatnonzero(found.legal))
+        for i in range(0, len(cells), max(1, len(cells) // 10))
     ]
     slow = seconds(lambda: [score(problem, terms, one) for terms, one in one_by_one], 1)
     slow /= len(one_by_one)
     print(
-        f"{model} on {cluster}: {n / fast / 1e6:.2f} M plans/s/core; one by one "
+        f"{model} on {cluster}: {n:,} plans, {n / fast / 1e6:.2f} M plans/s/core; one by one "
         f"{1 / slow:,.0f}/s; ratio {n / fast * slow:,.0f}"
     )
 
 
 def solve_shares(model: str, cluster: str) -> None:
+    """Say where a search spends its time."""
     context = context_of(model, cluster)
     problem = context.problem
     solver = seconds(lambda: legal_shapes(context))
-    shapes = legal_shapes(context).shapes
-    axes = free_axes(context, shapes)
-    masks, _, _ = legal_masks(context, shapes, axes)
-    terms = shape_terms(problem, shapes)
-    tables = list(plan_tables(context, shapes, axes, masks, TILE_ROWS))
-    cross = seconds(lambda: list(plan_tables(context, shapes, axes, masks, TILE_ROWS)))
-    shape_s = seconds(lambda: shape_terms(problem, shapes))
-    rows = [join(problem, terms, table) for table in tables]
+    blocks = seconds(lambda: blocks_of(context)) - solver
+    found = blocks_of(context)
+    rows = [join(problem, terms, block.block, layers) for terms, layers, block in found]
     prune = seconds(lambda: [peak_bytes(row) for row in rows])
     price = seconds(lambda: [step_times(row) for row in rows])
     outcome = search(context)
@@ -103,8 +100,7 @@ def solve_shares(model: str, cluster: str) -> None:
     whole = seconds(lambda: search(context))
     parts = {
         "CP-SAT": solver,
-        "crossing": cross,
-        "shape terms": shape_s,
+        "terms and masks": blocks,
         "memory": prune,
         "time": price,
         "recurrence": exact,

@@ -202,7 +202,7 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     again_tp, again = again_tp + more["again_tp"], again + more["again"]
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     slowdown = rows.problem.stack.overlap_slowdown
-    kind = int((exposed + slowdown * hidden).argmax(axis=1)[0])
+    kind = int((exposed + slowdown * hidden)[:, 0].argmax())
     tp_exposed = layers.tp_forward.exposed_s.item() + layers.tp_backward.exposed_s.item()
     head, embedding = layers.head.total_s.item(), layers.embedding.total_s.item()
     head_tp, embedding_tp = layers.head_tp.total_s.item(), layers.embedding_tp.total_s.item()
@@ -224,8 +224,8 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
         "ep": m * (more["ep"] + more["again_ep"] + head_ep * last),
         "overlap": m * held * layers.tax.total_s.item()
         + m * more["tax"]
-        + slowdown * hidden[0, kind].item(),
-        "dp": exposed[0, kind].item(),
+        + slowdown * hidden[kind, 0].item(),
+        "dp": exposed[kind, 0].item(),
         "optimizer": rows.shapes.optimizer_s[layout.zero, 0].item(),
         "fixed": rows.problem.stack.fixed_step_s,
     }
@@ -283,8 +283,8 @@ def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]
             routing = problem.shape.expert_layers
             prefix = [expert_prefix(layout.stage_layers, c, routing, longest) for c in chunks]
             these = replace(these, expert_prefix=np.array([prefix]))
-            routed_again = np.array([[p[min(layout.recompute_layers, longest)] for p in prefix]])
-        again = (counts * np.minimum(sizes, layout.recompute_layers)).sum(axis=-1)
+            routed_again = np.array([[p[min(layout.recompute_layers, longest)]] for p in prefix])
+        again = (counts * np.minimum(sizes, layout.recompute_layers)).sum(axis=-1).T
         params = kind_params(problem, rows.table.shapes, these)
         per_param = rows.shapes.state_bytes[..., :1] / rows.shapes.params[:, :1]
         terms = replace(rows.shapes, kinds=these, params=params, state_bytes=per_param * params)
@@ -299,5 +299,5 @@ def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]
             replace(rows, shapes=terms, recomputed=again, recomputed_experts=routed_again)
         )
         for i in range(min(N_KINDS, layout.pp - start)):
-            out.append({name: value[0, i].item() for name, value in priced.items()})
+            out.append({name: value[i, 0].item() for name, value in priced.items()})
     return tuple(out)

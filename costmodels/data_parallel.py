@@ -116,9 +116,12 @@ def exposed_once_s(
     """
     v = np.asarray(vpp, dtype=np.float64)
     groups = np.minimum(np.asarray(pp), np.asarray(n_micro))
-    per_chunk = (total_s - window_s) / v
-    overall = total_s - window_s / v * (1.0 + groups * (v - 1.0))
-    return np.asarray(np.minimum(total_s, np.maximum(piece_s, np.maximum(per_chunk, overall))))
+    exposed: Floats = np.asarray(total_s - window_s * ((1.0 + groups * (v - 1.0)) / v))
+    if np.any(v > 1):
+        np.maximum(exposed, total_s / v - window_s / v, out=exposed)
+    np.maximum(exposed, piece_s, out=exposed)
+    np.minimum(exposed, total_s, out=exposed)
+    return exposed
 
 
 def exposed_each_s(total_s: Floats, piece_s: Floats, window_s: Floats) -> Floats:

@@ -72,9 +72,15 @@ def bubble_frac(pp: int, vpp: int, n_micro: int) -> float:
 Block = tuple[int, int, bool]
 """One block of a rank's program: virtual stage, micro-batch, backward or forward."""
 
+PROVEN_PERIODS = (7, 14)
+"""Periods of p micro-batches that `flush_s` simulates in turn, to see whether all blocks shift by
+the same time from one period to the next."""
 STEADY_PERIODS = (16, 24)
-"""Periods of p micro-batches after which a pipeline is taken to be periodic: `flush_s` simulates
-both lengths and extrapolates longer steps. Checked against full runs in the tests."""
+"""Periods after which a pipeline that keeps changing a little is taken to be periodic: `flush_s`
+simulates both lengths and extrapolates. Checked against full runs in the tests."""
+
+Ends = list[list[float]]
+"""When each block ends: by virtual stage, then by micro-batch."""
 
 
 def rank_program(schedule: str, rank: int, pp: int, vpp: int, n_micro: int) -> list[Block]:
@@ -136,9 +142,23 @@ def simulate_s(
     >>> simulate_s("zb-h1", 4, 1, 8, [1.0] * 4, [2.0] * 4, 0.0, [1.0] * 4)  # 8 * 3 + 3 * 1
     27.0
     """
+    return _simulate(schedule, pp, vpp, n_micro, forward_s, backward_s, hop_s, weight_grad_s)[0]
+
+
+def _simulate(
+    schedule: str,
+    pp: int,
+    vpp: int,
+    n_micro: int,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    hop_s: float | Sequence[float],
+    weight_grad_s: Sequence[float] = (),
+) -> tuple[float, Ends, Ends]:
+    """Return what `simulate_s` does, and when every forward and backward ends."""
     if schedule in ZERO_BUBBLE:
         times = (forward_s, backward_s, weight_grad_s)
-        return _simulate_split_s(schedule, pp, n_micro, *times, hop_s)
+        return _simulate_split(schedule, pp, n_micro, *times, hop_s)
     last = pp * vpp - 1
     taus = [hop_s] * pp if isinstance(hop_s, float | int) else list(hop_s)
     forward_end = [[-1.0] * n_micro for _ in range(last + 1)]
@@ -170,10 +190,10 @@ def simulate_s(
                 (backward_end if backward else forward_end)[stage][micro] = now
             position[rank], clock[rank] = done, now
         active = [rank for rank in active if position[rank] < len(programs[rank])]
-    return max(clock)
+    return max(clock), forward_end, backward_end
 
 
-def _simulate_split_s(
+def _simulate_split(
     schedule: str,
     pp: int,
     n_micro: int,
@@ -181,8 +201,8 @@ def _simulate_split_s(
     backward_s: Sequence[float],
     weight_grad_s: Sequence[float],
     hop_s: float | Sequence[float],
-) -> float:
-    """Return the time of a step whose programs come from `costmodels.zero_bubble`, seconds.
+) -> tuple[float, Ends, Ends]:
+    """Return time and ends of a step whose programs come from `costmodels.zero_bubble`, seconds.
 
     The same recurrence; a pair of forward and backward starts when both can and takes as long as
     both, and W needs the B of its own rank, which its program has put before it.
@@ -241,7 +261,22 @@ def _simulate_split_s(
             position[rank], clock[rank] = i, now
         assert sum(position) > before, "the programs deadlock"
         active = [rank for rank in active if position[rank] < len(programs[rank])]
-    return max(clock)
+    return max(clock), forward_end, backward_end
+
+
+def _period_s(schedule: str, pp: int, n_micro: int, forward: Ends, backward: Ends) -> float:
+    """Return the time by which every block shifts from one period to the next, -1 if not all do.
+
+    Looked at are two periods in the middle of the step, which neither the warm-up nor the end
+    reaches. As the recurrence knows nothing but differences of times, a schedule in which all of
+    them repeat goes on repeating.
+    """
+    shift, n = (pp // 2, n_micro // 2) if schedule == "dualpipe" else (pp, n_micro)
+    first, last = n - 5 * shift, n - 3 * shift
+    ends = np.array([forward, backward])[..., :n]
+    steps = ends[..., first + shift : last + shift] - ends[..., first:last]
+    period = float(steps.flat[0])
+    return period if np.ptp(steps) <= 1e-10 * period else -1.0
 
 
 def flush_s(
@@ -256,13 +291,24 @@ def flush_s(
 ) -> float:
     """Return the time of one step, like `simulate_s`, at a cost that does not grow with m.
 
-    Beyond `STEADY_PERIODS` the schedule repeats every p micro-batches, so the step is the
-    simulated one plus whole periods. A remainder of m mod p is simulated too.
+    Schedules repeat every p micro-batches once they are in their steady state. Where all blocks of
+    a short simulation are seen to do so, the rest of the step is whole periods, exactly; a
+    remainder of m mod p is simulated too. Otherwise the mean over `STEADY_PERIODS` is taken.
     """
     if pp == 1:
         return n_micro * (sum(forward_s) + sum(backward_s))
-    short, long = (periods * pp + n_micro % pp for periods in STEADY_PERIODS)
     times = (forward_s, backward_s, hop_s, weight_grad_s)
+    # Two ways of a period each in DualPipe; the number of micro-batches stays even.
+    rest = n_micro % pp
+    for periods in PROVEN_PERIODS:
+        m = periods * pp + rest
+        if n_micro <= m:
+            return simulate_s(schedule, pp, vpp, n_micro, *times)
+        total, forward, backward = _simulate(schedule, pp, vpp, m, *times)
+        period = _period_s(schedule, pp, m, forward, backward)
+        if period >= 0.0:
+            return total + (n_micro - m) // pp * period
+    short, long = (periods * pp + rest for periods in STEADY_PERIODS)
     if n_micro <= long:
         return simulate_s(schedule, pp, vpp, n_micro, *times)
     first, second = (simulate_s(schedule, pp, vpp, m, *times) for m in (short, long))

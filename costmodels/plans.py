@@ -302,3 +302,49 @@ class PlanTable:
             column(x.recompute_layers for x in rows),
             column(SCHEDULES.index(x.schedule) for x in rows),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanBlock:
+    """The product of batches with ZeRO stages and recompute options, as broadcastable columns.
+
+    A batch is a shape with a micro-batch, sp and a schedule. What depends on few axes is computed
+    on those alone: `(1, 1, n_batches)` columns of the batch, `(n_zero, 1, 1)` of ZeRO,
+    `(n_options, n_batches)` of recompute. The whole is
+    `(n_zero, n_options, n_batches)`.
+    """
+
+    shapes: ShapeTable
+    gbs: int
+    shape: Ints
+    mbs: Ints
+    zero: Ints
+    sp: Ints
+    recompute: Ints
+    recompute_layers: Ints
+    schedule: Ints
+
+    @property
+    def n_micro(self) -> Ints:
+        """Micro-batches per step and pipeline."""
+        return (self.gbs // (self.mbs * self.shapes.dp[self.shape])).astype(np.int32)
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """ZeRO stages, recompute options and batches."""
+        return len(self.zero), len(self.recompute), self.shape.shape[-1]
+
+    def rows(self, cells: NDArray[np.intp]) -> PlanTable:
+        """Return the plans at flat positions of the whole as a table."""
+        zero, option, batch = np.unravel_index(cells, self.size)
+        return PlanTable(
+            self.shapes,
+            self.gbs,
+            self.shape[0, 0, batch],
+            self.mbs[0, 0, batch],
+            self.zero[zero, 0, 0],
+            self.sp[0, 0, batch],
+            self.recompute[option, batch],
+            self.recompute_layers[option, batch],
+            self.schedule[0, 0, batch],
+        )

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from costmodels import pipeline, zero_bubble
 from costmodels.compute import ForwardBackward
-from costmodels.data_parallel import exposed_each_s, exposed_once_s
-from costmodels.factor import distinct
+from costmodels.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
 from costmodels.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
 from costmodels.memory import in_flight_chunks
-from costmodels.plans import RECOMPUTES, Layout, PlanTable
+from costmodels.plans import RECOMPUTES, Layout, PlanBlock, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, boundary_hops
 from costmodels.stacks import STALLED_HOP_S
@@ -24,7 +23,7 @@ FULL, SELECTIVE = RECOMPUTES.index("full"), RECOMPUTES.index("selective")
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Seconds per micro-batch of each kind of rank, `(n, n_kinds)`."""
+    """Seconds per micro-batch of each kind of rank, `(n_kinds, ...)`."""
 
     forward_s: Floats
     backward_s: Floats
@@ -33,7 +32,7 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What the ranking needs of each plan; arrays `(n,)`."""
+    """What the ranking needs of each plan; arrays of the table's shape."""
 
     step_s: Floats
     """Closed-form step time."""
@@ -43,58 +42,73 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A table joined with its factored terms: what every row-level formula starts from."""
+    """Plans joined with their factored terms: what every formula of a plan starts from.
+
+    The columns of a `PlanTable` are `(n,)`, those of a `PlanBlock` broadcast to (ZeRO, recompute,
+    batch); every formula below is elementwise and holds for both. Arrays by kind of rank have the
+    kinds first: `(n_kinds, ...)`.
+    """
 
     problem: Problem
-    table: PlanTable
+    table: PlanTable | PlanBlock
     shapes: ShapeTerms
     layers: LayerTerms
     index: NDArray[np.intp]
-    """Row -> position in `layers`."""
+    """Position of each plan in `layers`."""
     recomputed: Floats
-    """Fully recomputed layers by kind of rank, `(n, n_kinds)`."""
+    """Fully recomputed layers by kind of rank."""
     recomputed_experts: Floats | None = None
     """Those of them that have experts; None for a dense model."""
 
 
 def join(
-    problem: Problem, shapes: ShapeTerms, table: PlanTable, layers: LayerTable | None = None
+    problem: Problem,
+    shapes: ShapeTerms,
+    table: PlanTable | PlanBlock,
+    layers: LayerTable | None = None,
 ) -> Rows:
     """Return `table` joined with the terms of its shapes and of its distinct layers.
 
     `layers` are those of `table.shapes` computed beforehand, for callers that join many tables.
     """
     layers = layers or layer_table(problem, table.shapes, table.mbs)
-    full = distinct((table.shape, np.where(table.recompute == FULL, table.recompute_layers, 0)))
-    of_shape, k = full.columns
-    sizes, counts = shapes.kinds.chunk_layers[of_shape], shapes.kinds.chunk_counts[of_shape]
-    recomputed = (counts * np.minimum(sizes, k[:, None, None])).sum(axis=-1)
-    index = layers.index(table.shape, table.mbs, table.sp)
-    prefix, routed = shapes.kinds.expert_prefix, None
-    if prefix is not None:
-        last = prefix.shape[-1] - 1
-        routed = prefix[of_shape, :, np.minimum(k, last)][full.index]
-    return Rows(problem, table, shapes, layers.terms, index, recomputed[full.index], routed)
+    of, kinds = table.shape, shapes.kinds
+    index = layers.index(of, table.mbs, table.sp)
+    k = np.where(table.recompute == FULL, table.recompute_layers, 0)
+    span = np.arange(int(k.max(initial=0)) + 1)
+    # Looked up by (shape, k): the sum over a rank's chunks is taken once for each.
+    again = (kinds.chunk_counts[..., None] * np.minimum(kinds.chunk_layers[..., None], span)).sum(
+        axis=2
+    )
+    at = of.astype(np.intp) * len(span) + k
+    recomputed = _by_rank(again.transpose(0, 2, 1).reshape(-1, again.shape[1]), at)
+    routed = None
+    if kinds.expert_prefix is not None:
+        last = kinds.expert_prefix.shape[-1] - 1
+        prefix = kinds.expert_prefix[..., np.minimum(span, last)]
+        routed = _by_rank(prefix.transpose(0, 2, 1).reshape(-1, prefix.shape[1]), at)
+    return Rows(problem, table, shapes, layers.terms, index, recomputed, routed)
 
 
-def _at(values: NDArray[Any], rows: NDArray[Any]) -> Floats:
-    """Return `values[rows]`; ten times as fast as indexing where rows are short."""
-    return values.take(rows, axis=0)
+def _by_rank(values: NDArray[Any], at: NDArray[Any]) -> Floats:
+    """Return `values[at]` of an array `(..., n_kinds)` with the kinds first."""
+    found: Floats = np.ascontiguousarray(values.T).take(at, axis=1)
+    return found
 
 
 def _greatest(by_kind: Floats) -> Floats:
-    """Return the maximum over kinds of rank; by column 40 times as fast as `max(axis=1)`."""
-    best = by_kind[:, 0]
-    for kind in range(1, by_kind.shape[1]):
-        best = np.maximum(best, by_kind[:, kind])
+    """Return the maximum over kinds of rank."""
+    best: Floats = by_kind[0]
+    for one in by_kind[1:]:
+        best = np.maximum(best, one)
     return best
 
 
 def _total(by_kind: Floats) -> Floats:
     """Return the sum over kinds of rank."""
-    total = by_kind[:, 0]
-    for kind in range(1, by_kind.shape[1]):
-        total = total + by_kind[:, kind]
+    total: Floats = by_kind[0]
+    for one in by_kind[1:]:
+        total = total + one
     return total
 
 
@@ -132,43 +146,42 @@ def stage_times(rows: Rows) -> StageTimes:
     """
     table, layers, index = rows.table, rows.layers, rows.index
     kinds, of = rows.shapes.kinds, rows.table.shape
-    first, last = _at(kinds.has_embedding, of), _at(kinds.has_head, of)
-    held = _at(kinds.layers, of)
+    first, last = _by_rank(kinds.has_embedding, of), _by_rank(kinds.has_head, of)
+    held = _by_rank(kinds.layers, of)
 
-    def column(values: Floats) -> Floats:
-        return _at(values, index)[:, None]
+    def ends(direction: str) -> Floats:
+        embedding, head = (getattr(x, direction)[index] for x in (layers.embedding, layers.head))
+        return np.asarray(first * embedding + last * head)
 
-    forward = held * column(layers.layer.forward_s) + first * column(layers.embedding.forward_s)
-    forward += last * column(layers.head.forward_s)
-    backward = held * column(layers.layer.backward_s) + first * column(layers.embedding.backward_s)
-    backward += last * column(layers.head.backward_s)
-    backward += rows.recomputed * column(layers.recompute_full_s)
+    forward = held * layers.layer.forward_s[index] + ends("forward_s")
+    backward = held * layers.layer.backward_s[index] + ends("backward_s")
     if layers.experts:
         routed, more = _routed(rows), _expert_layer_adds(layers)
-        forward += routed * column(more.forward_s)
-        backward += routed * column(more.backward_s)
-        assert rows.recomputed_experts is not None  # they come with `layers.experts`
-        again = layers.experts.recompute_full_s - layers.recompute_full_s
-        backward += rows.recomputed_experts * column(again)
+        forward = forward + routed * more.forward_s[index]
+        backward = backward + routed * more.backward_s[index]
     if rows.problem.stack.blocking_p2p:
         late = stalled(rows)
-        forward += held * late.forward_s[:, None]
-        backward += held * late.backward_s[:, None]
+        forward, backward = forward + held * late.forward_s, backward + held * late.backward_s
+    backward = backward + rows.recomputed * layers.recompute_full_s[index]
+    if layers.experts:
+        assert rows.recomputed_experts is not None  # they come with `layers.experts`
+        again = layers.experts.recompute_full_s - layers.recompute_full_s
+        backward = backward + rows.recomputed_experts * again[index]
     if np.any(table.recompute == SELECTIVE):
         core = np.where(table.recompute == SELECTIVE, layers.recompute_core_s[index], 0.0)
-        backward += held * core[:, None]
+        backward = backward + held * core
     if np.any(table.schedule == zero_bubble.DUALPIPE):
         # Each stage held both ways runs every second micro-batch.
-        share = np.where(table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)[:, None]
+        share = np.where(table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)
         forward, backward = share * forward, share * backward
     return StageTimes(forward, backward)
 
 
 def _routed(rows: Rows) -> Floats:
-    """Return the expert layers of each kind of rank, `(n, n_kinds)`."""
+    """Return the expert layers of each kind of rank."""
     layers = rows.shapes.kinds.expert_layers
     assert layers is not None  # asked for models with experts only
-    return _at(layers, rows.table.shape)
+    return _by_rank(layers, rows.table.shape)
 
 
 def _expert_layer_adds(layers: LayerTerms) -> ForwardBackward:
@@ -181,16 +194,16 @@ def _expert_layer_adds(layers: LayerTerms) -> ForwardBackward:
 
 
 def weight_grad_times(rows: Rows) -> Floats:
-    """Return the part of each kind of rank's backward that can wait, seconds, `(n, n_kinds)`."""
+    """Return the part of each kind of rank's backward that can wait, seconds."""
     kinds, of, layers = rows.shapes.kinds, rows.table.shape, rows.layers
-    share = np.where(rows.table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)[:, None]
-    layer = _at(kinds.layers, of) * _at(layers.weight_grad_s, rows.index)[:, None]
-    head = _at(kinds.has_head, of) * _at(layers.head_weight_grad_s, rows.index)[:, None]
-    return share * (layer + head)
+    share = np.where(rows.table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)
+    layer = _by_rank(kinds.layers, of) * layers.weight_grad_s[rows.index]
+    head = _by_rank(kinds.has_head, of) * layers.head_weight_grad_s[rows.index]
+    return np.asarray(share * (layer + head))
 
 
 def splits_backward(rows: Rows) -> NDArray[np.bool_]:
-    """Tell which plans run weight gradients apart, `(n,)`."""
+    """Tell which plans run weight gradients apart."""
     return rows.table.schedule >= zero_bubble.FIRST_CODE
 
 
@@ -204,18 +217,23 @@ def boundary_hops_s(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
 
 
 def _zero_and_shape(rows: Rows) -> NDArray[np.intp]:
-    """Return the position of each row's (zero, shape) in arrays by ZeRO stage and shape."""
+    """Return the position of each plan's (zero, shape) in arrays by ZeRO stage and shape."""
     n_shapes = len(rows.table.shapes)
     return rows.table.zero.astype(np.intp) * n_shapes + rows.table.shape
 
 
+def _of_zero(values: Floats, at: NDArray[np.intp]) -> Floats:
+    """Return the entries of an array `(N_ZERO, n_shapes)` at `_zero_and_shape`."""
+    return values.reshape(-1).take(at)
+
+
 def _by_zero(values: Floats, at: NDArray[np.intp]) -> Floats:
-    """Return the entries of an array `(N_ZERO, n_shapes, ...)` at `_zero_and_shape`."""
-    return _at(values.reshape(-1, *values.shape[2:]), at)
+    """Return the entries of an array `(N_ZERO, n_shapes, n_kinds)`, the kinds first."""
+    return _by_rank(values.reshape(-1, values.shape[-1]), at)
 
 
 def hop_s(rows: Rows) -> Floats:
-    """Return the time of one message as the closed form takes it, seconds, `(n,)`.
+    """Return the time of one message as the closed form takes it, seconds.
 
     Over the slowest boundary (1F1B) or the mean of all (interleaved), see `shape_terms`.
     """
@@ -225,53 +243,88 @@ def hop_s(rows: Rows) -> Floats:
 
 
 def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
-    """Return (exposed, hidden) data-parallel time of a step, seconds, `(n, n_kinds)`.
+    """Return (exposed, hidden) data-parallel time of a step by kind of rank, seconds."""
+    exposed, total = _data_parallel(rows, times)
+    return exposed, np.maximum(0.0, total - exposed)
+
+
+def _data_parallel(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
+    """Return (exposed, whole) data-parallel time of a step by kind of rank, seconds.
 
     ZeRO 0 and 1 move once per step: the reduction beside the last backward, the gather beside
     the first forward, as far as the stack overlaps them. ZeRO 2 reduces and ZeRO 3 also gathers
     (twice) per micro-batch; ZeRO 2 gathers once, like ZeRO 1. Routed experts move over their own
     group, one after the other with the rest.
     """
-    table, of, zero = rows.table, rows.table.shape, rows.table.zero
-    wire = rows.shapes.data_parallel
-    at = _zero_and_shape(rows)
-    reduce, reduce_piece = _by_zero(wire.reduce_s, at), _by_zero(wire.reduce_piece_s, at)
-    gather, gather_piece = _by_zero(wire.gather_s, at), _by_zero(wire.gather_piece_s, at)
+    zero, often = rows.table.zero, rows.table.zero >= 2
+    wire = _wire_times(rows)
+    total = wire.reduce_s + wire.gather_s
+    if not often.any():
+        exposed = _exposed_reduce_once(rows, times, wire)
+        exposed = np.add(exposed, _exposed_gather_once(rows, times, wire), out=exposed)
+        return exposed, total
+    m, stack = rows.table.n_micro, rows.problem.stack
+    behind = np.where(zero >= 3, wire.gather_s, 0.0) + wire.reduce_s
+    ahead, after, once = wire.gather_s, behind, wire.gather_s
+    if stack.zero3_traffic == "prefetched":
+        ahead = exposed_each_s(ahead, wire.gather_piece_s, times.forward_s)
+        after = exposed_each_s(behind, wire.reduce_piece_s, times.backward_s)
+        if stack.zero1_overlap == "both":
+            once = _exposed_gather_once(rows, times, wire)
+    exposed = m * after + np.where(zero >= 3, m * ahead, once)
+    total_often = m * behind + np.where(zero >= 3, m, 1) * wire.gather_s
+    if not often.all():
+        seldom = _exposed_gather_once(rows, times, wire)
+        seldom = seldom + _exposed_reduce_once(rows, times, wire)
+        exposed = np.where(often, exposed, seldom)
+    return exposed, np.where(often, total_often, total)
+
+
+def _wire_times(rows: Rows) -> DataParallelTimes:
+    """Return the wire times of one pass over a rank's parameters, by kind of rank."""
+    at, wire = _zero_and_shape(rows), rows.shapes.data_parallel
+    names = ("reduce_s", "reduce_piece_s", "gather_s", "gather_piece_s")
+    reduce, reduce_piece, gather, gather_piece = (_by_zero(getattr(wire, x), at) for x in names)
     if rows.shapes.experts:
         # One wire for both groups; the last piece is that of the embedding or of an expert layer.
         more = rows.shapes.experts.data_parallel
         reduce, gather = reduce + _by_zero(more.reduce_s, at), gather + _by_zero(more.gather_s, at)
         reduce_piece = np.maximum(reduce_piece, _by_zero(more.reduce_piece_s, at))
         gather_piece = np.maximum(gather_piece, _by_zero(more.gather_piece_s, at))
-    m, stack = table.n_micro[:, None], rows.problem.stack
-    pp, vpp = table.shapes.pp[of][:, None], table.shapes.vpp[of][:, None]
-    late, window, chunks = splits_backward(rows)[:, None], times.backward_s, vpp
+    return DataParallelTimes(reduce, reduce_piece, gather, gather_piece)
+
+
+def _pp_vpp(rows: Rows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    shapes, of = rows.table.shapes, rows.table.shape
+    return shapes.pp[of], shapes.vpp[of]
+
+
+def _exposed_reduce_once(rows: Rows, times: StageTimes, wire: DataParallelTimes) -> Floats:
+    """Return what a reduction once per step exposes beside the last backward."""
+    table, stack = rows.table, rows.problem.stack
+    pp, chunks = _pp_vpp(rows)
+    late, window = splits_backward(rows), times.backward_s
     if late.any():
         # Gradients are whole when the last weight gradients are, all chunks together.
         window = np.where(late, weight_grad_times(rows), window)
-        chunks = np.where(late, 1, vpp)
-    exposed_reduce = exposed_once_s(reduce, reduce_piece, window, pp, chunks, m)
-    exposed_gather = exposed_once_s(gather, gather_piece, times.forward_s, pp, vpp, m)
+        chunks = np.where(late, 1, chunks)
+    args = (wire.reduce_s, wire.reduce_piece_s, window, pp, chunks, table.n_micro)
+    exposed = exposed_once_s(*args)
     for level, overlap in ((0, stack.dp_overlap), (1, stack.zero1_overlap)):
-        waits = ((zero == level) & (overlap == "none"))[:, None]
-        exposed_reduce = np.where(waits, reduce, exposed_reduce)
-        waits = ((zero == level) & (overlap != "both"))[:, None]
-        exposed_gather = np.where(waits, gather, exposed_gather)
-    exposed = exposed_reduce + exposed_gather
-    total = reduce + gather
-    often = np.flatnonzero(zero >= 2)
-    if len(often):
-        stage = zero[often][:, None]
-        behind = np.where(stage >= 3, gather[often], 0.0) + reduce[often]
-        ahead, after, once = gather[often], behind, gather[often]
-        if stack.zero3_traffic == "prefetched":
-            ahead = exposed_each_s(ahead, gather_piece[often], times.forward_s[often])
-            after = exposed_each_s(behind, reduce_piece[often], times.backward_s[often])
-            once = exposed_gather[often] if stack.zero1_overlap == "both" else once
-        m_often = m[often]
-        exposed[often] = m_often * after + np.where(stage >= 3, m_often * ahead, once)
-        total[often] = m_often * behind + np.where(stage >= 3, m_often, 1) * gather[often]
-    return exposed, np.maximum(0.0, total - exposed)
+        if overlap == "none" and np.any(table.zero == level):
+            exposed = np.where(table.zero == level, wire.reduce_s, exposed)
+    return exposed
+
+
+def _exposed_gather_once(rows: Rows, times: StageTimes, wire: DataParallelTimes) -> Floats:
+    """Return what a gather once per step exposes beside the first forward."""
+    table, stack = rows.table, rows.problem.stack
+    args = (wire.gather_s, wire.gather_piece_s, times.forward_s, *_pp_vpp(rows), table.n_micro)
+    exposed = exposed_once_s(*args)
+    for level, overlap in ((0, stack.dp_overlap), (1, stack.zero1_overlap)):
+        if overlap != "both" and np.any(table.zero == level):
+            exposed = np.where(table.zero == level, wire.gather_s, exposed)
+    return exposed
 
 
 def straggler_factor(problem: Problem, n_devices: int) -> float:
@@ -290,11 +343,12 @@ def straggler_factor(problem: Problem, n_devices: int) -> float:
 
 
 def flush_times(rows: Rows, times: StageTimes) -> Floats:
-    """Return the closed-form pipeline time with its point-to-point part, seconds, `(n,)`."""
+    """Return the closed-form pipeline time with its point-to-point part, seconds."""
     table, of = rows.table, rows.table.shape
     both = times.forward_s + times.backward_s
-    slowest, all_ranks = _greatest(both), _total(_at(rows.shapes.kinds.n_ranks, of) * both)
-    m, vpp, pp = table.n_micro, table.shapes.vpp[of], table.shapes.pp[of]
+    slowest = _greatest(both)
+    all_ranks = _total(_by_rank(rows.shapes.kinds.n_ranks, of) * both)
+    m, (pp, vpp) = table.n_micro, _pp_vpp(rows)
     flush = pipeline.compute_s(slowest, all_ranks, vpp, m)
     if splits_backward(rows).any():
         split = m * slowest + _zero_bubble_s(rows, times)
@@ -303,18 +357,19 @@ def flush_times(rows: Rows, times: StageTimes) -> Floats:
 
 
 def _zero_bubble_s(rows: Rows, times: StageTimes) -> Floats:
-    """Return the closed-form idle time of schedules that split the backward, seconds, `(n,)`.
+    """Return the closed-form idle time of schedules that split the backward, seconds.
 
     `zero_bubble.bubble_s` with the mean times of the ranks besides the slowest.
     """
     table, of = rows.table, rows.table.shape
-    pp, n_ranks = table.shapes.pp[of], _at(rows.shapes.kinds.n_ranks, of)
+    pp, n_ranks = table.shapes.pp[of], _by_rank(rows.shapes.kinds.n_ranks, of)
     late = weight_grad_times(rows)
-    slowest = (times.forward_s + times.backward_s).argmax(axis=1)[:, None]
+    slowest = (times.forward_s + times.backward_s).argmax(axis=0)[None]
 
     def others(by_kind: Floats) -> Floats:
-        own = np.take_along_axis(by_kind, slowest, axis=1)[:, 0]
-        return (_total(n_ranks * by_kind) - own) / np.maximum(pp - 1, 1)
+        full = np.broadcast_to(by_kind, (len(by_kind), *slowest.shape[1:]))
+        own = np.take_along_axis(full, slowest, axis=0)[0]
+        return np.asarray((_total(n_ranks * full) - own) / np.maximum(pp - 1, 1))
 
     parts = (others(times.forward_s), others(times.backward_s - late), others(late))
     return zero_bubble.bubble_s(table.schedule, pp, table.n_micro, *parts)
@@ -333,9 +388,13 @@ def step_times(rows: Rows) -> Floats:
 def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
     """Return the part of a step outside the pipeline: data parallel, optimizer, fixed; seconds."""
     of, stack = rows.table.shape, rows.problem.stack
-    exposed, hidden = data_parallel_exposed(rows, times)
-    data = _greatest(exposed + stack.overlap_slowdown * hidden)
-    once = _by_zero(rows.shapes.optimizer_s, _zero_and_shape(rows))
+    exposed, total = _data_parallel(rows, times)
+    # Compute beside the hidden rest, total - exposed, is slowed down.
+    slow = stack.overlap_slowdown
+    exposed *= 1.0 - slow
+    exposed += slow * total
+    data = _greatest(exposed)
+    once = _of_zero(rows.shapes.optimizer_s, _zero_and_shape(rows))
     once = once + rows.shapes.embedding_sync_s[of]
     return np.asarray(data + once + stack.fixed_step_s)
 
@@ -344,80 +403,100 @@ def _straggle(rows: Rows) -> float:
     return straggler_factor(rows.problem, rows.table.shapes.n_devices)
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Memory by term and kind of rank, bytes; what ZeRO changes apart from what it does not."""
+
+    states: Floats
+    activations: Floats
+    logits: Floats
+    passing: Floats
+    """Temporaries of one layer's backward beyond the logits, scratch and messages."""
+    zero_units: Floats
+    """Unsharded units of ZeRO 2 and 3."""
+    overhead: Floats
+
+
+def _memory(rows: Rows) -> _Memory:
+    table, of, layers, terms = rows.table, rows.table.shape, rows.layers, rows.shapes
+    kinds, index = terms.kinds, rows.index
+    pp, vpp = _pp_vpp(rows)
+    rank = _by_rank(kinds.rank, of)
+    chunks = in_flight_chunks(table.schedule, rank, pp, vpp, table.n_micro)
+    in_flight = chunks / np.where(table.schedule == zero_bubble.DUALPIPE, 2, vpp)
+    selective = table.recompute == SELECTIVE
+    kept = np.where(selective, layers.kept_core_bytes[index], layers.kept_bytes[index])
+    whole = _by_rank(kinds.layers, of) - rows.recomputed
+    activations = np.asarray(rows.recomputed * layers.checkpoint_bytes[index] + whole * kept)
+    activations *= in_flight
+    if splits_backward(rows).any():
+        activations = np.maximum(activations, _late_activations(rows, whole, kept))
+    if layers.experts:
+        activations = activations + in_flight * _expert_activations(rows)
+    if rows.problem.shape.mtp_layers:
+        module = layers.experts if rows.problem.shape.expert_layers[-1] else None
+        kept_module = module.kept_bytes[index] if module else kept
+        last = _by_rank(kinds.has_head, of) * in_flight
+        activations = activations + last * rows.problem.shape.mtp_layers * kept_module
+    ids = _by_rank(kinds.has_embedding, of) * in_flight * layers.embedding_bytes[index]
+    activations = activations + ids
+    # While a recomputed layer runs backward, what it had dropped exists once.
+    dropped = (layers.kept_bytes - layers.kept_core_bytes)[index]
+    scores = np.where(selective, dropped, 0.0)
+    one = layers.kept_bytes
+    if layers.experts:
+        every = rows.problem.shape.n_expert_layers == rows.problem.shape.layers
+        one = layers.experts.kept_bytes if every else np.maximum(one, layers.experts.kept_bytes)
+    again = np.where(rows.recomputed > 0, one[index], scores)
+    messages = np.where(pp > 1, 2.0, 0.0) * layers.message_bytes[index]
+    logits = _by_rank(kinds.has_head, of) * layers.logits_bytes[index]
+    # The loss's tensors are gone when the first layer runs backward: the larger of the two counts.
+    passing = again + (layers.working_bytes[index] - logits)
+    np.maximum(0.0, passing, out=passing)
+    passing += layers.scratch_bytes[index] + messages
+    at = _zero_and_shape(rows)
+    states = _by_zero(terms.state_bytes, at)
+    if terms.experts:
+        states = states + _by_zero(terms.experts.state_bytes, at)
+    return _Memory(
+        states=states,
+        activations=activations,
+        logits=logits,
+        passing=passing,
+        zero_units=_of_zero(terms.zero_working_bytes, at),
+        overhead=terms.overhead_bytes[of],
+    )
+
+
 def memory_terms(rows: Rows) -> dict[str, Floats]:
-    """Return the memory of each kind of rank by term, bytes, `(n, n_kinds)` each.
+    """Return the memory of each kind of rank by term, bytes, `(n_kinds, ...)` each.
 
     The peak is the sum: it is reached where a backward starts while all micro-batches of the
     rank are in flight. On the last stage that is the loss's or the last layer's, whichever needs
     more: `working` holds what a layer's temporaries need beyond the logits.
     """
-    table, of, layers, terms = rows.table, rows.table.shape, rows.layers, rows.shapes
-    kinds, index, stack = terms.kinds, rows.index, rows.problem.stack
-    vpp = table.shapes.vpp[of][:, None]
-    chunks = in_flight_chunks(
-        table.schedule[:, None],
-        _at(kinds.rank, of),
-        table.shapes.pp[of][:, None],
-        vpp,
-        table.n_micro[:, None],
-    )
-    both_ways = table.schedule[:, None] == zero_bubble.DUALPIPE
-    in_flight = chunks / np.where(both_ways, 2, vpp)
-    kept = np.where(
-        table.recompute == SELECTIVE, layers.kept_core_bytes[index], layers.kept_bytes[index]
-    )[:, None]
-    whole = _at(kinds.layers, of) - rows.recomputed
-    activations = in_flight * (
-        whole * kept + rows.recomputed * layers.checkpoint_bytes[index][:, None]
-    )
-    if splits_backward(rows).any():
-        activations = np.maximum(activations, _late_activations(rows, whole, kept))
-    if layers.experts:
-        activations += in_flight * _expert_activations(rows)
-    if rows.problem.shape.mtp_layers:
-        module = layers.experts if rows.problem.shape.expert_layers[-1] else None
-        kept_module = module.kept_bytes[index][:, None] if module else kept
-        last = _at(kinds.has_head, of) * in_flight
-        activations += last * rows.problem.shape.mtp_layers * kept_module
-    ids = layers.embedding_bytes[index][:, None]
-    activations += _at(kinds.has_embedding, of) * in_flight * ids
-    # While a recomputed layer runs backward, what it had dropped exists once.
-    dropped = (layers.kept_bytes - layers.kept_core_bytes)[index]
-    scores = np.where(table.recompute == SELECTIVE, dropped, 0.0)
-    one = layers.kept_bytes
-    if layers.experts:
-        every = rows.problem.shape.n_expert_layers == rows.problem.shape.layers
-        one = layers.experts.kept_bytes if every else np.maximum(one, layers.experts.kept_bytes)
-    again = np.where(rows.recomputed > 0, one[index][:, None], scores[:, None])
-    messages = np.where(table.shapes.pp[of] > 1, 2.0, 0.0) * layers.message_bytes[index]
-    passing = again + layers.working_bytes[index][:, None]
-    at = _zero_and_shape(rows)
-    lasting = layers.scratch_bytes[index] + messages + _by_zero(terms.zero_working_bytes, at)
-    logits = _at(kinds.has_head, of) * layers.logits_bytes[index][:, None]
-    # The loss's tensors are gone when the first layer runs backward: the larger of the two counts.
-    working = lasting[:, None] + np.maximum(0.0, passing - logits)
-    states = _by_zero(terms.state_bytes, at)
-    if terms.experts:
-        states = states + _by_zero(terms.experts.state_bytes, at)
-    return {
-        "states": states,
-        "activations": activations,
-        "logits": logits,
-        "working": working,
-        "fragmentation": stack.fragmentation_frac * activations,
-        "overhead": np.broadcast_to(terms.overhead_bytes[of][:, None], logits.shape),
+    found = _memory(rows)
+    parts = {
+        "states": found.states,
+        "activations": found.activations,
+        "logits": found.logits,
+        "working": found.passing + found.zero_units,
+        "fragmentation": rows.problem.stack.fragmentation_frac * found.activations,
+        "overhead": found.overhead[None],
     }
+    whole = np.broadcast_shapes(*(part.shape for part in parts.values()))
+    return {term: np.broadcast_to(part, whole) for term, part in parts.items()}
 
 
 def _expert_activations(rows: Rows) -> Floats:
-    """Return what the expert layers of a rank keep beyond dense ones, bytes, `(n, n_kinds)`."""
+    """Return what the expert layers of a rank keep beyond dense ones, bytes, by kind of rank."""
     layers, index = rows.layers, rows.index
     assert layers.experts is not None  # asked for models with experts only
     assert rows.recomputed_experts is not None
     core = layers.experts.kept_core_bytes - layers.kept_core_bytes
     whole = layers.experts.kept_bytes - layers.kept_bytes
     more = np.where(rows.table.recompute == SELECTIVE, core[index], whole[index])
-    return (_routed(rows) - rows.recomputed_experts) * more[:, None]
+    return np.asarray((_routed(rows) - rows.recomputed_experts) * more)
 
 
 def _late_activations(rows: Rows, whole: Floats, kept: Floats) -> Floats:
@@ -427,31 +506,34 @@ def _late_activations(rows: Rows, whole: Floats, kept: Floats) -> Floats:
     full from then until their weight gradient.
     """
     table, of = rows.table, rows.table.shape
-    before, waiting = zero_bubble.late_chunks(
-        table.schedule[:, None],
-        _at(rows.shapes.kinds.late_rank, of),
-        table.shapes.pp[of][:, None],
-        table.n_micro[:, None],
-    )
-    checkpoints = rows.recomputed * rows.layers.checkpoint_bytes[rows.index][:, None]
+    late_rank = _by_rank(rows.shapes.kinds.late_rank, of)
+    args = (table.schedule, late_rank, table.shapes.pp[of], table.n_micro)
+    before, waiting = zero_bubble.late_chunks(*args)
+    checkpoints = rows.recomputed * rows.layers.checkpoint_bytes[rows.index]
     early = before * (whole * kept + checkpoints)
     late = waiting * (whole + rows.recomputed) * kept
-    one = (table.schedule == zero_bubble.ZB_H1)[:, None]
-    share = np.where(one, 1.0, 0.5) * splits_backward(rows)[:, None]
+    share = np.where(table.schedule == zero_bubble.ZB_H1, 1.0, 0.5) * splits_backward(rows)
     return np.asarray(share * (early + late))
 
 
 def peak_bytes(rows: Rows) -> Floats:
-    """Return the memory of the rank that needs most, bytes, `(n,)`."""
-    terms = list(memory_terms(rows).values())
-    total = terms[0] + terms[1]
-    for term in terms[2:]:
-        total += term
-    return _greatest(total)
+    """Return the memory of the rank that needs most, bytes.
+
+    The sum of `memory_terms`, what ZeRO does not change first: in a block that part is computed
+    once for all ZeRO stages.
+    """
+    found = _memory(rows)
+    stays = (1.0 + rows.problem.stack.fragmentation_frac) * found.activations
+    stays += found.passing
+    stays += found.logits + found.overhead
+    return _greatest(stays + (found.states + found.zero_units))
 
 
 def score(
-    problem: Problem, shapes: ShapeTerms, table: PlanTable, layers: LayerTable | None = None
+    problem: Problem,
+    shapes: ShapeTerms,
+    table: PlanTable | PlanBlock,
+    layers: LayerTable | None = None,
 ) -> Scores:
     """Return step time and peak memory of every plan of `table`, over the shapes `shapes`."""
     rows = join(problem, shapes, table, layers)

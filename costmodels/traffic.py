@@ -308,7 +308,7 @@ def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
     Routed experts have a group of their own; what is waited for is shared out by wire time.
     """
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
-    kind = int((exposed + rows.problem.stack.overlap_slowdown * hidden).argmax(axis=1)[0])
+    kind = int((exposed + rows.problem.stack.overlap_slowdown * hidden)[:, 0].argmax())
     shapes = rows.shapes
     parts = []
     if layout.dp * layout.cp > 1:
@@ -319,7 +319,7 @@ def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
         params = routed.params[0, kind].item()
         parts.append(_Copies(params, routed.data_parallel, routed.data_groups))
     found = [one for part in parts for one in _copies(rows, layout, part, kind)]
-    waits, total = exposed[0, kind].item(), sum(one.time_s for one in found)
+    waits, total = exposed[kind, 0].item(), sum(one.time_s for one in found)
     return [replace(one, exposed_s=waits * (one.time_s / total)) for one in found]
 
 

@@ -10,16 +10,16 @@ from costmodels.parameters import total_params
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes
-from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.plan_space import free_axes, legal_masks, plan_blocks
 from searches.rules import Context
-from searches.search import TILE_ROWS, make_shards
+from searches.search import BLOCK_CELLS, make_shards
 from searches.shape_space import legal_shapes
 
 
 def any_fits(context: Context) -> bool:
     """Tell whether some legal plan fits into memory: what `search` finds, in a third of the time.
 
-    Stops at the first tile of plans that holds one.
+    Stops at the first block of plans that holds one.
     """
     for shard in make_shards(context, legal_shapes(context).shapes):
         axes = free_axes(context, shard.shapes)
@@ -28,9 +28,9 @@ def any_fits(context: Context) -> bool:
             continue
         terms = shape_terms(context.problem, shard.shapes)
         layers = layer_table(context.problem, shard.shapes, axes.mbs)
-        for table in plan_tables(context, shard.shapes, axes, masks, TILE_ROWS):
-            peaks = peak_bytes(join(context.problem, terms, table, layers))
-            if np.any(peaks <= context.problem.pool.usable_bytes):
+        for found in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
+            peaks = peak_bytes(join(context.problem, terms, found.block, layers))
+            if np.any(found.legal & (peaks <= context.problem.pool.usable_bytes)):
                 return True
     return False
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import RECOMPUTES, SCHEDULES, ZERO_BUBBLE, PlanTable, ShapeTable
+from costmodels.plans import RECOMPUTES, SCHEDULES, ZERO_BUBBLE, PlanBlock, PlanTable, ShapeTable
 from costmodels.stages import stage_kinds
 from searches.frameworks import runnable, runnable_batches
 from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
@@ -187,38 +187,66 @@ def _pins(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class LegalBlock:
+    """A block of plans, and which of them are legal."""
+
+    block: PlanBlock
+    legal: Bools
+    """Of the size of the block."""
+
+
+def plan_blocks(
+    context: Context, shapes: ShapeTable, axes: FreeAxes, masks: Masks, n_cells: int
+) -> Iterator[LegalBlock]:
+    """Yield the legal plans as blocks of about `n_cells` cells, every plan in exactly one.
+
+    ZeRO stages that move traffic once per step stand in blocks of their own, apart from those
+    that move it per micro-batch: the formulas of the two differ.
+    """
+    schedule = schedule_of(shapes.pp, shapes.vpp, context.options)
+    for stages in ((0, 1), (2, 3)):
+        zeros = [z for z in stages if masks.rest[:, :, z].any()]
+        if not zeros:
+            continue
+        rest: Bools = masks.rest[:, :, zeros, :]
+        with_sp, offered = np.any(rest, axis=(2, 3)), np.any(rest, axis=(1, 2))
+        of, mbs, sp = np.nonzero(masks.batches[:, :, None] & np.asarray(with_sp)[:, None, :])
+        options, exists = _options_of(np.asarray(offered))
+        size = max(1, n_cells // (len(zeros) * options.shape[1]))
+        for start in range(0, len(of), size):
+            s, b, p = (column[start : start + size] for column in (of, mbs, sp))
+            at = options[s].T
+            legal = rest[s, p].transpose(1, 2, 0)
+            block = PlanBlock(
+                shapes=shapes,
+                gbs=context.problem.job.global_batch,
+                shape=s.astype(np.int32)[None, None],
+                mbs=axes.mbs[b][None, None],
+                zero=np.array(zeros, dtype=np.int32)[:, None, None],
+                sp=p.astype(np.int32)[None, None],
+                recompute=axes.recompute[at],
+                recompute_layers=axes.recompute_layers[at],
+                schedule=schedule[s][None, None],
+            )
+            found = np.take_along_axis(legal, at[None], axis=1) & exists[s].T[None]
+            yield LegalBlock(block, found)
+
+
 def plan_tables(
-    context: Context, shapes: ShapeTable, axes: FreeAxes, masks: Masks, n_rows: int
+    context: Context, shapes: ShapeTable, axes: FreeAxes, masks: Masks, n_cells: int
 ) -> Iterator[PlanTable]:
-    """Yield the legal plans as tables of about `n_rows` rows, shapes in order."""
-    per_shape = masks.batches.sum(axis=1) * masks.rest.reshape(len(shapes), -1).sum(axis=1)
-    start = 0
-    while start < len(shapes):
-        stop, total = start, 0
-        while stop < len(shapes) and (stop == start or total + per_shape[stop] <= n_rows):
-            total += int(per_shape[stop])
-            stop += 1
-        if total:
-            yield _table(context, shapes, axes, masks, start, stop)
-        start = stop
+    """Yield the legal plans as tables, one for each of `plan_blocks`."""
+    for found in plan_blocks(context, shapes, axes, masks, n_cells):
+        yield found.block.rows(np.flatnonzero(found.legal))
 
 
-def _table(
-    context: Context, shapes: ShapeTable, axes: FreeAxes, masks: Masks, start: int, stop: int
-) -> PlanTable:
-    """Return the legal plans of shapes `start` to `stop` - 1."""
-    which = slice(start, stop)
-    product = masks.batches[which, :, None, None, None] & masks.rest[which, None]
-    of, mbs, sp, zero, option = np.nonzero(product)
-    rows: Ints = (of + start).astype(np.int32)
-    return PlanTable(
-        shapes=shapes,
-        gbs=context.problem.job.global_batch,
-        shape=rows,
-        mbs=axes.mbs[mbs],
-        zero=zero.astype(np.int32),
-        sp=sp.astype(np.int32),
-        recompute=axes.recompute[option],
-        recompute_layers=axes.recompute_layers[option],
-        schedule=schedule_of(shapes.pp, shapes.vpp, context.options)[rows],
-    )
+def _options_of(offered: Bools) -> tuple[NDArray[np.intp], Bools]:
+    """Return the recompute options that each shape has, side by side, and which places are used.
+
+    `offered` is `(n_shapes, n_options)`; both results are `(n_shapes, most options of a shape)`.
+    Shapes thin long ranges of layers differently, so their own options are far fewer than all.
+    """
+    counts = offered.sum(axis=1)
+    order = np.argsort(~offered, axis=1, kind="stable")[:, : max(1, int(counts.max(initial=0)))]
+    return order, np.arange(order.shape[1])[None] < counts[:, None]

@@ -24,15 +24,15 @@ from costmodels.step import (
 )
 from searches.executors import Executor, SerialExecutor
 from searches.options import SearchOptions
-from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.plan_space import LegalBlock, free_axes, legal_masks, plan_blocks
 from searches.rules import Context
 from searches.shape_space import ShapeSpace, legal_shapes
 
 Floats = NDArray[np.float64]
 
-TILE_ROWS = 16384
-"""Rows priced at a time: their columns stay in the second-level cache."""
-SHARD_SHAPES = 64
+BLOCK_CELLS = 16384
+"""Plans priced at a time: their columns stay in the second-level cache."""
+SHARD_SHAPES = 512
 """Shapes of one shard, the unit that executors spread."""
 
 
@@ -126,34 +126,39 @@ def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
     return np.flatnonzero(times <= np.partition(times, n - 1)[n - 1])
 
 
-def price_table(
+def price_block(
     problem: Problem,
     terms: ShapeTerms,
-    layers: LayerTable | None,
-    table: PlanTable,
+    layers: LayerTable,
+    found: LegalBlock,
     n: int,
+    slower_s: float = float("inf"),
     rival_s: float = 0.0,
 ) -> tuple[list[Candidate], Candidate | None, int, int]:
-    """Return the best plans of a table that fit, the closest that does not, and two counts.
+    """Return the best plans of a block that fit, the closest that does not, and two counts.
 
-    The counts are those of the plans that fit, and of those that take less than `rival_s`.
+    The counts are those of the plans that fit, and of those that take less than `rival_s`. Plans
+    that take longer than `slower_s` are not among the best, whatever the block holds.
     """
-    rows = join(problem, terms, table, layers)
+    rows, n_layers = join(problem, terms, found.block, layers), problem.shape.layers
     peaks = peak_bytes(rows)
-    fits = np.flatnonzero(peaks <= problem.pool.usable_bytes)
-    n_layers = problem.shape.layers
-    if not len(fits):
-        row = int(np.argmin(peaks))
-        closest = Candidate(table.layout(row, n_layers), 0.0, float(peaks[row]))
+    fits = found.legal & (peaks <= problem.pool.usable_bytes)
+    n_fit = int(np.count_nonzero(fits))
+    if not n_fit:
+        cell = int(np.argmin(np.where(found.legal, peaks, np.inf)))
+        table = found.block.rows(np.array([cell]))
+        closest = Candidate(table.layout(0, n_layers), 0.0, float(peaks.flat[cell]))
         return [], closest, 0, 0
-    if len(fits) < len(table):
-        rows = join(problem, terms, table.take(fits), layers)
-    times = step_times(rows)
+    times = np.where(fits, step_times(rows), np.inf).ravel()
+    quick = np.flatnonzero(times <= slower_s)
+    cells = quick[_best_rows(times[quick], min(n, n_fit))]
+    table = found.block.rows(cells)
     best = [
-        Candidate(rows.table.layout(int(i), n_layers), float(times[i]), float(peaks[fits[i]]))
-        for i in _best_rows(times, n)
+        Candidate(table.layout(i, n_layers), float(times[cell]), float(peaks.flat[cell]))
+        for i, cell in enumerate(cells)
     ]
-    return sorted(best, key=_order)[:n], None, len(fits), int((times < rival_s).sum())
+    n_faster = int(np.count_nonzero(times < rival_s))
+    return sorted(best, key=_order)[:n], None, n_fit, n_faster
 
 
 def search_shard(shard: Shard) -> ShardAnswer:
@@ -167,11 +172,15 @@ def search_shard(shard: Shard) -> ShardAnswer:
     closest: Candidate | None = None
     n_legal = n_fit = n_faster = 0
     n, rival_s = context.options.n_finalists, context.options.rival_s
-    for table in plan_tables(context, shapes, axes, masks, TILE_ROWS):
-        found, miss, fitting, faster = price_table(
-            context.problem, terms, layers, table, n, rival_s
+    if layers is None:
+        return ShardAnswer((), None, n_candidates, 0, 0, 0, rejected)
+    for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS):
+        slower_s = best[-1].closed_form_s if len(best) == n else float("inf")
+        found, miss, fitting, faster = price_block(
+            context.problem, terms, layers, block, n, slower_s, rival_s
         )
-        n_legal, n_fit, n_faster = n_legal + len(table), n_fit + fitting, n_faster + faster
+        n_legal += int(np.count_nonzero(block.legal))
+        n_fit, n_faster = n_fit + fitting, n_faster + faster
         best = sorted(best + found, key=_order)[:n]
         if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
             closest = miss

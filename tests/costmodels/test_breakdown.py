@@ -241,8 +241,8 @@ def test_virtual_stages_add_up_to_the_kinds_of_rank(toy_problem, plain_layout):
         times, kinds = stage_times(rows), rows.shapes.kinds
         forward, backward = virtual_stage_times(rows, layout)
         for i, rank in enumerate(kinds.rank[0]):
-            assert sum(forward[rank::4]) == pytest.approx(times.forward_s[0, i], rel=1e-12)
-            assert sum(backward[rank::4]) == pytest.approx(times.backward_s[0, i], rel=1e-12)
+            assert sum(forward[rank::4]) == pytest.approx(times.forward_s[i, 0], rel=1e-12)
+            assert sum(backward[rank::4]) == pytest.approx(times.backward_s[i, 0], rel=1e-12)
 
 
 ZERO_BUBBLE_LAYOUTS = [

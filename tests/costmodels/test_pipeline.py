@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from costmodels.memory import in_flight_chunks
 from costmodels.pipeline import (
+    PROVEN_PERIODS,
     STEADY_PERIODS,
     bubble_frac,
     compute_s,
@@ -349,8 +350,25 @@ def test_long_steps_are_extrapolated_within_a_tenth_of_a_percent(schedule, p):
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
 def test_short_steps_are_simulated(schedule):
     v = 2 if schedule == "interleaved" else 1
-    args = (schedule, 4, v, 4 * STEADY_PERIODS[1], [1.0, 1.3] * 2 * v, [2.0] * 4 * v, 0.05)
+    args = (schedule, 4, v, 4 * PROVEN_PERIODS[0], [1.0, 1.3] * 2 * v, [2.0] * 4 * v, 0.05)
     assert flush_s(*args) == simulate_s(*args)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+def test_steps_of_equal_stages_are_extrapolated_exactly(schedule):
+    v = 2 if schedule == "interleaved" else 1
+    for p, last in itertools.product((2, 4, 8), (1.0, 1.2)):
+        forward = [1.0] * (p * v - 1) + [last]
+        for m in (10 * p, 33 * p):
+            args = (schedule, p, v, m, forward, [2.0] * p * v, 0.02)
+            assert flush_s(*args) == pytest.approx(simulate_s(*args), rel=1e-12)
+
+
+def test_a_step_that_keeps_changing_is_not_called_periodic():
+    # A gap of 1e-4 between the two slowest ranks takes thousands of micro-batches to close.
+    forward, backward = [1.0, 1.0001, 1.0, 1.0], [2.0] * 4
+    args = ("1f1b", 4, 1, 4 * 60, forward, backward, 0.3)
+    assert flush_s(*args) == pytest.approx(simulate_s(*args), rel=1e-3)
 
 
 @settings(max_examples=25)

@@ -163,7 +163,7 @@ def test_pipeline_and_straggler_by_hand(toy_problem, toy_pool, plain_layout):
     layout = plain_layout(problem, tp=2, pp=4, dp=8, sp=True)
     rows = join_one(problem, layout)
     times = stage_times(rows)
-    per_rank = [*(times.forward_s + times.backward_s)[0]]
+    per_rank = [*(times.forward_s + times.backward_s)[:, 0]]
     first, middle, last = per_rank[:3]
     tau = hop_s(rows).item()
     flush = 4 * last + (first + 2 * middle) + tau * (2 * 3 * 2 - 2)
@@ -316,7 +316,7 @@ def test_layers_of_a_table_may_be_joined_once(problems):
     problem, chance = problems["plain"], random.Random(2)
     table = PlanTable.from_layouts([random_layout(chance) for _ in range(10)])
     rows = join(problem, shape_terms(problem, table.shapes), table)
-    assert rows.recomputed.shape[0] == len(table) == len(rows.index)
+    assert rows.recomputed.shape[1] == len(table) == len(rows.index)
 
 
 def test_blocked_messages_stall_the_collectives_of_a_layer(toy_problem, plain_layout):

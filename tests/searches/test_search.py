@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.plans import ShapeTable
+from costmodels.shape_terms import shape_terms
+from costmodels.step import score
 from hardware.parts import Fabric
 from searches import search as search_module
 from searches.executors import SerialExecutor
 from searches.options import SearchOptions
-from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.plan_space import free_axes, legal_masks, plan_blocks, plan_tables
 from searches.rules import Context
 from searches.search import Outcome, search, search_problem
 from searches.shape_space import ShapeSpace, legal_shapes
@@ -207,7 +209,7 @@ def test_tile_and_shard_size_do_not_change_the_answer(name, rows, shapes, monkey
         rows = 100 * rows
     c = {**INSTANCES, **LARGER}[name]
     wanted = search(c)
-    monkeypatch.setattr(search_module, "TILE_ROWS", rows)
+    monkeypatch.setattr(search_module, "BLOCK_CELLS", rows)
     monkeypatch.setattr(search_module, "SHARD_SHAPES", shapes)
     outcome = search(c)
     same(outcome, wanted)
@@ -271,7 +273,7 @@ def test_no_finalist_exceeds_the_memory():
         peaks = [f.peak_bytes for f in search(exhaustive(c)).finalists]
         assert max(peaks) <= c.problem.pool.usable_bytes
         tight = with_pool(
-            c, memory_margin_bytes=c.problem.pool.accelerator.memory_bytes - min(peaks)
+            c, memory_margin_bytes=c.problem.pool.accelerator.memory_bytes - min(peaks) - 1.0
         )
         assert search(tight).n_fit == peaks.count(min(peaks))
 
@@ -284,21 +286,42 @@ def test_deep_models_thin_their_recompute_depths():
     assert {f.layout.recompute_layers for f in search(pinned).finalists} == {36}
 
 
-def test_plan_tables_hold_about_as_many_rows_as_asked():
+def test_blocks_hold_about_as_many_cells_as_asked_and_every_plan_once():
     c = INSTANCES["h100-16"]
     shapes = legal_shapes(c).shapes
     axes = free_axes(c, shapes)
     masks, _, _ = legal_masks(c, shapes, axes)
-    whole = next(plan_tables(c, shapes, axes, masks, ALL))
-    parts = list(plan_tables(c, shapes, axes, masks, 300))
-    assert len(whole) == search(c).n_legal == sum(len(part) for part in parts)
+
+    def layouts(n_cells):
+        tables = plan_tables(c, shapes, axes, masks, n_cells)
+        return [t.layout(i, c.problem.shape.layers) for t in tables for i in range(len(t))]
+
+    whole = layouts(ALL)
+    assert len(set(whole)) == len(whole) == masks.n_plans == search(c).n_legal
+    assert set(layouts(300)) == set(whole)
+    assert len(layouts(300)) == len(whole)
+    parts = list(plan_blocks(c, shapes, axes, masks, 300))
     assert len(parts) > 3
-    for part in parts:  # a shape is never cut
-        assert len(part) <= 300 or len(set(part.shape.tolist())) == 1
-    for column in ("shape", "mbs", "zero", "sp", "recompute", "recompute_layers", "schedule"):
-        joined = np.concatenate([getattr(part, column) for part in parts])
-        assert np.array_equal(joined, getattr(whole, column))
-        assert joined.dtype == np.int32
+    for part in parts:  # a batch is never cut
+        assert part.legal.shape == part.block.size
+        assert part.legal.size <= 300 or part.block.size[-1] == 1
+
+
+def test_a_block_is_priced_like_its_rows_one_by_one():
+    for name in ("h100-16", "toy-24-two-tiers"):
+        c = INSTANCES[name]
+        shapes = legal_shapes(c).shapes
+        axes = free_axes(c, shapes)
+        masks, _, _ = legal_masks(c, shapes, axes)
+        terms = shape_terms(c.problem, shapes)
+        for part in plan_blocks(c, shapes, axes, masks, 5000):
+            cells = np.flatnonzero(part.legal)
+            whole = score(c.problem, terms, part.block)
+            alone = score(c.problem, terms, part.block.rows(cells))
+            times = np.broadcast_to(whole.step_s, part.block.size).ravel()[cells]
+            peaks = np.broadcast_to(whole.peak_bytes, part.block.size).ravel()[cells]
+            assert np.allclose(times, alone.step_s, rtol=1e-12, atol=0)
+            assert np.allclose(peaks, alone.peak_bytes, rtol=1e-12, atol=0)
 
 
 # Nothing fits, stopped, interrupted --------------------------------------------------------------
