@@ -4,6 +4,7 @@ Times are per micro-batch, seconds. `n_micro` is m, p the ranks, v the chunks pe
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodels import zero_bubble
 from costmodels.plans import ZERO_BUBBLE
-from costmodels.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
+from costmodels.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD, Step
 
 Floats = NDArray[np.float64]
 
@@ -193,6 +194,38 @@ def _simulate(
     return max(clock), forward_end, backward_end
 
 
+def _split_times(
+    schedule: str,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    weight_grad_s: Sequence[float],
+) -> dict[int, list[float]]:
+    """Return how long each kind of block takes on each virtual stage, seconds.
+
+    The stages of DualPipe come twice, as `zero_bubble.program` counts them.
+    """
+    copies = 2 if schedule == "dualpipe" else 1
+    times = {
+        FORWARD: list(forward_s) * copies,
+        BACKWARD: list(backward_s) * copies,
+        WEIGHT_GRAD: list(weight_grad_s) * copies,
+    }
+    halves = zip(times[BACKWARD], times[WEIGHT_GRAD], strict=False)
+    times[INPUT_GRAD] = [whole - part for whole, part in halves]
+    return times
+
+
+def _boundaries(
+    schedule: str, pp: int, n_stages: int, hop_s: float | Sequence[float]
+) -> list[tuple[int, int, float]]:
+    """Return (rank, next rank, seconds of a message) after each virtual stage but the last."""
+    taus = [hop_s] * pp if isinstance(hop_s, float | int) else list(hop_s)
+    if schedule not in ZERO_BUBBLE:
+        return [(j % pp, (j + 1) % pp, taus[j % pp]) for j in range(n_stages - 1)]
+    rank_of = [r if r < pp else 2 * pp - 1 - r for r in range(n_stages)]
+    return [(a, b, 0.0 if a == b else taus[min(a, b)]) for a, b in pairwise(rank_of)]
+
+
 def _simulate_split(
     schedule: str,
     pp: int,
@@ -207,22 +240,13 @@ def _simulate_split(
     The same recurrence; a pair of forward and backward starts when both can and takes as long as
     both, and W needs the B of its own rank, which its program has put before it.
     """
-    both_ways = schedule == "dualpipe"
-    copies = 2 if both_ways else 1
-    times = {
-        FORWARD: list(forward_s) * copies,
-        BACKWARD: list(backward_s) * copies,
-        WEIGHT_GRAD: list(weight_grad_s) * copies,
-    }
-    halves = zip(times[BACKWARD], times[WEIGHT_GRAD], strict=True)
-    times[INPUT_GRAD] = [whole - part for whole, part in halves]
+    times = _split_times(schedule, forward_s, backward_s, weight_grad_s)
     n_stages = len(times[FORWARD])
-    rank_of = [r if r < pp else 2 * pp - 1 - r for r in range(n_stages)]
+    both_ways = schedule == "dualpipe"
     ways = ((0, pp - 1), (pp, n_stages - 1)) if both_ways else ((0, n_stages - 1),)
     firsts, lasts = {way[0] for way in ways}, {way[1] for way in ways}
-    taus = [hop_s] * pp if isinstance(hop_s, float | int) else list(hop_s)
     # After stage j: the boundary between two ranks, none where the V turns.
-    hops = [0.0 if a == b else taus[min(a, b)] for a, b in pairwise(rank_of)]
+    hops = [tau for _, _, tau in _boundaries(schedule, pp, n_stages, hop_s)]
     forward_end = [[-1.0] * n_micro for _ in range(n_stages)]
     backward_end = [[-1.0] * n_micro for _ in range(n_stages)]
 
@@ -262,6 +286,102 @@ def _simulate_split(
         assert sum(position) > before, "the programs deadlock"
         active = [rank for rank in active if position[rank] < len(programs[rank])]
     return max(clock), forward_end, backward_end
+
+
+@dataclass(frozen=True, slots=True)
+class TimedBlock:
+    """What a rank runs at a time, and when; seconds from the start of the step."""
+
+    start_s: float
+    end_s: float
+    parts: Step
+    """(virtual stage, micro-batch, kind): one block, or a forward and a backward in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One activation or gradient on its way between two ranks."""
+
+    sender: int
+    receiver: int
+    stage: int
+    """Virtual stage that the message comes from."""
+    micro: int
+    kind: int
+    """FORWARD for an activation, BACKWARD for a gradient."""
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Every block and message of one step through the pipeline."""
+
+    blocks: tuple[tuple[TimedBlock, ...], ...]
+    """By rank, in the order in which it runs them."""
+    messages: tuple[Message, ...]
+    end_s: float
+
+
+def timeline(
+    schedule: str,
+    pp: int,
+    vpp: int,
+    n_micro: int,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    hop_s: float | Sequence[float],
+    weight_grad_s: Sequence[float] = (),
+) -> Timeline:
+    """Return when every block of `simulate_s` runs, which takes the same arguments.
+
+    DualPipe: virtual stage p + i is stage i of the way back, as `zero_bubble.program` counts.
+
+    >>> found = timeline("1f1b", 2, 1, 2, [1.0] * 2, [2.0] * 2, 0.5)
+    >>> [(block.start_s, block.end_s) for block in found.blocks[0]]
+    [(0.0, 1.0), (1.0, 2.0), (5.0, 7.0), (8.0, 10.0)]
+    """
+    args = (schedule, pp, vpp, n_micro, forward_s, backward_s, hop_s, weight_grad_s)
+    total, forward_end, backward_end = _simulate(*args)
+    times = _split_times(schedule, forward_s, backward_s, weight_grad_s)
+    ends = {FORWARD: forward_end, BACKWARD: backward_end, INPUT_GRAD: backward_end}
+    blocks = []
+    for rank in range(pp):
+        now, mine = 0.0, []
+        for step in _steps(schedule, rank, pp, vpp, n_micro):
+            took = sum(times[kind][stage] for stage, _, kind in step)
+            stage, micro, kind = step[0]
+            # A weight gradient waits for nothing but its rank.
+            end = now + took if kind == WEIGHT_GRAD else ends[kind][stage][micro]
+            mine.append(TimedBlock(max(now, end - took), end, step))
+            now = end
+        blocks.append(tuple(mine))
+    messages = [
+        message
+        for j, (a, b, tau) in enumerate(_boundaries(schedule, pp, len(forward_end), hop_s))
+        if a != b
+        for micro in range(n_micro)
+        for message in (
+            _message(a, b, j, micro, FORWARD, forward_end[j][micro], tau),
+            _message(b, a, j + 1, micro, BACKWARD, backward_end[j + 1][micro], tau),
+        )
+        if message.start_s >= 0.0
+    ]
+    return Timeline(tuple(blocks), tuple(messages), total)
+
+
+def _message(
+    sender: int, receiver: int, stage: int, micro: int, kind: int, start_s: float, tau_s: float
+) -> Message:
+    return Message(sender, receiver, stage, micro, kind, start_s, start_s + tau_s)
+
+
+def _steps(schedule: str, rank: int, pp: int, vpp: int, n_micro: int) -> list[Step]:
+    """Return the program of a rank, whatever the schedule, as steps of blocks with their kind."""
+    if schedule in ZERO_BUBBLE:
+        return zero_bubble.program(schedule, rank, pp, n_micro)
+    program = rank_program(schedule, rank, pp, vpp, n_micro)
+    return [((j, i, BACKWARD if backward else FORWARD),) for j, i, backward in program]
 
 
 def _period_s(schedule: str, pp: int, n_micro: int, forward: Ends, backward: Ends) -> float:

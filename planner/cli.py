@@ -277,6 +277,49 @@ def explain(
 
 
 @app.command()
+def trace(
+    plan: PlanArg,
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="File to write; - is stdout.")
+    ] = "step.json",
+    micro_batches: Annotated[
+        int,
+        typer.Option(metavar="N", help="Draw the first and last N of them; all without it."),
+    ] = 0,
+) -> None:
+    """Write one step of a plan as a timeline for Perfetto or chrome://tracing."""
+    from planner.looking import run_trace
+
+    run_trace(plan, out, micro_batches)
+
+
+@app.command()
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help="A plan, as in explain.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Say term by term why one plan beats another, and what would turn it round."""
+    from planner.looking import run_diff
+
+    run_diff(first, second, form)
+
+
+@app.command()
+def neighbours(
+    plan: PlanArg,
+    framework: Annotated[
+        str, typer.Option(help="Leave out what megatron, deepspeed, ... does not run; any.")
+    ] = "any",
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Show what each single change of a plan would do, or the rule that forbids it."""
+    from planner.looking import run_neighbours
+
+    run_neighbours(plan, framework, form)
+
+
+@app.command()
 def emit(
     plan: PlanArg,
     for_: Annotated[str, typer.Option("--for", help="megatron,deepspeed.")] = "megatron",

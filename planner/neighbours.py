@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.plans import CP_COMMS, Layout, PlanTable
+from costmodels.plans import CP_COMMS, SCHEDULES, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.stages import stage_layers
@@ -275,3 +275,87 @@ def _changes(old: Layout, new: Layout, axes: tuple[str, ...]) -> tuple[tuple[str
     return tuple(
         (axis, axis_value(old, axis), axis_value(new, axis)) for axis in AXES if axis in axes
     )
+
+
+CHUNKS_OF = {"interleaved": 2, "zb-v": 2, "dualpipe-v": 2}
+"""Least model chunks of a rank that a schedule needs, 1 for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SingleChange:
+    """One axis of a plan at another value: priced, or with the rule that forbids it."""
+
+    axis: str
+    old: Any
+    new: Any
+    rule: str
+    """Code of the first rule that it breaks; empty where it is legal."""
+    near: Neighbour | None
+    """What it gives where it is legal."""
+
+
+def single_changes(
+    problem: Problem, layout: Layout, framework: str = "any"
+) -> tuple[SingleChange, ...]:
+    """Return every value that each axis may take alone, legal or not, axis by axis.
+
+    The axes are those of `AXES` and the schedule, whose change brings the chunks that it needs;
+    `full:3` recomputes three layers of every virtual stage.
+    `framework` as in `neighbours`.
+    """
+    context = _context(problem, layout)
+    present = _framework_codes(problem, layout, framework)
+    tried: list[tuple[str, Any, Layout | None]] = [
+        (axis, value, derived(problem, layout, {axis: value}))
+        for axis, value in _steps(problem, layout)
+    ]
+    tried += [*_recompute_steps(problem, layout), *_schedule_steps(problem, layout)]
+    codes = [
+        _broken(context, near, framework, present)
+        if near
+        else _impossible(problem, layout, axis, value)
+        for axis, value, near in tried
+    ]
+    legal = {
+        near: (axis,)
+        for (axis, _, near), code in zip(tried, codes, strict=True)
+        if near and not code
+    }
+    priced = {found.layout: found for found in _priced(problem, layout, legal)}
+    return tuple(
+        SingleChange(
+            axis, axis_value(layout, axis), value, code, priced.get(near) if near else None
+        )
+        for (axis, value, near), code in zip(tried, codes, strict=True)
+        if near != layout
+    )
+
+
+def _recompute_steps(problem: Problem, layout: Layout) -> list[tuple[str, Any, Layout | None]]:
+    """Return the plans that begin to recompute some layers of a virtual stage, not all."""
+    if layout.recompute == "full":
+        return []
+    counts = _thinned(max(layout.stage_layers))[:-1]
+    changes = [(k, {"recompute": "full", "recompute_layers": k}) for k in counts]
+    return [("recompute", f"full:{k}", derived(problem, layout, to)) for k, to in changes]
+
+
+def _schedule_steps(problem: Problem, layout: Layout) -> list[tuple[str, Any, Layout | None]]:
+    """Return the plans under every other schedule of a pipeline, with the chunks that it needs."""
+    out: list[tuple[str, Any, Layout | None]] = []
+    for name in SCHEDULES[1:] if layout.pp > 1 else ():
+        if name == layout.schedule:
+            continue
+        chunks = CHUNKS_OF.get(name, 1)
+        if name == "interleaved":
+            chunks = max(chunks, layout.vpp)
+        near = derived(problem, layout, {"vpp": chunks})
+        out.append(("schedule", name, replace(near, schedule=name) if near else None))
+    return out
+
+
+def _impossible(problem: Problem, layout: Layout, axis: str, value: Any) -> str:
+    """Return the rule that leaves no layout at all: too many stages, or no way to fill them."""
+    pp = value if axis == "pp" else layout.pp
+    vpp = value if axis == "vpp" else CHUNKS_OF.get(value, 1) if axis == "schedule" else layout.vpp
+    return "PP001" if pp * vpp > problem.shape.layers else "PP002"

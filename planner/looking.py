@@ -1,0 +1,57 @@
+"""The commands that look at plans from outside: `trace`, `diff`, `neighbours`."""
+
+import sys
+from pathlib import Path
+
+from planner.errors import EmitError, UsageError
+from planner.saved import open_plan
+from searches.options import FRAMEWORKS
+
+
+def run_trace(reference: str, out: str, micro_batches: int) -> None:
+    """Run `planner trace`: write the trace file, or print it where it is named -."""
+    from planner.trace import trace_json
+
+    _, _, problem, plan = open_plan(reference)
+    text = trace_json(problem, plan, micro_batches)
+    if out == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        fix = "name another file with -o"
+        raise EmitError(f"cannot write {out}: {error.strerror}", fix) from None
+    sys.stderr.write(
+        f"wrote {out}: one step of plan {plan.plan_id}, open it in ui.perfetto.dev or "
+        "chrome://tracing\n"
+    )
+
+
+def _check_format(form: str) -> None:
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+
+
+def run_diff(first: str, second: str, form: str) -> None:
+    """Run `planner diff`."""
+    from planner.comparing import compare, comparison_text
+
+    _check_format(form)
+    found = compare(open_plan(first), open_plan(second))
+    sys.stdout.write(found.dumps() if form == "json" else comparison_text(found))
+
+
+def run_neighbours(reference: str, framework: str, form: str) -> None:
+    """Run `planner neighbours`."""
+    from planner.neighbours import single_changes
+    from planner.single_changes import changes_json, changes_text
+
+    _check_format(form)
+    if framework not in (*FRAMEWORKS, "any"):
+        known = ", ".join((*FRAMEWORKS, "any"))
+        raise UsageError(f"--framework: unknown {framework!r}", f"one of {known}")
+    _, _, problem, plan = open_plan(reference)
+    found = single_changes(problem, plan.layout, framework)
+    shown = changes_json if form == "json" else changes_text
+    sys.stdout.write(shown(plan, found, framework))
