@@ -353,7 +353,8 @@ def timeline(
             stage, micro, kind = step[0]
             # A weight gradient waits for nothing but its rank.
             end = now + took if kind == WEIGHT_GRAD else ends[kind][stage][micro]
-            mine.append(TimedBlock(max(now, end - took), end, step))
+            waited = end - took > now + 1e-12 * end  # less is rounding
+            mine.append(TimedBlock(end - took if waited else now, end, step))
             now = end
         blocks.append(tuple(mine))
     messages = [

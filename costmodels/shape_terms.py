@@ -178,7 +178,8 @@ def _embedding_sync_s(problem: Problem, shapes: ShapeTable, most: Floats) -> Flo
         return shared
     size = problem.job.recipe.grad_wire_bytes * shared
     group = end_pair(problem, shapes)
-    return collective_s("all-reduce", size, group, problem.pool)
+    # Shapes that share nothing pay no latency, whatever else stands in the table.
+    return np.where(shared > 0.0, collective_s("all-reduce", size, group, problem.pool), 0.0)
 
 
 def end_pair(problem: Problem, shapes: ShapeTable) -> Group:

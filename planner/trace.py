@@ -200,11 +200,16 @@ def _counter_events(
         peak = max(levels, key=lambda x: (x[1], -x[0]))
         drawn = {0.0, peak[0]} | {at for b in shown for at in (b.start_s, b.end_s)}
         levels = [level for level in levels if level[0] in drawn]
-    for at_s, level in levels:
+    # Of several changes within a tick the last one stays.
+    for at_us, level in {_us(at_s): level for at_s, level in levels}.items():
         yield {
-            "ph": "C", "pid": rank, "tid": COMPUTE, "ts": _us(at_s), "name": "memory",
+            "ph": "C",
+            "pid": rank,
+            "tid": COMPUTE,
+            "ts": at_us,
+            "name": "memory",
             "args": {"bytes": level},
-        }  # fmt: skip
+        }
 
 
 def _after_events(step: StepTimeline, rank: int) -> Iterable[Event]:
