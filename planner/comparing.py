@@ -14,6 +14,7 @@ from planner.reasons import MIN_SHARE, shown_layout
 from planner.recommending import with_bandwidth
 from planner.result import Plan
 from planner.tables import wrapped
+from planner.uncertainty import TIE_FRAC
 from planner.units import GIB, format_percent
 
 Opened = tuple[ModelInput, ClusterInput, Problem, Plan]
@@ -350,6 +351,8 @@ def _verdict(found: Comparison) -> str:
         lead += ", but does not fit"
     if found.inputs:
         return lead
+    if more < TIE_FRAC:
+        lead += " (within model error)"
     gaps = {t: y - x for t, (x, y) in _times(won, lost).items()}
     least = MIN_SHARE * won.step_time_s
     saved = [f"{t} -{_ms(gap)}" for t, gap in gaps.items() if gap > least]

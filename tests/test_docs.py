@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -115,6 +116,22 @@ def test_every_field_of_a_result_is_described():
         planner.solve("llama3-70b", "h100-x512", top=1, pins={"tp": 8, "pp": 4}).to_json()
     )
     keys |= _keys(planner.solve("llama3-70b", "h100-x8", top=1, pins=pins).to_json())
+    assert not [key for key in sorted(keys) if f"`{key}`" not in text]
+
+
+def test_every_field_of_a_comparison_and_of_neighbours_is_described(tmp_path):
+    from planner.comparing import compare
+    from planner.neighbours import single_changes
+    from planner.saved import open_plan
+    from planner.single_changes import changes_json
+
+    text = (DOCS / "looking.md").read_text(encoding="utf-8")
+    path = tmp_path / "result.json"
+    path.write_text(planner.solve("llama3-8b", "h100-x8", top=2).dumps(), encoding="utf-8")
+    one, two = open_plan(f"{path}#1"), open_plan(f"{path}#2")
+    keys = set(compare(one, two).to_json())
+    found = json.loads(changes_json(one[3], single_changes(one[2], one[3].layout), "any"))
+    keys |= set(found).union(*found["changes"])
     assert not [key for key in sorted(keys) if f"`{key}`" not in text]
 
 

@@ -1,11 +1,11 @@
-"""The step in time: the recurrence's own times, memory replayed, traffic that adds up to the terms."""
+"""The step in time: the recurrence's own times, memory replayed, traffic that adds up."""
 
 import pytest
 
 from costmodels.breakdown import break_down
 from costmodels.pipeline import simulate_s, timeline
 from costmodels.step_timeline import memory_levels, step_timeline
-from costmodels.zero_bubble import FORWARD, WEIGHT_GRAD
+from costmodels.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from tests.costmodels.timelines import CASES, case
 
 SCHEDULES = [("1f1b", 1), ("gpipe", 1), ("interleaved", 3), ("zb-h1", 1), ("zb-v", 2),
@@ -41,15 +41,17 @@ def test_blocks_start_when_rank_and_input_are_there(schedule, chunks, hop_s):
                 for stage, micro, kind in block.parts
                 if kind != WEIGHT_GRAD and (stage, micro, kind == FORWARD) in arrives
             ]
-            # On the same rank: the loss, the turn of the V.
             for stage, micro, kind in block.parts:
+                if kind == WEIGHT_GRAD or (stage, micro, kind == FORWARD) in arrives:
+                    continue
+                # From the same rank: the loss, or the turn of the V.
+                if kind != FORWARD and (stage, micro, FORWARD) in done:
+                    inputs.append(done[stage, micro, FORWARD])
                 before = stage - 1 if kind == FORWARD else stage + 1
-                key = (before, micro, kind == FORWARD)
-                if kind != WEIGHT_GRAD and (stage, micro, kind == FORWARD) not in arrives:
-                    inputs += [t for (j, i, k), t in done.items() if (j, i, k == FORWARD) == key
-                               and schedule in ("zb-v", "dualpipe-v") and k != WEIGHT_GRAD]  # fmt: skip
-                    if kind != FORWARD and (stage, micro, FORWARD) in done:
-                        inputs.append(done[stage, micro, FORWARD])
+                folded = schedule in ("zb-v", "dualpipe-v")
+                for other in (FORWARD,) if kind == FORWARD else (BACKWARD, INPUT_GRAD):
+                    if folded and (before, micro, other) in done:
+                        inputs.append(done[before, micro, other])
             assert block.start_s == pytest.approx(max([free, *inputs]), abs=1e-12)
             assert block.end_s > block.start_s
             free = block.end_s

@@ -1,4 +1,4 @@
-"""Single changes: every value of an axis is there, legal and priced, or with the rule it breaks."""
+"""Single changes: every value of an axis, legal and priced, or with the rule that it breaks."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,6 @@ from planner.single_changes import changes_json, changes_text
 from searches.options import SearchOptions
 from searches.rules import RULES, Context, first_broken_rule
 from tests.costmodels.timelines import CASES, case
-
 
 CLUSTER = {"name": "x64", "pools": [{"accelerator": "h100-sxm-80gb", "nodes": 8}], "fabric": {}}
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def check_format(events: list[dict]) -> None:
     threads = by_thread(events)
     for slices in threads.values():
         assert all(e["dur"] > 0.0 and e["name"] and e["cat"] for e in slices)
-        for one, following in zip(slices, slices[1:], strict=False):
+        for one, following in pairwise(slices):
             assert one["ts"] + one["dur"] <= following["ts"]  # exact: times lie on a binary grid
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     assert named == set(threads)
