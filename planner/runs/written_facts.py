@@ -51,7 +51,10 @@ def _set_tokens(job: dict[str, Any], document: Mapping[str, Any], wanted: object
     """Put `wanted` for the tokens of a job where they make as many steps."""
     places = [place for place in (job, document.get("training")) if place and "tokens" in place]
     training = {**document.get("training", {}), **job}
-    now, step = training.get("tokens"), training.get("seq_len", 0) * training.get("global_batch", 0)
+    now, step = (
+        training.get("tokens"),
+        training.get("seq_len", 0) * training.get("global_batch", 0),
+    )
     if not now or not step:
         return
     if wanted is None and now == TRIAL_STEPS * step:

@@ -10,7 +10,9 @@ import pytest
 from planner.check_report import report_json, report_text
 from planner.checking import Report, check
 from planner.errors import PlannerError, SpecError, UsageError
-from planner.solving import evaluate, solve
+from planner.framework_words import changed_words
+from planner.options import SolveOptions
+from planner.solving import evaluate, make_problem, read_inputs, solve
 
 FLAGS = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32"
@@ -341,3 +343,27 @@ def test_sizes_that_no_model_can_have_are_still_judged(tmp_path: Path) -> None:
     report = check(file, "h100-x8")
     assert "MLM103" in {broken.rule.code for broken in report.refusals}
     assert "kv_heads" in report.not_priced
+
+
+def test_flags_that_say_the_same_otherwise_are_dropped(checked: Check) -> None:
+    flags = (
+        f"{GOOD} --pipeline-model-parallel-size 4 --tensor-model-parallel-size 2"
+        " --pipeline-model-parallel-layout 'Et*8|t*8|t*8|t*8L' --recompute-activations"
+    )
+    report = checked(flags, nodes=8)
+    assert report.accepted
+    words = {change.text.split()[0]: change.words for change in report.changes}
+    assert "drop --pipeline-model-parallel-layout" in words["pp"]
+    assert not any("--sequence-parallel" in text for text in words["pp"])  # it is there already
+    assert len(report.changes) == 3  # a word without effect (selective) stands in no change's way
+
+
+def test_words_that_stand_there_already_are_not_written() -> None:
+    problem = make_problem(*read_inputs("llama3-8b", "h100-x8"), SolveOptions())
+    old = evaluate("llama3-8b", "h100-x8", pins={"tp": 1, "zero": 1}).best.layout
+    new = evaluate("llama3-8b", "h100-x8", pins={"tp": 8}).best.layout
+    plain = changed_words("megatron", old, new, problem)
+    assert "--sequence-parallel" in plain
+    assert "drop --use-distributed-optimizer" in plain
+    words = changed_words("megatron", old, new, problem, {"sequence_parallel": True})
+    assert words == ("--tensor-model-parallel-size 8",)
