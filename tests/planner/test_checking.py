@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import planner
 from planner.check_report import report_json, report_text
 from planner.checking import Report, check
 from planner.errors import PlannerError, SpecError, UsageError
@@ -241,6 +242,18 @@ def test_the_same_bytes_each_time(checked: Check) -> None:
     assert set(data["changes"][0]) == {
         "change", "words", "step_time_s", "gain_frac", "peak_bytes", "fits", "plan_id", "layout",
     }  # fmt: skip
+
+
+def test_every_field_of_the_report_is_described(checked: Check) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
+    data = checked(f"{GOOD} --nope 1").to_json()
+    keys = {*data, *data["refusals"][0], *data["changes"][0], *data["standing"]}
+    assert not [key for key in sorted(keys) if f"`{key}`" not in text]
+
+
+def test_it_is_part_of_the_library(checked: Check) -> None:
+    assert planner.check is check
+    assert isinstance(checked(GOOD), planner.Report)
 
 
 def test_the_table_is_readable_at_100_columns(checked: Check) -> None:
