@@ -28,16 +28,57 @@ def changed_words(
 ) -> tuple[str, ...]:
     """Return what to write to come from one layout to the other: `--tensor-...-size 4`, `drop X`.
 
-    `written` are the settings of the run: what is not among them need not be dropped.
+    `written` are the settings of the run: what is not among them need not be dropped, what stands
+    there already need not be written, and other flags for the same thing go.
     """
     before, after = (framework_words(framework, x, problem) for x in (old, new))
     if not before or not after:
         return ()
-    out = [_shown(framework, k, v) for k, v in after.items() if before.get(k) != v]
-    for key in before:
+    given = written or {}
+    out = [
+        _shown(framework, k, v) for k, v in after.items()
+        if before.get(k) != v and not _stands(given, _name(k), v)
+    ]  # fmt: skip
+    others = _same_meaning(old, new, given) if framework == "megatron" else []
+    for key in dict.fromkeys([*before, *others]):
         if key not in after and (written is None or _name(key) in written):
             out.append(f"drop {key}")
     return tuple(out)
+
+
+_GROUPS = {
+    ("pp", "vpp", "stage_layers"): (
+        "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank",
+        "pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers",
+        "decoder_last_pipeline_num_layers", "account_for_embedding_in_pipeline_split",
+        "account_for_loss_in_pipeline_split",
+    ),
+    ("recompute", "recompute_layers"): (
+        "recompute_activations", "recompute_granularity", "recompute_method",
+        "recompute_num_layers", "recompute_modules",
+    ),
+    ("zero", "shard"): (
+        "use_distributed_optimizer", "use_megatron_fsdp", "use_torch_fsdp2",
+        "data_parallel_sharding_strategy", "num_distributed_optimizer_instances",
+    ),
+}  # fmt: skip
+"""Flags of Megatron-LM that say the same axes in several ways."""
+
+
+def _same_meaning(old: Layout, new: Layout, written: Mapping[str, Any]) -> list[str]:
+    """Return the flags of a run that say what a change of layout says otherwise."""
+    return [
+        "--" + name.replace("_", "-")
+        for axes, names in _GROUPS.items()
+        if any(getattr(old, axis) != getattr(new, axis) for axis in axes)
+        for name in names
+        if written.get(name)
+    ]
+
+
+def _stands(written: Mapping[str, Any], name: str, value: str) -> bool:
+    present = written.get(name)
+    return present is True if value == "" else present is not None and str(present) == value
 
 
 def _name(key: str) -> str:

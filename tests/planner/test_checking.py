@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+import planner
 from planner.check_report import report_json, report_text
 from planner.checking import Report, check
 from planner.errors import PlannerError, SpecError, UsageError
-from planner.solving import evaluate, solve
+from planner.framework_words import changed_words
+from planner.options import SolveOptions
+from planner.solving import evaluate, make_problem, read_inputs, solve
 
 FLAGS = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32"
@@ -241,6 +244,18 @@ def test_the_same_bytes_each_time(checked: Check) -> None:
     }  # fmt: skip
 
 
+def test_every_field_of_the_report_is_described(checked: Check) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
+    data = checked(f"{GOOD} --nope 1").to_json()
+    keys = {*data, *data["refusals"][0], *data["changes"][0], *data["standing"]}
+    assert not [key for key in sorted(keys) if f"`{key}`" not in text]
+
+
+def test_it_is_part_of_the_library(checked: Check) -> None:
+    assert planner.check is check
+    assert isinstance(checked(GOOD), planner.Report)
+
+
 def test_the_table_is_readable_at_100_columns(checked: Check) -> None:
     for flags in (GOOD, "--micro-batch-size 3 --global-batch-size 100 --nope 1"):
         text = report_text(checked(flags))
@@ -341,3 +356,27 @@ def test_sizes_that_no_model_can_have_are_still_judged(tmp_path: Path) -> None:
     report = check(file, "h100-x8")
     assert "MLM103" in {broken.rule.code for broken in report.refusals}
     assert "kv_heads" in report.not_priced
+
+
+def test_flags_that_say_the_same_otherwise_are_dropped(checked: Check) -> None:
+    flags = (
+        f"{GOOD} --pipeline-model-parallel-size 4 --tensor-model-parallel-size 2"
+        " --pipeline-model-parallel-layout 'Et*8|t*8|t*8|t*8L' --recompute-activations"
+    )
+    report = checked(flags, nodes=8)
+    assert report.accepted
+    words = {change.text.split()[0]: change.words for change in report.changes}
+    assert "drop --pipeline-model-parallel-layout" in words["pp"]
+    assert not any("--sequence-parallel" in text for text in words["pp"])  # it is there already
+    assert len(report.changes) == 3  # a word without effect (selective) stands in no change's way
+
+
+def test_words_that_stand_there_already_are_not_written() -> None:
+    problem = make_problem(*read_inputs("llama3-8b", "h100-x8"), SolveOptions())
+    old = evaluate("llama3-8b", "h100-x8", pins={"tp": 1, "zero": 1}).best.layout
+    new = evaluate("llama3-8b", "h100-x8", pins={"tp": 8}).best.layout
+    plain = changed_words("megatron", old, new, problem)
+    assert "--sequence-parallel" in plain
+    assert "drop --use-distributed-optimizer" in plain
+    words = changed_words("megatron", old, new, problem, {"sequence_parallel": True})
+    assert words == ("--tensor-model-parallel-size 8",)
