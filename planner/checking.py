@@ -235,7 +235,8 @@ def check(
     base = Report(
         run=run, release=release, refusals=refusals, unwritten=unwritten, model=described,
         cluster=placed or given, enough=enough, plan=None, repairs=(),
-        not_priced=_first_problem(why) if why else "", standing=None, changes=(), notes=tuple(notes),
+        not_priced=_first_problem(why) if why else "", standing=None, changes=(),
+        notes=tuple(notes),
     )  # fmt: skip
     if described is None or placed is None:
         text = base.not_priced or f"{asked} devices do not fill whole nodes of this pool"
