@@ -25,7 +25,7 @@ def report_json(report: Report) -> str:
 def report_text(report: Report) -> str:
     """Return the report as a terminal shows it."""
     run, title = report.run, TITLES[report.run.framework]
-    lines = wrapped(f"{run.source}:", f"a {run.format}, checked as {title} {report.release}")
+    lines = wrapped(f"{run.source}:", f"{_article(run.format)} {run.format}, checked as {title} {report.release}")
     lines += _job_lines(report)
     lines.append("")
     lines += _refusal_lines(report, title)
@@ -34,6 +34,10 @@ def report_text(report: Report) -> str:
     lines += _change_lines(report)
     lines += _note_lines(report)
     return "\n".join(lines) + "\n"
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "AEIO" else "a"
 
 
 def _job_lines(report: Report) -> list[str]:

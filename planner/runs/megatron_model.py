@@ -98,7 +98,8 @@ def read_megatron_model(
 def looks_like_megatron(text: str) -> bool:
     """Tell whether a text holds Megatron-LM's flags: a script, a list of them, MODEL_ARGS."""
     flags = ("--num-layers", "--hidden-size", "--num-attention-heads")
-    return all(re.search(rf"{flag}\b", text) for flag in flags)
+    # In comments they stand in the model files that are made of them.
+    return all(re.search(rf"^[^#\n]*{flag}\b", text, re.MULTILINE) for flag in flags)
 
 
 def megatron_model(
