@@ -69,6 +69,10 @@ OF_FSDP1 = (
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 SIZES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
 WORDS: Mapping[str, tuple[str, ...]] = {
+    "distributed_type": (
+        "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA",
+        "MULTI_XPU", "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM", "MULTI_HPU", "MULTI_NEURON",
+    ),
     "mixed_precision": ("no", "fp16", "bf16", "fp8"),
     "fsdp_config.fsdp_auto_wrap_policy": (
         "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP",

@@ -73,6 +73,11 @@ def _leaves_bubbles(c: Case) -> Bools:
     return (c.vpp > 1) & (outside | ((left > 0) & (left < c.pp)))
 
 
+def _linear_bias(c: Case) -> Bools:
+    """Return whether linear layers carry biases; of a run also where our model has none."""
+    return (c.model.bias == 1) | bool(c.settings and c.setting("add_bias_linear", True))
+
+
 def _expert_tp(c: Case) -> Bools:
     """Return the tensor-parallel degree of the experts' grid: tp where there are none."""
     return c.etp if c.model.n_experts else c.tp
@@ -184,7 +189,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     ),
     FrameworkRule(
         "MLM306", "megatron", "experts with biases and etp", "parse", TRANSFORMER_CONFIG,
-        lambda c: (c.model.n_experts > 0) & (c.model.bias == 1) & (c.etp > 1),
+        lambda c: (c.model.n_experts > 0) & _linear_bias(c) & (c.etp > 1),
         lambda c: f"experts with biases and etp {c.etp}: refused by Megatron-LM",
         "etp 1",
         versions=">=0.15",

@@ -3,8 +3,8 @@
     python -m tools.samples.write legal OUT.jsonl --plans 300 --seed 0 --for megatron,deepspeed
     python -m tools.samples.write varied OUT.jsonl --plans 300 --seed 0 --for megatron,deepspeed
 
-A line holds the id, the framework and its files; of a variation also what was changed, the rule that
-it was meant to break, and what `planner check` says about it.
+A line holds the id, the framework, its files and what `planner check` says against them; of a
+variation also what was changed and the rule that this was meant to break.
 """
 
 import argparse
@@ -20,7 +20,6 @@ from tools.samples.draw import Drawn, draw_plans, shares
 from tools.samples.vary import KINDS, variations
 from tools.samples.verdict import misread, verdict
 
-
 CHECKER_OF = {
     "megatron": "megatron",
     "deepspeed": "deepspeed",
@@ -32,7 +31,7 @@ CHECKER_OF = {
 
 
 def files_of(drawn: Drawn) -> dict[str, str]:
-    """Return the files of a drawn plan; a refusal to write them is a fault of the table of rules."""
+    """Return the files of a drawn plan; a refusal to write them is a fault of the rules."""
     header = (f"sample {drawn.name}", f"{drawn.shape.name} on {drawn.layout.n_devices} devices")
     files = emit_plan(drawn.framework, drawn.layout, drawn.shape, drawn.job, drawn.pool, header)
     if list(files) == [f"{drawn.framework}.txt"]:
@@ -42,7 +41,7 @@ def files_of(drawn: Drawn) -> dict[str, str]:
 
 
 def sizes(drawn: Drawn) -> dict[str, int]:
-    """Return the sizes of the model that a framework asks of it rather than of its configuration."""
+    """Return the sizes that a framework asks of the model and not of its configuration."""
     shape = drawn.shape
     return {
         "heads": shape.heads,
