@@ -1,5 +1,6 @@
 """From a file to an existing run: which kind of file it is, and the reader for it."""
 
+import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from planner.emit.core_details import AUX_LOSS
 from planner.errors import Problem, SpecError, UsageError
 from planner.inputs import ModelInput
 from planner.intake.imported import Imported
@@ -85,10 +87,11 @@ def run_of_text(text: str, name: str, asked: Asked, part: str = "") -> ExistingR
     if text.lstrip().startswith("{"):
         return _json(text, name, asked)
     if name.endswith(".py") or (looks_like_recipe(text) and not looks_like_script(text)):
-        return read_recipe(
+        run = read_recipe(
             text, name, function=part, model=asked.model, sets=asked.sets,
             n_devices=asked.n_devices,
         )  # fmt: skip
+        return _with_constants(run, text)
     if looks_like_model_args(text):
         return _model_args(text, name, asked)
     if looks_like_accelerate(text):
@@ -252,7 +255,42 @@ def _with_unsaid(model: Imported, unsaid: Mapping[str, Any], run: ExistingRun) -
     imbalance = unsaid.get("imbalance")
     if "moe" in section and isinstance(imbalance, (int, float)):
         section["moe"] = {**section["moe"], "imbalance": float(imbalance)}
+    _merge_details(section, unsaid.get("details"))
     return replace(model, document=document)
+
+
+def _merge_details(section: dict[str, Any], unsaid: Any) -> None:
+    """Add the details that no flag says; flags win, but for what every plan is written with."""
+    found = dict(section.pop("details", {}))
+    # Without details in the model file a plan still has a loss that balances experts.
+    rest = unsaid if isinstance(unsaid, dict) else {"aux_loss": None}
+    for name, value in rest.items():
+        if value is not None:
+            found.setdefault(name, value)
+        elif found.get(name) == AUX_LOSS:
+            del found[name]
+    if found:
+        section["details"] = found
+
+
+def _with_constants(run: ExistingRun, text: str) -> ExistingRun:
+    """Return the run of a recipe with the details that the planner wrote; its constants win."""
+    details = written_facts(text).get("unsaid", {}).get("details")
+    if run.model is None or not isinstance(details, dict):
+        return run
+    found = dict(details)
+    for name in details:
+        line = re.search(rf"^{name.upper()} = (.+)$", text, re.M)
+        # QK_NORM and WINDOW have other values than the fields of these names.
+        if line and name not in ("qk_norm", "window"):
+            try:
+                found[name] = ast.literal_eval(line[1])
+            except (ValueError, SyntaxError):
+                continue
+    section = {**run.model.document["model"], "details": found}
+    return replace(
+        run, model=replace(run.model, document={**run.model.document, "model": section})
+    )
 
 
 def _torchtitan(
