@@ -8,6 +8,7 @@ from typing import Any
 from planner.errors import Problem, SpecError
 from planner.intake.imported import Imported, Origin
 from planner.runs.launch_script import read_launch
+from planner.runs.megatron_details import stated_details
 from planner.runs.megatron_flags import Parsed, default_of, parse_flags
 from planner.runs.megatron_yaml import looks_like_model_args, read_model_args
 
@@ -240,6 +241,8 @@ class _Builder:
             self._experts(layers)
         if s.get("mtp_num_layers"):
             self.copy("model.mtp_layers", "mtp_num_layers")
+        for field, value, dest in stated_details(s.parsed.settings):
+            self.put(f"model.details.{field}", value, s.flag(dest))
 
     def _heads(self) -> None:
         s = self.settings

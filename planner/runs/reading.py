@@ -27,7 +27,7 @@ from planner.runs.torchtitan_config import (
     read_toml,
 )
 from planner.runs.trainer_words import BATCH, trainer_arguments
-from planner.runs.written_facts import with_unsaid, written_facts
+from planner.runs.written_facts import with_constants, with_unsaid, written_facts
 from planner.yamlfile import read_text
 
 FORMATS = (
@@ -95,10 +95,11 @@ def _read(text: str, name: str, asked: Asked, part: str) -> ExistingRun:
     if is_bridge(text) and not looks_like_script(text):
         raise _no_bridge(name)
     if name.endswith(".py") or (looks_like_recipe(text) and not looks_like_script(text)):
-        return read_recipe(
+        run = read_recipe(
             text, name, function=part, model=asked.model, sets=asked.sets,
             n_devices=asked.n_devices,
         )  # fmt: skip
+        return with_constants(run, text)
     if looks_like_model_args(text):
         return _model_args(text, name, asked)
     if looks_like_accelerate(text):

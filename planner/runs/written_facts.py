@@ -1,10 +1,13 @@
 """What a file of the planner repeats in a comment, for the fields that no flag carries."""
 
+import ast
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from planner.emit.core_details import AUX_LOSS
 from planner.inputs import ModelInput
 from planner.runs.existing_run import ExistingRun
 
@@ -72,3 +75,38 @@ def _complete(model: dict[str, Any], unsaid: Mapping[str, Any]) -> None:
     imbalance = unsaid.get("imbalance")
     if "moe" in model and isinstance(imbalance, (int, float)):
         model["moe"] = {**model["moe"], "imbalance": float(imbalance)}
+    _merge_details(model, unsaid.get("details"))
+
+
+def _merge_details(section: dict[str, Any], unsaid: Any) -> None:
+    """Add the details that no flag says; flags win, but for what every plan is written with."""
+    found = dict(section.pop("details", {}))
+    # Without details in the model file a plan still has a loss that balances experts.
+    rest = unsaid if isinstance(unsaid, dict) else {"aux_loss": None}
+    for name, value in rest.items():
+        if value is not None:
+            found.setdefault(name, value)
+        elif found.get(name) == AUX_LOSS:
+            del found[name]
+    if found:
+        section["details"] = found
+
+
+def with_constants(run: ExistingRun, text: str) -> ExistingRun:
+    """Return the run of a recipe with the details that the planner wrote; its constants win."""
+    details = written_facts(text).get("unsaid", {}).get("details")
+    if run.model is None or not isinstance(details, dict):
+        return run
+    found = dict(details)
+    for name in details:
+        line = re.search(rf"^{name.upper()} = (.+)$", text, re.M)
+        # QK_NORM and WINDOW have other values than the fields of these names.
+        if line and name not in ("qk_norm", "window"):
+            try:
+                found[name] = ast.literal_eval(line[1])
+            except (ValueError, SyntaxError):
+                continue
+    section = {**run.model.document["model"], "details": found}
+    return replace(
+        run, model=replace(run.model, document={**run.model.document, "model": section})
+    )
