@@ -110,6 +110,7 @@ def megatron_model(
     """
     _refuse_unmodelled(settings, script)
     if missing := missing_flags(settings):
+        ask_for_open_words(settings, missing)
         named = (flag.removeprefix("--").replace("-", "_") for flag in missing)
         fix = "add them, or --set " + " --set ".join(f"{dest}=..." for dest in named)
         raise SpecError(Problem(f"no {', '.join(missing)}", fix, settings.source))
@@ -128,6 +129,18 @@ def missing_flags(settings: Settings) -> list[str]:
     """Return the flags without which there is no model."""
     missing = [d for d in NEEDED if settings.get(d) is None and not _alias(settings, d)]
     return [f"--{dest.replace('_', '-')}" for dest in missing]
+
+
+def ask_for_open_words(settings: Settings, missing: Sequence[str]) -> None:
+    """Raise `SpecError` where missing flags may stand in words that the script does not say."""
+    names = settings.parsed.open_words
+    if not names:
+        return
+    plain = [name for name in names if re.fullmatch(r"\w+", name)]
+    shown_names = ", ".join(names)
+    message = f"no {', '.join(missing)}; they may stand in {shown_names}, which is not known here"
+    fix = " ".join(f"--env {name}='...'" for name in plain) or "write its flags into the script"
+    raise SpecError(Problem(message, fix, settings.source))
 
 
 def ask_for_open_values(settings: Settings, dests: Sequence[str] = ()) -> None:
@@ -300,6 +313,8 @@ class _Builder:
             flash = False
         elif s.get("transformer_impl") == "local" and not s.get("use_flash_attn"):
             flash, text = False, f"{s.flag('transformer_impl')} without --use-flash-attn"
+        elif backend in (None, "auto") and not (s.get("bf16") or s.get("fp16")):
+            flash, text = False, "fp32, for which Transformer Engine takes its unfused kernel"
         if not flash and s.get("multi_latent_attention"):
             flash = True
             self.notes.append("latent attention without a fused kernel is not modelled")
