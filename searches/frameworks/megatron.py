@@ -98,7 +98,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "MLM108", "megatron", "padded vocabulary that no divisor gives", "planner",
         "megatron/training/vocab_utils.py, calculate_padded_vocab_size",
-        lambda c: c.of_tp(lambda tp: tp < 1 or vocab_divisor(c.model, tp) > 0) == 0,
+        lambda c: c.of_tp(lambda tp: not 0 < tp < 1 << 31 or vocab_divisor(c.model, tp) > 0) == 0,
         lambda c: f"vocabulary: {padded_vocab(c.model, c.tp)} padded rows cannot be split over tp"
         f" {c.tp}",
         "leave padded_vocab out",
