@@ -124,7 +124,7 @@ def _same(run: ExistingRun, new: Layout, name: str) -> bool:
         return True
     value = getattr(new, name)
     if name == "recompute_layers" and run.settings.get("recompute_method") == "uniform":
-        return value == max(new.stage_layers)
+        return bool(value == max(new.stage_layers))
     usual = {"dp_shard": value, "cp_comm": "", "zero": 0, "sp": False}.get(name, 1)
     return bool(run.layout.get(name, usual) == value)
 

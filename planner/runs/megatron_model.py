@@ -313,8 +313,6 @@ class _Builder:
             flash = False
         elif s.get("transformer_impl") == "local" and not s.get("use_flash_attn"):
             flash, text = False, f"{s.flag('transformer_impl')} without --use-flash-attn"
-        elif backend in (None, "auto") and not (s.get("bf16") or s.get("fp16")):
-            flash, text = False, "fp32, for which Transformer Engine takes its unfused kernel"
         if not flash and s.get("multi_latent_attention"):
             flash = True
             self.notes.append("latent attention without a fused kernel is not modelled")
