@@ -25,10 +25,8 @@ def report_json(report: Report) -> str:
 def report_text(report: Report) -> str:
     """Return the report as a terminal shows it."""
     run, title = report.run, TITLES[report.run.framework]
-    lines = wrapped(
-        f"{run.source}:",
-        f"{_article(run.format)} {run.format}, checked as {title} {report.release}",
-    )
+    kind = f"{_article(run.format)} {run.format}"
+    lines = wrapped(f"{run.source}:", f"{kind}, checked as {title} {report.release}")
     lines += _job_lines(report)
     lines.append("")
     lines += _refusal_lines(report, title)
@@ -39,8 +37,8 @@ def report_text(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _article(word: str) -> str:
-    return "an" if word[0] in "AEIO" else "a"
+def _article(noun: str) -> str:
+    return "an" if noun[:1] in "AEIOaeio" else "a"
 
 
 def _job_lines(report: Report) -> list[str]:
@@ -138,8 +136,7 @@ def _change_line(number: int, change: Change) -> list[str]:
     memory = f"{change.peak_bytes / GIB:.1f} GiB"
     lines = wrapped(f"  {number}", f"{change.text}: {gain}, {memory}", indent=4)
     if change.words:
-        verb = "     " if all(word.startswith("drop ") for word in change.words) else "      write"
-        lines += wrapped(verb, ", ".join(change.words), indent=8)
+        lines += wrapped("      write", ", ".join(change.words), indent=8)
     return lines
 
 

@@ -175,7 +175,7 @@ def _job_file(
             "mixed_precision_param": precision,
         },
         "parallelism": words,
-        "activation_checkpoint": _recompute(layout),
+        "activation_checkpoint": recompute_keys(layout),
         "metrics": {"log_freq": 1},
     }
     lines = [
@@ -192,10 +192,13 @@ def _job_file(
     return "\n".join(lines) + "\n"
 
 
-def _recompute(layout: Layout) -> dict[str, object]:
+def recompute_keys(layout: Layout) -> dict[str, object]:
+    """Return the keys of [activation_checkpoint]; {} where 0.2.2 cannot say the recomputation."""
     if layout.recompute == "none":
         return {"mode": "none"}
     step = _layer_step(layout)
+    if layout.recompute == "selective" or not step:
+        return {}
     if step == 1:
         return {"mode": "full"}
     return {"mode": "selective", "selective_ac_option": str(step)}

@@ -112,6 +112,7 @@ def megatron_model(
     """
     _refuse_unmodelled(settings, script)
     if missing := missing_flags(settings):
+        ask_for_open_words(settings, missing)
         named = (flag.removeprefix("--").replace("-", "_") for flag in missing)
         fix = "add them, or --set " + " --set ".join(f"{dest}=..." for dest in named)
         raise SpecError(Problem(f"no {', '.join(missing)}", fix, settings.source))
@@ -130,6 +131,18 @@ def missing_flags(settings: Settings) -> list[str]:
     """Return the flags without which there is no model."""
     missing = [d for d in NEEDED if settings.get(d) is None and not _alias(settings, d)]
     return [f"--{dest.replace('_', '-')}" for dest in missing]
+
+
+def ask_for_open_words(settings: Settings, missing: Sequence[str]) -> None:
+    """Raise `SpecError` where missing flags may stand in words that the script does not say."""
+    names = settings.parsed.open_words
+    if not names:
+        return
+    plain = [name for name in names if re.fullmatch(r"\w+", name)]
+    shown_names = ", ".join(names)
+    message = f"no {', '.join(missing)}; they may stand in {shown_names}, which is not known here"
+    fix = " ".join(f"--env {name}='...'" for name in plain) or "write its flags into the script"
+    raise SpecError(Problem(message, fix, settings.source))
 
 
 def ask_for_open_values(settings: Settings, dests: Sequence[str] = ()) -> None:

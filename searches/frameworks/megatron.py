@@ -43,6 +43,12 @@ def padded_vocab(shape: ModelShape, tp: int) -> int:
     return int(parameters.padded_vocab(shape, np.array([tp], dtype=np.int32))[0])
 
 
+def _asks_for_flash(c: Case) -> bool:
+    """Tell whether flash attention is named: plans do, a run may leave the choice to `auto`."""
+    asked = c.settings.get("attention_backend") == "flash" or c.settings.get("use_flash_attn")
+    return not c.settings or bool(asked)
+
+
 def vocab_divisor(shape: ModelShape, tp: int) -> int:
     """Return the --make-vocab-size-divisible-by that gives the plan's padding, 0 if none does.
 
@@ -103,7 +109,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "MLM108", "megatron", "padded vocabulary that no divisor gives", "planner",
         "megatron/training/vocab_utils.py, calculate_padded_vocab_size",
-        lambda c: c.of_tp(lambda tp: tp < 1 or vocab_divisor(c.model, tp) > 0) == 0,
+        lambda c: c.of_tp(lambda tp: not 0 < tp < 1 << 31 or vocab_divisor(c.model, tp) > 0) == 0,
         lambda c: f"vocabulary: {padded_vocab(c.model, c.tp)} padded rows cannot be split over tp"
         f" {c.tp}",
         "leave padded_vocab out",
@@ -236,7 +242,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "MLM503", "megatron", "fp32 with flash attention", "first step",
         "Transformer Engine, attention backends",
-        lambda c: (c.job.precision == "fp32") & c.model.flash_attention,
+        lambda c: (c.job.precision == "fp32") & c.model.flash_attention & _asks_for_flash(c),
         "precision fp32: flash attention has no fp32 kernel",
         "no flash attention, or bf16",
     ),

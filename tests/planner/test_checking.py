@@ -1,19 +1,17 @@
 """`check` as a library: what a report says of runs whose answer is known."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import planner
 from planner.check_report import report_json, report_text
 from planner.checking import Report, check
 from planner.errors import PlannerError, SpecError, UsageError
-from planner.framework_words import changed_words
-from planner.options import SolveOptions
-from planner.solving import evaluate, make_problem, read_inputs, solve
+from planner.solving import evaluate, solve
 
 FLAGS = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32"
@@ -110,6 +108,56 @@ def test_the_words_of_a_change_make_it(checked: Check, tmp_path: Path) -> None:
     )
     assert again.plan is not None
     assert again.plan.plan_id == change.plan_id
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --recompute-granularity"
+        " full --recompute-method uniform --recompute-num-layers 1",
+        "--tensor-model-parallel-size 8 --recompute-activations --tp-comm-overlap",
+        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2"
+        " --num-layers-per-virtual-pipeline-stage 3",
+    ],
+)
+def test_changes_are_whole_and_accepted(checked: Check, flags: str) -> None:
+    """Every change written into the script gives its plan, and no refusal that was not there."""
+    base = f"{flags} --micro-batch-size 1 --global-batch-size 128"
+    report = checked(base)
+    before = {broken.rule.code for broken in report.refusals}
+    with_layout = [change for change in report.changes if change.layout]
+    assert with_layout
+    for change in with_layout:
+        text = f"{base} {' '.join(w for w in change.words if not w.startswith('drop'))}"
+        for word in change.words:
+            if word.startswith("drop "):
+                text = re.sub(rf"{word[5:]}\b( [\w.]+)?(?= --|$)", "", text)
+        again = checked(text)
+        assert again.plan is not None
+        assert again.plan.layout == change.layout
+        assert {broken.rule.code for broken in again.refusals} <= before
+
+
+def test_uniform_recompute_becomes_block_and_recompute_is_changed_once(checked: Check) -> None:
+    report = checked(
+        "--tensor-model-parallel-size 2 --recompute-granularity full --recompute-method uniform"
+        " --recompute-num-layers 1 --micro-batch-size 2 --global-batch-size 128"
+    )
+    of_recompute = [c for c in report.changes if "recompute" in c.text]
+    assert len(of_recompute) == 1
+    if "recompute_layers" in of_recompute[0].text:
+        assert "--recompute-method block" in of_recompute[0].words
+
+
+def test_a_first_degree_over_one_comes_with_its_environment(tmp_path: Path) -> None:
+    file = tmp_path / "launch.sh"
+    file.write_text(f"{FLAGS} --micro-batch-size 1 --global-batch-size 128")
+    cluster = {"pools": [{"accelerator": "h100-sxm-80gb", "nodes": 1}], "fabric": {}}
+    report = check(file, cluster)
+    named = [c for c in report.changes if c.layout and c.layout.tp * c.layout.cp > 1]
+    assert named
+    for change in named:
+        assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in change.words
 
 
 def test_missing_overlap_is_named_with_its_flag(tmp_path: Path) -> None:
@@ -244,18 +292,6 @@ def test_the_same_bytes_each_time(checked: Check) -> None:
     }  # fmt: skip
 
 
-def test_every_field_of_the_report_is_described(checked: Check) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
-    data = checked(f"{GOOD} --nope 1").to_json()
-    keys = {*data, *data["refusals"][0], *data["changes"][0], *data["standing"]}
-    assert not [key for key in sorted(keys) if f"`{key}`" not in text]
-
-
-def test_it_is_part_of_the_library(checked: Check) -> None:
-    assert planner.check is check
-    assert isinstance(checked(GOOD), planner.Report)
-
-
 def test_the_table_is_readable_at_100_columns(checked: Check) -> None:
     for flags in (GOOD, "--micro-batch-size 3 --global-batch-size 100 --nope 1"):
         text = report_text(checked(flags))
@@ -358,25 +394,37 @@ def test_sizes_that_no_model_can_have_are_still_judged(tmp_path: Path) -> None:
     assert "kv_heads" in report.not_priced
 
 
-def test_flags_that_say_the_same_otherwise_are_dropped(checked: Check) -> None:
-    flags = (
-        f"{GOOD} --pipeline-model-parallel-size 4 --tensor-model-parallel-size 2"
-        " --pipeline-model-parallel-layout 'Et*8|t*8|t*8|t*8L' --recompute-activations"
-    )
-    report = checked(flags, nodes=8)
+def test_flags_that_the_output_of_a_program_may_hold_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "launch.sh"
+    file.write_text("torchrun pretrain_gpt.py --num-layers 4 $(python sizes.py)")
+    cluster = {"pools": [{"accelerator": "h100-sxm-80gb", "nodes": 1}], "fabric": {}}
+    with pytest.raises(SpecError, match=r"may stand in \$\(python sizes.py\)"):
+        check(file, cluster)
+
+
+def test_values_no_framework_takes_are_no_defect(checked: Check) -> None:
+    """Negative and huge numbers are refused and the rest is judged."""
+    report = checked(f"{GOOD} --recompute-granularity full --recompute-method block"
+                     " --recompute-num-layers -5")  # fmt: skip
+    assert report.plan is not None
+    assert report.plan.layout.recompute_layers == 1
+    huge = checked("--tensor-model-parallel-size 99999999999999999999 --micro-batch-size 1")
+    assert "MLM101" in {broken.rule.code for broken in huge.refusals}
+
+
+def test_all_to_alls_that_need_more_heads_are_priced_as_a_ring(checked: Check) -> None:
+    report = checked("--context-parallel-size 16 --cp-comm-type a2a --micro-batch-size 1"
+                     " --global-batch-size 16")  # fmt: skip
+    assert "MLM107" in {broken.rule.code for broken in report.refusals}
+    assert report.plan is not None
+    assert report.plan.layout.cp_comm == "p2p"
+    assert any("cp_comm p2p" in repair for repair in report.repairs)
+
+
+def test_keys_of_fsdp1_are_passed_over_and_said(tmp_path: Path) -> None:
+    file = tmp_path / "accelerate.yaml"
+    file.write_text("distributed_type: FSDP\nnum_processes: 8\nmixed_precision: bf16\n"
+                    "fsdp_config:\n  fsdp_version: 2\n  fsdp_use_orig_params: true\n")  # fmt: skip
+    report = check(file, "h100-x8", model="llama3-8b")
     assert report.accepted
-    words = {change.text.split()[0]: change.words for change in report.changes}
-    assert "drop --pipeline-model-parallel-layout" in words["pp"]
-    assert not any("--sequence-parallel" in text for text in words["pp"])  # it is there already
-    assert len(report.changes) == 3  # a word without effect (selective) stands in no change's way
-
-
-def test_words_that_stand_there_already_are_not_written() -> None:
-    problem = make_problem(*read_inputs("llama3-8b", "h100-x8"), SolveOptions())
-    old = evaluate("llama3-8b", "h100-x8", pins={"tp": 1, "zero": 1}).best.layout
-    new = evaluate("llama3-8b", "h100-x8", pins={"tp": 8}).best.layout
-    plain = changed_words("megatron", old, new, problem)
-    assert "--sequence-parallel" in plain
-    assert "drop --use-distributed-optimizer" in plain
-    words = changed_words("megatron", old, new, problem, {"sequence_parallel": True})
-    assert words == ("--tensor-model-parallel-size 8",)
+    assert any("fsdp_use_orig_params: of FSDP1" in note for note in report.notes)
