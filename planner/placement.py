@@ -320,7 +320,7 @@ def _host_names(hosts: Sequence[str], n_nodes: int) -> tuple[str, ...]:
         return tuple(f"node{i:0{width}d}" for i in range(n_nodes))
     if len(hosts) < n_nodes:
         raise EmitError(
-            f"the plan needs {n_nodes} hosts, {len(hosts)} are named", "name all of them"
+            f"the plan needs {n_nodes} hosts, named: {len(hosts)}", "name all of them"
         )
     name, times = Counter(hosts).most_common(1)[0]
     if times > 1:

@@ -84,6 +84,13 @@ class TestImportModel:
             run("import", "model", "config.json", "--out", "no/such/m.yaml")
 
 
+    def test_says_how_to_change_what_was_assumed(self, folder, capsys):
+        run("import", "model", "config.json", "--out", "m.yaml")
+        err = " ".join(capsys.readouterr().err.split())
+        assert "edit m.yaml to change one" in err
+        assert "--set" not in err  # an option of solve alone
+
+
 class TestInPlaceOfAModelFile:
     def test_solve_lists_the_assumptions(self, folder):
         result = solve("config.json", "h100-x8", top=1, pins={"tp": 8})
