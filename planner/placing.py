@@ -11,7 +11,6 @@ from planner.placement import place_plan
 from planner.placement_text import placement_files, placement_json, placement_table
 from planner.saved import open_plan
 
-
 _FILE_ENDINGS = (".txt", ".lst", ".list", ".conf", ".hosts")
 """Endings that no host name has: a file that is not there is no host of its name."""
 

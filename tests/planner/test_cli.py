@@ -400,14 +400,12 @@ def test_a_framework_that_cannot_run_the_plans_is_named(folder: Path) -> None:
     done = run(*words, "--emit", "megatron,deepspeed", "--out", "d")
     assert done.stderr.splitlines() == [
         "wrote 2 plans to d",
-        "DeepSpeed cannot run 2 of 2: deepspeed.txt says why; --framework deepspeed ranks what it"
-        " runs",
+        "nothing for DeepSpeed from 2 of 2: deepspeed.txt says why; --framework deepspeed"
+        " ranks what it runs",
     ]
     assert len(list(folder.glob("d/*/deepspeed.txt"))) == 2
     done = run("emit", "last#1", "--for", "deepspeed", "--out", "e")
-    assert done.stderr.splitlines()[1:] == [
-        "DeepSpeed cannot run the plan: deepspeed.txt says why"
-    ]
+    assert done.stderr.splitlines()[1:] == ["nothing for DeepSpeed: deepspeed.txt says why"]
 
 
 def test_a_launcher_without_files_to_launch_is_refused(folder: Path) -> None:

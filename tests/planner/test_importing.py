@@ -83,7 +83,6 @@ class TestImportModel:
         with pytest.raises(EmitError, match="cannot write no/such/"):
             run("import", "model", "config.json", "--out", "no/such/m.yaml")
 
-
     def test_says_how_to_change_what_was_assumed(self, folder, capsys):
         run("import", "model", "config.json", "--out", "m.yaml")
         err = " ".join(capsys.readouterr().err.split())
