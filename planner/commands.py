@@ -364,7 +364,7 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str) -> 
         sys.stderr.write(f"wrote {_plan_folder(out, plan)}\n")
         for target in targets:
             if f"{target}.txt" in files:
-                why = f"nothing for {TITLES[target]}: {target}.txt says why"
+                text = f"nothing for {TITLES[target]}: {target}.txt says why"
                 sys.stderr.write(f"{text}\n")
         return
     for name, text in files.items():
