@@ -46,12 +46,13 @@ UNITS = {
     "Switch": "`true` or `false`", "Name": "name", "HostList": "host list (`n[001-016]`)",
     "Layers": "whole number", "LayersOr0": "whole number", "Heads": "whole number",
     "Width": "whole number", "WidthOr0": "whole number", "Nodes": "whole number",
-    "PerNode": "whole number",
+    "PerNode": "whole number", "Real": "number", "Share": "number",
 }  # fmt: skip
 """How the types of `planner.schemas` are written in a file."""
 
 SECTIONS = (
     ("model", schemas.ModelSpec), ("moe", schemas.MoeSpec), ("mla", schemas.MlaSpec),
+    ("details", schemas.DetailsSpec),
     ("training", schemas.TrainingSpec),
     ("pools", schemas.PoolSpec), ("accelerator", schemas.AcceleratorSpec),
     ("fabric", schemas.FabricSpec), ("tiers", schemas.TierSpec), ("cluster", schemas.ClusterFile),

@@ -1,4 +1,6 @@
-"""The product as a library: `solve` ranks layouts, `evaluate` prices one, `recommend` asks back.
+"""The product as a library.
+
+`solve` ranks layouts, `evaluate` prices one, `recommend` asks back, `check` judges existing runs.
 
 >>> import planner
 >>> result = planner.solve("llama3-8b", "h100-x8", top=1)
@@ -11,19 +13,25 @@ Importing this package is cheap; numpy, pydantic and ortools are loaded by the f
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "Recommendation", "Result", "__version__", "evaluate", "recommend", "solve"]
+__all__ = [
+    "Plan", "Recommendation", "Report", "Result", "__version__", "check", "evaluate", "recommend",
+    "solve",
+]  # fmt: skip
 
 if TYPE_CHECKING:
+    from planner.checking import Report, check
     from planner.recommendation import Recommendation
     from planner.recommending import recommend
     from planner.result import Plan, Result
     from planner.solving import evaluate, solve
 
 _HOMES = {
+    "check": "planner.checking",
     "solve": "planner.solving",
     "evaluate": "planner.solving",
     "recommend": "planner.recommending",
     "Recommendation": "planner.recommendation",
+    "Report": "planner.checking",
     "Result": "planner.result",
     "Plan": "planner.result",
 }

@@ -25,7 +25,8 @@ def report_json(report: Report) -> str:
 def report_text(report: Report) -> str:
     """Return the report as a terminal shows it."""
     run, title = report.run, TITLES[report.run.framework]
-    lines = wrapped(f"{run.source}:", f"a {run.format}, checked as {title} {report.release}")
+    kind = f"{_article(run.format)} {run.format}"
+    lines = wrapped(f"{run.source}:", f"{kind}, checked as {title} {report.release}")
     lines += _job_lines(report)
     lines.append("")
     lines += _refusal_lines(report, title)
@@ -34,6 +35,10 @@ def report_text(report: Report) -> str:
     lines += _change_lines(report)
     lines += _note_lines(report)
     return "\n".join(lines) + "\n"
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[:1] in "AEIOaeio" else "a"
 
 
 def _job_lines(report: Report) -> list[str]:

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.errors import PlannerError, SpecError, UsageError
-from planner.framework_words import changed_words
+from planner.framework_words import Settings, changed_settings, changed_words
 from planner.identity import plan_id
 from planner.inputs import (
     ClusterInput,
@@ -219,8 +219,13 @@ def check(
     given = _cluster(cluster, of["cluster"], pool)
     own = _given_model(model, of["model"])
     devices = given.cluster.pools[0].n_devices
-    run = _pinned(read_run(os.fspath(file), Asked(own, of["run"], env, devices, pins or {}),
-                           framework), pins or {})  # fmt: skip
+
+    def read(more: Overrides = (), also: Mapping[str, object] = {}) -> ExistingRun:
+        """Return the run, with more settings and pins than the user gave."""
+        asked = Asked(own, (*of["run"], *more), env, devices, {**(pins or {}), **also})
+        return read_run(os.fspath(file), asked, framework)
+
+    run = _pinned(read(), pins or {})
     release = version or run.release or RELEASES[run.framework]
     described, why = describe(run, own, of["model"])
     asked = run.n_devices or devices
@@ -235,12 +240,13 @@ def check(
     base = Report(
         run=run, release=release, refusals=refusals, unwritten=unwritten, model=described,
         cluster=placed or given, enough=enough, plan=None, repairs=(),
-        not_priced=_first_problem(why) if why else "", standing=None, changes=(), notes=tuple(notes),
+        not_priced=_first_problem(why) if why else "", standing=None, changes=(),
+        notes=tuple(notes),
     )  # fmt: skip
     if described is None or placed is None:
         text = base.not_priced or f"{asked} devices do not fill whole nodes of this pool"
         return replace(base, not_priced=text)
-    return _priced(base, described, placed)
+    return _priced(base, described, placed, _Judged(read, generation, own, given))
 
 
 def _first_problem(error: SpecError) -> str:
@@ -426,7 +432,7 @@ CASE_FIELDS = frozenset(
 """Fields of a run's layout that framework rules read."""
 
 
-def _priced(base: Report, model: ModelInput, cluster: ClusterInput) -> Report:
+def _priced(base: Report, model: ModelInput, cluster: ClusterInput, judged: "_Judged") -> Report:
     """Return the report with what the run costs, where it stands and what would help."""
     run, pool = base.run, cluster.cluster.pools[0]
     near = nearest_layout(
@@ -455,7 +461,7 @@ def _priced(base: Report, model: ModelInput, cluster: ClusterInput) -> Report:
     found = break_down(problem, layout)
     plan = make_plan(1, problem, found, model, cluster, tie=False)
     standing = standing_of(model, cluster, options, plan)
-    changes = _changes(base.run, problem, model, cluster, plan)
+    changes = _changes(base, problem, model, cluster, plan, judged)
     return replace(
         base, model=model, cluster=cluster, plan=plan, repairs=near.repairs, standing=standing,
         changes=changes,
@@ -485,17 +491,100 @@ def standing_of(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Reads and judges the run anew with what a change says."""
+
+    read: Callable[..., ExistingRun]
+    """The run with more settings and pins."""
+    generation: str
+    own: ModelInput | None
+    cluster: ClusterInput
+
+    def words(
+        self, base: Report, problem: Problem, old: Layout, new: Layout
+    ) -> tuple[str, ...] | None:
+        """Return what to write to come from the layout of a run to another.
+
+        None where nothing says it, or where the framework would refuse the changed run or read
+        another layout in it; () where it cannot be tried: the file is of a form without such keys.
+        """
+        run = base.run
+        changes = changed_settings(run, old, new, problem)
+        if not changes:
+            return None
+        more, pins = _as_overrides(changes)
+        try:
+            again = self.read(more, pins)
+        except PlannerError:
+            return ()
+        words = changed_words(run, changes)
+        if run.framework == "megatron":
+            command, env = _connections(again.env, old, new)
+            words, again = (*words, *command), replace(again, env=env)
+        described, _ = describe(again, self.own)
+        refused, _ = judge(again, described, self.generation, base.release, self.own)
+        if {b.rule.code for b in refused} - {b.rule.code for b in base.refusals}:
+            return None
+        pool = self.cluster.cluster.pools[0]
+        near = nearest_layout(again.layout, problem.shape, problem.job.seq_len, new.n_devices,
+                              pool.devices_per_node)  # fmt: skip
+        return words if near.layout == new else None
+
+
+def _connections(
+    env: Mapping[str, str], old: Layout, new: Layout
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return the commands that set CUDA_DEVICE_MAX_CONNECTIONS as `new` needs it, and the env."""
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    value = env.get(name, "").strip()
+    if new.zero >= 2 > old.zero and value == "1":
+        return (f"unset {name}",), {k: v for k, v in env.items() if k != name}
+    if new.tp * new.cp > 1 == old.tp * old.cp and not value:
+        return (f"export {name}=1",), {**env, name: "1"}
+    return (), env
+
+
+PINNED = {"pipeline stages": "pp", "recomputation in the script": "recompute"}
+"""Words of changes that no file says, and the axis that `--pin` says them with."""
+
+
+def _as_overrides(changes: Settings) -> tuple[Overrides, dict[str, object]]:
+    """Return changes as settings of the run and as pins."""
+    more: list[tuple[str, object]] = []
+    pins: dict[str, object] = {}
+    for key, value in changes.items():
+        axis = PINNED.get(key)
+        if axis is None:
+            off = value == "" and key.startswith("--no-")
+            name = key.replace("--no-", "--", 1) if off else key
+            more.append((name, "false" if off else "true" if value == "" else value))
+        elif value is not None:
+            pins[axis] = int(value) if value.isdigit() else value.split()[0]
+            if axis == "recompute" and (layers := re.search(r"\d+", value)):
+                pins["recompute_layers"] = int(layers[0])
+    return tuple(more), pins
+
+
 def _changes(
-    run: ExistingRun, problem: Problem, model: ModelInput, cluster: ClusterInput, plan: Plan
+    base: Report,
+    problem: Problem,
+    model: ModelInput,
+    cluster: ClusterInput,
+    plan: Plan,
+    judged: _Judged,
 ) -> tuple[Change, ...]:
     """Return the changes that are worth most among those that fit, the fastest first.
 
-    For a run that does not fit these are what makes it fit, faster than it or not.
+    For a run that does not fit these are what makes it fit, faster than it or not. A change that
+    the framework would refuse is none.
     """
     usable = problem.pool.usable_bytes
 
-    def of_layout(near: Neighbour) -> Change:
-        words = changed_words(run.framework, plan.layout, near.layout, problem, run.settings)
+    def of_layout(near: Neighbour) -> Change | None:
+        words = judged.words(base, problem, plan.layout, near.layout)
+        if words is None:
+            return None
         return Change(
             text=", ".join(f"{axis} {_word(a)} -> {_word(b)}" for axis, a, b in near.changes),
             words=words,
@@ -507,8 +596,11 @@ def _changes(
             plan_id=plan_id(model.document, cluster.document, layout_to_json(near.layout)),
         )
 
-    near = neighbours(problem, plan.layout, run.framework)
-    switched = _switched(run, problem, plan)
+    start = plan.layout
+    if start.dp * start.cp == 1:  # ZeRO of one rank is none, and comes back with more of them
+        start = replace(start, zero=int(base.run.layout.get("zero", 0)))
+    near = neighbours(problem, start, base.run.framework)
+    switched = _switched(base.run, problem, plan)
     chosen: list[Change] = []
     used: set[str] = set()
     least = MIN_GAIN if plan.headroom_frac >= 0 else -math.inf
@@ -523,10 +615,10 @@ def _changes(
         if isinstance(found, Change):
             chosen.append(found)
             continue
-        axes = {axis for axis, _, _ in found.changes}
-        if not axes & used:
+        axes = {axis.removesuffix("_layers") for axis, _, _ in found.changes}
+        if not axes & used and (change := of_layout(found)):
             used |= axes
-            chosen.append(of_layout(found))
+            chosen.append(change)
     return tuple(chosen)
 
 

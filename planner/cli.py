@@ -35,13 +35,16 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Model file, a Hugging Face config.json, or the name of an example: llama3-70b.",
+        help="Model file, a Hugging Face config.json, Megatron-LM arguments, or the name of an"
+        " example: llama3-70b.",
     ),
 ]
 ClusterArg = Annotated[
     str,
     typer.Argument(
-        metavar="CLUSTER", help="Cluster file, or the name of an example such as h100-x512."
+        metavar="CLUSTER",
+        help="Cluster file, a dump of Slurm, Kubernetes or a node, or the name of an example:"
+        " h100-x512.",
     ),
 ]
 PlanArg = Annotated[
@@ -108,7 +111,12 @@ def solve(
     stack: Stack = "",
     pool: PoolName = "",
     form: Format = "table",
-    emit: Annotated[str, typer.Option(help="Write configurations: megatron,deepspeed.")] = "",
+    emit: Annotated[
+        str,
+        typer.Option(
+            help="Write files: megatron, deepspeed, torchtitan, fsdp2, bridge; with commas."
+        ),
+    ] = "",
     out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = "",
     launcher: Launcher = "torchrun",
     executor: Annotated[
@@ -322,7 +330,10 @@ def neighbours(
 @app.command()
 def emit(
     plan: PlanArg,
-    for_: Annotated[str, typer.Option("--for", help="megatron,deepspeed.")] = "megatron",
+    for_: Annotated[
+        str,
+        typer.Option("--for", help="megatron, deepspeed, torchtitan, fsdp2, bridge; with commas."),
+    ] = "megatron",
     out: Annotated[
         str, typer.Option(help="Folder to write to; without it the files are printed.")
     ] = "",
@@ -411,7 +422,10 @@ def catalog_show(
 def import_model(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="A Hugging Face config.json, or the folder with it."),
+        typer.Argument(
+            metavar="FILE",
+            help="A Hugging Face config.json, the folder with it, or Megatron-LM arguments.",
+        ),
     ],
     out: Annotated[str, typer.Option(help="File to write; without it, standard output.")] = "",
     name: Annotated[str, typer.Option(help="Name of the model in tables and file names.")] = "",

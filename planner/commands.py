@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -96,6 +97,9 @@ def run_solve(
     text, targets, launchers = _formatter(form), _targets(emit), parse_launchers(launcher)
     if bool(targets) != bool(out):
         raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
+    if not targets and set(launchers) - {"torchrun"}:
+        fix = f"--emit megatron --launcher {launcher} --out DIR"
+        raise UsageError("--launcher starts what --emit writes, and nothing is emitted", fix)
     if out:
         _make_folder(Path(out))
     if time_limit_s < 0:
@@ -125,12 +129,19 @@ def run_solve(
         # As solved: of the nodes in a dump plans may use the first ones only.
         read_model = model_from_dict(result.inputs["model"])
         read_cluster = cluster_from_dict(result.inputs["cluster"])
+        refused: Counter[str] = Counter()
         for plan in result.plans:
             given = read_model, read_cluster.pool(plan.pool)
             problem = make_problem(*given, read_options(result.inputs["options"]))
             files = _files(given, problem, plan, result.result_id, targets, launchers)
             write_files(_plan_folder(out, plan), files)
-        sys.stderr.write(f"wrote {len(result.plans)} plans to {out}\n")
+            refused.update(target for target in targets if f"{target}.txt" in files)
+        n = len(result.plans)
+        sys.stderr.write(f"wrote {n} plan{'s' * (n > 1)} to {out}\n")
+        for target, times in refused.items():
+            why = f"nothing for {TITLES[target]} from {times} of {n}: {target}.txt says why"
+            fix = f"; --framework {target} ranks what it runs" * (framework != target)
+            sys.stderr.write(f"{why}{fix}\n")
     return result.exit_code
 
 
@@ -351,6 +362,10 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str) -> 
     if out:
         write_files(_plan_folder(out, plan), files)
         sys.stderr.write(f"wrote {_plan_folder(out, plan)}\n")
+        for target in targets:
+            if f"{target}.txt" in files:
+                text = f"nothing for {TITLES[target]}: {target}.txt says why"
+                sys.stderr.write(f"{text}\n")
         return
     for name, text in files.items():
         sys.stdout.write(f"# ---- {name}\n{text}" if len(files) > 1 else text)

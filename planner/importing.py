@@ -105,6 +105,6 @@ def write_imported(imported: Imported, notes: tuple[str, ...], out: str) -> None
         sys.stdout.write(text)
         sys.stdout.flush()
     lines = [f"{imported.source}: {imported.format}" + (f" -> {out}" if out else "")]
-    lines += assumed_lines(notes)
+    lines += assumed_lines(notes, f"edit {out or 'the file'} to change one")
     lines += note_lines(notes)
     sys.stderr.write("\n".join(lines) + "\n")

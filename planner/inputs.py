@@ -24,6 +24,7 @@ from planner.intake.hostlist import compress_hosts, expand_hosts
 from planner.intake.huggingface import config_in_folder, mistaken_name, read_as
 from planner.intake.imported import Imported, scalar, value_at
 from planner.schemas import (
+    NO_DETAILS,
     AcceleratorSpec,
     ClusterFile,
     DetailsSpec,
@@ -76,7 +77,7 @@ class ModelInput:
     """What the file is, in words."""
     notes: tuple[str, ...] = ()
     """What was assumed and left out when it was read from another format."""
-    details: DetailsSpec = DetailsSpec()
+    details: DetailsSpec = NO_DETAILS
     """What emitted files say of the model and no figure depends on."""
 
 
@@ -310,6 +311,10 @@ def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
     pairs = list(overrides)
     if pairs and kind == "cluster" and "fabric" not in document.data:
         document = dataclasses.replace(document, data={**document.data, "fabric": {}})
+    section = document.data.get("model")
+    if any(path.startswith("model.details.") for path, _ in pairs) and isinstance(section, dict):
+        filled = {**document.data, "model": {"details": {}, **section}}
+        document = dataclasses.replace(document, data=filled)
     for path, value in pairs:
         document = set_path(document, path, str(value))
     return _with_nodes_set(document) if kind == "cluster" else document

@@ -17,7 +17,7 @@ from costmodels.stages import stage_layers
 from costmodels.step import join, peak_bytes, step_times
 from searches.frameworks import Case, broken_rules
 from searches.options import MAX_MBS, MAX_VPP, SearchOptions
-from searches.rules import Context, first_broken_rule
+from searches.rules import Context, rules_that_break
 from searches.search import exact_step_s
 from searches.shape_space import divisors
 
@@ -59,13 +59,13 @@ def neighbours(
 ) -> tuple[Neighbour, ...]:
     """Return the neighbours of a layout that are legal, the fastest first, fitting or not.
 
-    `framework` leaves out what it does not run, except where the layout itself breaks the same
-    rule; `any` keeps everything that the model can price.
-    Recomputation that saves nothing, and other rules that only keep a plan from being counted
-    twice, leave a neighbour out as they do in the search.
+    `framework` leaves out what it does not run; `any` keeps everything that the model can price.
+    A rule that the layout itself breaks leaves nothing out. Rules that only keep a plan from being
+    counted twice, such as recomputation that saves nothing, count as they do in the search.
     """
     context = _context(problem, layout)
     present = _framework_codes(problem, layout, framework)
+    present |= frozenset(rules_that_break(context, layout))
     found: dict[Layout, tuple[str, ...]] = {}
     broken: list[tuple[Layout, tuple[str, ...], str]] = []
     for axis, value in _steps(problem, layout):
@@ -98,9 +98,9 @@ def _context(problem: Problem, layout: Layout) -> Context:
 def _broken(context: Context, layout: Layout, framework: str, present: frozenset[str]) -> str:
     """Return the first rule that a layout breaks, "" for none.
 
-    `present` are rules of the framework that do not count.
+    `present` are rules that do not count.
     """
-    code = first_broken_rule(context, layout)
+    code = next((c for c in rules_that_break(context, layout) if c not in present), "")
     if code:
         return code
     return min(_framework_codes(context.problem, layout, framework) - present, default="")

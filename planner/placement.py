@@ -319,9 +319,7 @@ def _host_names(hosts: Sequence[str], n_nodes: int) -> tuple[str, ...]:
         width = max(4, len(str(n_nodes - 1)))
         return tuple(f"node{i:0{width}d}" for i in range(n_nodes))
     if len(hosts) < n_nodes:
-        raise EmitError(
-            f"the plan needs {n_nodes} hosts, {len(hosts)} are named", "name all of them"
-        )
+        raise EmitError(f"the plan needs {n_nodes} hosts, named: {len(hosts)}", "name all of them")
     name, times = Counter(hosts).most_common(1)[0]
     if times > 1:
         raise EmitError(f"host {name} is named {times} times", "name every host once")

@@ -11,6 +11,9 @@ from planner.placement import place_plan
 from planner.placement_text import placement_files, placement_json, placement_table
 from planner.saved import open_plan
 
+_FILE_ENDINGS = (".txt", ".lst", ".list", ".conf", ".hosts")
+"""Endings that no host name has: a file that is not there is no host of its name."""
+
 
 def run_place(reference: str, hosts: str, out: str, form: str) -> None:
     """Run `planner place`."""
@@ -45,6 +48,8 @@ def read_hosts(text: str) -> tuple[str, ...]:
     """
     lines = [text]
     path = Path(text)
+    if path.suffix in _FILE_ENDINGS and not path.is_file():
+        raise UsageError(f"--hosts: no file {text}", "a list such as n[001-016], or a file")
     if path.is_file():
         try:
             lines = path.read_text(encoding="utf-8").splitlines()

@@ -237,8 +237,8 @@ class DetailsSpec(_Spec):
     norm_epsilon: Real | None = None
     """Epsilon of the norms."""
     qk_norm: Annotated[str, BeforeValidator(_one_of("head", "width", "l2"))] | None = None
-    """Queries and keys are normalised: each `head`, the whole `width`, or by their `l2` norm without
-    weights. With `mla` the latents, as `head`."""
+    """Queries and keys are normalised: each `head`, the whole `width`, or by their `l2` norm
+    without weights. With `mla` the latents, as `head`."""
     qkv_bias: Switch | None = None
     """Queries, keys and values have biases; default: as `bias`."""
     attention_out_bias: Switch | None = None
@@ -282,6 +282,8 @@ class DetailsSpec(_Spec):
         return self.model_dump(exclude_none=True)
 
 
+NO_DETAILS = DetailsSpec()
+"""Details of a model file that states none."""
 EXPERT_DETAILS = (
     "router_scores", "router_norm_topk", "router_scale", "router_bias", "aux_loss",
     "aux_loss_scope", "shared_expert_gate",
@@ -334,7 +336,7 @@ class ModelSpec(_Spec):
     """Multi-head latent attention, in place of `kv_heads` and `head_dim`."""
     mtp_layers: LayersOr0 = 0
     """Modules of multi-token prediction: further layers, each with the head again."""
-    details: DetailsSpec = DetailsSpec()
+    details: DetailsSpec = NO_DETAILS
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 
 

@@ -154,12 +154,15 @@ def result_heading(result: Result) -> list[str]:
     ]
 
 
-def assumed_lines(notes: Sequence[str]) -> list[str]:
-    """Return what was assumed when the inputs were read, on lines of at most 100 columns."""
+def assumed_lines(notes: Sequence[str], change: str = "--set PATH=VALUE changes one") -> list[str]:
+    """Return what was assumed when the inputs were read, on lines of at most 100 columns.
+
+    `change` says how to take something else.
+    """
     fields = [note.removeprefix(ASSUMED) for note in notes if note.startswith(ASSUMED)]
     if not fields:
         return []
-    return wrapped("assumed", "; ".join([*fields, "--set PATH=VALUE changes one"]))
+    return wrapped("assumed", "; ".join([*fields, change]))
 
 
 def _pool_words(pool: Mapping[str, Any]) -> str:
@@ -222,9 +225,15 @@ def solve_table(result: Result, source: str = "last") -> str:
         lines += wrapped("rejected:", rejection_line(result))
     lines.append(
         f"next: planner explain {source}#1 | planner show {source}#1"
-        + (f" | planner emit {source}#1 --for {first.runs_on[0]}" if first.runs_on else "")
+        + (f" | planner emit {source}#1 --for {_runner(result)}" if first.runs_on else "")
     )
     return "\n".join(lines) + "\n"
+
+
+def _runner(result: Result) -> str:
+    """Return the framework that was asked for, else the first that runs the first plan."""
+    asked, runs_on = result.inputs["options"]["framework"], result.plans[0].runs_on
+    return asked if asked in runs_on else runs_on[0]
 
 
 def note_lines(notes: Sequence[str]) -> list[str]:

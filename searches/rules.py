@@ -5,7 +5,7 @@ of coupled axes take arrays of one length; those of free axes broadcast.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -367,11 +367,16 @@ def first_broken_rule(context: Context, layout: Layout) -> str:
 
     Memory is not looked at: a plan that does not fit can still be priced.
     """
+    return next(rules_that_break(context, layout), "")
+
+
+def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
+    """Yield the codes of all rules that one layout breaks, memory aside."""
     table = PlanTable.from_layouts([layout])
     shape = table.shapes
     for code, predicate in SHAPE_RULES:
         if code not in ("PIN001", "MEM000") and not predicate(context, shape)[0]:
-            return code
+            yield code
     job, m = context.problem.job, layout.n_micro
     broken = {
         "BAT001": m * layout.mbs * layout.dp != job.global_batch or m < 1,
@@ -384,7 +389,7 @@ def first_broken_rule(context: Context, layout: Layout) -> str:
         "SCH002": layout.schedule in ZERO_BUBBLE and not splits_cleanly(context.problem.shape),
         "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
     }
-    return next((code for code, hit in broken.items() if hit), "")
+    yield from (code for code, hit in broken.items() if hit)
 
 
 def _schedules(layout: Layout) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from planner.emit.deepspeed import deepspeed_files
 from planner.emit.megatron import megatron_files
 from planner.emit.torchtitan import torchtitan_files
 from planner.errors import EmitError
-from planner.schemas import DetailsSpec
+from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.frameworks import TITLES, refusals
 from searches.options import FRAMEWORKS
 
@@ -31,7 +31,7 @@ FILES: dict[str, Callable[..., EmittedFiles]] = {
     "fsdp2": accelerate_files,
     "bridge": bridge_files,
 }
-"""The function that writes the files of a framework: (layout, shape, job, pool, header, details)."""
+"""What writes the files of a framework: (layout, shape, job, pool, header, details)."""
 
 __all__ = [
     "FRAMEWORKS",
@@ -67,7 +67,7 @@ def emit_plan(
     pool: Pool,
     header: Sequence[str] = (),
     *,
-    details: DetailsSpec = DetailsSpec(),
+    details: DetailsSpec = NO_DETAILS,
     tp_comm_overlap: bool = False,
 ) -> EmittedFiles:
     """Return the files of `target` for one plan.

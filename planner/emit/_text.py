@@ -67,7 +67,9 @@ def shown_details(details: DetailsSpec, width: int = 96) -> list[str]:
     """Return the details that are set as comment lines of at most `width`, without their `#`."""
     if not details.stated():
         return []
-    words = [f"{name} {json.dumps(value).strip(chr(34))}" for name, value in details.stated().items()]
+    words = [
+        f"{name} {json.dumps(value).strip(chr(34))}" for name, value in details.stated().items()
+    ]
     text = f"The model file states: {', '.join(words)}."
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 

@@ -18,7 +18,7 @@ from planner.emit._text import (
     stated_or_none,
     train_steps,
 )
-from planner.schemas import DetailsSpec
+from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.frameworks import RELEASES
 
 MIXED_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
@@ -33,7 +33,7 @@ def accelerate_files(
     job: TrainingJob,
     pool: Pool,
     header: Sequence[str],
-    details: DetailsSpec = DetailsSpec(),
+    details: DetailsSpec = NO_DETAILS,
 ) -> dict[str, str]:
     """Return the launch configuration, the arguments of the Trainer and the launcher."""
     return {

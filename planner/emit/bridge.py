@@ -29,7 +29,7 @@ from planner.emit.megatron import (
     stage_split,
     zero_replicas,
 )
-from planner.schemas import DetailsSpec
+from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.frameworks import RELEASES, vocab_divisor
 
 MAIN_GRADS = {"bf16-grads": Code("torch.bfloat16")}
@@ -42,7 +42,7 @@ def bridge_files(
     job: TrainingJob,
     pool: Pool,
     header: Sequence[str],
-    details: DetailsSpec = DetailsSpec(),
+    details: DetailsSpec = NO_DETAILS,
 ) -> dict[str, str]:
     """Return the recipe and its launcher."""
     return {
@@ -52,7 +52,7 @@ def bridge_files(
 
 
 def model_fields(
-    layout: Layout, shape: ModelShape, job: TrainingJob, details: DetailsSpec = DetailsSpec()
+    layout: Layout, shape: ModelShape, job: TrainingJob, details: DetailsSpec = NO_DETAILS
 ) -> dict[str, object]:
     """Return the fields of the model provider."""
     of_core = core_details(details, layout, shape, job)
@@ -249,7 +249,7 @@ def bridge_recipe(
     job: TrainingJob,
     pool: Pool,
     header: Sequence[str],
-    details: DetailsSpec = DetailsSpec(),
+    details: DetailsSpec = NO_DETAILS,
 ) -> str:
     """Return the recipe."""
     title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {RELEASES['bridge']}."
@@ -281,7 +281,9 @@ def bridge_recipe(
     provider = "MLAModelProvider" if shape.latent else "GPTModelProvider"
     module = "mla_provider" if shape.latent else "gpt_provider"
     parts = [
-        "\n".join(head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:]),
+        "\n".join(
+            head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:]
+        ),
         _PREAMBLE.format(
             module=module,
             provider=provider,

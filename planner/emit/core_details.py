@@ -54,7 +54,9 @@ def core_details(
 ) -> CoreDetails:
     """Return the settings that details mean for one plan."""
     stated, yours = details.stated(), []
-    model = {dest: stated[name] for name, dest in _PLAIN.items() if name in stated}
+    model: dict[str, object] = {
+        dest: stated[name] for name, dest in _PLAIN.items() if name in stated
+    }
     base = details.rotary_base
     if base is not None and not base.is_integer():
         del model["rotary_base"]
@@ -127,7 +129,9 @@ def _yarn(details: DetailsSpec, shape: ModelShape) -> dict[str, object]:
             "yarn_original_max_position_embeddings": details.rope_original_positions,
             "yarn_beta_fast": details.rope_beta_fast,
             "yarn_beta_slow": details.rope_beta_slow,
-            "yarn_correction_range_round_to_int": False if details.rope_truncate is False else None,
+            "yarn_correction_range_round_to_int": False
+            if details.rope_truncate is False
+            else None,
         }
     return {key: value for key, value in settings.items() if value is not None}
 
@@ -193,7 +197,9 @@ def _experts(details: DetailsSpec, shape: ModelShape) -> Written:
     if not shape.n_experts:
         return {}, []
     stated = details.stated()
-    found = {dest: stated[name] for name, dest in _EXPERTS.items() if stated.get(name)}
+    found: dict[str, object] = {
+        dest: stated[name] for name, dest in _EXPERTS.items() if stated.get(name)
+    }
     yours = []
     sigmoid = details.router_scores == "sigmoid"
     if details.router_norm_topk is False and shape.top_k > 1:

@@ -19,7 +19,7 @@ from planner.emit._text import (
     train_steps,
     wrap,
 )
-from planner.schemas import DetailsSpec
+from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.frameworks import pipeline_partition
 
 DEEPSPEED_RELEASE = "0.19.8"
@@ -35,7 +35,7 @@ def deepspeed_files(
     job: TrainingJob,
     pool: Pool,
     header: Sequence[str],
-    details: DetailsSpec = DetailsSpec(),
+    details: DetailsSpec = NO_DETAILS,
 ) -> dict[str, str]:
     """Return the JSON and the launcher of a plan that DeepSpeed can run."""
     config = deepspeed_config(layout, shape, job)

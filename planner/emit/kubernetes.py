@@ -35,7 +35,7 @@ GPU_PRODUCTS = {
 }
 """Label nvidia.com/gpu.product by catalogue name: the driver's name with dashes for blanks."""
 RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu"}
-"""Extended resource of the device plugin, by vendor."""
+"""Extended resource of the device plugin, by vendor; the usual taint has its name."""
 
 _JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 _JOBSET_INDEX = "jobset.sigs.k8s.io/job-index"
@@ -216,6 +216,8 @@ def _pod(
     return {
         **({"nodeSelector": selector} if selector else {}),
         **({"affinity": affinity} if affinity else {}),
+        # Nodes with devices often carry this taint; not every cluster tolerates it by itself.
+        "tolerations": [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}],
         **claims,
         "containers": [container],
         "volumes": [
@@ -348,6 +350,8 @@ def _with_marks(text: str) -> str:
             lines.append(
                 f"{indent}# rdma/RESOURCE: 1  # YOURS: what your RDMA device plugin offers"
             )
+        if plain == "tolerations:":
+            lines[-1] += "  # YOURS: further taints of your nodes"
         if plain.startswith("nvidia.com/gpu.product:"):
             lines[-1] += "  # YOURS, if your nodes are labelled otherwise"
     return "\n".join(lines) + "\n"

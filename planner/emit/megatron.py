@@ -15,7 +15,7 @@ from planner.emit._text import facts, head, nodes, train_steps, wrap
 from planner.emit.core_details import AUX_LOSS, comment_lines, core_details
 from planner.runs.megatron_details import stated_details
 from planner.runs.megatron_flags import flag_table, parse_flags
-from planner.schemas import DetailsSpec
+from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.frameworks import vocab_divisor
 
 MEGATRON_RELEASE = "0.19.2"
@@ -38,7 +38,7 @@ def megatron_files(
     job: TrainingJob,
     pool: Pool,
     header: Sequence[str],
-    details: DetailsSpec = DetailsSpec(),
+    details: DetailsSpec = NO_DETAILS,
     *,
     tp_comm_overlap: bool = False,
 ) -> dict[str, str]:
@@ -55,7 +55,7 @@ def megatron_script(
     job: TrainingJob,
     pool: Pool,
     header: Sequence[str],
-    details: DetailsSpec = DetailsSpec(),
+    details: DetailsSpec = NO_DETAILS,
     *,
     tp_comm_overlap: bool = False,
 ) -> str:
@@ -138,7 +138,7 @@ def flag_groups(
     layout: Layout,
     shape: ModelShape,
     job: TrainingJob,
-    details: DetailsSpec = DetailsSpec(),
+    details: DetailsSpec = NO_DETAILS,
     *,
     tp_comm_overlap: bool = False,
 ) -> list[tuple[str, list[str]]]:
@@ -214,9 +214,7 @@ def _model_flags(
     return flags + _detail_flags(settings)
 
 
-def _expert_flags(
-    layout: Layout, shape: ModelShape, settings: Mapping[str, object]
-) -> list[str]:
+def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, object]) -> list[str]:
     """Return the flags of the routed experts; none for a dense model.
 
     `settings` of megatron-core are those of the details of the router.

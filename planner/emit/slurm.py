@@ -69,7 +69,7 @@ def _directives(launch: Launch) -> list[str]:
 def _where(launch: Launch) -> list[str]:
     """Return which nodes to ask for: by name, or near one another."""
     if launch.hosts:
-        return [f"#SBATCH --nodelist={compress_hosts(launch.hosts)}"]
+        return [f"#SBATCH --nodelist={compress_hosts(launch.hosts, for_slurm=True)}"]
     block, n_nodes = launch.block, launch.n_nodes
     if block is None:
         return []
@@ -114,7 +114,7 @@ def _node_order(launch: Launch) -> list[str]:
     if launch.hosts:
         return [
             "# The hosts of the plan in network order: their places are the node ranks.",
-            f'HOSTS="{compress_hosts(launch.hosts)}"',
+            f'HOSTS="{compress_hosts(launch.hosts, for_slurm=True)}"',
             'mapfile -t ordered < <(scontrol show hostnames "${HOSTS}")',
             'allocated="$(scontrol show hostnames "${SLURM_JOB_NODELIST}" | sort)"',
             'if [[ "${allocated}" != "$(printf \'%s\\n\' "${ordered[@]}" | sort)" ]]; then',

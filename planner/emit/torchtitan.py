@@ -13,21 +13,37 @@ from collections.abc import Sequence
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.emit._text import Code, facts, head, keywords, nodes, train_steps
-from planner.emit.torchtitan_model import model_code, model_imports, model_sizes
+from planner.emit._text import (
+    Code,
+    facts,
+    head,
+    keywords,
+    nodes,
+    stated_or_none,
+    train_steps,
+)
+from planner.emit.core_details import comment_lines
+from planner.emit.torchtitan_details import not_said
+from planner.emit.torchtitan_model import model_code, model_family, model_imports, model_sizes
 from planner.emit.torchtitan_toml import toml_files
 from planner.emit.torchtitan_words import batch, parallelism
+from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.frameworks import RELEASES, padded_vocab
 
 
 def torchtitan_files(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec = NO_DETAILS,
 ) -> dict[str, str]:
     """Return the recipe, its launcher, and the job file or why there is none."""
     return {
-        "torchtitan_recipe.py": recipe(layout, shape, job, pool, header),
-        "torchtitan.sh": _launcher(layout, shape, job, pool, header),
-        **toml_files(layout, shape, job, pool, header),
+        "torchtitan_recipe.py": recipe(layout, shape, job, pool, header, details),
+        "torchtitan.sh": _launcher(layout, shape, job, pool, header, details),
+        **toml_files(layout, shape, job, pool, header, details),
     }
 
 
@@ -37,24 +53,38 @@ def vocab_rows(layout: Layout, shape: ModelShape) -> int:
 
 
 def recipe(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec = NO_DETAILS,
 ) -> str:
     """Return the recipe."""
     title = f"torchtitan recipe; fields as of torchtitan {RELEASES['torchtitan']}."
     policy = _policy(layout)
-    functions = [model_code(shape), *([policy] if policy else []), _train(layout, shape, job)]
+    functions = [
+        model_code(shape, details),
+        *([policy] if policy else []),
+        _train(layout, shape, job),
+    ]
+    missing = not_said(details, shape, job, model_family(shape, details))
+    yours = [*comment_lines(missing, "torchtitan's model does not have this.")]
     parts = [
-        "\n".join(head(title, header, facts(layout, shape, job, pool))[1:]),
-        _PREAMBLE,
-        _imports(layout, shape),
+        "\n".join(
+            head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:]
+        ),
+        _PREAMBLE.replace(*_FREE).replace("\n (", "\n(") if details.stated() else _PREAMBLE,
+        _imports(layout, shape, details),
+        *(["\n".join(yours) + "\n"] if yours else []),
         _YOURS,
-        model_sizes(shape, vocab_rows(layout, shape), job.seq_len),
+        model_sizes(shape, vocab_rows(layout, shape), job.seq_len, details),
         "\n\n".join(functions),
     ]
     return "\n".join(parts)
 
 
-def _imports(layout: Layout, shape: ModelShape) -> str:
+def _imports(layout: Layout, shape: ModelShape, details: DetailsSpec) -> str:
     """Return the imports, sorted."""
     loss = "torchtitan.models.deepseek_v3" if shape.mtp_layers else "torchtitan.components.loss"
     own = {
@@ -67,7 +97,7 @@ def _imports(layout: Layout, shape: ModelShape) -> str:
     }
     if _recompute(layout) != "None":
         own["torchtitan.distributed.activation_checkpoint"] = ["FullAC"]
-    model = model_imports(shape)
+    model = model_imports(shape, details)
     lines = ["import os"]
     lines += ["from dataclasses import dataclass"] * bool(_policy(layout))
     lines += ["from functools import partial", "", "import torch.nn as nn"]
@@ -141,13 +171,18 @@ def _notes(layout: Layout) -> list[str]:
 
 
 def _launcher(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec,
 ) -> str:
     n_nodes, per_node = nodes(layout, pool)
     release = RELEASES["torchtitan"]
     title = f"torchtitan launcher; torchtitan_recipe.py as of torchtitan {release}."
     lines = [
-        *head(title, header, facts(layout, shape, job, pool)),
+        *head(title, header, facts(layout, shape, job, pool, stated_or_none(details))),
         *_SETTINGS.format(n_nodes=n_nodes).splitlines(),
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
         '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
@@ -187,6 +222,13 @@ Learning rate, rotary base, router and initialisation do not change the cost and
 torch.compile (--compile.enable), without which the plan is priced.
 """
 '''
+
+_FREE = (
+    "Learning rate, rotary base, router and initialisation do not change the cost and are yours;"
+    " so is\ntorch.compile",
+    "The learning rate does not change the cost and is yours; so is torch.compile\n",
+)
+"""What no figure of a plan depends on, without and with details of the model."""
 
 _YOURS = """# ---- YOURS: where things are; torchtitan.sh sets them ----
 HF_ASSETS = os.environ.get("HF_ASSETS", "./tests/assets/tokenizer")

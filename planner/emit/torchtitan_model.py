@@ -1,6 +1,9 @@
 """The model part of a torchtitan recipe: sizes as constants, torchtitan's classes around them."""
 
 from costmodels.shapes import ModelShape
+from planner.emit._text import python_literal
+from planner.emit.torchtitan_details import constants, with_details
+from planner.schemas import NO_DETAILS, DetailsSpec
 
 _CLASSES = {
     "llama3": ("Llama3", "parallelize_llama", "ComplexRoPE"),
@@ -16,22 +19,23 @@ _EXPERTS = (
 )  # fmt: skip
 
 
-def model_family(shape: ModelShape) -> str:
+def model_family(shape: ModelShape, details: DetailsSpec = NO_DETAILS) -> str:
     """Return the package of torchtitan.models whose classes can hold a model.
 
-    llama3: dense. qwen3: any mix of dense and expert layers, or heads wider than hidden / heads.
-    deepseek_v3: latent attention. gpt_oss: experts and biases.
+    llama3: dense. qwen3: any mix of dense and expert layers, heads wider than hidden / heads, or
+    normalised queries and keys. deepseek_v3: latent attention. gpt_oss: experts and biases.
     """
     if shape.latent:
         return "deepseek_v3"
     if shape.n_experts:
         return "gpt_oss" if shape.bias else "qwen3"
-    return "llama3" if shape.heads * shape.head_dim == shape.hidden else "qwen3"
+    plain = shape.heads * shape.head_dim == shape.hidden and details.qk_norm != "head"
+    return "llama3" if plain else "qwen3"
 
 
-def model_imports(shape: ModelShape) -> dict[str, list[str]]:
+def model_imports(shape: ModelShape, details: DetailsSpec) -> dict[str, list[str]]:
     """Return what the model part imports from torchtitan, names by module."""
-    family = model_family(shape)
+    family = model_family(shape, details)
     name, parallelize, rope = _CLASSES[family]
     package, common = f"torchtitan.models.{family}", "torchtitan.models.common"
     builders = ["get_attention_config"]
@@ -51,8 +55,8 @@ def model_imports(shape: ModelShape) -> dict[str, list[str]]:
         f"{package}.model": [f"{name}TransformerBlock"],
         "torchtitan.protocols.model_spec": ["ModelSpec"],
     }
-    if _adapter(shape) != "None":
-        wanted[f"{package}.state_dict_adapter"] = [_adapter(shape)]
+    if _adapter(shape, details) != "None":
+        wanted[f"{package}.state_dict_adapter"] = [_adapter(shape, details)]
     if shape.n_experts:
         wanted["torchtitan.components.optimizer"] = ["register_moe_load_balancing_hook"]
     if shape.tied:
@@ -71,8 +75,8 @@ def model_imports(shape: ModelShape) -> dict[str, list[str]]:
     return {module: names for module, names in wanted.items() if names}
 
 
-def model_sizes(shape: ModelShape, vocab_rows: int, seq_len: int) -> str:
-    """Return the sizes as constants, under the names of the model file."""
+def model_sizes(shape: ModelShape, vocab_rows: int, seq_len: int, details: DetailsSpec) -> str:
+    """Return the sizes and the details as constants, under the names of the model file."""
     sizes: dict[str, int] = {
         "LAYERS": shape.layers,
         "HIDDEN": shape.hidden,
@@ -95,26 +99,34 @@ def model_sizes(shape: ModelShape, vocab_rows: int, seq_len: int) -> str:
         if name == "VOCAB" and value != shape.vocab:
             lines += [f"# {shape.vocab} rows, padded to divide by the tensor-parallel ranks."]
         lines += [f"{name} = {value}"]
-    family = model_family(shape)
+    family = model_family(shape, details)
     if family == "qwen3":
         known = "qwen3" in shape.name.lower().replace("-", "")
+        known = known if details.qk_norm is None else details.qk_norm == "head"
         lines += ["# Qwen3 normalises queries and keys; the plan does not count it."]
         lines += [f"QK_NORM = {known}"]
     if family == "gpt_oss":
         lines += [
             "# Every second layer of gpt-oss looks back this far; the plan counts all tokens."
         ]
-        lines += ["WINDOW = 128"]
+        lines += [f"WINDOW = {details.window or 128}"]
+    lines += [f"{k} = {python_literal(v)}" for k, v in constants(details, shape, family).items()]
     return "\n".join(lines) + "\n"
 
 
-def model_code(shape: ModelShape) -> str:
-    """Return the functions that build the model from the sizes."""
-    family = model_family(shape)
+def model_code(shape: ModelShape, details: DetailsSpec) -> str:
+    """Return the functions that build the model from the sizes and the details."""
+    code = _model_code(shape, details)
+    return with_details(code, details, shape, model_family(shape, details))
+
+
+def _model_code(shape: ModelShape, details: DetailsSpec) -> str:
+    """Return the functions with torchtitan's own values where details would stand."""
+    family = model_family(shape, details)
     name, _, rope = _CLASSES[family]
     parts = [_INITS + _TIED_INIT * shape.tied, _NORM]
     if family == "gpt_oss":
-        return "\n\n".join([*parts, _GPT_OSS_ATTENTION, _GPT_OSS_MOE, _spec(shape)])
+        return "\n\n".join([*parts, _GPT_OSS_ATTENTION, _GPT_OSS_MOE, _spec(shape, details)])
     qk_norm = "        qk_norm=norm(HEAD_DIM) if QK_NORM else None,\n" * (family == "qwen3")
     parts += [_MLA if shape.latent else _GQA.format(rope=rope, qk_norm=qk_norm)]
     if shape.shared_ffn or not all(shape.expert_layers):
@@ -125,7 +137,7 @@ def model_code(shape: ModelShape) -> str:
         parts += [_MOE.format(score=score, shared=shared)]
     parts += [_block(shape, name)]
     parts += [_MTP] * bool(shape.mtp_layers)
-    return "\n\n".join([*parts, _spec(shape)])
+    return "\n\n".join([*parts, _spec(shape, details)])
 
 
 def _block(shape: ModelShape, name: str) -> str:
@@ -143,17 +155,17 @@ def _block(shape: ModelShape, name: str) -> str:
     return (_HAS_EXPERTS + "\n\n") * mixed + _BLOCK.format(name=name, inner=inner)
 
 
-def _adapter(shape: ModelShape) -> str:
+def _adapter(shape: ModelShape, details: DetailsSpec) -> str:
     """Return the class that reads Hugging Face checkpoints, `None` for what qwen3 never was."""
-    family = model_family(shape)
+    family = model_family(shape, details)
     mixed = any(shape.expert_layers) and not all(shape.expert_layers)
     if family == "qwen3" and (shape.shared_ffn or mixed):
         return "None"
     return f"{_CLASSES[family][0]}StateDictAdapter"
 
 
-def _spec(shape: ModelShape) -> str:
-    family = model_family(shape)
+def _spec(shape: ModelShape, details: DetailsSpec) -> str:
+    family = model_family(shape, details)
     name, parallelize, _ = _CLASSES[family]
     more = "            enable_weight_tying=True,\n" * shape.tied
     if shape.mtp_layers:
@@ -163,7 +175,7 @@ def _spec(shape: ModelShape) -> str:
         name=name,
         more=more,
         hook="register_moe_load_balancing_hook" if shape.n_experts else "None",
-        adapter=_adapter(shape),
+        adapter=_adapter(shape, details),
         embedding="TIED" if shape.tied else "WEIGHT",
         parallelize=parallelize,
     )

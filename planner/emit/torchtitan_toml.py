@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.emit._text import facts, head, train_steps
+from planner.emit._text import facts, head, shown_details, stated_or_none, train_steps
 from planner.emit.torchtitan_words import batch, parallelism, pipeline
+from planner.schemas import DetailsSpec
 
 TOML_RELEASE = "0.2.2"
 """Release whose own dataclasses accept the emitted file (scripts/check_frameworks)."""
@@ -92,7 +93,12 @@ def registered(shape: ModelShape) -> tuple[str, str] | None:
 
 
 def toml_files(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec,
 ) -> dict[str, str]:
     """Return the job file, or a text that says why there is none."""
     reasons = list(_why_not(layout, shape, job))
@@ -100,7 +106,7 @@ def toml_files(
         first = f"No job file for torchtitan {TOML_RELEASE}; the recipe is for 0.3.0 and later."
         lines = [first, *header, "", *(f"- {reason}" for reason in reasons)]
         return {"torchtitan-toml.txt": "\n".join(lines) + "\n"}
-    return {"torchtitan.toml": _job_file(layout, shape, job, pool, header)}
+    return {"torchtitan.toml": _job_file(layout, shape, job, pool, header, details)}
 
 
 def _why_not(layout: Layout, shape: ModelShape, job: TrainingJob) -> Iterator[str]:
@@ -138,7 +144,12 @@ def _layer_step(layout: Layout) -> int:
 
 
 def _job_file(
-    layout: Layout, shape: ModelShape, job: TrainingJob, pool: Pool, header: Sequence[str]
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec,
 ) -> str:
     name, flavor = registered(shape) or ("", "")
     words = parallelism(layout)
@@ -164,14 +175,16 @@ def _job_file(
             "mixed_precision_param": precision,
         },
         "parallelism": words,
-        "activation_checkpoint": _recompute(layout),
+        "activation_checkpoint": recompute_keys(layout),
         "metrics": {"log_freq": 1},
     }
     lines = [
-        *head(title, header, facts(layout, shape, job, pool))[1:],
+        *head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:],
         "#",
         "# torchrun ... -m torchtitan.train --job.config_file torchtitan.toml",
         "# hf_assets_path, dataset and the learning rate are yours.",
+        *(f"# {line}" for line in shown_details(details)),
+        *["# What the registered model has otherwise is yours."] * bool(details.stated()),
     ]
     for section, values in sections.items():
         lines += ["", f"[{section}]"]
@@ -179,10 +192,13 @@ def _job_file(
     return "\n".join(lines) + "\n"
 
 
-def _recompute(layout: Layout) -> dict[str, object]:
+def recompute_keys(layout: Layout) -> dict[str, object]:
+    """Return the keys of [activation_checkpoint]; {} where 0.2.2 cannot say the recomputation."""
     if layout.recompute == "none":
         return {"mode": "none"}
     step = _layer_step(layout)
+    if layout.recompute == "selective" or not step:
+        return {}
     if step == 1:
         return {"mode": "full"}
     return {"mode": "selective", "selective_ac_option": str(step)}

@@ -32,15 +32,21 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def compress_hosts(names: Iterable[str]) -> str:
+def compress_hosts(names: Iterable[str], *, for_slurm: bool = False) -> str:
     """Return a host list that expands to exactly these names in this order.
+
+    Slurm reads brackets at the end of a name only ("unit[0-31]rack" is invalid, slurm.conf(5)):
+    `for_slurm` spells names out whose numbers stand elsewhere.
 
     >>> compress_hosts(["n008", "n009", "n010", "m1", "n3"])
     'n[008-010],m1,n3'
+    >>> compress_hosts(["n1-ib", "n2-ib"]), compress_hosts(["n1-ib", "n2-ib"], for_slurm=True)
+    ('n[1-2]-ib', 'n1-ib,n2-ib')
     """
-    items = []
+    items: list[str] = []
     for run in _runs(list(names)):
-        items.append(run[0] if len(run) == 1 else _bracketed(run))
+        text = run[0] if len(run) == 1 else _bracketed(run)
+        items += run if for_slurm and not text.endswith("]") else [text]
     return ",".join(items)
 
 

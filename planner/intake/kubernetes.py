@@ -89,7 +89,10 @@ _SUFFIX = re.compile(r"-(?:SHARED|MIG-.+|MIG-INVALID)$")
 
 def looks_like(text: str) -> bool:
     """Tell whether a text is a list of nodes or pods from `kubectl ... -o json` (or yaml)."""
-    return any(item.get("kind") in ("Node", "Pod") for item in _items(_content(text))[:50])
+    content = _content(text)
+    if as_dict(content).get("kind") in ("List", "NodeList", "PodList") and not _items(content):
+        return True  # what kubectl prints when nothing matches
+    return any(item.get("kind") in ("Node", "Pod") for item in _items(content)[:50])
 
 
 @lru_cache(maxsize=4)

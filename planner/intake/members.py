@@ -186,7 +186,7 @@ def _members(nodes: Sequence[Node], context: Context) -> list[Member]:
         message = "no node has whole GPUs of the catalogue"
         fix = "`planner catalog list` shows what it holds"
         if shared:
-            fix = "give nodes without MIG, time slicing and virtual GPUs"
+            fix = "give nodes without MIG, time slicing, virtual GPUs, CPX and DPX"
         raise context.error(f"{message}: {reasons}" if reasons else message, fix)
     return members
 

@@ -126,7 +126,10 @@ def facts_of_rows(rows: Iterable[Row], source: str, form: str) -> Facts:
     notes = []
     if shared:
         hosts = compress_hosts(shared)
-        notes.append(f"all GPUs are free, but other jobs use processors there: {hosts}")
+        notes.append(
+            "all GPUs are free, but other jobs use processors there, so a job that takes whole"
+            f" nodes waits for them: {hosts}"
+        )
     if unclear:
         notes.append(
             f"{_UNKNOWN_USE}, so they count as not free: {compress_hosts(unclear)};"

@@ -15,6 +15,7 @@ from planner.runs.existing_run import ExistingRun
 from planner.runs.settings import Reader, flattened, with_set
 from planner.runs.trainer_words import ACCUMULATION, BATCH, stated_length
 from planner.yamlfile import parse_yaml
+from searches.frameworks.fsdp2 import OF_FSDP1
 
 STRATEGIES = {
     "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3,
@@ -53,7 +54,7 @@ def read_accelerate(
     arguments = dict(arguments or {})
     for name in (BATCH, ACCUMULATION):
         if settings.get(name) is not None:
-            arguments.setdefault(name, settings.pop(name))
+            arguments[name] = settings.pop(name)  # by --set: the file has no such key
     world = settings.get("num_processes")
     nodes = settings.get("num_machines")
     stated = int(world) if isinstance(world, int) and world > 0 else None
@@ -123,6 +124,9 @@ def _fsdp(
     layout |= {"vpp": 1, "schedule": "none", "split": "even", "counts": (layers,), "pp": 1}
     if version == 1 and sharded:
         notes.append("FSDP1 is priced as FSDP2")
+    passed_over = [name for name in OF_FSDP1 if read.given(f"fsdp_config.{name}")]
+    if version == 2 and passed_over:
+        notes.append(f"{', '.join(passed_over)}: of FSDP1, FSDP2 passes over them")
     layout |= _batch(layout, arguments, model, assumed)
     full = read.switch("fsdp_config.fsdp_activation_checkpointing")
     full = full or arguments.get("gradient_checkpointing") is True

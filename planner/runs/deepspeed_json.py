@@ -147,6 +147,10 @@ def _batch(
     assumed: list[str],
 ) -> dict[str, Any]:
     """Return micro-batch, batch and micro-batches of a step: of the three two give the third."""
+    for key in (MICRO, STEPS, TOTAL):
+        if read.number(key) < 0:
+            message = f"{key}: must be at least 1, got {read.number(key)}"
+            raise SpecError(Problem(message, "", read.source))
     mbs = read.number(MICRO) or int(arguments.get(BATCH) or 0)
     steps = read.number(STEPS) or int(arguments.get(ACCUMULATION) or 0)
     total, dp = read.number(TOTAL), layout.get("dp")

@@ -61,7 +61,9 @@ def looks_like_script(text: str) -> bool:
     if text.lstrip().startswith(("#!/", "--")):
         return True
     return bool(
-        re.search(r"^\s*(export\s|#SBATCH\s|torchrun\s|deepspeed\s|srun\s)", text, re.M)
+        re.search(
+            r"^\s*(export|#SBATCH|torchrun|deepspeed|srun|mpirun|env|python3?)\s", text, re.M
+        )
         or re.search(r"(torchrun|torch\.distributed\.(run|launch)|accelerate launch)\s", text)
         or (re.search(r"^\s*[A-Za-z_]\w*=[^=]", text, re.M) and re.search(r"\s--[a-z]", text))
     )
@@ -97,14 +99,15 @@ def read_launch(
     module = before[-1:] == ("-m",)
     options = _options(before[:-1] if module else before)
     launcher = _launcher(before)
-    n_nodes, per_node, n_devices, unknown = _world(launcher, options, header, command.env)
+    given = {**command.env, **_given_env(before)}
+    n_nodes, per_node, n_devices, unknown = _world(launcher, options, header, given)
     notes += [f"{file}: {note}" for note in unknown]
     return Launch(
         launcher=launcher,
         script=shown(after[0]),
         words=_until_shell_ends(after[1:]),
         options=options,
-        env=command.env,
+        env=given,
         files=script.files,
         line=command.line,
         n_nodes=n_nodes,
@@ -198,6 +201,17 @@ def _script_index(words: Sequence[str]) -> int | None:
         if unresolved(words[i]) and not words[i - 1].startswith("-"):
             return i
     return None
+
+
+def _given_env(before: Sequence[str]) -> dict[str, str]:
+    """Return what launchers set: `env A=1`, `mpirun -x A=1`, `--env A=1`, `--export=ALL,A=1`."""
+    found = {}
+    for word in before:
+        listed = re.match(r"--export=(.*)", word)
+        for part in listed[1].split(",") if listed else [re.sub(r"^--env=", "", word)]:
+            if pair := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", part, re.S):
+                found[pair[1]] = pair[2]
+    return found
 
 
 def _is_launcher(word: str) -> bool:

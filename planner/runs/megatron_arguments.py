@@ -18,9 +18,11 @@ from planner.runs.megatron_model import (
     MODEL_DESTS,
     Settings,
     ask_for_open_values,
+    ask_for_open_words,
     megatron_model,
     missing_flags,
 )
+from planner.runs.shell_marks import COMMAND_OUTPUT
 from searches.frameworks.megatron_settings import CHOICES
 
 CP_COMMS = {"p2p": "p2p", "allgather": "all-gather", "all_gather": "all-gather", "a2a": "a2a"}
@@ -93,6 +95,7 @@ def megatron_run(
     ask_for_open_values(settings, tuple(LAYOUT_DESTS | MODEL_DESTS))
     world = launch.n_devices or n_devices
     if model is None and (missing := missing_flags(settings)):
+        ask_for_open_words(settings, missing)
         return ExistingRun(
             framework="megatron",
             source=source,
@@ -145,6 +148,9 @@ def _notes(s: Settings) -> list[str]:
             notes.append(f"{s.flag(dest).split()[0]}: {text}")
     if s.get("fp8") and s.get("grad_reduce_in_bf16"):
         notes.append("--grad-reduce-in-bf16 with fp8: priced with fp32 gradients")
+    for name in s.parsed.open_words:
+        if name.startswith(COMMAND_OUTPUT):
+            notes.append(f"what {name} prints is not known: taken as no flags")
     if s.get("rampup_batch_size"):
         notes.append("--rampup-batch-size: priced at the full batch")
     return notes

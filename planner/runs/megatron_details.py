@@ -131,8 +131,9 @@ def _of_the_experts(settings: Mapping[str, Any]) -> Iterator[Found]:
             settings.get("moe_router_load_balancing_type"),
         )
     )
-    if len(losses) == 1 and _is_set({"loss": losses[0]}, "loss"):
-        yield "aux_loss", float(losses[0]), "moe_aux_loss_coeff"
+    loss = {"loss": losses[0] if len(losses) == 1 else None}
+    if _is_set(loss, "loss"):
+        yield "aux_loss", float(loss["loss"] or 0), "moe_aux_loss_coeff"
     if kinds == ["seq_aux_loss"]:
         yield "aux_loss_scope", "sequence", "moe_router_load_balancing_type"
     if settings.get("moe_shared_expert_gate"):
@@ -142,5 +143,6 @@ def _of_the_experts(settings: Mapping[str, Any]) -> Iterator[Found]:
 def _is_set(settings: Mapping[str, Any], dest: str) -> bool:
     """Tell whether a setting is a number that a model file may hold; an open variable is none."""
     value = settings.get(dest)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0 <= value <= (1 if dest == "rotary_percent" else 1e12)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return 0 <= value <= (1 if dest == "rotary_percent" else 1e12)

@@ -7,7 +7,7 @@ scripts/megatron_flags. Settings stand under argparse's dest names, as in Megatr
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -52,6 +52,8 @@ class Parsed:
     """Names that a value depends on and the script does not say, by dest."""
     odd_words: dict[str, str] = field(default_factory=dict)
     """Values outside the choices of their flag, in words, by dest; they stand in the settings."""
+    open_words: tuple[str, ...] = ()
+    """Names of words that the script does not say and that may hold flags."""
 
 
 @cache
@@ -96,6 +98,7 @@ def parse_flags(words: Sequence[str]) -> Parsed:
     faults: list[str] = []
     open_values: dict[str, tuple[str, ...]] = {}
     odd_words: dict[str, str] = {}
+    open_words: dict[str, None] = {}
     i = 0
     while i < len(words):
         word = words[i]
@@ -104,6 +107,7 @@ def parse_flags(words: Sequence[str]) -> Parsed:
         flag = by_name.get(name)
         if flag is None:
             if not _is_flag(word):
+                open_words |= dict.fromkeys(unresolved(word))
                 if word.strip() and not unresolved(word):
                     faults.append(f"{shown(word)!r} belongs to no flag")
                 continue
@@ -144,11 +148,16 @@ def parse_flags(words: Sequence[str]) -> Parsed:
         if odd:
             odd_words[flag.dest] = f"{name}: {odd[0]!r} is not one of {_listed(flag.choices)}"
     known = tuple(dict.fromkeys(unknown))
-    return Parsed(settings, written, known, tuple(faults), open_values, odd_words)
+    return Parsed(
+        settings, written, known, tuple(faults), open_values, odd_words, tuple(open_words)
+    )
 
 
 def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
-    """Return the settings with some set by hand: `tensor_model_parallel_size=4`, or the flag."""
+    """Return the settings with some set by hand: `tensor_model_parallel_size=4`, or the flag.
+
+    None takes a setting away.
+    """
     _, by_name, by_dest = flag_table()
     settings, written = dict(parsed.settings), dict(parsed.written)
     open_values, odd_words = dict(parsed.open_values), dict(parsed.odd_words)
@@ -165,6 +174,10 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
             )
         open_values.pop(flag.dest, None)
         odd_words.pop(flag.dest, None)
+        if given is None:
+            settings.pop(flag.dest, None)
+            written.pop(flag.dest, None)
+            continue
         written[flag.dest] = f"--set {path}={text}"
         if flag.is_switch:
             if text.lower() not in ("true", "false"):
@@ -178,7 +191,9 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
         except ValueError as error:
             raise UsageError(f"--set {path}: {error}", f"for example {path}=1") from None
         settings[flag.dest] = read if flag.nargs else read[0]
-    return Parsed(settings, written, parsed.unknown, parsed.faults, open_values, odd_words)
+    return replace(
+        parsed, settings=settings, written=written, open_values=open_values, odd_words=odd_words
+    )
 
 
 def _is_flag(word: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from planner.errors import Problem, SpecError
 from planner.intake.imported import Imported, Origin
 from planner.runs.launch_script import read_launch
+from planner.runs.megatron_details import stated_details
 from planner.runs.megatron_flags import Parsed, default_of, parse_flags
 from planner.runs.megatron_yaml import looks_like_model_args, read_model_args
 
@@ -98,7 +99,8 @@ def read_megatron_model(
 def looks_like_megatron(text: str) -> bool:
     """Tell whether a text holds Megatron-LM's flags: a script, a list of them, MODEL_ARGS."""
     flags = ("--num-layers", "--hidden-size", "--num-attention-heads")
-    return all(re.search(rf"{flag}\b", text) for flag in flags)
+    # In comments they stand in the model files that are made of them.
+    return all(re.search(rf"^[^#\n]*{flag}\b", text, re.MULTILINE) for flag in flags)
 
 
 def megatron_model(
@@ -110,6 +112,7 @@ def megatron_model(
     """
     _refuse_unmodelled(settings, script)
     if missing := missing_flags(settings):
+        ask_for_open_words(settings, missing)
         named = (flag.removeprefix("--").replace("-", "_") for flag in missing)
         fix = "add them, or --set " + " --set ".join(f"{dest}=..." for dest in named)
         raise SpecError(Problem(f"no {', '.join(missing)}", fix, settings.source))
@@ -128,6 +131,18 @@ def missing_flags(settings: Settings) -> list[str]:
     """Return the flags without which there is no model."""
     missing = [d for d in NEEDED if settings.get(d) is None and not _alias(settings, d)]
     return [f"--{dest.replace('_', '-')}" for dest in missing]
+
+
+def ask_for_open_words(settings: Settings, missing: Sequence[str]) -> None:
+    """Raise `SpecError` where missing flags may stand in words that the script does not say."""
+    names = settings.parsed.open_words
+    if not names:
+        return
+    plain = [name for name in names if re.fullmatch(r"\w+", name)]
+    shown_names = ", ".join(names)
+    message = f"no {', '.join(missing)}; they may stand in {shown_names}, which is not known here"
+    fix = " ".join(f"--env {name}='...'" for name in plain) or "write its flags into the script"
+    raise SpecError(Problem(message, fix, settings.source))
 
 
 def ask_for_open_values(settings: Settings, dests: Sequence[str] = ()) -> None:
@@ -239,6 +254,8 @@ class _Builder:
             self._experts(layers)
         if s.get("mtp_num_layers"):
             self.copy("model.mtp_layers", "mtp_num_layers")
+        for field, value, dest in stated_details(s.parsed.settings):
+            self.put(f"model.details.{field}", value, s.flag(dest))
 
     def _heads(self) -> None:
         s = self.settings

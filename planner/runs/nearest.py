@@ -86,16 +86,27 @@ def nearest_layout(
         sp=sp,
         schedule=_schedule(stated, pp, vpp),
         recompute=kind,
-        recompute_layers=min(again, max(counts)),
+        recompute_layers=max(min(again, max(counts)), int(kind == "full")),
         stage_layers=counts,
         cp=cp,
         ep=ep,
         etp=etp,
         rank_order=str(stated.get("rank_order", "tp-cp-ep-dp-pp")),
         shard=_shard(stated, dp * cp, zero, repairs),
-        cp_comm=str(stated.get("cp_comm") or "p2p") if cp > 1 else "",
+        cp_comm=_exchange(stated, tp, cp, shape, repairs),
     )
     return Nearest(layout, tuple(repairs))
+
+
+def _exchange(
+    stated: Mapping[str, Any], tp: int, cp: int, shape: ModelShape, repairs: list[str]
+) -> str:
+    """Return the exchange over the context, one that needs no whole heads where they are none."""
+    named = str(stated.get("cp_comm") or "p2p") if cp > 1 else ""
+    if named == "a2a" and (shape.heads % (tp * cp) or shape.kv_heads % (tp * cp)):
+        repairs.append(f"cp_comm p2p, not a2a: heads do not divide by tp {tp} x cp {cp}")
+        return "p2p"
+    return named
 
 
 def why_not_priced(problem: Problem, layout: Layout) -> str:

@@ -27,10 +27,9 @@ from planner.runs.torchtitan_config import (
     read_toml,
 )
 from planner.runs.trainer_words import BATCH, trainer_arguments
+from planner.runs.written_facts import with_constants, with_unsaid, written_facts
 from planner.yamlfile import read_text
 
-FACTS = "# layout: "
-"""Comment line of files that the planner wrote: the plan as JSON."""
 FORMATS = (
     "a Megatron-LM launch script or its flags",
     "a YAML file with MODEL_ARGS",
@@ -38,6 +37,7 @@ FORMATS = (
     "a torchtitan TOML or recipe",
     "an Accelerate YAML",
 )
+SUFFIXES = (".sh", ".sbatch", ".slurm", ".json", ".toml", ".py", ".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,10 @@ def read_run(file: str, asked: Asked, framework: str = "") -> ExistingRun:
     named and the file is for another.
     """
     name, _, part = file.partition("#") if not Path(file).exists() else (file, "", "")
+    if Path(name).is_dir():
+        inside = [p.name for p in sorted(Path(name).iterdir()) if p.suffix in SUFFIXES]
+        fix = "name one of its files: " + ", ".join(inside[:8]) if inside else f"name {FORMATS[0]}"
+        raise SpecError(Problem("is a folder, not a run", fix, name))
     text = read_text(name)
     run = run_of_text(text, name, asked, part)
     if framework and run.framework != framework:
@@ -80,15 +84,22 @@ def read_run(file: str, asked: Asked, framework: str = "") -> ExistingRun:
 
 def run_of_text(text: str, name: str, asked: Asked, part: str = "") -> ExistingRun:
     """Return the run that a text describes; `part` names a recipe."""
+    return with_unsaid(_read(text, name, asked, part), text, asked.model)
+
+
+def _read(text: str, name: str, asked: Asked, part: str) -> ExistingRun:
     if not text.strip():
         raise SpecError(Problem("the file is empty", f"expected {FORMATS[0]}", name))
     if text.lstrip().startswith("{"):
         return _json(text, name, asked)
+    if is_bridge(text) and not looks_like_script(text):
+        raise _no_bridge(name)
     if name.endswith(".py") or (looks_like_recipe(text) and not looks_like_script(text)):
-        return read_recipe(
+        run = read_recipe(
             text, name, function=part, model=asked.model, sets=asked.sets,
             n_devices=asked.n_devices,
         )  # fmt: skip
+        return with_constants(run, text)
     if looks_like_model_args(text):
         return _model_args(text, name, asked)
     if looks_like_accelerate(text):
@@ -100,7 +111,20 @@ def run_of_text(text: str, name: str, asked: Asked, part: str = "") -> ExistingR
         return read_toml(text, name, model=asked.model, sets=asked.sets, n_devices=asked.n_devices)
     if looks_like_script(text) or looks_like_megatron(text):
         return _script(text, name, asked)
+    if re.search(r"^(model|pools):", text, re.MULTILINE):
+        fix = "name the run first, then the cluster; a model goes to --model"
+        raise SpecError(Problem("is a model or cluster file, not a run", fix, name))
     raise SpecError(Problem("is not a run that is known here", f"expected {_listed()}", name))
+
+
+def is_bridge(text: str) -> bool:
+    """Tell whether a text is Python for Megatron-Bridge."""
+    return "megatron.bridge" in text and "import" in text
+
+
+def _no_bridge(name: str) -> SpecError:
+    fix = "check the flags of Megatron-LM that it stands for (planner emit --for megatron)"
+    return SpecError(Problem("a recipe of Megatron-Bridge, which is not read", fix, name))
 
 
 def _listed() -> str:
@@ -138,6 +162,9 @@ def _json(text: str, name: str, asked: Asked) -> ExistingRun:
     if isinstance(data, dict) and "model_type" in data and "zero_optimization" not in data:
         fix = "name the run first, and this file with --model"
         raise SpecError(Problem("is a model (config.json), not a run", fix, name))
+    if isinstance(data, dict) and BATCH in data and "zero_optimization" not in data:
+        fix = "name the launch script, or the Accelerate or DeepSpeed file that goes with it"
+        raise SpecError(Problem("arguments of the Hugging Face Trainer, not a run", fix, name))
     if not looks_like_deepspeed(data):
         raise SpecError(Problem("is not a DeepSpeed configuration", f"expected {_listed()}", name))
     return read_deepspeed(
@@ -168,8 +195,8 @@ def _script(text: str, name: str, asked: Asked) -> ExistingRun:
     config = arguments.get("job.config_file") or arguments.get("job_config_file")
     if config:
         return _torchtitan(str(config), launch, name, asked, find)
-    if launch.script.startswith("torchtitan") and "module" in arguments:
-        return _torchtitan_recipe(arguments, launch, name, asked, find)
+    if arguments.get("module") and arguments.get("config"):
+        return _torchtitan_module(launch, name, asked, arguments, find)
     if launch.launcher == "accelerate" or "config-file" in launch.options:
         return _accelerate(launch, name, asked, arguments, find)
     json_file = arguments.get("deepspeed_config") or arguments.get("deepspeed")
@@ -186,7 +213,10 @@ def _script(text: str, name: str, asked: Asked) -> ExistingRun:
         return _of_script(run, launch, name)
     if not launch.script or looks_like_megatron(text):
         return _megatron(text, launch, name, asked)
-    message = f"{launch.script}: no flags of Megatron-LM, no file of DeepSpeed or Accelerate"
+    if is_bridge(find(launch.script.rsplit("}", 1)[-1].lstrip("/")) or ""):
+        raise _no_bridge(name)
+    script = shown(launch.script).rsplit("/", 1)[-1]
+    message = f"{script}: no flags of Megatron-LM, no file of DeepSpeed or Accelerate"
     fix = f"expected {_listed()}"
     raise SpecError(Problem(message, fix, name, launch.line))
 
@@ -207,15 +237,11 @@ def _of_script(run: ExistingRun, launch: Launch, name: str) -> ExistingRun:
 def _megatron(text: str, launch: Launch, name: str, asked: Asked) -> ExistingRun:
     parsed = set_flags(parse_flags(launch.words), asked.sets)
     said = _as_imported(asked.model, name)
-    facts = written_facts(text)
-    run = megatron_run(
+    return megatron_run(
         parsed, launch, name,
         kind="Megatron-LM launch script" if launch.script else "Megatron-LM flags",
-        n_devices=asked.n_devices, model=said, name=str(facts.get("model", "")),
+        n_devices=asked.n_devices, model=said, name=str(written_facts(text).get("model", "")),
     )  # fmt: skip
-    if run.model is None or said is not None or "unsaid" not in facts:
-        return run
-    return replace(run, model=_with_unsaid(run.model, facts["unsaid"], run))
 
 
 def _as_imported(model: ModelInput | None, source: str) -> Imported | None:
@@ -223,38 +249,6 @@ def _as_imported(model: ModelInput | None, source: str) -> Imported | None:
     if model is None:
         return None
     return Imported("model", model.document, (), source, f"model file {model.path}")
-
-
-def written_facts(text: str) -> dict[str, Any]:
-    """Return the plan that a file of the planner repeats in a comment; {} in other files."""
-    for line in text.splitlines()[:40]:
-        if line.startswith(FACTS):
-            try:
-                data = json.loads(line.removeprefix(FACTS))
-            except json.JSONDecodeError:
-                return {}
-            return data if isinstance(data, dict) else {}
-    return {}
-
-
-def _with_unsaid(model: Imported, unsaid: Mapping[str, Any], run: ExistingRun) -> Imported:
-    """Return the model with the fields that no flag carries, where they agree with the flags."""
-    document = {key: dict(section) for key, section in model.document.items()}
-    section, job = document["model"], document["training"]
-    tokens = unsaid.get("tokens")
-    step = job["seq_len"] * job["global_batch"]
-    iterations = run.settings.get("train_iters")
-    if tokens is None and iterations == 10:
-        job.pop("tokens", None)
-    elif isinstance(tokens, (int, float)) and iterations == -int(-tokens // step):
-        job["tokens"] = float(tokens)
-    for key in ("max_positions", "padded_vocab", "vocab_multiple"):
-        if isinstance(unsaid.get(key), int):
-            section[key] = unsaid[key]
-    imbalance = unsaid.get("imbalance")
-    if "moe" in section and isinstance(imbalance, (int, float)):
-        section["moe"] = {**section["moe"], "imbalance": float(imbalance)}
-    return replace(model, document=document)
 
 
 def _torchtitan(
@@ -272,21 +266,24 @@ def _torchtitan(
     return _of_script(run, launch, name)
 
 
-def _torchtitan_recipe(
-    arguments: Mapping[str, Any], launch: Launch, name: str, asked: Asked, find: FindFile
+def _torchtitan_module(
+    launch: Launch, name: str, asked: Asked, arguments: Mapping[str, Any], find: FindFile
 ) -> ExistingRun:
-    """Return the run of `--module NAME --config FUNCTION`, the recipe lying beside the script."""
-    file = f"{arguments['module']}.py"
-    found = find(file)
+    """Return the run of `-m torchtitan.train --module MODULE --config RECIPE`."""
+    module, recipe = str(arguments["module"]), str(arguments["config"])
+    path = module.replace(".", "/")
+    found = find(f"{path}.py")
     if found is None:
-        fix = f"put it beside {name}, or check that file itself"
-        raise SpecError(Problem(f"names {file}, which cannot be read", fix, name))
+        path = path if "/" in path else f"torchtitan/models/{path}"
+        fix = f"check the file with it: {path}/config_registry.py#{recipe}"
+        message = f"names the recipe {recipe} of {module}, which does not lie beside it"
+        raise SpecError(Problem(message, fix, name, launch.line))
+    sets = [*_dotted(launch.words), *asked.sets]
     run = read_recipe(
-        found, file, function=str(arguments.get("config", "")), model=asked.model,
-        sets=[*_dotted(launch.words), *asked.sets],
+        found, f"{path}.py", function=recipe, model=asked.model, sets=sets,
         n_devices=launch.n_devices or asked.n_devices, launched=bool(launch.n_devices),
     )  # fmt: skip
-    return _of_script(run, launch, name)
+    return with_unsaid(_of_script(run, launch, name), found, asked.model)
 
 
 def _dotted(words: Sequence[str]) -> list[tuple[str, object]]:

@@ -23,11 +23,17 @@ def flattened(data: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def with_set(settings: Mapping[str, Any], changes: Iterable[tuple[str, object]]) -> dict[str, Any]:
-    """Return the settings with `--set KEY=VALUE` applied; values are read as YAML."""
+    """Return the settings with `--set KEY=VALUE` applied; values are read as YAML.
+
+    None takes a setting away.
+    """
     from planner.yamlfile import parse_yaml
 
     changed = dict(settings)
     for key, given in changes:
+        if given is None:
+            changed.pop(key, None)
+            continue
         text = str(given)
         changed[key] = parse_yaml(text, f"--set {key}={text}").data if text.strip() else None
     return changed

@@ -80,6 +80,7 @@ class _Reader(Words):
         self.exported: set[str] = set(env)
         self.functions: dict[str, tuple[Node, bytes]] = {}
         self.script = Script()
+        self.prints: list[str] = []
         self.read_file = read_file
         self.depth = 0
         self.steps = 0
@@ -382,6 +383,19 @@ class _Reader(Words):
             self.source, self.arguments = before
         return True
 
+    def printed(self, words: list[str]) -> str | None:
+        """Return what a function of the script prints, None where that cannot be told."""
+        if words[0] not in self.functions or self.depth >= MAX_DEPTH:
+            return None
+        before = self.script.commands, dict(self.variables), self.prints
+        self.script.commands, self.prints = [], []
+        try:
+            self._call(words)
+            known, text = not self.script.commands, "\n".join(self.prints)
+        finally:
+            self.script.commands, self.variables, self.prints = before
+        return text if known else None
+
     def _redirected_statement(self, node: Node) -> bool | None:
         body = node.children[0]
         heredoc, target = None, ""
@@ -404,6 +418,9 @@ class _Reader(Words):
         if target and words[:1] in (["echo"], ["printf"]):
             text = " ".join(w for w in words[1:] if not re.fullmatch(r"-[neE]+", w))
             self.script.files[target] = text
+            return True
+        if heredoc is not None and words == ["cat"]:
+            self.prints.append(heredoc)
             return True
         if heredoc is not None and words[:1] == ["tee"] and len(words) > 1:
             self.script.files[words[-1]] = heredoc
@@ -429,18 +446,27 @@ class _Reader(Words):
     # ---- builtins
 
     def builtin_echo(self, words: list[str], line: int, heredoc: str | None) -> bool:
-        """Print: nothing to read."""
+        """Print: kept for a function whose output is used."""
+        self.prints.append(" ".join(w for w in words if not re.fullmatch(r"-[neE]+", w)))
         return True
 
-    builtin_printf = builtin_echo
-    builtin_trap = builtin_echo
-    builtin_cd = builtin_echo
-    builtin_mkdir = builtin_echo
-    builtin_pwd = builtin_echo
+    def builtin_printf(self, words: list[str], line: int, heredoc: str | None) -> bool:
+        """Print; a format with more than `%s` is not followed."""
+        form, *rest = words or [""]
+        text = form.replace("\\n", "\n")
+        for word in rest if "%" in text else []:
+            text = text.replace("%s", word, 1)
+        self.prints.append(mark("$(printf)") if re.search(r"%(?!%)", text) else text)
+        return True
 
     def builtin_true(self, words: list[str], line: int, heredoc: str | None) -> bool:
         """Succeed."""
         return True
+
+    builtin_trap = builtin_true
+    builtin_cd = builtin_true
+    builtin_mkdir = builtin_true
+    builtin_pwd = builtin_true
 
     def builtin_false(self, words: list[str], line: int, heredoc: str | None) -> bool:
         """Fail."""

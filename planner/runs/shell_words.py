@@ -292,8 +292,12 @@ class Words:
             return held[begin : begin + numbers[1]] if len(numbers) > 1 else held[begin:]
         return held
 
+    def printed(self, words: list[str]) -> str | None:
+        """Return what a function of the script prints; None where there is none."""
+        return None
+
     def _substituted(self, node: Node) -> str:
-        """Return the output of a command where it can be told: echo and expr; else a mark."""
+        """Return the output of echo, expr or a function of the script; else a mark."""
         text = self.text_of(node).strip()
         if text.startswith("$((") and text.endswith("))"):
             return self._computed(text[3:-2])  # arithmetic, where the grammar takes a subshell
@@ -305,6 +309,9 @@ class Words:
             if words[:1] == ["expr"] and len(words) > 1:
                 text = "".join("*" if w == r"\*" else w for w in words[1:])
                 return self._computed(text)
+            printed = self.printed(words) if words else None
+            if printed is not None:
+                return printed
         if len(inner) == 1 and inner[0].type == "pipeline":
             parts = inner[0].named_children
             last = self.text_of(parts[-1]).split()

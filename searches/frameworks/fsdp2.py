@@ -65,10 +65,14 @@ OF_FSDP1 = (
     "fsdp_sync_module_states",
     "fsdp_use_orig_params",
 )
-"""Keys that mean nothing with FSDP2."""
+"""Keys that FSDP2 passes over, some with a warning: no refusal."""
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 SIZES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
 WORDS: Mapping[str, tuple[str, ...]] = {
+    "distributed_type": (
+        "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA",
+        "MULTI_XPU", "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM", "MULTI_HPU", "MULTI_NEURON",
+    ),
     "mixed_precision": ("no", "fp16", "bf16", "fp8"),
     "fsdp_config.fsdp_auto_wrap_policy": (
         "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP",
@@ -264,7 +268,7 @@ def _second_version(c: Case) -> list[str]:
         return []
     reshard = _fsdp(c, "fsdp_reshard_after_forward", True)
     named = str(reshard).lower()
-    return [f"{name} is of FSDP1" for name in OF_FSDP1 if _fsdp(c, name) is not None] + holding({
+    return holding({
         f"fsdp_reshard_after_forward {reshard}: true or false":
             named not in ("true", "false", "1", "0", "yes", "no", "y", "n", "t", "f", "on", "off"),
         "fsdp_state_dict_type LOCAL_STATE_DICT is not in FSDP2":
@@ -326,8 +330,8 @@ SETTINGS_RULES: tuple[FrameworkRule, ...] = (
         "a multiple of num_machines", LAUNCH,
     ),
     _faults(
-        "ACC420", "keys that FSDP2 does not take", _second_version,
-        "fsdp_reshard_after_forward instead of fsdp_sharding_strategy", PLUGIN, "start",
+        "ACC420", "values that FSDP2 does not take", _second_version,
+        "fsdp_reshard_after_forward true or false, SHARDED_STATE_DICT", PLUGIN, "start",
     ),
     _rule(
         "ACC421", "sharding that FSDP1 does not know",

@@ -43,6 +43,12 @@ def padded_vocab(shape: ModelShape, tp: int) -> int:
     return int(parameters.padded_vocab(shape, np.array([tp], dtype=np.int32))[0])
 
 
+def _asks_for_flash(c: Case) -> bool:
+    """Tell whether flash attention is named: plans do, a run may leave the choice to `auto`."""
+    asked = c.settings.get("attention_backend") == "flash" or c.settings.get("use_flash_attn")
+    return not c.settings or bool(asked)
+
+
 def vocab_divisor(shape: ModelShape, tp: int) -> int:
     """Return the --make-vocab-size-divisible-by that gives the plan's padding, 0 if none does.
 
@@ -73,6 +79,11 @@ def _leaves_bubbles(c: Case) -> Bools:
     return (c.vpp > 1) & (outside | ((left > 0) & (left < c.pp)))
 
 
+def _linear_bias(c: Case) -> Bools:
+    """Return whether linear layers carry biases; of a run also where our model has none."""
+    return (c.model.bias == 1) | bool(c.settings and c.setting("add_bias_linear", True))
+
+
 def _expert_tp(c: Case) -> Bools:
     """Return the tensor-parallel degree of the experts' grid: tp where there are none."""
     return c.etp if c.model.n_experts else c.tp
@@ -98,7 +109,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "MLM108", "megatron", "padded vocabulary that no divisor gives", "planner",
         "megatron/training/vocab_utils.py, calculate_padded_vocab_size",
-        lambda c: c.of_tp(lambda tp: tp < 1 or vocab_divisor(c.model, tp) > 0) == 0,
+        lambda c: c.of_tp(lambda tp: not 0 < tp < 1 << 31 or vocab_divisor(c.model, tp) > 0) == 0,
         lambda c: f"vocabulary: {padded_vocab(c.model, c.tp)} padded rows cannot be split over tp"
         f" {c.tp}",
         "leave padded_vocab out",
@@ -184,7 +195,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     ),
     FrameworkRule(
         "MLM306", "megatron", "experts with biases and etp", "parse", TRANSFORMER_CONFIG,
-        lambda c: (c.model.n_experts > 0) & (c.model.bias == 1) & (c.etp > 1),
+        lambda c: (c.model.n_experts > 0) & _linear_bias(c) & (c.etp > 1),
         lambda c: f"experts with biases and etp {c.etp}: refused by Megatron-LM",
         "etp 1",
         versions=">=0.15",
@@ -231,7 +242,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "MLM503", "megatron", "fp32 with flash attention", "first step",
         "Transformer Engine, attention backends",
-        lambda c: (c.job.precision == "fp32") & c.model.flash_attention,
+        lambda c: (c.job.precision == "fp32") & c.model.flash_attention & _asks_for_flash(c),
         "precision fp32: flash attention has no fp32 kernel",
         "no flash attention, or bf16",
     ),

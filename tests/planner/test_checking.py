@@ -1,6 +1,7 @@
 """`check` as a library: what a report says of runs whose answer is known."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,56 @@ def test_the_words_of_a_change_make_it(checked: Check, tmp_path: Path) -> None:
     )
     assert again.plan is not None
     assert again.plan.plan_id == change.plan_id
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --recompute-granularity"
+        " full --recompute-method uniform --recompute-num-layers 1",
+        "--tensor-model-parallel-size 8 --recompute-activations --tp-comm-overlap",
+        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2"
+        " --num-layers-per-virtual-pipeline-stage 3",
+    ],
+)
+def test_changes_are_whole_and_accepted(checked: Check, flags: str) -> None:
+    """Every change written into the script gives its plan, and no refusal that was not there."""
+    base = f"{flags} --micro-batch-size 1 --global-batch-size 128"
+    report = checked(base)
+    before = {broken.rule.code for broken in report.refusals}
+    with_layout = [change for change in report.changes if change.layout]
+    assert with_layout
+    for change in with_layout:
+        text = f"{base} {' '.join(w for w in change.words if not w.startswith('drop'))}"
+        for word in change.words:
+            if word.startswith("drop "):
+                text = re.sub(rf"{word[5:]}\b( [\w.]+)?(?= --|$)", "", text)
+        again = checked(text)
+        assert again.plan is not None
+        assert again.plan.layout == change.layout
+        assert {broken.rule.code for broken in again.refusals} <= before
+
+
+def test_uniform_recompute_becomes_block_and_recompute_is_changed_once(checked: Check) -> None:
+    report = checked(
+        "--tensor-model-parallel-size 2 --recompute-granularity full --recompute-method uniform"
+        " --recompute-num-layers 1 --micro-batch-size 2 --global-batch-size 128"
+    )
+    of_recompute = [c for c in report.changes if "recompute" in c.text]
+    assert len(of_recompute) == 1
+    if "recompute_layers" in of_recompute[0].text:
+        assert "--recompute-method block" in of_recompute[0].words
+
+
+def test_a_first_degree_over_one_comes_with_its_environment(tmp_path: Path) -> None:
+    file = tmp_path / "launch.sh"
+    file.write_text(f"{FLAGS} --micro-batch-size 1 --global-batch-size 128")
+    cluster = {"pools": [{"accelerator": "h100-sxm-80gb", "nodes": 1}], "fabric": {}}
+    report = check(file, cluster)
+    named = [c for c in report.changes if c.layout and c.layout.tp * c.layout.cp > 1]
+    assert named
+    for change in named:
+        assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" in change.words
 
 
 def test_missing_overlap_is_named_with_its_flag(tmp_path: Path) -> None:
@@ -341,3 +392,39 @@ def test_sizes_that_no_model_can_have_are_still_judged(tmp_path: Path) -> None:
     report = check(file, "h100-x8")
     assert "MLM103" in {broken.rule.code for broken in report.refusals}
     assert "kv_heads" in report.not_priced
+
+
+def test_flags_that_the_output_of_a_program_may_hold_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "launch.sh"
+    file.write_text("torchrun pretrain_gpt.py --num-layers 4 $(python sizes.py)")
+    cluster = {"pools": [{"accelerator": "h100-sxm-80gb", "nodes": 1}], "fabric": {}}
+    with pytest.raises(SpecError, match=r"may stand in \$\(python sizes.py\)"):
+        check(file, cluster)
+
+
+def test_values_no_framework_takes_are_no_defect(checked: Check) -> None:
+    """Negative and huge numbers are refused and the rest is judged."""
+    report = checked(f"{GOOD} --recompute-granularity full --recompute-method block"
+                     " --recompute-num-layers -5")  # fmt: skip
+    assert report.plan is not None
+    assert report.plan.layout.recompute_layers == 1
+    huge = checked("--tensor-model-parallel-size 99999999999999999999 --micro-batch-size 1")
+    assert "MLM101" in {broken.rule.code for broken in huge.refusals}
+
+
+def test_all_to_alls_that_need_more_heads_are_priced_as_a_ring(checked: Check) -> None:
+    report = checked("--context-parallel-size 16 --cp-comm-type a2a --micro-batch-size 1"
+                     " --global-batch-size 16")  # fmt: skip
+    assert "MLM107" in {broken.rule.code for broken in report.refusals}
+    assert report.plan is not None
+    assert report.plan.layout.cp_comm == "p2p"
+    assert any("cp_comm p2p" in repair for repair in report.repairs)
+
+
+def test_keys_of_fsdp1_are_passed_over_and_said(tmp_path: Path) -> None:
+    file = tmp_path / "accelerate.yaml"
+    file.write_text("distributed_type: FSDP\nnum_processes: 8\nmixed_precision: bf16\n"
+                    "fsdp_config:\n  fsdp_version: 2\n  fsdp_use_orig_params: true\n")  # fmt: skip
+    report = check(file, "h100-x8", model="llama3-8b")
+    assert report.accepted
+    assert any("fsdp_use_orig_params: of FSDP1" in note for note in report.notes)

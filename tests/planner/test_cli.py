@@ -393,3 +393,27 @@ def test_a_plan_of_one_of_two_pools_is_shown_and_written(folder: Path) -> None:
     script = (folder / "out" / f"1-{best['plan_id']}" / "megatron.sh").read_text()
     assert f'"n_devices":{best["layout"]["n_devices"]}' in script
     assert f"plan {best['plan_id']}" in run("explain", "last#1").stdout
+
+
+def test_a_framework_that_cannot_run_the_plans_is_named(folder: Path) -> None:
+    words = ["solve", "llama3-8b", "h100-x8", "--pin", "pp=2,vpp=2", "--top", "2"]
+    done = run(*words, "--emit", "megatron,deepspeed", "--out", "d")
+    assert done.stderr.splitlines() == [
+        "wrote 2 plans to d",
+        "nothing for DeepSpeed from 2 of 2: deepspeed.txt says why; --framework deepspeed"
+        " ranks what it runs",
+    ]
+    assert len(list(folder.glob("d/*/deepspeed.txt"))) == 2
+    done = run("emit", "last#1", "--for", "deepspeed", "--out", "e")
+    assert done.stderr.splitlines()[1:] == ["nothing for DeepSpeed: deepspeed.txt says why"]
+
+
+def test_a_launcher_without_files_to_launch_is_refused(folder: Path) -> None:
+    done = run("solve", "llama3-8b", "h100-x8", "--launcher", "slurm")
+    assert done.returncode == 2
+    assert "--emit megatron --launcher slurm --out DIR" in done.stderr
+
+
+def test_the_next_step_is_for_the_framework_that_was_asked_for(folder: Path) -> None:
+    done = run("solve", "llama3-8b", "h100-x8", "--framework", "torchtitan", "--top", "1")
+    assert done.stdout.splitlines()[-1].endswith("| planner emit last#1 --for torchtitan")

@@ -168,6 +168,13 @@ def test_without_names_nodes_are_sorted_by_the_switches_above_them(tmp_path: Pat
     assert len(found.srun) == 2
 
 
+def test_names_that_slurm_cannot_put_into_brackets_are_spelled_out() -> None:
+    hosts = tuple(f"n{i}-ib" for i in range(4))
+    batch = Case(dense(32, tp=2, pp=2), pool(), hosts=hosts).batch
+    assert "#SBATCH --nodelist=n0-ib,n1-ib,n2-ib,n3-ib\n" in batch
+    assert 'HOSTS="n0-ib,n1-ib,n2-ib,n3-ib"' in batch
+
+
 def test_without_switches_nodes_go_by_name(tmp_path: Path) -> None:
     case = Case(dense(24, gbs=120), pool())
     found, done = run_batch(case.files, case.file("slurm"), tmp_path,
@@ -352,6 +359,9 @@ def test_pods_ask_for_what_the_pool_has() -> None:
     spec = pod["template"]["spec"]["template"]["spec"]
     assert spec["containers"][0]["resources"] == {"limits": {"amd.com/gpu": 8}}
     assert "nodeSelector" not in spec
+    assert spec["tolerations"] == [
+        {"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    ]
     assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
     racks = documents(CASES["racks"]().files["jobset-megatron.yaml"])
     channel = racks["ComputeDomain"]["spec"]["channel"]["resourceClaimTemplate"]["name"]

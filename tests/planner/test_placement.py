@@ -399,7 +399,7 @@ def test_a_domain_larger_than_a_node_is_shown() -> None:
 
 @pytest.mark.parametrize(
     ("hosts", "reason"),
-    [(("a",), "needs 2 hosts, 1 are named"), (("a", "a"), "host a is named 2 times")],
+    [(("a",), "needs 2 hosts, named: 1"), (("a", "a"), "host a is named 2 times")],
 )
 def test_hosts_that_do_not_do(hosts: tuple[str, ...], reason: str) -> None:
     with pytest.raises(EmitError, match=reason):
@@ -539,3 +539,9 @@ def test_hosts_of_the_cluster_file_are_taken_unless_others_are_named(
     assert json.loads(capsys.readouterr().out)["hosts"] == ["x1", "x2"]
     run_emit("last#1", "megatron", "", "slurm", "")
     assert "#SBATCH --nodelist=b[07,03]\n" in capsys.readouterr().out
+
+
+def test_a_file_of_hosts_that_is_not_there_is_no_host() -> None:
+    with pytest.raises(UsageError, match=r"no file hosts\.txt"):
+        read_hosts("hosts.txt")
+    assert read_hosts("gpubox.lab.example") == ("gpubox.lab.example",)

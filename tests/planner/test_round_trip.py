@@ -8,8 +8,7 @@ import pytest
 from planner.checking import check
 from planner.commands import header_lines
 from planner.emit import emit_plan
-from planner.emit.accelerate import accelerate_files
-from planner.emit.torchtitan import recipe
+from planner.errors import SpecError
 from planner.inputs import ClusterInput, ModelInput
 from planner.result import Plan
 from planner.solving import evaluate, read_inputs
@@ -148,37 +147,45 @@ TORCHTITAN: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", TORCHTITAN)
-def test_torchtitan_recipes(name: str, tmp_path: Path) -> None:
+def test_torchtitan_with_its_model(name: str, tmp_path: Path) -> None:
     case = TORCHTITAN[name]
-    plan, model, cluster = priced(case, "torchtitan")
-    text = recipe(plan.layout, model.shape, model.job, cluster.cluster.pools[0], [])
-    file = tmp_path / "torchtitan_recipe.py"
-    file.write_text(text)
-    report = check(file, case[1], model=case[0])
-    assert report.plan is not None, report.not_priced
-    assert not report.refusals
-    assert report.plan.layout == plan.layout
-    alone = check(file, case[1])  # sizes as constants of the recipe
+    plan = written(case, "torchtitan", tmp_path)
+    files = [f for f in sorted(tmp_path.iterdir()) if f.suffix in (".py", ".sh", ".toml")]
+    assert len(files) >= 2
+    for file in files:
+        report = check(file, case[1], model=case[0])
+        assert report.plan is not None, report.not_priced
+        assert not report.refusals
+        assert report.plan.layout == plan.layout
+        assert report.plan.plan_id == plan.plan_id
+    alone = check(tmp_path / "torchtitan_recipe.py", case[1])  # sizes as constants of the recipe
+    shape = read_inputs(case[0], case[1])[0].shape
     assert alone.model is not None
-    assert alone.model.shape.layers == model.shape.layers
-    assert alone.model.shape.n_experts == model.shape.n_experts
+    assert (alone.model.shape.layers, alone.model.shape.ffn) == (shape.layers, shape.ffn)
+    assert alone.model.shape.n_experts == shape.n_experts
 
 
 @pytest.mark.parametrize(
     "pins",
     [{"zero": 3}, {"zero": 2}, {"zero": 3, "recompute": "full"}, {"zero": 3, "mbs": 2},
-     {"zero": 3, "cp": 2, "cp_comm": "all-gather"}, {"zero": 3, "tp": 2, "sp": False}],
+     {"zero": 3, "cp": 2, "cp_comm": "p2p"}, {"zero": 3, "tp": 2, "sp": False}],
     ids=str,
 )  # fmt: skip
 def test_accelerate_with_its_model(pins: dict[str, Any], tmp_path: Path) -> None:
     case = ("llama3-8b", "h100-x8", pins)
-    plan, model, cluster = priced(case, "fsdp2")
-    pool = cluster.cluster.pools[0]
-    files = accelerate_files(plan.layout, model.shape, model.job, pool, [])
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
+    plan = written(case, "fsdp2", tmp_path)
     report = check(tmp_path / "accelerate.sh", case[1], model=case[0])
     assert report.plan is not None, report.not_priced
     assert report.plan.layout == plan.layout
+    assert report.plan.plan_id == plan.plan_id
     assert not report.refusals
     assert report.run.assumed == ()
+    alone = check(tmp_path / "accelerate.yaml", case[1], model=case[0])
+    assert alone.run.assumed[0].startswith("mbs = 1: the script decides")
+
+
+def test_bridge_recipes_are_named_and_not_read(tmp_path: Path) -> None:
+    written(("llama3-8b", "h100-x8", {"tp": 2}), "bridge", tmp_path)
+    for name in ("bridge.sh", "bridge_recipe.py"):
+        with pytest.raises(SpecError, match="Megatron-Bridge, which is not read"):
+            check(tmp_path / name, "h100-x8")

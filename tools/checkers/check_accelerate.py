@@ -27,9 +27,6 @@ import warnings
 import fake_world
 import forked
 
-FSDP1_KEYS = ("fsdp_sharding_strategy", "fsdp_backward_prefetch", "fsdp_use_orig_params", "fsdp_sync_module_states",
-              "fsdp_forward_prefetch")
-
 
 def load():
     import logging
@@ -110,8 +107,6 @@ def check(path, world, errors, notes, resolved, out):
             or bool(getattr(plugin.cpu_offload, "offload_params", False)),
             activation_checkpointing=plugin.activation_checkpointing,
             transformer_cls_names_to_wrap=plugin.transformer_cls_names_to_wrap)
-        if plugin.fsdp_version == 2:
-            errors += [f"{k} belongs to FSDP1; FSDP2 ignores or refuses it" for k in FSDP1_KEYS if k in (cfg.fsdp_config or {})]
     if parallel:
         check_parallelism(args, cfg, n, resolved, errors)
 

@@ -55,14 +55,12 @@ def find_python(version: str) -> str | None:
     return next((python for python in found if python), None)
 
 
-def must(command: list[str], **more: object) -> str:
+def must(command: list[str], timeout: float = SETUP_LIMIT_S, **more: object) -> str:
     """Run a command that has to succeed; return what it prints."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SETUP_LIMIT_S, **more
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **more)
     except subprocess.TimeoutExpired as error:
-        raise CannotRun(f"{' '.join(command)}: no end after {SETUP_LIMIT_S} s") from error
+        raise CannotRun(f"{' '.join(command)}: no end after {timeout} s") from error
     if done.returncode:
         raise CannotRun(f"{' '.join(command)}\n{done.stderr[-2000:]}")
     return done.stdout

@@ -1,9 +1,9 @@
 """Draws legal plans out of the real search spaces, every kind of plan equally often.
 
-A problem (model, devices, batch, precision) is drawn first, then its legal shapes and free axes are
-grouped by what is on (tensor, pipeline, interleaving, uneven stages, kind of context parallelism,
-experts, sharding, recomputation), a group is picked and then a plan in it. So combinations that few
-plans have come up as often as those of many. Same seed, same plans.
+A problem (model, devices, batch, precision) is drawn first, then its legal shapes and free axes
+are grouped by what is on (tensor, pipeline, interleaving, uneven stages, kind of context
+parallelism, experts, sharding, recomputation), a group is picked and then a plan in it. So
+combinations that few plans have come up as often as those of many. Same seed, same plans.
 """
 
 import math

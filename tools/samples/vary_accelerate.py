@@ -75,15 +75,6 @@ def _both_ways(run: AccelerateRun, random: Random) -> bool:
     return True
 
 
-def _fsdp1_key(run: AccelerateRun, random: Random) -> bool:
-    key, value = random.choice(
-        (("fsdp_sharding_strategy", "FULL_SHARD"), ("fsdp_forward_prefetch", True),
-         ("fsdp_backward_prefetch", "BACKWARD_PRE"), ("fsdp_use_orig_params", True))
-    )  # fmt: skip
-    run.fsdp[key] = value
-    return True
-
-
 def _unknown_top(run: AccelerateRun, random: Random) -> bool:
     run.keys[random.choice(("use_parallelism_config", "tensor_parallel", "fsdp_version"))] = 2
     return True
@@ -120,7 +111,6 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("ACC126", "machines that do not divide the processes", _machines),
     ("ACC402|ACC124", "nothing to shard over", _nothing_sharded),
     ("ACC124", "context beside sequence parallelism", _both_ways),
-    ("ACC420", "a key of FSDP1", _fsdp1_key),
     ("ACC120", "unknown key at the top", _unknown_top),
     ("ACC121", "unknown key in a block", _unknown_inside),
     ("ACC125", "FSDP1 with a mesh", _put("fsdp_config", "fsdp_version", 1)),

@@ -157,36 +157,73 @@ def below_3(run: DeepSpeedRun) -> bool:
     return run.stage < 3
 
 
+def _sharded_pipeline(run: DeepSpeedRun, random: Random) -> bool:
+    run.zero["stage"] = random.choice((2, 3))
+    return run.stages > 1
+
+
+def _both_precisions(run: DeepSpeedRun, random: Random) -> bool:
+    run.keys["fp16"] = {"enabled": True}
+    return "bf16" in run.keys
+
+
+def _odd_mesh(run: DeepSpeedRun, random: Random) -> bool:
+    run.keys |= {"sequence_parallel_size": 2, "data_parallel_size": run.world}
+    return True
+
+
+def unsharded(run: DeepSpeedRun) -> bool:
+    """Tell whether nothing is sharded."""
+    return run.stage == 0
+
+
+ZERO = "zero_optimization"
 BREAKS: tuple[tuple[str, str, Change], ...] = (
-    ("DSP301", "sharded gradients in a pipeline",
-     lambda run, random: run.stages > 1 and put("zero_optimization.stage", random.choice((2, 3)))(run, random)),
+    ("DSP401", "sharded gradients in a pipeline", _sharded_pipeline),
     ("DSP123", "batch sizes that do not multiply", _batch),
     ("DSP123", "batch counted over tensor parallelism", _batch_of_all_ranks),
     ("DSP123", "no batch size", _no_batch),
-    ("", "tp that does not divide the ranks", _odd_tp),
-    ("", "stages that do not divide the ranks", _odd_stages),
+    ("DSP101|DSP123", "tp that does not divide the ranks", _odd_tp),
+    ("DSP101", "stages that do not divide the ranks", _odd_stages),
     ("DSP121", "unknown key in a block", _unknown_in_block),
     ("DSP122", "key that is not read", _unread),
     ("DSP120", "removed feature", _removed),
     ("DSP120", "MiCS", _mics),
-    ("", "repeated key", _repeated),
+    ("DSP119", "repeated key", _repeated),
     ("DSP412", "hpZ that does not divide the ranks", _odd_hpz),
-    ("DSP411", "hpZ beside another stage", put("zero_optimization.zero_hpz_partition_size", 2, below_3)),
-    ("DSP411", "quantised weights", put("zero_optimization.zero_quantized_weights", True, below_3)),
-    ("DSP411", "quantised gradients", put("zero_optimization.zero_quantized_gradients", True, below_3)),
-    ("DSP411", "offloaded weights",
-     put("zero_optimization.offload_param", {"device": "cpu"}, below_3)),
-    ("DSP411", "optimizer on NVMe", put("zero_optimization.offload_optimizer", {"device": "nvme", "nvme_path": "/nvme"}, below_3)),
-    ("DSP411", "part of the optimizer", put("zero_optimization.offload_optimizer", {"device": "cpu", "ratio": 0.5}, below_3)),
-    ("DSP410", "stage that does not exist", put("zero_optimization.stage", 4)),
-    ("DSP413", "summed gradients", put("gradient_allreduce_op", "sum", lambda run: run.stage == 3)),
-    ("DSP414", "no gradient norm", put("zero_optimization.compute_grad_norm", False, lambda run: run.stage not in (1, 2))),
-    ("DSP510", "two precisions",
-     lambda run, random: "bf16" in run.keys and put("fp16", {"enabled": True})(run, random)),
-    ("DSP511", "states in bf16", put("bf16", {"enabled": True, "bf16_master_weights_and_grads": True}, lambda run: run.stage == 0)),
-    ("DSP124", "mesh of other than all ranks",
-     lambda run, random: put("sequence_parallel_size", 2)(run, random) and put("data_parallel_size", run.world)(run, random)),
-)  # fmt: skip
+    ("DSP411", "hpZ beside another stage", put(f"{ZERO}.zero_hpz_partition_size", 2, below_3)),
+    ("DSP411", "quantised weights", put(f"{ZERO}.zero_quantized_weights", True, below_3)),
+    ("DSP411", "quantised gradients", put(f"{ZERO}.zero_quantized_gradients", True, below_3)),
+    ("DSP411", "offloaded weights", put(f"{ZERO}.offload_param", {"device": "cpu"}, below_3)),
+    (
+        "DSP411",
+        "optimizer on NVMe",
+        put(f"{ZERO}.offload_optimizer", {"device": "nvme", "nvme_path": "/nvme"}, below_3),
+    ),
+    (
+        "DSP411",
+        "part of the optimizer",
+        put(f"{ZERO}.offload_optimizer", {"device": "cpu", "ratio": 0.5}, below_3),
+    ),
+    ("DSP410", "stage that does not exist", put(f"{ZERO}.stage", 4)),
+    (
+        "DSP413",
+        "summed gradients",
+        put("gradient_allreduce_op", "sum", lambda run: run.stage == 3),
+    ),
+    (
+        "DSP414",
+        "no gradient norm",
+        put(f"{ZERO}.compute_grad_norm", False, lambda run: run.stage not in (1, 2)),
+    ),
+    ("DSP510", "two precisions", _both_precisions),
+    (
+        "DSP511",
+        "states in bf16",
+        put("bf16", {"enabled": True, "bf16_master_weights_and_grads": True}, unsharded),
+    ),
+    ("DSP124", "mesh of other than all ranks", _odd_mesh),
+)
 """Rule, what is changed, and the change."""
 
 NUMBERS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")

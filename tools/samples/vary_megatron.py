@@ -289,9 +289,9 @@ def _damaged_layout(line: MegatronLine, random: Random) -> bool:
         return False
     text = line.text(LAYOUT)
     damages = [
-        text.replace("E", "", 1), text.replace("L", "", 1), text + "|t", text.replace("E", "Et", 1),
-        text.replace("L", "tL", 1), text.replace("L", "LL", 1), text.replace("t", "x", 1),
-        text.replace("L", "mL", 1), "t|" + text,
+        text.replace("E", "", 1), text.replace("L", "", 1), text + "|t", "t|" + text,
+        text.replace("E", "Et", 1), text.replace("L", "tL", 1), text.replace("L", "LL", 1),
+        text.replace("t", "x", 1), text.replace("L", "mL", 1),
     ]  # fmt: skip
     line.put(LAYOUT, random.choice(damages))
     return True
@@ -382,6 +382,17 @@ def _instances(line: MegatronLine, random: Random) -> bool:
     ranks = dp(line) * line.number(CP)
     bad = [n for n in range(2, 9) if ranks % n]
     if not bad or line.has(FSDP):
+        return False
+    line.put("--num-distributed-optimizer-instances", random.choice(bad))
+    return True
+
+
+def _experts_of_instances(line: MegatronLine, random: Random) -> bool:
+    ranks = dp(line) * line.number(CP)
+    inner = line.number(EP) * (line.number(ETP) if is_moe(line) else line.number(TP))
+    held = ranks * line.number(TP) // inner
+    bad = [n for n in range(2, ranks + 1) if ranks % n == 0 and held % n]
+    if not bad or line.has(FSDP) or not line.has(DISTRIBUTED):
         return False
     line.put("--num-distributed-optimizer-instances", random.choice(bad))
     return True
@@ -628,6 +639,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
         lambda x, r: (x.put("--ddp-num-buckets", 4), x.put("--ddp-bucket-size", 1000)) != (),
     ),
     ("MLM422", "instances that do not divide", _instances),
+    ("MLM111|MLM422", "instances that cut the experts' ranks", _experts_of_instances),
     ("MLM425", "emerging optimizer", given(lambda x: x.has(FSDP), ("--optimizer", "muon"))),
     ("MLM510", "full recompute without a method", without(full, "--recompute-method")),
     ("MLM510", "full recompute without layers", without(full, "--recompute-num-layers")),

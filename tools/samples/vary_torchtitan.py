@@ -135,9 +135,9 @@ def _odd_constant(name: str, over: Callable[[TitanFile], int]) -> Change:
 def _odd_sequence(file: TitanFile, random: Random) -> bool:
     if file.tp * file.number("context_parallel_degree") == 1:
         return False
-    if file.tp > 1 and file.get("enable_sequence_parallel") == "False":
-        if file.number("context_parallel_degree") == 1:
-            return False
+    off = file.get("enable_sequence_parallel") == "False"
+    if off and file.number("context_parallel_degree") == 1:
+        return False
     name = "SEQ_LEN" if file.is_recipe else "seq_len"
     file.put(name, file.number(name) - 1, "training")
     return True

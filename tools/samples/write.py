@@ -3,15 +3,15 @@
     python -m tools.samples.write legal OUT.jsonl --plans 300 --seed 0 --for megatron,deepspeed
     python -m tools.samples.write varied OUT.jsonl --plans 300 --seed 0 --for megatron,deepspeed
 
-A line holds the id, the framework and its files; of a variation also what was changed, the rule that
-it was meant to break, and what `planner check` says about it.
+A line holds the id, the framework, its files and what `planner check` says against them; of a
+variation also what was changed and the rule that this was meant to break.
 """
 
 import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from planner.emit import emit_plan
@@ -19,7 +19,6 @@ from searches.options import FRAMEWORKS
 from tools.samples.draw import Drawn, draw_plans, shares
 from tools.samples.vary import KINDS, variations
 from tools.samples.verdict import misread, verdict
-
 
 CHECKER_OF = {
     "megatron": "megatron",
@@ -32,7 +31,7 @@ CHECKER_OF = {
 
 
 def files_of(drawn: Drawn) -> dict[str, str]:
-    """Return the files of a drawn plan; a refusal to write them is a fault of the table of rules."""
+    """Return the files of a drawn plan; a refusal to write them is a fault of the rules."""
     header = (f"sample {drawn.name}", f"{drawn.shape.name} on {drawn.layout.n_devices} devices")
     files = emit_plan(drawn.framework, drawn.layout, drawn.shape, drawn.job, drawn.pool, header)
     if list(files) == [f"{drawn.framework}.txt"]:
@@ -42,7 +41,7 @@ def files_of(drawn: Drawn) -> dict[str, str]:
 
 
 def sizes(drawn: Drawn) -> dict[str, int]:
-    """Return the sizes of the model that a framework asks of it rather than of its configuration."""
+    """Return the sizes that a framework asks of the model and not of its configuration."""
     shape = drawn.shape
     return {
         "heads": shape.heads,
@@ -67,11 +66,9 @@ def judged(drawn: Drawn, files: dict[str, str]) -> dict[str, str]:
     return said
 
 
-def legal_lines(
-    frameworks: tuple[str, ...], n_plans: int, seed: int
-) -> Iterator[dict[str, object]]:
-    """Yield drawn plans with their files, and print how often each feature is on."""
-    for framework, n in shares(n_plans, frameworks).items():
+def legal_lines(wanted: Mapping[str, int], seed: int) -> Iterator[dict[str, object]]:
+    """Yield so many plans of each framework with their files, and print what is on in them."""
+    for framework, n in wanted.items():
         counts: Counter[str] = Counter()
         n_found = 0
         for drawn in draw_plans(framework, n, seed):
@@ -86,11 +83,9 @@ def legal_lines(
             print(f"{framework}: {n} were asked for")
 
 
-def varied_lines(
-    frameworks: tuple[str, ...], n_plans: int, seed: int
-) -> Iterator[dict[str, object]]:
-    """Yield variations of drawn plans with what `planner check` says of them."""
-    for framework, n in shares(n_plans, frameworks).items():
+def varied_lines(wanted: Mapping[str, int], seed: int) -> Iterator[dict[str, object]]:
+    """Yield variations of so many plans of each framework and what `planner check` says."""
+    for framework, n in wanted.items():
         # Other plans than those that are asked about as they are.
         plans = ((drawn, files_of(drawn)) for drawn in draw_plans(framework, n, seed + 1))
         checkers = tuple(name for name in KINDS if CHECKER_OF[name] == framework)
@@ -118,12 +113,20 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--plans", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--for", dest="frameworks", default=",".join(FRAMEWORKS))
+    parser.add_argument(
+        "--for", dest="frameworks", default=",".join(FRAMEWORKS), help="that share the plans"
+    )
+    parser.add_argument("--only", help="one of them, whose share is written")
     options = parser.parse_args()
     frameworks = tuple(options.frameworks.split(","))
+    if options.kind == "varied":
+        frameworks = tuple(name for name in frameworks if name in CHECKER_OF.values())
+    wanted = shares(options.plans, frameworks) if frameworks else {}
+    if options.only:
+        wanted = {options.only: wanted.get(options.only, 0)}
     with options.out.open("w") as out:
         lines = legal_lines if options.kind == "legal" else varied_lines
-        for line in lines(frameworks, options.plans, options.seed):
+        for line in lines(wanted, options.seed):
             out.write(json.dumps(line) + "\n")
     return 0
 

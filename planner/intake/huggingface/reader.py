@@ -9,9 +9,10 @@ from typing import Any
 
 from planner.errors import SpecError
 from planner.intake.huggingface.config import Config, Found, open_config
+from planner.intake.huggingface.details import details_of
 from planner.intake.huggingface.files import parse_config
 from planner.intake.huggingface.model_types import DROPOUT_KEYS
-from planner.intake.huggingface.unpriced import notes_on
+from planner.intake.huggingface.unpriced import notes_on, which_are_local
 from planner.intake.imported import Imported, Origin
 from planner.units import format_count
 from planner.yamlfile import KeyPath, path_text
@@ -28,6 +29,7 @@ _PLAIN_STEMS = ("", "config", "text_config", "-", "stdin")
 _ORDER = (
     "name", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "vocab", "tied",
     "norm", "bias", "positions", "max_positions", "dropout", "mla", "moe", "mtp_layers",
+    "details",
 )  # fmt: skip
 """Fields of `model:` in the order of the file."""
 _CORE = ("layers", "hidden", "heads", "vocab")
@@ -66,6 +68,7 @@ class _Reader:
         self._mlp(n_expert_layers=self._experts())
         self._head()
         self._small_parts()
+        self._details()
         self._training()
         self._name()
         order = [name for name in _ORDER if name in self.model]
@@ -236,6 +239,13 @@ class _Reader:
         elif not given and rules.dropout:
             text = f"default of {config.name}: {rules.dropout:g}"
             self._put(("model", "dropout"), True, text)
+
+    def _details(self) -> None:
+        """Set what no figure depends on."""
+        local = which_are_local(self.config, int(self.model["layers"]))
+        for detail in details_of(self.config, self.model, local):
+            path = ("model", "details", detail.name)
+            self._put(path, detail.value, detail.found.text, detail.found.path)
 
     def _training(self) -> None:
         """Set the job, which no such file says."""

@@ -13,12 +13,16 @@ from planner.intake.huggingface.config import Config
 from planner.units import format_percent, show
 
 _LOCAL = ("sliding_attention", "chunked_attention")
-_MEGATRON_OPTIONS = {
-    "--rotary-base": ("rope_theta", "rotary_emb_base"),
-    "--rotary-percent": ("partial_rotary_factor", "rotary_pct"),
-    "--norm-epsilon": ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"),
+_UNSAID = {
+    "gemma": "embeddings times the root of the width",
+    "gemma2": "embeddings times the root of the width, caps on attention scores and logits",
+    "gemma3_text": "embeddings times the root of the width, another rotary base in local layers",
+    "granite": "factors of embeddings, attention, residuals and logits",
+    "cohere": "a factor of the logits",
+    "llama4_text": "a temperature of attention by position",
+    "phimoe": "jitter of the router and its own choice of two experts",
 }
-"""Settings that no cost depends on, by the option of Megatron-LM's training/arguments.py."""
+"""What types have that no model file says and no figure depends on."""
 
 
 def notes_on(config: Config, document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -30,7 +34,12 @@ def notes_on(config: Config, document: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def local_layers(config: Config, n_layers: int) -> int:
-    """Return how many layers see a window (or a chunk) of the sequence only.
+    """Return how many layers see a window (or a chunk) of the sequence only."""
+    return sum(which_are_local(config, n_layers))
+
+
+def which_are_local(config: Config, n_layers: int) -> list[bool]:
+    """Return of each layer whether it sees a window (or a chunk) of the sequence only.
 
     Raises `SpecError` for a layer that has no attention, or another kind of it.
     """
@@ -41,19 +50,22 @@ def local_layers(config: Config, n_layers: int) -> int:
             if kind not in ("full_attention", *_LOCAL):
                 message = f"layers with {show(kind)}, which the cost model does not have"
                 raise SpecError(config.problem((*(types.path or ()), i), message))
-        return sum(kind in _LOCAL for kind in listed)
+        return [kind in _LOCAL for kind in listed]
     if config.look("window_on").value is False:
-        return 0
+        return [False] * n_layers
     if pattern := config.count("window_pattern").value:
-        return sum((i + 1) % pattern > 0 for i in range(n_layers))
+        return [(i + 1) % pattern > 0 for i in range(n_layers)]
     alternating = config.look("attention_types")
     if alternating.value is not None:
         try:
-            return sum(kinds.count("local") * times for kinds, times in alternating.value)
+            return [
+                kind == "local" for kinds, times in alternating.value for kind in kinds * times
+            ]
         except (TypeError, ValueError, AttributeError):
             message = f'expected [[["global", "local"], n]], got {show(alternating.value)}'
             raise SpecError(config.problem(alternating.path, message)) from None
-    return n_layers - min(n_layers, config.count("window_from", 0).value or 0)
+    first = min(n_layers, config.count("window_from", 0).value or 0)
+    return [i >= first for i in range(n_layers)]
 
 
 def _window(config: Config, document: Mapping[str, Any]) -> str:
@@ -149,21 +161,17 @@ def _quantized(config: Config, _: Mapping[str, Any]) -> str:
     return ""
 
 
-def _settings(config: Config, _: Mapping[str, Any]) -> str:
-    """Say what Megatron-LM has to be told beside a plan, which no cost depends on."""
-    section, words = config.section, []
-    given = section.get("rope_parameters")
-    rope = given if isinstance(given, Mapping) else {}
-    for option, keys in _MEGATRON_OPTIONS.items():
-        values = [section.get(key, rope.get(key)) for key in keys]
-        numbers = [x for x in values if isinstance(x, int | float) and not isinstance(x, bool)]
-        if numbers:
-            x = numbers[0]
-            words.append(f"{option} {int(x) if float(x).is_integer() else f'{x:g}'}")
-    words += ["--qk-layernorm"] * config.switch(config.rules.qk_norm).value
-    qkv, _out, mlp = (config.switch(name).value for name in config.rules.biases)
-    words += ["--add-qkv-bias"] * (qkv and not mlp)
-    return f"beside a plan Megatron-LM needs {' '.join(words)}" if words else ""
+def _unsaid(config: Config, document: Mapping[str, Any]) -> str:
+    """Name what the model has and emitted files cannot say."""
+    parts = [_UNSAID[config.name]] if config.name in _UNSAID else []
+    local = which_are_local(config, document["model"]["layers"])
+    if (
+        any(local)
+        and config.count("window").value
+        and "window" not in document["model"]["details"]
+    ):
+        parts.append("which layers see a part of the sequence")
+    return f"in no emitted file: {', '.join(parts)}" if parts else ""
 
 
 _NOTES: tuple[Callable[[Config, Mapping[str, Any]], str], ...] = (
@@ -174,5 +182,5 @@ _NOTES: tuple[Callable[[Config, Mapping[str, Any]], str], ...] = (
     _small_parts,
     _mtp,
     _quantized,
-    _settings,
+    _unsaid,
 )

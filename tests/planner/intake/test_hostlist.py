@@ -55,9 +55,22 @@ def test_compress(names, text):
     assert compress_hosts(names) == text
 
 
-@given(st.lists(LABEL, min_size=1, max_size=12))
-def test_compressing_loses_nothing(names):
-    assert list(expand_hosts(compress_hosts(names))) == names
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["n001", "n002"], "n[001-002]"),
+        (["n1-ib", "n2-ib"], "n1-ib,n2-ib"),
+        (["r1-n1", "r2-n1", "r2-n2"], "r1-n1,r2-n1,r2-n2"),
+        (["r1-n1", "r1-n2", "r2-n1"], "r1-n[1-2],r2-n1"),
+    ],
+)
+def test_slurm_reads_brackets_at_the_end_of_a_name_only(names, text):
+    assert compress_hosts(names, for_slurm=True) == text
+
+
+@given(st.lists(LABEL, min_size=1, max_size=12), st.booleans())
+def test_compressing_loses_nothing(names, for_slurm):
+    assert list(expand_hosts(compress_hosts(names, for_slurm=for_slurm))) == names
 
 
 @given(

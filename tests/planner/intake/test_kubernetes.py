@@ -178,3 +178,9 @@ def test_other_objects_are_not_taken_for_nodes():
     assert not kubernetes.looks_like('{"kind": "List", "items": [{"kind": "Service"}]}')
     assert not kubernetes.looks_like('{"kind": "ConfigMap", "data": {}}')
     assert not kubernetes.looks_like("kind: Node\n")
+
+
+def test_a_list_of_nothing_is_told_from_another_format():
+    text = '{"apiVersion": "v1", "items": [], "kind": "List", "metadata": {"resourceVersion": ""}}'
+    with pytest.raises(SpecError, match="lists neither nodes nor pods"):
+        import_cluster([("nodes.json", text)])

@@ -27,7 +27,7 @@ def test_a_tree_of_switches_with_every_kind_of_state():
         "not free now: n009 allocated; n015 planned for another job; n014 reserved"
     )
     assert "n007" in note(found, "not used: 6 free GPUs")
-    assert note(found, "all GPUs are free").endswith("there: n020")
+    assert note(found, "all GPUs are free").endswith("whole nodes waits for them: n020")
     assert note(found, "left out, without GPUs") == "left out, without GPUs: 1 node"
     # Usable: leaf1 has 6, leaf2 and leaf3 have 4: groups of 4 hold 12 of 14.
     (tier,) = found.document["fabric"]["tiers"]

@@ -90,6 +90,27 @@ def test_redirections_and_pipes_end_the_words() -> None:
     assert launch("eval 'torchrun t.py --a 1 > log 2>&1 &'").words == ("--a", "1")
 
 
+def test_variables_that_the_launch_itself_sets() -> None:
+    for front in ("env A=1 B=x", "mpirun -np 8 -x A=1 -x B=x", "srun --export=ALL,A=1,B=x"):
+        assert dict(launch(f"{front} python train.py --c d=3").env) == {"A": "1", "B": "x"}
+
+
+def test_what_functions_print() -> None:
+    text = """
+size() { echo "--layers $1"; }
+more() {
+  cat <<EOF
+--width 8
+EOF
+}
+other() { echo "--from"; nvidia-smi; }
+torchrun train.py $(size 4) $(more) $(other)
+"""
+    words = launch(text).words
+    assert words[:4] == ("--layers", "4", "--width", "8")
+    assert [shown(word) for word in words[4:]] == ["$(other)"]
+
+
 def test_only_flags() -> None:
     text = "--num-layers 2 --hidden-size 8 \\\n  --bf16 # comment\n--lr 1e-4\n"
     assert launch(text).words == ("--num-layers", "2", "--hidden-size", "8", "--bf16", "--lr",

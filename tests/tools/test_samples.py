@@ -1,0 +1,169 @@
+"""Plans and variations drawn for the frameworks: the same every time, legal, on target."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from planner.emit import why_not
+from searches.frameworks import RULES
+from tools.samples.draw import draw_plans, shares
+from tools.samples.megatron_line import MegatronLine
+from tools.samples.vary import KINDS, vary
+from tools.samples.vary_megatron import stages_of
+from tools.samples.verdict import misread, verdict
+from tools.samples.write import CHECKER_OF, files_of
+
+DRAWN = dict.fromkeys(("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge"), 40)
+
+
+@pytest.fixture(scope="module")
+def plans():
+    return {
+        name: [(drawn, files_of(drawn)) for drawn in draw_plans(name, n, seed=7)]
+        for name, n in DRAWN.items()
+    }
+
+
+def of(checker, plans):
+    """Return the plans that a checker has files of."""
+    return [(d, f) for d, f in plans[CHECKER_OF[checker]] if KINDS[checker].has in f]
+
+
+@pytest.mark.parametrize("framework", DRAWN)
+def test_the_same_seed_draws_the_same_plans(framework, plans):
+    again = list(draw_plans(framework, 8, seed=7))
+    assert [drawn.layout for drawn in again] == [d.layout for d, _ in plans[framework][:8]]
+    assert [drawn.shape for drawn in again] == [d.shape for d, _ in plans[framework][:8]]
+    other = [drawn.layout for drawn in draw_plans(framework, 8, seed=8)]
+    assert other != [drawn.layout for drawn in again]
+
+
+@pytest.mark.parametrize("framework", DRAWN)
+def test_drawn_plans_are_legal_and_as_many_as_asked_for(framework, plans):
+    assert len(plans[framework]) == DRAWN[framework]
+    for drawn, _ in plans[framework]:
+        assert why_not(framework, drawn.layout, drawn.shape, drawn.job) is None
+
+
+def test_rare_kinds_of_plans_come_up():
+    found = Counter(x for drawn in draw_plans("megatron", 160, seed=0) for x in drawn.features)
+    wanted = (
+        "tp", "sp", "pp", "vpp", "ep", "etp", "cp p2p", "cp all-gather", "cp a2a",
+        "zero 0", "zero 1", "zero 2", "zero 3", "uneven", "recompute full",
+        "recompute selective", "moe", "mla", "mtp",
+        "gqa", "tied", "kv replicated", "fp16", "bf16-grads", "order tp-cp-ep-pp-dp", "hsdp",
+        "1-8 devices", "9-64 devices", "65-1024 devices", "1025-16384 devices",
+    )  # fmt: skip
+    assert [name for name in wanted if not found[name]] == []
+
+
+def test_shares_sum_to_what_is_asked_for():
+    for n in (1, 7, 300, 10_000):
+        assert sum(shares(n).values()) == n
+
+
+@pytest.mark.parametrize("checker", KINDS)
+def test_check_reads_legal_files_as_the_plan_and_refuses_nothing(checker, plans):
+    seen = 0
+    for drawn, files in of(checker, plans):
+        found = verdict(checker, files, drawn.shape, drawn.job,
+                        drawn.pool.accelerator.generation, drawn.layout.n_devices)  # fmt: skip
+        assert (found.refused, found.error) == ((), ""), drawn.name
+        assert misread(found, drawn.layout) == [], drawn.name
+        seen += 1
+    assert seen > 0
+
+
+SELDOM = {
+    "megatron": {"MLM111|MLM422", "MLM216", "MLM214", "MLM107", "MLM522", "MLM204", "MLM425",
+                 "MLM326"},
+    "deepspeed": {"DSP412", "DSP413", "DSP401"},
+    "torchtitan": {"TTN302"},
+    "torchtitan-toml": {"TTN102", "TTN103", "TTN104", "TTN122", "TTN202", "TTN222", "TTN302",
+                        "TTN303", "TTN124", "TTN204", "TTN105", "TTN123", "TTN203", "TTN220",
+                        "TTN221"},
+    "accelerate": set(),
+}  # fmt: skip
+"""Rules that none of a few plans may be able to break."""
+
+
+@pytest.mark.parametrize("checker", KINDS)
+def test_a_change_breaks_the_rule_that_it_names(checker, plans):
+    kind = KINDS[checker]
+    missed = []
+    for code, title, apply in kind.breaks:
+        if not code:
+            continue
+        for drawn, files in of(checker, plans):
+            changed = kind.read(files, drawn)
+            if not apply(changed, Random(title)):
+                continue
+            found = verdict(checker, kind.write(changed), drawn.shape, drawn.job,
+                            drawn.pool.accelerator.generation,
+                            kind.devices(changed, drawn))  # fmt: skip
+            named = {rule for rule, _ in found.refused}
+            assert named & set(code.split("|")), (title, drawn.name, named, found.error)
+            break
+        else:
+            missed.append(code)
+    assert set(missed) <= SELDOM[checker]
+
+
+def test_every_rule_of_megatron_that_its_code_enforces_is_broken_by_some_change():
+    # What the checker cannot see, or no change of one thing reaches.
+    unseen = {
+        "MLM100": "a degree of 0 or less: nudges reach it",
+        "MLM104": "releases before 0.16", "MLM132": "releases before 0.13",
+        "MLM307": "the same conditions by the model's sizes", "MLM502": "words of --fp8-recipe",
+        "MLM503": "Transformer Engine's kernels", "MLM329": "no such accelerator is drawn",
+        "MLM133": "its schedule has a format of its own", "MLM414": "release 0.20",
+        "MLM423": "in the adapter of Megatron-FSDP", "MLM424": "in the adapter of Megatron-FSDP",
+        "MLM420": "legacy checkpoints are not written", "MLM119": "values of another kind",
+    }  # fmt: skip
+    broken = {code for codes, _, _ in KINDS["megatron"].breaks for code in codes.split("|")}
+    enforced = {
+        rule.code
+        for rule in RULES.values()
+        if rule.framework == "megatron" and rule.when != "planner"
+    }
+    assert enforced - broken - set(unseen) == set()
+    assert broken <= enforced
+
+
+@pytest.mark.parametrize("checker", KINDS)
+def test_variations_are_the_same_every_time(checker, plans):
+    some = of(checker, plans)[:6]
+    first = [vary(checker, d, f, i, Random(i)) for i, (d, f) in enumerate(some)]
+    again = [vary(checker, d, f, i, Random(i)) for i, (d, f) in enumerate(some)]
+    assert first == again
+    assert all(one.files != {k: files[k] for k in one.files} for one, (_, files) in
+               zip(first, some, strict=True))  # fmt: skip
+
+
+def test_a_megatron_line_is_written_back_as_it_was_read(plans):
+    for _, files in plans["megatron"]:
+        line = MegatronLine(files["megatron.sh"])
+        again = MegatronLine(str(line))
+        assert again.options == line.options
+        assert (again.world, again.queue) == (line.world, line.queue)
+
+
+def test_a_megatron_line_is_changed_in_one_place(plans):
+    line = MegatronLine(plans["megatron"][0][1]["megatron.sh"])
+    before = list(line.options)
+    line.put("--micro-batch-size", 77)
+    assert [x for x in line.options if x not in before] == [["--micro-batch-size", "77"]]
+    line.drop("--micro-batch-size")
+    assert not line.has("--micro-batch-size")
+    assert len(line.options) == len(before) - 1
+    line.put_launcher("nnodes", 3)
+    assert line.world == 3 * line.launcher("nproc-per-node")
+    line.put_queue("8")
+    assert MegatronLine(str(line)).queue == "8"
+
+
+def test_stages_of_a_layout_string():
+    assert stages_of("Et*7|(t*8|)*3t*7L") == 5
+    assert stages_of("EtL") == 1
+    assert stages_of("Et|(t|)*14tmL") == 16
