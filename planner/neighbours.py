@@ -305,6 +305,7 @@ def single_changes(
     """
     context = _context(problem, layout)
     present = _framework_codes(problem, layout, framework)
+    present |= frozenset(rules_that_break(context, layout))
     tried: list[tuple[str, Any, Layout | None]] = [
         (axis, value, derived(problem, layout, {axis: value}))
         for axis, value in _steps(problem, layout)
