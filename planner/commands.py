@@ -139,9 +139,9 @@ def run_solve(
         n = len(result.plans)
         sys.stderr.write(f"wrote {n} plan{'s' * (n > 1)} to {out}\n")
         for target, times in refused.items():
-            text = f"nothing for {TITLES[target]} from {times} of {n}: {target}.txt says why"
+            why = f"nothing for {TITLES[target]} from {times} of {n}: {target}.txt says why"
             fix = f"; --framework {target} ranks what it runs" * (framework != target)
-            sys.stderr.write(f"{text}{fix}\n")
+            sys.stderr.write(f"{why}{fix}\n")
     return result.exit_code
 
 
