@@ -67,10 +67,9 @@ def test_shares_sum_to_what_is_asked_for():
 def test_check_reads_legal_files_as_the_plan_and_refuses_nothing(checker, plans):
     seen = 0
     for drawn, files in of(checker, plans):
-        found = verdict(checker, files, drawn.shape, drawn.job,
-                        drawn.pool.accelerator.generation, drawn.layout.n_devices)  # fmt: skip
+        found = verdict(checker, files, drawn)
         assert (found.refused, found.error) == ((), ""), drawn.name
-        assert misread(found, drawn.layout) == [], drawn.name
+        assert misread(found, drawn) == [], drawn.name
         seen += 1
     assert seen > 0
 
@@ -99,9 +98,7 @@ def test_a_change_breaks_the_rule_that_it_names(checker, plans):
             changed = kind.read(files, drawn)
             if not apply(changed, Random(title)):
                 continue
-            found = verdict(checker, kind.write(changed), drawn.shape, drawn.job,
-                            drawn.pool.accelerator.generation,
-                            kind.devices(changed, drawn))  # fmt: skip
+            found = verdict(checker, kind.write(changed), drawn, kind.devices(changed, drawn))
             named = {rule for rule, _ in found.refused}
             assert named & set(code.split("|")), (title, drawn.name, named, found.error)
             break

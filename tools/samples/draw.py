@@ -21,10 +21,12 @@ from costmodels.stacks import STACKS
 from costmodels.stages import spelled
 from hardware.parts import Accelerator, Efficiency, Fabric, Link, Pool
 from planner.emit import why_not
+from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.options import FRAMEWORKS, SearchOptions
 from searches.plan_space import free_axes, legal_masks
 from searches.rules import SHAPE_RULES, TWO_CHUNKS, Context, schedule_of
 from searches.shape_space import candidates, divisors
+from tools.samples.details import draw_details
 from tools.samples.models import all_shapes
 
 DEVICES = (
@@ -60,6 +62,7 @@ class Drawn:
     shape: ModelShape
     job: TrainingJob
     pool: Pool
+    details: DetailsSpec = NO_DETAILS
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -74,7 +77,7 @@ class Drawn:
             "moe": shape.n_experts > 0, "mla": shape.latent, "mtp": shape.mtp_layers > 0,
             "gqa": shape.kv_heads < shape.heads, "tied": shape.tied, "dense": not shape.n_experts,
             self.job.precision: True, f"{size_class(x.n_devices)} devices": True,
-            "kv replicated": x.tp > shape.kv_heads,
+            "kv replicated": x.tp > shape.kv_heads, "details": self.details != NO_DETAILS,
         }  # fmt: skip
         return tuple(sorted(name for name, on in found.items() if on))
 
@@ -213,7 +216,7 @@ def beyond_the_search(random: Random, drawn: Drawn) -> Drawn:
 
 def draw_plans(framework: str, n_plans: int, seed: int = 0) -> Iterator[Drawn]:
     """Yield `n_plans` legal plans of one framework; nothing if it runs none of what is drawn."""
-    random = Random(f"{seed} {framework}")
+    random, other_random = Random(f"{seed} {framework}"), Random(f"{seed} {framework} details")
     models, devices = list(all_shapes()), list(DEVICES)
     turn = n_found = tries = 0
     while n_found < n_plans and tries < MOST_TRIES:
@@ -233,7 +236,8 @@ def draw_plans(framework: str, n_plans: int, seed: int = 0) -> Iterator[Drawn]:
             if n_found == n_plans:
                 return
             name = f"{framework}-{n_found:05d}-{shape.name}-n{layout.n_devices}"
-            drawn = Drawn(name, framework, layout, shape, problem.job, problem.pool)
+            details = draw_details(other_random, shape)
+            drawn = Drawn(name, framework, layout, shape, problem.job, problem.pool, details)
             if random.random() < BEYOND_SHARE:
                 drawn = beyond_the_search(random, drawn)
             n_found, tries = n_found + 1, 0

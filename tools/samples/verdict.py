@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from costmodels.plans import Layout
-from costmodels.shapes import ModelShape, TrainingJob
 from planner.checking import describe, judge
 from planner.errors import PlannerError
 from planner.inputs import ModelInput, _canonical_model
 from planner.runs.reading import Asked, read_run
 from searches.frameworks import RELEASES
+from tools.samples.draw import Drawn
 
 READ = {
     "megatron": "megatron.sh",
@@ -25,6 +24,9 @@ READ = {
 SAYS_MODEL = ("megatron", "torchtitan", "torchtitan-toml")
 """Files that describe the model; with the others it is named on the command line."""
 
+NOT_WRITTEN = frozenset(("model.name", "training.tokens"))
+"""What no framework is told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -36,6 +38,8 @@ class Verdict:
     """Why the files could not be read; empty where they could."""
     layout: Mapping[str, Any] = field(default_factory=dict)
     """What was read of the layout, under the names of `Layout` and of its properties."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """The model and the job that were read, as the document of a model file."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict for a line of a sample."""
@@ -43,35 +47,34 @@ class Verdict:
         return {"refused": rules, "error": self.error}
 
 
-def verdict(
-    checker: str,
-    files: Mapping[str, str],
-    shape: ModelShape,
-    job: TrainingJob,
-    generation: str,
-    n_devices: int,
-) -> Verdict:
-    """Return what `planner check` says of the files of one checker.
+def verdict(checker: str, files: Mapping[str, str], drawn: Drawn, n_devices: int = 0) -> Verdict:
+    """Return what `planner check` says of the files of one checker, which a plan was changed to.
 
-    `n_devices` is the cluster's, for files that do not say how many processes they start.
+    `n_devices` is the cluster's, for files that do not say how many processes they start; 0: the
+    plan's.
     """
-    own = None if checker in SAYS_MODEL else ModelInput(shape, job, document_of(shape, job), "")
+    document = document_of(drawn)
+    own = ModelInput(drawn.shape, drawn.job, document, "", details=drawn.details)
+    given = None if checker in SAYS_MODEL else own
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text)
+        asked = Asked(given, n_devices=n_devices or drawn.layout.n_devices)
         try:
-            run = read_run(str(Path(folder, READ[checker])), Asked(own, n_devices=n_devices))
-            model, _ = describe(run, own)
+            run = read_run(str(Path(folder, READ[checker])), asked)
+            model, _ = describe(run, given)
             release = run.release or RELEASES[run.framework]
-            refused, _ = judge(run, model, generation, release, own)
+            generation = drawn.pool.accelerator.generation
+            refused, _ = judge(run, model, generation, release, given)
         except PlannerError as error:
             return Verdict((), str(error).replace(folder, ""))
     codes = tuple((broken.rule.code, broken.reason) for broken in refused)
-    return Verdict(codes, layout=run.layout)
+    return Verdict(codes, layout=run.layout, model=model.document if model else {})
 
 
-def misread(found: Verdict, layout: Layout) -> list[str]:
-    """Return the fields of a plan that were read back as something else."""
+def misread(found: Verdict, drawn: Drawn) -> list[str]:
+    """Return what was read of a plan's layout, model or job as something else."""
+    layout = drawn.layout
     lines = []
     for name, value in found.layout.items():
         wanted = (
@@ -82,10 +85,36 @@ def misread(found: Verdict, layout: Layout) -> list[str]:
         if name == "split" or wanted == value or (name == "zero" and layout.dp * layout.cp == 1):
             continue
         lines.append(f"{name} is {value}, the plan says {wanted}")
+    if found.model:
+        planned, read = flat(document_of(drawn)), flat(found.model)
+        # Where every layer has experts no file has the width of the others.
+        unused = {"model.ffn"} if all(drawn.shape.expert_layers) else set()
+        lines += [
+            f"{name} is {read.get(name)}, the plan says {planned.get(name)}"
+            for name in sorted({*planned, *read} - NOT_WRITTEN - unused)
+            if planned.get(name) != read.get(name)
+        ]
     return lines
 
 
-def document_of(shape: ModelShape, job: TrainingJob) -> dict[str, Any]:
-    """Return a model and job as the document of a model file."""
-    training = {k: v for k, v in asdict(job).items() if k != "tokens" or v}
-    return {"model": _canonical_model(shape), "training": training}
+def document_of(drawn: Drawn) -> dict[str, Any]:
+    """Return the model and job of a plan as the document of a model file."""
+    return {
+        "model": _canonical_model(drawn.shape, drawn.details),
+        "training": {k: v for k, v in asdict(drawn.job).items() if k != "tokens" or v},
+    }
+
+
+def flat(document: Mapping[str, Any], under: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings under their dotted names.
+
+    >>> flat({"model": {"layers": 32, "moe": {"top_k": 2}}})
+    {'model.layers': 32, 'model.moe.top_k': 2}
+    """
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{under}{name}.")
+        else:
+            found[f"{under}{name}"] = value
+    return found

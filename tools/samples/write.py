@@ -33,7 +33,10 @@ CHECKER_OF = {
 def files_of(drawn: Drawn) -> dict[str, str]:
     """Return the files of a drawn plan; a refusal to write them is a fault of the rules."""
     header = (f"sample {drawn.name}", f"{drawn.shape.name} on {drawn.layout.n_devices} devices")
-    files = emit_plan(drawn.framework, drawn.layout, drawn.shape, drawn.job, drawn.pool, header)
+    files = emit_plan(
+        drawn.framework, drawn.layout, drawn.shape, drawn.job, drawn.pool, header,
+        details=drawn.details,
+    )  # fmt: skip
     if list(files) == [f"{drawn.framework}.txt"]:
         text = files[f"{drawn.framework}.txt"]
         raise SystemExit(f"{drawn.name} is legal for the search, the emitter refuses it:\n{text}")
@@ -54,13 +57,11 @@ def sizes(drawn: Drawn) -> dict[str, int]:
 def judged(drawn: Drawn, files: dict[str, str]) -> dict[str, str]:
     """Return what `planner check` says against the files of a legal plan, by checker."""
     said = {}
-    generation = drawn.pool.accelerator.generation
     for name, kind in KINDS.items():
         if CHECKER_OF[name] == drawn.framework and kind.has in files:
-            n_devices = drawn.layout.n_devices
-            found = verdict(name, files, drawn.shape, drawn.job, generation, n_devices)
+            found = verdict(name, files, drawn)
             lines = [f"{code} {reason}" for code, reason in found.refused]
-            lines += [found.error] * bool(found.error) + misread(found, drawn.layout)
+            lines += [found.error] * bool(found.error) + misread(found, drawn)
             if lines:
                 said[name] = "; ".join(lines)
     return said
@@ -91,10 +92,7 @@ def varied_lines(wanted: Mapping[str, int], seed: int) -> Iterator[dict[str, obj
         checkers = tuple(name for name in KINDS if CHECKER_OF[name] == framework)
         for one in variations(plans, checkers, seed):
             drawn = one.drawn
-            generation = drawn.pool.accelerator.generation
-            found = verdict(
-                one.checker, one.files, drawn.shape, drawn.job, generation, one.n_devices
-            )
+            found = verdict(one.checker, one.files, drawn, one.n_devices)
             yield {
                 "id": one.name,
                 "checker": one.checker,
