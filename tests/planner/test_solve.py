@@ -22,7 +22,8 @@ def llama70() -> planner.Result:
 
 def test_public_surface() -> None:
     assert planner.__all__ == [
-        "Plan", "Recommendation", "Result", "__version__", "evaluate", "recommend", "solve"
+        "Plan", "Recommendation", "Report", "Result", "__version__", "check", "evaluate",
+        "recommend", "solve",
     ]  # fmt: skip
     assert all(getattr(planner, name) for name in planner.__all__)
     assert planner.Result.__name__ == "Result"
