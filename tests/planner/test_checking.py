@@ -63,6 +63,7 @@ def test_its_price_is_that_of_evaluate(checked: Check) -> None:
     assert report.plan.step_time_s == pytest.approx(result.best.step_time_s, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_best_plan_is_that_of_solve_and_the_rank_counts_faster_ones(checked: Check) -> None:
     report = checked(GOOD)
     assert report.model is not None

@@ -206,6 +206,7 @@ def test_solve_never_starts_ray(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_executors_give_the_same_bytes(folder: Path) -> None:
     words = ["solve", "llama3-70b", "h100-x512", "--format", "json", "--executor"]
     answers = {run(*words, name).stdout for name in ("automatic", "serial", "processes")}
@@ -298,6 +299,7 @@ def test_no_line_is_wider_than_a_terminal(folder: Path) -> None:
         assert not wide, wide[:3]
 
 
+@pytest.mark.slow
 def test_suggested_commands_do_what_they_say(folder: Path) -> None:
     import shlex
 

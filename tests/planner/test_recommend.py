@@ -269,6 +269,7 @@ def of_70b() -> Recommendation:
     return planner.recommend("bandwidth", "llama3-70b", H100, pins={"tp": 4, "pp": 8})
 
 
+@pytest.mark.slow
 def test_the_bandwidth_named_is_enough_and_one_step_less_is_not(of_70b: Recommendation) -> None:
     found = of_70b
     assert found.answer is not None
@@ -301,6 +302,7 @@ def test_the_port_speed_named_can_be_set(of_70b: Recommendation) -> None:
     assert again.best.breakdown.time_s["pp"] <= row["allowed_s"] * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_latency_is_not_hidden_by_bandwidth() -> None:
     found = planner.recommend("bandwidth", "llama3-70b", H100, tolerance_frac=0.0005)
     assert found.answer is not None

@@ -336,6 +336,7 @@ def _one_pool(index: int) -> dict[str, Any]:
     return {"pools": [TWO_POOLS["pools"][index]]}
 
 
+@pytest.mark.slow
 def test_the_plans_of_two_pools_are_ranked_together() -> None:
     pins = {"recompute": "none", "tp": 2, "pp": 2, "split": "even"}
     both = planner.solve("llama3-8b", TWO_POOLS, top=400, pins=pins)
@@ -390,6 +391,7 @@ def test_what_helps_when_no_pool_is_large_enough_names_the_pool_of_the_file() ->
     assert any("--set pools.1.nodes=" in change.command for change in result.relaxations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pool", "parts"),
     [
@@ -437,6 +439,7 @@ def test_waits_of_multi_token_prediction_stand_under_their_own_axis() -> None:
     assert terms["ep"] == pytest.approx(waits)
 
 
+@pytest.mark.slow
 def test_a_recommended_plan_shows_the_axes_that_it_uses() -> None:
     found = planner.recommend("bandwidth", "mixtral-8x7b", "b200-x256")
     assert found.plan is not None

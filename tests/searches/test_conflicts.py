@@ -126,6 +126,7 @@ SPACES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(data=st.data(), name=st.sampled_from(sorted(SPACES)))
 def test_conflicts_of_random_restrictions(data, name):

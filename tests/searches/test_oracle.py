@@ -252,6 +252,7 @@ def test_the_rule_of_one_layout_is_the_oracles(name):
     assert {"", "BAT001", "BAT002", "SP001"} <= seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pool", [real_pool("h100", 256, 8), real_pool("a100", 64, 4), toy_pool(64)]
 )
@@ -354,6 +355,7 @@ def searches(draw: st.DrawFn) -> Context:
     return on_stack(drawn, **draw(stack_changes()))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, derandomize=True, deadline=None, database=None)
 @given(searches())
 def test_drawn_searches_equal_the_oracle(c):
