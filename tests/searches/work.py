@@ -22,7 +22,10 @@ def dies_once(work: tuple[str, int, str]) -> int:
     folder, x, how = work
     mark = Path(folder) / str(x)
     if how and not mark.exists():
-        mark.write_text(str(os.getpid()))
+        # A pool that breaks kills its other workers, perhaps between a file's creation and its text.
+        whole = mark.with_suffix(f".{os.getpid()}")
+        whole.write_text(str(os.getpid()))
+        whole.rename(mark)
         if how == "exit":
             os._exit(1)
         os.kill(os.getpid(), signal.SIGKILL)
