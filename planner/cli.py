@@ -534,6 +534,10 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted before any plan was found\n")
         code = 130
+    except BrokenPipeError:
+        # The reader went away (head, less): nothing more to say, and Python must not flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     except Exception as error:
         if os.environ.get("PLANNER_DEBUG"):
             raise
@@ -542,10 +546,6 @@ def main() -> NoReturn:
             "  fix: PLANNER_DEBUG=1 shows where; please report it with the command\n"
         )
         code = 1
-    except BrokenPipeError:
-        # The reader went away (head, less): nothing more to say, and Python must not flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     else:
         code = 0
     sys.exit(code)
