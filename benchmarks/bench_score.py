@@ -55,7 +55,7 @@ def blocks_of(context: Context) -> list:
     for shard in make_shards(context, legal_shapes(context).shapes):
         axes = free_axes(context, shard.shapes)
         masks, _, _ = legal_masks(context, shard.shapes, axes)
-        terms = shape_terms(context.problem, shard.shapes)
+        terms = shape_terms(context.problem, shard.shapes, axes.shardings)
         layers = layer_table(context.problem, shard.shapes, axes.mbs)
         for block in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
             found.append((terms, layers, block))

@@ -89,7 +89,7 @@ class Breakdown:
 def join_one(problem: Problem, layout: Layout) -> Rows:
     """Return the joined table that holds just `layout`, with the layer terms of that row alone."""
     table = PlanTable.from_layouts([layout])
-    rows = join(problem, shape_terms(problem, table.shapes), table)
+    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
     alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
     return replace(rows, layers=alone, index=np.zeros(1, dtype=np.intp))
 
@@ -226,7 +226,7 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
         + m * more["tax"]
         + slowdown * hidden[kind, 0].item(),
         "dp": exposed[kind, 0].item(),
-        "optimizer": rows.shapes.optimizer_s[layout.zero, 0].item(),
+        "optimizer": rows.shapes.optimizer_s.item(),
         "fixed": rows.problem.stack.fixed_step_s,
     }
 

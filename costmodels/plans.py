@@ -124,8 +124,6 @@ class ShapeTable:
     vpp: Ints
     split: Ints
     """Index into `splits`."""
-    shard: Ints
-    """Ranks of one ZeRO group; equal to dp cp unless the group is replicated."""
     cp: Ints
     ep: Ints
     etp: Ints
@@ -157,7 +155,6 @@ class ShapeTable:
             self.dp[rows],
             self.vpp[rows],
             self.split[rows],
-            self.shard[rows],
             self.cp[rows],
             self.ep[rows],
             self.etp[rows],
@@ -170,15 +167,14 @@ class ShapeTable:
     def unreplicated(
         n_devices: int, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints
     ) -> "ShapeTable":
-        """Return dense, looped shapes without context parallelism, ZeRO over all of dp."""
+        """Return dense, looped shapes without context parallelism."""
         one, looped = np.ones_like(dp), np.full_like(dp, LOOPED)
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, dp, one, one, one, 0 * one, looped)
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, one, one, one, 0 * one, looped)
 
     @staticmethod
     def from_tuples(
         n_devices: int,
         rows: Sequence[tuple[int, int, int, int, int]],
-        shard: Sequence[int] = (),
         splits: tuple[str, ...] = SPLITS,
         cp: Sequence[int] = (),
         ep: Sequence[int] = (),
@@ -188,7 +184,7 @@ class ShapeTable:
     ) -> "ShapeTable":
         """Build a table from (tp, pp, dp, vpp, split) tuples.
 
-        Where not given, `shard` is dp cp, `cp_comm` 0, `placement` looped and the others are 1.
+        Where not given, `cp_comm` is 0, `placement` looped and the others are 1.
         """
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
         tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
@@ -198,9 +194,37 @@ class ShapeTable:
 
         one = np.ones_like(dp)
         degrees = (column(cp, one), column(ep, one), column(etp, one))
-        groups, kind = column(shard, dp * degrees[0]), column(cp_comm, 0 * dp)
-        at = column(placement, np.full_like(dp, LOOPED))
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, groups, *degrees, kind, at, splits)
+        kind, at = column(cp_comm, 0 * dp), column(placement, np.full_like(dp, LOOPED))
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, *degrees, kind, at, splits)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingTable:
+    """Ways in which the ranks of one part of a model share its states; arrays `(n,)`."""
+
+    zero: Ints
+    """0: nothing sharded; 1: optimizer; 2: and gradients; 3: and weights."""
+    copies: Ints
+    """Times that a ZeRO group is replicated (HSDP); 1 shards over all dp cp ranks."""
+
+    def __len__(self) -> int:
+        return len(self.zero)
+
+    def take(self, rows: NDArray[np.intp] | list[int]) -> "ShardingTable":
+        """Return the options at `rows`."""
+        return ShardingTable(self.zero[rows], self.copies[rows])
+
+    def shard(self, ranks: Ints) -> Ints:
+        """Return the ranks of one ZeRO group among `ranks`, `(n, n_shapes)`.
+
+        Where the copies do not divide the ranks no such group exists, and the number means
+        nothing.
+        """
+        return np.maximum(1, ranks // self.copies[:, None])
+
+
+WHOLE = ShardingTable(np.arange(4, dtype=np.int32), np.ones(4, dtype=np.int32))
+"""The four stages of ZeRO over all data-parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +232,13 @@ class PlanTable:
     """Many layouts as a struct of arrays; every array is `(n,)` and indexes into `shapes`."""
 
     shapes: ShapeTable
+    shardings: ShardingTable
     gbs: int
     shape: Ints
     """Row of `shapes`."""
     mbs: Ints
-    zero: Ints
+    sharding: Ints
+    """Row of `shardings`."""
     sp: Ints
     """0 or 1."""
     recompute: Ints
@@ -229,25 +255,32 @@ class PlanTable:
         """Micro-batches per step and pipeline."""
         return (self.gbs // (self.mbs * self.shapes.dp[self.shape])).astype(np.int32)
 
+    @property
+    def zero(self) -> Ints:
+        """ZeRO stage."""
+        return self.shardings.zero[self.sharding]
+
     def take(self, rows: NDArray[np.intp] | slice) -> "PlanTable":
         """Return the plans at `rows`, over the same shapes."""
         columns = (
             self.shape,
             self.mbs,
-            self.zero,
+            self.sharding,
             self.sp,
             self.recompute,
             self.recompute_layers,
             self.schedule,
         )
-        return PlanTable(self.shapes, self.gbs, *(column[rows] for column in columns))
+        taken = (column[rows] for column in columns)
+        return PlanTable(self.shapes, self.shardings, self.gbs, *taken)
 
     def layout(self, row: int, layers: int) -> Layout:
         """Return plan `row` as an object, for a model of `layers` layers."""
         k = int(self.shape[row])
         shapes = self.shapes
         pp, vpp, split = int(shapes.pp[k]), int(shapes.vpp[k]), shapes.splits[int(shapes.split[k])]
-        dp, cp, shard = int(shapes.dp[k]), int(shapes.cp[k]), int(shapes.shard[k])
+        dp, cp, z = int(shapes.dp[k]), int(shapes.cp[k]), int(self.sharding[row])
+        copies = int(self.shardings.copies[z])
         return Layout(
             n_devices=shapes.n_devices,
             tp=int(shapes.tp[k]),
@@ -257,7 +290,7 @@ class PlanTable:
             split=split,
             mbs=int(self.mbs[row]),
             gbs=self.gbs,
-            zero=int(self.zero[row]),
+            zero=int(self.shardings.zero[z]),
             sp=bool(self.sp[row]),
             schedule=SCHEDULES[int(self.schedule[row])],
             recompute=RECOMPUTES[int(self.recompute[row])],
@@ -266,7 +299,7 @@ class PlanTable:
             cp=cp,
             ep=int(shapes.ep[k]),
             etp=int(shapes.etp[k]),
-            shard=0 if shard == dp * cp else shard,
+            shard=dp * cp // copies if copies > 1 else 0,
             cp_comm=CP_COMMS[int(shapes.cp_comm[k])],
         )
 
@@ -279,7 +312,6 @@ class PlanTable:
         shapes = ShapeTable.from_tuples(
             rows[0].n_devices,
             [(x.tp, x.pp, x.dp, x.vpp, splits.index(x.split)) for x in rows],
-            [x.dp_shard for x in rows],
             splits,
             [x.cp for x in rows],
             [x.ep for x in rows],
@@ -291,12 +323,16 @@ class PlanTable:
         def column(values: Iterable[int]) -> Ints:
             return np.fromiter(values, dtype=np.int32, count=len(rows))
 
+        options = [(x.zero, x.dp * x.cp // x.dp_shard) for x in rows]
+        distinct = sorted(set(options))
+        zero, copies = np.array(distinct, dtype=np.int32).T
         return PlanTable(
             shapes,
+            ShardingTable(zero, copies),
             rows[0].gbs,
             np.arange(len(rows), dtype=np.int32),
             column(x.mbs for x in rows),
-            column(x.zero for x in rows),
+            column(distinct.index(option) for option in options),
             column(int(x.sp) for x in rows),
             column(RECOMPUTES.index(x.recompute) for x in rows),
             column(x.recompute_layers for x in rows),
@@ -306,19 +342,20 @@ class PlanTable:
 
 @dataclass(frozen=True, slots=True)
 class PlanBlock:
-    """The product of batches with ZeRO stages and recompute options, as broadcastable columns.
+    """The product of batches with shardings and recompute options, as broadcastable columns.
 
     A batch is a shape with a micro-batch, sp and a schedule. What depends on few axes is computed
-    on those alone: `(1, 1, n_batches)` columns of the batch, `(n_zero, 1, 1)` of ZeRO,
-    `(n_options, n_batches)` of recompute. The whole is
-    `(n_zero, n_options, n_batches)`.
+    on those alone: `(1, 1, n_batches)` columns of the batch, `(n_shardings, 1, 1)` of the
+    sharding, `(n_options, n_batches)` of recompute. The whole is
+    `(n_shardings, n_options, n_batches)`.
     """
 
     shapes: ShapeTable
+    shardings: ShardingTable
     gbs: int
     shape: Ints
     mbs: Ints
-    zero: Ints
+    sharding: Ints
     sp: Ints
     recompute: Ints
     recompute_layers: Ints
@@ -330,19 +367,25 @@ class PlanBlock:
         return (self.gbs // (self.mbs * self.shapes.dp[self.shape])).astype(np.int32)
 
     @property
+    def zero(self) -> Ints:
+        """ZeRO stage."""
+        return self.shardings.zero[self.sharding]
+
+    @property
     def size(self) -> tuple[int, int, int]:
-        """ZeRO stages, recompute options and batches."""
-        return len(self.zero), len(self.recompute), self.shape.shape[-1]
+        """Shardings, recompute options and batches."""
+        return len(self.sharding), len(self.recompute), self.shape.shape[-1]
 
     def rows(self, cells: NDArray[np.intp]) -> PlanTable:
         """Return the plans at flat positions of the whole as a table."""
-        zero, option, batch = np.unravel_index(cells, self.size)
+        row, option, batch = np.unravel_index(cells, self.size)
         return PlanTable(
             self.shapes,
+            self.shardings,
             self.gbs,
             self.shape[0, 0, batch],
             self.mbs[0, 0, batch],
-            self.zero[zero, 0, 0],
+            self.sharding[row, 0, 0],
             self.sp[0, 0, batch],
             self.recompute[option, batch],
             self.recompute_layers[option, batch],

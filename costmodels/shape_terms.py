@@ -23,12 +23,12 @@ from costmodels.parameters import (
     padded_vocab,
 )
 from costmodels.placement import NON_RAIL_HOP_S, Group, place_group
-from costmodels.plans import ShapeTable
+from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.problem import Problem
 from costmodels.stages import BOTH_WAYS, FOLDED, StageKinds, stage_kinds
 
 Floats = NDArray[np.float64]
-N_ZERO = 4
+Ints = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +38,29 @@ class ExpertShapeTerms:
     params: Floats
     """Parameters of routed experts on one device, by kind of rank."""
     state_bytes: Floats
-    """By ZeRO stage and kind."""
+    """By sharding and kind."""
     data_parallel: DataParallelTimes
-    """By ZeRO stage and kind."""
+    """By sharding and kind."""
     data_groups: DataGroups
     """Ranks that hold the same experts: edp = tp cp dp / (ep etp)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeTerms:
-    """Arrays `(n_shapes,)`, `(n_shapes, n_kinds)`, or by ZeRO stage `(N_ZERO, n_shapes, ...)`."""
+    """Arrays `(n_shapes,)`, `(n_shapes, n_kinds)`, or by sharding `(n_shardings, n_shapes, ...)`."""
 
     kinds: StageKinds
     params: Floats
     """Local parameters by kind of rank, without routed experts."""
     state_bytes: Floats
-    """Weights, gradients and optimizer state of them by ZeRO stage and kind."""
+    """Weights, gradients and optimizer state of them by sharding and kind."""
     zero_working_bytes: Floats
-    """Unsharded units of ZeRO 2 and 3, by ZeRO stage."""
+    """Unsharded units of ZeRO 2 and 3, by sharding."""
     data_parallel: DataParallelTimes
-    """By ZeRO stage and kind."""
+    """By sharding and kind."""
     data_groups: DataGroups
     optimizer_s: Floats
-    """By ZeRO stage; the rank with the most parameters."""
+    """By sharding; the rank with the most parameters."""
     embedding_sync_s: Floats
     """Sum of the gradients that two pipeline ranks share: a tied matrix's over first and last
     stage; with stages held both ways, all of a rank's."""
@@ -102,20 +102,19 @@ def kind_expert_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) 
 
 
 def expert_shape_terms(
-    problem: Problem, shapes: ShapeTable, kinds: StageKinds
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
 ) -> ExpertShapeTerms | None:
     """Return the terms of the routed experts; None for a dense model.
 
     Gradients are reduced, and ZeRO shards, over edp = tp cp dp / (ep etp) ranks, ep etp apart;
-    where ZeRO shards the rest over g of dp cp ranks, over the same share of edp. Pieces as for the
+    where ZeRO groups of the rest are replicated, over as much smaller a group. Pieces as for the
     rest.
     """
     if kinds.expert_layers is None:
         return None
-    params, stages = kind_expert_params(problem, shapes, kinds), np.arange(N_ZERO)
-    inner = shapes.ep * shapes.etp
+    params, inner = kind_expert_params(problem, shapes, kinds), shapes.ep * shapes.etp
     copies = np.maximum(1, shapes.stage_ranks // inner)
-    shard = np.maximum(1, copies * shapes.shard // shapes.replicas)
+    shard = shardings.shard(copies)
     pool, fabric = problem.pool, problem.fabric
     groups = DataGroups(
         place_group(copies, inner, pool, fabric),
@@ -123,11 +122,11 @@ def expert_shape_terms(
         place_group(copies // shard, inner * shard, pool, fabric),
     )
     wide = DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas))
-    stage = stages[:, None, None]
+    stage = shardings.zero[:, None, None]
     pieces = n_pieces(problem, params, copies.astype(np.float64)[:, None], stage)
     by_layer = np.where(stage >= 2, np.maximum(1.0, kinds.expert_layers), pieces)
     per_param = memory.state_bytes_per_param(
-        problem.job.recipe, stages[:, None], shard.astype(np.float64)
+        problem.job.recipe, shardings.zero[:, None], shard.astype(np.float64)
     )
     return ExpertShapeTerms(
         params=params,
@@ -137,9 +136,9 @@ def expert_shape_terms(
     )
 
 
-def _optimizer_s(problem: Problem, params: Floats, shards: Floats) -> Floats:
-    """Return the optimizer step over `params` by ZeRO stage."""
-    stages = np.arange(N_ZERO).reshape((N_ZERO,) + (1,) * params.ndim)
+def _optimizer_s(problem: Problem, params: Floats, zero: Ints, shards: Floats) -> Floats:
+    """Return the optimizer step over `params` by sharding; `shards` by sharding too."""
+    stages = zero.reshape((len(zero),) + (1,) * params.ndim)
     return optimizer_s(
         params,
         np.where(stages >= 1, shards, 1.0),
@@ -152,8 +151,8 @@ def _optimizer_s(problem: Problem, params: Floats, shards: Floats) -> Floats:
 def _wide(group: Group) -> Group:
     """Return `group` with a trailing axis, to broadcast over the kinds of rank."""
     columns = (group.n_ranks, group.ranks_per_domain, group.n_domains, group.wire_bytes_per_s)
-    ranks, per_domain, n_domains, wire = (column[:, None] for column in columns)
-    return Group(ranks, per_domain, n_domains, wire, group.tier[:, None], group.extra_hop_s)
+    ranks, per_domain, n_domains, wire = (column[..., None] for column in columns)
+    return Group(ranks, per_domain, n_domains, wire, group.tier[..., None], group.extra_hop_s)
 
 
 def shared_params(problem: Problem, shapes: ShapeTable, most: Floats) -> Floats:
@@ -223,20 +222,21 @@ def boundary_hops(problem: Problem, stride: int, pp: int) -> tuple[Floats, Float
     return latency, per_byte
 
 
-def data_groups(problem: Problem, shapes: ShapeTable) -> DataGroups:
-    """Return the placement of the data-parallel groups of each shape.
+def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> DataGroups:
+    """Return the placement of the data-parallel groups of each shape, ZeRO groups by sharding.
 
     Ranks of one ZeRO group are neighbours in their data-parallel group, so that a group as large
     as dp / nodes stays inside a node.
     """
     pool, fabric = problem.pool, problem.fabric
     whole = place_group(shapes.replicas, shapes.tp, pool, fabric)
-    if np.array_equal(shapes.shard, shapes.replicas):
+    if (shardings.copies == 1).all():
         return DataGroups(whole, whole, place_group(np.ones_like(shapes.dp), 1, pool, fabric))
+    shard = shardings.shard(shapes.replicas)
     return DataGroups(
         whole,
-        place_group(shapes.shard, shapes.tp, pool, fabric),
-        place_group(shapes.replicas // shapes.shard, shapes.tp * shapes.shard, pool, fabric),
+        place_group(shard, shapes.tp, pool, fabric),
+        place_group(shapes.replicas // shard, shapes.tp * shard, pool, fabric),
     )
 
 
@@ -267,32 +267,32 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
     return latency, per_byte
 
 
-def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
-    """Return the terms of each shape; cost is one pass over the shapes."""
+def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> ShapeTerms:
+    """Return the terms of each shape with each sharding; cost is one pass over both."""
     recipe, stack = problem.job.recipe, problem.stack
     routing = problem.shape.expert_layers if problem.shape.n_experts else ()
     columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
     kinds = stage_kinds(problem.shape.layers, *columns, routing)
     params = kind_params(problem, shapes, kinds)
     most = params.max(axis=1)
-    stages = np.arange(N_ZERO)
+    zero = shardings.zero
     dp = shapes.replicas.astype(np.float64)
-    groups = data_groups(problem, shapes)
-    shards = shapes.shard.astype(np.float64)
-    per_param = memory.state_bytes_per_param(recipe, stages[:, None], shards)
-    pieces = n_pieces(problem, params, dp[:, None], stages[:, None, None])
+    groups = data_groups(problem, shapes, shardings)
+    shards = shardings.shard(shapes.replicas).astype(np.float64)
+    per_param = memory.state_bytes_per_param(recipe, zero[:, None], shards)
+    pieces = n_pieces(problem, params, dp[:, None], zero[:, None, None])
     # ZeRO 2 and 3 move layer by layer: a piece is one layer (or an end of the model).
-    by_layer = np.where(stages[:, None, None] >= 2, kinds.layers + 1.0, pieces)
+    by_layer = np.where(zero[:, None, None] >= 2, kinds.layers + 1.0, pieces)
     layer = layer_params(problem.shape, shapes.tp)
-    routed = expert_shape_terms(problem, shapes, kinds)
-    once = _optimizer_s(problem, most, shards)
+    routed = expert_shape_terms(problem, shapes, shardings, kinds)
+    once = _optimizer_s(problem, most, zero, shards)
     if routed:
         beside = expert_layer_params(problem.shape, shapes.tp)
         unit = beside + expert_params(problem.shape, shapes.ep, shapes.etp)
         layer = unit if problem.shape.expert_layers[0] else np.maximum(layer, unit)
-        both = _optimizer_s(problem, params, shards[:, None])
-        copies = routed.data_groups.shard.n_ranks[:, None]
-        once = (both + _optimizer_s(problem, routed.params, copies)).max(axis=-1)
+        both = _optimizer_s(problem, params, zero, shards[..., None])
+        copies = routed.data_groups.shard.n_ranks[..., None]
+        once = (both + _optimizer_s(problem, routed.params, zero, copies)).max(axis=-1)
     ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
     pipeline_group = place_group(shapes.pp, shapes.stage_ranks, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)
@@ -308,13 +308,13 @@ def shape_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
         kinds=kinds,
         params=params,
         state_bytes=per_param[..., None] * params,
-        zero_working_bytes=memory.zero3_working_bytes(recipe, layer, ends, stages[:, None]),
+        zero_working_bytes=memory.zero3_working_bytes(recipe, layer, ends, zero[:, None]),
         data_parallel=data_parallel_times(
             problem,
             DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas)),
             params,
             by_layer,
-            stages[:, None, None],
+            zero[:, None, None],
         ),
         data_groups=groups,
         optimizer_s=once,

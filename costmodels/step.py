@@ -44,7 +44,7 @@ class Scores:
 class Rows:
     """Plans joined with their factored terms: what every formula of a plan starts from.
 
-    The columns of a `PlanTable` are `(n,)`, those of a `PlanBlock` broadcast to (ZeRO, recompute,
+    The columns of a `PlanTable` are `(n,)`, those of a `PlanBlock` broadcast to (sharding, recompute,
     batch); every formula below is elementwise and holds for both. Arrays by kind of rank have the
     kinds first: `(n_kinds, ...)`.
     """
@@ -216,19 +216,19 @@ def boundary_hops_s(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
     return hops
 
 
-def _zero_and_shape(rows: Rows) -> NDArray[np.intp]:
-    """Return the position of each plan's (zero, shape) in arrays by ZeRO stage and shape."""
+def _sharding_and_shape(rows: Rows) -> NDArray[np.intp]:
+    """Return the position of each plan's (sharding, shape) in arrays by both."""
     n_shapes = len(rows.table.shapes)
-    return rows.table.zero.astype(np.intp) * n_shapes + rows.table.shape
+    return rows.table.sharding.astype(np.intp) * n_shapes + rows.table.shape
 
 
-def _of_zero(values: Floats, at: NDArray[np.intp]) -> Floats:
-    """Return the entries of an array `(N_ZERO, n_shapes)` at `_zero_and_shape`."""
+def _of_sharding(values: Floats, at: NDArray[np.intp]) -> Floats:
+    """Return the entries of an array `(n_shardings, n_shapes)` at `_sharding_and_shape`."""
     return values.reshape(-1).take(at)
 
 
-def _by_zero(values: Floats, at: NDArray[np.intp]) -> Floats:
-    """Return the entries of an array `(N_ZERO, n_shapes, n_kinds)`, the kinds first."""
+def _by_sharding(values: Floats, at: NDArray[np.intp]) -> Floats:
+    """Return the entries of an array `(n_shardings, n_shapes, n_kinds)`, the kinds first."""
     return _by_rank(values.reshape(-1, values.shape[-1]), at)
 
 
@@ -282,15 +282,20 @@ def _data_parallel(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
 
 def _wire_times(rows: Rows) -> DataParallelTimes:
     """Return the wire times of one pass over a rank's parameters, by kind of rank."""
-    at, wire = _zero_and_shape(rows), rows.shapes.data_parallel
+    at, wire = _sharding_and_shape(rows), rows.shapes.data_parallel
     names = ("reduce_s", "reduce_piece_s", "gather_s", "gather_piece_s")
-    reduce, reduce_piece, gather, gather_piece = (_by_zero(getattr(wire, x), at) for x in names)
+    reduce, reduce_piece, gather, gather_piece = (
+        _by_sharding(getattr(wire, x), at) for x in names
+    )
     if rows.shapes.experts:
         # One wire for both groups; the last piece is that of the embedding or of an expert layer.
         more = rows.shapes.experts.data_parallel
-        reduce, gather = reduce + _by_zero(more.reduce_s, at), gather + _by_zero(more.gather_s, at)
-        reduce_piece = np.maximum(reduce_piece, _by_zero(more.reduce_piece_s, at))
-        gather_piece = np.maximum(gather_piece, _by_zero(more.gather_piece_s, at))
+        reduce, gather = (
+            reduce + _by_sharding(more.reduce_s, at),
+            gather + _by_sharding(more.gather_s, at),
+        )
+        reduce_piece = np.maximum(reduce_piece, _by_sharding(more.reduce_piece_s, at))
+        gather_piece = np.maximum(gather_piece, _by_sharding(more.gather_piece_s, at))
     return DataParallelTimes(reduce, reduce_piece, gather, gather_piece)
 
 
@@ -394,7 +399,7 @@ def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
     exposed *= 1.0 - slow
     exposed += slow * total
     data = _greatest(exposed)
-    once = _of_zero(rows.shapes.optimizer_s, _zero_and_shape(rows))
+    once = _of_sharding(rows.shapes.optimizer_s, _sharding_and_shape(rows))
     once = once + rows.shapes.embedding_sync_s[of]
     return np.asarray(data + once + stack.fixed_step_s)
 
@@ -454,16 +459,16 @@ def _memory(rows: Rows) -> _Memory:
     passing = again + (layers.working_bytes[index] - logits)
     np.maximum(0.0, passing, out=passing)
     passing += layers.scratch_bytes[index] + messages
-    at = _zero_and_shape(rows)
-    states = _by_zero(terms.state_bytes, at)
+    at = _sharding_and_shape(rows)
+    states = _by_sharding(terms.state_bytes, at)
     if terms.experts:
-        states = states + _by_zero(terms.experts.state_bytes, at)
+        states = states + _by_sharding(terms.experts.state_bytes, at)
     return _Memory(
         states=states,
         activations=activations,
         logits=logits,
         passing=passing,
-        zero_units=_of_zero(terms.zero_working_bytes, at),
+        zero_units=_of_sharding(terms.zero_working_bytes, at),
         overhead=terms.overhead_bytes[of],
     )
 

@@ -326,7 +326,8 @@ def _data_parallel(rows: Rows, layout: Layout) -> list[Transfer]:
 def _copies(rows: Rows, layout: Layout, part: _Copies, kind: int) -> list[Transfer]:
     """Return the transfers of one group, nothing exposed yet."""
     zero, recipe, wire, params = layout.zero, rows.problem.job.recipe, part.wire, part.params
-    reduce, piece = wire.reduce_s[zero, 0, kind].item(), wire.reduce_piece_s[zero, 0, kind].item()
+    at = (rows.table.sharding.item(), 0, kind)
+    reduce, piece = wire.reduce_s[at].item(), wire.reduce_piece_s[at].item()
     pieces = round(reduce / piece)
     group = part.groups.shard if zero else part.groups.whole
     reduces = layout.n_micro if zero >= 2 else 1
@@ -350,7 +351,7 @@ def _copies(rows: Rows, layout: Layout, part: _Copies, kind: int) -> list[Transf
         found.append(_make(rows, "dp", "all-reduce", *args))
     if gathers and shard > 1:
         weights = recipe.param_wire_bytes * params
-        time_s = gathers * wire.gather_s[zero, 0, kind].item()
+        time_s = gathers * wire.gather_s[at].item()
         kind_of = _width(rows, recipe.param_wire_bytes)
         name, calls, size = "all-gather", gathers * pieces, weights / pieces
         if zero == 1 and rows.problem.stack.zero1_gather == "broadcast":

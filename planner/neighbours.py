@@ -248,7 +248,7 @@ def _priced(
     if not layouts:
         return ()
     table = PlanTable.from_layouts(layouts)
-    rows = join(problem, shape_terms(problem, table.shapes), table)
+    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
     peaks, rough = np.asarray(peak_bytes(rows)), np.asarray(step_times(rows))
     order = np.lexsort((peaks, rough))[:MAX_EXACT]
     exact = dict(

@@ -299,7 +299,7 @@ def _dp(problem: Problem, plan: Plan) -> Numbers:
     x, recipe, shapes = plan.layout, problem.job.recipe, plan.breakdown.rows.shapes
     wire = shapes.data_parallel
     params = shapes.params[0].max()
-    reduce, gather = wire.reduce_s[x.zero, 0].max(), wire.gather_s[x.zero, 0].max()
+    reduce, gather = wire.reduce_s.max(), wire.gather_s.max()
     group = shapes.data_groups.whole
     return [
         ("N (parameters on one device)", f"{params / 1e9:.3f} B"),

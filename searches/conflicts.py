@@ -22,8 +22,7 @@ from costmodels.plans import ShapeTable
 from searches.options import MAX_VPP
 from searches.plan_space import (
     N_SP,
-    N_ZERO,
-    FreeAxes,
+    existing_shardings,
     free_axes,
     pinned_columns,
     plan_rules,
@@ -182,9 +181,7 @@ def _free_groups(
     options, opened = context.options, _open(context)
     sizes = set(divisors(context.problem.job.global_batch)) | options.only.get("mbs", frozenset())
     given = free_axes(opened, shapes)
-    axes = FreeAxes(
-        np.array(sorted(sizes), dtype=np.int32), given.recompute, given.recompute_layers
-    )
+    axes = replace(given, mbs=np.array(sorted(sizes), dtype=np.int32))
     columns = pinned_columns(context, shapes, axes)
     of_rest = [(p, _keeps(context, p, columns[p.axis])) for p in user_conditions(context, columns)]
     of_mbs = [
@@ -194,11 +191,12 @@ def _free_groups(
     of_mbs += [(Condition(r.code), r.legal) for r in rules if r.of_batches]
     of_rest += [(Condition(r.code), r.legal) for r in rules if not r.of_batches]
     batches = _broken(bits, of_mbs, (len(shapes), len(axes.mbs)))
-    rest = _broken(bits, of_rest, (len(shapes), N_SP, N_ZERO, len(axes.recompute)))
+    rest = _broken(bits, of_rest, (len(shapes), N_SP, len(axes.shardings), len(axes.recompute)))
     exists = recompute_options(opened, shapes, axes)
+    grouped = existing_shardings(shapes, axes.shardings)
     found = set()
     for i in range(len(shapes)):
-        free = np.unique(rest[i][:, :, exists[i]])
+        free = np.unique(rest[i][:, grouped[i]][:, :, exists[i]])
         found.add((int(shape_bits[i]), _minimal(np.unique(batches[i])), _minimal(free)))
     return found
 

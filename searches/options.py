@@ -17,6 +17,7 @@ AXES = (
     "etp",
     "mbs",
     "zero",
+    "dp_shard",
     "sp",
     "recompute",
     "recompute_layers",

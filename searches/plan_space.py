@@ -1,12 +1,20 @@
 """The free axes: micro-batch, ZeRO, sequence parallelism, recompute, crossed with the shapes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import RECOMPUTES, SCHEDULES, ZERO_BUBBLE, PlanBlock, PlanTable, ShapeTable
+from costmodels.plans import (
+    RECOMPUTES,
+    SCHEDULES,
+    ZERO_BUBBLE,
+    PlanBlock,
+    PlanTable,
+    ShapeTable,
+    ShardingTable,
+)
 from costmodels.stages import stage_kinds
 from searches.frameworks import runnable, runnable_batches
 from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
@@ -16,7 +24,7 @@ from searches.shape_space import divisors
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
-N_SP, N_ZERO = 2, 4
+N_SP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,7 @@ class FreeAxes:
     """The values that the free axes may take, before the rules."""
 
     mbs: Ints
+    shardings: ShardingTable
     recompute: Ints
     """Kind of each recompute option, `(n_options,)`; index into `RECOMPUTES`."""
     recompute_layers: Ints
@@ -43,7 +52,31 @@ def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
     for k in range(1, int(longest.max(initial=0)) + 1):
         kinds.append(RECOMPUTES.index("full"))
         layers.append(k)
-    return FreeAxes(*(np.array(x, dtype=np.int32) for x in (mbs, kinds, layers)))
+    sizes, kind, depth = (np.array(x, dtype=np.int32) for x in (mbs, kinds, layers))
+    return FreeAxes(sizes, sharding_options(shapes), kind, depth)
+
+
+def sharding_options(shapes: ShapeTable) -> ShardingTable:
+    """Return every ZeRO stage with every number of copies of its groups that some shape has."""
+    copies = sorted({c for ranks in np.unique(shapes.replicas) for c in copies_of(int(ranks))})
+    rows = [(0, 1), *((zero, c) for zero in (1, 2, 3) for c in copies or [1])]
+    zero, times = np.array(rows, dtype=np.int32).T
+    return ShardingTable(np.ascontiguousarray(zero), np.ascontiguousarray(times))
+
+
+def copies_of(ranks: int) -> list[int]:
+    """Return how often the ZeRO groups among `ranks` may be replicated: two ranks stay in each.
+
+    >>> copies_of(8)
+    [1, 2, 4]
+    """
+    return [c for c in divisors(ranks) if ranks // c > 1 or c == 1]
+
+
+def existing_shardings(shapes: ShapeTable, shardings: ShardingTable) -> Bools:
+    """Return which shardings each shape has, `(n_shapes, n_shardings)`."""
+    ranks, copies = shapes.replicas[:, None], shardings.copies[None, :]
+    return np.asarray((ranks % copies == 0) & ((ranks // copies > 1) | (copies == 1)))
 
 
 def longest_chunks(context: Context, shapes: ShapeTable) -> Ints:
@@ -70,25 +103,52 @@ def recompute_options(context: Context, shapes: ShapeTable, axes: FreeAxes) -> B
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Which combinations of free axes are legal: shapes x mbs, shapes x sp x zero x recompute."""
+    """Which free axes go together: shapes x mbs, and shapes x sp x sharding x recompute.
+
+    The second is the product of a mask of each of its axes and one of all of them.
+    """
 
     batches: Bools
-    rest: Bools
+    sp: Bools
+    sharding: Bools
+    recompute: Bools
+    coupled: Bools | None = None
 
     @property
     def n_plans(self) -> int:
         """Number of legal plans over all shapes."""
-        return _count(self.batches, self.rest)
+        of_rest = self._n_rest()
+        return int((self.batches.sum(axis=1).astype(np.int64) * of_rest).sum())
+
+    def _n_rest(self) -> NDArray[np.int64]:
+        if self.coupled is not None:
+            return np.asarray(np.count_nonzero(self.rest, axis=(1, 2, 3)), dtype=np.int64)
+        n_sp, n_sharding, n_recompute = (
+            mask.sum(axis=1, dtype=np.int64) for mask in (self.sp, self.sharding, self.recompute)
+        )
+        return np.asarray(n_sp * n_sharding * n_recompute)
+
+    @property
+    def rest(self) -> Bools:
+        """Over shapes x sp x sharding x recompute."""
+        whole = self.sharding[:, None, :, None] & self.recompute[:, None, None, :]
+        whole = self.sp[:, :, None, None] & whole
+        return whole if self.coupled is None else whole & self.coupled
+
+    def keeping(self, rule: "PlanRule") -> "Masks":
+        """Return what a rule leaves."""
+        legal = rule.legal
+        if rule.of_batches:
+            return replace(self, batches=self.batches & legal)
+        for axis, name in ((1, "sp"), (2, "sharding"), (3, "recompute")):
+            if max(1, *(n for i, n in enumerate(legal.shape[1:], 1) if i != axis)) == 1:
+                of_axis = legal.reshape(legal.shape[0], legal.shape[axis])
+                return replace(self, **{name: getattr(self, name) & of_axis})
+        return replace(self, coupled=legal if self.coupled is None else self.coupled & legal)
 
 
 def _allowed(context: Context, axis: str, values: Ints) -> Bools:
     return np.array([context.options.allows(axis, int(v)) for v in values], dtype=bool)
-
-
-def _count(batches: Bools, rest: Bools) -> int:
-    """Return the number of plans in the product of the two masks over each shape."""
-    per_shape = batches.sum(axis=1).astype(np.int64) * rest.reshape(len(rest), -1).sum(axis=1)
-    return int(per_shape.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +158,27 @@ class PlanRule:
     code: str
     legal: Bools
     of_batches: bool = False
-    """Over shapes x mbs; otherwise over shapes x sp x zero x recompute."""
+    """Over shapes x mbs; otherwise over shapes x sp x sharding x recompute."""
 
 
 def legal_masks(
     context: Context, shapes: ShapeTable, axes: FreeAxes
 ) -> tuple[Masks, int, dict[str, int]]:
     """Return the legal combinations, the candidates before the rules, the rejections by rule."""
-    exists = recompute_options(context, shapes, axes)[:, None, None, :]
-    rest = np.broadcast_to(exists, (len(shapes), N_SP, N_ZERO, len(axes.recompute)))
-    batches = np.ones((len(shapes), len(axes.mbs)), dtype=bool)
-    candidates = before = _count(batches, rest)
+    masks = Masks(
+        np.ones((len(shapes), len(axes.mbs)), dtype=bool),
+        np.ones((len(shapes), N_SP), dtype=bool),
+        existing_shardings(shapes, axes.shardings),
+        recompute_options(context, shapes, axes),
+    )
+    candidates = before = masks.n_plans
     rejected: dict[str, int] = {}
     for rule in plan_rules(context, shapes, axes):
-        if rule.of_batches:
-            batches = batches & rule.legal
-        else:
-            rest = rest & rule.legal
-        left = _count(batches, rest)
+        masks = masks.keeping(rule)
+        left = masks.n_plans
         rejected[rule.code] = rejected.get(rule.code, 0) + before - left
         before = left
-    return Masks(batches, rest), candidates, {code: c for code, c in rejected.items() if c}
+    return masks, candidates, {code: c for code, c in rejected.items() if c}
 
 
 def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
@@ -129,7 +189,7 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     job, problem = context.problem.job, context.problem
     column = (slice(None), None, None, None)
     tp, pp, cp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.cp, shapes.dp))
-    sp, zero = np.arange(N_SP)[None, :, None, None], np.arange(N_ZERO)[None, None, :, None]
+    sp, zero = np.arange(N_SP)[None, :, None, None], axes.shardings.zero[None, None, :, None]
     kind = axes.recompute[None, None, None, :]
     sequences = job.global_batch // shapes.dp[:, None]
     n_micro = sequences // axes.mbs[None, :]
@@ -156,7 +216,7 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         rules.append(PlanRule("REC001", kind != RECOMPUTES.index("selective")))
     if emitted:
         framework, options = context.options.framework, (axes.recompute, axes.recompute_layers)
-        runs = runnable(framework, problem, shapes, *options, schedule[:, 0])
+        runs = runnable(framework, problem, shapes, axes.shardings, *options, schedule[:, 0])
         rules.append(PlanRule("FRM001", runs))
         runs = runnable_batches(framework, problem, shapes, axes.mbs, schedule[:, 0])
         runs = runs | ~(divides & rounds & fills)  # what the rules above refuse is theirs
@@ -166,11 +226,12 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
 
 
 def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:
-    """Return the values of the axes besides mbs, over shapes x sp x zero x recompute."""
+    """Return the values of the axes besides mbs, over shapes x sp x sharding x recompute."""
     schedule = schedule_of(shapes.pp, shapes.vpp, context.options)
     return {
         "sp": np.arange(N_SP, dtype=np.int32)[None, :, None, None],
-        "zero": np.arange(N_ZERO, dtype=np.int32)[None, None, :, None],
+        "zero": axes.shardings.zero[None, None, :, None],
+        "dp_shard": axes.shardings.shard(shapes.replicas).T[:, None, :, None],
         "recompute": axes.recompute[None, None, None, :],
         "recompute_layers": axes.recompute_layers[None, None, None, :],
         "schedule": schedule[:, None, None, None],
@@ -204,26 +265,29 @@ def plan_blocks(
     ZeRO stages that move traffic once per step stand in blocks of their own, apart from those
     that move it per micro-batch: the formulas of the two differ.
     """
-    schedule = schedule_of(shapes.pp, shapes.vpp, context.options)
+    schedule, rest = schedule_of(shapes.pp, shapes.vpp, context.options), masks.rest
     for stages in ((0, 1), (2, 3)):
-        zeros = [z for z in stages if masks.rest[:, :, z].any()]
-        if not zeros:
+        rows = np.flatnonzero(np.isin(axes.shardings.zero, stages) & rest.any(axis=(0, 1, 3)))
+        if not len(rows):
             continue
-        rest: Bools = masks.rest[:, :, zeros, :]
-        with_sp, offered = np.any(rest, axis=(2, 3)), np.any(rest, axis=(1, 2))
+        mine: Bools = rest[:, :, rows, :]
+        with_sp, offered = np.any(mine, axis=(2, 3)), np.any(mine, axis=(1, 2))
         of, mbs, sp = np.nonzero(masks.batches[:, :, None] & np.asarray(with_sp)[:, None, :])
         options, exists = _options_of(np.asarray(offered))
-        size = max(1, n_cells // (len(zeros) * options.shape[1]))
+        size = max(1, n_cells // (len(rows) * options.shape[1]))
         for start in range(0, len(of), size):
             s, b, p = (column[start : start + size] for column in (of, mbs, sp))
             at = options[s].T
-            legal = rest[s, p].transpose(1, 2, 0)
+            legal = mine[s, p]
+            used = np.flatnonzero(legal.any(axis=(0, 2)))
+            legal = legal[:, used].transpose(1, 2, 0)
             block = PlanBlock(
                 shapes=shapes,
+                shardings=axes.shardings,
                 gbs=context.problem.job.global_batch,
                 shape=s.astype(np.int32)[None, None],
                 mbs=axes.mbs[b][None, None],
-                zero=np.array(zeros, dtype=np.int32)[:, None, None],
+                sharding=rows[used].astype(np.int32)[:, None, None],
                 sp=p.astype(np.int32)[None, None],
                 recompute=axes.recompute[at],
                 recompute_layers=axes.recompute_layers[at],

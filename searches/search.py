@@ -112,6 +112,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         CP_COMMS.index(layout.cp_comm),
         layout.ep,
         layout.etp,
+        -layout.dp_shard,
     )
 
 
@@ -166,7 +167,7 @@ def search_shard(shard: Shard) -> ShardAnswer:
     context, shapes = shard.context, shard.shapes
     axes = free_axes(context, shapes)
     masks, n_candidates, rejected = legal_masks(context, shapes, axes)
-    terms = shape_terms(context.problem, shapes)
+    terms = shape_terms(context.problem, shapes, axes.shardings)
     layers = layer_table(context.problem, shapes, axes.mbs) if len(axes.mbs) else None
     best: list[Candidate] = []
     closest: Candidate | None = None
@@ -202,7 +203,7 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     if not layouts:
         return []
     table = PlanTable.from_layouts(layouts)
-    terms = shape_terms(problem, table.shapes)
+    terms = shape_terms(problem, table.shapes, table.shardings)
     rows = join(problem, terms, table)
     rest = outside_pipeline(rows, stage_times(rows))
     straggle = straggler_factor(problem, table.shapes.n_devices)
@@ -227,6 +228,8 @@ def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
     shards = []
     for count in np.unique(kinds):
         rows = np.flatnonzero(kinds == count)
+        # Blocks of shapes with equally many replicas have the same sharding groups.
+        rows = rows[np.argsort(shapes.replicas[rows], kind="stable")]
         for i in range(0, len(rows), SHARD_SHAPES):
             shards.append(Shard(context, shapes.take(rows[i : i + SHARD_SHAPES])))
     return shards

@@ -86,11 +86,11 @@ class ShapeSpace:
 
 
 def table_of(context: Context, rows: Sequence[Sequence[int]]) -> ShapeTable:
-    """Return shapes given as tuples of `SHAPE_AXES`, ZeRO over all replicas."""
+    """Return shapes given as tuples of `SHAPE_AXES`."""
     block = np.array(rows, dtype=np.int32).reshape(len(rows), len(SHAPE_AXES))
     tp, pp, dp, vpp, split, cp, kind, ep, etp = (np.ascontiguousarray(x) for x in block.T)
     placement = placement_of(schedule_of(pp, vpp, context.options))
-    columns = (tp, pp, dp, vpp, split, dp * cp, cp, ep, etp)
+    columns = (tp, pp, dp, vpp, split, cp, ep, etp)
     return ShapeTable(context.n_devices, *columns, cp_comm=kind, placement=placement)
 
 

@@ -1,6 +1,6 @@
 """What framework rules look at: one plan, one existing run, or all plans of some shapes at once.
 
-A field is a number, or an array that broadcasts with the other fields to shapes x sp x zero x
+A field is a number, or an array that broadcasts with the other fields to shapes x sp x sharding x
 recompute options. What is not stated is `UNKNOWN`: a rule that touches it cannot be decided and is
 left out.
 """
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import CP_COMMS, RECOMPUTES, SCHEDULES, Layout, ShapeTable
+from costmodels.plans import CP_COMMS, RECOMPUTES, SCHEDULES, Layout, ShapeTable, ShardingTable
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
@@ -132,11 +132,12 @@ class Case:
     def of_shapes(
         problem: Problem,
         shapes: ShapeTable,
+        shardings: ShardingTable,
         recompute: Ints,
         recompute_layers: Ints,
         schedule: Ints | None = None,
     ) -> "Case":
-        """Return the case of all plans of some shapes: shapes x sp x zero x recompute options.
+        """Return the case of all plans of some shapes: shapes x sp x sharding x recompute options.
 
         `schedule` holds a position in `SCHEDULES` for each shape; without it the usual one of its
         pp and vpp. Micro-batches are another axis and not stated here (`of_batches`).
@@ -159,8 +160,8 @@ class Case:
             etp=column(shapes.etp),
             vpp=column(shapes.vpp),
             gbs=problem.job.global_batch,
-            zero=np.arange(4)[None, None, :, None],
-            dp_shard=column(shapes.shard),
+            zero=shardings.zero.astype(np.int64)[None, None, :, None],
+            dp_shard=shardings.shard(shapes.replicas).astype(np.int64).T[:, None, :, None],
             sp=np.arange(2)[None, :, None, None] == 1,
             schedule=column(schedule),
             cp_comm=column(shapes.cp_comm),
@@ -175,7 +176,7 @@ class Case:
     def of_batches(
         problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
     ) -> "Case":
-        """Return the case of shapes x micro-batch sizes; sp, ZeRO and recompute are not stated.
+        """Return the case of shapes x micro-batch sizes; sp, sharding and recompute are not stated.
 
         Two-dimensional: the axes of `of_shapes` after the first are left out, mbs is the second.
         """
@@ -201,7 +202,7 @@ class Case:
             gbs=problem.job.global_batch,
             n_micro=problem.job.global_batch // (dp * sizes),
             zero=UNKNOWN,
-            dp_shard=column(shapes.shard),
+            dp_shard=UNKNOWN,
             sp=UNKNOWN,
             schedule=column(schedule),
             cp_comm=column(shapes.cp_comm),

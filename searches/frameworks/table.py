@@ -9,7 +9,7 @@ from functools import cache, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import Layout, ShapeTable
+from costmodels.plans import Layout, ShapeTable, ShardingTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from searches.frameworks import (
@@ -147,17 +147,18 @@ def framework_mask(
     framework: str,
     problem: Problem,
     shapes: ShapeTable,
+    shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
     schedule: Ints | None = None,
 ) -> Bools:
-    """Return which plans a framework can run, `(n_shapes, sp, zero, recompute options)`.
+    """Return which plans a framework can run, `(n_shapes, sp, sharding, recompute options)`.
 
     `refusals` over arrays (tests compare the two). Rules about the micro-batches are apart, in
     `framework_batches`; no rule couples them with the other free axes.
     """
     options = (recompute, recompute_layers, schedule)
-    return _mask((framework,), problem, shapes, *options)
+    return _mask((framework,), problem, shapes, shardings, *options)
 
 
 def framework_batches(
@@ -171,13 +172,14 @@ def runnable(
     framework: str,
     problem: Problem,
     shapes: ShapeTable,
+    shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
     schedule: Ints | None = None,
 ) -> Bools:
     """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
     options = (recompute, recompute_layers, schedule)
-    return _mask(_searched(framework), problem, shapes, *options)
+    return _mask(_searched(framework), problem, shapes, shardings, *options)
 
 
 def runnable_batches(
@@ -191,13 +193,14 @@ def _mask(
     names: tuple[str, ...],
     problem: Problem,
     shapes: ShapeTable,
+    shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
     schedule: Ints | None,
 ) -> Bools:
-    case = Case.of_shapes(problem, shapes, recompute, recompute_layers, schedule)
+    case = Case.of_shapes(problem, shapes, shardings, recompute, recompute_layers, schedule)
     kept = reduce(np.logical_or, (_kept(name, case, of_batches=False) for name in names))
-    return np.broadcast_to(kept, (len(shapes), 2, 4, len(recompute)))
+    return np.broadcast_to(kept, (len(shapes), 2, len(shardings), len(recompute)))
 
 
 def _batches(

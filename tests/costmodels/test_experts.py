@@ -207,7 +207,7 @@ def test_experts_are_reduced_over_their_own_group(toy_problem, plain_layout):
     problem = toy_problem(ROUTED, stack="eager")
     layout = replace(plain_layout(problem, tp=2, dp=16, sp=True), ep=8, etp=1)
     table = PlanTable.from_layouts([layout])
-    terms = shape_terms(problem, table.shapes)
+    terms = shape_terms(problem, table.shapes, table.shardings)
     routed = terms.experts
     params = 8 * expert_params(ROUTED, 8, 1).item()  # 8 layers, one expert each
     assert routed.params.item() == params
@@ -275,7 +275,7 @@ def test_the_table_and_one_plan_alone_agree(toy_problem, plain_layout, shape, pp
     layout = replace(layout, ep=8)
     found = break_down(problem, layout)
     table = PlanTable.from_layouts([layout])
-    rows = join(problem, shape_terms(problem, table.shapes), table)
+    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
     assert peak_bytes(rows).item() == pytest.approx(found.peak_bytes, rel=1e-12)
     if pp == 1:
         assert step_times(rows).item() == pytest.approx(found.step_s, rel=1e-12)

@@ -16,7 +16,7 @@ from costmodels.parameters import (
     padded_vocab,
     total_params,
 )
-from costmodels.plans import ShapeTable
+from costmodels.plans import WHOLE, ShapeTable
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.stages import SPLITS
@@ -101,7 +101,7 @@ def test_learned_positions_cover_the_longer_of_sequence_and_table():
 
 def sum_over_ranks(problem, tp: int, pp: int, vpp: int, split: str) -> float:
     shapes = ShapeTable.from_tuples(tp * pp, [(tp, pp, 1, vpp, SPLITS.index(split))])
-    terms = shape_terms(problem, shapes)
+    terms = shape_terms(problem, shapes, WHOLE)
     return tp * float((terms.kinds.n_ranks * terms.params).sum())
 
 

@@ -59,7 +59,7 @@ def random_layout(chance: random.Random, **fixed) -> Layout:
 
 def scores(problem, layouts: list[Layout]) -> Scores:
     table = PlanTable.from_layouts(layouts)
-    return score(problem, shape_terms(problem, table.shapes), table)
+    return score(problem, shape_terms(problem, table.shapes, table.shardings), table)
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +105,8 @@ def test_shared_shapes_give_the_bits_of_shapes_of_their_own(problems):
     shared = replace(
         own, shapes=shapes, shape=np.array([distinct.index(k) for k in keys], dtype=np.int32)
     )
-    a = score(problem, shape_terms(problem, own.shapes), own)
-    b = score(problem, shape_terms(problem, shapes), shared)
+    a = score(problem, shape_terms(problem, own.shapes, own.shardings), own)
+    b = score(problem, shape_terms(problem, shapes, own.shardings), shared)
     assert (a.step_s == b.step_s).all()
     assert (a.peak_bytes == b.peak_bytes).all()
 
@@ -126,7 +126,7 @@ def test_the_order_of_rows_does_not_matter(problems, seed, size):
 def test_taking_rows_keeps_their_scores(problems):
     problem, chance = problems["plain"], random.Random(3)
     table = PlanTable.from_layouts([random_layout(chance) for _ in range(30)])
-    shapes = shape_terms(problem, table.shapes)
+    shapes = shape_terms(problem, table.shapes, table.shardings)
     whole = score(problem, shapes, table)
     rows = np.array([4, 4, 29, 0])
     some = score(problem, shapes, table.take(rows))
@@ -315,7 +315,7 @@ def test_schedules_have_the_codes_that_the_closed_forms_expect():
 def test_layers_of_a_table_may_be_joined_once(problems):
     problem, chance = problems["plain"], random.Random(2)
     table = PlanTable.from_layouts([random_layout(chance) for _ in range(10)])
-    rows = join(problem, shape_terms(problem, table.shapes), table)
+    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
     assert rows.recomputed.shape[1] == len(table) == len(rows.index)
 
 

@@ -217,13 +217,19 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
     held = stage_layers(problem.shape.layers, pp, vpp, split)
     for mbs in micro_batch_sizes(problem, options):
         for sp in (False, True):
-            for zero in range(4):
+            for zero, shard in sharding_choices(dp * cp):
                 for recompute, depth in recompute_choices(options, held):
                     yield Layout(
                         tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
                         schedule_of(pp, vpp), recompute, depth, held, cp, ep, etp,
-                        cp_comm=cp_comm,
+                        cp_comm=cp_comm, shard=shard,
                     )  # fmt: skip
+
+
+def sharding_choices(ranks: int) -> list[tuple[int, int]]:
+    """Return every ZeRO stage with every size of its group, 0 for all ranks."""
+    smaller = [g for g in divisors(ranks) if 1 < g < ranks]
+    return [(0, 0), *((zero, g) for zero in (1, 2, 3) for g in (0, *smaller))]
 
 
 def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> str:
@@ -231,6 +237,7 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
     pinned = {
         "sp": int(plan.sp), "zero": plan.zero, "recompute": plan.recompute,
         "recompute_layers": plan.recompute_layers, "schedule": plan.schedule,
+        "dp_shard": plan.shard or plan.dp * plan.cp,
     }  # fmt: skip
     if not all(allows(options, axis, value) for axis, value in pinned.items()):
         return "PIN001"
@@ -285,7 +292,7 @@ def megatron_pads_alike(problem: Problem, tp: int) -> bool:
 
 
 def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
-    if plan.sp or plan.vpp > 1 or plan.cp > 1 or plan.tp > problem.shape.kv_heads:
+    if plan.sp or plan.vpp > 1 or plan.cp > 1 or plan.tp > problem.shape.kv_heads or plan.shard:
         return False
     if problem.shape.n_experts:
         return False
@@ -369,7 +376,7 @@ def exact_step_s(problem: Problem, layout: Layout) -> float:
 def degrees(layout: Layout) -> tuple[object, ...]:
     return (layout.tp, layout.pp, layout.vpp, layout.zero, layout.recompute_layers, layout.mbs,
             layout.sp, layout.split, layout.recompute, layout.cp, CP_COMMS.index(layout.cp_comm),
-            layout.ep, layout.etp)  # fmt: skip
+            layout.ep, layout.etp, -(layout.shard or layout.dp * layout.cp))  # fmt: skip
 
 
 def rank_key(plan: Priced) -> tuple[object, ...]:

@@ -50,7 +50,7 @@ def legal_plans(c: Context) -> list[oracle.Priced]:
     if not len(shapes):
         return []
     axes = free_axes(c, shapes)
-    terms = shape_terms(c.problem, shapes)
+    terms = shape_terms(c.problem, shapes, axes.shardings)
     found = []
     for table in plan_tables(c, shapes, axes, legal_masks(c, shapes, axes)[0], 1000):
         scores = score(c.problem, terms, table)
@@ -189,7 +189,7 @@ def test_a_breakdown_has_the_numbers_of_the_oracle(name):
 def check_table(problem: Problem, layouts: list[Layout]) -> None:
     """Compare the scores of many layouts in one table, and every breakdown."""
     table = PlanTable.from_layouts(layouts)
-    scores = score(problem, shape_terms(problem, table.shapes), table)
+    scores = score(problem, shape_terms(problem, table.shapes, table.shardings), table)
     for row, layout in enumerate(layouts):
         one = oracle.physics.micro_batch(problem, layout)
         wanted = oracle.price(problem, layout, one)

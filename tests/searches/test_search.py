@@ -313,7 +313,7 @@ def test_a_block_is_priced_like_its_rows_one_by_one():
         shapes = legal_shapes(c).shapes
         axes = free_axes(c, shapes)
         masks, _, _ = legal_masks(c, shapes, axes)
-        terms = shape_terms(c.problem, shapes)
+        terms = shape_terms(c.problem, shapes, axes.shardings)
         for part in plan_blocks(c, shapes, axes, masks, 5000):
             cells = np.flatnonzero(part.legal)
             whole = score(c.problem, terms, part.block)

@@ -171,17 +171,22 @@ def draw_layouts(
     legal = masks.batches.any(axis=1) & masks.rest.any(axis=(1, 2, 3))
     rows = np.flatnonzero(legal).tolist()
     for row in random.sample(rows, min(n_layouts, len(rows))):
-        free: dict[tuple[int, int, int], list[int]] = {}
-        for sp, zero, option in np.argwhere(masks.rest[row]).tolist():
-            free.setdefault((sp, zero, int(axes.recompute[option])), []).append(option)
-        sp, zero, kind = random.choice(sorted(free))
-        layers = axes.recompute_layers[random.choice(free[sp, zero, kind])]
+        free: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        rest, zero = masks.rest[row], axes.shardings.zero
+        for sp, sharding, option in np.argwhere(rest).tolist():
+            group = (sp, int(zero[sharding]), int(axes.recompute[option]))
+            free.setdefault(group, []).append((sharding, option))
+        group = random.choice(sorted(free))
+        sp, _, kind = group
+        sharding, option = random.choice(free[group])
+        layers = axes.recompute_layers[option]
         mbs = axes.mbs[random.choice(np.flatnonzero(masks.batches[row]).tolist())]
         one = shapes.take(np.array([row]))
         schedule = int(schedule_of(one.pp, one.vpp, context.options)[0])
-        values = (0, mbs, zero, sp, kind, layers, schedule)
+        values = (0, mbs, sharding, sp, kind, layers, schedule)
         columns = (np.array([value], dtype=np.int32) for value in values)
-        table = PlanTable(one, context.problem.job.global_batch, *columns)
+        batch = context.problem.job.global_batch
+        table = PlanTable(one, axes.shardings, batch, *columns)
         yield table.layout(0, context.problem.shape.layers)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.plans import CP_COMMS, SCHEDULES, PlanTable, ShapeTable
+from costmodels.plans import CP_COMMS, SCHEDULES, WHOLE, PlanTable, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
@@ -23,7 +23,12 @@ from searches.frameworks import (
     runnable_batches,
 )
 from searches.options import DEFAULT_FRAMEWORKS, SearchOptions
-from searches.plan_space import free_axes, legal_masks
+from searches.plan_space import (
+    existing_shardings,
+    free_axes,
+    legal_masks,
+    sharding_options,
+)
 from searches.rules import schedule_of
 from searches.shape_space import legal_shapes, table_of
 from tests.searches.instances import INSTANCES, context, toy_pool
@@ -42,7 +47,7 @@ DEVICES = 48
 
 def random_shapes(rng: np.random.Generator, layers: int) -> ShapeTable:
     """Return shapes that no rule has looked at; only their stages exist."""
-    rows, shard = [], []
+    rows = []
     while len(rows) < N_SHAPES:
         tp, pp, cp = (int(x) for x in rng.choice([1, 1, 2, 3, 4, 6, 8], 3))
         vpp, split = int(rng.integers(1, 4)), int(rng.integers(2))
@@ -52,10 +57,9 @@ def random_shapes(rng: np.random.Generator, layers: int) -> ShapeTable:
         kind = int(rng.integers(1, len(CP_COMMS))) if cp > 1 else 0
         ep, etp = (int(x) for x in rng.choice([1, 1, 1, 2, 4, 8], 2))
         rows.append((tp, pp, dp, vpp, split, cp, kind, ep, etp))
-        shard.append(int(rng.choice([dp * cp, dp * cp, cp, max(1, dp * cp // 2)])))
     block = np.array(rows)
     return ShapeTable.from_tuples(
-        DEVICES, [tuple(row[:5]) for row in block.tolist()], shard, SPLITS,
+        DEVICES, [tuple(row[:5]) for row in block.tolist()], SPLITS,
         block[:, 5], block[:, 7], block[:, 8], block[:, 6],
     )  # fmt: skip
 
@@ -87,22 +91,29 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
         recompute = np.array([0, 1, *[2] * 4], dtype=np.int32)
         layers = np.array([0, 0, 1, 2, 5, 30], dtype=np.int32)
         mbs = np.array([1, 2, 3, 5, 8], dtype=np.int32)
-        runs = framework_mask(framework, problem, shapes, recompute, layers, schedule)
+        shardings = sharding_options(shapes)
+        exists = existing_shardings(shapes, shardings)
+        kinds = (recompute, layers, schedule)
+        runs = framework_mask(framework, problem, shapes, shardings, *kinds)
         fits = framework_batches(framework, problem, shapes, mbs, schedule)
-        picked = [rng.integers(n, size=N_PLANS) for n in (N_SHAPES, 2, 4, 6, len(mbs))]
-        for row, sp, zero, option, size in zip(*(x.tolist() for x in picked), strict=True):
+        picked = [
+            rng.integers(n, size=N_PLANS) for n in (N_SHAPES, 2, len(shardings), 6, len(mbs))
+        ]
+        for row, sp, sharding, option, size in zip(*(x.tolist() for x in picked), strict=True):
+            if not exists[row, sharding]:
+                continue
 
             def column(value: int) -> np.ndarray:
                 return np.array([value], dtype=np.int32)
 
             table = PlanTable(
-                shapes, job.global_batch, column(row), column(mbs[size]), column(zero),
+                shapes, shardings, job.global_batch, column(row), column(mbs[size]), column(sharding),
                 column(sp), column(recompute[option]), column(layers[option]),
                 column(schedule[row]),
             )  # fmt: skip
             layout = table.layout(0, model.layers)
             reasons = refusals(framework, layout, model, job)
-            able = bool(runs[row, sp, zero, option] and fits[row, size])
+            able = bool(runs[row, sp, sharding, option] and fits[row, size])
             assert able == (not reasons), (layout, reasons)
             agreed[able] += 1
     assert agreed[False] > 0
@@ -113,7 +124,7 @@ def test_every_framework_runs_some_random_plan(framework: str) -> None:
     problem = context().problem
     shapes = legal_shapes(context()).shapes
     kinds = np.array([0, 2], dtype=np.int32), np.array([0, 6], dtype=np.int32)
-    assert framework_mask(framework, problem, shapes, *kinds).any()
+    assert framework_mask(framework, problem, shapes, WHOLE, *kinds).any()
 
 
 @pytest.mark.parametrize("code", [c for c, rule in RULES.items() if rule.level == "layout"])
@@ -121,7 +132,7 @@ def test_every_layout_rule_can_be_decided_where_the_search_asks_it(code: str) ->
     c = context()
     shapes = table_of(c, [(1, 1, 8, 1, 0, 1, 0, 1, 1), (2, 2, 2, 1, 0, 1, 0, 1, 1)])
     kinds = np.array([0], dtype=np.int32)
-    held = Case.of_shapes(c.problem, shapes, kinds, kinds)
+    held = Case.of_shapes(c.problem, shapes, WHOLE, kinds, kinds)
     batches = Case.of_batches(c.problem, shapes, np.array([1, 2], dtype=np.int32))
     rule = RULES[code]
     found = np.asarray(rule.broken(batches if rule.batches else held))
@@ -142,7 +153,7 @@ def test_the_default_space_is_what_one_of_its_frameworks_runs() -> None:
         if not (len(shapes) and len(axes.mbs)):
             continue
         schedule = schedule_of(shapes.pp, shapes.vpp, SearchOptions())
-        kinds = (axes.recompute, axes.recompute_layers, schedule)
+        kinds = (axes.shardings, axes.recompute, axes.recompute_layers, schedule)
         masks = [framework_mask(n, c.problem, shapes, *kinds) for n in DEFAULT_FRAMEWORKS]
         either = runnable("default", c.problem, shapes, *kinds)
         np.testing.assert_array_equal(either, masks[0] | masks[1])
