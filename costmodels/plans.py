@@ -220,7 +220,7 @@ class ShardingTable:
         Where the copies do not divide the ranks no such group exists, and the number means
         nothing.
         """
-        return np.maximum(1, ranks // self.copies[:, None])
+        return np.asarray(np.maximum(1, ranks // self.copies[:, None]))
 
 
 WHOLE = ShardingTable(np.arange(4, dtype=np.int32), np.ones(4, dtype=np.int32))

@@ -44,9 +44,9 @@ class Scores:
 class Rows:
     """Plans joined with their factored terms: what every formula of a plan starts from.
 
-    The columns of a `PlanTable` are `(n,)`, those of a `PlanBlock` broadcast to (sharding, recompute,
-    batch); every formula below is elementwise and holds for both. Arrays by kind of rank have the
-    kinds first: `(n_kinds, ...)`.
+    The columns of a `PlanTable` are `(n,)`, those of a `PlanBlock` broadcast to (sharding,
+    recompute, batch); every formula below is elementwise and holds for both. Arrays by kind of
+    rank have the kinds first: `(n_kinds, ...)`.
     """
 
     problem: Problem

@@ -52,8 +52,8 @@ def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
     for k in range(1, int(longest.max(initial=0)) + 1):
         kinds.append(RECOMPUTES.index("full"))
         layers.append(k)
-    sizes, kind, depth = (np.array(x, dtype=np.int32) for x in (mbs, kinds, layers))
-    return FreeAxes(sizes, sharding_options(shapes), kind, depth)
+    sequences, kind, depth = (np.array(x, dtype=np.int32) for x in (mbs, kinds, layers))
+    return FreeAxes(sequences, sharding_options(shapes), kind, depth)
 
 
 def sharding_options(shapes: ShapeTable) -> ShardingTable:

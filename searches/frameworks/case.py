@@ -176,7 +176,7 @@ class Case:
     def of_batches(
         problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
     ) -> "Case":
-        """Return the case of shapes x micro-batch sizes; sp, sharding and recompute are not stated.
+        """Return the case of shapes x micro-batch sizes; the other free axes are not stated.
 
         Two-dimensional: the axes of `of_shapes` after the first are left out, mbs is the second.
         """

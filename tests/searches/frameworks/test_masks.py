@@ -107,8 +107,8 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
                 return np.array([value], dtype=np.int32)
 
             table = PlanTable(
-                shapes, shardings, job.global_batch, column(row), column(mbs[size]), column(sharding),
-                column(sp), column(recompute[option]), column(layers[option]),
+                shapes, shardings, job.global_batch, column(row), column(mbs[size]),
+                column(sharding), column(sp), column(recompute[option]), column(layers[option]),
                 column(schedule[row]),
             )  # fmt: skip
             layout = table.layout(0, model.layers)
