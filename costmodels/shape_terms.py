@@ -47,7 +47,7 @@ class ExpertShapeTerms:
 
 @dataclass(frozen=True, slots=True)
 class ShapeTerms:
-    """Arrays `(n_shapes,)`, `(n_shapes, n_kinds)`, or by sharding `(n_shardings, n_shapes, ...)`."""
+    """Arrays `(n_shapes,)`, `(n_shapes, n_kinds)`, by sharding `(n_shardings, n_shapes, ..)`."""
 
     kinds: StageKinds
     params: Floats
