@@ -18,6 +18,7 @@ from costmodels.step import (
     data_parallel_exposed,
     join,
     memory_terms,
+    offload_exposed,
     stage_times,
     stalled,
     step_times,
@@ -44,6 +45,7 @@ TIME_TERMS = (
     "bubble",
     "dp",
     "optimizer",
+    "offload",
     "straggler",
     "fixed",
 )
@@ -227,6 +229,7 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
         + slowdown * hidden[kind, 0].item(),
         "dp": exposed[kind, 0].item(),
         "optimizer": rows.shapes.optimizer_s.item(),
+        "offload": offload_exposed(rows, stage_times(rows)).max().item(),
         "fixed": rows.problem.stack.fixed_step_s,
     }
 

@@ -345,12 +345,14 @@ def optimizer_s(
     n_grad_shard: Floats,
     grad_bytes: float,
     accelerator: Accelerator,
+    left_out: Floats | float = 0.0,
 ) -> Floats:
     """Return the time of the optimizer step of one device, seconds.
 
     bytes: zero gradients G N (over D_g, the shards of the gradients); norm G N/D; clip 2 G N/D;
     Adam reads G + 12 and writes 12 per N/D; cast to the working precision 4 + 2 per N/D; over the
-    sustained HBM bandwidth.
+    sustained HBM bandwidth. `left_out` bytes per N/D of that are moved elsewhere: with the
+    optimizer on the host, what Adam reads and writes, G + 24.
     Source: operand list of Megatron-LM's distributed optimizer, as SimuMax (4dcaae5) lists it.
 
     >>> from costmodels.testing import toy_accelerator
@@ -358,6 +360,6 @@ def optimizer_s(
     >>> round(float(optimizer_s(n, one, one, 4.0, toy_accelerator())), 4)  # 100 GB over 1.6 TB/s
     0.0625
     """
-    per_param = grad_bytes / n_grad_shard + (4.0 * grad_bytes + 30.0) / n_shard
+    per_param = grad_bytes / n_grad_shard + (4.0 * grad_bytes + 30.0 - left_out) / n_shard
     eff = accelerator.efficiency
     return n_params * per_param / (accelerator.hbm_bytes_per_s * eff.hbm_frac)

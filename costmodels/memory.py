@@ -16,10 +16,20 @@ from costmodels.stacks import StackProfile
 Floats = NDArray[np.float64]
 
 
-def state_bytes_per_param(recipe: Recipe, zero: ArrayLike, n_shard: ArrayLike) -> Floats:
+def state_bytes_per_param(
+    recipe: Recipe,
+    zero: ArrayLike,
+    n_shard: ArrayLike,
+    offload: ArrayLike = 0,
+    *,
+    gradients_leave: bool = False,
+) -> Floats:
     """Return bytes of weights, gradients and optimizer state per local parameter.
 
     stage 0: W + G + K; 1: W + G + K/D; 2: W + (G + K)/D; 3: (W + G + K)/D
+
+    With the optimizer on the host (`offload`) K is 0; gradients stay in Megatron-LM, and in
+    DeepSpeed up to stage 1 (`gradients_leave`: G is 0 too from stage 2 on).
 
     Source: Rajbhandari et al. 2020 (ZeRO), section 5; Megatron-LM dist_optimizer.md. Left out:
     the unsharded working set of stage 3 (`zero3_working_bytes`).
@@ -32,7 +42,12 @@ def state_bytes_per_param(recipe: Recipe, zero: ArrayLike, n_shard: ArrayLike) -
     weights = recipe.param_bytes / np.where(stage >= 3, d, 1.0)
     grads = recipe.grad_bytes / np.where(stage >= 2, d, 1.0)
     states = recipe.state_bytes / np.where(stage >= 1, d, 1.0)
-    return weights + grads + states
+    away = np.asarray(offload) > 0
+    if not away.any():
+        return weights + grads + states
+    if gradients_leave:
+        grads = np.where(away & (stage >= 2), 0.0, grads)
+    return weights + grads + np.where(away, 0.0, states)
 
 
 GATHERED_LOGIT_BYTES = 4.0

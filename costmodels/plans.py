@@ -66,6 +66,13 @@ class Layout:
     smaller group is replicated dp / shard times (HSDP)."""
     cp_comm: str = ""
     """How the cp ranks exchange keys and values, see `CP_COMMS`; empty with cp 1."""
+    optimizer_offload: bool = False
+    """Master weights and optimizer states live, and are updated, on the host."""
+
+    @property
+    def switches(self) -> dict[str, bool]:
+        """The switches that are not as usual, by name: one at rest changes no plan's id."""
+        return {n: getattr(self, n) for n, usual in SWITCHES.items() if getattr(self, n) != usual}
 
     @property
     def n_micro(self) -> int:
@@ -107,6 +114,10 @@ class Layout:
     def recompute_modules(self) -> tuple[str, ...]:
         """Modules recomputed with `selective`."""
         return ("core_attn",) if self.recompute == "selective" else ()
+
+
+SWITCHES = {"optimizer_offload": False}
+"""Switches of a layout with their usual position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +217,26 @@ class ShardingTable:
     """0: nothing sharded; 1: optimizer; 2: and gradients; 3: and weights."""
     copies: Ints
     """Times that a ZeRO group is replicated (HSDP); 1 shards over all dp cp ranks."""
+    optimizer_offload: Ints
+    """1: optimizer states on the host."""
 
     def __len__(self) -> int:
         return len(self.zero)
 
     def take(self, rows: NDArray[np.intp] | list[int]) -> "ShardingTable":
         """Return the options at `rows`."""
-        return ShardingTable(self.zero[rows], self.copies[rows])
+        return ShardingTable(self.zero[rows], self.copies[rows], self.optimizer_offload[rows])
+
+    @staticmethod
+    def from_tuples(rows: Sequence[tuple[int, ...]]) -> "ShardingTable":
+        """Build a table from tuples in the order of the columns; those left out at the end are 0.
+
+        >>> ShardingTable.from_tuples([(0, 1), (1, 2, 1)]).optimizer_offload.tolist()
+        [0, 1]
+        """
+        width = len(ShardingTable.__slots__)
+        block = np.array([(*row, *(0,) * (width - len(row))) for row in rows], dtype=np.int32)
+        return ShardingTable(*(np.ascontiguousarray(x) for x in block.reshape(-1, width).T))
 
     def shard(self, ranks: Ints) -> Ints:
         """Return the ranks of one ZeRO group among `ranks`, `(n, n_shapes)`.
@@ -223,7 +247,7 @@ class ShardingTable:
         return np.asarray(np.maximum(1, ranks // self.copies[:, None]))
 
 
-WHOLE = ShardingTable(np.arange(4, dtype=np.int32), np.ones(4, dtype=np.int32))
+WHOLE = ShardingTable.from_tuples([(zero, 1) for zero in range(4)])
 """The four stages of ZeRO over all data-parallel ranks."""
 
 
@@ -301,6 +325,7 @@ class PlanTable:
             etp=int(shapes.etp[k]),
             shard=dp * cp // copies if copies > 1 else 0,
             cp_comm=CP_COMMS[int(shapes.cp_comm[k])],
+            optimizer_offload=bool(self.shardings.optimizer_offload[z]),
         )
 
     @staticmethod
@@ -323,12 +348,11 @@ class PlanTable:
         def column(values: Iterable[int]) -> Ints:
             return np.fromiter(values, dtype=np.int32, count=len(rows))
 
-        options = [(x.zero, x.dp * x.cp // x.dp_shard) for x in rows]
+        options = [(x.zero, x.dp * x.cp // x.dp_shard, int(x.optimizer_offload)) for x in rows]
         distinct = sorted(set(options))
-        zero, copies = np.array(distinct, dtype=np.int32).T
         return PlanTable(
             shapes,
-            ShardingTable(zero, copies),
+            ShardingTable.from_tuples(distinct),
             rows[0].gbs,
             np.arange(len(rows), dtype=np.int32),
             column(x.mbs for x in rows),

@@ -14,6 +14,7 @@ from costmodels.data_parallel import (
     data_parallel_times,
     n_pieces,
 )
+from costmodels.offload import HostUpdate, gradients_leave, host_state_bytes, host_update
 from costmodels.parameters import (
     embedding_params,
     expert_layer_params,
@@ -70,6 +71,8 @@ class ShapeTerms:
     overhead_bytes: Floats
     """Context and communication buffers."""
     experts: ExpertShapeTerms | None = None
+    host_update: HostUpdate | None = None
+    """By sharding and kind, of all parameters; None where nothing is offloaded."""
 
 
 def kind_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
@@ -125,9 +128,7 @@ def expert_shape_terms(
     stage = shardings.zero[:, None, None]
     pieces = n_pieces(problem, params, copies.astype(np.float64)[:, None], stage)
     by_layer = np.where(stage >= 2, np.maximum(1.0, kinds.expert_layers), pieces)
-    per_param = memory.state_bytes_per_param(
-        problem.job.recipe, shardings.zero[:, None], shard.astype(np.float64)
-    )
+    per_param = _state_bytes_per_param(problem, shardings, shard)
     return ExpertShapeTerms(
         params=params,
         state_bytes=per_param[..., None] * params,
@@ -136,16 +137,84 @@ def expert_shape_terms(
     )
 
 
-def _optimizer_s(problem: Problem, params: Floats, zero: Ints, shards: Floats) -> Floats:
+def _state_bytes_per_param(problem: Problem, shardings: ShardingTable, shard: Ints) -> Floats:
+    """Return what the device holds of the states of one parameter, by sharding and shape."""
+    return memory.state_bytes_per_param(
+        problem.job.recipe,
+        shardings.zero[:, None],
+        shard.astype(np.float64),
+        shardings.optimizer_offload[:, None],
+        gradients_leave=gradients_leave(problem.stack),
+    )
+
+
+def _optimizer_s(
+    problem: Problem, params: Floats, shardings: ShardingTable, shards: Floats
+) -> Floats:
     """Return the optimizer step over `params` by sharding; `shards` by sharding too."""
-    stages = zero.reshape((len(zero),) + (1,) * params.ndim)
+    tall = (len(shardings),) + (1,) * params.ndim
+    stages, grad = shardings.zero.reshape(tall), problem.job.recipe.grad_bytes
+    # With the optimizer on the host: Adam, and clipping where the gradients are there already.
+    moved = grad + 24.0 + (2.0 * grad if gradients_leave(problem.stack) else 0.0)
     return optimizer_s(
         params,
         np.where(stages >= 1, shards, 1.0),
         np.where(stages >= 2, shards, 1.0),
-        problem.job.recipe.grad_bytes,
+        grad,
         problem.pool.accelerator,
+        moved * shardings.optimizer_offload.reshape(tall).astype(np.float64),
     )
+
+
+def _held_params(
+    shapes: ShapeTable, shardings: ShardingTable, params: Floats, routed: Floats | None
+) -> Floats:
+    """Return the parameters that a device updates, by sharding, shape and kind of rank."""
+
+    def shards(ranks: Ints) -> Floats:
+        of_group = shardings.shard(ranks).astype(np.float64)
+        return np.where(shardings.zero[:, None] >= 1, of_group, 1.0)[..., None]
+
+    held = params / shards(shapes.replicas)
+    if routed is None:
+        return held
+    copies = np.maximum(1, shapes.stage_ranks // (shapes.ep * shapes.etp))
+    return held + routed / shards(copies)
+
+
+def host_bytes(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> Floats:
+    """Return what one device's optimizer takes on the host, `(n_shardings, n_shapes)` bytes.
+
+    Of the rank that updates most parameters; 0 where nothing is offloaded.
+    """
+    routing = problem.shape.expert_layers if problem.shape.n_experts else ()
+    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
+    kinds = stage_kinds(problem.shape.layers, *columns, routing)
+    routed = kind_expert_params(problem, shapes, kinds) if routing else None
+    params = kind_params(problem, shapes, kinds)
+    held = _held_params(shapes, shardings, params, routed).max(axis=-1)
+    return np.where(shardings.optimizer_offload[:, None] > 0, host_state_bytes(held), 0.0)
+
+
+def _host_update(
+    problem: Problem,
+    shapes: ShapeTable,
+    shardings: ShardingTable,
+    params: Floats,
+    routed: Floats | None,
+) -> HostUpdate | None:
+    """Return the update on the host by sharding, shape and kind; None where nothing is offloaded.
+
+    Cut into as many pieces as overlapped data-parallel traffic: a device's part of such a piece is
+    one tensor or more.
+    """
+    if problem.pool.host is None or not shardings.optimizer_offload.any():
+        return None
+    stack, ranks = problem.stack, shapes.replicas.astype(np.float64)[:, None]
+    piece = np.maximum(stack.bucket_params, stack.bucket_params_per_rank * ranks)
+    pieces = np.maximum(1.0, np.ceil((params if routed is None else params + routed) / piece))
+    held = _held_params(shapes, shardings, params, routed)
+    return host_update(problem, held, np.broadcast_to(pieces, held.shape))
 
 
 def _wide(group: Group) -> Group:
@@ -279,20 +348,20 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     dp = shapes.replicas.astype(np.float64)
     groups = data_groups(problem, shapes, shardings)
     shards = shardings.shard(shapes.replicas).astype(np.float64)
-    per_param = memory.state_bytes_per_param(recipe, zero[:, None], shards)
+    per_param = _state_bytes_per_param(problem, shardings, shardings.shard(shapes.replicas))
     pieces = n_pieces(problem, params, dp[:, None], zero[:, None, None])
     # ZeRO 2 and 3 move layer by layer: a piece is one layer (or an end of the model).
     by_layer = np.where(zero[:, None, None] >= 2, kinds.layers + 1.0, pieces)
     layer = layer_params(problem.shape, shapes.tp)
     routed = expert_shape_terms(problem, shapes, shardings, kinds)
-    once = _optimizer_s(problem, most, zero, shards)
+    once = _optimizer_s(problem, most, shardings, shards)
     if routed:
         beside = expert_layer_params(problem.shape, shapes.tp)
         unit = beside + expert_params(problem.shape, shapes.ep, shapes.etp)
         layer = unit if problem.shape.expert_layers[0] else np.maximum(layer, unit)
-        both = _optimizer_s(problem, params, zero, shards[..., None])
+        both = _optimizer_s(problem, params, shardings, shards[..., None])
         copies = routed.data_groups.shard.n_ranks[..., None]
-        once = (both + _optimizer_s(problem, routed.params, zero, copies)).max(axis=-1)
+        once = (both + _optimizer_s(problem, routed.params, shardings, copies)).max(axis=-1)
     ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
     pipeline_group = place_group(shapes.pp, shapes.stage_ranks, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)
@@ -324,4 +393,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         hop_s_per_byte=per_byte,
         overhead_bytes=stack.context_bytes + stack.communicator_bytes * communicators,
         experts=routed,
+        host_update=_host_update(
+            problem, shapes, shardings, params, routed.params if routed else None
+        ),
     )

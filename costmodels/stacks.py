@@ -37,6 +37,10 @@ class StackProfile:
     zero3_traffic: str
     """Per-micro-batch traffic of ZeRO 2 and 3: `prefetched` by layer beside compute, or
     `by-tensor`, one blocking call per tensor (DeepSpeed of 2021), see `TENSOR_WIRE_FRAC`."""
+    offload_overlap: str
+    """With the optimizer on the host: `pipelined` (gradients down, Adam and weights up side by
+    side, piece by piece, after the backward) or `gradients` (they leave as they are reduced,
+    beside the backward, and stay on the host; then Adam, then all weights up)."""
     zero1_gather: str
     """`all-gather`, or `broadcast`: every rank in turn broadcasts its shard of the weights."""
     balancer: str
@@ -136,6 +140,7 @@ FUSED = StackProfile(
     dp_overlap="both",
     zero1_overlap="both",
     zero3_traffic="prefetched",
+    offload_overlap="pipelined",
     zero1_gather="all-gather",
     balancer="even",
     fused_activation=True,
@@ -170,6 +175,7 @@ EAGER = replace(
     sp_regather=False,
     dp_overlap="reduce",
     zero1_overlap="none",
+    offload_overlap="gradients",
     bucket_params_per_rank=0.0,
     host_s_per_layer=3.0e-3,
     tp_hop_s=10e-6,
@@ -202,6 +208,7 @@ _MEGATRON_DEEPSPEED = replace(
     kind="eager",
     elementwise_factor=1.3,
     p2p_scatter=False,
+    offload_overlap="gradients",
     host_s_per_layer=3.3e-3,
     tp_hop_s=20e-6,
     fused_wgrad=False,

@@ -12,6 +12,7 @@ from costmodels.compute import ForwardBackward
 from costmodels.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
 from costmodels.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
 from costmodels.memory import in_flight_chunks
+from costmodels.offload import COPY_BYTES, HostUpdate, gradients_leave, pipelined_s
 from costmodels.plans import RECOMPUTES, Layout, PlanBlock, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, boundary_hops
@@ -307,18 +308,69 @@ def _pp_vpp(rows: Rows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 def _exposed_reduce_once(rows: Rows, times: StageTimes, wire: DataParallelTimes) -> Floats:
     """Return what a reduction once per step exposes beside the last backward."""
     table, stack = rows.table, rows.problem.stack
+    exposed = exposed_once_s(wire.reduce_s, wire.reduce_piece_s, *_last_backward(rows, times))
+    for level, overlap in ((0, stack.dp_overlap), (1, stack.zero1_overlap)):
+        if overlap == "none" and np.any(table.zero == level):
+            exposed = np.where(table.zero == level, wire.reduce_s, exposed)
+    return exposed
+
+
+def _last_backward(
+    rows: Rows, times: StageTimes
+) -> tuple[Floats, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Return window, pp, chunks and micro-batches of what runs beside the last backward."""
     pp, chunks = _pp_vpp(rows)
     late, window = splits_backward(rows), times.backward_s
     if late.any():
         # Gradients are whole when the last weight gradients are, all chunks together.
         window = np.where(late, weight_grad_times(rows), window)
         chunks = np.where(late, 1, chunks)
-    args = (wire.reduce_s, wire.reduce_piece_s, window, pp, chunks, table.n_micro)
-    exposed = exposed_once_s(*args)
-    for level, overlap in ((0, stack.dp_overlap), (1, stack.zero1_overlap)):
-        if overlap == "none" and np.any(table.zero == level):
-            exposed = np.where(table.zero == level, wire.reduce_s, exposed)
-    return exposed
+    return window, pp, chunks, rows.table.n_micro
+
+
+def offload_exposed(rows: Rows, times: StageTimes) -> Floats:
+    """Return what an optimizer on the host adds to a step by kind of rank, seconds.
+
+    `pipelined_s`; or, where gradients leave during the backward, what that exposes of their way
+    down, then Adam, then the way up. Up to ZeRO 1 they leave once a step; from ZeRO 2 on after
+    every micro-batch, and are added up on the device: from the second on they come up before.
+    Source: DeepSpeed runtime/zero/stage_1_and_2.py (async_accumulate_grad_in_cpu_via_gpu) and
+    stage3.py (partition_grads). Left out: slowdown of compute beside the copies.
+    """
+    found, at = rows.shapes.host_update, _sharding_and_shape(rows)
+    if found is None:
+        return np.zeros((1,) * (1 + np.ndim(at)))
+    update = HostUpdate(
+        *(_by_sharding(getattr(found, x), at) for x in ("down_s", "adam_s", "up_s", "n_pieces"))
+    )
+    if gradients_leave(rows.problem.stack):
+        piece = update.down_s / update.n_pieces
+        wait = exposed_once_s(update.down_s, piece, *_last_backward(rows, times))
+        often = rows.table.zero >= 2
+        if np.any(often):
+            wait = np.where(often, _exposed_sums(rows, times, update), wait)
+        added = wait + update.adam_s + update.up_s
+    else:
+        added = pipelined_s(update)
+    away = rows.table.shardings.optimizer_offload[rows.table.sharding]
+    return np.asarray(np.where(away > 0, added, 0.0))
+
+
+def _exposed_sums(rows: Rows, times: StageTimes, update: HostUpdate) -> Floats:
+    """Return what gradients that are summed up on the host expose over all micro-batches.
+
+    s = min(4, G) bytes a parameter: s down after the first, s up and s down after the others, 4
+    down after the last.
+    """
+    m, share = rows.table.n_micro, min(1.0, rows.problem.job.recipe.grad_bytes / COPY_BYTES)
+    down, piece = update.down_s, update.down_s / update.n_pieces
+    one = share * down
+
+    def exposed(sent_s: Floats) -> Floats:
+        return exposed_each_s(sent_s, piece, times.backward_s)
+
+    several = exposed(one) + (m - 2) * exposed(2 * one) + exposed(one + down)
+    return np.asarray(np.where(m > 1, several, exposed(down)))
 
 
 def _exposed_gather_once(rows: Rows, times: StageTimes, wire: DataParallelTimes) -> Floats:
@@ -384,7 +436,7 @@ def step_times(rows: Rows) -> Floats:
     """Return the closed-form step time of each plan, seconds.
 
     T = S [ pipeline + p2p ] + exposed dp (+ slowdown of compute beside the hidden part)
-      + tied-embedding sum + optimizer + fixed
+      + tied-embedding sum + optimizer + offload + fixed
     """
     times = stage_times(rows)
     return flush_times(rows, times) * _straggle(rows) + outside_pipeline(rows, times)
@@ -401,6 +453,8 @@ def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
     data = _greatest(exposed)
     once = _of_sharding(rows.shapes.optimizer_s, _sharding_and_shape(rows))
     once = once + rows.shapes.embedding_sync_s[of]
+    if rows.shapes.host_update is not None:
+        once = once + _greatest(offload_exposed(rows, times))
     return np.asarray(data + once + stack.fixed_step_s)
 
 

@@ -172,6 +172,7 @@ def _after(found: Breakdown, pipeline_s: float) -> tuple[tuple[str, str, float],
         ("dp", "dp", exposed[kind, 0].item()),
         ("overlap", "compute", slowed[kind, 0].item()),
         ("optimizer", "compute", found.time_s["optimizer"]),
+        ("offload", "compute", found.time_s["offload"]),
         ("fixed", "compute", found.time_s["fixed"]),
     )
     return tuple(part for part in parts if part[2] > 0.0)

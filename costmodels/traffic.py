@@ -15,12 +15,19 @@ from costmodels.experts import (
     local_tokens,
     sent_copies,
 )
+from costmodels.offload import COPY_BYTES, gradients_leave
 from costmodels.parameters import kv_heads_per_rank, padded_vocab
 from costmodels.placement import Group, place_group, tier_names
 from costmodels.plans import Layout
 from costmodels.shape_terms import shared_params
 from costmodels.stages import expert_prefix
-from costmodels.step import Rows, boundary_hops_s, data_parallel_exposed, stage_times
+from costmodels.step import (
+    Rows,
+    boundary_hops_s,
+    data_parallel_exposed,
+    offload_exposed,
+    stage_times,
+)
 from costmodels.tensor_parallel import tensor_parallel_group, tp_collective_s
 
 
@@ -29,10 +36,10 @@ class Transfer:
     """One kind of transfer of the device that sends most, per optimizer step."""
 
     axis: str
-    """`tp`, `cp`, `ep`, `pp` or `dp`."""
+    """`tp`, `cp`, `ep`, `pp`, `dp`, or `host` for copies to and from it."""
     collective: str
     tier: str
-    """The widest network level that the group spans."""
+    """The widest network level that the group spans; `host`."""
     group_size: int
     n_calls: int
     message_bytes: float
@@ -62,7 +69,7 @@ def _width(rows: Rows, n_bytes: float) -> str:
 def transfers(
     rows: Rows, layout: Layout, critical: int, pp_exposed_s: float
 ) -> tuple[Transfer, ...]:
-    """Return every kind of transfer of one plan, in the order tp, cp, ep, pp, dp.
+    """Return every kind of transfer of one plan, in the order tp, cp, ep, pp, dp, host.
 
     Tensor-, context- and expert-parallel traffic is that of pipeline rank `critical`, the slowest,
     with its recomputed forwards and the collectives of its end of the model.
@@ -70,7 +77,8 @@ def transfers(
     found = [*_tensor_parallel(rows, layout, critical), *_context_parallel(rows, layout, critical)]
     found += _expert_parallel(rows, layout, critical)
     found += _pipeline(rows, layout, pp_exposed_s)
-    return tuple(found + _data_parallel(rows, layout) + _tied_embedding(rows, layout))
+    found += _data_parallel(rows, layout) + _tied_embedding(rows, layout)
+    return tuple(found + _host_copies(rows, layout))
 
 
 def _make(
@@ -381,3 +389,33 @@ def _tied_embedding(rows: Rows, layout: Layout) -> list[Transfer]:
             _width(rows, recipe.grad_wire_bytes),
         )
     ]
+
+
+def _host_copies(rows: Rows, layout: Layout) -> list[Transfer]:
+    """Return what goes to and from the host on the rank whose update takes longest.
+
+    What is waited for is shared out by time, Adam's part left out. Sums of gradients on the host
+    (ZeRO 2 and 3 where they leave) go down after every micro-batch, up before all but the first.
+    """
+    update, host = rows.shapes.host_update, rows.problem.pool.host
+    if update is None or host is None:
+        return []
+    exposed = offload_exposed(rows, stage_times(rows))[:, 0]
+    kind = int(exposed.argmax())
+    at = (rows.table.sharding.item(), 0, kind)
+    once, adam_s = update.down_s[at].item(), update.adam_s[at].item()
+    pieces, again = round(update.n_pieces[at].item()), 0
+    if gradients_leave(rows.problem.stack) and layout.zero >= 2:
+        again = layout.n_micro - 1
+    width = min(1.0, rows.problem.job.recipe.grad_bytes / COPY_BYTES)
+    time_s = once * (1.0 + again * width)
+    share = exposed[kind].item() / (2.0 * time_s + adam_s)
+    sent = time_s * host.link_bytes_per_s
+    calls = pieces * (1 + again)
+    return [
+        Transfer(
+            "host", name, "host", 1, calls, sent / calls, sent, time_s, share * time_s, "fp32",
+            "copy",
+        )
+        for name in ("device-to-host", "host-to-device")
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hardware._units import parse_quantity, scale
-from hardware.parts import PROTOCOLS, Accelerator, Efficiency, Link, Platform, Provenance
+from hardware.parts import PROTOCOLS, Accelerator, Efficiency, Host, Link, Platform, Provenance
 
 Raw = Mapping[str, Any]
 Triple = tuple[float, float, float]
@@ -187,6 +187,26 @@ def _read_count(entry: _Entry, key: str, name: str, default: int) -> int:
     return default if entry.raw.get(key) is None else int(entry.number(key, name))
 
 
+def _read_host(entry: _Entry, per_node: int) -> Host | None:
+    """Return a device's share of the host.
+
+    The file has the link of one device, and the memory of a host that `devices` share: those of a
+    node unless it says so.
+    """
+    entry.used.add("host")
+    figures = entry.raw.get("host")
+    if figures is None:
+        return None
+    inner = _Entry(entry.name, figures, entry.sources, entry.provenance)
+    link = inner.quantity("link", "bytes_per_s", "host.link_bytes_per_s")
+    memory = inner.quantity("memory", "bytes", "host.memory_bytes")
+    rate = inner.quantity("bandwidth", "bytes_per_s", "host.memory_bytes_per_s")
+    inner.used.add("devices")
+    shared_by = int(figures.get("devices", per_node))
+    inner.close()
+    return Host(link, memory / shared_by, rate / shared_by)
+
+
 def read_accelerator(
     name: str,
     raw: Raw,
@@ -203,6 +223,7 @@ def read_accelerator(
     in_switch, min_ranks = _read_in_switch(entry)
     nic = entry.get("nic")
     typical = TypicalNic(nic["link"], float(nic["per_device"]), entry.source("nic", nic))
+    per_node = _read_count(entry, "node", "devices_per_node", 8)
     accelerator = Accelerator(
         name=name,
         vendor=entry.get("vendor"),
@@ -224,7 +245,8 @@ def read_accelerator(
         in_switch_all_reduce_bytes_per_s=in_switch,
         in_switch_min_ranks=min_ranks,
         n_peer_links=_read_count(entry, "peer_links", "n_peer_links", 0),
-        devices_per_node=_read_count(entry, "node", "devices_per_node", 8),
+        devices_per_node=per_node,
+        host=_read_host(entry, per_node),
     )
     entry.close()
     return accelerator, typical

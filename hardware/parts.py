@@ -46,6 +46,18 @@ class Efficiency:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """What one device has of the CPU side of its node, when all devices of the node use it."""
+
+    link_bytes_per_s: float
+    """Sustained between host and device, one-way (PCIe, NVLink-C2C)."""
+    memory_bytes: float
+    """Memory of the node over its devices."""
+    memory_bytes_per_s: float
+    """Data-sheet bandwidth of that memory over the devices of the node."""
+
+
+@dataclass(frozen=True, slots=True)
 class Accelerator:
     """One catalogue accelerator; all rates dense, all bandwidths one-way per device."""
 
@@ -81,6 +93,8 @@ class Accelerator:
     n ranks uses n - 1 of them. 0: a switch gives every group the whole bandwidth."""
     devices_per_node: int = 8
     """Devices in a node of the reference platform; fewer than the domain in racks (NVL72)."""
+    host: Host | None = None
+    """A device's share of the host of the reference platform; None where it is not known."""
 
     @property
     def pair_bytes_per_s(self) -> float:
@@ -191,6 +205,8 @@ class Pool:
     n_summing_tiers: int = 0
     """Lowest levels of the scale-out network whose switches sum all-reduces of this pool (SHARP):
     1 up to the first tier of the fabric, 1 + its tiers for the whole network, 0 for none."""
+    host: Host | None = None
+    """A device's share of the host of its node; None: nothing can be offloaded to it."""
 
     @property
     def n_devices(self) -> int:

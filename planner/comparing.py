@@ -163,6 +163,7 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
         "zero": ("zero", f"{sharded[a.zero]} -> {sharded[b.zero]} sharded"),
         "dp_shard": ("dp_shard", "ranks over which ZeRO shards"),
         "sp": ("sp", "activations between the layers cut over tp"),
+        "optimizer_offload": ("offload", "where the optimizer states are, and the update runs"),
     }
     out = []
     for axis, (name, meaning) in said.items():
@@ -207,7 +208,7 @@ def _memory(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
 def _traffic(a: Plan, b: Plan) -> dict[str, dict[str, tuple[float, float]]]:
     """Return by axis what a device sends, how long that takes and is waited for."""
     out: dict[str, dict[str, tuple[float, float]]] = {}
-    for axis in ("tp", "cp", "ep", "pp", "dp"):
+    for axis in ("tp", "cp", "ep", "pp", "dp", "host"):
         sides = [[t for t in plan.breakdown.transfers if t.axis == axis] for plan in (a, b)]
         if any(sides):
             out[axis] = {

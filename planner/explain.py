@@ -2,6 +2,7 @@
 
 from costmodels.breakdown import COMPUTE_TERMS, NETWORK_TERMS
 from costmodels.problem import Problem
+from costmodels.shape_terms import host_bytes
 from planner.errors import UsageError
 from planner.reasons import shown_layout
 from planner.result import Plan
@@ -13,7 +14,7 @@ GROUPS = {
     "compute": (*COMPUTE_TERMS, "recompute", "host"),
     "network": (*NETWORK_TERMS, "overlap"),
     "waiting": ("bubble", "straggler"),
-    "per step": ("optimizer", "fixed"),
+    "per step": ("optimizer", "offload", "fixed"),
 }
 """How the tree groups the terms of a step."""
 
@@ -94,6 +95,13 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
                2: "optimizer states and gradients are sharded",
                3: "weights, gradients and optimizer states are sharded"}[x.zero]  # fmt: skip
     lines.append(f"  ZeRO {x.zero}: {sharded} over {x.dp_shard} ranks.")
+    if x.optimizer_offload:
+        table = plan.breakdown.rows.table
+        on_host = host_bytes(problem, table.shapes, table.shardings).max()
+        lines.append(
+            f"  optimizer offload: master weights and Adam states are updated on the host, "
+            f"{on_host / GIB:.1f} GiB of its memory for a device."
+        )
     if x.recompute == "full":
         lines.append(
             f"  recompute: {x.recompute_layers} layers of every virtual stage run forward twice."

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from costmodels.plans import Layout
+from costmodels.plans import SWITCHES, Layout
 from costmodels.problem import Problem
 from planner.runs.existing_run import ExistingRun
 from planner.runs.megatron_flags import flag_table
@@ -125,7 +125,7 @@ def _same(run: ExistingRun, new: Layout, name: str) -> bool:
     value = getattr(new, name)
     if name == "recompute_layers" and run.settings.get("recompute_method") == "uniform":
         return bool(value == max(new.stage_layers))
-    usual = {"dp_shard": value, "cp_comm": "", "zero": 0, "sp": False}.get(name, 1)
+    usual = {"dp_shard": value, "cp_comm": "", "zero": 0, "sp": False, **SWITCHES}.get(name, 1)
     return bool(run.layout.get(name, usual) == value)
 
 
@@ -169,6 +169,11 @@ MEGATRON_PARTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ("use_distributed_optimizer", "use_megatron_fsdp", "use_torch_fsdp2",
          "data_parallel_sharding_strategy", "gradient_accumulation_fusion",
          "init_model_with_meta_device", "ckpt_format", "num_distributed_optimizer_instances"),
+    ),
+    (
+        ("optimizer_offload",),
+        ("optimizer_cpu_offload", "use_precision_aware_optimizer", "optimizer_offload_fraction",
+         "overlap_cpu_optimizer_d2h_h2d"),
     ),
 )  # fmt: skip
 """Fields of a layout and the settings that say them."""

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from costmodels.parameters import active_params, total_params
 from costmodels.shapes import ModelShape, TrainingJob
-from hardware.parts import Accelerator, Cluster, Fabric, Link, Platform, Pool, Provenance, Tier
+from hardware.parts import (
+    Accelerator,
+    Cluster,
+    Fabric,
+    Host,
+    Link,
+    Platform,
+    Pool,
+    Provenance,
+    Tier,
+)
 from planner import units
 from planner._faults import KEYS, Kind, expect, kind_of, validate
 from planner.errors import CatalogError, Problem, SpecError, UsageError
@@ -95,6 +105,8 @@ class PoolSource:
     """The file states the scale-up domain, so it stays with more nodes."""
     hosts: tuple[str, ...] = ()
     """Names of the nodes that plans use, in network order; none where the file does not say."""
+    host: tuple[tuple[str, str], ...] = ()
+    """What the file states of the host (`HOST_KEYS`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,6 +507,7 @@ def _pool(
         nic=nic,
         memory_margin_bytes=given.memory_margin,
         n_summing_tiers=fabric.n_summing_tiers,
+        host=_host(given, accelerator, whole, path, document),
     )
     _raise_faults(document, [_margin_fault(pool, path)])
     named = _canonical_accelerator(accelerator.name, given.accelerator, base_name)
@@ -510,8 +523,36 @@ def _pool(
         node_keys=() if given.free_devices or (grows and fabric.tiers) else keys,
         own_domain=given.scale_up_domain is not None,
         hosts=_hosts(given, n_nodes, per_node, path, document),
+        host=_stated_host(given),
     )
     return pool, named, source
+
+
+HOST_KEYS = ("host_link", "host_memory", "host_memory_bandwidth")
+"""What a cluster file may say about the host of a node."""
+
+
+def _host(
+    given: PoolSpec, part: Accelerator, per_node: int, path: KeyPath, document: Document
+) -> Host | None:
+    """Return a device's share of its host: what the file says, else the usual platform's."""
+    usual = part.host
+    stated = [getattr(given, key) for key in HOST_KEYS]
+    if not any(stated):
+        return usual
+    missing = [key for key, value in zip(HOST_KEYS, stated, strict=True) if not value]
+    if missing and usual is None:
+        message = f"the host of {part.name} is not in the catalogue, and {missing[0]} is missing"
+        key = next(key for key, value in zip(HOST_KEYS, stated, strict=True) if value)
+        fix = f"give all of {', '.join(HOST_KEYS)}, or none"
+        raise SpecError(document.problem((*path, key), message, fix))
+    link, memory, bandwidth = stated
+    base = usual or Host(0.0, 0.0, 0.0)
+    return Host(
+        link or base.link_bytes_per_s,
+        memory / per_node if memory else base.memory_bytes,
+        bandwidth / per_node if bandwidth else base.memory_bytes_per_s,
+    )
 
 
 def _platform(
@@ -717,6 +758,7 @@ def _canonical_cluster(
                 "nic_speed": units.exact_bandwidth(pool.nic.bytes_per_s),
                 "memory_margin": units.exact_size(pool.memory_margin_bytes),
             }
+            | dict(source.host)
             | ({"hosts": compress_hosts(source.hosts)} if source.hosts else {})
             for pool, accelerator, source in zip(cluster.pools, accelerators, sources, strict=True)
         ],
@@ -731,6 +773,16 @@ def _canonical_cluster(
         # Named only where set: the identity of a plan does not change with what it does not use.
         | ({"sharp": True} if fabric.sharp else {}),
     }
+
+
+def _stated_host(given: PoolSpec) -> tuple[tuple[str, str], ...]:
+    """Return what the file says about the host, as it would be stated there."""
+    found = []
+    for key in HOST_KEYS:
+        value = getattr(given, key)
+        exact = units.exact_size if key == "host_memory" else units.exact_bandwidth
+        found += [(key, exact(value))] if value else []
+    return tuple(found)
 
 
 def _canonical_accelerator(name: str, given: str | AcceleratorSpec | None, base_name: str) -> Any:
@@ -764,7 +816,8 @@ def _assumed(pool: Pool, platform: Platform | None) -> tuple[str, ...]:
         f"{part}.{figure}"
         for part, provenance in parts
         for figure, origin in provenance.items()
-        if origin.status == "assumed"
+        # Figures of the host are named where they count: with plans that offload to it.
+        if origin.status == "assumed" and not figure.startswith("host.")
     )
 
 

@@ -14,10 +14,12 @@ from searches.rules import RULES, Context, first_broken_rule
 def layout_to_json(layout: Layout) -> dict[str, Any]:
     """Return a layout with the field names of the result schema.
 
-    `cp_comm` stands there only with cp above 1: an axis that is off changes no plan's id.
+    `cp_comm` stands there only with cp above 1, a switch only where it is not as usual: an axis
+    that is off changes no plan's id.
     """
     exchange = {"cp_comm": layout.cp_comm} if layout.cp > 1 else {}
-    return exchange | {
+    named: dict[str, Any] = {**exchange, **layout.switches}
+    return named | {
         "n_devices": layout.n_devices,
         "tp": layout.tp,
         "pp": layout.pp,
@@ -51,11 +53,18 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
     return Layout(**fields, shard=0 if whole else data["dp_shard"])
 
 
+SWITCH_WORDS = ("off", "on")
+SWITCH_FORMS = {"false": 0, "true": 1, "0": 0, "1": 1}
+"""Other ways to write them."""
+
+
 def axis_values(axis: str, text: str, option: str) -> int:
     """Return the table value of one axis given as text, such as `recompute=full`."""
     if axis not in AXES:
         raise UsageError(f"{option}: unknown axis {axis!r}", f"axes: {', '.join(AXES)}")
     words = TEXT_AXES.get(axis)
+    if words == SWITCH_WORDS and text.lower() in SWITCH_FORMS:
+        return SWITCH_FORMS[text.lower()]
     if words:
         if text not in words:
             raise UsageError(f"{option}: {axis} cannot be {text!r}", f"one of {', '.join(words)}")
@@ -152,6 +161,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         ep=pins.get("ep", 1),
         etp=pins.get("etp", 1),
         cp_comm=cp_comm,
+        optimizer_offload=bool(pins.get("optimizer_offload", 0)),
     )
     broken = first_broken_rule(context, layout)
     if broken:

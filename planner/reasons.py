@@ -29,6 +29,8 @@ def shown_layout(layout: Layout) -> str:
         words.append("no sp")
     if x.recompute != "none":
         words.append(f"recompute {x.recompute} {x.recompute_layers or ''}".strip())
+    if x.optimizer_offload:
+        words.append("optimizer offload")
     return " ".join(words)
 
 

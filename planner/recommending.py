@@ -438,6 +438,8 @@ def _links(found: Breakdown) -> dict[str, str]:
     """Return the slowest link that each axis of a plan crosses."""
     links: dict[str, str] = {}
     for transfer in found.transfers:
+        if transfer.tier == "host":
+            continue
         if transfer.tier != "scale-up":
             links[transfer.axis] = "scale-out"
         links.setdefault(transfer.axis, "scale-up")

@@ -427,6 +427,14 @@ class PoolSpec(_Spec):
     """Speed of one port, one-way, when it is not that of the link, such as `400 Gb/s`."""
     memory_margin: Size = 4 * units.GIB
     """Memory per device that a plan leaves free for what the framework cannot use."""
+    host_memory: Memory | None = None
+    """Memory of a node's CPUs, such as `2 TB`, for optimizers on the host; default: that of the
+    accelerator's usual platform."""
+    host_memory_bandwidth: Bandwidth | None = None
+    """Bandwidth of that memory by its data sheet, such as `600 GB/s`; default likewise."""
+    host_link: Bandwidth | None = None
+    """What a device reaches to and from the host, one-way, such as `50 GB/s` over PCIe 5 x16;
+    default likewise."""
 
 
 class TierSpec(_Spec):

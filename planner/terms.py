@@ -13,6 +13,7 @@ from costmodels import (
     experts,
     gemm,
     memory,
+    offload,
     pipeline,
     step,
     tensor_parallel,
@@ -25,6 +26,8 @@ from costmodels.parameters import kv_heads_per_rank
 from costmodels.placement import Group, place_group
 from costmodels.plans import CP_COMMS, SCHEDULES
 from costmodels.problem import Problem
+from costmodels.shape_terms import host_bytes
+from hardware.parts import Provenance
 from planner.result import Plan
 
 GIB = 2.0**30
@@ -341,6 +344,38 @@ def _straggler(problem: Problem, plan: Plan) -> Numbers:
     ]
 
 
+def _offload(problem: Problem, plan: Plan) -> Numbers:
+    host, update = problem.pool.host, plan.breakdown.rows.shapes.host_update
+    if host is None or update is None:
+        return [("optimizer states", "on the device"), ("term", "0 s")]
+    table = plan.breakdown.rows.table
+    held = float(host_bytes(problem, table.shapes, table.shardings).max())
+    usable = offload.HOST_USABLE_FRAC * host.memory_bytes
+    parts = (update.down_s, update.adam_s, update.up_s)
+    down, adam, up = (f"{part.max():.4f}" for part in parts)
+    figures = problem.pool.accelerator.provenance
+    return [
+        ("what overlaps what", problem.stack.offload_overlap),
+        ("n (parameters that one device offloads)", f"{held / offload.HOST_STATE_BYTES:,.0f}"),
+        ("on the host, of the share of a device", f"{held / GIB:.2f} of {usable / GIB:.2f} GiB"),
+        *(
+            (f"{name}{_origin(figures.get(f'host.{figure}'))}", f"{value / 1e9:.1f} GB/s")
+            for name, figure, value in (
+                ("B_link", "link_bytes_per_s", host.link_bytes_per_s),
+                ("B_host", "memory_bytes_per_s", host.memory_bytes_per_s),
+            )
+        ),
+        ("down, Adam, up", f"{down}, {adam}, {up} s"),
+        ("pieces", f"{update.n_pieces.max():.0f}"),
+        ("term", f"{plan.breakdown.time_s['offload']:.4f} s"),
+    ]
+
+
+def _origin(figure: Provenance | None) -> str:
+    """Return a mark for a catalogue figure that is assumed."""
+    return " (assumed)" if figure and figure.status == "assumed" else ""
+
+
 def _fixed(problem: Problem, plan: Plan) -> Numbers:
     return [
         (
@@ -529,6 +564,18 @@ TERMS: dict[str, Term] = {
             _dp,
         ),
         Term("optimizer", "time", "optimizer step", (compute.optimizer_s,), _optimizer),
+        Term(
+            "offload",
+            "time",
+            "update of an optimizer on the host",
+            (
+                step.offload_exposed,
+                offload.host_update,
+                offload.pipelined_s,
+                offload.host_state_bytes,
+            ),
+            _offload,
+        ),
         Term(
             "straggler", "time", "the slowest of many nodes", (step.straggler_factor,), _straggler
         ),

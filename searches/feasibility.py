@@ -5,13 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from costmodels.layer_terms import layer_table
-from costmodels.memory import state_bytes_per_param
 from costmodels.parameters import total_params
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes
 from searches.plan_space import free_axes, legal_masks, plan_blocks
-from searches.rules import Context
+from searches.rules import Context, least_state_bytes
 from searches.search import BLOCK_CELLS, make_shards
 from searches.shape_space import legal_shapes
 
@@ -40,9 +39,10 @@ def states_can_fit(problem: Problem, n_devices: int) -> bool:
 
     A lower bound on memory: every parameter has its weight, gradient and optimizer state on some
     device, so the fullest of n devices holds at least (W + G + K) N / n bytes, whatever the
-    layout. It grows with the parameters and shrinks with the devices.
+    layout; K and, where they leave, G on the host where there is one. It grows with the parameters
+    and shrinks with the devices.
     """
-    per_param = float(state_bytes_per_param(problem.job.recipe, 3, n_devices))
+    per_param = least_state_bytes(problem, n_devices, problem.pool.host is not None)
     return per_param * total_params(problem.shape, problem.job.seq_len) <= (
         problem.pool.usable_bytes
     )

@@ -22,6 +22,7 @@ AXES = (
     "recompute",
     "recompute_layers",
     "schedule",
+    "optimizer_offload",
 )
 """Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
 
@@ -30,6 +31,7 @@ TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "cp_comm": ("none", "p2p", "all-gather", "a2a"),
     "recompute": ("none", "selective", "full"),
     "schedule": SCHEDULES,
+    "optimizer_offload": ("off", "on"),
 }
 """Axes whose values are words; the tables hold the position of the word."""
 

@@ -18,7 +18,14 @@ from costmodels.plans import (
 from costmodels.stages import stage_kinds
 from searches.frameworks import runnable, runnable_batches
 from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
-from searches.rules import Context, fills_dualpipe, schedule_of, splits_cleanly
+from searches.rules import (
+    Context,
+    fills_dualpipe,
+    fits_host,
+    offers_offload,
+    schedule_of,
+    splits_cleanly,
+)
 from searches.shape_space import divisors
 
 Ints = NDArray[np.int32]
@@ -53,15 +60,18 @@ def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
         kinds.append(RECOMPUTES.index("full"))
         layers.append(k)
     sequences, kind, depth = (np.array(x, dtype=np.int32) for x in (mbs, kinds, layers))
-    return FreeAxes(sequences, sharding_options(shapes), kind, depth)
+    return FreeAxes(sequences, sharding_options(context, shapes), kind, depth)
 
 
-def sharding_options(shapes: ShapeTable) -> ShardingTable:
-    """Return every ZeRO stage with every number of copies of its groups that some shape has."""
+def sharding_options(context: Context, shapes: ShapeTable) -> ShardingTable:
+    """Return every ZeRO stage with every number of copies of its groups that some shape has.
+
+    Each with the optimizer on the device and, where there is a host, on that.
+    """
     copies = sorted({c for ranks in np.unique(shapes.replicas) for c in copies_of(int(ranks))})
     rows = [(0, 1), *((zero, c) for zero in (1, 2, 3) for c in copies or [1])]
-    zero, times = np.array(rows, dtype=np.int32).T
-    return ShardingTable(np.ascontiguousarray(zero), np.ascontiguousarray(times))
+    places = (0, 1) if offers_offload(context) else (0,)
+    return ShardingTable.from_tuples([(*row, place) for place in places for row in rows])
 
 
 def copies_of(ranks: int) -> list[int]:
@@ -214,6 +224,7 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     rules.append(PlanRule("ZER002", (zero == 0) | (dp * cp > 1)))
     if problem.shape.flash_attention:
         rules.append(PlanRule("REC001", kind != RECOMPUTES.index("selective")))
+    rules += _host_rules(context, shapes, axes)
     if emitted:
         framework, options = context.options.framework, (axes.recompute, axes.recompute_layers)
         runs = runnable(framework, problem, shapes, axes.shardings, *options, schedule[:, 0])
@@ -225,6 +236,17 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     return rules
 
 
+def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
+    """Return what the host allows of optimizers on it."""
+    away = axes.shardings.optimizer_offload > 0
+    if not away.any():
+        return []
+    if context.problem.pool.host is None:
+        return [PlanRule("OFF001", ~away[None, None, :, None])]
+    fits = fits_host(context.problem, shapes, axes.shardings)
+    return [PlanRule("OFF002", fits.T[:, None, :, None])]
+
+
 def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:
     """Return the values of the axes besides mbs, over shapes x sp x sharding x recompute."""
     schedule = schedule_of(shapes.pp, shapes.vpp, context.options)
@@ -232,6 +254,7 @@ def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict
         "sp": np.arange(N_SP, dtype=np.int32)[None, :, None, None],
         "zero": axes.shardings.zero[None, None, :, None],
         "dp_shard": axes.shardings.shard(shapes.replicas).T[:, None, :, None],
+        "optimizer_offload": axes.shardings.optimizer_offload[None, None, :, None],
         "recompute": axes.recompute[None, None, None, :],
         "recompute_layers": axes.recompute_layers[None, None, None, :],
         "schedule": schedule[:, None, None, None],

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.memory import state_bytes_per_param
+from costmodels.offload import HOST_USABLE_FRAC, gradients_leave
 from costmodels.parameters import total_params
 from costmodels.plans import (
     CP_COMMS,
@@ -21,8 +22,10 @@ from costmodels.plans import (
     Layout,
     PlanTable,
     ShapeTable,
+    ShardingTable,
 )
 from costmodels.problem import Problem
+from costmodels.shape_terms import host_bytes
 from costmodels.shapes import ModelShape
 from costmodels.stages import LOOPED, stage_layers
 from searches.options import SearchOptions
@@ -150,6 +153,16 @@ RULES: dict[str, Rule] = {
              "Which part of the backward of routed experts or of multi-token prediction can wait, "
              "and what of the exchange of tokens DualPipe hides behind it, has no term yet.",
              "schedule 1f1b or interleaved", "docs/terms/zero_bubble.md"),
+        Rule("OFF001", "no host to offload to",
+             "What the accelerators' hosts have (link, memory, its bandwidth) is not known, so an "
+             "optimizer there has no price.",
+             "host_link, host_memory and host_memory_bandwidth in the cluster file",
+             "docs/terms/offload.md"),
+        Rule("OFF002", "the host's memory is too small for the optimizer",
+             "Every offloaded parameter takes 16 bytes on the host, and all devices of a node "
+             "share nine tenths of its memory.",
+             "a larger host_memory, more sharding (zero 1, dp), or optimizer_offload off",
+             "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py"),
         Rule("FRM001", "the framework cannot run it",
              "The chosen framework has no such combination.", "--framework any",
              "docs/frameworks.md"),
@@ -280,9 +293,39 @@ def least_model_parallel(context: Context) -> float:
 
 
 def fully_sharded_fits(context: Context) -> bool:
-    """Tell whether everything sharded over all devices leaves the states within memory."""
-    per_param = float(state_bytes_per_param(context.problem.job.recipe, 3, context.n_devices))
+    """Tell whether everything sharded over all devices leaves the states within memory.
+
+    Those of the optimizer on the host where that is offered.
+    """
+    per_param = least_state_bytes(context.problem, context.n_devices, offers_offload(context))
     return per_param * _params(context) <= context.problem.pool.usable_bytes
+
+
+def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
+    """Return the least bytes that one parameter takes on a device: everything sharded over all."""
+    leave = gradients_leave(problem.stack)
+    args = (problem.job.recipe, 3, n_devices, int(offload))
+    return float(state_bytes_per_param(*args, gradients_leave=leave))
+
+
+def offers_offload(context: Context) -> bool:
+    """Tell whether plans with the optimizer on the host are looked at."""
+    named = context.options.only.get("optimizer_offload")
+    return 1 in named if named is not None else context.problem.pool.host is not None
+
+
+def usable_host_bytes(problem: Problem) -> float:
+    """Return the host memory that one device's optimizer may fill; 0 without a known host."""
+    host = problem.pool.host
+    return HOST_USABLE_FRAC * host.memory_bytes if host else 0.0
+
+
+def fits_host(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> Bools:
+    """Return which shardings of which shapes leave the host's memory enough, `(n_shardings, n)`.
+
+    As if the rank that updates most parameters had a node to itself and its like.
+    """
+    return np.asarray(host_bytes(problem, shapes, shardings) <= usable_host_bytes(problem))
 
 
 def _params(context: Context) -> float:
@@ -388,6 +431,9 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         "SCH001": layout.schedule not in _schedules(layout),
         "SCH002": layout.schedule in ZERO_BUBBLE and not splits_cleanly(context.problem.shape),
         "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
+        "OFF001": layout.optimizer_offload and context.problem.pool.host is None,
+        "OFF002": context.problem.pool.host is not None
+        and not fits_host(context.problem, shape, table.shardings).all(),
     }
     yield from (code for code, hit in broken.items() if hit)
 

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from costmodels.plans import Layout
+from costmodels.plans import SWITCHES, Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.schemas import DetailsSpec
@@ -28,8 +28,10 @@ def facts(
     """
     n_nodes, per_node = nodes(layout, pool)
     plain = asdict(layout)
-    if layout.cp == 1:
-        del plain["cp_comm"]  # an axis that is off is not named
+    # An axis that is off is not named.
+    off = SWITCHES.keys() - layout.switches.keys() | ({"cp_comm"} if layout.cp == 1 else set())
+    for name in off:
+        del plain[name]
     return plain | {
         "model": shape.name,
         "layers": shape.layers,

@@ -219,7 +219,7 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
     """Return the fields of the data parallelism."""
     ranks = layout.dp * layout.cp
     fields: dict[str, object] = {
-        "use_distributed_optimizer": layout.zero > 0,
+        "use_distributed_optimizer": layout.zero > 0 or layout.optimizer_offload,
         "overlap_grad_reduce": ranks > 1,
         "overlap_param_gather": ranks > 1 and layout.zero > 0,
         # What Megatron-LM takes by itself; Megatron-Bridge would take larger ones.
@@ -272,8 +272,15 @@ def bridge_recipe(
     optimizer = {
         "optimizer": "adam", "lr": 1.5e-4, "min_lr": 1.5e-5, "weight_decay": 0.1,
         "adam_beta1": 0.9, "adam_beta2": 0.95, "clip_grad": 1.0,
-        "use_distributed_optimizer": layout.zero > 0,
+        "use_distributed_optimizer": layout.zero > 0 or layout.optimizer_offload,
     }  # fmt: skip
+    if layout.optimizer_offload:
+        optimizer |= {
+            "use_precision_aware_optimizer": True,
+            "optimizer_cpu_offload": True,
+            "optimizer_offload_fraction": 1.0,
+            "overlap_cpu_optimizer_d2h_h2d": True,
+        }
     train = {
         "micro_batch_size": layout.mbs, "global_batch_size": layout.gbs, "train_iters": steps,
         "manual_gc": True, "manual_gc_interval": 100,

@@ -95,7 +95,7 @@ def _precision(layout: Layout, job: TrainingJob) -> dict[str, object]:
     dtype = {"bf16": "bf16", "fp16": "fp16", "tf32": "fp32"}[recipe.gemm_precision]
     block: dict[str, object] = {} if dtype == "fp32" else {dtype: {"enabled": True}}
     wide = job.precision in ("bf16", "fp16")
-    if layout.zero:
+    if layout.zero or layout.optimizer_offload:
         block["data_types"] = {"grad_accum_dtype": "fp32" if wide else dtype}
     wire = "fp32" if recipe.grad_wire_bytes == 4 else dtype
     return block | {"communication_data_type": wire}
@@ -105,16 +105,20 @@ def _zero(layout: Layout, shape: ModelShape) -> dict[str, object]:
     """Return the ZeRO block. Buckets grow with the layers, as Hugging Face's "auto" values do."""
     low, high = BUCKET_LIMITS
     bucket = min(max(shape.hidden**2, low), high)
-    zero: dict[str, object] = {"stage": layout.zero}
-    if layout.zero == 0:
+    # One rank alone has nothing to shard, but only ZeRO can be offloaded.
+    stage = max(layout.zero, int(layout.optimizer_offload))
+    zero: dict[str, object] = {"stage": stage}
+    if stage == 0:
         return zero
+    if layout.optimizer_offload:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     zero |= {
         "overlap_comm": layout.pp == 1,
         "contiguous_gradients": True,
         "reduce_scatter": True,
         "reduce_bucket_size": bucket,
     }
-    if layout.zero < 3:
+    if stage < 3:
         return zero | {"allgather_partitions": True, "allgather_bucket_size": bucket}
     return zero | {
         "stage3_prefetch_bucket_size": bucket * 9 // 10,

@@ -28,6 +28,15 @@ NO_QUEUE_LIMIT = ("blackwell", "rubin")
 DTYPE = {"bf16": "bf16", "fp16": "fp16", "tf32": ""}
 """Precision flag by type of the matrix units; fp32 is Megatron's default and has none."""
 
+OFFLOAD_FLAGS = [
+    "--use-precision-aware-optimizer",
+    "--optimizer-cpu-offload",
+    "--optimizer-offload-fraction",
+    "1.0",
+    "--overlap-cpu-optimizer-d2h-h2d",
+]
+"""Master weights and optimizer states on the host, copies beside the update."""
+
 CP_COMM_TYPE = {"p2p": "p2p", "all-gather": "all_gather", "a2a": "a2a"}
 """Value of `--cp-comm-type` by exchange of the plan."""
 
@@ -272,7 +281,8 @@ def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
     if layout.cp > 1:
         flags += ["--context-parallel-size", str(layout.cp)]
         flags += ["--cp-comm-type", CP_COMM_TYPE[layout.cp_comm]]
-    if layout.zero == 1:
+    if layout.zero == 1 or (layout.zero == 0 and layout.optimizer_offload):
+        # One rank alone shards over itself: only the distributed optimizer can be offloaded.
         flags += ["--use-distributed-optimizer"]
     elif layout.zero >= 2:
         flags += _fsdp_flags(layout)
@@ -368,6 +378,7 @@ def _precision_flags(layout: Layout, job: TrainingJob) -> list[str]:
             "--megatron-fsdp-grad-comm-dtype",
             wire,
         ]
+    flags += OFFLOAD_FLAGS * layout.optimizer_offload
     return [*flags, "--optimizer", "adam", "--lr", "1.5e-4", "--clip-grad", "1.0"]
 
 

@@ -93,7 +93,7 @@ def deepspeed_run(
     layout["zero"] = zero = read.number("zero_optimization.stage")
     if "dp" in layout and zero:
         layout["dp_shard"] = layout["dp"] * layout["cp"]
-    _offload_notes(read, notes)
+    layout["optimizer_offload"] = _offload(read, notes)
     if read.number("zero_optimization.zero_hpz_partition_size", 1) > 1:
         notes.append("hpZ keeps a second copy of the weights in a node: priced as plain ZeRO-3;"
                      " gather traffic is overestimated, memory underestimated")  # fmt: skip
@@ -228,14 +228,22 @@ def _recompute(
     return {"recompute": "none", "recompute_layers": 0}
 
 
-def _offload_notes(read: Reader, notes: list[str]) -> None:
-    for what in ("optimizer", "param"):
-        device = read.text(f"zero_optimization.offload_{what}.device", "none")
-        if device not in ("none", ""):
-            notes.append(f"offload_{what} to {device}: not modelled; memory is overestimated, the"
-                         " step underestimated")  # fmt: skip
-    if read.switch("zero_optimization.cpu_offload"):
-        notes.append("cpu_offload: not modelled; memory is overestimated")
+def _offload(read: Reader, notes: list[str]) -> bool:
+    """Tell whether the optimizer is on the host; note what else is there, which has no price."""
+    zero = "zero_optimization"
+    device = read.text(f"{zero}.offload_optimizer.device", "none")
+    weights = read.text(f"{zero}.offload_param.device", "none")
+    if weights not in ("none", ""):
+        notes.append(f"offload_param to {weights}: not modelled; memory is overestimated, the"
+                     " step underestimated")  # fmt: skip
+    if device == "nvme":
+        notes.append("offload_optimizer to nvme: priced as on the CPU; the step is"
+                     " underestimated")  # fmt: skip
+    part = read.settings.get(f"{zero}.offload_optimizer.ratio", 1.0)
+    if isinstance(part, (int, float)) and part < 1.0:
+        notes.append(f"offload_optimizer.ratio {part}: priced as all of it on the host; memory is"
+                     " underestimated")  # fmt: skip
+    return device not in ("none", "") or read.switch(f"{zero}.cpu_offload")
 
 
 def _precision(

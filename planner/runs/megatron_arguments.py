@@ -46,8 +46,6 @@ UNFUSED_LOSS = {"fused_loss": False, "logit_bytes": 12.0}
 FUSED_LOSS = {"fused_loss": True, "logit_bytes": 6.0}
 
 NOT_PRICED = {
-    "optimizer_cpu_offload": "optimizer states on the CPU are not modelled: memory is"
-    " overestimated, the step underestimated",
     "cpu_offloading_num_layers": "activations on the CPU are not modelled: memory is"
     " overestimated",
     "fine_grained_activation_offloading": "offloaded activations are not modelled: memory is"
@@ -144,8 +142,11 @@ def _notes(s: Settings) -> list[str]:
     notes = []
     for dest, text in NOT_PRICED.items():
         value = s.get(dest)
+        if dest == "use_precision_aware_optimizer" and s.get("optimizer_cpu_offload"):
+            continue  # which needs it, and has fp32 states
         if s.given(dest) and value and value != "none":
             notes.append(f"{s.flag(dest).split()[0]}: {text}")
+    notes += _offload_notes(s)
     if s.get("fp8") and s.get("grad_reduce_in_bf16"):
         notes.append("--grad-reduce-in-bf16 with fp8: priced with fp32 gradients")
     for name in s.parsed.open_words:
@@ -153,6 +154,21 @@ def _notes(s: Settings) -> list[str]:
             notes.append(f"what {name} prints is not known: taken as no flags")
     if s.get("rampup_batch_size"):
         notes.append("--rampup-batch-size: priced at the full batch")
+    return notes
+
+
+def _offload_notes(s: Settings) -> list[str]:
+    """Return what an optimizer on the host is priced with and the settings say otherwise."""
+    if not s.get("optimizer_cpu_offload"):
+        return []
+    notes = []
+    part = s.get("optimizer_offload_fraction")
+    if part is not None and float(part) < 1.0:
+        notes.append(f"--optimizer-offload-fraction {part}: priced as all of it on the host;"
+                     " memory is underestimated")  # fmt: skip
+    if not s.get("overlap_cpu_optimizer_d2h_h2d"):
+        notes.append("--optimizer-cpu-offload is priced with --overlap-cpu-optimizer-d2h-h2d;"
+                     " without it the step is longer")  # fmt: skip
     return notes
 
 
@@ -174,6 +190,7 @@ def _layout(
     layout |= _stages(s, document, notes)
     layout |= _recompute(s, layout, notes)
     layout["zero"] = _zero(s)
+    layout["optimizer_offload"] = bool(s.get("optimizer_cpu_offload"))
     degrees = tp * pp * cp
     if world:
         layout["n_devices"] = world

@@ -94,6 +94,7 @@ def nearest_layout(
         rank_order=str(stated.get("rank_order", "tp-cp-ep-dp-pp")),
         shard=_shard(stated, dp * cp, zero, repairs),
         cp_comm=_exchange(stated, tp, cp, shape, repairs),
+        optimizer_offload=bool(stated.get("optimizer_offload")),
     )
     return Nearest(layout, tuple(repairs))
 

@@ -391,10 +391,13 @@ def _megatron_deepspeed(
         whole = max(layout.get("counts") or (1,))
         layout |= {"recompute": "full", "recompute_layers": whole}
     notes = [note for note in base.notes if "overlap" not in note]
-    for what in ("optimizer", "param"):
-        device = settings.get(f"zero_optimization.offload_{what}.device", "none")
-        if device not in ("none", ""):
-            notes.append(f"offload_{what} to {device}: not modelled; memory is overestimated")
+    away = {
+        what: settings.get(f"zero_optimization.offload_{what}.device", "none")
+        for what in ("optimizer", "param")
+    }
+    layout["optimizer_offload"] = away["optimizer"] not in ("none", "")
+    if away["param"] not in ("none", ""):
+        notes.append(f"offload_param to {away['param']}: not modelled; memory is overestimated")
     return replace(
         base,
         framework="deepspeed",

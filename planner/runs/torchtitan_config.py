@@ -511,7 +511,7 @@ def _degrees(read: Reader, n_devices: int | None) -> dict[str, Any]:
         "etp": read.number("parallelism.expert_tensor_parallel_degree", 1) if ep > 1 else 1,
         "sp": tp > 1 and read.switch("parallelism.enable_sequence_parallel", True),
         "cp_comm": "" if cp == 1 else "p2p" if rotate == "alltoall" else "all-gather",
-        "rank_order": "tp-cp-ep-dp-pp",
+        "rank_order": "tp-cp-ep-dp-pp", "optimizer_offload": False,
     }  # fmt: skip
     rest = tp * pp * cp * max(1, replicate)
     if shard < 0:

@@ -195,6 +195,7 @@ def pool_of(entry: Entry, n_devices: int, catalogue: Catalogue) -> tuple[Pool, l
         nics_per_node=n_nics,
         nic=nic,
         memory_margin_bytes=0.0,
+        host=part.host,
     ), said
 
 

@@ -76,6 +76,8 @@ class Case:
     zero: Any = 0
     dp_shard: Any = UNKNOWN
     """Ranks of one ZeRO group; dp cp unless the group is replicated (HSDP)."""
+    optimizer_offload: Any = False
+    """Optimizer states on the host."""
     sp: Any = False
     schedule: Any = UNKNOWN
     """Position in `SCHEDULES`."""
@@ -117,6 +119,7 @@ class Case:
             n_micro=layout.n_micro,
             zero=layout.zero,
             dp_shard=layout.dp_shard,
+            optimizer_offload=layout.optimizer_offload,
             sp=layout.sp,
             schedule=SCHEDULES.index(layout.schedule),
             cp_comm=CP_COMMS.index(layout.cp_comm),
@@ -162,6 +165,7 @@ class Case:
             gbs=problem.job.global_batch,
             zero=shardings.zero.astype(np.int64)[None, None, :, None],
             dp_shard=shardings.shard(shapes.replicas).astype(np.int64).T[:, None, :, None],
+            optimizer_offload=(shardings.optimizer_offload > 0)[None, None, :, None],
             sp=np.arange(2)[None, :, None, None] == 1,
             schedule=column(schedule),
             cp_comm=column(shapes.cp_comm),
@@ -203,6 +207,7 @@ class Case:
             n_micro=problem.job.global_batch // (dp * sizes),
             zero=UNKNOWN,
             dp_shard=UNKNOWN,
+            optimizer_offload=UNKNOWN,
             sp=UNKNOWN,
             schedule=column(schedule),
             cp_comm=column(shapes.cp_comm),
@@ -305,8 +310,8 @@ class Case:
 
 _LAYOUT = (
     "n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_micro", "zero",
-    "dp_shard", "sp", "schedule", "cp_comm", "recompute", "recompute_layers", "rank_order",
-    "counts",
+    "dp_shard", "optimizer_offload", "sp", "schedule", "cp_comm", "recompute",
+    "recompute_layers", "rank_order", "counts",
 )  # fmt: skip
 """Fields of a case that describe its layout."""
 

@@ -175,6 +175,20 @@ def usual_rank_order(code: str, framework: str, source: str) -> FrameworkRule:
     )
 
 
+def optimizer_on_device(code: str, framework: str, source: str, setting: str) -> FrameworkRule:
+    """What goes to the host takes the weights along."""
+    return FrameworkRule(
+        code,
+        framework,
+        "optimizer alone on the host",
+        "planner",
+        source,
+        lambda c: c.optimizer_offload == 1,
+        f"optimizer on the host: {setting} moves weights and gradients too, which has no price",
+        "optimizer_offload off",
+    )
+
+
 def plain_schedule(c: Case) -> str:
     """Return the schedule without a split backward that comes closest."""
     return f"schedule {'1f1b' if c.vpp == 1 else 'interleaved'}"

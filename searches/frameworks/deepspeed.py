@@ -222,6 +222,29 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "zero 1, or pp 1",
     ),
     FrameworkRule(
+        "DSP402", "deepspeed", "offloaded optimizer without ZeRO", "planner",
+        "deepspeed/runtime/zero/offload_config.py",
+        lambda c: (c.optimizer_offload == 1) & (c.zero == 0) & (c.dp * c.cp > 1),
+        "optimizer on the host with ZeRO-0: offload_optimizer is a setting of ZeRO",
+        "zero 1",
+    ),
+    FrameworkRule(
+        "DSP403", "deepspeed", "offloaded optimizer in a pipeline", "planner",
+        "deepspeed/runtime/pipe/engine.py, PipelineEngine",
+        lambda c: (c.optimizer_offload == 1) & (c.pp > 1),
+        lambda c: f"optimizer on the host with a pipeline of {c.pp}: PipelineEngine reduces the"
+        " gradients itself, which offload_optimizer does not see",
+        "pp 1, or optimizer_offload off",
+    ),
+    FrameworkRule(
+        "DSP404", "deepspeed", "offloaded optimizer beside AutoEP and AutoTP", "start",
+        "deepspeed/module_inject/auto_ep_folding.py, validate_folding_global",
+        lambda c: (c.optimizer_offload == 1) & (c.ep > 1) & (c.tp > 1),
+        lambda c: f"optimizer on the host with ep {c.ep} and tp {c.tp}: AutoEP folds over AutoTP"
+        " without offload",
+        "tp 1, or optimizer_offload off",
+    ),
+    FrameworkRule(
         "DSP501", "deepspeed", "fp8 training", "planner", CONFIG,
         lambda c: c.fp8_recipe != "",
         lambda c: f"precision {c.job.precision}: DeepSpeed has no fp8 training of its own",
@@ -230,7 +253,9 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "DSP502", "deepspeed", "fp32 gradients without ZeRO", "planner",
         f"{ENGINE}._do_optimizer_sanity_check",
-        lambda c: (c.job.precision in ("bf16", "fp16")) & (c.zero == 0),
+        # With one rank an optimizer on the host is written as ZeRO 1.
+        lambda c: (c.job.precision in ("bf16", "fp16")) & (c.zero == 0)
+        & (c.optimizer_offload == 0),
         lambda c: f"precision {c.job.precision} with ZeRO-0: DeepSpeed has no fp32 gradients then",
         lambda c: f"zero 1, or precision {c.job.precision}-grads",
     ),

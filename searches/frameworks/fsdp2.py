@@ -16,6 +16,7 @@ from searches.frameworks.common import (
     degrees_positive,
     heads_divide,
     kv_heads_split,
+    optimizer_on_device,
     sequence_chunks,
     usual_rank_order,
 )
@@ -162,6 +163,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         " dp_shard_size above 1 beside them",
         "larger ZeRO groups",
     ),
+    optimizer_on_device("ACC405", "fsdp2", PLUGIN, "fsdp_offload_params"),
     FrameworkRule(
         "ACC501", "fsdp2", "precision that the launch file cannot say", "planner", PLUGIN,
         lambda c: c.job.precision not in ("bf16", "fp16", "fp32"),

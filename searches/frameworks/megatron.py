@@ -225,6 +225,29 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "zero 1, or pp 1",
     ),
     FrameworkRule(
+        "MLM402", "megatron", "offloaded optimizer without the distributed one", "parse",
+        "megatron/core/optimizer/optimizer_config.py, use_precision_aware_optimizer",
+        lambda c: (c.optimizer_offload == 1) & (c.zero == 0) & (c.dp * c.cp > 1),
+        "optimizer on the host with ZeRO-0: Megatron-LM offloads the distributed optimizer only",
+        "zero 1",
+    ),
+    FrameworkRule(
+        "MLM403", "megatron", "offloaded optimizer with Megatron-FSDP", "planner",
+        "megatron/core/optimizer/cpu_offloading/README.md",
+        lambda c: (c.optimizer_offload == 1) & (c.zero >= 2),
+        lambda c: f"optimizer on the host with ZeRO-{c.zero}: documented for the distributed"
+        " optimizer, not for Megatron-FSDP",
+        "zero 1",
+    ),
+    FrameworkRule(
+        "MLM404", "megatron", "offloaded optimizer of another precision", "planner",
+        "megatron/core/optimizer/__init__.py, HybridDeviceOptimizer",
+        lambda c: (c.optimizer_offload == 1)
+        & (not str(c.job.precision).startswith(("bf16", "fp8"))),
+        lambda c: f"optimizer on the host with precision {c.job.precision}: documented for bf16",
+        "precision bf16, or optimizer_offload off",
+    ),
+    FrameworkRule(
         "MLM501", "megatron", "fp16 gradients", "planner",
         "megatron/core/optimizer/optimizer.py, Float16OptimizerWithFloat16Params",
         lambda c: c.job.precision == "fp16-grads",

@@ -15,6 +15,7 @@ from searches.frameworks.common import (
     experts_divide,
     heads_divide,
     kv_heads_split,
+    optimizer_on_device,
     usual_rank_order,
 )
 from searches.frameworks.rule import FrameworkRule
@@ -212,6 +213,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: f"ZeRO-0 over {c.dp} replicas with tp {c.tp} and pp {c.pp}: DDP goes alone",
         "a ZeRO level above 0", versions="<0.3",
     ),
+    optimizer_on_device("TTN406", "torchtitan", FSDP, "training.enable_cpu_offload"),
     FrameworkRule(
         "TTN501", "torchtitan", "precision that is not emitted", "planner",
         "torchtitan/config/configs.py, TrainingConfig",

@@ -52,6 +52,8 @@ MEGATRON: dict[str, Case] = {
     "another latent attention": ("deepseek-v2", "h100-x512", {"pp": 4, "ep": 8}),
     "qwen": ("qwen3-235b-a22b", "h100-x512", {"tp": 4, "pp": 2, "ep": 16}),
     "racks": ("llama3-70b", "gb300-nvl72-x512", {"tp": 8, "pp": 8}),
+    "optimizer on the host": ("llama3-70b", "h100-x512", {"tp": 4, "pp": 2,
+                                                          "optimizer_offload": True}),
 }  # fmt: skip
 PRECISIONS = ("bf16", "bf16-grads", "fp16", "fp8-tensorwise", "fp8-delayed")
 
@@ -110,6 +112,7 @@ DEEPSPEED: dict[str, Case] = {
     "ZeRO-1": ("llama2-7b", "h100-x8", {"zero": 1}),
     "ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3}),
     "AutoTP": ("llama3-70b", "h100-x512", {"tp": 8, "sp": False, "zero": 1}),
+    "optimizer on the host": ("llama3-8b", "h100-x8", {"zero": 2, "optimizer_offload": True}),
     "pipeline": ("llama3-70b", "a100-x1024", {"pp": 8, "recompute": "full"}),
     "recompute": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full",
                                            "recompute_layers": 9}),

@@ -7,7 +7,7 @@ from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
 from costmodels.testing import toy_accelerator
 from hardware.catalogue import load_catalogue
-from hardware.parts import Fabric, Link, Pool, Tier
+from hardware.parts import Fabric, Host, Link, Pool, Tier
 from searches.options import SearchOptions
 from searches.rules import Context
 
@@ -80,6 +80,14 @@ def with_pool(old: Context, **changes: object) -> Context:
     """Return the same search on a pool with some fields changed."""
     pool = replace(old.problem.pool, **changes)  # type: ignore[arg-type]
     return replace(old, problem=replace(old.problem, pool=pool))
+
+
+TOY_HOST = Host(20 * GB, 100 * GB, 50 * GB)
+
+
+def with_host(old: Context, memory: float = 100 * GB) -> Context:
+    """Return the same search with hosts to offload to."""
+    return with_pool(old, host=replace(TOY_HOST, memory_bytes=memory))
 
 
 def with_part(old: Context, **changes: object) -> Context:
@@ -213,6 +221,25 @@ INSTANCES: dict[str, Context] = {
     ),
     "experts-of-a-dense-model": context(
         GQA, toy_pool(4), batch=4, options=pins(ep=(1, 2), etp=(1, 3), vpp=1)
+    ),
+    "host": with_host(context(GQA, toy_pool(8, memory=9 * GB), batch=16, seq_len=2048)),
+    "small-host": with_host(
+        context(THIRDS, toy_pool(6, 6), batch=12, options=pins(vpp=1)), memory=1 * GB
+    ),
+    "host-of-eager-code": with_host(
+        context(GQA, toy_pool(8, memory=6 * GB), batch=16, stack="deepspeed")
+    ),
+    "host-of-one-device": with_host(
+        context(GQA, toy_pool(1, 1, memory=9 * GB), batch=4, stack="deepspeed", precision="bf16")
+    ),
+    "host-of-any-framework": with_host(
+        context(
+            FLAT, toy_pool(4), batch=8, stack="deepspeed", precision="bf16-grads",
+            options=SearchOptions(framework="any", at_most={"vpp": 2}),
+        )
+    ),
+    "no-host-asked-for": context(
+        GQA, toy_pool(4), batch=4, options=pins(optimizer_offload=(0, 1))
     ),
     "lockstep": with_pool(
         context(GQA, toy_pool(16, 4), batch=16), nic=replace(TOY_NIC, lockstep=True)

@@ -151,7 +151,7 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "PP002"
     if problem.job.global_batch % dp:
         return "DP001"
-    if not states_may_fit(problem, tp, pp, dp * cp, options.framework == "any"):
+    if not states_may_fit(problem, options, tp, pp, dp * cp):
         return "MEM000"
     return ""
 
@@ -166,8 +166,10 @@ def true_params(problem: Problem) -> float:
     return shape.layers * physics.layer_params(problem, 1) + rows * shape.hidden
 
 
-def states_may_fit(problem: Problem, tp: int, pp: int, dp: int, any_framework: bool) -> bool:
+def states_may_fit(problem: Problem, options: SearchOptions, tp: int, pp: int, dp: int) -> bool:
     """Tell whether weights and gradients alone fit, sharded as far as the rules let them be.
+
+    What the host can take counts as gone.
 
     Of a dense model; how far experts are sharded the bound does not look at.
     """
@@ -176,7 +178,10 @@ def states_may_fit(problem: Problem, tp: int, pp: int, dp: int, any_framework: b
     if (recipe.param_bytes + recipe.grad_bytes) * params / max(usable, 1.0) <= tp * pp:
         return True
     per_param = recipe.param_bytes + recipe.grad_bytes + recipe.state_bytes
-    any_framework = any_framework or problem.shape.n_experts > 0
+    if True in offload_choices(problem, options):
+        leaves = problem.stack.offload_overlap == "gradients"
+        per_param = recipe.param_bytes + (0 if leaves else recipe.grad_bytes)
+    any_framework = options.framework == "any" or problem.shape.n_experts > 0
     return (pp == 1 or any_framework) and per_param * params / (tp * pp * dp) <= usable
 
 
@@ -218,12 +223,13 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
     for mbs in micro_batch_sizes(problem, options):
         for sp in (False, True):
             for zero, shard in sharding_choices(dp * cp):
-                for recompute, depth in recompute_choices(options, held):
-                    yield Layout(
-                        tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
-                        schedule_of(pp, vpp), recompute, depth, held, cp, ep, etp,
-                        cp_comm=cp_comm, shard=shard,
-                    )  # fmt: skip
+                for away in offload_choices(problem, options):
+                    for recompute, depth in recompute_choices(options, held):
+                        yield Layout(
+                            tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
+                            schedule_of(pp, vpp), recompute, depth, held, cp, ep, etp,
+                            cp_comm=cp_comm, shard=shard, optimizer_offload=away,
+                        )  # fmt: skip
 
 
 def sharding_choices(ranks: int) -> list[tuple[int, int]]:
@@ -232,12 +238,20 @@ def sharding_choices(ranks: int) -> list[tuple[int, int]]:
     return [(0, 0), *((zero, g) for zero in (1, 2, 3) for g in (0, *smaller))]
 
 
+def offload_choices(problem: Problem, options: SearchOptions) -> tuple[bool, ...]:
+    """Return where the optimizer may be: on a host that is known, or that the user asks for."""
+    asked = options.only.get("optimizer_offload")
+    offered = problem.pool.host is not None if asked is None else 1 in asked
+    return (False, True) if offered else (False,)
+
+
 def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> str:
     """Return the code of the first rule that a plan over a legal shape breaks, or ""."""
     pinned = {
         "sp": int(plan.sp), "zero": plan.zero, "recompute": plan.recompute,
         "recompute_layers": plan.recompute_layers, "schedule": plan.schedule,
         "dp_shard": plan.shard or plan.dp * plan.cp,
+        "optimizer_offload": int(plan.optimizer_offload),
     }  # fmt: skip
     if not all(allows(options, axis, value) for axis, value in pinned.items()):
         return "PIN001"
@@ -253,6 +267,10 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "ZER002"
     if plan.recompute == "selective" and problem.shape.flash_attention:
         return "REC001"
+    if plan.optimizer_offload and problem.pool.host is None:
+        return "OFF001"
+    if plan.optimizer_offload and not physics.host_holds(problem, plan):
+        return "OFF002"
     if not framework_runs(options.framework, problem, plan):
         return "FRM001"
     return ""
@@ -278,7 +296,15 @@ def megatron_runs(problem: Problem, plan: Layout) -> bool:
         return False
     if shape.n_experts and ((plan.tp > 1 and not plan.sp) or (shape.bias and plan.etp > 1)):
         return False
+    if plan.optimizer_offload and not megatron_offloads(precision, plan):
+        return False
     return not (plan.zero >= 2 and plan.pp > 1) and megatron_pads_alike(problem, plan.tp)
+
+
+def megatron_offloads(precision: str, plan: Layout) -> bool:
+    """Tell whether the distributed optimizer of bf16 weights is on the host."""
+    alone = plan.zero == 0 and plan.dp * plan.cp == 1
+    return (plan.zero == 1 or alone) and precision[:3] in ("bf1", "fp8")
 
 
 def megatron_pads_alike(problem: Problem, tp: int) -> bool:
@@ -299,7 +325,10 @@ def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
     precision = problem.job.precision
     if precision.startswith("fp8"):
         return False
-    if precision in ("bf16", "fp16") and plan.zero == 0:
+    if plan.optimizer_offload:
+        if plan.pp > 1 or (plan.zero == 0 and plan.dp * plan.cp > 1):
+            return False
+    elif precision in ("bf16", "fp16") and plan.zero == 0:
         return False
     return plan.pp == 1 or deepspeed_pipeline_runs(precision, plan)
 
@@ -376,7 +405,8 @@ def exact_step_s(problem: Problem, layout: Layout) -> float:
 def degrees(layout: Layout) -> tuple[object, ...]:
     return (layout.tp, layout.pp, layout.vpp, layout.zero, layout.recompute_layers, layout.mbs,
             layout.sp, layout.split, layout.recompute, layout.cp, CP_COMMS.index(layout.cp_comm),
-            layout.ep, layout.etp, -(layout.shard or layout.dp * layout.cp))  # fmt: skip
+            layout.ep, layout.etp, -(layout.shard or layout.dp * layout.cp),
+            layout.optimizer_offload)  # fmt: skip
 
 
 def rank_key(plan: Priced) -> tuple[object, ...]:

@@ -754,6 +754,10 @@ def state_bytes(problem: Problem, layout: Layout, params: float) -> float:
     weights = recipe.param_bytes / (d if layout.zero >= 3 else 1)
     grads = recipe.grad_bytes / (d if layout.zero >= 2 else 1)
     states = recipe.state_bytes / (d if layout.zero >= 1 else 1)
+    if layout.optimizer_offload:
+        states = 0.0
+        if layout.zero >= 2 and problem.stack.offload_overlap == "gradients":
+            grads = 0.0
     return params * (weights + grads + states)
 
 
@@ -976,7 +980,45 @@ def optimizer_s(problem: Problem, layout: Layout) -> float:
     g, shards = problem.job.recipe.grad_bytes, n_shards(layout) if layout.zero else 1
     zero_grads, norm, clip = g / (shards if layout.zero >= 2 else 1), g, 2 * g
     adam, cast = g + 12 + 12, 4 + 2
+    if layout.optimizer_offload:
+        adam = 0
+        clip = 0 if problem.stack.offload_overlap == "gradients" else clip
     return params * (zero_grads + (norm + clip + adam + cast) / shards) / hbm_rate(problem)
+
+
+def offloaded_params(problem: Problem, layout: Layout, rank: int) -> float:
+    return rank_params(problem, layout, rank) / (n_shards(layout) if layout.zero else 1)
+
+
+def host_holds(problem: Problem, layout: Layout) -> bool:
+    """Tell whether master, two moments and a gradient in fp32 fit: 90 % of a device's share."""
+    most = max(offloaded_params(problem, layout, rank) for rank in range(layout.pp))
+    return (4 + 4 + 4 + 4) * most <= 0.9 * problem.pool.host.memory_bytes
+
+
+def offload_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
+    """Return the update on the host where it takes longest."""
+    if not layout.optimizer_offload:
+        return 0.0
+    return max(rank_offload_s(problem, layout, one, rank) for rank in range(layout.pp))
+
+
+def rank_offload_s(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> float:
+    stack, host, m = problem.stack, problem.pool.host, layout.n_micro
+    n, leaves = offloaded_params(problem, layout, rank), stack.offload_overlap == "gradients"
+    copy = 4 * n / host.link_bytes_per_s
+    adam = (4 + 12 + 12 + (8 if leaves else 0)) * n / (0.45 * host.memory_bytes_per_s)
+    bucket = max(stack.bucket_params, stack.bucket_params_per_rank * layout.dp * layout.cp)
+    pieces = max(1, math.ceil(rank_params(problem, layout, rank) / bucket))
+    if not leaves:
+        first = (copy + adam + copy) / pieces
+        return first + max(copy, adam) / pieces * (pieces - 1)
+    backward = rank_s(problem, layout, one, rank)[1]
+    if layout.zero < 2:
+        return exposed_once_s(copy, copy / pieces, backward, layout) + adam + copy
+    part = copy * min(4, problem.job.recipe.grad_bytes) / 4
+    sent = [part] + [2 * part] * (m - 2) + [part + copy] if m > 1 else [copy]
+    return sum(exposed_each_s(x, copy / pieces, backward) for x in sent) + adam + copy
 
 
 def tied_embedding_s(problem: Problem, layout: Layout) -> float:
@@ -1010,6 +1052,7 @@ def ends_group(problem: Problem, layout: Layout) -> Group:
 def outside_pipeline_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
     data = sum(slowest_data_parallel_s(problem, layout, one))
     once = optimizer_s(problem, layout) + tied_embedding_s(problem, layout)
+    once += offload_s(problem, layout, one)
     return data + once + problem.stack.fixed_step_s
 
 
@@ -1048,6 +1091,7 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
         "bubble": at_once - m * sum(rank_s(problem, layout, one, rank)),
         "dp": dp,
         "optimizer": optimizer_s(problem, layout),
+        "offload": offload_s(problem, layout, one),
         "straggler": (straggler(problem, layout) - 1) * flush,
         "fixed": problem.stack.fixed_step_s,
     }

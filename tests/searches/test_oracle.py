@@ -125,6 +125,7 @@ SWITCHES = {
     "zero1_overlap": {"none", "reduce", "both"},
     "zero3_traffic": {"prefetched", "by-tensor"},
     "zero1_gather": {"all-gather", "broadcast"},
+    "offload_overlap": {"pipelined", "gradients"},
 }
 """The values of the switches that are words and change a price."""
 

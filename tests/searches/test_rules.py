@@ -32,6 +32,7 @@ from tests.searches.instances import (
     context,
     pins,
     toy_pool,
+    with_host,
     with_part,
 )
 
@@ -159,6 +160,11 @@ PLAN_EXAMPLES = {
     "ZER001": (context(batch=24), {"pp": 2, "zero": 2}, {"pp": 1, "zero": 2}),
     "ZER002": (context(DENSE, batch=24), {"dp": 1, "zero": 1}, {"dp": 2, "zero": 1}),
     "REC001": (context(batch=24), {"recompute": 1}, {"recompute": 2}),
+    "OFF001": (context(batch=24), {"optimizer_offload": 1}, {"optimizer_offload": 0}),
+    "OFF002": (
+        with_host(context(batch=24), memory=2 * GB),
+        {"optimizer_offload": 1, "dp": 8, "zero": 0}, {"optimizer_offload": 1, "dp": 8, "zero": 1},
+    ),
     "FRM001": (
         context(batch=24, options=SearchOptions(framework="deepspeed")),
         {"tp": 2, "pp": 2}, {"tp": 2, "pp": 1},

@@ -45,6 +45,7 @@ def moe(**fields: Any) -> ModelShape:
 
 PIPE = {"pp": 4, "dp": 16, "schedule": "1f1b", "counts": (8,) * 4}
 RING = {"cp": 2, "dp": 32, "cp_comm": "p2p"}
+OFFLOAD = {"optimizer_offload": True, "zero": 1}
 ALL_TO_ALL = {"cp": 2, "dp": 32, "cp_comm": "a2a"}
 
 Both = tuple[dict[str, Any], dict[str, Any]]
@@ -68,6 +69,7 @@ _SHARED: dict[str, Both] = {
     ),
     "replicated ZeRO groups": ({"dp_shard": 8}, {"dp_shard": 64}),
     "another order of ranks": ({"rank_order": "tp-cp-ep-pp-dp"}, {}),
+    "optimizer alone on the host": (OFFLOAD, {}),
 }  # fmt: skip
 """By title, of rules that several frameworks have."""
 
@@ -105,6 +107,9 @@ _LAYOUT: dict[str, Both] = {
         {"tp": 8, "sp": True, "seq_len": 8190}, {"tp": 8, "sp": False, "seq_len": 8190},
     ),
     "MLM401": ({**PIPE, "zero": 2}, {**PIPE, "zero": 1}),
+    "MLM402": ({**OFFLOAD, "zero": 0}, OFFLOAD),
+    "MLM403": ({**OFFLOAD, "zero": 2}, OFFLOAD),
+    "MLM404": ({**OFFLOAD, "precision": "fp16"}, {**OFFLOAD, "precision": "fp8-delayed"}),
     "MLM501": ({"precision": "fp16-grads"}, {"precision": "fp16"}),
     "MLM502": ({"precision": "fp8-rowwise"}, {"precision": "fp8-delayed"}),
     "MLM503": (
@@ -142,6 +147,11 @@ _LAYOUT: dict[str, Both] = {
     "DSP308": ({"tp": 2, "model": EXPERTS}, {"tp": 2, "ep": 2, "model": EXPERTS}),
     "DSP309": ({"model": moe(capacity_factor=1.25)}, {"model": EXPERTS}),
     "DSP401": ({**PIPE, "zero": 2}, {**PIPE, "zero": 1}),
+    "DSP402": ({**OFFLOAD, "zero": 0}, {**OFFLOAD, "zero": 0, "dp": 1}),
+    "DSP403": ({**OFFLOAD, **PIPE}, OFFLOAD),
+    "DSP404": (
+        {**OFFLOAD, "ep": 4, "tp": 2, "model": EXPERTS}, {**OFFLOAD, "ep": 4, "model": EXPERTS},
+    ),
     "DSP501": ({"precision": "fp8-tensorwise"}, {}),
     "DSP502": ({"zero": 0}, {"zero": 0, "precision": "bf16-grads"}),
     "DSP503": (

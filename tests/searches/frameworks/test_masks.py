@@ -29,9 +29,9 @@ from searches.plan_space import (
     legal_masks,
     sharding_options,
 )
-from searches.rules import schedule_of
+from searches.rules import Context, schedule_of
 from searches.shape_space import legal_shapes, table_of
-from tests.searches.instances import INSTANCES, context, toy_pool
+from tests.searches.instances import INSTANCES, TOY_HOST, context, toy_pool
 
 ODD = dataclasses.replace(
     LLAMA3_8B, layers=30, heads=40, kv_heads=10, ffn=13824, tied=True, padded_vocab=128263
@@ -84,14 +84,15 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
     for model in MODELS:
         precision, seq_len = JOBS[seed]
         job = TrainingJob(seq_len, 96, precision)
-        pool = toy_pool(DEVICES, 8)
+        pool = dataclasses.replace(toy_pool(DEVICES, 8), host=TOY_HOST)
         problem = Problem(model, job, pool, context().problem.fabric, STACKS["fused"])
         shapes = random_shapes(rng, model.layers)
         schedule = random_schedules(rng, shapes)
         recompute = np.array([0, 1, *[2] * 4], dtype=np.int32)
         layers = np.array([0, 0, 1, 2, 5, 30], dtype=np.int32)
         mbs = np.array([1, 2, 3, 5, 8], dtype=np.int32)
-        shardings = sharding_options(shapes)
+        asked = Context(problem, SearchOptions(), DEVICES)
+        shardings = sharding_options(asked, shapes)
         exists = existing_shardings(shapes, shardings)
         kinds = (recompute, layers, schedule)
         runs = framework_mask(framework, problem, shapes, shardings, *kinds)
