@@ -30,7 +30,9 @@ class DataParallelTimes:
     gather_piece_s: Floats
 
 
-def n_pieces(problem: Problem, params: Floats, dp: ArrayLike, zero: ArrayLike) -> Floats:
+def n_pieces(
+    problem: Problem, params: Floats, dp: ArrayLike, zero: ArrayLike, blocking: ArrayLike = 0
+) -> Floats:
     """Return in how many pieces the traffic of `params` local parameters is cut.
 
     max(1, ceil(N / max(40e6, 1e6 dp))) with Megatron's overlap; one piece without overlap.
@@ -42,7 +44,7 @@ def n_pieces(problem: Problem, params: Floats, dp: ArrayLike, zero: ArrayLike) -
     overlapped = np.where(
         np.asarray(zero) >= 1, stack.zero1_overlap != "none", stack.dp_overlap != "none"
     )
-    return np.where(overlapped, cut, 1.0)
+    return np.where(overlapped & (np.asarray(blocking) == 0), cut, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Layouts: one as an object at the edges, many as a struct of numpy arrays in the core."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,8 @@ class Layout:
     """How the cp ranks exchange keys and values, see `CP_COMMS`; empty with cp 1."""
     optimizer_offload: bool = False
     """Master weights and optimizer states live, and are updated, on the host."""
+    dp_overlap: bool = True
+    """Data-parallel traffic runs beside compute as far as the stack overlaps it; off: nothing."""
 
     @property
     def switches(self) -> dict[str, bool]:
@@ -116,7 +118,7 @@ class Layout:
         return ("core_attn",) if self.recompute == "selective" else ()
 
 
-SWITCHES = {"optimizer_offload": False}
+SWITCHES = {"optimizer_offload": False, "dp_overlap": True}
 """Switches of a layout with their usual position."""
 
 
@@ -219,13 +221,25 @@ class ShardingTable:
     """Times that a ZeRO group is replicated (HSDP); 1 shards over all dp cp ranks."""
     optimizer_offload: Ints
     """1: optimizer states on the host."""
+    dp_blocking: Ints
+    """1: data-parallel traffic runs beside nothing, whatever the stack overlaps."""
 
     def __len__(self) -> int:
         return len(self.zero)
 
     def take(self, rows: NDArray[np.intp] | list[int]) -> "ShardingTable":
         """Return the options at `rows`."""
-        return ShardingTable(self.zero[rows], self.copies[rows], self.optimizer_offload[rows])
+        return ShardingTable(*(getattr(self, name)[rows] for name in ShardingTable.__slots__))
+
+    def followed_by(self, other: "ShardingTable") -> "ShardingTable":
+        """Return the options of both tables."""
+        names = ShardingTable.__slots__
+        both = (np.concatenate((getattr(self, x), getattr(other, x))) for x in names)
+        return ShardingTable(*both)
+
+    def with_blocking(self, value: int) -> "ShardingTable":
+        """Return the options with traffic that all (1) or none (0) of them wait for."""
+        return replace(self, dp_blocking=np.full_like(self.zero, value))
 
     @staticmethod
     def from_tuples(rows: Sequence[tuple[int, ...]]) -> "ShardingTable":
@@ -326,6 +340,7 @@ class PlanTable:
             shard=dp * cp // copies if copies > 1 else 0,
             cp_comm=CP_COMMS[int(shapes.cp_comm[k])],
             optimizer_offload=bool(self.shardings.optimizer_offload[z]),
+            dp_overlap=not self.shardings.dp_blocking[z],
         )
 
     @staticmethod
@@ -348,7 +363,10 @@ class PlanTable:
         def column(values: Iterable[int]) -> Ints:
             return np.fromiter(values, dtype=np.int32, count=len(rows))
 
-        options = [(x.zero, x.dp * x.cp // x.dp_shard, int(x.optimizer_offload)) for x in rows]
+        options = [
+            (x.zero, x.dp * x.cp // x.dp_shard, int(x.optimizer_offload), int(not x.dp_overlap))
+            for x in rows
+        ]
         distinct = sorted(set(options))
         return PlanTable(
             shapes,

@@ -126,7 +126,8 @@ def expert_shape_terms(
     )
     wide = DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas))
     stage = shardings.zero[:, None, None]
-    pieces = n_pieces(problem, params, copies.astype(np.float64)[:, None], stage)
+    blocking = shardings.dp_blocking[:, None, None]
+    pieces = n_pieces(problem, params, copies.astype(np.float64)[:, None], stage, blocking)
     by_layer = np.where(stage >= 2, np.maximum(1.0, kinds.expert_layers), pieces)
     per_param = _state_bytes_per_param(problem, shardings, shard)
     return ExpertShapeTerms(
@@ -134,6 +135,32 @@ def expert_shape_terms(
         state_bytes=per_param[..., None] * params,
         data_parallel=data_parallel_times(problem, wide, params, by_layer, stage),
         data_groups=groups,
+    )
+
+
+def once_a_step_times(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
+) -> DataParallelTimes:
+    """Return the wire times of a step by sharding, shape and kind, of ZeRO 0 and 1 alone.
+
+    Routed experts move after the rest; the larger last piece counts.
+    """
+    params = kind_params(problem, shapes, kinds)
+    groups = data_groups(problem, shapes, shardings)
+    stage, blocking = shardings.zero[:, None, None], shardings.dp_blocking[:, None, None]
+    dp = shapes.replicas.astype(np.float64)[:, None]
+    wide = DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas))
+    pieces = n_pieces(problem, params, dp, stage, blocking)
+    dense = data_parallel_times(problem, wide, params, pieces, stage)
+    routed = expert_shape_terms(problem, shapes, shardings, kinds)
+    if routed is None:
+        return dense
+    more = routed.data_parallel
+    return DataParallelTimes(
+        dense.reduce_s + more.reduce_s,
+        np.maximum(dense.reduce_piece_s, more.reduce_piece_s),
+        dense.gather_s + more.gather_s,
+        np.maximum(dense.gather_piece_s, more.gather_piece_s),
     )
 
 
@@ -349,7 +376,8 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     groups = data_groups(problem, shapes, shardings)
     shards = shardings.shard(shapes.replicas).astype(np.float64)
     per_param = _state_bytes_per_param(problem, shardings, shardings.shard(shapes.replicas))
-    pieces = n_pieces(problem, params, dp[:, None], zero[:, None, None])
+    blocking = shardings.dp_blocking[:, None, None]
+    pieces = n_pieces(problem, params, dp[:, None], zero[:, None, None], blocking)
     # ZeRO 2 and 3 move layer by layer: a piece is one layer (or an end of the model).
     by_layer = np.where(zero[:, None, None] >= 2, kinds.layers + 1.0, pieces)
     layer = layer_params(problem.shape, shapes.tp)

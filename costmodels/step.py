@@ -255,8 +255,17 @@ def _data_parallel(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
     ZeRO 0 and 1 move once per step: the reduction beside the last backward, the gather beside
     the first forward, as far as the stack overlaps them. ZeRO 2 reduces and ZeRO 3 also gathers
     (twice) per micro-batch; ZeRO 2 gathers once, like ZeRO 1. Routed experts move over their own
-    group, one after the other with the rest.
+    group, one after the other with the rest. Nothing is hidden with `dp_blocking`.
     """
+    exposed, total = _overlapped_data_parallel(rows, times)
+    blocking = rows.table.shardings.dp_blocking
+    if blocking.any():
+        exposed = np.where(blocking[rows.table.sharding] > 0, total, exposed)
+    return exposed, total
+
+
+def _overlapped_data_parallel(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
+    """Return (exposed, whole) as far as the stack overlaps the traffic."""
     zero, often = rows.table.zero, rows.table.zero >= 2
     wire = _wire_times(rows)
     total = wire.reduce_s + wire.gather_s

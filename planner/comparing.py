@@ -163,6 +163,7 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
         "zero": ("zero", f"{sharded[a.zero]} -> {sharded[b.zero]} sharded"),
         "dp_shard": ("dp_shard", "ranks over which ZeRO shards"),
         "sp": ("sp", "activations between the layers cut over tp"),
+        "dp_overlap": ("dp_overlap", "data-parallel traffic beside compute"),
         "optimizer_offload": ("offload", "where the optimizer states are, and the update runs"),
     }
     out = []

@@ -95,6 +95,8 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
                2: "optimizer states and gradients are sharded",
                3: "weights, gradients and optimizer states are sharded"}[x.zero]  # fmt: skip
     lines.append(f"  ZeRO {x.zero}: {sharded} over {x.dp_shard} ranks.")
+    if not x.dp_overlap:
+        lines.append("  dp overlap off: all gathers and reductions are waited for.")
     if x.optimizer_offload:
         table = plan.breakdown.rows.table
         on_host = host_bytes(problem, table.shapes, table.shardings).max()

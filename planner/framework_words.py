@@ -170,6 +170,7 @@ MEGATRON_PARTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
          "data_parallel_sharding_strategy", "gradient_accumulation_fusion",
          "init_model_with_meta_device", "ckpt_format", "num_distributed_optimizer_instances"),
     ),
+    (("dp_overlap",), ("overlap_grad_reduce", "overlap_param_gather")),
     (
         ("optimizer_offload",),
         ("optimizer_cpu_offload", "use_precision_aware_optimizer", "optimizer_offload_fraction",

@@ -162,6 +162,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         etp=pins.get("etp", 1),
         cp_comm=cp_comm,
         optimizer_offload=bool(pins.get("optimizer_offload", 0)),
+        dp_overlap=bool(pins.get("dp_overlap", 1)),
     )
     broken = first_broken_rule(context, layout)
     if broken:

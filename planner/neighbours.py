@@ -22,7 +22,7 @@ from searches.search import exact_step_s
 from searches.shape_space import divisors
 
 AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "sp",
-        "cp_comm", "recompute", "recompute_layers", "optimizer_offload")  # fmt: skip
+        "cp_comm", "recompute", "recompute_layers", "optimizer_offload", "dp_overlap")  # fmt: skip
 """Axes that a neighbour may change, in the order in which changes are named."""
 HELPS: Mapping[str, tuple[str, ...]] = {
     "BAT001": ("mbs",),
@@ -148,7 +148,7 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
     if axis == "dp_shard":
         whole = x.dp * x.cp
         return [whole] if x.zero and x.dp_shard != whole else []
-    if axis in ("sp", "optimizer_offload"):
+    if axis in ("sp", "optimizer_offload", "dp_overlap"):
         return [False, True]
     if axis == "cp_comm":
         return list(CP_COMMS[1:]) if x.cp > 1 else []
@@ -208,6 +208,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         recompute=kind,
         recompute_layers=_recomputed(kind, counts, x, changes),
         optimizer_offload=bool(changes.get("optimizer_offload", x.optimizer_offload)),
+        dp_overlap=bool(changes.get("dp_overlap", x.dp_overlap)) or dp * cp == 1,
     )  # fmt: skip
 
 

@@ -31,6 +31,8 @@ def shown_layout(layout: Layout) -> str:
         words.append(f"recompute {x.recompute} {x.recompute_layers or ''}".strip())
     if x.optimizer_offload:
         words.append("optimizer offload")
+    if not x.dp_overlap:
+        words.append("no dp overlap")
     return " ".join(words)
 
 

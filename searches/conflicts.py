@@ -22,7 +22,6 @@ from costmodels.plans import ShapeTable
 from searches.options import MAX_VPP
 from searches.plan_space import (
     N_SP,
-    existing_shardings,
     free_axes,
     pinned_columns,
     plan_rules,
@@ -125,8 +124,12 @@ def _broken(bits: _Bits, masks: Sequence[Mask], shape: tuple[int, ...]) -> Bits:
 
 
 def _open(context: Context) -> Context:
-    """Return the search without pins and limits on the free axes' values, pinned depths kept."""
-    kept = {a: v for a, v in context.options.only.items() if a == "recompute_layers"}
+    """Return the search without pins and limits on the free axes' values.
+
+    Kept are pinned depths, and switches, of which the search may not have what nobody names.
+    """
+    named = ("recompute_layers", "optimizer_offload", "dp_overlap")
+    kept = {a: v for a, v in context.options.only.items() if a in named}
     return replace(context, options=replace(context.options, only=kept, at_most={}))
 
 
@@ -193,7 +196,7 @@ def _free_groups(
     batches = _broken(bits, of_mbs, (len(shapes), len(axes.mbs)))
     rest = _broken(bits, of_rest, (len(shapes), N_SP, len(axes.shardings), len(axes.recompute)))
     exists = recompute_options(opened, shapes, axes)
-    grouped = existing_shardings(shapes, axes.shardings)
+    grouped = axes.exists
     found = set()
     for i in range(len(shapes)):
         free = np.unique(rest[i][:, grouped[i]][:, :, exists[i]])

@@ -23,6 +23,7 @@ AXES = (
     "recompute_layers",
     "schedule",
     "optimizer_offload",
+    "dp_overlap",
 )
 """Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
 
@@ -32,6 +33,7 @@ TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "recompute": ("none", "selective", "full"),
     "schedule": SCHEDULES,
     "optimizer_offload": ("off", "on"),
+    "dp_overlap": ("off", "on"),
 }
 """Axes whose values are words; the tables hold the position of the word."""
 

@@ -16,6 +16,7 @@ from costmodels.plans import (
     ShardingTable,
 )
 from costmodels.stages import stage_kinds
+from searches.dominance import overlap_never_slower
 from searches.frameworks import runnable, runnable_batches
 from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
 from searches.rules import (
@@ -44,6 +45,10 @@ class FreeAxes:
     """Kind of each recompute option, `(n_options,)`; index into `RECOMPUTES`."""
     recompute_layers: Ints
     """Layers per virtual stage of each option, 0 unless `full`."""
+    exists: Bools
+    """Which shardings each shape has, `(n_shapes, n_shardings)`."""
+    dominates: Bools
+    """Which of them stand for the same without overlap, which is never better (DOM001)."""
 
 
 def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
@@ -60,7 +65,37 @@ def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
         kinds.append(RECOMPUTES.index("full"))
         layers.append(k)
     sequences, kind, depth = (np.array(x, dtype=np.int32) for x in (mbs, kinds, layers))
-    return FreeAxes(sequences, sharding_options(context, shapes), kind, depth)
+    least = mbs[0] if mbs else 1
+    shardings, proven = with_overlap_off(context, shapes, sharding_options(context, shapes), least)
+    exists = existing_shardings(shapes, shardings)
+    overlaps, apart = shardings.dp_blocking == 0, shapes.replicas > 1
+    if "dp_overlap" in context.options.only:
+        return FreeAxes(sequences, shardings, kind, depth, exists, np.zeros_like(exists))
+    exists &= overlaps | (~proven & apart[:, None])
+    return FreeAxes(
+        sequences, shardings, kind, depth, exists, exists & overlaps & proven & apart[:, None]
+    )
+
+
+def with_overlap_off(
+    context: Context, shapes: ShapeTable, shardings: ShardingTable, least_mbs: int
+) -> tuple[ShardingTable, Bools]:
+    """Return the shardings, also without overlap where that may be wanted, and what is proven.
+
+    It may where the user names it, or where it is not proven for all shapes that overlap is never
+    slower; the second is `(n_shapes, n_shardings)`.
+    """
+    named = context.options.only.get("dp_overlap")
+    proven = np.ones((len(shapes), len(shardings)), dtype=bool)
+    if named is None:
+        # The update on the host comes after, so both places have the same answer.
+        alike = shardings.take(np.flatnonzero(shardings.optimizer_offload == 0))
+        found = overlap_never_slower(context, shapes, alike, least_mbs).T
+        proven = np.tile(found, len(shardings) // len(alike))
+    if proven.all() if named is None else 0 not in named:
+        return shardings, proven
+    off = shardings.with_blocking(1)
+    return shardings.followed_by(off), np.concatenate((proven, proven), axis=1)
 
 
 def sharding_options(context: Context, shapes: ShapeTable) -> ShardingTable:
@@ -178,7 +213,7 @@ def legal_masks(
     masks = Masks(
         np.ones((len(shapes), len(axes.mbs)), dtype=bool),
         np.ones((len(shapes), N_SP), dtype=bool),
-        existing_shardings(shapes, axes.shardings),
+        axes.exists,
         recompute_options(context, shapes, axes),
     )
     candidates = before = masks.n_plans
@@ -188,6 +223,9 @@ def legal_masks(
         left = masks.n_plans
         rejected[rule.code] = rejected.get(rule.code, 0) + before - left
         before = left
+    # Counted where the plan with overlap that stands for them is legal.
+    rejected["DOM001"] = replace(masks, sharding=masks.sharding & axes.dominates).n_plans
+    candidates += rejected["DOM001"]
     return masks, candidates, {code: c for code, c in rejected.items() if c}
 
 
@@ -222,6 +260,9 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     if emitted:
         rules.append(PlanRule("ZER001", (zero <= 1) | (pp == 1)))
     rules.append(PlanRule("ZER002", (zero == 0) | (dp * cp > 1)))
+    blocking = axes.shardings.dp_blocking[None, None, :, None]
+    if blocking.any():
+        rules.append(PlanRule("OVL001", (blocking == 0) | (dp * cp > 1)))
     if problem.shape.flash_attention:
         rules.append(PlanRule("REC001", kind != RECOMPUTES.index("selective")))
     rules += _host_rules(context, shapes, axes)
@@ -255,6 +296,7 @@ def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict
         "zero": axes.shardings.zero[None, None, :, None],
         "dp_shard": axes.shardings.shard(shapes.replicas).T[:, None, :, None],
         "optimizer_offload": axes.shardings.optimizer_offload[None, None, :, None],
+        "dp_overlap": 1 - axes.shardings.dp_blocking[None, None, :, None],
         "recompute": axes.recompute[None, None, None, :],
         "recompute_layers": axes.recompute_layers[None, None, None, :],
         "schedule": schedule[:, None, None, None],

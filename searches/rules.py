@@ -163,9 +163,17 @@ RULES: dict[str, Rule] = {
              "share nine tenths of its memory.",
              "a larger host_memory, more sharding (zero 1, dp), or optimizer_offload off",
              "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py"),
+        Rule("OVL001", "no data-parallel traffic to wait for",
+             "With dp * cp = 1 nothing is reduced or gathered; dp_overlap on is the same plan.",
+             "dp > 1 or cp > 1", "definition"),
         Rule("FRM001", "the framework cannot run it",
              "The chosen framework has no such combination.", "--framework any",
              "docs/frameworks.md"),
+        Rule("DOM001", "never faster than the same plan with overlap",
+             "Without overlap the data-parallel traffic takes the same memory and at least the "
+             "same time: proven for every micro-batch of the shape, so the plan is counted and "
+             "not priced. Where latency leaves that open, both are.",
+             "--pin dp_overlap=off", "docs/terms/dp.md"),
         Rule("MEM001", "over the usable memory",
              "The rank that needs most exceeds the accelerator's memory less the margin.",
              "more recompute, a smaller mbs, larger tp or pp, more devices", "docs/memory.md"),
@@ -431,6 +439,7 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         "SCH001": layout.schedule not in _schedules(layout),
         "SCH002": layout.schedule in ZERO_BUBBLE and not splits_cleanly(context.problem.shape),
         "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
+        "OVL001": not layout.dp_overlap and layout.dp * layout.cp == 1,
         "OFF001": layout.optimizer_offload and context.problem.pool.host is None,
         "OFF002": context.problem.pool.host is not None
         and not fits_host(context.problem, shape, table.shardings).all(),

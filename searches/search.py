@@ -114,6 +114,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         layout.etp,
         -layout.dp_shard,
         layout.optimizer_offload,
+        not layout.dp_overlap,
     )
 
 

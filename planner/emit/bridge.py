@@ -220,8 +220,8 @@ def ddp_fields(layout: Layout, job: TrainingJob) -> dict[str, object]:
     ranks = layout.dp * layout.cp
     fields: dict[str, object] = {
         "use_distributed_optimizer": layout.zero > 0 or layout.optimizer_offload,
-        "overlap_grad_reduce": ranks > 1,
-        "overlap_param_gather": ranks > 1 and layout.zero > 0,
+        "overlap_grad_reduce": layout.dp_overlap and ranks > 1,
+        "overlap_param_gather": layout.dp_overlap and ranks > 1 and layout.zero > 0,
         # What Megatron-LM takes by itself; Megatron-Bridge would take larger ones.
         "bucket_size": max(40_000_000, 1_000_000 * ranks),
         "average_in_collective": False,

@@ -113,7 +113,7 @@ def _zero(layout: Layout, shape: ModelShape) -> dict[str, object]:
     if layout.optimizer_offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     zero |= {
-        "overlap_comm": layout.pp == 1,
+        "overlap_comm": layout.pp == 1 and layout.dp_overlap,
         "contiguous_gradients": True,
         "reduce_scatter": True,
         "reduce_bucket_size": bucket,

@@ -394,8 +394,9 @@ def _recompute_flags(layout: Layout) -> list[str]:
 
 
 def _overlap_flags(layout: Layout, *, tp_comm_overlap: bool) -> list[str]:
-    flags = ["--overlap-grad-reduce"] * (layout.dp * layout.cp > 1)
-    flags += ["--overlap-param-gather"] * (layout.dp * layout.cp > 1 and layout.zero > 0)
+    beside = layout.dp_overlap and layout.dp * layout.cp > 1
+    flags = ["--overlap-grad-reduce"] * beside
+    flags += ["--overlap-param-gather"] * (beside and layout.zero > 0)
     return flags + ["--tp-comm-overlap"] * (tp_comm_overlap and layout.sp and layout.tp > 1)
 
 

@@ -169,6 +169,7 @@ def _degrees(read: Reader, sharded: bool, n_devices: int | None) -> dict[str, An
     found: dict[str, Any] = {
         "tp": tp, "pp": 1, "cp": cp, "ep": 1, "etp": 1, "sp": False, "cp_comm": exchange,
         "rank_order": "tp-cp-ep-dp-pp", "optimizer_offload": False,
+        "dp_overlap": True,
     }  # fmt: skip
     if n_devices:
         found["n_devices"] = n_devices

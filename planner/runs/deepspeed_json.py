@@ -94,6 +94,7 @@ def deepspeed_run(
     if "dp" in layout and zero:
         layout["dp_shard"] = layout["dp"] * layout["cp"]
     layout["optimizer_offload"] = _offload(read, notes)
+    layout["dp_overlap"] = _overlaps(read, layout)
     if read.number("zero_optimization.zero_hpz_partition_size", 1) > 1:
         notes.append("hpZ keeps a second copy of the weights in a node: priced as plain ZeRO-3;"
                      " gather traffic is overestimated, memory underestimated")  # fmt: skip
@@ -226,6 +227,18 @@ def _recompute(
     assumed.append("recompute = none: the file has no activation_checkpointing block; the script"
                    " decides, --pin recompute=full if it does")  # fmt: skip
     return {"recompute": "none", "recompute_layers": 0}
+
+
+def _overlaps(read: Reader, layout: Mapping[str, Any]) -> bool:
+    """Tell whether reductions run beside the backward: unless `overlap_comm` is switched off.
+
+    Without ZeRO, in a pipeline and on one rank the key says nothing.
+    """
+    key = "zero_optimization.overlap_comm"
+    alone = layout.get("dp", 2) * layout["cp"] == 1
+    if not layout["zero"] or layout["pp"] > 1 or alone or not read.given(key):
+        return True
+    return bool(read.switch(key))
 
 
 def _offload(read: Reader, notes: list[str]) -> bool:

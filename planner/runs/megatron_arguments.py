@@ -191,6 +191,7 @@ def _layout(
     layout |= _recompute(s, layout, notes)
     layout["zero"] = _zero(s)
     layout["optimizer_offload"] = bool(s.get("optimizer_cpu_offload"))
+    layout["dp_overlap"] = bool(s.get("overlap_grad_reduce") or s.get("use_torch_fsdp2"))
     degrees = tp * pp * cp
     if world:
         layout["n_devices"] = world
@@ -395,10 +396,11 @@ def _stack(
     switches: list[Switch] = []
     notes: list[str] = []
     fsdp = s.get("use_megatron_fsdp") or s.get("use_torch_fsdp2")
-    if fsdp and not s.get("use_torch_fsdp2") and not s.get("overlap_param_gather"):
-        flags = "--overlap-grad-reduce --overlap-param-gather"
-        notes.append(f"Megatron-FSDP is priced with {flags}; without them the step is longer")
-    elif not fsdp:
+    gathers = s.get("overlap_param_gather") or s.get("use_torch_fsdp2")
+    if fsdp and layout["dp_overlap"] and not gathers:
+        notes.append("Megatron-FSDP is priced with --overlap-param-gather; without it the step is"
+                     " longer")  # fmt: skip
+    elif not fsdp and layout["dp_overlap"]:
         _overlaps(s, layout, changed, switches)
     if s.get("cross_entropy_loss_fusion"):
         changed |= FUSED_LOSS
@@ -430,16 +432,13 @@ def _stack(
 def _overlaps(
     s: Settings, layout: dict[str, Any], changed: dict[str, Any], switches: list[Switch]
 ) -> None:
-    """Note what of the once-per-step traffic runs beside compute, and what could."""
-    grads, gather = bool(s.get("overlap_grad_reduce")), bool(s.get("overlap_param_gather"))
+    """Note whether gathers run beside compute as reductions do, and that they could."""
     sharded = layout["zero"] > 0
     key = "zero1_overlap" if sharded else "dp_overlap"
     best = {key: "both"}
-    if grads and (gather or not sharded):
+    if s.get("overlap_param_gather") or not sharded:
         changed |= best
         return
-    changed[key] = "reduce" if grads else "none"
-    missing = ["--overlap-grad-reduce"] * (not grads)
-    missing += ["--overlap-param-gather"] * (sharded and not gather)
+    changed[key] = "reduce"
     if layout.get("dp", 2) * layout["cp"] > 1:
-        switches.append(Switch(f"add {' '.join(missing)}", best))
+        switches.append(Switch("add --overlap-param-gather", best))

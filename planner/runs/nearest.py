@@ -95,6 +95,7 @@ def nearest_layout(
         shard=_shard(stated, dp * cp, zero, repairs),
         cp_comm=_exchange(stated, tp, cp, shape, repairs),
         optimizer_offload=bool(stated.get("optimizer_offload")),
+        dp_overlap=bool(stated.get("dp_overlap", True)) or dp * cp == 1,
     )
     return Nearest(layout, tuple(repairs))
 

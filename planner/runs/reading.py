@@ -395,7 +395,7 @@ def _megatron_deepspeed(
         what: settings.get(f"zero_optimization.offload_{what}.device", "none")
         for what in ("optimizer", "param")
     }
-    layout["optimizer_offload"] = away["optimizer"] not in ("none", "")
+    layout |= {"optimizer_offload": away["optimizer"] not in ("none", ""), "dp_overlap": True}
     if away["param"] not in ("none", ""):
         notes.append(f"offload_param to {away['param']}: not modelled; memory is overestimated")
     return replace(

@@ -512,6 +512,7 @@ def _degrees(read: Reader, n_devices: int | None) -> dict[str, Any]:
         "sp": tp > 1 and read.switch("parallelism.enable_sequence_parallel", True),
         "cp_comm": "" if cp == 1 else "p2p" if rotate == "alltoall" else "all-gather",
         "rank_order": "tp-cp-ep-dp-pp", "optimizer_offload": False,
+        "dp_overlap": True,
     }  # fmt: skip
     rest = tp * pp * cp * max(1, replicate)
     if shard < 0:

@@ -78,6 +78,8 @@ class Case:
     """Ranks of one ZeRO group; dp cp unless the group is replicated (HSDP)."""
     optimizer_offload: Any = False
     """Optimizer states on the host."""
+    dp_overlap: Any = True
+    """Data-parallel traffic beside compute."""
     sp: Any = False
     schedule: Any = UNKNOWN
     """Position in `SCHEDULES`."""
@@ -120,6 +122,7 @@ class Case:
             zero=layout.zero,
             dp_shard=layout.dp_shard,
             optimizer_offload=layout.optimizer_offload,
+            dp_overlap=layout.dp_overlap,
             sp=layout.sp,
             schedule=SCHEDULES.index(layout.schedule),
             cp_comm=CP_COMMS.index(layout.cp_comm),
@@ -166,6 +169,7 @@ class Case:
             zero=shardings.zero.astype(np.int64)[None, None, :, None],
             dp_shard=shardings.shard(shapes.replicas).astype(np.int64).T[:, None, :, None],
             optimizer_offload=(shardings.optimizer_offload > 0)[None, None, :, None],
+            dp_overlap=(shardings.dp_blocking == 0)[None, None, :, None],
             sp=np.arange(2)[None, :, None, None] == 1,
             schedule=column(schedule),
             cp_comm=column(shapes.cp_comm),
@@ -208,6 +212,7 @@ class Case:
             zero=UNKNOWN,
             dp_shard=UNKNOWN,
             optimizer_offload=UNKNOWN,
+            dp_overlap=UNKNOWN,
             sp=UNKNOWN,
             schedule=column(schedule),
             cp_comm=column(shapes.cp_comm),
@@ -310,7 +315,7 @@ class Case:
 
 _LAYOUT = (
     "n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_micro", "zero",
-    "dp_shard", "optimizer_offload", "sp", "schedule", "cp_comm", "recompute",
+    "dp_shard", "optimizer_offload", "dp_overlap", "sp", "schedule", "cp_comm", "recompute",
     "recompute_layers", "rank_order", "counts",
 )  # fmt: skip
 """Fields of a case that describe its layout."""

@@ -189,6 +189,20 @@ def optimizer_on_device(code: str, framework: str, source: str, setting: str) ->
     )
 
 
+def overlap_stays(code: str, framework: str, source: str) -> FrameworkRule:
+    """Gathers and reductions always run beside compute."""
+    return FrameworkRule(
+        code,
+        framework,
+        "data-parallel traffic that runs beside nothing",
+        "planner",
+        source,
+        lambda c: c.dp_overlap == 0,
+        "dp_overlap off: FSDP2 prefetches, and no setting keeps it from that",
+        "dp_overlap on",
+    )
+
+
 def plain_schedule(c: Case) -> str:
     """Return the schedule without a split backward that comes closest."""
     return f"schedule {'1f1b' if c.vpp == 1 else 'interleaved'}"

@@ -245,6 +245,14 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "tp 1, or optimizer_offload off",
     ),
     FrameworkRule(
+        "DSP405", "deepspeed", "overlap that has no key", "planner",
+        "deepspeed/runtime/zero/config.py, overlap_comm",
+        lambda c: (c.dp_overlap == 0) & ((c.zero == 0) | (c.pp > 1)),
+        lambda c: f"dp_overlap off with zero {c.zero} and pp {c.pp}: overlap_comm is a key of ZeRO"
+        " outside a pipeline",
+        "dp_overlap on",
+    ),
+    FrameworkRule(
         "DSP501", "deepspeed", "fp8 training", "planner", CONFIG,
         lambda c: c.fp8_recipe != "",
         lambda c: f"precision {c.job.precision}: DeepSpeed has no fp8 training of its own",

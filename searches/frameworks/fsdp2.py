@@ -17,6 +17,7 @@ from searches.frameworks.common import (
     heads_divide,
     kv_heads_split,
     optimizer_on_device,
+    overlap_stays,
     sequence_chunks,
     usual_rank_order,
 )
@@ -164,6 +165,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "larger ZeRO groups",
     ),
     optimizer_on_device("ACC405", "fsdp2", PLUGIN, "fsdp_offload_params"),
+    overlap_stays("ACC406", "fsdp2", PLUGIN),
     FrameworkRule(
         "ACC501", "fsdp2", "precision that the launch file cannot say", "planner", PLUGIN,
         lambda c: c.job.precision not in ("bf16", "fp16", "fp32"),

@@ -16,6 +16,7 @@ from searches.frameworks.common import (
     heads_divide,
     kv_heads_split,
     optimizer_on_device,
+    overlap_stays,
     usual_rank_order,
 )
 from searches.frameworks.rule import FrameworkRule
@@ -214,6 +215,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "a ZeRO level above 0", versions="<0.3",
     ),
     optimizer_on_device("TTN406", "torchtitan", FSDP, "training.enable_cpu_offload"),
+    overlap_stays("TTN407", "torchtitan", FSDP),
     FrameworkRule(
         "TTN501", "torchtitan", "precision that is not emitted", "planner",
         "torchtitan/config/configs.py, TrainingConfig",

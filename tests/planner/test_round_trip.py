@@ -54,6 +54,8 @@ MEGATRON: dict[str, Case] = {
     "racks": ("llama3-70b", "gb300-nvl72-x512", {"tp": 8, "pp": 8}),
     "optimizer on the host": ("llama3-70b", "h100-x512", {"tp": 4, "pp": 2,
                                                           "optimizer_offload": True}),
+    "nothing overlaps": ("llama3-8b", "h100-x512", {"tp": 2, "dp_overlap": False}),
+    "nothing overlaps, ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3, "dp_overlap": False}),
 }  # fmt: skip
 PRECISIONS = ("bf16", "bf16-grads", "fp16", "fp8-tensorwise", "fp8-delayed")
 
@@ -113,6 +115,7 @@ DEEPSPEED: dict[str, Case] = {
     "ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3}),
     "AutoTP": ("llama3-70b", "h100-x512", {"tp": 8, "sp": False, "zero": 1}),
     "optimizer on the host": ("llama3-8b", "h100-x8", {"zero": 2, "optimizer_offload": True}),
+    "nothing overlaps": ("llama3-8b", "h100-x8", {"zero": 2, "dp_overlap": False}),
     "pipeline": ("llama3-70b", "a100-x1024", {"pp": 8, "recompute": "full"}),
     "recompute": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full",
                                            "recompute_layers": 9}),

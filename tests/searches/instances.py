@@ -238,6 +238,14 @@ INSTANCES: dict[str, Context] = {
             options=SearchOptions(framework="any", at_most={"vpp": 2}),
         )
     ),
+    "nothing-overlaps": context(GQA, toy_pool(8), batch=16, options=pins(dp_overlap=0)),
+    "overlap-or-not": with_host(
+        context(THIRDS, toy_pool(6, 6), batch=9, options=pins(dp_overlap=(0, 1), vpp=1))
+    ),
+    "overlap-in-doubt": context(
+        replace(GQA, hidden=512, heads=4, ffn=1536), toy_pool(24, 2), batch=48, seq_len=64,
+        options=pins(vpp=1, tp=1),
+    ),
     "no-host-asked-for": context(
         GQA, toy_pool(4), batch=4, options=pins(optimizer_offload=(0, 1))
     ),

@@ -5,7 +5,7 @@ Nothing of `searches` but its plain options and of `costmodels` but its plain da
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
@@ -223,12 +223,13 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
     for mbs in micro_batch_sizes(problem, options):
         for sp in (False, True):
             for zero, shard in sharding_choices(dp * cp):
-                for away in offload_choices(problem, options):
+                for away, beside in switch_choices(problem, options):
                     for recompute, depth in recompute_choices(options, held):
                         yield Layout(
                             tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
                             schedule_of(pp, vpp), recompute, depth, held, cp, ep, etp,
                             cp_comm=cp_comm, shard=shard, optimizer_offload=away,
+                            dp_overlap=beside,
                         )  # fmt: skip
 
 
@@ -245,6 +246,35 @@ def offload_choices(problem: Problem, options: SearchOptions) -> tuple[bool, ...
     return (False, True) if offered else (False,)
 
 
+def switch_choices(problem: Problem, options: SearchOptions) -> list[tuple[bool, bool]]:
+    """Return the positions of optimizer_offload and dp_overlap."""
+    asked = options.only.get("dp_overlap")
+    beside = (True, False) if asked is None or 0 in asked else (True,)
+    return [(away, b) for away in offload_choices(problem, options) for b in beside]
+
+
+def is_no_candidate(problem: Problem, options: SearchOptions, plan: Layout) -> bool:
+    """Tell whether a plan without overlap is none that the search has: nothing to overlap."""
+    asked = options.only.get("dp_overlap")
+    return asked is None and not plan.dp_overlap and plan.dp * plan.cp == 1
+
+
+def is_dominated(
+    problem: Problem, options: SearchOptions, plan: Layout, proven: dict[object, bool]
+) -> bool:
+    """Tell whether a plan without overlap is proven to be no faster than with it.
+
+    `proven` holds the answers so far.
+    """
+    if plan.dp_overlap or "dp_overlap" in options.only:
+        return False
+    least = min(micro_batch_sizes(problem, options), default=1)
+    key = plan.tp, plan.pp, plan.vpp, plan.dp, plan.cp, plan.zero, plan.shard, plan.stage_layers
+    if key not in proven:
+        proven[key] = physics.overlap_is_no_slower(problem, plan, least)
+    return proven[key]
+
+
 def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> str:
     """Return the code of the first rule that a plan over a legal shape breaks, or ""."""
     pinned = {
@@ -252,6 +282,7 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         "recompute_layers": plan.recompute_layers, "schedule": plan.schedule,
         "dp_shard": plan.shard or plan.dp * plan.cp,
         "optimizer_offload": int(plan.optimizer_offload),
+        "dp_overlap": int(plan.dp_overlap),
     }  # fmt: skip
     if not all(allows(options, axis, value) for axis, value in pinned.items()):
         return "PIN001"
@@ -265,6 +296,8 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "ZER001"
     if plan.zero >= 1 and plan.dp * plan.cp == 1:
         return "ZER002"
+    if not plan.dp_overlap and plan.dp * plan.cp == 1:
+        return "OVL001"
     if plan.recompute == "selective" and problem.shape.flash_attention:
         return "REC001"
     if plan.optimizer_offload and problem.pool.host is None:
@@ -318,6 +351,8 @@ def megatron_pads_alike(problem: Problem, tp: int) -> bool:
 
 
 def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
+    if not plan.dp_overlap and (plan.zero == 0 or plan.pp > 1):
+        return False
     if plan.sp or plan.vpp > 1 or plan.cp > 1 or plan.tp > problem.shape.kv_heads or plan.shard:
         return False
     if problem.shape.n_experts:
@@ -363,6 +398,7 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
     rejected_plans: Counter[str] = Counter()
     legal: list[Priced] = []
     known: dict[tuple[object, ...], physics.MicroBatch] = {}
+    proven: dict[object, bool] = {}
     for shape in all_shapes(problem, options, n_devices):
         code = broken_shape_rule(problem, options, shape)
         if code:
@@ -370,8 +406,13 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
             continue
         shapes.append(shape)
         for layout in all_layouts(problem, options, shape):
+            if is_no_candidate(problem, options, layout):
+                continue
             code = broken_plan_rule(problem, options, layout)
-            if code:
+            if is_dominated(problem, options, layout, proven):
+                twin = replace(layout, dp_overlap=True)
+                rejected_plans["DOM001"] += not broken_plan_rule(problem, options, twin)
+            elif code:
                 rejected_plans[code] += 1
             else:
                 key = layout.tp, layout.cp, layout.cp_comm, layout.mbs, layout.sp
@@ -406,7 +447,7 @@ def degrees(layout: Layout) -> tuple[object, ...]:
     return (layout.tp, layout.pp, layout.vpp, layout.zero, layout.recompute_layers, layout.mbs,
             layout.sp, layout.split, layout.recompute, layout.cp, CP_COMMS.index(layout.cp_comm),
             layout.ep, layout.etp, -(layout.shard or layout.dp * layout.cp),
-            layout.optimizer_offload)  # fmt: skip
+            layout.optimizer_offload, not layout.dp_overlap)  # fmt: skip
 
 
 def rank_key(plan: Priced) -> tuple[object, ...]:

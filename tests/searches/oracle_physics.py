@@ -6,7 +6,7 @@ prices kinds of rank.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
 
@@ -949,7 +949,7 @@ def data_parallel_s(
         exposed = m * exposed_each_s(dp.gather, dp.gather_piece, forward)
         exposed += m * exposed_each_s(dp.gather + dp.reduce, dp.reduce_piece, backward)
         total = m * (2 * dp.gather + dp.reduce)
-    if zero >= 2 and stack.zero3_traffic == "by-tensor":
+    if not layout.dp_overlap or (zero >= 2 and stack.zero3_traffic == "by-tensor"):
         exposed = total
     return exposed, max(0.0, total - exposed)
 
@@ -963,12 +963,48 @@ def slowest_data_parallel_s(
     return max(((e, slowdown * hidden) for e, hidden in ranks), key=sum)
 
 
+def overlap_is_no_slower(problem: Problem, layout: Layout, least_mbs: int) -> bool:
+    """Tell whether that is proven for every micro-batch of a shape, rank by rank.
+
+    Windows are at least the FLOPs of the linear layers at the peak.
+    """
+    if layout.zero >= 2:
+        return True
+    stack, shape, v = problem.stack, problem.shape, layout.vpp
+    overlap = stack.zero1_overlap if layout.zero else stack.dp_overlap
+    on, off = replace(layout, dp_overlap=True), replace(layout, dp_overlap=False)
+    h, q, t = shape.hidden, shape.heads * shape.head_dim, layout.tp
+    weights = h * (2 * q / t + 2 * kv_width_per_rank(problem, t))
+    weights += (3 if shape.gated else 2) * h * shape.ffn / t
+    recipe = problem.job.recipe
+    peak = problem.pool.accelerator.peak_flops_per_s[
+        recipe.linear_precision or recipe.gemm_precision
+    ]
+    one = 2 * weights * least_mbs * problem.job.seq_len / layout.cp / peak
+    for rank in range(layout.pp):
+        a, b = passes(problem, on, rank), passes(problem, off, rank)
+        window = rank_layers(layout, rank) * one
+        reduce, gather = a.reduce, a.gather
+        if overlap != "none":
+            left = a.reduce - 2 * window
+            reduce = min(a.reduce, max(a.reduce_piece, left, left / v))
+        if overlap == "both":
+            left = a.gather - window
+            gather = min(a.gather, max(a.gather_piece, left, left / v))
+        hidden = a.reduce + a.gather - reduce - gather
+        most = reduce + gather + stack.overlap_slowdown * hidden
+        if most > (b.reduce + b.gather) * (1 + 1e-12):
+            return False
+    return True
+
+
 def n_pieces(problem: Problem, layout: Layout, params: float, rank: int) -> int:
     """Return the calls per pass: buckets, or layers with ZeRO 2 and 3 (an end is one more)."""
     stack = problem.stack
     if layout.zero >= 2:
         return rank_layers(layout, rank) + 1
-    if (stack.zero1_overlap if layout.zero else stack.dp_overlap) == "none":
+    overlap = stack.zero1_overlap if layout.zero else stack.dp_overlap
+    if overlap == "none" or not layout.dp_overlap:
         return 1
     bucket = max(stack.bucket_params, stack.bucket_params_per_rank * layout.dp * layout.cp)
     return max(1, math.ceil(params / bucket))

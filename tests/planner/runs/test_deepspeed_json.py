@@ -82,11 +82,30 @@ def test_pipelines_are_the_script_s() -> None:
 
 
 def test_what_is_not_modelled_is_said() -> None:
-    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "zero_hpz_partition_size": 8,
+    zero = {"stage": 3, "offload_optimizer": {"device": "nvme", "ratio": 0.3},
+            "offload_param": {"device": "cpu"}, "zero_hpz_partition_size": 8,
             "zero_quantized_weights": True}  # fmt: skip
     text = " | ".join(run(BATCH | {"zero_optimization": zero}).notes)
-    for part in ("offload_optimizer to cpu", "hpZ", "zero_quantized_weights"):
+    parts = ("offload_optimizer to nvme", "offload_optimizer.ratio 0.3", "offload_param to cpu",
+             "hpZ", "zero_quantized_weights")  # fmt: skip
+    for part in parts:
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("zero", "fields"),
+    [
+        ({"stage": 2}, {"dp_overlap": True, "optimizer_offload": False}),
+        ({"stage": 2, "overlap_comm": False}, {"dp_overlap": False}),
+        ({"stage": 2, "overlap_comm": True}, {"dp_overlap": True}),
+        ({"stage": 0, "overlap_comm": False}, {"dp_overlap": True}),
+        ({"stage": 1, "offload_optimizer": {"device": "cpu"}}, {"optimizer_offload": True}),
+        ({"stage": 2, "cpu_offload": True}, {"optimizer_offload": True}),
+    ],
+)
+def test_switches(zero: dict[str, Any], fields: dict[str, bool]) -> None:
+    found = run(BATCH | {"zero_optimization": zero}).layout
+    assert {name: found[name] for name in fields} == fields
 
 
 def test_keys_twice() -> None:

@@ -27,7 +27,7 @@ def test_plain_data_parallelism() -> None:
         "n_devices": 16, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 16, "mbs": 1,
         "gbs": 64, "n_micro": 4, "sp": False, "cp_comm": "", "vpp": 1, "schedule": "none",
         "split": "even", "counts": (16,), "recompute": "none", "recompute_layers": 0, "zero": 0,
-        "rank_order": "tp-cp-ep-dp-pp",
+        "rank_order": "tp-cp-ep-dp-pp", "dp_overlap": False, "optimizer_offload": False,
     }  # fmt: skip
 
 
@@ -51,6 +51,12 @@ def test_plain_data_parallelism() -> None:
         ("--num-experts 8 --expert-tensor-parallel-size 1 --tensor-model-parallel-size 2",
          {"ep": 1, "etp": 1}),
         ("--use-tp-pp-dp-mapping", {"rank_order": "tp-cp-ep-pp-dp"}),
+        ("", {"dp_overlap": False, "optimizer_offload": False}),
+        ("--use-distributed-optimizer --overlap-grad-reduce", {"dp_overlap": True}),
+        ("--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather", {"dp_overlap": True}),
+        ("--use-torch-fsdp2", {"dp_overlap": True}),
+        ("--use-distributed-optimizer --use-precision-aware-optimizer --optimizer-cpu-offload",
+         {"optimizer_offload": True}),
         ("--recompute-activations", {"recompute": "selective"}),
         ("--recompute-granularity selective", {"recompute": "selective"}),
         ("--recompute-granularity selective --recompute-modules layernorm", {"recompute": "none"}),
@@ -135,10 +141,9 @@ def test_settings_hold_only_what_is_given() -> None:
 @pytest.mark.parametrize(
     ("flags", "stack", "changes"),
     [
-        ("", {"dp_overlap": "none"}, ["add --overlap-grad-reduce"]),
+        ("", {}, []),
         ("--overlap-grad-reduce", {"dp_overlap": "both"}, []),
-        ("--use-distributed-optimizer", {"zero1_overlap": "none"},
-         ["add --overlap-grad-reduce --overlap-param-gather"]),
+        ("--use-distributed-optimizer", {}, []),
         ("--use-distributed-optimizer --overlap-grad-reduce", {"zero1_overlap": "reduce"},
          ["add --overlap-param-gather"]),
         ("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",

@@ -70,6 +70,7 @@ _SHARED: dict[str, Both] = {
     "replicated ZeRO groups": ({"dp_shard": 8}, {"dp_shard": 64}),
     "another order of ranks": ({"rank_order": "tp-cp-ep-pp-dp"}, {}),
     "optimizer alone on the host": (OFFLOAD, {}),
+    "data-parallel traffic that runs beside nothing": ({"dp_overlap": False}, {}),
 }  # fmt: skip
 """By title, of rules that several frameworks have."""
 
@@ -152,6 +153,7 @@ _LAYOUT: dict[str, Both] = {
     "DSP404": (
         {**OFFLOAD, "ep": 4, "tp": 2, "model": EXPERTS}, {**OFFLOAD, "ep": 4, "model": EXPERTS},
     ),
+    "DSP405": ({"dp_overlap": False, "zero": 0}, {"dp_overlap": False, "zero": 1}),
     "DSP501": ({"precision": "fp8-tensorwise"}, {}),
     "DSP502": ({"zero": 0}, {"zero": 0, "precision": "bf16-grads"}),
     "DSP503": (

@@ -1,0 +1,95 @@
+"""Values of an axis that are never better than another: proven, counted, and not priced.
+
+A switch that only moves time costs nothing to leave out where its other position is proven to be
+no slower in any plan; memory is the same in both.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.data_parallel import DataParallelTimes
+from costmodels.parameters import kv_heads_per_rank
+from costmodels.plans import SCHEDULES, ZERO_BUBBLE, ShapeTable, ShardingTable
+from costmodels.shape_terms import once_a_step_times
+from costmodels.stages import StageKinds, stage_kinds
+from searches.rules import Context
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+ROUNDING = 1e-12
+"""Relative difference below which two times count as equal."""
+
+
+def overlap_never_slower(
+    context: Context, shapes: ShapeTable, shardings: ShardingTable, least_mbs: int
+) -> Bools:
+    """Return where overlapped data-parallel traffic costs at most what it costs beside nothing.
+
+    `(n_shardings, n_shapes)`, whatever the micro-batch from `least_mbs` on, sp and recompute.
+    From ZeRO 2 on always: the pieces are the same, and what is exposed is at most all of them.
+    Below, overlap cuts the traffic into pieces that pay their latency each, so that it holds
+    where for every kind of rank
+
+    (1 - slowdown) e + slowdown c <= c',  e = max(piece, c/v - w/v, c - w), at most c
+
+    c in pieces, c' in one call; w is at least the time of the linear layers' FLOPs at the peak, 2
+    a parameter and token forward and 4 backward (0 for schedules that split the backward).
+    """
+    proven = np.ones((len(shardings), len(shapes)), dtype=bool)
+    once = np.flatnonzero(shardings.zero <= 1)
+    if not len(once):
+        return proven
+    rows = shardings.take(once)
+    problem, stack = context.problem, context.problem.stack
+    routing = problem.shape.expert_layers if problem.shape.n_experts else ()
+    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
+    kinds = stage_kinds(problem.shape.layers, *columns, routing)
+    cut = once_a_step_times(problem, shapes, rows.with_blocking(0), kinds)
+    whole = once_a_step_times(problem, shapes, rows.with_blocking(1), kinds)
+    forward = _least_forward_s(context, shapes, kinds, least_mbs)
+    slow, chunks = stack.overlap_slowdown, shapes.vpp[:, None].astype(np.float64)
+    both = np.array([stack.dp_overlap, stack.zero1_overlap])[rows.zero]
+    reduces, gathers = ((both != "none"), (both == "both"))
+    reduce = _most_exposed(cut.reduce_s, cut.reduce_piece_s, 2.0 * forward, chunks)
+    gather = _most_exposed(cut.gather_s, cut.gather_piece_s, forward, chunks)
+    reduce = np.where(reduces[:, None, None], reduce, cut.reduce_s)
+    gather = np.where(gathers[:, None, None], gather, cut.gather_s)
+    most = (1.0 - slow) * (reduce + gather) + slow * _all(cut)
+    proven[once] = (most <= _all(whole) * (1.0 + ROUNDING)).all(axis=-1)
+    return proven
+
+
+def _all(times: DataParallelTimes) -> Floats:
+    return np.asarray(times.reduce_s + times.gather_s)
+
+
+def _most_exposed(total_s: Floats, piece_s: Floats, window_s: Floats, chunks: Floats) -> Floats:
+    """Return a bound from above on `exposed_once_s`, at a window of at least `window_s`."""
+    beside = np.maximum((total_s - window_s) / chunks, total_s - window_s)
+    return np.asarray(np.minimum(total_s, np.maximum(piece_s, beside)))
+
+
+def _least_forward_s(
+    context: Context, shapes: ShapeTable, kinds: StageKinds, least_mbs: int
+) -> Floats:
+    """Return a bound from below on the forward of a micro-batch by shape and kind, seconds.
+
+    The linear layers of attention, and of the MLP where every layer is dense, at the peak rate.
+    """
+    problem, shape = context.problem, context.problem.shape
+    asked = {SCHEDULES[code] for code in context.options.only.get("schedule", ())}
+    if asked & set(ZERO_BUBBLE):
+        return np.zeros_like(kinds.layers)
+    t, h = shapes.tp.astype(np.float64), float(shape.hidden)
+    weights = h * shape.v_width / t
+    if not shape.latent:
+        kv = kv_heads_per_rank(shape, shapes.tp) * shape.head_dim
+        weights = weights + h * (shape.q_width / t + 2.0 * kv)
+    if not shape.n_experts:
+        weights = weights + (3.0 if shape.gated else 2.0) * h * shape.ffn / t
+    tokens = least_mbs * problem.job.seq_len / shapes.cp
+    peaks = problem.pool.accelerator.peak_flops_per_s
+    return np.asarray(
+        kinds.layers * (2.0 * weights * tokens / peaks[problem.job.recipe.linear])[:, None]
+    )
