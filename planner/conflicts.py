@@ -108,7 +108,12 @@ _TEXTS = {
     "REC001": "selective recompute needs a model without flash attention",
     "SCH001": "the schedule matches pp and vpp",
     "SCH002": "models with experts or multi-token prediction have a schedule with whole backwards",
+    "OFF001": "an optimizer on the host needs a host whose link and memory are known",
+    "OFF002": "the host's memory takes 16 bytes for every parameter that is updated there",
+    "OFF003": "the stack has an optimizer on the host with whole gradients only (ZeRO 0 or 1)",
+    "OVL001": "dp_overlap off needs dp * cp above 1",
     "FRM001": "{framework} can run it",
+    "DOM001": "data-parallel traffic runs beside compute, which is never slower",
     "MEM001": "the fullest device holds at most {usable} GiB",
 }
 """What each rule asks for, as a condition on one job."""

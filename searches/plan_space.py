@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.offload import gradients_leave
 from costmodels.plans import (
     RECOMPUTES,
     SCHEDULES,
@@ -284,8 +285,12 @@ def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pl
         return []
     if context.problem.pool.host is None:
         return [PlanRule("OFF001", ~away[None, None, :, None])]
+    rules = []
+    if not gradients_leave(context.problem.stack):
+        whole = ~away | (axes.shardings.zero <= 1)
+        rules.append(PlanRule("OFF003", whole[None, None, :, None]))
     fits = fits_host(context.problem, shapes, axes.shardings)
-    return [PlanRule("OFF002", fits.T[:, None, :, None])]
+    return [*rules, PlanRule("OFF002", fits.T[:, None, :, None])]
 
 
 def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:

@@ -163,6 +163,11 @@ RULES: dict[str, Rule] = {
              "share nine tenths of its memory.",
              "a larger host_memory, more sharding (zero 1, dp), or optimizer_offload off",
              "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py"),
+        Rule("OFF003", "the stack offloads no sharded gradients",
+             "A stack that updates piece by piece after the backward (Megatron-LM) keeps whole "
+             "gradients: its optimizer goes to the host up to ZeRO 1. One whose gradients leave "
+             "(DeepSpeed) has it with every stage.",
+             "zero 1, or --framework deepspeed", "docs/terms/offload.md"),
         Rule("OVL001", "no data-parallel traffic to wait for",
              "With dp * cp = 1 nothing is reduced or gathered; dp_overlap on is the same plan.",
              "dp > 1 or cp > 1", "definition"),
@@ -441,6 +446,9 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
         "OVL001": not layout.dp_overlap and layout.dp * layout.cp == 1,
         "OFF001": layout.optimizer_offload and context.problem.pool.host is None,
+        "OFF003": layout.optimizer_offload
+        and layout.zero >= 2
+        and not gradients_leave(context.problem.stack),
         "OFF002": context.problem.pool.host is not None
         and not fits_host(context.problem, shape, table.shardings).all(),
     }

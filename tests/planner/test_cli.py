@@ -105,7 +105,8 @@ def test_solve_writes_configurations_of_the_top_plans(folder: Path) -> None:
 
 
 def test_exit_codes(folder: Path) -> None:
-    assert run("solve", "llama3-70b", "h100-x8").returncode == 3
+    pins = ("--pin", "optimizer_offload=off")
+    assert run("solve", "llama3-70b", "h100-x8", *pins).returncode == 3
     assert run("evaluate", "llama3-70b", "h100-x8", "--pin", "tp=8").returncode == 3
     assert run("solve", "llama3-70b", "h100-x512", "--time-limit", "0.000001").returncode == 4
     assert run("--version").stdout.startswith("planner ")
@@ -145,7 +146,11 @@ BAD = [
     (["recommend", "sequence", "llama3-8b", "h100-x8", "--step", "-5"], 2, "--step"),
     (["recommend", "micro-batch", "llama3-8b", "h100-x8", "--pin", "mbs=4"], 2, "drop mbs"),
     (["recommend", "bandwidth", "llama3-8b", "h100-x8", "--tolerance", "7"], 2, "--tolerance"),
-    (["recommend", "bandwidth", "llama3-70b", "h100-x8"], 1, "nothing fits"),
+    (
+        ["recommend", "bandwidth", "llama3-70b", "h100-x8", "--pin", "optimizer_offload=off"],
+        1,
+        "nothing fits",
+    ),
     (["recommend", "size", "llama3-8b", "h100-x8", "--format", "csv"], 2, "table or json"),
     (["recommend", "size", "llama3-8b", "h100-x8", "--pin", "tp=0"], 2, "at least 1"),
     (["recommend", "size", "llama3-8b", "h100-x8", "--set", "pools.0.nodes=-1"], 1, "nodes"),
@@ -218,14 +223,14 @@ def test_executors_give_the_same_bytes(folder: Path) -> None:
 
 
 def test_recommend_prints_its_answer(folder: Path) -> None:
-    done = run("recommend", "devices", "llama3-70b", "h100-x512")
+    asked = ("recommend", "devices", "llama3-70b", "h100-x512")
+    asked += ("--pin", "optimizer_offload=off")
+    done = run(*asked)
     assert done.returncode == 0
     assert done.stdout.startswith("Fewest devices on which the job fits: 24, in 3 node(s)\n")
-    data = json.loads(
-        run("recommend", "devices", "llama3-70b", "h100-x512", "--format", "json").stdout
-    )
+    data = json.loads(run(*asked, "--format", "json").stdout)
     assert data["answer"] == {"nodes": 3, "n_devices": 24}
-    none = run("recommend", "devices", "llama3-70b", "h100-x512", "--most", "2")
+    none = run(*asked, "--most", "2")
     assert none.returncode == 3
     assert none.stdout.startswith("No answer")
 

@@ -31,6 +31,9 @@ def test_public_surface() -> None:
         planner.missing  # noqa: B018
 
 
+ON_DEVICE = {"optimizer_offload": "off"}
+"""With the optimizer on the host a 70B model fits eight devices."""
+
 # Sizes apart, the other examples are like these; DeepSeek's fit with expert parallelism only.
 MODELS = ("gpt3-175b", "llama3-405b", "llama3-70b", "llama3-8b", "mixtral-8x7b")
 WITH_EVERY_MODEL = ("a100-x1024", "h100-x16384", "h100-x512", "h100-x8")
@@ -118,7 +121,7 @@ def test_json_has_the_contract_fields(llama70: planner.Result) -> None:
 
 def test_traffic_waits_add_up_to_the_time_terms(llama70: planner.Result) -> None:
     for plan in llama70.plans:
-        waits = dict.fromkeys(("tp", "cp", "pp", "dp"), 0.0)
+        waits = dict.fromkeys(("tp", "cp", "pp", "dp", "host"), 0.0)
         for row in plan.breakdown.transfers:
             waits[row.axis] += row.exposed_s
         assert waits["pp"] == pytest.approx(plan.breakdown.time_s["pp"], rel=1e-9)
@@ -157,7 +160,7 @@ def test_a_pin_never_improves_the_best(llama70: planner.Result) -> None:
 
 
 def test_nothing_fits_is_an_answer() -> None:
-    result = planner.solve("llama3-70b", "h100-x8")
+    result = planner.solve("llama3-70b", "h100-x8", pins=ON_DEVICE)
     assert result.plans == ()
     assert result.closest is not None
     assert result.closest.peak_bytes > result.closest.usable_bytes
@@ -168,10 +171,13 @@ def test_nothing_fits_is_an_answer() -> None:
     change = result.relaxations[-1]
     assert "--set pools.0.nodes=" in change.command
     nodes = int(change.command.rpartition("=")[2])
-    bigger = planner.solve("llama3-70b", "h100-x8", overrides=(("pools.0.nodes", nodes),))
-    assert bigger.plans
-    fewer = planner.solve("llama3-70b", "h100-x8", overrides=(("pools.0.nodes", nodes - 1),))
-    assert not fewer.plans
+    few, more = (
+        planner.solve("llama3-70b", "h100-x8", pins=ON_DEVICE, overrides=(("pools.0.nodes", n),))
+        for n in (nodes - 1, nodes)
+    )
+    assert more.plans
+    assert not few.plans
+    assert planner.solve("llama3-70b", "h100-x8").best.layout.optimizer_offload
 
 
 def test_a_pin_that_excludes_everything_is_the_first_relaxation() -> None:
@@ -192,7 +198,7 @@ def test_evaluate_equals_the_plan_of_solve(llama70: planner.Result) -> None:
     pins = {
         "tp": x.tp, "pp": x.pp, "vpp": x.vpp, "mbs": x.mbs, "zero": x.zero, "sp": x.sp,
         "split": x.split, "recompute": x.recompute, "recompute_layers": x.recompute_layers,
-        "cp": x.cp, "cp_comm": x.cp_comm or "none",
+        "cp": x.cp, "cp_comm": x.cp_comm or "none", "optimizer_offload": x.optimizer_offload,
     }  # fmt: skip
     again = planner.evaluate("llama3-70b", H100, pins=pins).best
     assert again.plan_id == llama70.best.plan_id
@@ -387,7 +393,7 @@ def test_what_helps_when_no_pool_is_large_enough_names_the_pool_of_the_file() ->
         {"name": "old", "accelerator": "a100-40gb", "nodes": 1},
         {"name": "new", "accelerator": "h100", "nodes": 1},
     ]
-    result = planner.solve("llama3-70b", {"pools": pools})
+    result = planner.solve("llama3-70b", {"pools": pools}, pins=ON_DEVICE)
     assert not result.plans
     assert any("--set pools.1.nodes=" in change.command for change in result.relaxations)
 
@@ -407,7 +413,7 @@ def test_what_helps_when_no_pool_is_large_enough_names_the_pool_of_the_file() ->
 def test_more_nodes_are_asked_for_in_the_words_of_the_file(
     pool: dict[str, Any], parts: list[str]
 ) -> None:
-    result = planner.solve("llama3-70b", {"pools": [pool]})
+    result = planner.solve("llama3-70b", {"pools": [pool]}, pins=ON_DEVICE)
     assert not result.plans
     more = [c for c in result.relaxations if ".nodes=" in c.command]
     assert bool(more) == bool(parts)

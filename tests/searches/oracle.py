@@ -302,6 +302,9 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "REC001"
     if plan.optimizer_offload and problem.pool.host is None:
         return "OFF001"
+    piped = problem.stack.offload_overlap == "pipelined"
+    if plan.optimizer_offload and piped and plan.zero >= 2:
+        return "OFF003"
     if plan.optimizer_offload and not physics.host_holds(problem, plan):
         return "OFF002"
     if not framework_runs(options.framework, problem, plan):

@@ -165,6 +165,10 @@ PLAN_EXAMPLES = {
         with_host(context(batch=24), memory=2 * GB),
         {"optimizer_offload": 1, "dp": 8, "zero": 0}, {"optimizer_offload": 1, "dp": 8, "zero": 1},
     ),
+    "OFF003": (
+        with_host(context(batch=24)),
+        {"optimizer_offload": 1, "pp": 1, "zero": 2}, {"optimizer_offload": 1, "pp": 1, "zero": 1},
+    ),
     "FRM001": (
         context(batch=24, options=SearchOptions(framework="deepspeed")),
         {"tp": 2, "pp": 2}, {"tp": 2, "pp": 1},
