@@ -31,7 +31,7 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
     def degrees(c: Candidate) -> tuple[object, ...]:
         x = c.layout
         split = (x.tp, x.pp, x.dp, x.cp, x.cp_comm, x.ep, x.etp)
-        return (*split, x.vpp, x.split, x.mbs, x.zero, x.sp)
+        return (*split, x.vpp, x.split, x.mbs, x.zero, x.sp, x.optimizer_offload, x.dp_overlap)
 
     kept: dict[tuple[object, ...], list[Candidate]] = {}
     out = []
@@ -65,9 +65,11 @@ def tie_limit_s(candidates: Sequence[Candidate]) -> float:
 def rank_key(c: Candidate, usable_bytes: float, limit_s: float) -> tuple[object, ...]:
     """Return the sort key of a plan, by step time from `limit_s` on.
 
-    Plans up to `limit_s` come first, ordered by memory headroom, then simplicity, then time.
+    Plans up to `limit_s` come first, ordered by memory headroom, then simplicity, then time;
+    those with the optimizer on the host after the others, as their headroom is bought with it.
     """
     if c.step_s > limit_s:
         return (1, c.step_s, c.peak_bytes, layout_key(c.layout))
     headroom = int((1.0 - c.peak_bytes / usable_bytes) / HEADROOM_STEP)
-    return (0, -headroom, *simplicity(c), c.step_s, layout_key(c.layout))
+    away = c.layout.optimizer_offload
+    return (0, away, -headroom, *simplicity(c), c.step_s, layout_key(c.layout))
