@@ -1,6 +1,6 @@
 """The free axes: micro-batch, ZeRO, sequence parallelism, recompute, crossed with the shapes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
 from searches.rules import Context, fills_dualpipe, schedule_of, splits_cleanly
 from searches.shape_space import divisors
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
@@ -127,6 +128,16 @@ class Masks:
             mask.sum(axis=1, dtype=np.int64) for mask in (self.sp, self.sharding, self.recompute)
         )
         return np.asarray(n_sp * n_sharding * n_recompute)
+
+    @property
+    def batch_plans(self) -> NDArray[np.int64]:
+        """Legal plans by shape, mbs and sp, `(n_shapes, n_mbs, 2)`."""
+        if self.coupled is not None:
+            of_sp = np.count_nonzero(self.rest, axis=(2, 3))
+        else:
+            n = self.sharding.sum(axis=1, dtype=np.int64) * self.recompute.sum(axis=1)
+            of_sp = self.sp * n[:, None]
+        return np.asarray(self.batches[:, :, None] * of_sp[:, None, :].astype(np.int64))
 
     @property
     def rest(self) -> Bools:
@@ -255,15 +266,25 @@ class LegalBlock:
     block: PlanBlock
     legal: Bools
     """Of the size of the block."""
+    mbs: NDArray[np.intp]
+    """Position of each batch's size in `FreeAxes.mbs`, `(n_batches,)`."""
 
 
 def plan_blocks(
-    context: Context, shapes: ShapeTable, axes: FreeAxes, masks: Masks, n_cells: int
+    context: Context,
+    shapes: ShapeTable,
+    axes: FreeAxes,
+    masks: Masks,
+    n_cells: int,
+    least_s: Floats | None = None,
+    limit_s: Callable[[], float] = lambda: np.inf,
 ) -> Iterator[LegalBlock]:
     """Yield the legal plans as blocks of about `n_cells` cells, every plan in exactly one.
 
-    ZeRO stages that move traffic once per step stand in blocks of their own, apart from those
-    that move it per micro-batch: the formulas of the two differ.
+    With `least_s`, a lower bound by shape, mbs and sp, batches come in the order of their bounds,
+    and those above what `limit_s` says when it is their turn are left out. ZeRO stages that move
+    traffic once per step stand in blocks of their own, apart from those that move it per
+    micro-batch: the formulas of the two differ.
     """
     schedule, rest = schedule_of(shapes.pp, shapes.vpp, context.options), masks.rest
     for stages in ((0, 1), (2, 3)):
@@ -273,10 +294,18 @@ def plan_blocks(
         mine: Bools = rest[:, :, rows, :]
         with_sp, offered = np.any(mine, axis=(2, 3)), np.any(mine, axis=(1, 2))
         of, mbs, sp = np.nonzero(masks.batches[:, :, None] & np.asarray(with_sp)[:, None, :])
+        bounds = np.zeros(len(of))
+        if least_s is not None:
+            bounds = least_s[of, mbs, sp]
+            order = np.argsort(bounds, kind="stable")
+            of, mbs, sp, bounds = of[order], mbs[order], sp[order], bounds[order]
         options, exists = _options_of(np.asarray(offered))
         size = max(1, n_cells // (len(rows) * options.shape[1]))
         for start in range(0, len(of), size):
-            s, b, p = (column[start : start + size] for column in (of, mbs, sp))
+            end = start + int(np.searchsorted(bounds[start : start + size], limit_s(), "right"))
+            if end == start:
+                break
+            s, b, p = (column[start:end] for column in (of, mbs, sp))
             at = options[s].T
             legal = mine[s, p]
             used = np.flatnonzero(legal.any(axis=(0, 2)))
@@ -294,7 +323,7 @@ def plan_blocks(
                 schedule=schedule[s][None, None],
             )
             found = np.take_along_axis(legal, at[None], axis=1) & exists[s].T[None]
-            yield LegalBlock(block, found)
+            yield LegalBlock(block, found, b)
 
 
 def plan_tables(

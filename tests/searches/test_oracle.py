@@ -97,14 +97,23 @@ def check_against_oracle(c: Context) -> None:
 
 
 def check_ranking(c, finalists, wanted, ours) -> None:
-    """Check that the finalists are the oracle's first plans, re-priced and in order."""
+    """Check that the finalists are the oracle's first plans, re-priced and in order.
+
+    Of plans that differ in the copies of their ZeRO groups alone the first stands for all.
+    """
     usable = oracle.usable_bytes(c.problem)
     fitting = sorted((p for p in ours.values() if p.peak_bytes <= usable), key=oracle.rank_key)
     assert len(fitting) == len(wanted.fitting)
     for a, b in zip(fitting, wanted.fitting, strict=True):  # ties differ by the last bits only
         assert a.closed_form_s == pytest.approx(b.closed_form_s, rel=CLOSE)
-    first = fitting[: c.options.n_finalists]
-    assert {f.layout for f in finalists} == {plan.layout for plan in first}
+    pipelines: dict[Layout, oracle.Priced] = {}
+    for plan in fitting:
+        pipelines.setdefault(replace(plan.layout, shard=0), plan)
+    first = list(pipelines.values())[: c.options.n_finalists]
+    best = {plan.layout for plan in first}
+    assert best <= {f.layout for f in finalists} <= {p.layout for p in pipelines.values()}
+    for f in finalists:
+        assert f.layout in best or f.least_s < finalists[0].step_s
     for f in finalists:
         assert (f.closed_form_s, f.peak_bytes) == (
             ours[f.layout].closed_form_s, ours[f.layout].peak_bytes,
