@@ -19,6 +19,7 @@ from costmodels.step import (
     least_batch_times,
     outside_pipeline,
     peak_bytes,
+    score,
     stage_times,
     step_parts,
     straggler_factor,
@@ -351,6 +352,16 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
         flush = pipeline.flush_s(*args, virtual_weight_grad_times(rows, layout, i))
         out.append(straggle * flush + float(rest[i]))
     return out
+
+
+def price_layouts(problem: Problem, layouts: list[Layout]) -> list[Candidate]:
+    """Return layouts with their closed form and memory; the recurrence is not run."""
+    if not layouts:
+        return []
+    table = PlanTable.from_layouts(layouts)
+    scores = score(problem, shape_terms(problem, table.shapes, table.shardings), table)
+    rows = zip(layouts, scores.step_s.tolist(), scores.peak_bytes.tolist(), strict=True)
+    return [Candidate(*row) for row in rows]
 
 
 def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
