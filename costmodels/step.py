@@ -442,7 +442,7 @@ def step_parts(rows: Rows) -> StepParts:
 
 
 def least_batch_times(
-    problem: Problem, shapes: ShapeTable, layers: LayerTable, mbs: Ints, schedule: Ints
+    problem: Problem, shapes: ShapeTable, layers: LayerTable, mbs: Ints
 ) -> Floats:
     """Return what every plan of a shape, micro-batch and sp takes at least, seconds.
 
@@ -452,10 +452,8 @@ def least_batch_times(
     of, at, sp = (x.reshape(-1) for x in np.indices((len(shapes), len(mbs), 2), dtype=np.int32))
     nothing = np.zeros_like(of)
     unsharded = WHOLE.take([0])
-    table = PlanTable(
-        shapes, unsharded, problem.job.global_batch, of, mbs[at], nothing, sp, nothing, nothing,
-        schedule[of],
-    )  # fmt: skip
+    columns = (of, mbs[at], nothing, sp, nothing, nothing)
+    table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns)
     rows = join(problem, shape_terms(problem, shapes, unsharded), table, layers)
     least = least_flush_times(rows, stage_times(rows)) * _straggle(rows)
     return (least + problem.stack.fixed_step_s).reshape(len(shapes), len(mbs), 2)

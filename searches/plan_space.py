@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from costmodels.plans import (
     RECOMPUTES,
     SCHEDULES,
-    ZERO_BUBBLE,
     PlanBlock,
     PlanTable,
     ShapeTable,
@@ -18,7 +17,7 @@ from costmodels.plans import (
 from costmodels.stages import stage_kinds
 from searches.frameworks import runnable, runnable_batches
 from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
-from searches.rules import Context, fills_dualpipe, schedule_of, splits_cleanly
+from searches.rules import Context, fills_dualpipe
 from searches.shape_space import divisors
 
 Floats = NDArray[np.float64]
@@ -205,7 +204,7 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     sequences = job.global_batch // shapes.dp[:, None]
     n_micro = sequences // axes.mbs[None, :]
     divides = sequences % axes.mbs[None, :] == 0
-    schedule = schedule_of(shapes.pp, shapes.vpp, context.options)[:, None]
+    schedule = shapes.schedule[:, None]
     looped = schedule == SCHEDULES.index("interleaved")
     rounds = ~looped | (n_micro % shapes.pp[:, None] == 0)
     fills = fills_dualpipe(schedule, shapes.pp[:, None], n_micro)
@@ -216,9 +215,6 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         PlanRule("BAT003", fills, of_batches=True),
         PlanRule("SP001", (sp == 0) | ((tp > 1) & (job.seq_len % (tp * cp) == 0))),
     ]
-    if not splits_cleanly(problem.shape):
-        whole = schedule < SCHEDULES.index(ZERO_BUBBLE[0])
-        rules.append(PlanRule("SCH002", whole, of_batches=True))
     emitted = context.options.framework != "any"
     if emitted:
         rules.append(PlanRule("ZER001", (zero <= 1) | (pp == 1)))
@@ -227,9 +223,9 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         rules.append(PlanRule("REC001", kind != RECOMPUTES.index("selective")))
     if emitted:
         framework, options = context.options.framework, (axes.recompute, axes.recompute_layers)
-        runs = runnable(framework, problem, shapes, axes.shardings, *options, schedule[:, 0])
+        runs = runnable(framework, problem, shapes, axes.shardings, *options)
         rules.append(PlanRule("FRM001", runs))
-        runs = runnable_batches(framework, problem, shapes, axes.mbs, schedule[:, 0])
+        runs = runnable_batches(framework, problem, shapes, axes.mbs)
         runs = runs | ~(divides & rounds & fills)  # what the rules above refuse is theirs
         if not runs.all():
             rules.append(PlanRule("FRM001", runs, of_batches=True))
@@ -238,14 +234,12 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
 
 def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:
     """Return the values of the axes besides mbs, over shapes x sp x sharding x recompute."""
-    schedule = schedule_of(shapes.pp, shapes.vpp, context.options)
     return {
         "sp": np.arange(N_SP, dtype=np.int32)[None, :, None, None],
         "zero": axes.shardings.zero[None, None, :, None],
         "dp_shard": axes.shardings.shard(shapes.replicas).T[:, None, :, None],
         "recompute": axes.recompute[None, None, None, :],
         "recompute_layers": axes.recompute_layers[None, None, None, :],
-        "schedule": schedule[:, None, None, None],
     }
 
 
@@ -286,7 +280,7 @@ def plan_blocks(
     traffic once per step stand in blocks of their own, apart from those that move it per
     micro-batch: the formulas of the two differ.
     """
-    schedule, rest = schedule_of(shapes.pp, shapes.vpp, context.options), masks.rest
+    rest = masks.rest
     for stages in ((0, 1), (2, 3)):
         rows = np.flatnonzero(np.isin(axes.shardings.zero, stages) & rest.any(axis=(0, 1, 3)))
         if not len(rows):
@@ -320,7 +314,6 @@ def plan_blocks(
                 sp=p.astype(np.int32)[None, None],
                 recompute=axes.recompute[at],
                 recompute_layers=axes.recompute_layers[at],
-                schedule=schedule[s][None, None],
             )
             found = np.take_along_axis(legal, at[None], axis=1) & exists[s].T[None]
             yield LegalBlock(block, found, b)

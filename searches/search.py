@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from costmodels import pipeline
 from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
 from costmodels.layer_terms import LayerTable, layer_table
-from costmodels.plans import CP_COMMS, Layout, PlanBlock, PlanTable, ShapeTable
+from costmodels.plans import CP_COMMS, SCHEDULES, Layout, PlanBlock, PlanTable, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
@@ -27,7 +27,7 @@ from costmodels.step import (
 from searches.executors import Executor, SerialExecutor
 from searches.options import SearchOptions
 from searches.plan_space import LegalBlock, free_axes, legal_masks, plan_blocks
-from searches.rules import Context, schedule_of
+from searches.rules import Context
 from searches.shape_space import ShapeSpace, legal_shapes
 
 Floats = NDArray[np.float64]
@@ -188,6 +188,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         layout.ep,
         layout.etp,
         -layout.dp_shard,
+        SCHEDULES.index(layout.schedule),
     )
 
 
@@ -396,8 +397,7 @@ def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
     if not len(mbs):
         return np.zeros((len(shapes), 0, 2))
     layers = layer_table(context.problem, shapes, mbs)
-    schedule = schedule_of(shapes.pp, shapes.vpp, context.options)
-    return least_batch_times(context.problem, shapes, layers, mbs, schedule)
+    return least_batch_times(context.problem, shapes, layers, mbs)
 
 
 def search(

@@ -135,15 +135,11 @@ class Case:
         shardings: ShardingTable,
         recompute: Ints,
         recompute_layers: Ints,
-        schedule: Ints | None = None,
     ) -> "Case":
         """Return the case of all plans of some shapes: shapes x sp x sharding x recompute options.
 
-        `schedule` holds a position in `SCHEDULES` for each shape; without it the usual one of its
-        pp and vpp. Micro-batches are another axis and not stated here (`of_batches`).
+        Micro-batches are another axis and not stated here (`of_batches`).
         """
-        if schedule is None:
-            schedule = usual_schedule(shapes)
         splits, layers = shapes.splits, problem.shape.layers
         rows = zip(shapes.pp.tolist(), shapes.vpp.tolist(), shapes.split.tolist(), strict=True)
 
@@ -163,7 +159,7 @@ class Case:
             zero=shardings.zero.astype(np.int64)[None, None, :, None],
             dp_shard=shardings.shard(shapes.replicas).astype(np.int64).T[:, None, :, None],
             sp=np.arange(2)[None, :, None, None] == 1,
-            schedule=column(schedule),
+            schedule=column(shapes.schedule),
             cp_comm=column(shapes.cp_comm),
             recompute=recompute[None, None, None, :],
             recompute_layers=recompute_layers[None, None, None, :],
@@ -173,15 +169,11 @@ class Case:
         )
 
     @staticmethod
-    def of_batches(
-        problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
-    ) -> "Case":
+    def of_batches(problem: Problem, shapes: ShapeTable, mbs: Ints) -> "Case":
         """Return the case of shapes x micro-batch sizes; the other free axes are not stated.
 
         Two-dimensional: the axes of `of_shapes` after the first are left out, mbs is the second.
         """
-        if schedule is None:
-            schedule = usual_schedule(shapes)
         splits, layers = shapes.splits, problem.shape.layers
         rows = zip(shapes.pp.tolist(), shapes.vpp.tolist(), shapes.split.tolist(), strict=True)
 
@@ -204,7 +196,7 @@ class Case:
             zero=UNKNOWN,
             dp_shard=UNKNOWN,
             sp=UNKNOWN,
-            schedule=column(schedule),
+            schedule=column(shapes.schedule),
             cp_comm=column(shapes.cp_comm),
             recompute=UNKNOWN,
             recompute_layers=UNKNOWN,
@@ -316,10 +308,3 @@ def _one_of(values: Any, words: Sequence[str], names: Sequence[str]) -> Bools:
     for name in names[1:]:
         found = found | (values == words.index(name))
     return found
-
-
-def usual_schedule(shapes: ShapeTable) -> Ints:
-    """Return the schedule that pp and vpp imply, `(n_shapes,)`: none, 1F1B or interleaved."""
-    none, plain, chunks = (SCHEDULES.index(x) for x in ("none", "1f1b", "interleaved"))
-    named = np.where(shapes.vpp > 1, chunks, plain)
-    return np.where(shapes.pp > 1, named, none).astype(np.int32)

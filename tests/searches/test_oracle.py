@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from costmodels.breakdown import TIME_TERMS, break_down
 from costmodels.collectives import collective_s
 from costmodels.placement import place_group
-from costmodels.plans import Layout, PlanTable
+from costmodels.plans import SCHEDULES, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
@@ -79,7 +79,7 @@ def check_against_oracle(c: Context) -> None:
     shapes = legal_shapes(c)
     columns = (getattr(shapes.shapes, axis).tolist() for axis in oracle.SHAPE_AXES)
     found = [
-        (*row[:4], SPLITS[row[4]], row[5], oracle.CP_COMMS[row[6]], *row[7:])
+        (*row[:4], SPLITS[row[4]], row[5], oracle.CP_COMMS[row[6]], *row[7:9], SCHEDULES[row[9]])
         for row in zip(*columns, strict=True)
     ]
     assert sorted(found) == sorted(wanted.shapes)
