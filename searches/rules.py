@@ -108,6 +108,14 @@ RULES: dict[str, Rule] = {
              "each) needs at least two units per virtual stage and more than one stage, and "
              "counts only where it differs from `even`.",
              "another pp, vpp or split", "Megatron-LM TransformerConfig, pipeline layout"),
+        Rule("SCH002", "zero-bubble schedules of experts are not modelled",
+             "Which part of the backward of routed experts or of multi-token prediction can wait, "
+             "and what of the exchange of tokens DualPipe hides behind it, has no term yet.",
+             "schedule 1f1b or interleaved", "docs/terms/zero_bubble.md"),
+        Rule("SCH003", "the framework has no such schedule",
+             "None of the frameworks that are searched runs this pipeline schedule.",
+             "another schedule, --framework torchtitan, or --framework any",
+             "docs/frameworks.md"),
         Rule("DP001", "global batch does not divide by dp",
              "Every data-parallel rank takes the same number of sequences: global_batch % dp = 0.",
              "another global_batch or number of devices",
@@ -146,14 +154,6 @@ RULES: dict[str, Rule] = {
              "Without a pipeline there is no schedule; vpp > 1 is interleaved 1F1B; vpp = 1 is "
              "1F1B (or GPipe, zb-h1, dualpipe); vpp = 2 may also be zb-v or dualpipe-v.",
              "another schedule, pp or vpp", "definition"),
-        Rule("SCH002", "zero-bubble schedules of experts are not modelled",
-             "Which part of the backward of routed experts or of multi-token prediction can wait, "
-             "and what of the exchange of tokens DualPipe hides behind it, has no term yet.",
-             "schedule 1f1b or interleaved", "docs/terms/zero_bubble.md"),
-        Rule("SCH003", "the framework has no such schedule",
-             "None of the frameworks that are searched runs this pipeline schedule.",
-             "another schedule, --framework torchtitan, or --framework any",
-             "docs/frameworks.md"),
         Rule("FRM001", "the framework cannot run it",
              "The chosen framework has no such combination.", "--framework any",
              "docs/frameworks.md"),

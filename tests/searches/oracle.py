@@ -262,8 +262,13 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "PIN001"
     if plan.gbs % (plan.mbs * plan.dp):
         return "BAT001"
-    if plan.vpp > 1 and plan.gbs // (plan.mbs * plan.dp) % plan.pp:
+    if plan.schedule == "interleaved" and plan.gbs // (plan.mbs * plan.dp) % plan.pp:
         return "BAT002"
+    if plan.schedule.startswith("dualpipe"):
+        m = plan.gbs // (plan.mbs * plan.dp)
+        odd = plan.schedule == "dualpipe" and (plan.pp % 2 or m % 2)
+        if m < 2 * plan.pp or odd:
+            return "BAT003"
     if plan.sp and (plan.tp == 1 or problem.job.seq_len % (plan.tp * plan.cp)):
         return "SP001"
     if plan.zero >= 2 and plan.pp > 1 and options.framework != "any":
