@@ -26,6 +26,8 @@ ZERO_BUBBLE = SCHEDULES[4:]
 """Schedules that split the backward (`costmodels.zero_bubble`)."""
 PLACEMENT_OF = {"zb-v": FOLDED, "dualpipe-v": FOLDED, "dualpipe": BOTH_WAYS}
 """Where virtual stages lie, by schedule; `LOOPED` with all others (`costmodels.stages`)."""
+PLACEMENTS = np.array([PLACEMENT_OF.get(name, LOOPED) for name in SCHEDULES], dtype=np.int32)
+"""The same by position of the schedule."""
 RECOMPUTES = ("none", "selective", "full")
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
 """How context-parallel ranks exchange keys and values; nothing at cp 1."""
@@ -122,12 +124,19 @@ SWITCHES = {"optimizer_offload": False, "dp_overlap": True}
 """Switches of a layout with their usual position."""
 
 
+def usual_schedule(pp: Ints, vpp: Ints) -> Ints:
+    """Return the schedule that pp and vpp imply, an index: none, 1F1B or interleaved."""
+    none, plain, chunks = (SCHEDULES.index(x) for x in ("none", "1f1b", "interleaved"))
+    named = np.where(vpp > 1, chunks, plain)
+    return np.where(pp > 1, named, none).astype(np.int32)
+
+
 @dataclass(frozen=True, slots=True)
 class ShapeTable:
     """The coupled axes of many layouts, one row a shape; every array is `(n_shapes,)`.
 
-    A shape fixes tp, pp, dp, the virtual stages and how the layers go to them. The free axes
-    (micro-batch, ZeRO, recompute, ...) are crossed with it in a `PlanTable`.
+    A shape fixes tp, pp, dp, the virtual stages, how the layers go to them and the schedule. The
+    free axes (micro-batch, ZeRO, recompute, ...) are crossed with it in a `PlanTable`.
     """
 
     n_devices: int
@@ -142,8 +151,8 @@ class ShapeTable:
     etp: Ints
     cp_comm: Ints
     """Index into `CP_COMMS`."""
-    placement: Ints
-    """Where the virtual stages lie (`costmodels.stages`)."""
+    schedule: Ints
+    """Index into `SCHEDULES`."""
     splits: tuple[str, ...] = SPLITS
 
     def __len__(self) -> int:
@@ -153,6 +162,11 @@ class ShapeTable:
     def replicas(self) -> Ints:
         """Ranks that hold the same part of the dense layers: dp cp."""
         return self.dp * self.cp
+
+    @property
+    def placement(self) -> Ints:
+        """Where the virtual stages lie (`costmodels.stages`)."""
+        return PLACEMENTS[self.schedule]
 
     @property
     def stage_ranks(self) -> Ints:
@@ -172,7 +186,7 @@ class ShapeTable:
             self.ep[rows],
             self.etp[rows],
             self.cp_comm[rows],
-            self.placement[rows],
+            self.schedule[rows],
             self.splits,
         )
 
@@ -180,9 +194,9 @@ class ShapeTable:
     def unreplicated(
         n_devices: int, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints
     ) -> "ShapeTable":
-        """Return dense, looped shapes without context parallelism."""
-        one, looped = np.ones_like(dp), np.full_like(dp, LOOPED)
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, one, one, one, 0 * one, looped)
+        """Return dense shapes without context parallelism, with the usual schedule."""
+        one, schedule = np.ones_like(dp), usual_schedule(pp, vpp)
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, one, one, one, 0 * one, schedule)
 
     @staticmethod
     def from_tuples(
@@ -193,11 +207,11 @@ class ShapeTable:
         ep: Sequence[int] = (),
         etp: Sequence[int] = (),
         cp_comm: Sequence[int] = (),
-        placement: Sequence[int] = (),
+        schedule: Sequence[int] = (),
     ) -> "ShapeTable":
         """Build a table from (tp, pp, dp, vpp, split) tuples.
 
-        Where not given, `cp_comm` is 0, `placement` looped and the others are 1.
+        Where not given, `cp_comm` is 0, `schedule` the usual one and the others are 1.
         """
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
         tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
@@ -207,8 +221,8 @@ class ShapeTable:
 
         one = np.ones_like(dp)
         degrees = (column(cp, one), column(ep, one), column(etp, one))
-        kind, at = column(cp_comm, 0 * dp), column(placement, np.full_like(dp, LOOPED))
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, *degrees, kind, at, splits)
+        kind, run = column(cp_comm, 0 * dp), column(schedule, usual_schedule(pp, vpp))
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, *degrees, kind, run, splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +296,6 @@ class PlanTable:
     recompute: Ints
     """Index into `RECOMPUTES`."""
     recompute_layers: Ints
-    schedule: Ints
-    """Index into `SCHEDULES`."""
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -298,6 +310,11 @@ class PlanTable:
         """ZeRO stage."""
         return self.shardings.zero[self.sharding]
 
+    @property
+    def schedule(self) -> Ints:
+        """Index into `SCHEDULES`."""
+        return self.shapes.schedule[self.shape]
+
     def take(self, rows: NDArray[np.intp] | slice) -> "PlanTable":
         """Return the plans at `rows`, over the same shapes."""
         columns = (
@@ -307,7 +324,6 @@ class PlanTable:
             self.sp,
             self.recompute,
             self.recompute_layers,
-            self.schedule,
         )
         taken = (column[rows] for column in columns)
         return PlanTable(self.shapes, self.shardings, self.gbs, *taken)
@@ -330,7 +346,7 @@ class PlanTable:
             gbs=self.gbs,
             zero=int(self.shardings.zero[z]),
             sp=bool(self.sp[row]),
-            schedule=SCHEDULES[int(self.schedule[row])],
+            schedule=SCHEDULES[int(shapes.schedule[k])],
             recompute=RECOMPUTES[int(self.recompute[row])],
             recompute_layers=int(self.recompute_layers[row]),
             stage_layers=stage_layers(layers, pp, vpp, split),
@@ -357,7 +373,7 @@ class PlanTable:
             [x.ep for x in rows],
             [x.etp for x in rows],
             [CP_COMMS.index(x.cp_comm) for x in rows],
-            [x.placement for x in rows],
+            [SCHEDULES.index(x.schedule) for x in rows],
         )
 
         def column(values: Iterable[int]) -> Ints:
@@ -378,7 +394,6 @@ class PlanTable:
             column(int(x.sp) for x in rows),
             column(RECOMPUTES.index(x.recompute) for x in rows),
             column(x.recompute_layers for x in rows),
-            column(SCHEDULES.index(x.schedule) for x in rows),
         )
 
 
@@ -386,7 +401,7 @@ class PlanTable:
 class PlanBlock:
     """The product of batches with shardings and recompute options, as broadcastable columns.
 
-    A batch is a shape with a micro-batch, sp and a schedule. What depends on few axes is computed
+    A batch is a shape with a micro-batch and sp. What depends on few axes is computed
     on those alone: `(1, 1, n_batches)` columns of the batch, `(n_shardings, 1, 1)` of the
     sharding, `(n_options, n_batches)` of recompute. The whole is
     `(n_shardings, n_options, n_batches)`.
@@ -401,7 +416,6 @@ class PlanBlock:
     sp: Ints
     recompute: Ints
     recompute_layers: Ints
-    schedule: Ints
 
     @property
     def n_micro(self) -> Ints:
@@ -412,6 +426,11 @@ class PlanBlock:
     def zero(self) -> Ints:
         """ZeRO stage."""
         return self.shardings.zero[self.sharding]
+
+    @property
+    def schedule(self) -> Ints:
+        """Index into `SCHEDULES`."""
+        return self.shapes.schedule[self.shape]
 
     @property
     def size(self) -> tuple[int, int, int]:
@@ -431,5 +450,4 @@ class PlanBlock:
             self.sp[0, 0, batch],
             self.recompute[option, batch],
             self.recompute_layers[option, batch],
-            self.schedule[0, 0, batch],
         )

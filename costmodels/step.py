@@ -13,12 +13,13 @@ from costmodels.data_parallel import DataParallelTimes, exposed_each_s, exposed_
 from costmodels.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
 from costmodels.memory import in_flight_chunks
 from costmodels.offload import COPY_BYTES, HostUpdate, gradients_leave, pipelined_s
-from costmodels.plans import RECOMPUTES, Layout, PlanBlock, PlanTable
+from costmodels.plans import RECOMPUTES, WHOLE, Layout, PlanBlock, PlanTable, ShapeTable
 from costmodels.problem import Problem
-from costmodels.shape_terms import ShapeTerms, boundary_hops
+from costmodels.shape_terms import ShapeTerms, boundary_hops, shape_terms
 from costmodels.stacks import STALLED_HOP_S
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
 FULL, SELECTIVE = RECOMPUTES.index("full"), RECOMPUTES.index("selective")
 
 
@@ -139,13 +140,9 @@ def stalled(rows: Rows) -> ForwardBackward:
     return ForwardBackward(HOST_FORWARD_SHARE * missing, (1.0 - HOST_FORWARD_SHARE) * missing)
 
 
-def stage_times(rows: Rows) -> StageTimes:
-    """Return forward and backward time of each kind of rank, seconds per micro-batch.
-
-    t_r = layers_r * layer + embedding (first) + head (last); the backward adds a forward for
-    every recomputed layer. Dense and expert layers count apart.
-    """
-    table, layers, index = rows.table, rows.layers, rows.index
+def _plain_stage_times(rows: Rows) -> tuple[Floats, Floats]:
+    """Return forward and backward of each kind of rank without recomputation, seconds."""
+    layers, index = rows.layers, rows.index
     kinds, of = rows.shapes.kinds, rows.table.shape
     first, last = _by_rank(kinds.has_embedding, of), _by_rank(kinds.has_head, of)
     held = _by_rank(kinds.layers, of)
@@ -163,6 +160,18 @@ def stage_times(rows: Rows) -> StageTimes:
     if rows.problem.stack.blocking_p2p:
         late = stalled(rows)
         forward, backward = forward + held * late.forward_s, backward + held * late.backward_s
+    return forward, backward
+
+
+def stage_times(rows: Rows) -> StageTimes:
+    """Return forward and backward time of each kind of rank, seconds per micro-batch.
+
+    t_r = layers_r * layer + embedding (first) + head (last); the backward adds a forward for
+    every recomputed layer. Dense and expert layers count apart.
+    """
+    table, layers, index = rows.table, rows.layers, rows.index
+    forward, backward = _plain_stage_times(rows)
+    held = _by_rank(rows.shapes.kinds.layers, table.shape)
     backward = backward + rows.recomputed * layers.recompute_full_s[index]
     if layers.experts:
         assert rows.recomputed_experts is not None  # they come with `layers.experts`
@@ -422,6 +431,26 @@ def flush_times(rows: Rows, times: StageTimes) -> Floats:
     return np.asarray(flush + pipeline.p2p_s(table.schedule, pp, vpp, m, hop_s(rows)))
 
 
+def least_flush_times(rows: Rows, times: StageTimes) -> Floats:
+    """Return a lower bound of the time that the exact recurrence gives, seconds.
+
+    T >= max_r ( m t_r + r c ),  t_r forward plus backward of rank r
+
+    c is what every virtual stage takes at least for a forward and a backward: rank r starts when a
+    micro-batch has come forward through r of them, and after its last block a gradient goes back
+    through the same. Schedules that split the backward or fold the pipeline start and end
+    elsewhere: r c is left out. Left out too: messages, recomputation in c, all other idle time.
+    """
+    table, kinds, of = rows.table, rows.shapes.kinds, rows.table.shape
+    layer = rows.layers.layer.total_s
+    if rows.layers.experts:
+        layer = np.minimum(layer, rows.layers.experts.layer.total_s)
+    held = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, np.inf).min(axis=(1, 2))
+    passed = np.where(splits_backward(rows), 0.0, held[of] * layer[rows.index])
+    busy = table.n_micro * (times.forward_s + times.backward_s)
+    return _greatest(busy + _by_rank(kinds.rank.astype(np.float64), of) * passed)
+
+
 def _zero_bubble_s(rows: Rows, times: StageTimes) -> Floats:
     """Return the closed-form idle time of schedules that split the backward, seconds.
 
@@ -449,6 +478,46 @@ def step_times(rows: Rows) -> Floats:
     """
     times = stage_times(rows)
     return flush_times(rows, times) * _straggle(rows) + outside_pipeline(rows, times)
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """The step time of each plan in parts, seconds: the pipeline's part without the sharding."""
+
+    flush_s: Floats
+    """The pipeline by its closed form, point-to-point messages and stragglers included."""
+    least_flush_s: Floats
+    """A lower bound of the same by the exact recurrence."""
+    outside_s: Floats
+    """All else; the step is the sum."""
+
+
+def step_parts(rows: Rows) -> StepParts:
+    """Return the parts of `step_times`, and the lower bound of what is exact."""
+    times, straggle = stage_times(rows), _straggle(rows)
+    return StepParts(
+        flush_times(rows, times) * straggle,
+        least_flush_times(rows, times) * straggle,
+        outside_pipeline(rows, times),
+    )
+
+
+def least_batch_times(
+    problem: Problem, shapes: ShapeTable, layers: LayerTable, mbs: Ints
+) -> Floats:
+    """Return what every plan of a shape, micro-batch and sp takes at least, seconds.
+
+    `(n_shapes, n_mbs, 2)`: `least_flush_times` without recomputation, and the fixed time. All
+    that sharding and recomputation add is left out, so it bounds every plan of the batch.
+    """
+    of, at, sp = (x.reshape(-1) for x in np.indices((len(shapes), len(mbs), 2), dtype=np.int32))
+    nothing = np.zeros_like(of)
+    unsharded = WHOLE.take([0])
+    columns = (of, mbs[at], nothing, sp, nothing, nothing)
+    table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns)
+    rows = join(problem, shape_terms(problem, shapes, unsharded), table, layers)
+    least = least_flush_times(rows, stage_times(rows)) * _straggle(rows)
+    return (least + problem.stack.fixed_step_s).reshape(len(shapes), len(mbs), 2)
 
 
 def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:

@@ -1,12 +1,10 @@
 """What this version does not model, refused by name instead of being priced wrongly."""
 
-from costmodels.plans import ZERO_BUBBLE
 from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
 from planner.options import SolveOptions
 from searches.frameworks import schedule_runs
 from searches.options import FRAMEWORKS, TEXT_AXES
-from searches.rules import ONE_CHUNK, TWO_CHUNKS
 
 NO_FRAMEWORK = {
     "Google": "TPUs run XLA programs (MaxText); no stack profile and no emitter knows them, and "
@@ -25,30 +23,16 @@ UNEVEN_LINKS = {"cdna2": "the two dies of a module have more links between them 
 
 def check_options(options: SolveOptions) -> None:
     """Raise `UsageError` for an option that `solve` does not search."""
-    gpipe = TEXT_AXES["schedule"].index("gpipe")
     asked = {options.pins.get("schedule"), *options.only.get("schedule", ())}
-    if gpipe in asked:
-        raise UsageError(
-            "schedule gpipe is not searched: 1f1b takes as long and holds less",
-            "price one layout with planner evaluate --pin schedule=gpipe, or leave schedule open",
-        )
-    names = {TEXT_AXES["schedule"][code] for code in asked if code is not None}
-    split = sorted(names & set(ZERO_BUBBLE))
-    for name in split if options.framework != "any" else ():
-        if not schedule_runs(options.framework, name):
+    names = [TEXT_AXES["schedule"][code] for code in sorted(asked - {None})]
+    for name in names if options.framework != "any" else ():
+        if name != "none" and not schedule_runs(options.framework, name):
             able = [named for named in FRAMEWORKS if schedule_runs(named, name)]
             raise UsageError(
                 f"schedule {name} is not searched: no configuration for it can be written"
                 + (f" with --framework {options.framework}" if able else ""),
                 f"add --framework {' or --framework '.join([*able, 'any'])}, or leave schedule"
                 " open",
-            )
-    for of in (ONE_CHUNK, TWO_CHUNKS):
-        both = [name for name in of if name in names]
-        if split and len(both) > 1:
-            raise UsageError(
-                f"schedules {' and '.join(both)} need the same number of chunks a rank",
-                "search one of them at a time, and compare the answers",
             )
 
 

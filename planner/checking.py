@@ -474,7 +474,8 @@ def standing_of(
     """Return the place of a plan among all that its framework runs within memory."""
     usual = replace(options, stack="")
     problem = make_problem(model, cluster, usual)
-    wanted = replace(usual.search_options(), rival_s=plan.breakdown.closed_form_step_s)
+    rival_s = plan.breakdown.closed_form_step_s
+    wanted = replace(usual.search_options(), rival_s=rival_s, bound=False)
     context = Context(problem, wanted, problem.pool.n_devices)
     outcome = search(context)
     ranked = rank_over_pools([Searched(cluster, context, outcome)])

@@ -119,10 +119,49 @@ class Counts:
     space: int
     """Legal plans."""
     pruned: int
-    """Legal plans that do not fit into memory."""
+    """Legal plans that were looked at and do not fit into memory."""
     fit: int
+    """Legal plans that were looked at and fit."""
     priced: int
     """Plans whose step time was computed."""
+    excluded: int
+    """Legal plans that a lower bound on their step time keeps from being among the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What is proven about the fastest plan.
+
+    Every legal plan does not fit, or was simulated, or has a lower bound on its step time above
+    `fastest_s`: its own (from the times of its stages) or that of its shape and micro-batch,
+    which is above `bound_s` for every plan that was left out.
+    """
+
+    fastest_s: float
+    """Step time of the fastest plan. The first plan is within the tie limit of it."""
+    simulated: int
+    """Plans whose pipeline was simulated: the best by closed form, and all whose lower bound is
+    below `fastest_s`."""
+    bound_s: float | None
+    """What every plan takes at least that was left out; None where none was."""
+    gap: float
+    """By how much the fastest may be slower than the true best, as a share of the latter; 0 unless
+    the search was stopped."""
+
+    @property
+    def proven(self) -> bool:
+        """Whether no legal plan is faster."""
+        return self.gap == 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the certificate with the field names of the result schema."""
+        return {
+            "proven": self.proven,
+            "fastest_s": self.fastest_s,
+            "simulated": self.simulated,
+            "bound_s": self.bound_s,
+            "gap": self.gap,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +220,7 @@ class Result:
     stopped: str = ""
     """`interrupted` or `time limit` when the search did not finish."""
     why_first: tuple[str, ...] = ()
+    certificate: Certificate | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -216,7 +256,9 @@ class Result:
                 "pruned": c.pruned,
                 "fit": c.fit,
                 "priced": c.priced,
+                "excluded": c.excluded,
             },
+            "certificate": self.certificate and self.certificate.to_json(),
             "rejected": [{"code": r.code, "n": r.n, "of": r.of} for r in self.rejected],
             "why_first": list(self.why_first),
             "plans": [plan.to_json() for plan in self.plans],

@@ -38,11 +38,12 @@ from planner.options import (
     parse_pins,
 )
 from planner.reasons import why_first, why_pool
-from planner.result import Conflict, Counts, Miss, Plan, Rejection, Relaxation, Result
+from planner.result import Certificate, Conflict, Counts, Miss, Plan, Rejection, Relaxation, Result
 from planner.uncertainty import (
     interval_s,
     rank_key,
     tie_limit_s,
+    with_plain_groups,
     without_pointless_recompute,
 )
 from searches.executors import NAMES as EXECUTORS
@@ -132,7 +133,7 @@ def evaluate(
     found = break_down(problem, layout)
     plan = make_plan(1, problem, found, *given, tie=True)
     fits = found.peak_bytes <= problem.pool.usable_bytes
-    counts = Counts(1, 1, 1, int(not fits), int(fits), 1)
+    counts = Counts(1, 1, 1, int(not fits), int(fits), 1, 0)
     return Result(
         result_id=_result_id(*given, options, "evaluate"),
         inputs=inputs_json(*given, options, source_names(model, cluster)),
@@ -277,7 +278,11 @@ def search_pools(
 def rank_over_pools(searched: list[Searched]) -> list[Found]:
     """Return the finalists of all pools ranked together: ties by headroom, the rest by time."""
     finalists = [
-        (c, pool) for pool in searched for c in without_pointless_recompute(pool.outcome.finalists)
+        (c, pool)
+        for pool in searched
+        for c in without_pointless_recompute(
+            with_plain_groups(pool.problem, pool.outcome.finalists)
+        )
     ]
     if not finalists:
         return []
@@ -320,6 +325,7 @@ def solve_inputs(
         inputs=inputs_json(model, cluster, options, (asked.model, asked.cluster)),
         calibration=calibration(),
         counts=_counts(outcomes),
+        certificate=_certificate(outcomes),
         rejected=_rejections(outcomes),
         plans=plans,
         conflicts=conflicts,
@@ -480,13 +486,31 @@ def inputs_json(
 
 def _counts(outcomes: list[Outcome]) -> Counts:
     n_legal, n_fit = sum(x.n_legal for x in outcomes), sum(x.n_fit for x in outcomes)
+    n_excluded = sum(x.n_excluded for x in outcomes)
     return Counts(
         candidate_shapes=sum(x.n_candidate_shapes for x in outcomes),
         shapes=sum(x.n_shapes for x in outcomes),
         space=n_legal,
-        pruned=n_legal - n_fit,
+        pruned=n_legal - n_fit - n_excluded,
         fit=n_fit,
         priced=n_fit,
+        excluded=n_excluded,
+    )
+
+
+def _certificate(outcomes: list[Outcome]) -> Certificate | None:
+    """Return what is proven about the fastest plan of all pools; None where none fits."""
+    found = [x for x in outcomes if x.finalists]
+    if not found:
+        return None
+    fastest_s = min(x.finalists[0].step_s for x in found)
+    bound_s = min(x.bound_s for x in outcomes)
+    unseen_s = min(x.least_unseen_s for x in outcomes)
+    return Certificate(
+        fastest_s=fastest_s,
+        simulated=sum(len(x.finalists) for x in found),
+        bound_s=bound_s if bound_s < float("inf") else None,
+        gap=max(0.0, fastest_s / max(unseen_s, 1e-12) - 1.0),
     )
 
 

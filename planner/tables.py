@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from costmodels.plans import Layout
 from planner.reasons import shown_layout
-from planner.result import Plan, Relaxation, Result
+from planner.result import Counts, Plan, Relaxation, Result
 from planner.units import format_gib, format_percent
 from searches.rules import RULES
 
@@ -149,9 +149,37 @@ def result_heading(result: Result) -> list[str]:
         f"{job['seq_len']}, global batch {job['global_batch']}, {job['precision']}",
         *assumed_lines(result.notes),
         *wrapped("on", f"{', or '.join(parts)}, as {result.inputs['options']['stack']} runs it"),
-        f"{c.candidate_shapes:,} shapes -> {c.shapes:,} legal -> {c.space:,} plans -> "
-        f"{c.fit:,} fit",
+        *_space_lines(c),
     ]
+
+
+def _space_lines(counts: Counts) -> list[str]:
+    """Return how large the space is, and what became of the legal plans."""
+    shapes = f"{counts.candidate_shapes:,} shapes -> {counts.shapes:,} legal"
+    if not counts.excluded:
+        return [f"{shapes} -> {counts.space:,} plans -> {counts.fit:,} fit"]
+    return [
+        f"{shapes} -> {counts.space:,} plans:",
+        f"{counts.fit:,} fit, {counts.pruned:,} do not, {counts.excluded:,} are too slow by a "
+        "lower bound",
+    ]
+
+
+def proof_line(result: Result) -> str:
+    """Return what is proven about the fastest plan, or how far it may be from the best."""
+    found = result.certificate
+    assert found is not None  # asked for answers with plans
+    if not found.proven:
+        return (
+            f"not proven: the search was stopped, and a plan that was not looked at may take "
+            f"{found.fastest_s / (1.0 + found.gap):.2f} s (gap {found.gap:.1%})"
+        )
+    over = found.bound_s is not None and result.counts.excluded
+    rest = f", {result.counts.excluded:,} take more than {found.bound_s:.2f} s" if over else ""
+    return (
+        f"proven: none of {result.counts.space:,} plans is faster than {found.fastest_s:.3f} s; "
+        f"{found.simulated:,} were simulated{rest}"
+    )
 
 
 def assumed_lines(notes: Sequence[str], change: str = "--set PATH=VALUE changes one") -> list[str]:
@@ -218,6 +246,8 @@ def solve_table(result: Result, source: str = "last") -> str:
         lines += wrapped(f"why {first.plan_id}:" if i == 0 else " ", reason)
     low, high = first.step_time_p10_s, first.step_time_p90_s
     lines.append(f"  step time between {low:.2f} and {high:.2f} s in 8 of 10 cases (prior)")
+    if result.certificate:
+        lines += wrapped(" ", proof_line(result))
     lines += note_lines(result.notes)
     for warning in first.warnings:
         lines += wrapped(f"warning {warning.code}:", warning.text)

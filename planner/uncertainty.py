@@ -1,8 +1,10 @@
 """How sure a predicted step time is, and which plans the model cannot tell apart."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from searches.search import Candidate, layout_key
+from costmodels.problem import Problem
+from searches.search import Candidate, layout_key, price_layouts
 
 STEP_P10, STEP_P90 = 0.90, 1.15
 """Bounds of the 80 % interval over the prediction. A prior: on published runs of fused stacks a
@@ -40,6 +42,27 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
         if all(c.peak_bytes * SAME_MEMORY < faster.peak_bytes for faster in rivals):
             rivals.append(c)
             out.append(c)
+    return out
+
+
+def with_plain_groups(problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates with ZeRO groups over all ranks where smaller ones gain nothing.
+
+    A plan whose ZeRO groups are replicated gives way to the one with whole groups when that is no
+    further behind than the model can tell: it needs less memory and is simpler to run.
+    """
+    split = [c for c in candidates if c.layout.shard]
+    whole = price_layouts(problem, [replace(c.layout, shard=0) for c in split])
+    plain = {}
+    for c, other in zip(split, whole, strict=True):
+        # The pipeline is the same, so its exact time differs from the closed form by as much.
+        step_s = c.step_s + (other.closed_form_s - c.closed_form_s)
+        plain[c.layout] = replace(other, step_s=step_s)
+    out = []
+    for c in candidates:
+        found = plain.get(c.layout)
+        near = found is not None and found.step_s <= c.step_s * (1.0 + TIE_FRAC)
+        out += [found] if found is not None and near else [c]
     return out
 
 

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from costmodels.data_parallel import DataParallelTimes
 from costmodels.parameters import kv_heads_per_rank
-from costmodels.plans import SCHEDULES, ZERO_BUBBLE, ShapeTable, ShardingTable
+from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.shape_terms import once_a_step_times
 from costmodels.stages import StageKinds, stage_kinds
+from costmodels.zero_bubble import FIRST_CODE
 from searches.rules import Context
 
 Bools = NDArray[np.bool_]
@@ -78,9 +79,6 @@ def _least_forward_s(
     The linear layers of attention, and of the MLP where every layer is dense, at the peak rate.
     """
     problem, shape = context.problem, context.problem.shape
-    asked = {SCHEDULES[code] for code in context.options.only.get("schedule", ())}
-    if asked & set(ZERO_BUBBLE):
-        return np.zeros_like(kinds.layers)
     t, h = shapes.tp.astype(np.float64), float(shape.hidden)
     weights = h * shape.v_width / t
     if not shape.latent:
@@ -90,6 +88,6 @@ def _least_forward_s(
         weights = weights + (3.0 if shape.gated else 2.0) * h * shape.ffn / t
     tokens = least_mbs * problem.job.seq_len / shapes.cp
     peaks = problem.pool.accelerator.peak_flops_per_s
-    return np.asarray(
-        kinds.layers * (2.0 * weights * tokens / peaks[problem.job.recipe.linear])[:, None]
-    )
+    one = 2.0 * weights * tokens / peaks[problem.job.recipe.linear]
+    one = np.where(shapes.schedule >= FIRST_CODE, 0.0, one)
+    return np.asarray(kinds.layers * one[:, None])

@@ -66,8 +66,12 @@ class SearchOptions:
     """Let tensor parallelism leave the scale-up domain."""
     memory_bound: bool = True
     """Drop shapes whose weights and gradients alone exceed the memory; off, to see by how much."""
+    bound: bool = True
+    """Leave out plans that a lower bound on the step time keeps from being among the best; off,
+    to price every legal plan."""
     n_finalists: int = 64
-    """Plans that the closed form hands to the exact pipeline recurrence."""
+    """Pipelines that the closed form hands to the exact recurrence, each with its best sharding.
+    """
     rival_s: float = 0.0
     """Step time of the closed form, seconds: plans below it are counted (`Outcome.n_faster`)."""
 

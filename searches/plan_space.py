@@ -1,6 +1,6 @@
 """The free axes: micro-batch, ZeRO, sequence parallelism, recompute, crossed with the shapes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +10,6 @@ from costmodels.offload import gradients_leave
 from costmodels.plans import (
     RECOMPUTES,
     SCHEDULES,
-    ZERO_BUBBLE,
     PlanBlock,
     PlanTable,
     ShapeTable,
@@ -20,16 +19,10 @@ from costmodels.stages import stage_kinds
 from searches.dominance import overlap_never_slower
 from searches.frameworks import runnable, runnable_batches
 from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
-from searches.rules import (
-    Context,
-    fills_dualpipe,
-    fits_host,
-    offers_offload,
-    schedule_of,
-    splits_cleanly,
-)
+from searches.rules import Context, fills_dualpipe, fits_host, offers_offload
 from searches.shape_space import divisors
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
@@ -175,6 +168,16 @@ class Masks:
         return np.asarray(n_sp * n_sharding * n_recompute)
 
     @property
+    def batch_plans(self) -> NDArray[np.int64]:
+        """Legal plans by shape, mbs and sp, `(n_shapes, n_mbs, 2)`."""
+        if self.coupled is not None:
+            of_sp = np.count_nonzero(self.rest, axis=(2, 3))
+        else:
+            n = self.sharding.sum(axis=1, dtype=np.int64) * self.recompute.sum(axis=1)
+            of_sp = self.sp * n[:, None]
+        return np.asarray(self.batches[:, :, None] * of_sp[:, None, :].astype(np.int64))
+
+    @property
     def rest(self) -> Bools:
         """Over shapes x sp x sharding x recompute."""
         whole = self.sharding[:, None, :, None] & self.recompute[:, None, None, :]
@@ -243,7 +246,7 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     sequences = job.global_batch // shapes.dp[:, None]
     n_micro = sequences // axes.mbs[None, :]
     divides = sequences % axes.mbs[None, :] == 0
-    schedule = schedule_of(shapes.pp, shapes.vpp, context.options)[:, None]
+    schedule = shapes.schedule[:, None]
     looped = schedule == SCHEDULES.index("interleaved")
     rounds = ~looped | (n_micro % shapes.pp[:, None] == 0)
     fills = fills_dualpipe(schedule, shapes.pp[:, None], n_micro)
@@ -254,9 +257,6 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         PlanRule("BAT003", fills, of_batches=True),
         PlanRule("SP001", (sp == 0) | ((tp > 1) & (job.seq_len % (tp * cp) == 0))),
     ]
-    if not splits_cleanly(problem.shape):
-        whole = schedule < SCHEDULES.index(ZERO_BUBBLE[0])
-        rules.append(PlanRule("SCH002", whole, of_batches=True))
     emitted = context.options.framework != "any"
     if emitted:
         rules.append(PlanRule("ZER001", (zero <= 1) | (pp == 1)))
@@ -269,9 +269,9 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     rules += _host_rules(context, shapes, axes)
     if emitted:
         framework, options = context.options.framework, (axes.recompute, axes.recompute_layers)
-        runs = runnable(framework, problem, shapes, axes.shardings, *options, schedule[:, 0])
+        runs = runnable(framework, problem, shapes, axes.shardings, *options)
         rules.append(PlanRule("FRM001", runs))
-        runs = runnable_batches(framework, problem, shapes, axes.mbs, schedule[:, 0])
+        runs = runnable_batches(framework, problem, shapes, axes.mbs)
         runs = runs | ~(divides & rounds & fills)  # what the rules above refuse is theirs
         if not runs.all():
             rules.append(PlanRule("FRM001", runs, of_batches=True))
@@ -295,7 +295,6 @@ def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pl
 
 def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:
     """Return the values of the axes besides mbs, over shapes x sp x sharding x recompute."""
-    schedule = schedule_of(shapes.pp, shapes.vpp, context.options)
     return {
         "sp": np.arange(N_SP, dtype=np.int32)[None, :, None, None],
         "zero": axes.shardings.zero[None, None, :, None],
@@ -304,7 +303,6 @@ def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict
         "dp_overlap": 1 - axes.shardings.dp_blocking[None, None, :, None],
         "recompute": axes.recompute[None, None, None, :],
         "recompute_layers": axes.recompute_layers[None, None, None, :],
-        "schedule": schedule[:, None, None, None],
     }
 
 
@@ -325,17 +323,27 @@ class LegalBlock:
     block: PlanBlock
     legal: Bools
     """Of the size of the block."""
+    mbs: NDArray[np.intp]
+    """Position of each batch's size in `FreeAxes.mbs`, `(n_batches,)`."""
 
 
 def plan_blocks(
-    context: Context, shapes: ShapeTable, axes: FreeAxes, masks: Masks, n_cells: int
+    context: Context,
+    shapes: ShapeTable,
+    axes: FreeAxes,
+    masks: Masks,
+    n_cells: int,
+    least_s: Floats | None = None,
+    limit_s: Callable[[], float] = lambda: np.inf,
 ) -> Iterator[LegalBlock]:
     """Yield the legal plans as blocks of about `n_cells` cells, every plan in exactly one.
 
-    ZeRO stages that move traffic once per step stand in blocks of their own, apart from those
-    that move it per micro-batch: the formulas of the two differ.
+    With `least_s`, a lower bound by shape, mbs and sp, batches come in the order of their bounds,
+    and those above what `limit_s` says when it is their turn are left out. ZeRO stages that move
+    traffic once per step stand in blocks of their own, apart from those that move it per
+    micro-batch: the formulas of the two differ.
     """
-    schedule, rest = schedule_of(shapes.pp, shapes.vpp, context.options), masks.rest
+    rest = masks.rest
     for stages in ((0, 1), (2, 3)):
         rows = np.flatnonzero(np.isin(axes.shardings.zero, stages) & rest.any(axis=(0, 1, 3)))
         if not len(rows):
@@ -343,10 +351,18 @@ def plan_blocks(
         mine: Bools = rest[:, :, rows, :]
         with_sp, offered = np.any(mine, axis=(2, 3)), np.any(mine, axis=(1, 2))
         of, mbs, sp = np.nonzero(masks.batches[:, :, None] & np.asarray(with_sp)[:, None, :])
+        bounds = np.zeros(len(of))
+        if least_s is not None:
+            bounds = least_s[of, mbs, sp]
+            order = np.argsort(bounds, kind="stable")
+            of, mbs, sp, bounds = of[order], mbs[order], sp[order], bounds[order]
         options, exists = _options_of(np.asarray(offered))
         size = max(1, n_cells // (len(rows) * options.shape[1]))
         for start in range(0, len(of), size):
-            s, b, p = (column[start : start + size] for column in (of, mbs, sp))
+            end = start + int(np.searchsorted(bounds[start : start + size], limit_s(), "right"))
+            if end == start:
+                break
+            s, b, p = (column[start:end] for column in (of, mbs, sp))
             at = options[s].T
             legal = mine[s, p]
             used = np.flatnonzero(legal.any(axis=(0, 2)))
@@ -361,10 +377,9 @@ def plan_blocks(
                 sp=p.astype(np.int32)[None, None],
                 recompute=axes.recompute[at],
                 recompute_layers=axes.recompute_layers[at],
-                schedule=schedule[s][None, None],
             )
             found = np.take_along_axis(legal, at[None], axis=1) & exists[s].T[None]
-            yield LegalBlock(block, found)
+            yield LegalBlock(block, found, b)
 
 
 def plan_tables(

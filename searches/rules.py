@@ -16,7 +16,6 @@ from costmodels.offload import HOST_USABLE_FRAC, gradients_leave
 from costmodels.parameters import total_params
 from costmodels.plans import (
     CP_COMMS,
-    PLACEMENT_OF,
     SCHEDULES,
     ZERO_BUBBLE,
     Layout,
@@ -27,7 +26,8 @@ from costmodels.plans import (
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
 from costmodels.shapes import ModelShape
-from costmodels.stages import LOOPED, stage_layers
+from costmodels.stages import stage_layers
+from searches.frameworks.table import schedule_runs
 from searches.options import SearchOptions
 
 Bools = NDArray[np.bool_]
@@ -111,6 +111,14 @@ RULES: dict[str, Rule] = {
              "each) needs at least two units per virtual stage and more than one stage, and "
              "counts only where it differs from `even`.",
              "another pp, vpp or split", "Megatron-LM TransformerConfig, pipeline layout"),
+        Rule("SCH002", "zero-bubble schedules of experts are not modelled",
+             "Which part of the backward of routed experts or of multi-token prediction can wait, "
+             "and what of the exchange of tokens DualPipe hides behind it, has no term yet.",
+             "schedule 1f1b or interleaved", "docs/terms/zero_bubble.md"),
+        Rule("SCH003", "the framework has no such schedule",
+             "None of the frameworks that are searched runs this pipeline schedule.",
+             "another schedule, --framework torchtitan, or --framework any",
+             "docs/frameworks.md"),
         Rule("DP001", "global batch does not divide by dp",
              "Every data-parallel rank takes the same number of sequences: global_batch % dp = 0.",
              "another global_batch or number of devices",
@@ -149,10 +157,6 @@ RULES: dict[str, Rule] = {
              "Without a pipeline there is no schedule; vpp > 1 is interleaved 1F1B; vpp = 1 is "
              "1F1B (or GPipe, zb-h1, dualpipe); vpp = 2 may also be zb-v or dualpipe-v.",
              "another schedule, pp or vpp", "definition"),
-        Rule("SCH002", "zero-bubble schedules of experts are not modelled",
-             "Which part of the backward of routed experts or of multi-token prediction can wait, "
-             "and what of the exchange of tokens DualPipe hides behind it, has no term yet.",
-             "schedule 1f1b or interleaved", "docs/terms/zero_bubble.md"),
         Rule("OFF001", "no host to offload to",
              "What the accelerators' hosts have (link, memory, its bandwidth) is not known, so an "
              "optimizer there has no price.",
@@ -187,7 +191,7 @@ RULES: dict[str, Rule] = {
 """All rules by code, in the order in which they are applied."""
 
 ShapePredicate = Callable[[Context, ShapeTable], Bools]
-SHAPE_AXES = ("tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp")
+SHAPE_AXES = ("tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp", "schedule")
 """The coupled axes: columns of a `ShapeTable`, in the order in which shapes are sorted."""
 
 
@@ -281,6 +285,19 @@ def _splits(c: Context, s: ShapeTable) -> Bools:
     return np.fromiter((exists(*row) for row in rows), dtype=bool, count=len(s))
 
 
+def _scheduled(c: Context, s: ShapeTable) -> Bools:
+    """Tell where a framework that is searched runs the schedule."""
+    framework = c.options.framework
+    if framework == "any":
+        return np.ones(len(s), dtype=bool)
+    runs = [name == "none" or schedule_runs(framework, name) for name in SCHEDULES]
+    return np.array(runs)[s.schedule]
+
+
+def _whole_backward(c: Context, s: ShapeTable) -> Bools:
+    return (s.schedule < SCHEDULES.index(ZERO_BUBBLE[0])) | splits_cleanly(c.problem.shape)
+
+
 def _interleaves(c: Context, s: ShapeTable) -> Bools:
     return np.asarray((s.vpp == 1) | (s.pp > 1))
 
@@ -367,6 +384,8 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("VPP001", _interleaves),
     ("PP001", _enough_layers),
     ("PP002", _splits),
+    ("SCH002", _whole_backward),
+    ("SCH003", _scheduled),
     ("DP001", _batch),
     ("MEM000", _states_fit),
 )
@@ -378,31 +397,17 @@ TWO_CHUNKS = ("interleaved", "zb-v", "dualpipe-v")
 """Schedules of pipelines with one chunk a rank, and with two; with more only `interleaved`."""
 
 
-def asked_schedule(options: SearchOptions, usual: str, of: tuple[str, ...]) -> str:
-    """Return the schedule among `of` that the search uses: one that is asked for, else `usual`."""
-    named = [SCHEDULES[code] for code in sorted(options.only.get("schedule", ()))]
-    return next((name for name in named if name in of and name in ZERO_BUBBLE), usual)
+def schedules_of(pp: int, vpp: int) -> tuple[str, ...]:
+    """Return the schedules of a pipeline with pp ranks of vpp chunks.
 
-
-def schedule_of(pp: Ints, vpp: Ints, options: SearchOptions | None = None) -> Ints:
-    """Return the schedule of pp and vpp (index into `SCHEDULES`).
-
-    They imply it, unless the options ask for one that splits the backward.
+    >>> schedules_of(1, 1), schedules_of(4, 3)
+    (('none',), ('interleaved',))
     """
-    options = options or SearchOptions()
-    one, two = (
-        SCHEDULES.index(asked_schedule(options, usual, of))
-        for usual, of in (("1f1b", ONE_CHUNK), ("interleaved", TWO_CHUNKS))
-    )
-    more = np.where(vpp == 2, two, SCHEDULES.index("interleaved"))
-    named = np.where(vpp > 1, more, one)
-    return np.where(pp > 1, named, SCHEDULES.index("none")).astype(np.int32)
-
-
-def placement_of(schedule: Ints) -> Ints:
-    """Return where the virtual stages of each schedule lie (`costmodels.stages`)."""
-    by_code = np.array([PLACEMENT_OF.get(name, LOOPED) for name in SCHEDULES], dtype=np.int32)
-    return np.asarray(by_code[schedule])
+    if pp == 1:
+        return ("none",)
+    if vpp == 1:
+        return ONE_CHUNK
+    return TWO_CHUNKS if vpp == 2 else TWO_CHUNKS[:1]
 
 
 def fills_dualpipe(schedule: Ints, pp: Ints, n_micro: Ints) -> Bools:
@@ -431,7 +436,7 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
     table = PlanTable.from_layouts([layout])
     shape = table.shapes
     for code, predicate in SHAPE_RULES:
-        if code not in ("PIN001", "MEM000") and not predicate(context, shape)[0]:
+        if code not in ("PIN001", "MEM000", "SCH003") and not predicate(context, shape)[0]:
             yield code
     job, m = context.problem.job, layout.n_micro
     broken = {
@@ -441,8 +446,7 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         "ZER001": layout.zero >= 2 and layout.pp > 1 and context.options.framework != "any",
         "ZER002": layout.zero >= 1 and layout.dp * layout.cp == 1,
         "REC001": layout.recompute == "selective" and context.problem.shape.flash_attention,
-        "SCH001": layout.schedule not in _schedules(layout),
-        "SCH002": layout.schedule in ZERO_BUBBLE and not splits_cleanly(context.problem.shape),
+        "SCH001": layout.schedule not in schedules_of(layout.pp, layout.vpp),
         "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
         "OVL001": not layout.dp_overlap and layout.dp * layout.cp == 1,
         "OFF001": layout.optimizer_offload and context.problem.pool.host is None,
@@ -453,11 +457,3 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         and not fits_host(context.problem, shape, table.shardings).all(),
     }
     yield from (code for code, hit in broken.items() if hit)
-
-
-def _schedules(layout: Layout) -> tuple[str, ...]:
-    if layout.pp == 1:
-        return ("none",)
-    if layout.vpp == 1:
-        return ONE_CHUNK
-    return TWO_CHUNKS if layout.vpp == 2 else TWO_CHUNKS[:1]

@@ -9,17 +9,19 @@ from numpy.typing import NDArray
 from costmodels import pipeline
 from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
 from costmodels.layer_terms import LayerTable, layer_table
-from costmodels.plans import CP_COMMS, Layout, PlanTable, ShapeTable
+from costmodels.plans import CP_COMMS, SCHEDULES, Layout, PlanBlock, PlanTable, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
 from costmodels.step import (
     boundary_hops_s,
     join,
+    least_batch_times,
     outside_pipeline,
     peak_bytes,
+    score,
     stage_times,
-    step_times,
+    step_parts,
     straggler_factor,
 )
 from searches.executors import Executor, SerialExecutor
@@ -30,6 +32,11 @@ from searches.shape_space import ShapeSpace, legal_shapes
 
 Floats = NDArray[np.float64]
 
+Counts = NDArray[np.int64]
+
+RIVAL_MARGIN = 1.05
+"""Plans whose lower bound is less than this share of the best closed form are kept until the exact
+times are known: the exact time of the first is seldom further above its closed form."""
 BLOCK_CELLS = 16384
 """Plans priced at a time: their columns stay in the second-level cache."""
 SHARD_SHAPES = 512
@@ -45,6 +52,8 @@ class Candidate:
     peak_bytes: float
     step_s: float = 0.0
     """With the exact pipeline recurrence; set for finalists."""
+    least_s: float = 0.0
+    """A lower bound of `step_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,54 @@ class Shard:
 
     context: Context
     shapes: ShapeTable
+    least_s: Floats
+    """What the plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, 2)`."""
+    known: "Limits"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Which plans matter still, given what has been found; seconds of a step."""
+
+    last_s: float = float("inf")
+    """Closed form of the last of the best: what takes longer is not among them."""
+    first_s: float = float("inf")
+    """Closed form of the best."""
+    settled_s: float = 0.0
+    """Plans that may take less than this by the exact recurrence are asked for."""
+    rival_s: float = 0.0
+    """Plans that the closed form prices below this are counted."""
+
+    @property
+    def rivals_s(self) -> float:
+        """Lower bound below which a plan may turn out to be the first."""
+        return max(self.settled_s, RIVAL_MARGIN * self.first_s)
+
+    @property
+    def least_s(self) -> float:
+        """Lower bound above which no plan needs a price."""
+        return max(self.last_s, self.rivals_s, self.rival_s)
+
+    def after(self, best: list[Candidate], n: int) -> "Limits":
+        """Return the limits once `best` are found, in order; n are asked for."""
+        first_s = best[0].closed_form_s if best else float("inf")
+        last_s = best[n - 1].closed_form_s if len(best) >= n else float("inf")
+        return replace(self, first_s=min(self.first_s, first_s), last_s=min(self.last_s, last_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The plans of each batch of a shard, a batch being a shape, mbs and sp; `(n_batches,)`."""
+
+    least_s: Floats
+    n_legal: Counts
+    n_fit: Counts
+    """0 where the batch was not priced."""
+
+    def priced(self, limit_s: float) -> tuple[int, int]:
+        """Return (legal, fitting) plans of the batches whose bound is no higher than a limit."""
+        kept = self.least_s <= limit_s
+        return int(self.n_legal[kept].sum()), int(self.n_fit[kept].sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +117,12 @@ class ShardAnswer:
     """What one shard found."""
 
     best: tuple[Candidate, ...]
+    rivals: tuple[Candidate, ...]
+    """Other plans whose lower bound is below that of a plan that may be the first."""
     closest: Candidate | None
     """The plan that misses the memory by least, when nothing fits."""
     n_candidates: int
-    n_legal: int
-    n_fit: int
+    batches: Batches
     n_faster: int
     rejected: dict[str, int]
 
@@ -80,6 +138,14 @@ class Outcome:
     n_candidates: int
     n_legal: int
     n_fit: int
+    """Priced plans that fit."""
+    n_excluded: int
+    """Legal plans without a price: `bound_s` keeps them from being among the best."""
+    bound_s: float
+    """Every plan without a price takes longer than this, by closed form and by recurrence."""
+    n_rivals: int
+    """Plans besides the best whose lower bound is below the exact time of the first; all are
+    priced exactly."""
     rejected_shapes: dict[str, int]
     rejected_plans: dict[str, int]
     closest: Candidate | None
@@ -89,6 +155,15 @@ class Outcome:
     """Shards priced and shards in all."""
     n_faster: int = 0
     """Plans that fit and that the closed form prices below `SearchOptions.rival_s`."""
+    least_unseen_s: float = float("inf")
+    """What every plan takes at least that was not looked at before the search was stopped."""
+
+    @property
+    def gap(self) -> float:
+        """By how much the first may be slower than the true best, as a share; 0 when proven."""
+        if not self.finalists or self.least_unseen_s >= self.finalists[0].step_s:
+            return 0.0
+        return self.finalists[0].step_s / max(self.least_unseen_s, 1e-12) - 1.0
 
     @property
     def complete(self) -> bool:
@@ -113,6 +188,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         layout.ep,
         layout.etp,
         -layout.dp_shard,
+        SCHEDULES.index(layout.schedule),
         layout.optimizer_offload,
         not layout.dp_overlap,
     )
@@ -129,65 +205,128 @@ def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
     return np.flatnonzero(times <= np.partition(times, n - 1)[n - 1])
 
 
+@dataclass(frozen=True, slots=True)
+class BlockAnswer:
+    """What one block holds."""
+
+    best: list[Candidate]
+    rivals: list[Candidate]
+    closest: Candidate | None
+    n_fit: Counts
+    """Fitting plans of each batch."""
+    n_faster: int
+
+
 def price_block(
     problem: Problem,
     terms: ShapeTerms,
     layers: LayerTable,
     found: LegalBlock,
     n: int,
-    slower_s: float = float("inf"),
-    rival_s: float = 0.0,
-) -> tuple[list[Candidate], Candidate | None, int, int]:
-    """Return the best plans of a block that fit, the closest that does not, and two counts.
+    limits: Limits = Limits(),
+) -> BlockAnswer:
+    """Price the plans of a block.
 
-    The counts are those of the plans that fit, and of those that take less than `rival_s`. Plans
-    that take longer than `slower_s` are not among the best, whatever the block holds.
+    Of plans that differ in nothing but the copies of their ZeRO groups, the place of the optimizer
+    and the overlap the fastest stands for all.
+    The best are the n with the least closed form, the rivals those whose lower bound is below that
+    of `limits`.
     """
-    rows, n_layers = join(problem, terms, found.block, layers), problem.shape.layers
+    rows, n_layers, block = join(problem, terms, found.block, layers), problem.shape.layers, found
     peaks = peak_bytes(rows)
     fits = found.legal & (peaks <= problem.pool.usable_bytes)
-    n_fit = int(np.count_nonzero(fits))
-    if not n_fit:
+    n_fit = np.asarray(np.count_nonzero(fits, axis=(0, 1)), dtype=np.int64)
+    if not n_fit.any():
         cell = int(np.argmin(np.where(found.legal, peaks, np.inf)))
         table = found.block.rows(np.array([cell]))
         closest = Candidate(table.layout(0, n_layers), 0.0, float(peaks.flat[cell]))
-        return [], closest, 0, 0
-    times = np.where(fits, step_times(rows), np.inf).ravel()
-    quick = np.flatnonzero(times <= slower_s)
-    cells = quick[_best_rows(times[quick], min(n, n_fit))]
-    table = found.block.rows(cells)
-    best = [
-        Candidate(table.layout(i, n_layers), float(times[cell]), float(peaks.flat[cell]))
-        for i, cell in enumerate(cells)
-    ]
-    n_faster = int(np.count_nonzero(times < rival_s))
-    return sorted(best, key=_order)[:n], None, n_fit, n_faster
+        return BlockAnswer([], [], closest, n_fit, 0)
+    parts = step_parts(rows)
+    outside = np.where(fits, parts.outside_s, np.inf)
+    n_faster = 0
+    if limits.rival_s:
+        n_faster = int(np.count_nonzero(parts.flush_s + outside < limits.rival_s))
+    sharding, outside = _fastest_shardings(block.block, outside)
+    closed = (parts.flush_s + outside).ravel()
+    least = (parts.least_flush_s + outside).ravel()
+    quick = np.flatnonzero(closed <= limits.last_s)
+    n_any = int(np.count_nonzero(outside < np.inf))
+    best = quick[_best_rows(closed[quick], min(n, n_any))]
+    first_s = min(limits.first_s, float(closed.min()))
+    rivals = np.flatnonzero(least < replace(limits, first_s=first_s).rivals_s)
+    cells = np.unique(np.concatenate([best, rivals]))
+    cells = cells[np.isfinite(closed[cells])]
+    at = np.unravel_index(cells, outside.shape)
+    chosen = np.ravel_multi_index((sharding[at], at[1], at[2]), found.block.size)
+    table = found.block.rows(chosen)
+    priced = {
+        cell: Candidate(
+            table.layout(i, n_layers),
+            float(closed[cell]),
+            float(peaks.flat[chosen[i]]),
+            least_s=float(least[cell]),
+        )
+        for i, cell in enumerate(cells.tolist())
+    }
+    return BlockAnswer(
+        sorted((priced[x] for x in best.tolist() if x in priced), key=_order)[:n],
+        [priced[x] for x in rivals.tolist() if x in priced],
+        None,
+        n_fit,
+        n_faster,
+    )
+
+
+def _fastest_shardings(block: PlanBlock, outside_s: Floats) -> tuple[NDArray[np.intp], Floats]:
+    """Return the fastest sharding of each ZeRO stage, and its time outside the pipeline.
+
+    Both are `(n_stages, n_options, n_batches)`. Of equally fast ones the one with the fewest
+    copies is taken: it needs least memory.
+    """
+    zero, copies = block.zero[:, 0, 0], block.shardings.copies[block.sharding[:, 0, 0]]
+    rows, times = [], []
+    for stage in np.unique(zero):
+        mine = np.flatnonzero(zero == stage)
+        mine = mine[np.argsort(copies[mine], kind="stable")]
+        one = outside_s[mine]
+        fastest = one.argmin(axis=0)
+        rows.append(mine[fastest])
+        times.append(np.take_along_axis(one, fastest[None], axis=0)[0])
+    return np.array(rows), np.array(times)
 
 
 def search_shard(shard: Shard) -> ShardAnswer:
-    """Price every legal plan of a shard's shapes."""
+    """Price the legal plans of a shard's shapes that may be among the best."""
     context, shapes = shard.context, shard.shapes
     axes = free_axes(context, shapes)
     masks, n_candidates, rejected = legal_masks(context, shapes, axes)
-    terms = shape_terms(context.problem, shapes, axes.shardings)
-    layers = layer_table(context.problem, shapes, axes.mbs) if len(axes.mbs) else None
+    n_legal, n_fit = masks.batch_plans, np.zeros(shard.least_s.shape, dtype=np.int64)
     best: list[Candidate] = []
+    rivals: list[Candidate] = []
     closest: Candidate | None = None
-    n_legal = n_fit = n_faster = 0
-    n, rival_s = context.options.n_finalists, context.options.rival_s
-    if layers is None:
-        return ShardAnswer((), None, n_candidates, 0, 0, 0, rejected)
-    for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS):
-        slower_s = best[-1].closed_form_s if len(best) == n else float("inf")
-        found, miss, fitting, faster = price_block(
-            context.problem, terms, layers, block, n, slower_s, rival_s
-        )
-        n_legal += int(np.count_nonzero(block.legal))
-        n_fit, n_faster = n_fit + fitting, n_faster + faster
-        best = sorted(best + found, key=_order)[:n]
-        if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
-            closest = miss
-    return ShardAnswer(tuple(best), closest, n_candidates, n_legal, n_fit, n_faster, rejected)
+    n, n_faster, limits = context.options.n_finalists, 0, shard.known
+    bounded = context.options.bound
+    worthy = shard.least_s <= limits.least_s if bounded else np.ones(shard.least_s.shape, bool)
+    if (n_legal[worthy] > 0).any():
+        terms = shape_terms(context.problem, shapes, axes.shardings)
+        layers = layer_table(context.problem, shapes, axes.mbs)
+        bounds = (shard.least_s, lambda: limits.least_s) if bounded else ()
+        for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS, *bounds):
+            found = price_block(context.problem, terms, layers, block, n, limits)
+            batch = block.block.shape[0, 0], block.mbs, block.block.sp[0, 0]
+            np.add.at(n_fit, batch, found.n_fit)
+            n_faster += found.n_faster
+            best = sorted(best + found.best, key=_order)[:n]
+            limits = limits.after(best, n)
+            rivals = [c for c in rivals + found.rivals if c.least_s < limits.rivals_s]
+            miss = found.closest
+            if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
+                closest = miss
+    kept = n_legal > 0
+    batches = Batches(shard.least_s[kept], n_legal[kept], n_fit[kept])
+    return ShardAnswer(
+        tuple(best), tuple(rivals), closest, n_candidates, batches, n_faster, rejected
+    )
 
 
 def count_plans(shard: Shard) -> int:
@@ -219,13 +358,27 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     return out
 
 
-def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
-    """Cut the shapes into shards; shapes with equally many kinds of rank go together.
+def price_layouts(problem: Problem, layouts: list[Layout]) -> list[Candidate]:
+    """Return layouts with their closed form and memory; the recurrence is not run."""
+    if not layouts:
+        return []
+    table = PlanTable.from_layouts(layouts)
+    scores = score(problem, shape_terms(problem, table.shapes, table.shardings), table)
+    rows = zip(layouts, scores.step_s.tolist(), scores.peak_bytes.tolist(), strict=True)
+    return [Candidate(*row) for row in rows]
 
-    The kinds are the second dimension of the cost model's arrays, so a shard of plans without a
-    pipeline costs a fraction of one whose ranks are of four kinds.
+
+def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
+    """Cut the shapes into shards, the one with the most promising shape first.
+
+    Shapes with equally many kinds of rank go together: the kinds are a dimension of the cost
+    model's arrays, so a shard of plans without a pipeline costs a fraction of one whose ranks are
+    of four kinds.
     """
-    layers = context.problem.shape.layers
+    if not len(shapes):
+        return []
+    options, layers = context.options, context.problem.shape.layers
+    least_s = batch_bounds_s(context, shapes)
     kinds = n_kinds(layers, shapes.pp, shapes.vpp, shapes.split, shapes.placement)
     shards = []
     for count in np.unique(kinds):
@@ -233,8 +386,21 @@ def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
         # Blocks of shapes with equally many replicas have the same sharding groups.
         rows = rows[np.argsort(shapes.replicas[rows], kind="stable")]
         for i in range(0, len(rows), SHARD_SHAPES):
-            shards.append(Shard(context, shapes.take(rows[i : i + SHARD_SHAPES])))
+            part = rows[i : i + SHARD_SHAPES]
+            known = Limits(rival_s=options.rival_s)
+            shards.append(Shard(context, shapes.take(part), least_s[part], known))
+    if options.bound:
+        shards.sort(key=lambda shard: float(shard.least_s.min(initial=np.inf)))
     return shards
+
+
+def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
+    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, 2)`."""
+    mbs = free_axes(context, shapes.take(np.array([0]))).mbs
+    if not len(mbs):
+        return np.zeros((len(shapes), 0, 2))
+    layers = layer_table(context.problem, shapes, mbs)
+    return least_batch_times(context.problem, shapes, layers, mbs)
 
 
 def search(
@@ -245,49 +411,81 @@ def search(
 ) -> Outcome:
     """Return the best plans of the whole space.
 
-    `stop` is asked between groups of shards; when it says so, the best so far is returned with
-    `complete` False. `progress` is told (shards done, shards in all). The order of the answer
-    does not depend on the executor.
+    Plans that a lower bound on their step time keeps from being among the best get no price
+    (`SearchOptions.bound`). The first is proven: every plan whose lower bound is below its exact
+    time is priced exactly too. `stop` is asked between groups of shards; when it says so, the best
+    so far is returned with `complete` False. `progress` is told (shards done, shards in all). The
+    answer does not depend on the executor.
     """
     executor = executor or SerialExecutor()
     space = legal_shapes(context)
     shards = make_shards(context, space.shapes)
+    n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     answers: list[ShardAnswer] = []
-    stopped = ""
     try:
         executor.prepare(lambda: sum(count_plans(shard) for shard in shards))
-        group = executor.group_size
-        for i in range(0, len(shards), group):
-            if stop is not None and answers and stop():
-                stopped = "time limit"
+        while True:
+            answers.clear()
+            best: list[Candidate] = []
+            group = executor.group_size
+            for i in range(0, len(shards), group):
+                if stop is not None and answers and stop():
+                    stopped = "time limit"
+                    break
+                part = [replace(shard, known=known) for shard in shards[i : i + group]]
+                found = executor.map(search_shard, part)
+                answers.extend(found)
+                best = sorted((c for x in (best, *(a.best for a in found)) for c in x), key=_order)
+                known = known.after(best[:n], n)
+                if progress is not None:
+                    progress(len(answers), len(shards))
+            merged = _merge(context, space, answers, known)
+            first_s = merged.finalists[0].step_s if merged.finalists else 0.0
+            if stopped or first_s <= known.rivals_s:
                 break
-            answers.extend(executor.map(search_shard, shards[i : i + group]))
-            if progress is not None:
-                progress(len(answers), len(shards))
+            # The exact time of the first lies further above its closed form than was looked at.
+            known = replace(known, settled_s=first_s)
     except KeyboardInterrupt:
         if not any(answer.best for answer in answers):
             raise
         stopped = "interrupted"
+        merged = _merge(context, space, answers, known)
     finally:
         executor.close()
-    merged = _merge(context, space, answers)
-    return replace(merged, stopped=stopped, shards=(len(answers), len(shards)))
+    unseen = [float(shard.least_s.min(initial=np.inf)) for shard in shards[len(answers) :]]
+    return replace(
+        merged,
+        stopped=stopped,
+        shards=(len(answers), len(shards)),
+        least_unseen_s=min(unseen, default=float("inf")),
+    )
 
 
-def _merge(context: Context, space: ShapeSpace, answers: list[ShardAnswer]) -> Outcome:
+def _merge(
+    context: Context, space: ShapeSpace, answers: list[ShardAnswer], known: Limits
+) -> Outcome:
     """Merge shard answers in shard order and re-price the best with the exact recurrence."""
     best = sorted((c for answer in answers for c in answer.best), key=_order)
     best = best[: context.options.n_finalists]
-    exact = exact_step_s(context.problem, [c.layout for c in best])
-    finalists = [replace(c, step_s=t) for c, t in zip(best, exact, strict=True)]
-    finalists.sort(key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout)))
+    finalists = _exact(context.problem, best)
+    first_s = min((c.step_s for c in finalists), default=0.0)
+    listed = {c.layout for c in best}
+    rivals = [c for a in answers for c in a.rivals if c.least_s < first_s]
+    rivals = sorted((c for c in rivals if c.layout not in listed), key=_order)
+    finalists = sorted(
+        finalists + _exact(context.problem, rivals),
+        key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout)),
+    )
     rejected: dict[str, int] = {}
     for answer in answers:
         for code, count in answer.rejected.items():
             rejected[code] = rejected.get(code, 0) + count
-    n_legal, n_fit = sum(a.n_legal for a in answers), sum(a.n_fit for a in answers)
-    if n_legal > n_fit:
-        rejected["MEM001"] = n_legal - n_fit
+    bound_s = known.least_s if context.options.bound else float("inf")
+    n_legal = sum(int(a.batches.n_legal.sum()) for a in answers)
+    counts = [a.batches.priced(bound_s) for a in answers]
+    n_priced, n_fit = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+    if n_priced > n_fit:
+        rejected["MEM001"] = n_priced - n_fit
     misses = [a.closest for a in answers if a.closest is not None]
     closest = min(misses, key=lambda c: (c.peak_bytes, layout_key(c.layout)), default=None)
     return Outcome(
@@ -297,11 +495,20 @@ def _merge(context: Context, space: ShapeSpace, answers: list[ShardAnswer]) -> O
         n_candidates=sum(a.n_candidates for a in answers),
         n_legal=n_legal,
         n_fit=n_fit,
+        n_excluded=n_legal - n_priced,
+        bound_s=bound_s,
+        n_rivals=len(rivals),
         rejected_shapes=space.rejected,
         rejected_plans=rejected,
         closest=closest if not finalists else None,
         n_faster=sum(a.n_faster for a in answers),
     )
+
+
+def _exact(problem: Problem, candidates: list[Candidate]) -> list[Candidate]:
+    """Return the candidates with their exact step times."""
+    times = exact_step_s(problem, [c.layout for c in candidates])
+    return [replace(c, step_s=t) for c, t in zip(candidates, times, strict=True)]
 
 
 def search_problem(

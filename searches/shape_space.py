@@ -1,4 +1,4 @@
-"""The coupled axes as a CP-SAT model: which (tp, pp, dp, vpp, split, cp, cp_comm, ep, etp) exist.
+"""The coupled axes as a CP-SAT model: which shapes exist, tuples of `SHAPE_AXES`.
 
 Degrees are prime exponents, so their product is a sum and the solver enumerates without a single
 multiplication; everything else is a table of allowed tuples or a linear bound:
@@ -6,7 +6,7 @@ multiplication; everything else is a table of allowed tuples or a linear bound:
     sum over tp, pp, cp, dp of e[axis, prime] = exponent of the prime in n_devices
     e[ep, prime] + e[etp, prime] <= that exponent - e[pp, prime]
     (axis, e[axis, .])  in the table of legal degrees of each axis
-    (pp, vpp, split) , (tp, cp, cp_comm) , (tp, etp)  in the tables of legal tuples
+    (pp, vpp, split, schedule) , (tp, cp, cp_comm) , (tp, etp)  in the tables of legal tuples
     dp cp <= n_devices / (least tp * pp that holds weights and gradients)   unless pp = 1 may shard
 
 Every table comes from the predicates in `searches.rules`.
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import CP_COMMS, ShapeTable
+from costmodels.plans import CP_COMMS, SCHEDULES, ShapeTable
 from costmodels.stages import SPLITS
 from searches.options import MAX_VPP, TOKENS_PER_CP
 from searches.rules import (
@@ -29,8 +29,7 @@ from searches.rules import (
     Context,
     fully_sharded_fits,
     least_model_parallel,
-    placement_of,
-    schedule_of,
+    schedules_of,
 )
 
 Ints = NDArray[np.int32]
@@ -42,9 +41,9 @@ DEGREE_RULES = {
     "ep": ("EP001",),
     "etp": ("EP001", "EP003"),
 }
-SPLIT_RULES = ("VPP001", "PP001", "PP002")
+SPLIT_RULES = ("VPP001", "PP001", "PP002", "SCH002", "SCH003")
 CONTEXT_RULES = ("CP002",)
-PLAINEST = dict.fromkeys(SHAPE_AXES, 1) | {"split": 0, "cp_comm": 0}
+PLAINEST = dict.fromkeys(SHAPE_AXES, 1) | {"split": 0, "cp_comm": 0, "schedule": 0}
 """The value of every coupled axis that is off."""
 
 
@@ -88,10 +87,9 @@ class ShapeSpace:
 def table_of(context: Context, rows: Sequence[Sequence[int]]) -> ShapeTable:
     """Return shapes given as tuples of `SHAPE_AXES`."""
     block = np.array(rows, dtype=np.int32).reshape(len(rows), len(SHAPE_AXES))
-    tp, pp, dp, vpp, split, cp, kind, ep, etp = (np.ascontiguousarray(x) for x in block.T)
-    placement = placement_of(schedule_of(pp, vpp, context.options))
+    tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule = map(np.ascontiguousarray, block.T)
     columns = (tp, pp, dp, vpp, split, cp, ep, etp)
-    return ShapeTable(context.n_devices, *columns, cp_comm=kind, placement=placement)
+    return ShapeTable(context.n_devices, *columns, cp_comm=kind, schedule=schedule)
 
 
 def candidates(
@@ -107,7 +105,7 @@ def candidates(
     most_vpp = most_vpp or vpp_limit(context)
     most_cp, ep = most_cp or cp_limit(context), expert_degrees(context)
     rows = [
-        (tp, pp, n // (tp * pp * cp), vpp, split, cp, kind, e, x)
+        (tp, pp, n // (tp * pp * cp), vpp, split, cp, kind, e, x, schedule)
         for tp in divisors(n)
         for pp in divisors(n // tp)
         if pp <= most_pp
@@ -117,6 +115,7 @@ def candidates(
         for e in ep
         for x in expert_tensor_degrees(context, tp)
         for vpp in range(1, (most_vpp if pp > 1 else 1) + 1)
+        for schedule in schedule_codes(pp, vpp)
         for split in range(len(SPLITS))
     ]
     return table_of(context, rows)
@@ -147,6 +146,11 @@ def usual_cp_limit(context: Context) -> int:
 def exchanges(cp: int) -> Sequence[int]:
     """Return how cp ranks may exchange keys and values (indices into `CP_COMMS`)."""
     return range(1, len(CP_COMMS)) if cp > 1 else (0,)
+
+
+def schedule_codes(pp: int, vpp: int) -> list[int]:
+    """Return the schedules of a pipeline, as positions in `SCHEDULES`."""
+    return [SCHEDULES.index(name) for name in schedules_of(pp, vpp)]
 
 
 def expert_degrees(context: Context) -> list[int]:
@@ -216,14 +220,15 @@ def _legal_tuples(
 
 
 def _split_rows(context: Context, degrees: list[int]) -> list[tuple[int, ...]]:
-    """Return the legal (pp, vpp, split) tuples."""
+    """Return the legal (pp, vpp, split, schedule) tuples."""
     rows: list[tuple[int, ...]] = [
-        (pp, vpp, split)
+        (pp, vpp, split, schedule)
         for pp in degrees
         for vpp in range(1, (vpp_limit(context) if pp > 1 else 1) + 1)
         for split in range(len(SPLITS))
+        for schedule in schedule_codes(pp, vpp)
     ]
-    return _legal_tuples(context, ("pp", "vpp", "split"), rows, SPLIT_RULES)
+    return _legal_tuples(context, ("pp", "vpp", "split", "schedule"), rows, SPLIT_RULES)
 
 
 def _context_rows(context: Context, tp: list[int], cp: list[int]) -> list[tuple[int, ...]]:
@@ -285,9 +290,10 @@ def build_model(context: Context) -> tuple[Any, list[Any]] | None:
         model.add(e["ep"][i] + e["etp"][i] + e["pp"][i] <= totals[prime])
     value["vpp"] = model.new_int_var(1, max(row[1] for row in splits), "vpp")
     value["split"] = model.new_int_var(0, len(SPLITS) - 1, "split")
+    value["schedule"] = model.new_int_var(0, len(SCHEDULES) - 1, "schedule")
     value["cp_comm"] = model.new_int_var(0, len(CP_COMMS) - 1, "cp_comm")
     for axes, table in (
-        (("pp", "vpp", "split"), splits),
+        (("pp", "vpp", "split", "schedule"), splits),
         (("tp", "cp", "cp_comm"), kinds),
         (("tp", "etp"), grids),
     ):

@@ -141,15 +141,11 @@ class Case:
         shardings: ShardingTable,
         recompute: Ints,
         recompute_layers: Ints,
-        schedule: Ints | None = None,
     ) -> "Case":
         """Return the case of all plans of some shapes: shapes x sp x sharding x recompute options.
 
-        `schedule` holds a position in `SCHEDULES` for each shape; without it the usual one of its
-        pp and vpp. Micro-batches are another axis and not stated here (`of_batches`).
+        Micro-batches are another axis and not stated here (`of_batches`).
         """
-        if schedule is None:
-            schedule = usual_schedule(shapes)
         splits, layers = shapes.splits, problem.shape.layers
         rows = zip(shapes.pp.tolist(), shapes.vpp.tolist(), shapes.split.tolist(), strict=True)
 
@@ -171,7 +167,7 @@ class Case:
             optimizer_offload=(shardings.optimizer_offload > 0)[None, None, :, None],
             dp_overlap=(shardings.dp_blocking == 0)[None, None, :, None],
             sp=np.arange(2)[None, :, None, None] == 1,
-            schedule=column(schedule),
+            schedule=column(shapes.schedule),
             cp_comm=column(shapes.cp_comm),
             recompute=recompute[None, None, None, :],
             recompute_layers=recompute_layers[None, None, None, :],
@@ -181,15 +177,11 @@ class Case:
         )
 
     @staticmethod
-    def of_batches(
-        problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
-    ) -> "Case":
+    def of_batches(problem: Problem, shapes: ShapeTable, mbs: Ints) -> "Case":
         """Return the case of shapes x micro-batch sizes; the other free axes are not stated.
 
         Two-dimensional: the axes of `of_shapes` after the first are left out, mbs is the second.
         """
-        if schedule is None:
-            schedule = usual_schedule(shapes)
         splits, layers = shapes.splits, problem.shape.layers
         rows = zip(shapes.pp.tolist(), shapes.vpp.tolist(), shapes.split.tolist(), strict=True)
 
@@ -214,7 +206,7 @@ class Case:
             optimizer_offload=UNKNOWN,
             dp_overlap=UNKNOWN,
             sp=UNKNOWN,
-            schedule=column(schedule),
+            schedule=column(shapes.schedule),
             cp_comm=column(shapes.cp_comm),
             recompute=UNKNOWN,
             recompute_layers=UNKNOWN,
@@ -326,10 +318,3 @@ def _one_of(values: Any, words: Sequence[str], names: Sequence[str]) -> Bools:
     for name in names[1:]:
         found = found | (values == words.index(name))
     return found
-
-
-def usual_schedule(shapes: ShapeTable) -> Ints:
-    """Return the schedule that pp and vpp imply, `(n_shapes,)`: none, 1F1B or interleaved."""
-    none, plain, chunks = (SCHEDULES.index(x) for x in ("none", "1f1b", "interleaved"))
-    named = np.where(shapes.vpp > 1, chunks, plain)
-    return np.where(shapes.pp > 1, named, none).astype(np.int32)

@@ -150,22 +150,18 @@ def framework_mask(
     shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
-    schedule: Ints | None = None,
 ) -> Bools:
     """Return which plans a framework can run, `(n_shapes, sp, sharding, recompute options)`.
 
     `refusals` over arrays (tests compare the two). Rules about the micro-batches are apart, in
     `framework_batches`; no rule couples them with the other free axes.
     """
-    options = (recompute, recompute_layers, schedule)
-    return _mask((framework,), problem, shapes, shardings, *options)
+    return _mask((framework,), problem, shapes, shardings, recompute, recompute_layers)
 
 
-def framework_batches(
-    framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
-) -> Bools:
+def framework_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
     """Return which micro-batch sizes a framework can run, `(n_shapes, n_sizes)`."""
-    return _batches((framework,), problem, shapes, mbs, schedule)
+    return _batches((framework,), problem, shapes, mbs)
 
 
 def runnable(
@@ -175,18 +171,14 @@ def runnable(
     shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
-    schedule: Ints | None = None,
 ) -> Bools:
     """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
-    options = (recompute, recompute_layers, schedule)
-    return _mask(_searched(framework), problem, shapes, shardings, *options)
+    return _mask(_searched(framework), problem, shapes, shardings, recompute, recompute_layers)
 
 
-def runnable_batches(
-    framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints, schedule: Ints | None = None
-) -> Bools:
+def runnable_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
     """Return the micro-batch sizes of a framework's space, `(n_shapes, n_sizes)`."""
-    return _batches(_searched(framework), problem, shapes, mbs, schedule)
+    return _batches(_searched(framework), problem, shapes, mbs)
 
 
 def _mask(
@@ -196,21 +188,14 @@ def _mask(
     shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
-    schedule: Ints | None,
 ) -> Bools:
-    case = Case.of_shapes(problem, shapes, shardings, recompute, recompute_layers, schedule)
+    case = Case.of_shapes(problem, shapes, shardings, recompute, recompute_layers)
     kept = reduce(np.logical_or, (_kept(name, case, of_batches=False) for name in names))
     return np.broadcast_to(kept, (len(shapes), 2, len(shardings), len(recompute)))
 
 
-def _batches(
-    names: tuple[str, ...],
-    problem: Problem,
-    shapes: ShapeTable,
-    mbs: Ints,
-    schedule: Ints | None,
-) -> Bools:
-    case = Case.of_batches(problem, shapes, mbs, schedule)
+def _batches(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
+    case = Case.of_batches(problem, shapes, mbs)
     kept = reduce(np.logical_or, (_kept(name, case, of_batches=True) for name in names))
     return np.broadcast_to(kept, (len(shapes), len(mbs)))
 

@@ -235,7 +235,7 @@ INSTANCES: dict[str, Context] = {
     "host-of-any-framework": with_host(
         context(
             FLAT, toy_pool(4), batch=8, stack="deepspeed", precision="bf16-grads",
-            options=SearchOptions(framework="any", at_most={"vpp": 2}),
+            options=replace(pins(schedule=(0, 2, 3)), framework="any", at_most={"vpp": 2}),
         )
     ),
     "nothing-overlaps": context(GQA, toy_pool(8), batch=16, options=pins(dp_overlap=0)),
@@ -254,3 +254,4 @@ INSTANCES: dict[str, Context] = {
     ),
 }  # fmt: skip
 """Searches small enough for the nested loops of the oracle, each with a corner of its own."""
+INSTANCES = {name: with_options(c, bound=False) for name, c in INSTANCES.items()}

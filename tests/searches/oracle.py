@@ -17,13 +17,23 @@ WORDS = {
     "split": SPLITS,
     "cp_comm": ("", "p2p", "all-gather", "a2a"),
     "recompute": ("none", "selective", "full"),
-    "schedule": ("none", "gpipe", "1f1b", "interleaved"),
+    "schedule": (
+        "none",
+        "gpipe",
+        "1f1b",
+        "interleaved",
+        "zb-h1",
+        "zb-v",
+        "dualpipe",
+        "dualpipe-v",
+    ),
 }
+SPLIT_BACKWARD = WORDS["schedule"][4:]
 MAX_VPP, MAX_MBS, MAX_RECOMPUTE_STEPS = 12, 32, 16
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
-Shape = tuple[int, int, int, int, str, int, str, int, int]
-"""tp, pp, dp, vpp, split, cp, cp_comm, ep, etp."""
-SHAPE_AXES = ("tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp")
+Shape = tuple[int, int, int, int, str, int, str, int, int, str]
+"""tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule."""
+SHAPE_AXES = ("tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp", "schedule")
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,9 @@ def all_shapes(problem: Problem, options: SearchOptions, n_devices: int) -> Iter
             for vpp in range(1, (asked or MAX_VPP) + 1 if pp > 1 else 2):
                 for split in SPLITS:
                     for rest in context_and_experts(problem, options, n_devices // tp // pp, tp):
-                        yield tp, pp, n_devices // tp // pp // rest[0], vpp, split, *rest
+                        dp = n_devices // tp // pp // rest[0]
+                        for schedule in schedules_of(pp, vpp):
+                            yield tp, pp, dp, vpp, split, *rest, schedule
 
 
 def context_and_experts(
@@ -115,7 +127,7 @@ def context_and_experts(
 
 def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) -> str:
     """Return the code of the first rule that a shape breaks, or ""."""
-    tp, pp, dp, vpp, split, cp, cp_comm, ep, etp = shape
+    tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule = shape
     model, domain = problem.shape, problem.pool.scale_up_domain
     across = options.tp_across_domains
     pinned = zip(SHAPE_AXES, shape, strict=True)
@@ -149,6 +161,10 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "PP001"
     if not splits(model.layers, pp, vpp, split):
         return "PP002"
+    if model.n_experts and schedule in SPLIT_BACKWARD:
+        return "SCH002"
+    if options.framework != "any" and schedule not in ("none", "1f1b", "interleaved"):
+        return "SCH003"
     if problem.job.global_batch % dp:
         return "DP001"
     if not states_may_fit(problem, options, tp, pp, dp * cp):
@@ -209,15 +225,18 @@ def recompute_choices(
     return [("none", 0), ("selective", 0), *(("full", k) for k in depths)]
 
 
-def schedule_of(pp: int, vpp: int) -> str:
+def schedules_of(pp: int, vpp: int) -> tuple[str, ...]:
     if pp == 1:
-        return "none"
-    return "interleaved" if vpp > 1 else "1f1b"
+        return ("none",)
+    return {
+        1: ("gpipe", "1f1b", "zb-h1", "dualpipe"),
+        2: ("interleaved", "zb-v", "dualpipe-v"),
+    }.get(vpp, ("interleaved",))
 
 
 def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Iterator[Layout]:
     """Yield every combination of the free axes with one shape, legal or not."""
-    tp, pp, dp, vpp, split, cp, cp_comm, ep, etp = shape
+    tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule = shape
     gbs = problem.job.global_batch
     held = stage_layers(problem.shape.layers, pp, vpp, split)
     for mbs in micro_batch_sizes(problem, options):
@@ -227,7 +246,7 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
                     for recompute, depth in recompute_choices(options, held):
                         yield Layout(
                             tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
-                            schedule_of(pp, vpp), recompute, depth, held, cp, ep, etp,
+                            schedule, recompute, depth, held, cp, ep, etp,
                             cp_comm=cp_comm, shard=shard, optimizer_offload=away,
                             dp_overlap=beside,
                         )  # fmt: skip
@@ -269,7 +288,8 @@ def is_dominated(
     if plan.dp_overlap or "dp_overlap" in options.only:
         return False
     least = min(micro_batch_sizes(problem, options), default=1)
-    key = plan.tp, plan.pp, plan.vpp, plan.dp, plan.cp, plan.zero, plan.shard, plan.stage_layers
+    key = (plan.tp, plan.pp, plan.vpp, plan.dp, plan.cp, plan.zero, plan.shard, plan.stage_layers,
+           plan.schedule)  # fmt: skip
     if key not in proven:
         proven[key] = physics.overlap_is_no_slower(problem, plan, least)
     return proven[key]
@@ -279,7 +299,7 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
     """Return the code of the first rule that a plan over a legal shape breaks, or ""."""
     pinned = {
         "sp": int(plan.sp), "zero": plan.zero, "recompute": plan.recompute,
-        "recompute_layers": plan.recompute_layers, "schedule": plan.schedule,
+        "recompute_layers": plan.recompute_layers,
         "dp_shard": plan.shard or plan.dp * plan.cp,
         "optimizer_offload": int(plan.optimizer_offload),
         "dp_overlap": int(plan.dp_overlap),
@@ -288,8 +308,13 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "PIN001"
     if plan.gbs % (plan.mbs * plan.dp):
         return "BAT001"
-    if plan.vpp > 1 and plan.gbs // (plan.mbs * plan.dp) % plan.pp:
+    if plan.schedule == "interleaved" and plan.gbs // (plan.mbs * plan.dp) % plan.pp:
         return "BAT002"
+    if plan.schedule.startswith("dualpipe"):
+        m = plan.gbs // (plan.mbs * plan.dp)
+        odd = plan.schedule == "dualpipe" and (plan.pp % 2 or m % 2)
+        if m < 2 * plan.pp or odd:
+            return "BAT003"
     if plan.sp and (plan.tp == 1 or problem.job.seq_len % (plan.tp * plan.cp)):
         return "SP001"
     if plan.zero >= 2 and plan.pp > 1 and options.framework != "any":
@@ -450,7 +475,8 @@ def degrees(layout: Layout) -> tuple[object, ...]:
     return (layout.tp, layout.pp, layout.vpp, layout.zero, layout.recompute_layers, layout.mbs,
             layout.sp, layout.split, layout.recompute, layout.cp, CP_COMMS.index(layout.cp_comm),
             layout.ep, layout.etp, -(layout.shard or layout.dp * layout.cp),
-            layout.optimizer_offload, not layout.dp_overlap)  # fmt: skip
+            WORDS["schedule"].index(layout.schedule), layout.optimizer_offload,
+            not layout.dp_overlap)  # fmt: skip
 
 
 def rank_key(plan: Priced) -> tuple[object, ...]:

@@ -980,7 +980,8 @@ def overlap_is_no_slower(problem: Problem, layout: Layout, least_mbs: int) -> bo
     peak = problem.pool.accelerator.peak_flops_per_s[
         recipe.linear_precision or recipe.gemm_precision
     ]
-    one = 2 * weights * least_mbs * problem.job.seq_len / layout.cp / peak
+    split = layout.schedule not in ("none", "gpipe", "1f1b", "interleaved")
+    one = 0.0 if split else 2 * weights * least_mbs * problem.job.seq_len / layout.cp / peak
     for rank in range(layout.pp):
         a, b = passes(problem, on, rank), passes(problem, off, rank)
         window = rank_layers(layout, rank) * one

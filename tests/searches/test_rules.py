@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import searches
@@ -18,7 +17,7 @@ from searches.rules import (
     first_broken_rule,
     fully_sharded_fits,
     least_model_parallel,
-    schedule_of,
+    schedules_of,
 )
 from searches.search import search
 from searches.shape_space import legal_shapes, table_of
@@ -85,6 +84,7 @@ EXTRA = [
     context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), options=DUALPIPE),
 ]
 
+ZB_H1 = SCHEDULES.index("zb-h1")
 EXPERTS = context(
     replace(GQA, n_experts=4, expert_ffn=510), toy_pool(8, 8), options=pins(ep=(1, 2, 3, 4))
 )
@@ -105,6 +105,12 @@ SHAPE_EXAMPLES = {
     "VPP001": (context(), (1, 1, 8, 3, 0), (1, 2, 4, 3, 0)),
     "PP001": (context(), (1, 2, 4, 4, 0), (1, 2, 4, 3, 0)),
     "PP002": (context(), (1, 4, 2, 1, 0), (1, 4, 2, 1, 1)),
+    "SCH002": (
+        EXPERTS, (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1), (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1 - 2)
+    ),
+    "SCH003": (
+        context(), (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1), (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1 - 2)
+    ),
     "DP001": (context(batch=12), (1, 1, 8, 1, 0), (2, 1, 4, 1, 0)),
     "MEM000": (
         context(DENSE, toy_pool(8, memory=1.2 * GB)), (1, 2, 4, 1, 0), (2, 4, 1, 1, 0)
@@ -113,7 +119,13 @@ SHAPE_EXAMPLES = {
 
 
 def keeps(code: str, c: Context, shape: tuple[int, ...]) -> bool:
-    return bool(PREDICATES[code](c, table_of(c, [(*shape, 1, 0, 1, 1)[:9]]))[0])
+    return bool(PREDICATES[code](c, table_of(c, [whole(shape)]))[0])
+
+
+def whole(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape with the axes that it leaves out: off, with the usual schedule."""
+    usual = 0 if shape[1] == 1 else 3 if shape[3] > 1 else 2
+    return shape if len(shape) == 10 else (*(*shape, 1, 0, 1, 1)[:9], usual)
 
 
 def test_every_shape_rule_has_an_example():
@@ -125,8 +137,10 @@ def test_a_shape_rule_rejects_its_example_and_keeps_the_repaired_twin(code):
     c, breaks, twin = SHAPE_EXAMPLES[code]
     assert not keeps(code, c, breaks)
     assert all(keeps(other, c, twin) for other in PREDICATES)
-    cp, kind, ep, etp = (*breaks, 1, 0, 1, 1)[5:9]
-    named = (*breaks[:4], SPLITS[breaks[4]], cp, oracle.CP_COMMS[kind], ep, etp)
+    row = whole(breaks)
+    named = (
+        *row[:4], SPLITS[row[4]], row[5], oracle.CP_COMMS[row[6]], *row[7:9], SCHEDULES[row[9]]
+    )  # fmt: skip
     if code != "VPP001":  # no candidate of the search
         assert oracle.broken_shape_rule(c.problem, c.options, named) == code
 
@@ -204,19 +218,11 @@ def test_selective_recompute_exists_without_a_flash_kernel():
     assert search(eager).n_legal > 0
 
 
-@pytest.mark.parametrize(
-    ("asked", "found"),
-    [
-        ((), ["none", "1f1b", "interleaved", "interleaved"]),
-        (("zb-h1",), ["none", "zb-h1", "interleaved", "interleaved"]),
-        (("zb-h1", "zb-v"), ["none", "zb-h1", "zb-v", "interleaved"]),
-        (("dualpipe-v", "none"), ["none", "1f1b", "dualpipe-v", "interleaved"]),
-    ],
-)
-def test_schedule_of(asked, found):
-    pp, vpp = np.array([1, 2, 2, 2]), np.array([1, 1, 2, 3])
-    options = pins(schedule=tuple(SCHEDULES.index(name) for name in asked)) if asked else None
-    assert [SCHEDULES[i] for i in schedule_of(pp, vpp, options)] == found
+def test_schedules_of_a_pipeline():
+    assert schedules_of(1, 1) == ("none",)
+    assert schedules_of(2, 1) == ("1f1b", "gpipe", "zb-h1", "dualpipe")
+    assert schedules_of(2, 2) == ("interleaved", "zb-v", "dualpipe-v")
+    assert schedules_of(2, 3) == ("interleaved",)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
-from costmodels.plans import ShapeTable
+from costmodels.plans import SCHEDULES, ShapeTable
 from searches import rules, shape_space
 from searches.options import SearchOptions
 from searches.rules import SHAPE_AXES, SHAPE_RULES, Context, least_model_parallel
@@ -30,6 +30,7 @@ from tests.searches.instances import (
 
 PLAIN = (1, 0, 1, 1)
 """cp, cp_comm, ep and etp of shapes without them."""
+NONE, PLAIN_1F1B, INTERLEAVED = (SCHEDULES.index(x) for x in ("none", "1f1b", "interleaved"))
 MODELS = {shape.name: shape for shape in (LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, GPT3_175B)}
 N_DEVICES = (8, 24, 64, 96, 512, 1000, 1024, 3072, 4096, 5040, 10000, 15360, 16384)
 
@@ -55,7 +56,8 @@ def by_oracle(c: Context) -> list[tuple[int, ...]]:
             oracle.SPLITS.index(shape[4]),
             shape[5],
             oracle.CP_COMMS.index(shape[6]),
-            *shape[7:],
+            *shape[7:9],
+            SCHEDULES.index(shape[9]),
         )
         for shape in oracle.all_shapes(c.problem, c.options, c.n_devices)
         if not oracle.broken_shape_rule(c.problem, c.options, shape)
@@ -103,7 +105,9 @@ def test_solver_equals_brute_force_and_oracle_on_the_instances(name):
 
 def test_the_example_of_llama3_405b_keeps_its_published_layout():
     shapes = legal_shapes(example("llama3-405b", 16384)).shapes
-    assert (8, 16, 128, 1, 1, *PLAIN) in rows_of(shapes)  # 126 layers on 16 stages, the ends fewer
+    assert (8, 16, 128, 1, 1, *PLAIN, PLAIN_1F1B) in rows_of(
+        shapes
+    )  # 126 layers on 16 stages, the ends fewer
 
 
 @settings(max_examples=40, derandomize=True, deadline=None, database=None)
@@ -183,12 +187,13 @@ def test_the_bound_removes_something():
 )
 def test_pins_reach_the_solver(options, left):
     found = rows_of(legal_shapes(context(options=options, batch=16)).shapes)
-    assert found == [(*row, *PLAIN) for row in left]
+    schedules = [NONE if row[1] == 1 else PLAIN_1F1B for row in left]
+    assert found == [(*row, *PLAIN, code) for row, code in zip(left, schedules, strict=True)]
 
 
 def test_a_pinned_vpp_beyond_the_default_is_tried():
     c = context(replace(THIRDS, layers=32), toy_pool(2, 2), batch=8, options=pins(vpp=16, pp=2))
-    assert rows_of(legal_shapes(c).shapes) == [(1, 2, 1, 16, 0, *PLAIN)]
+    assert rows_of(legal_shapes(c).shapes) == [(1, 2, 1, 16, 0, *PLAIN, INTERLEAVED)]
 
 
 def test_cp_is_tried_from_8192_tokens_on_or_where_it_is_named():
@@ -222,7 +227,7 @@ def test_shapes_of_a_mixture_of_experts_equal_brute_force_and_oracle(n_nodes, op
     assert rows_of(space.shapes) == brute_force(c) == by_oracle(c)
     assert space.n_candidates == len(space.shapes) + sum(space.rejected.values())
     if not options.only:
-        grids = {row[-2:] for row in rows_of(space.shapes)}
+        grids = {row[-3:-1] for row in rows_of(space.shapes)}
         assert {(1, 1), (2, 1), (3, 1) if n_nodes == 3 else (2, 2), (2, 2)} <= grids
 
 

@@ -24,7 +24,7 @@ from planner.emit import why_not
 from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.options import FRAMEWORKS, SearchOptions
 from searches.plan_space import free_axes, legal_masks
-from searches.rules import SHAPE_RULES, TWO_CHUNKS, Context, schedule_of
+from searches.rules import SHAPE_RULES, TWO_CHUNKS, Context
 from searches.shape_space import candidates, divisors
 from tools.samples.details import draw_details
 from tools.samples.models import all_shapes
@@ -182,8 +182,7 @@ def draw_layouts(
         layers = axes.recompute_layers[option]
         mbs = axes.mbs[random.choice(np.flatnonzero(masks.batches[row]).tolist())]
         one = shapes.take(np.array([row]))
-        schedule = int(schedule_of(one.pp, one.vpp, context.options)[0])
-        values = (0, mbs, sharding, sp, kind, layers, schedule)
+        values = (0, mbs, sharding, sp, kind, layers)
         columns = (np.array([value], dtype=np.int32) for value in values)
         batch = context.problem.job.global_batch
         table = PlanTable(one, axes.shardings, batch, *columns)

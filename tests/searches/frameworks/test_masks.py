@@ -29,7 +29,7 @@ from searches.plan_space import (
     legal_masks,
     sharding_options,
 )
-from searches.rules import Context, schedule_of
+from searches.rules import Context
 from searches.shape_space import legal_shapes, table_of
 from tests.searches.instances import INSTANCES, TOY_HOST, context, toy_pool
 
@@ -87,16 +87,16 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
         pool = dataclasses.replace(toy_pool(DEVICES, 8), host=TOY_HOST)
         problem = Problem(model, job, pool, context().problem.fabric, STACKS["fused"])
         shapes = random_shapes(rng, model.layers)
-        schedule = random_schedules(rng, shapes)
+        shapes = dataclasses.replace(shapes, schedule=random_schedules(rng, shapes))
         recompute = np.array([0, 1, *[2] * 4], dtype=np.int32)
         layers = np.array([0, 0, 1, 2, 5, 30], dtype=np.int32)
         mbs = np.array([1, 2, 3, 5, 8], dtype=np.int32)
         asked = Context(problem, SearchOptions(), DEVICES)
         shardings = sharding_options(asked, shapes)
         exists = existing_shardings(shapes, shardings)
-        kinds = (recompute, layers, schedule)
+        kinds = (recompute, layers)
         runs = framework_mask(framework, problem, shapes, shardings, *kinds)
-        fits = framework_batches(framework, problem, shapes, mbs, schedule)
+        fits = framework_batches(framework, problem, shapes, mbs)
         picked = [
             rng.integers(n, size=N_PLANS) for n in (N_SHAPES, 2, len(shardings), 6, len(mbs))
         ]
@@ -110,7 +110,6 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
             table = PlanTable(
                 shapes, shardings, job.global_batch, column(row), column(mbs[size]),
                 column(sharding), column(sp), column(recompute[option]), column(layers[option]),
-                column(schedule[row]),
             )  # fmt: skip
             layout = table.layout(0, model.layers)
             reasons = refusals(framework, layout, model, job)
@@ -131,7 +130,7 @@ def test_every_framework_runs_some_random_plan(framework: str) -> None:
 @pytest.mark.parametrize("code", [c for c, rule in RULES.items() if rule.level == "layout"])
 def test_every_layout_rule_can_be_decided_where_the_search_asks_it(code: str) -> None:
     c = context()
-    shapes = table_of(c, [(1, 1, 8, 1, 0, 1, 0, 1, 1), (2, 2, 2, 1, 0, 1, 0, 1, 1)])
+    shapes = table_of(c, [(1, 1, 8, 1, 0, 1, 0, 1, 1, 0), (2, 2, 2, 1, 0, 1, 0, 1, 1, 2)])
     kinds = np.array([0], dtype=np.int32)
     held = Case.of_shapes(c.problem, shapes, WHOLE, kinds, kinds)
     batches = Case.of_batches(c.problem, shapes, np.array([1, 2], dtype=np.int32))
@@ -153,15 +152,14 @@ def test_the_default_space_is_what_one_of_its_frameworks_runs() -> None:
         axes = free_axes(c, shapes)
         if not (len(shapes) and len(axes.mbs)):
             continue
-        schedule = schedule_of(shapes.pp, shapes.vpp, SearchOptions())
-        kinds = (axes.shardings, axes.recompute, axes.recompute_layers, schedule)
+        kinds = (axes.shardings, axes.recompute, axes.recompute_layers)
         masks = [framework_mask(n, c.problem, shapes, *kinds) for n in DEFAULT_FRAMEWORKS]
         either = runnable("default", c.problem, shapes, *kinds)
         np.testing.assert_array_equal(either, masks[0] | masks[1])
         anything = dataclasses.replace(c, options=SearchOptions(framework="any"))
         legal, _, _ = legal_masks(anything, shapes, axes)
-        fits = runnable_batches("default", c.problem, shapes, axes.mbs, schedule)
+        fits = runnable_batches("default", c.problem, shapes, axes.mbs)
         assert fits[legal.batches].all()
         for name in DEFAULT_FRAMEWORKS:
-            one = framework_batches(name, c.problem, shapes, axes.mbs, schedule)
+            one = framework_batches(name, c.problem, shapes, axes.mbs)
             assert one[legal.batches].all()
