@@ -46,6 +46,8 @@ N_CHANGES = 3
 """Changes that a report names."""
 MIN_GAIN = 0.005
 """Least share of the step that a change must save to be worth a word."""
+NODE_FIELDS = ("nodes", "accelerators_per_node")
+"""Fields of a pool whose change by `--set` says how many devices the run starts on."""
 MODEL_SECTIONS, CLUSTER_SECTIONS = ("model", "training"), ("pools", "fabric", "name")
 
 
@@ -219,13 +221,17 @@ def check(
     given = _cluster(cluster, of["cluster"], pool)
     own = _given_model(model, of["model"])
     devices = given.cluster.pools[0].n_devices
+    counted = any(path.rsplit(".", 1)[-1] in NODE_FIELDS for path, _ in of["cluster"])
 
-    def read(more: Overrides = (), also: Mapping[str, object] = {}) -> ExistingRun:
-        """Return the run, with more settings and pins than the user gave."""
-        asked = Asked(own, (*of["run"], *more), env, devices, {**(pins or {}), **also})
+    def read(
+        more: Overrides, also: Mapping[str, object], n: int, *, all_devices: bool
+    ) -> ExistingRun:
+        """Return the run on `n` devices, with more settings and pins than the user gave."""
+        sets = (*of["run"], *more)
+        asked = Asked(own, sets, env, n, {**(pins or {}), **also}, all_devices)
         return read_run(os.fspath(file), asked, framework)
 
-    run = _pinned(read(), pins or {})
+    run = _pinned(read((), {}, devices, all_devices=counted), pins or {})
     release = version or run.release or RELEASES[run.framework]
     described, why = describe(run, own, of["model"])
     asked = run.n_devices or devices
@@ -246,7 +252,12 @@ def check(
     if described is None or placed is None:
         text = base.not_priced or f"{asked} devices do not fill whole nodes of this pool"
         return replace(base, not_priced=text)
-    return _priced(base, described, placed, _Judged(read, generation, own, given))
+
+    def changed(more: Overrides, also: Mapping[str, object]) -> ExistingRun:
+        """Return the run with more settings and pins on the devices that it has."""
+        return read(more, also, asked, all_devices=True)
+
+    return _priced(base, described, placed, _Judged(changed, generation, own, given))
 
 
 def _first_problem(error: SpecError) -> str:
@@ -495,8 +506,8 @@ def standing_of(
 class _Judged:
     """Reads and judges the run anew with what a change says."""
 
-    read: Callable[..., ExistingRun]
-    """The run with more settings and pins."""
+    read: Callable[[Overrides, Mapping[str, object]], ExistingRun]
+    """The run with more settings and pins, on the same devices."""
     generation: str
     own: ModelInput | None
     cluster: ClusterInput

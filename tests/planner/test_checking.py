@@ -317,6 +317,35 @@ def test_pins_say_what_a_file_cannot(tmp_path: Path) -> None:
         check(flags, "h100-x8", pins={"pp": 4})
 
 
+def test_a_file_whose_batch_sizes_are_for_fewer_devices_is_judged_on_those(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps(DEEPSPEED | {"train_batch_size": 32}))  # 32 / (1 x 4): 8 ranks
+    two = {"pools": [{"accelerator": "h100-sxm-80gb", "nodes": 2}], "fabric": {}}
+    report = check(file, two, model="llama3-8b", pins={"recompute": "full"})
+    assert report.plan is not None
+    assert (report.accepted, report.run.n_devices, report.plan.layout.dp) == (True, 8, 8)
+    assert any("the file is for 8 of the cluster's 16 devices" in note for note in report.notes)
+    assert all(c.layout.n_devices == 8 for c in report.changes if c.layout)
+    # Whoever says the number of nodes means them.
+    told = check(file, two, model="llama3-8b", overrides=(("pools.0.nodes", "2"),))
+    assert "DSP123" in {broken.rule.code for broken in told.refusals}
+    script = tmp_path / "run.sh"
+    script.write_text("deepspeed --num_nodes 2 --num_gpus 8 train.py --deepspeed ds.json\n")
+    launched = check(script, two, model="llama3-8b")
+    assert "DSP123" in {broken.rule.code for broken in launched.refusals}
+    assert launched.run.n_devices == 16
+
+
+def test_a_file_whose_batch_sizes_are_for_more_devices_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps(DEEPSPEED | {"train_batch_size": 128}))
+    report = check(file, "h100-x8", model="llama3-8b")
+    assert "DSP123" in {broken.rule.code for broken in report.refusals}
+    assert any("for 32 devices, the cluster has 8" in note for note in report.notes)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "options", "error", "message"),
     [
