@@ -257,7 +257,7 @@ def check(
         """Return the run with more settings and pins on the devices that it has."""
         return read(more, also, asked, all_devices=True)
 
-    return _priced(base, described, placed, _Judged(changed, generation, own, given))
+    return _priced(base, described, placed, _Judged(changed, generation, own, of["model"], given))
 
 
 def _first_problem(error: SpecError) -> str:
@@ -338,9 +338,12 @@ def _pinned(run: ExistingRun, pins: Mapping[str, object]) -> ExistingRun:
 def describe(
     run: ExistingRun, own: ModelInput | None, overrides: Overrides = ()
 ) -> tuple[ModelInput | None, SpecError | None]:
-    """Return the model and job of the run, or the error that its sizes make."""
+    """Return the model and job of the run, or the error that its sizes make.
+
+    `overrides` win over what the run and the model file `own` say.
+    """
     try:
-        found = model_from_dict(_document(run, own), overrides if own is None else ())
+        found = model_from_dict(_document(run, own), overrides)
     except SpecError as error:
         return None, error
     name = own.path if own else run.source
@@ -510,6 +513,8 @@ class _Judged:
     """The run with more settings and pins, on the same devices."""
     generation: str
     own: ModelInput | None
+    overrides: Overrides
+    """Changes of the model that the user asked for."""
     cluster: ClusterInput
 
     def words(
@@ -533,7 +538,7 @@ class _Judged:
         if run.framework == "megatron":
             command, env = _connections(again.env, old, new)
             words, again = (*words, *command), replace(again, env=env)
-        described, _ = describe(again, self.own)
+        described, _ = describe(again, self.own, self.overrides)
         refused, _ = judge(again, described, self.generation, base.release, self.own)
         if {b.rule.code for b in refused} - {b.rule.code for b in base.refusals}:
             return None

@@ -7,6 +7,7 @@ so that the rules can name what is wrong.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from costmodels.stages import spelled, stage_layers
@@ -21,6 +22,7 @@ from planner.runs.megatron_model import (
     ask_for_open_words,
     megatron_model,
     missing_flags,
+    stated_job,
 )
 from planner.runs.shell_marks import COMMAND_OUTPUT
 from searches.frameworks.megatron_settings import CHOICES
@@ -89,7 +91,7 @@ def megatron_run(
     """Return the run of parsed flags.
 
     `n_devices` is taken where the script does not say how many processes it starts; `model` is
-    used in place of the flags' own sizes.
+    used in place of the flags' own sizes, and fills what they do not say of the job.
     """
     settings = Settings(parsed, source)
     ask_for_open_values(settings, tuple(LAYOUT_DESTS | MODEL_DESTS))
@@ -112,6 +114,12 @@ def megatron_run(
             written=parsed.written,
         )
     said = model or megatron_model(settings, script=launch.script, name=name, n_devices=world or 0)
+    job: dict[str, Any] = {}
+    assumed: tuple[str, ...] = ()
+    if model is not None:
+        training = model.document["training"]
+        job, assumed = stated_job(settings, training, world or 0)
+        said = replace(model, document={**model.document, "training": {**training, **job}})
     notes = [*launch.notes, *said.notes, *_notes(settings)]
     layout, more = _layout(settings, said.document, world)
     notes += more
@@ -129,9 +137,11 @@ def megatron_run(
         per_node=launch.per_node,
         n_devices=launch.n_devices,
         model=said,
+        job=job,
         stack=stack,
         stack_name=stack_name,
         switches=switches,
+        assumed=assumed,
         notes=tuple(dict.fromkeys([*notes, *told])),
         unknown=parsed.unknown,
         refused=faults,

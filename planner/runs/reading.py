@@ -378,7 +378,8 @@ def _megatron_deepspeed(
     parsed = set_flags(parse_flags(launch.words), asked.sets)
     known = Parsed(parsed.settings, parsed.written, (), (), parsed.open_values)
     find = _files_beside(name, launch.files)
-    base = megatron_run(known, launch, name, n_devices=asked.n_devices)
+    said = _as_imported(asked.model, name)
+    base = megatron_run(known, launch, name, n_devices=asked.n_devices, model=said)
     file = arguments.get("deepspeed_config")
     text = find(str(file)) if file else None
     settings = flattened(json.loads(text)) if text and text.lstrip().startswith("{") else {}

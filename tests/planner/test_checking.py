@@ -276,7 +276,42 @@ def test_a_model_file_in_place_of_the_flags(checked: Check) -> None:
     report = checked(GOOD, model="llama3-8b")
     assert report.model is not None
     assert report.model.shape.name == "llama3-8b"
-    assert report.model.job.global_batch == 512
+    assert report.run.assumed == ()
+
+
+def test_flags_win_over_the_job_of_a_model_file(checked: Check) -> None:
+    report = checked(f"{GOOD} --seq-length 4096 --train-iters 100 --fp8-format e4m3"
+                     " --fp8-recipe blockwise", model="llama3-8b")  # fmt: skip
+    assert report.model is not None
+    assert report.model.job.seq_len == 4096  # the file: 8192
+    assert report.model.job.global_batch == 128  # the file: 512
+    assert report.model.job.precision == "fp8-blockwise"
+    assert report.model.job.tokens == 100 * 128 * 4096
+    asked = checked(f"{GOOD} --seq-length 4096", model="llama3-8b",
+                    overrides=(("training.seq_len", "2048"),))  # fmt: skip
+    assert asked.model is not None
+    assert asked.model.job.seq_len == 2048
+
+
+def test_the_batch_of_micro_batches_alone_is_not_that_of_a_model_file(checked: Check) -> None:
+    """One micro-batch on each of 16 ranks: 48, where 512 would not divide by 3 x 16."""
+    report = checked("--micro-batch-size 3", model="llama3-8b")
+    assert report.model is not None
+    assert (report.refusals, report.model.job.global_batch) == ((), 48)
+    assert any(text.startswith("gbs = 48: no --global-batch-size") for text in report.run.assumed)
+
+
+def test_a_model_file_fills_what_the_flags_do_not_say(tmp_path: Path) -> None:
+    file = tmp_path / "launch.sh"
+    file.write_text("torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096"
+                    " --num-attention-heads 32 --use-distributed-optimizer")  # fmt: skip
+    report = check(file, "h100-x8", model="llama3-8b")
+    assert report.model is not None
+    job = report.model.job
+    assert (job.seq_len, job.global_batch, job.precision) == (8192, 512, "bf16")
+    assert [text.split(":")[0] for text in report.run.assumed] == [
+        "seq_len = 8192", "gbs = 512", "precision = bf16",
+    ]  # fmt: skip
 
 
 def test_the_same_bytes_each_time(checked: Check) -> None:
