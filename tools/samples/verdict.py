@@ -59,7 +59,7 @@ def verdict(checker: str, files: Mapping[str, str], drawn: Drawn, n_devices: int
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text)
-        asked = Asked(given, n_devices=n_devices or drawn.layout.n_devices)
+        asked = Asked(given, n_devices=n_devices or drawn.layout.n_devices, all_devices=True)
         try:
             run = read_run(str(Path(folder, READ[checker])), asked)
             model, _ = describe(run, given)
