@@ -115,6 +115,8 @@ class Report:
     """Release of the framework whose rules were applied."""
     refusals: tuple[Broken, ...]
     """What the framework refuses, in the order of its table."""
+    ignored: tuple[Broken, ...]
+    """Settings that the framework passes over in silence: it starts without them."""
     unwritten: tuple[Broken, ...]
     """What the framework runs and we write no configuration for."""
     model: ModelInput | None
@@ -157,6 +159,7 @@ class Report:
             "accepted": self.accepted,
             "fits": self.fits,
             "refusals": [_broken_json(b) for b in self.refusals],
+            "ignored": [_broken_json(b) for b in self.ignored],
             "unwritten": [_broken_json(b) for b in self.unwritten],
             "n_devices": run.n_devices,
             "enough_devices": self.enough,
@@ -240,12 +243,12 @@ def check(
     placed, more = _on_devices(given, asked)
     notes += more
     generation = given.cluster.pools[0].accelerator.generation
-    refusals, unwritten = judge(run, described, generation, release, own)
+    refusals, ignored, unwritten = judge(run, described, generation, release, own)
     if described is None and not refusals:
         raise why or SpecError([])
     base = Report(
-        run=run, release=release, refusals=refusals, unwritten=unwritten, model=described,
-        cluster=placed or given, enough=enough, plan=None, repairs=(),
+        run=run, release=release, refusals=refusals, ignored=ignored, unwritten=unwritten,
+        model=described, cluster=placed or given, enough=enough, plan=None, repairs=(),
         not_priced=_first_problem(why) if why else "", standing=None, changes=(),
         notes=tuple(notes),
     )  # fmt: skip
@@ -415,8 +418,8 @@ def judge(
     generation: str,
     release: str,
     own: ModelInput | None = None,
-) -> tuple[tuple[Broken, ...], tuple[Broken, ...]]:
-    """Return what the framework refuses, and what only our writers leave out.
+) -> tuple[tuple[Broken, ...], tuple[Broken, ...], tuple[Broken, ...]]:
+    """Return what the framework refuses, what it passes over, and what only we do not write.
 
     Where the sizes go together in no `model`, rules see them as the run states them; `own` is the
     model file beside it.
@@ -434,8 +437,10 @@ def judge(
         refused=run.refused,
     )
     broken = broken_rules(run.framework, case, version=release)
-    refused = tuple(b for b in broken if b.rule.when != "planner")
-    return refused, tuple(b for b in broken if b.rule.when == "planner")
+    ignored = tuple(b for b in broken if b.rule.when == "ignored")
+    unwritten = tuple(b for b in broken if b.rule.when == "planner")
+    refused = tuple(b for b in broken if b.rule.when not in ("ignored", "planner"))
+    return refused, ignored, unwritten
 
 
 CASE_FIELDS = frozenset(
@@ -539,7 +544,7 @@ class _Judged:
             command, env = _connections(again.env, old, new)
             words, again = (*words, *command), replace(again, env=env)
         described, _ = describe(again, self.own, self.overrides)
-        refused, _ = judge(again, described, self.generation, base.release, self.own)
+        refused, _, _ = judge(again, described, self.generation, base.release, self.own)
         if {b.rule.code for b in refused} - {b.rule.code for b in base.refusals}:
             return None
         pool = self.cluster.cluster.pools[0]

@@ -375,6 +375,7 @@ _SAID = {
     "parse": "{} says so when it reads its configuration.",
     "start": "{} says so when it builds its groups and the model.",
     "first step": "{} fails in the first step.",
+    "ignored": "{} never says so: it passes over the setting and runs.",
     "planner": "No configuration of {} is written for it.",
 }
 """When a rule of a framework is met, in words."""

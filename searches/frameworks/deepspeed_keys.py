@@ -253,7 +253,7 @@ RULES: tuple[FrameworkRule, ...] = (
         "DSP122", "key that DeepSpeed never reads",
         lambda c: bool(_unread(c)),
         lambda c: f"{', '.join(_unread(c))}: passed over in silence", "another spelling", CONFIG,
-        versions=">=0.19",
+        "ignored", versions=">=0.19",
     ),
     _rule(
         "DSP119", "key that stands twice", lambda c: bool(c.refused),

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from searches.frameworks.case import Bools, Case
 
-When = Literal["parse", "start", "first step", "planner"]
+When = Literal["parse", "start", "first step", "ignored", "planner"]
 """When the framework itself says so: reading its configuration (seconds), building groups and
-model (minutes), or running; `planner`: we write no configuration for it, whatever it does."""
+model (minutes), or running; `ignored`: never, it passes over the setting and runs; `planner`: we
+write no configuration for it, whatever it does."""
 Level = Literal["layout", "settings"]
 Words = str | Callable[[Case], str]
 

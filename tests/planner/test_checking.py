@@ -320,7 +320,7 @@ def test_the_same_bytes_each_time(checked: Check) -> None:
     data = json.loads(first)
     assert set(data) == {
         "schema_version", "source", "format", "framework", "release", "accepted", "fits",
-        "refusals", "unwritten", "n_devices", "enough_devices", "layout", "plan", "repairs",
+        "refusals", "ignored", "unwritten", "n_devices", "enough_devices", "layout", "plan", "repairs",
         "not_priced", "standing", "changes", "assumed", "notes", "inputs",
     }  # fmt: skip
     assert set(data["changes"][0]) == {
@@ -350,6 +350,27 @@ def test_pins_say_what_a_file_cannot(tmp_path: Path) -> None:
     flags.write_text(f"{FLAGS} {GOOD}")
     with pytest.raises(UsageError, match="says its whole layout"):
         check(flags, "h100-x8", pins={"pp": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        ("a.yaml", "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n"
+         "  fsdp_version: 2\n  fsdp_reshard: true\n", "ACC121"),
+        ("a.json", json.dumps(DEEPSPEED | {"zero_optimisation": 3}), "DSP122"),
+    ],
+)  # fmt: skip
+def test_a_key_that_is_passed_over_is_a_warning(
+    tmp_path: Path, name: str, text: str, code: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    report = check(file, "h100-x8", model="llama3-8b")
+    assert (report.refusals, report.accepted) == ((), True)
+    assert [broken.rule.code for broken in report.ignored] == [code]
+    (told,) = report.to_json()["ignored"]
+    assert (told["code"], told["when"]) == (code, "ignored")
+    assert f"\nwarning {code}: " in report_text(report)
 
 
 def test_a_file_whose_batch_sizes_are_for_fewer_devices_is_judged_on_those(

@@ -51,7 +51,7 @@ def test_every_rule_is_well_formed(code):
         assert len(text) > 3
         assert text == " ".join(text.split())
         assert not text.endswith(".")
-    assert rule.when in ("parse", "start", "first step", "planner")
+    assert rule.when in ("parse", "start", "first step", "ignored", "planner")
     assert rule.level in ("layout", "settings")
     assert not (rule.level == "settings" and rule.when == "planner")
     assert SpecifierSet(rule.versions) is not None
