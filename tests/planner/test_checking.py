@@ -320,8 +320,8 @@ def test_the_same_bytes_each_time(checked: Check) -> None:
     data = json.loads(first)
     assert set(data) == {
         "schema_version", "source", "format", "framework", "release", "accepted", "fits",
-        "refusals", "ignored", "unwritten", "n_devices", "enough_devices", "layout", "plan", "repairs",
-        "not_priced", "standing", "changes", "assumed", "notes", "inputs",
+        "refusals", "ignored", "unwritten", "n_devices", "enough_devices", "layout", "plan",
+        "repairs", "not_priced", "standing", "changes", "assumed", "notes", "inputs",
     }  # fmt: skip
     assert set(data["changes"][0]) == {
         "change", "words", "step_time_s", "gain_frac", "peak_bytes", "fits", "plan_id", "layout",
