@@ -15,6 +15,7 @@ from typing import Any
 from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.stacks import StackProfile
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.framework_words import Settings, changed_settings, changed_words
 from planner.identity import plan_id
@@ -32,7 +33,7 @@ from planner.layouts import layout_to_json
 from planner.neighbours import Neighbour, neighbours
 from planner.options import SolveOptions
 from planner.result import Plan
-from planner.runs.existing_run import ExistingRun
+from planner.runs.existing_run import ExistingRun, Switch
 from planner.runs.nearest import nearest_layout, why_not_priced
 from planner.runs.reading import Asked, read_run
 from planner.solving import Searched, make_plan, make_problem, rank_over_pools
@@ -480,7 +481,8 @@ def _priced(base: Report, model: ModelInput, cluster: ClusterInput, judged: "_Ju
     found = break_down(problem, layout)
     plan = make_plan(1, problem, found, model, cluster, tie=False)
     standing = standing_of(model, cluster, options, plan)
-    changes = _changes(base, problem, model, cluster, plan, judged)
+    switched = _switched(base, problem, standard.stack, plan, judged)
+    changes = _changes(base, problem, model, cluster, plan, judged, switched)
     return replace(
         base, model=model, cluster=cluster, plan=plan, repairs=near.repairs, standing=standing,
         changes=changes,
@@ -543,14 +545,35 @@ class _Judged:
         if run.framework == "megatron":
             command, env = _connections(again.env, old, new)
             words, again = (*words, *command), replace(again, env=env)
+        return words if self._runs(base, problem, again, new) else None
+
+    def stack(
+        self, base: Report, problem: Problem, usual: StackProfile, layout: Layout, switch: Switch
+    ) -> StackProfile | None:
+        """Return how fast the run is with a setting written; `usual` is its framework's profile.
+
+        None where the framework would refuse it or read another layout in it, and where it
+        changes nothing.
+        """
+        try:
+            again = self.read(switch.sets, {})
+        except PlannerError:
+            return None
+        if not self._runs(base, problem, again, layout):
+            return None
+        stack = replace(usual, **dict(again.stack))
+        return None if stack == problem.stack else stack
+
+    def _runs(self, base: Report, problem: Problem, again: ExistingRun, layout: Layout) -> bool:
+        """Tell whether a changed run is refused nothing new and is read as `layout`."""
         described, _ = describe(again, self.own, self.overrides)
         refused, _, _ = judge(again, described, self.generation, base.release, self.own)
         if {b.rule.code for b in refused} - {b.rule.code for b in base.refusals}:
-            return None
+            return False
         pool = self.cluster.cluster.pools[0]
-        near = nearest_layout(again.layout, problem.shape, problem.job.seq_len, new.n_devices,
+        near = nearest_layout(again.layout, problem.shape, problem.job.seq_len, layout.n_devices,
                               pool.devices_per_node)  # fmt: skip
-        return words if near.layout == new else None
+        return near.layout == layout
 
 
 def _connections(
@@ -594,11 +617,12 @@ def _changes(
     cluster: ClusterInput,
     plan: Plan,
     judged: _Judged,
+    switched: list[Change],
 ) -> tuple[Change, ...]:
     """Return the changes that are worth most among those that fit, the fastest first.
 
-    For a run that does not fit these are what makes it fit, faster than it or not. A change that
-    the framework would refuse is none.
+    `switched` are those of settings. For a run that does not fit these are what makes it fit,
+    faster than it or not. A change that the framework would refuse is none.
     """
     usable = problem.pool.usable_bytes
 
@@ -621,7 +645,6 @@ def _changes(
     if start.dp * start.cp == 1:  # ZeRO of one rank is none, and comes back with more of them
         start = replace(start, zero=int(base.run.layout.get("zero", 0)))
     near = neighbours(problem, start, base.run.framework)
-    switched = _switched(base.run, problem, plan)
     chosen: list[Change] = []
     used: set[str] = set()
     least = MIN_GAIN if plan.headroom_frac >= 0 else -math.inf
@@ -649,12 +672,19 @@ def _word(value: Any) -> str:
     return str(value) or "none"
 
 
-def _switched(run: ExistingRun, problem: Problem, plan: Plan) -> list[Change]:
-    """Return what the framework's settings would give that are not set, layout unchanged."""
+def _switched(
+    base: Report, problem: Problem, usual: StackProfile, plan: Plan, judged: _Judged
+) -> list[Change]:
+    """Return what the framework's settings would give that are not set, layout unchanged.
+
+    Each is written into the run, which is read and judged again, and priced as it is read.
+    """
     changes = []
-    for switch in run.switches:
-        other = replace(problem, stack=replace(problem.stack, **dict(switch.fields)))
-        found = break_down(other, plan.layout)
+    for switch in base.run.switches:
+        stack = judged.stack(base, problem, usual, plan.layout, switch)
+        if stack is None:
+            continue
+        found = break_down(replace(problem, stack=stack), plan.layout)
         changes.append(
             Change(
                 text=switch.change,

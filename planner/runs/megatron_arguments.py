@@ -398,25 +398,26 @@ def _stack(
     else:
         changed |= UNFUSED_LOSS
         flags = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl native"
-        switches.append(Switch(f"add {flags}", FUSED_LOSS))
+        sets = (("cross_entropy_loss_fusion", "true"), ("cross_entropy_fusion_impl", "native"))
+        switches.append(Switch(f"add {flags}", sets))
     if not fsdp and s.get("gradient_accumulation_fusion") is False:
         changed["fused_wgrad"] = False
         drop = "drop --no-gradient-accumulation-fusion"
-        switches.append(Switch(drop, {"fused_wgrad": True}))
+        switches.append(Switch(drop, (("gradient_accumulation_fusion", None),)))
     if layout["sp"]:
-        overlap = {"tp_overlap": "userbuffers"}
         if s.get("tp_comm_overlap"):
-            changed |= overlap
+            changed["tp_overlap"] = "userbuffers"
         else:
-            switches.append(Switch("add --tp-comm-overlap", overlap))
+            switches.append(Switch("add --tp-comm-overlap", (("tp_comm_overlap", "true"),)))
     if layout["ep"] > 1:
         flex = s.get("moe_token_dispatcher_type") == "flex" or s.get("moe_enable_deepep")
-        dispatch = {"expert_dispatch": "deduplicated"}
         if flex:
-            changed |= dispatch
+            changed["expert_dispatch"] = "deduplicated"
         else:
             words = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
-            switches.append(Switch(f"write {words}", dispatch))
+            sets = (("moe_token_dispatcher_type", "flex"),
+                    ("moe_flex_dispatcher_backend", "deepep"))  # fmt: skip
+            switches.append(Switch(f"write {words}", sets))
     return changed, "", tuple(switches), notes
 
 
@@ -427,12 +428,12 @@ def _overlaps(
     grads, gather = bool(s.get("overlap_grad_reduce")), bool(s.get("overlap_param_gather"))
     sharded = layout["zero"] > 0
     key = "zero1_overlap" if sharded else "dp_overlap"
-    best = {key: "both"}
     if grads and (gather or not sharded):
-        changed |= best
+        changed[key] = "both"
         return
     changed[key] = "reduce" if grads else "none"
     missing = ["--overlap-grad-reduce"] * (not grads)
     missing += ["--overlap-param-gather"] * (sharded and not gather)
     if layout.get("dp", 2) * layout["cp"] > 1:
-        switches.append(Switch(f"add {' '.join(missing)}", best))
+        sets = tuple((flag, "true") for flag in missing)
+        switches.append(Switch(f"add {' '.join(missing)}", sets))

@@ -177,6 +177,33 @@ def test_missing_overlap_is_named_with_its_flag(tmp_path: Path) -> None:
     assert named[0].step_s == pytest.approx(with_flags.plan.step_time_s)
 
 
+EXPERTS = (
+    "--num-experts 32 --expert-model-parallel-size 32 --moe-router-topk 8"
+    " --moe-token-dispatcher-type alltoall --moe-grouped-gemm --micro-batch-size 1"
+    " --global-batch-size 128 --moe-ffn-hidden-size 1024"
+)
+DEEPEP = "write --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
+
+
+def test_a_setting_that_the_framework_would_refuse_is_no_change(checked: Check) -> None:
+    """DeepEP cannot pad experts to capacity (MLM324)."""
+    offered = checked(EXPERTS, nodes=4)
+    assert DEEPEP in {change.text for change in offered.changes}
+    padded = checked(
+        f"{EXPERTS} --moe-expert-capacity-factor 1.0 --moe-pad-expert-input-to-capacity", nodes=4
+    )
+    assert padded.accepted
+    assert DEEPEP not in {change.text for change in padded.changes}
+
+
+def test_a_changed_setting_gives_the_time_of_the_run_with_it(checked: Check) -> None:
+    report = checked(f"{GOOD} --no-gradient-accumulation-fusion")
+    texts = {change.text: change for change in report.changes}
+    assert texts["add --tp-comm-overlap"].step_s == pytest.approx(
+        checked(f"{GOOD} --no-gradient-accumulation-fusion --tp-comm-overlap").plan.step_time_s  # type: ignore[union-attr]
+    )
+
+
 def test_what_does_not_fit_and_what_would_make_it(checked: Check) -> None:
     report = checked("--micro-batch-size 4 --global-batch-size 128", nodes=1)
     assert (report.accepted, report.fits, report.exit_code) == (True, False, 3)
