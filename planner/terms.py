@@ -108,9 +108,24 @@ def _recompute(problem: Problem, plan: Plan) -> Numbers:
         ("kind, layers per virtual stage", f"{x.recompute}, {x.recompute_layers}"),
         ("recomputed layers of the slowest rank", f"{again} of {sum(chunks)}"),
         ("one layer's forward again", f"{layers.recompute_full_s.item() * 1e3:.3f} ms"),
-        ("attention core's forward again", f"{layers.recompute_core_s.item() * 1e3:.3f} ms"),
+        *_modules(plan),
         ("term", f"{plan.breakdown.time_s['recompute']:.4f} s"),
     ]
+
+
+def _modules(plan: Plan) -> Numbers:
+    """Return what each recomputed module takes again, and no longer keeps, in one layer."""
+    layers, rows = plan.breakdown.rows.layers, []
+    kinds = [("expert layer", layers.experts.modules)] if layers.experts else []
+    for name in plan.layout.recompute_modules:
+        i = RECOMPUTE_MODULES.index(name)
+        for kind, terms in (("layer", layers.modules), *kinds):
+            again = terms.forward_s[i].item()
+            dropped = (terms.attention_bytes[i] + terms.mlp_bytes[i]).item()
+            if again:
+                text = f"{again * 1e3:.3f} ms, {dropped / GIB:.4f} GiB less"
+                rows.append((f"{name} of one {kind} again", text))
+    return rows
 
 
 def _head(problem: Problem, plan: Plan) -> Numbers:

@@ -23,7 +23,6 @@ from searches.options import MAX_VPP
 from searches.plan_space import (
     N_SP,
     N_ZERO,
-    FreeAxes,
     free_axes,
     pinned_columns,
     plan_rules,
@@ -126,8 +125,12 @@ def _broken(bits: _Bits, masks: Sequence[Mask], shape: tuple[int, ...]) -> Bits:
 
 
 def _open(context: Context) -> Context:
-    """Return the search without pins and limits on the free axes' values, pinned depths kept."""
-    kept = {a: v for a, v in context.options.only.items() if a == "recompute_layers"}
+    """Return the search without pins and limits on the free axes' values.
+
+    Pinned depths and modules are kept: they say which values there are.
+    """
+    listed = ("recompute_layers", "recompute_modules")
+    kept = {a: v for a, v in context.options.only.items() if a in listed}
     return replace(context, options=replace(context.options, only=kept, at_most={}))
 
 
@@ -182,9 +185,7 @@ def _free_groups(
     options, opened = context.options, _open(context)
     sizes = set(divisors(context.problem.job.global_batch)) | options.only.get("mbs", frozenset())
     given = free_axes(opened, shapes)
-    axes = FreeAxes(
-        np.array(sorted(sizes), dtype=np.int32), given.recompute, given.recompute_layers
-    )
+    axes = replace(given, mbs=np.array(sorted(sizes), dtype=np.int32))
     columns = pinned_columns(context, shapes, axes)
     of_rest = [(p, _keeps(context, p, columns[p.axis])) for p in user_conditions(context, columns)]
     of_mbs = [

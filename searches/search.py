@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from costmodels import pipeline
 from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
 from costmodels.layer_terms import LayerTable, layer_table
-from costmodels.plans import CP_COMMS, Layout, PlanTable, ShapeTable
+from costmodels.plans import CP_COMMS, Layout, PlanTable, ShapeTable, modules_code
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
@@ -112,6 +112,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         CP_COMMS.index(layout.cp_comm),
         layout.ep,
         layout.etp,
+        modules_code(layout.recompute_modules),
     )
 
 
@@ -167,7 +168,9 @@ def search_shard(shard: Shard) -> ShardAnswer:
     axes = free_axes(context, shapes)
     masks, n_candidates, rejected = legal_masks(context, shapes, axes)
     terms = shape_terms(context.problem, shapes)
-    layers = layer_table(context.problem, shapes, axes.mbs) if len(axes.mbs) else None
+    layers = None
+    if len(axes.mbs):
+        layers = layer_table(context.problem, shapes, axes.mbs, axes.recompute_modules)
     best: list[Candidate] = []
     closest: Candidate | None = None
     n_legal = n_fit = n_faster = 0

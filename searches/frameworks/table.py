@@ -150,13 +150,14 @@ def framework_mask(
     recompute: Ints,
     recompute_layers: Ints,
     schedule: Ints | None = None,
+    recompute_modules: Ints | None = None,
 ) -> Bools:
     """Return which plans a framework can run, `(n_shapes, sp, zero, recompute options)`.
 
     `refusals` over arrays (tests compare the two). Rules about the micro-batches are apart, in
     `framework_batches`; no rule couples them with the other free axes.
     """
-    options = (recompute, recompute_layers, schedule)
+    options = (recompute, recompute_layers, schedule, recompute_modules)
     return _mask((framework,), problem, shapes, *options)
 
 
@@ -174,9 +175,10 @@ def runnable(
     recompute: Ints,
     recompute_layers: Ints,
     schedule: Ints | None = None,
+    recompute_modules: Ints | None = None,
 ) -> Bools:
     """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
-    options = (recompute, recompute_layers, schedule)
+    options = (recompute, recompute_layers, schedule, recompute_modules)
     return _mask(_searched(framework), problem, shapes, *options)
 
 
@@ -194,8 +196,10 @@ def _mask(
     recompute: Ints,
     recompute_layers: Ints,
     schedule: Ints | None,
+    recompute_modules: Ints | None,
 ) -> Bools:
-    case = Case.of_shapes(problem, shapes, recompute, recompute_layers, schedule)
+    options = (recompute, recompute_layers, schedule, recompute_modules)
+    case = Case.of_shapes(problem, shapes, *options)
     kept = reduce(np.logical_or, (_kept(name, case, of_batches=False) for name in names))
     return np.broadcast_to(kept, (len(shapes), 2, 4, len(recompute)))
 

@@ -175,11 +175,12 @@ def draw_layouts(
         for sp, zero, option in np.argwhere(masks.rest[row]).tolist():
             free.setdefault((sp, zero, int(axes.recompute[option])), []).append(option)
         sp, zero, kind = random.choice(sorted(free))
-        layers = axes.recompute_layers[random.choice(free[sp, zero, kind])]
+        option = random.choice(free[sp, zero, kind])
+        layers, modules = axes.recompute_layers[option], axes.recompute_modules[option]
         mbs = axes.mbs[random.choice(np.flatnonzero(masks.batches[row]).tolist())]
         one = shapes.take(np.array([row]))
         schedule = int(schedule_of(one.pp, one.vpp, context.options)[0])
-        values = (0, mbs, zero, sp, kind, layers, schedule)
+        values = (0, mbs, zero, sp, kind, layers, schedule, modules)
         columns = (np.array([value], dtype=np.int32) for value in values)
         table = PlanTable(one, context.problem.job.global_batch, *columns)
         yield table.layout(0, context.problem.shape.layers)

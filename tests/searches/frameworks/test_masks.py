@@ -86,8 +86,9 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
         schedule = random_schedules(rng, shapes)
         recompute = np.array([0, 1, *[2] * 4], dtype=np.int32)
         layers = np.array([0, 0, 1, 2, 5, 30], dtype=np.int32)
+        modules = random_modules(rng, model)
         mbs = np.array([1, 2, 3, 5, 8], dtype=np.int32)
-        runs = framework_mask(framework, problem, shapes, recompute, layers, schedule)
+        runs = framework_mask(framework, problem, shapes, recompute, layers, modules, schedule)
         fits = framework_batches(framework, problem, shapes, mbs, schedule)
         picked = [rng.integers(n, size=N_PLANS) for n in (N_SHAPES, 2, 4, 6, len(mbs))]
         for row, sp, zero, option, size in zip(*(x.tolist() for x in picked), strict=True):
@@ -98,7 +99,7 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
             table = PlanTable(
                 shapes, job.global_batch, column(row), column(mbs[size]), column(zero),
                 column(sp), column(recompute[option]), column(layers[option]),
-                column(schedule[row]),
+                column(schedule[row]), column(modules[option]),
             )  # fmt: skip
             layout = table.layout(0, model.layers)
             reasons = refusals(framework, layout, model, job)
