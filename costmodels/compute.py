@@ -131,9 +131,7 @@ def _products_of(
     precision, rate = recipe.linear, recipe.linear_rate_frac
     cast_s = recipe.cast_bytes / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
 
-    def three(
-        rows: Floats, inner: ArrayLike, columns: ArrayLike
-    ) -> tuple[Floats, Floats, Floats]:
+    def three(rows: Floats, inner: ArrayLike, columns: ArrayLike) -> tuple[Floats, Floats, Floats]:
         forward = gemm_s(rows, inner, columns, accelerator, precision, rate)
         dgrad = gemm_s(rows, columns, inner, accelerator, precision, rate)
         wgrad = gemm_s(inner, rows, columns, accelerator, precision, rate * eff.wgrad_frac)
@@ -290,7 +288,11 @@ def elementwise_times(
 
 
 def norm_forward_s(
-    shape: ModelShape, accelerator: Accelerator, stack: StackProfile, tokens: Floats, tp: Ints,
+    shape: ModelShape,
+    accelerator: Accelerator,
+    stack: StackProfile,
+    tokens: Floats,
+    tp: Ints,
     sp: Ints,
 ) -> Floats:
     """Return the forward of one norm of a layer, as `elementwise_times` counts it: 4 u h bytes."""

@@ -105,6 +105,12 @@ class Layout:
         object.__setattr__(self, "recompute_modules", modules)
 
     @property
+    def recompute_text(self) -> str:
+        """The kind of recomputation; where it is not the attention core alone, the modules."""
+        named = self.recompute_modules
+        return self.recompute if named in ((), RECOMPUTE_MODULES[:1]) else "+".join(named)
+
+    @property
     def n_micro(self) -> int:
         """Micro-batches per step and pipeline."""
         return self.gbs // (self.mbs * self.dp)

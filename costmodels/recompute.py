@@ -92,8 +92,11 @@ class Routed:
 
 
 def routed_terms(
-    problem: Problem, tokens: Floats, degrees: tuple[Ints, Ints, Ints, Ints],
-    times: experts.ExpertTimes, kept_bytes: Floats,
+    problem: Problem,
+    tokens: Floats,
+    degrees: tuple[Ints, Ints, Ints, Ints],
+    times: experts.ExpertTimes,
+    kept_bytes: Floats,
 ) -> Routed:
     """Return what recomputing routed experts needs; `degrees` are tp, sp, ep, etp.
 

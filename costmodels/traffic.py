@@ -158,9 +158,7 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
     return found
 
 
-def selective_again(
-    rows: Rows, layout: Layout, rank: int, *, with_mtp: bool = True
-) -> RunAgain:
+def selective_again(rows: Rows, layout: Layout, rank: int, *, with_mtp: bool = True) -> RunAgain:
     """Return what the recomputed modules of a rank take for one micro-batch."""
     layers, shape = rows.layers, rows.problem.shape
     more = shape.mtp_layers * (layout.has_head(rank) and with_mtp)

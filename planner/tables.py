@@ -40,7 +40,7 @@ def _days(plan: Plan) -> str:
 def _recompute(plan: Plan) -> str:
     x = plan.layout
     if x.recompute != "full":
-        return x.recompute
+        return x.recompute_text
     return "full" if x.recompute_layers >= max(x.stage_layers) else f"full:{x.recompute_layers}"
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from costmodels.plans import RECOMPUTE_MODULES, SCHEDULES, modules_of
 
-MODULE_SETS = tuple("+".join(modules_of(code)) or "none" for code in range(1 << len(RECOMPUTE_MODULES)))
+MODULE_SETS = tuple(
+    "+".join(modules_of(code)) or "none" for code in range(1 << len(RECOMPUTE_MODULES))
+)
 """Every set of recomputed modules as a word, at its number (`plans.modules_code`)."""
 
 AXES = (

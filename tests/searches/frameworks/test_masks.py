@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.plans import CP_COMMS, SCHEDULES, PlanTable, ShapeTable
+from costmodels.plans import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES, PlanTable, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
@@ -86,9 +86,10 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
         schedule = random_schedules(rng, shapes)
         recompute = np.array([0, 1, *[2] * 4], dtype=np.int32)
         layers = np.array([0, 0, 1, 2, 5, 30], dtype=np.int32)
-        modules = random_modules(rng, model)
+        one = int(rng.integers(1, 1 << len(RECOMPUTE_MODULES)))
+        modules = np.array([0, one, *[0] * 4], dtype=np.int32)
         mbs = np.array([1, 2, 3, 5, 8], dtype=np.int32)
-        runs = framework_mask(framework, problem, shapes, recompute, layers, modules, schedule)
+        runs = framework_mask(framework, problem, shapes, recompute, layers, schedule, modules)
         fits = framework_batches(framework, problem, shapes, mbs, schedule)
         picked = [rng.integers(n, size=N_PLANS) for n in (N_SHAPES, 2, 4, 6, len(mbs))]
         for row, sp, zero, option, size in zip(*(x.tolist() for x in picked), strict=True):
@@ -143,7 +144,7 @@ def test_the_default_space_is_what_one_of_its_frameworks_runs() -> None:
         if not (len(shapes) and len(axes.mbs)):
             continue
         schedule = schedule_of(shapes.pp, shapes.vpp, SearchOptions())
-        kinds = (axes.recompute, axes.recompute_layers, schedule)
+        kinds = (axes.recompute, axes.recompute_layers, schedule, axes.recompute_modules)
         masks = [framework_mask(n, c.problem, shapes, *kinds) for n in DEFAULT_FRAMEWORKS]
         either = runnable("default", c.problem, shapes, *kinds)
         np.testing.assert_array_equal(either, masks[0] | masks[1])
