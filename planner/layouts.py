@@ -106,8 +106,8 @@ def _recompute(pins: Mapping[str, int], counts: tuple[int, ...]) -> tuple[str, i
     elif kind == "none" and pins.get("recompute_layers"):
         kind = "full"
     if (
-        modules
-        and kind != "selective"
+        (modules
+        and kind != "selective")
         or (kind == "selective" and "recompute_modules" in pins and not modules)
     ):
         raise SearchError(
