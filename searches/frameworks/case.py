@@ -151,7 +151,8 @@ class Case:
 
         `schedule` holds a position in `SCHEDULES` for each shape; without it the usual one of its
         pp and vpp. `recompute_modules` holds a set for each option; without it the attention core
-        of those that are selective. Micro-batches are another axis and not stated here (`of_batches`).
+        of those that are selective. Micro-batches are another axis and not stated here
+        (`of_batches`).
         """
         if schedule is None:
             schedule = usual_schedule(shapes)

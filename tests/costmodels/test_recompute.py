@@ -93,7 +93,7 @@ def test_without_sequence_parallelism_the_norm_is_whole_and_one_sum_is_repeated(
 
 
 def test_eager_operators_are_dropped_with_their_module(toy_problem, plain_layout):
-    """The activated gate 2 f / t, ten bytes a norm, the gathered input that is not kept sharded."""
+    """The activated gate 2 f / t, ten bytes a norm, the gathered input, kept whole."""
     problem = toy_problem(LLAMA3_70B, seq_len=8192, stack="eager")
     stack = replace(problem.stack, fused_norms=False)
     problem = replace(problem, stack=stack)
