@@ -361,16 +361,11 @@ def sets_of(problem: Problem, terms: LayerTerms, codes: Ints) -> SetTerms:
     )
 
 
-NO_SETS = np.zeros(1, dtype=np.int32)
-"""The empty set of modules alone."""
-
-
-def layer_table(
-    problem: Problem, shapes: ShapeTable, mbs: Ints, modules: Ints = NO_SETS
-) -> LayerTable:
+def layer_table(problem: Problem, shapes: ShapeTable, mbs: Ints, modules: Ints) -> LayerTable:
     """Return the layer terms of the splits of `shapes` with the distinct values of `mbs`.
 
-    `modules` are the sets of recomputed modules that plans over them may have.
+    `modules` are the sets of recomputed modules that plans over them may have, as
+    `plans.modules_code` numbers them.
     """
     found = distinct((shapes.tp, shapes.cp, shapes.ep, shapes.etp, shapes.cp_comm))
     sizes = np.unique(mbs)
