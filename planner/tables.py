@@ -37,10 +37,22 @@ def _days(plan: Plan) -> str:
     return f"{plan.training_s / 86400:.1f}" if plan.training_s is not None else "-"
 
 
+SHORT_MODULES = {
+    "core_attn": "core",
+    "moe_act": "act",
+    "layernorm": "norm",
+    "mla_up_proj": "up",
+    "shared_experts": "shared",
+}
+"""Recomputed modules in a column; `mlp` and `moe` are short enough."""
+
+
 def _recompute(plan: Plan) -> str:
     x = plan.layout
+    if x.recompute_text != x.recompute:
+        return "+".join(SHORT_MODULES.get(name, name) for name in x.recompute_modules)
     if x.recompute != "full":
-        return x.recompute_text
+        return x.recompute
     return "full" if x.recompute_layers >= max(x.stage_layers) else f"full:{x.recompute_layers}"
 
 
