@@ -105,9 +105,8 @@ def _recompute(pins: Mapping[str, int], counts: tuple[int, ...]) -> tuple[str, i
         kind = "selective"
     elif kind == "none" and pins.get("recompute_layers"):
         kind = "full"
-    if (modules and kind != "selective") or (
-        kind == "selective" and "recompute_modules" in pins and not modules
-    ):
+    empty = kind == "selective" and "recompute_modules" in pins and not modules
+    if empty or (modules and kind != "selective"):
         raise SearchError(
             f"recompute_modules {MODULE_SETS[modules]} contradicts recompute {kind}",
             "recompute selective with modules, another kind without them",

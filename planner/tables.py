@@ -331,6 +331,7 @@ def plans_csv(result: Result) -> str:
         "sp",
         "recompute",
         "recompute_layers",
+        "recompute_modules",
         "split",
         "step_time_s",
         "tokens_per_s",
@@ -345,6 +346,7 @@ def plans_csv(result: Result) -> str:
     for plan in result.plans:
         data = plan.to_json()
         row = {**data["layout"], **data, **data["memory"], "runs_on": " ".join(plan.runs_on)}
+        row["recompute_modules"] = "+".join(plan.layout.recompute_modules)
         writer.writerow(row)
     return out.getvalue()
 
