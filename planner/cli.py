@@ -74,7 +74,7 @@ PoolName = Annotated[
     str, typer.Option("--pool", metavar="NAME", help="Plan for this pool of the cluster only.")
 ]
 Hosts = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--hosts", metavar="LIST|FILE", help="Hosts in network order: n[001-016], or a file."
     ),
@@ -338,7 +338,7 @@ def emit(
         str, typer.Option(help="Folder to write to; without it the files are printed.")
     ] = "",
     launcher: Launcher = "torchrun",
-    hosts: Hosts = "",
+    hosts: Hosts = None,
 ) -> None:
     """Write the framework configuration that runs one plan, and the files that launch it."""
     from planner.commands import run_emit
@@ -349,7 +349,7 @@ def emit(
 @app.command()
 def place(
     plan: PlanArg,
-    hosts: Hosts = "",
+    hosts: Hosts = None,
     out: Annotated[
         str, typer.Option(help="Folder for ranks.txt, hostfile, rank files of mpirun and Slurm.")
     ] = "",
@@ -458,10 +458,12 @@ def import_cluster(
     devices: Annotated[
         int, typer.Option(metavar="N", help="Devices of a node, where a dump shows one job.")
     ] = 0,
-    partition: Annotated[str, typer.Option(metavar="NAME", help="Slurm partition only.")] = "",
+    partition: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Slurm partition only.")
+    ] = None,
     nodes: Annotated[
-        str, typer.Option(metavar="HOSTLIST", help="These nodes only: n[001-016].")
-    ] = "",
+        str | None, typer.Option(metavar="HOSTLIST", help="These nodes only: n[001-016].")
+    ] = None,
     selector: Annotated[
         list[str], typer.Option(metavar="KEY=VALUE", help="Kubernetes nodes with this label only.")
     ] = [],
@@ -534,6 +536,10 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted before any plan was found\n")
         code = 130
+    except BrokenPipeError:
+        # The reader went away (head, less): nothing more to say, and Python must not flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     except Exception as error:
         if os.environ.get("PLANNER_DEBUG"):
             raise
@@ -542,10 +548,6 @@ def main() -> NoReturn:
             "  fix: PLANNER_DEBUG=1 shows where; please report it with the command\n"
         )
         code = 1
-    except BrokenPipeError:
-        # The reader went away (head, less): nothing more to say, and Python must not flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     else:
         code = 0
     sys.exit(code)

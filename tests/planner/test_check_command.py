@@ -3,13 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PLANNER = [sys.executable, "-c", "from planner.cli import main; main()"]
+from tests.planner.command import run_here
+
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=1
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -35,7 +34,6 @@ DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps":
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "launch.sh").write_text(SCRIPT)
     (tmp_path / "ds.json").write_text(json.dumps(DEEPSPEED))
@@ -47,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planner(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PLANNER, *words], capture_output=True, text=True, check=False)
+    return run_here(*words)
 
 
 def check(*words: str) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from planner.saved import MAX_SAVED
+from tests.planner.command import run_here
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANNER = [sys.executable, "-c", "from planner.cli import main; main()"]
@@ -24,6 +25,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    if not settings:
+        return run_here(*words)
     return subprocess.run(
         [*PLANNER, *words], capture_output=True, text=True, check=False, **settings
     )  # type: ignore[call-overload]
@@ -382,6 +385,7 @@ def test_the_catalogue_shows_instances_with_their_sources(folder: Path) -> None:
     assert "two devices reach           44.71 GB/s" in run("catalog", "show", "mi300x").stdout
 
 
+@pytest.mark.slow
 def test_a_plan_of_one_of_two_pools_is_shown_and_written(folder: Path) -> None:
     done = run("solve", "llama3-8b", "mixed-h100-a100", "--pool", "h100", "--top", "1")
     assert done.returncode == 0

@@ -288,6 +288,7 @@ def test_the_bandwidth_named_is_enough_and_one_step_less_is_not(of_70b: Recommen
         assert row["floor_s"] <= row["wait_s"]
 
 
+@pytest.mark.slow
 def test_the_port_speed_named_can_be_set(of_70b: Recommendation) -> None:
     found = of_70b
     assert found.answer is not None

@@ -34,8 +34,9 @@ def test_public_surface() -> None:
 # Sizes apart, the other examples are like these; DeepSeek's fit with expert parallelism only.
 MODELS = ("gpt3-175b", "llama3-405b", "llama3-70b", "llama3-8b", "mixtral-8x7b")
 WITH_EVERY_MODEL = ("a100-x1024", "h100-x16384", "h100-x512", "h100-x8")
+SLOW = {("llama3-405b", "h100-x512"), ("llama3-405b", "a100-x1024")}
 PAIRS = [
-    (model, cluster)
+    pytest.param(model, cluster, marks=[pytest.mark.slow] * ((model, cluster) in SLOW))
     for cluster in example_names("cluster")
     for model in (MODELS if cluster in WITH_EVERY_MODEL else ["llama3-70b"])
 ]

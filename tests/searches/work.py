@@ -22,7 +22,7 @@ def dies_once(work: tuple[str, int, str]) -> int:
     folder, x, how = work
     mark = Path(folder) / str(x)
     if how and not mark.exists():
-        # A pool that breaks kills its other workers, perhaps between a file's creation and its text.
+        # A pool that breaks kills its other workers, perhaps between a file's creation and text.
         whole = mark.with_suffix(f".{os.getpid()}")
         whole.write_text(str(os.getpid()))
         whole.rename(mark)

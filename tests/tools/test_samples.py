@@ -30,6 +30,7 @@ def of(checker, plans):
     return [(d, f) for d, f in plans[CHECKER_OF[checker]] if KINDS[checker].has in f]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", DRAWN)
 def test_the_same_seed_draws_the_same_plans(framework, plans):
     again = list(draw_plans(framework, 8, seed=7))

@@ -4,7 +4,6 @@ import contextlib
 import json
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,10 @@ from planner.intake.clusters import import_cluster, looks_like_dump
 from planner.intake.dump_text import clean, decode, read_dump
 from planner.intake.hostlist import expand_hosts
 from planner.tables import solve_table
+from tests.planner.command import run_here
 from tests.planner.intake.dumps import FOLDER, dump, imported, loaded, note, pools
 
 ROOT = Path(__file__).resolve().parents[3]
-PLANNER = [sys.executable, "-c", "from planner.cli import main; main()"]
 SAMPLES = sorted(path.name for path in FOLDER.iterdir())
 MODEL = {
     "model": {
@@ -31,12 +30,13 @@ MODEL = {
 }  # fmt: skip
 
 
-def run(*words: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PLANNER, "import", "cluster", *words],
-        capture_output=True, text=True, check=False, cwd=FOLDER, env={"PYTHONPATH": str(ROOT)},
-        **settings,
-    )  # type: ignore[call-overload]  # fmt: skip
+@pytest.fixture(autouse=True)
+def in_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(FOLDER)
+
+
+def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return run_here("import", "cluster", *words, stdin=stdin)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -194,7 +194,7 @@ def test_command_writes_yaml(tmp_path):
 
 def test_command_reads_standard_input():
     text = dump("scontrol-tree-nodes.txt")[1] + dump("scontrol-tree-topology.txt")[1]
-    done = run("-", "--nodes", "n[001-002]", input=text)
+    done = run("-", "--nodes", "n[001-002]", stdin=text)
     assert done.returncode == 0
     assert "# Imported from standard input: " in done.stdout
     assert "hosts: n[001-002]" in done.stdout
@@ -225,6 +225,8 @@ def test_command_asks_and_takes_the_answer():
         (["--nic", "mlx5_0"], "is no network port"),
         (["--selector", "zone"], "is not KEY=VALUE"),
         (["--nodes", "n[1-"], "is not a host list"),
+        (["--nodes", ""], "--nodes is empty"),
+        (["--partition", " "], "--partition is empty"),
         (["--partition", "x"], "no node is in 'x'"),
         (["--most", "4", "--partial"], "drop one of them"),
         (["--out", "no/such/folder/c.yaml"], "cannot write"),
