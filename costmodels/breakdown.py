@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline
-from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms
+from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms, sets_of
 from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import kind_expert_params, kind_params, shape_terms
@@ -23,7 +23,7 @@ from costmodels.step import (
     step_times,
     straggler_factor,
 )
-from costmodels.traffic import Transfer, transfers
+from costmodels.traffic import Transfer, selective_again, transfers
 
 Floats = NDArray[np.float64]
 
@@ -91,7 +91,9 @@ def join_one(problem: Problem, layout: Layout) -> Rows:
     table = PlanTable.from_layouts([layout])
     rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
     alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
-    return replace(rows, layers=alone, index=np.zeros(1, dtype=np.intp))
+    index, sets = np.zeros(1, dtype=np.intp), sets_of(problem, alone, table.recompute_modules)
+    at = sets.index(table.recompute_modules, index)
+    return replace(rows, layers=alone, index=index, sets=sets, set_index=at)
 
 
 def virtual_stage_times(
@@ -105,10 +107,10 @@ def virtual_stage_times(
     late = stalled(rows)
     one_forward = terms.layer.forward_s[at] + late.forward_s[row]
     one_backward = terms.layer.backward_s[at] + late.backward_s[row]
-    core = terms.recompute_core_s[at] if layout.recompute == "selective" else 0.0
+    modules, of_set = rows.sets, rows.set_index.reshape(-1)[row]
     held = np.array(layout.stage_layers, dtype=np.float64)
     recomputed = np.minimum(held, layout.recompute_layers)
-    again = recomputed * terms.recompute_full_s[at] + held * core
+    again = recomputed * terms.recompute_full_s[at] + held * modules.again_s.flat[of_set]
     forward, backward = held * one_forward, held * one_backward + again
     if terms.experts:
         more = terms.experts
@@ -119,11 +121,22 @@ def virtual_stage_times(
         forward = forward + routed * (more.layer.forward_s - terms.layer.forward_s)[at]
         backward = backward + routed * (more.layer.backward_s - terms.layer.backward_s)[at]
         backward = backward + routed_again * (more.recompute_full_s - terms.recompute_full_s)[at]
+        if modules.expert_again_s is not None:
+            backward = backward + routed * modules.expert_again_s.flat[of_set]
     forward[0] += terms.embedding.forward_s[at]
     backward[0] += terms.embedding.backward_s[at]
     forward[-1] += terms.head.forward_s[at]
-    backward[-1] += terms.head.backward_s[at]
+    backward[-1] += terms.head.backward_s[at] + _mtp_again_s(rows, row)
     return forward.tolist(), backward.tolist()
+
+
+def _mtp_again_s(rows: Rows, row: int) -> float:
+    """Return what the modules of multi-token prediction, each like the last layer, run again."""
+    shape, at = rows.problem.shape, rows.set_index.reshape(-1)[row]
+    again: float = rows.sets.again_s.flat[at]
+    if rows.sets.expert_again_s is not None and shape.expert_layers[-1]:
+        again += rows.sets.expert_again_s.flat[at]
+    return shape.mtp_layers * again
 
 
 def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
@@ -188,25 +201,28 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     chunks = layout.chunks_of(critical)
     held = sum(chunks)
     full = sum(min(c, layout.recompute_layers) for c in chunks)
-    core = held if layout.recompute == "selective" else 0
+    core = held if "core_attn" in layout.recompute_modules else 0
+    last, first = layout.has_head(critical), layout.has_embedding(critical)
+    modules = selective_again(rows, layout, critical)
     again_tp = full * layers.tp_forward.exposed_s.item()
+    core += rows.problem.shape.mtp_layers * last if core else 0
     again_cp = (full + core) * layers.cp_forward.exposed_s.item()
     cp_exposed = layers.cp_forward.exposed_s.item() + layers.cp_backward.exposed_s.item()
-    again = full * layers.recompute_full_s.item() + core * layers.recompute_core_s.item()
+    again = full * layers.recompute_full_s.item() + modules.forward_s
     routed, routed_again = 0.0, 0.0
     if layers.experts:
         ranks = layout.stages_of(critical)
         routed = _expert_layers(rows, layout, ranks, max(layout.stage_layers))
         routed_again = _expert_layers(rows, layout, ranks, layout.recompute_layers)
     more = _expert_terms(layers, routed, routed_again)
-    again_tp, again = again_tp + more["again_tp"], again + more["again"]
+    again_tp, again = again_tp + more["again_tp"] + modules.tp_exposed_s, again + more["again"]
+    again_ep = more["again_ep"] + modules.exchange_s
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     slowdown = rows.problem.stack.overlap_slowdown
     kind = int((exposed + slowdown * hidden)[:, 0].argmax())
     tp_exposed = layers.tp_forward.exposed_s.item() + layers.tp_backward.exposed_s.item()
     head, embedding = layers.head.total_s.item(), layers.embedding.total_s.item()
     head_tp, embedding_tp = layers.head_tp.total_s.item(), layers.embedding_tp.total_s.item()
-    last, first = layout.has_head(critical), layout.has_embedding(critical)
     head_cp, head_ep = layers.head_cp.total_s.item(), layers.head_ep.total_s.item()
     ends_tp = head_tp * last + embedding_tp * first
     return {
@@ -216,12 +232,12 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
         "experts": m * more["experts"],
         "head": m * (head - head_tp - head_cp - head_ep) * last,
         "embedding": m * (embedding - embedding_tp) * first,
-        "recompute": m * (again - again_tp - again_cp - more["again_ep"]),
+        "recompute": m * (again - again_tp - again_cp - again_ep),
         "host": m * held * (layers.host.total_s.item() + stalled(rows).total_s.item())
         + m * more["host"],
         "tp": m * (held * tp_exposed + again_tp + ends_tp + more["tp"]),
         "cp": m * (held * cp_exposed + again_cp + head_cp * last),
-        "ep": m * (more["ep"] + more["again_ep"] + head_ep * last),
+        "ep": m * (more["ep"] + again_ep + head_ep * last),
         "overlap": m * held * layers.tax.total_s.item()
         + m * more["tax"]
         + slowdown * hidden[kind, 0].item(),

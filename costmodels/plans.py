@@ -29,8 +29,37 @@ PLACEMENT_OF = {"zb-v": FOLDED, "dualpipe-v": FOLDED, "dualpipe": BOTH_WAYS}
 PLACEMENTS = np.array([PLACEMENT_OF.get(name, LOOPED) for name in SCHEDULES], dtype=np.int32)
 """The same by position of the schedule."""
 RECOMPUTES = ("none", "selective", "full")
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "moe_act",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "shared_experts",
+)
+"""Modules that `selective` may compute again, as Megatron-LM names them (`costmodels.recompute`).
+A set of them is a number whose bit i stands for module i."""
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
 """How context-parallel ranks exchange keys and values; nothing at cp 1."""
+
+
+def modules_code(names: Iterable[str]) -> int:
+    """Return the number of a set of modules (`RECOMPUTE_MODULES`).
+
+    >>> modules_code(["mlp", "layernorm"])
+    20
+    """
+    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
+
+
+def modules_of(code: int) -> tuple[str, ...]:
+    """Return the modules of a set in the order of `RECOMPUTE_MODULES`.
+
+    >>> modules_of(20)
+    ('layernorm', 'mlp')
+    """
+    return tuple(name for i, name in enumerate(RECOMPUTE_MODULES) if code >> i & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +97,20 @@ class Layout:
     smaller group is replicated dp / shard times (HSDP)."""
     cp_comm: str = ""
     """How the cp ranks exchange keys and values, see `CP_COMMS`; empty with cp 1."""
+    recompute_modules: tuple[str, ...] = ()
+    """Modules recomputed with `selective`, in the order of `RECOMPUTE_MODULES`; the attention core
+    where none is named, and none with the other kinds."""
+
+    def __post_init__(self) -> None:
+        named = self.recompute_modules or RECOMPUTE_MODULES[:1]
+        modules = modules_of(modules_code(named)) if self.recompute == "selective" else ()
+        object.__setattr__(self, "recompute_modules", modules)
+
+    @property
+    def recompute_text(self) -> str:
+        """The kind of recomputation; where it is not the attention core alone, the modules."""
+        named = self.recompute_modules
+        return self.recompute if named in ((), RECOMPUTE_MODULES[:1]) else "+".join(named)
 
     @property
     def n_micro(self) -> int:
@@ -104,11 +147,6 @@ class Layout:
     def dp_shard(self) -> int:
         """Size of the group over which ZeRO shards."""
         return self.shard or self.dp * self.cp
-
-    @property
-    def recompute_modules(self) -> tuple[str, ...]:
-        """Modules recomputed with `selective`."""
-        return ("core_attn",) if self.recompute == "selective" else ()
 
 
 def usual_schedule(pp: Ints, vpp: Ints) -> Ints:
@@ -258,6 +296,8 @@ class PlanTable:
     recompute: Ints
     """Index into `RECOMPUTES`."""
     recompute_layers: Ints
+    recompute_modules: Ints
+    """Sets of `RECOMPUTE_MODULES` as numbers; 0 unless selective."""
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -286,6 +326,7 @@ class PlanTable:
             self.sp,
             self.recompute,
             self.recompute_layers,
+            self.recompute_modules,
         )
         taken = (column[rows] for column in columns)
         return PlanTable(self.shapes, self.shardings, self.gbs, *taken)
@@ -317,6 +358,7 @@ class PlanTable:
             etp=int(shapes.etp[k]),
             shard=dp * cp // copies if copies > 1 else 0,
             cp_comm=CP_COMMS[int(shapes.cp_comm[k])],
+            recompute_modules=modules_of(int(self.recompute_modules[row])),
         )
 
     @staticmethod
@@ -352,6 +394,7 @@ class PlanTable:
             column(int(x.sp) for x in rows),
             column(RECOMPUTES.index(x.recompute) for x in rows),
             column(x.recompute_layers for x in rows),
+            column(modules_code(x.recompute_modules) for x in rows),
         )
 
 
@@ -374,6 +417,7 @@ class PlanBlock:
     sp: Ints
     recompute: Ints
     recompute_layers: Ints
+    recompute_modules: Ints
 
     @property
     def n_micro(self) -> Ints:
@@ -408,4 +452,5 @@ class PlanBlock:
             self.sp[0, 0, batch],
             self.recompute[option, batch],
             self.recompute_layers[option, batch],
+            self.recompute_modules[option, batch],
         )

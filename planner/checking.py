@@ -446,8 +446,8 @@ def judge(
 
 CASE_FIELDS = frozenset(
     ("n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_micro", "zero",
-     "dp_shard", "sp", "schedule", "cp_comm", "recompute", "recompute_layers", "rank_order",
-     "counts")
+     "dp_shard", "sp", "schedule", "cp_comm", "recompute", "recompute_layers",
+     "recompute_modules", "rank_order", "counts")
 )  # fmt: skip
 """Fields of a run's layout that framework rules read."""
 
@@ -660,7 +660,7 @@ def _changes(
         if isinstance(found, Change):
             chosen.append(found)
             continue
-        axes = {axis.removesuffix("_layers") for axis, _, _ in found.changes}
+        axes = {re.sub("_(layers|modules)$", "", axis) for axis, _, _ in found.changes}
         if not axes & used and (change := of_layout(found)):
             used |= axes
             chosen.append(change)

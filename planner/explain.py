@@ -98,6 +98,8 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
         lines.append(
             f"  recompute: {x.recompute_layers} layers of every virtual stage run forward twice."
         )
+    if x.recompute == "selective":
+        lines.append(f"  recompute: {', '.join(x.recompute_modules)} of every layer run twice.")
     lines.append(
         f"  {plan.tokens_per_s:,.0f} tokens/s, MFU {plan.mfu:.1%}; 8 of 10 such predictions lie "
         f"between {plan.step_time_p10_s:.2f} and {plan.step_time_p90_s:.2f} s (prior)."

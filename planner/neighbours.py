@@ -10,19 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.plans import CP_COMMS, SCHEDULES, Layout, PlanTable
+from costmodels.plans import (
+    CP_COMMS,
+    SCHEDULES,
+    Layout,
+    PlanTable,
+    modules_code,
+    modules_of,
+)
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.stages import stage_layers
 from costmodels.step import join, peak_bytes, step_times
 from searches.frameworks import Case, broken_rules
-from searches.options import MAX_MBS, MAX_VPP, SearchOptions
-from searches.rules import Context, rules_that_break
+from searches.options import MAX_MBS, MAX_VPP, MODULE_SETS, SearchOptions
+from searches.rules import Context, module_sets, rules_that_break
 from searches.search import exact_step_s
 from searches.shape_space import divisors
 
 AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "sp",
-        "cp_comm", "recompute", "recompute_layers")  # fmt: skip
+        "cp_comm", "recompute", "recompute_layers", "recompute_modules")  # fmt: skip
 """Axes that a neighbour may change, in the order in which changes are named."""
 HELPS: Mapping[str, tuple[str, ...]] = {
     "BAT001": ("mbs",),
@@ -154,6 +161,9 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
         return list(CP_COMMS[1:]) if x.cp > 1 else []
     if axis == "recompute":
         return ["none", "full"] if shape.flash_attention else ["none", "selective", "full"]
+    if axis == "recompute_modules":
+        now = modules_code(x.recompute_modules)
+        return [MODULE_SETS[c] for c in module_sets(shape) if (c ^ now).bit_count() == 1]
     longest = max(x.stage_layers)
     return _thinned(longest) if x.recompute == "full" else []
 
@@ -165,7 +175,9 @@ def _thinned(longest: int) -> list[int]:
 
 
 def axis_value(layout: Layout, axis: str) -> Any:
-    """Return the value of an axis of `AXES`."""
+    """Return the value of an axis of `AXES`; a set of modules as its word."""
+    if axis == "recompute_modules":
+        return MODULE_SETS[modules_code(layout.recompute_modules)]
     return getattr(layout, axis)
 
 
@@ -186,6 +198,9 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
     replicated = zero and 0 < group < dp * cp and dp * cp % group == 0
     sp = bool(changes.get("sp", x.sp or (x.tp == 1 and problem.stack.kind == "fused")))
     kind = str(changes.get("recompute", x.recompute))
+    modules = x.recompute_modules
+    if "recompute_modules" in changes:
+        kind, modules = "selective", modules_of(MODULE_SETS.index(changes["recompute_modules"]))
     return replace(
         x,
         tp=tp,
@@ -207,6 +222,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         ),
         recompute=kind,
         recompute_layers=_recomputed(kind, counts, x, changes),
+        recompute_modules=modules,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def shown_layout(layout: Layout) -> str:
     if not x.sp and x.tp > 1:
         words.append("no sp")
     if x.recompute != "none":
-        words.append(f"recompute {x.recompute} {x.recompute_layers or ''}".strip())
+        words.append(f"recompute {x.recompute_text} {x.recompute_layers or ''}".strip())
     return " ".join(words)
 
 

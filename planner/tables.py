@@ -37,8 +37,20 @@ def _days(plan: Plan) -> str:
     return f"{plan.training_s / 86400:.1f}" if plan.training_s is not None else "-"
 
 
+SHORT_MODULES = {
+    "core_attn": "core",
+    "moe_act": "act",
+    "layernorm": "norm",
+    "mla_up_proj": "up",
+    "shared_experts": "shared",
+}
+"""Recomputed modules in a column; `mlp` and `moe` are short enough."""
+
+
 def _recompute(plan: Plan) -> str:
     x = plan.layout
+    if x.recompute_text != x.recompute:
+        return "+".join(SHORT_MODULES.get(name, name) for name in x.recompute_modules)
     if x.recompute != "full":
         return x.recompute
     return "full" if x.recompute_layers >= max(x.stage_layers) else f"full:{x.recompute_layers}"
@@ -349,6 +361,7 @@ def plans_csv(result: Result) -> str:
         "sp",
         "recompute",
         "recompute_layers",
+        "recompute_modules",
         "split",
         "step_time_s",
         "tokens_per_s",
@@ -363,6 +376,7 @@ def plans_csv(result: Result) -> str:
     for plan in result.plans:
         data = plan.to_json()
         row = {**data["layout"], **data, **data["memory"], "runs_on": " ".join(plan.runs_on)}
+        row["recompute_modules"] = "+".join(plan.layout.recompute_modules)
         writer.writerow(row)
     return out.getvalue()
 

@@ -72,12 +72,12 @@ def interval_s(step_s: float) -> tuple[float, float]:
 
 
 def simplicity(candidate: Candidate) -> tuple[int, int, int]:
-    """Return how involved a plan is: axes in use, virtual stages, recomputed layers."""
+    """Return how involved a plan is: axes in use, virtual stages, recomputed layers or modules."""
     x = candidate.layout
     axes = (
         x.tp > 1, x.pp > 1, x.cp > 1, x.vpp > 1, x.zero > 1, x.shard > 0, x.recompute != "none"
     )  # fmt: skip
-    return sum(axes) + (x.split != "even"), x.vpp, x.recompute_layers
+    return sum(axes) + (x.split != "even"), x.vpp, x.recompute_layers + len(x.recompute_modules)
 
 
 def tie_limit_s(candidates: Sequence[Candidate]) -> float:

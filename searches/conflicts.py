@@ -125,8 +125,12 @@ def _broken(bits: _Bits, masks: Sequence[Mask], shape: tuple[int, ...]) -> Bits:
 
 
 def _open(context: Context) -> Context:
-    """Return the search without pins and limits on the free axes' values, pinned depths kept."""
-    kept = {a: v for a, v in context.options.only.items() if a == "recompute_layers"}
+    """Return the search without pins and limits on the free axes' values.
+
+    Pinned depths and modules are kept: they say which values there are.
+    """
+    listed = ("recompute_layers", "recompute_modules")
+    kept = {a: v for a, v in context.options.only.items() if a in listed}
     return replace(context, options=replace(context.options, only=kept, at_most={}))
 
 

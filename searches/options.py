@@ -3,7 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from costmodels.plans import SCHEDULES
+from costmodels.plans import RECOMPUTE_MODULES, SCHEDULES, modules_of
+
+MODULE_SETS = tuple(
+    "+".join(modules_of(code)) or "none" for code in range(1 << len(RECOMPUTE_MODULES))
+)
+"""Every set of recomputed modules as a word, at its number (`plans.modules_code`)."""
 
 AXES = (
     "tp",
@@ -21,6 +26,7 @@ AXES = (
     "sp",
     "recompute",
     "recompute_layers",
+    "recompute_modules",
     "schedule",
 )
 """Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
@@ -29,6 +35,7 @@ TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "split": ("even", "ends"),
     "cp_comm": ("none", "p2p", "all-gather", "a2a"),
     "recompute": ("none", "selective", "full"),
+    "recompute_modules": MODULE_SETS,
     "schedule": SCHEDULES,
 }
 """Axes whose values are words; the tables hold the position of the word."""

@@ -15,11 +15,13 @@ from costmodels.memory import state_bytes_per_param
 from costmodels.parameters import total_params
 from costmodels.plans import (
     CP_COMMS,
+    RECOMPUTE_MODULES,
     SCHEDULES,
     ZERO_BUBBLE,
     Layout,
     PlanTable,
     ShapeTable,
+    modules_code,
 )
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
@@ -148,8 +150,20 @@ RULES: dict[str, Rule] = {
              "With dp * cp = 1 there is no group to shard over; ZeRO 0 is the same plan.",
              "dp > 1 or cp > 1", "definition"),
         Rule("REC001", "selective recompute saves nothing here",
-             "Selective recomputation drops the attention scores; a flash kernel stores none.",
-             "flash_attention: false, or full recompute", "Korthikanti et al. 2022, section 5"),
+             "Recomputing the attention core drops the attention scores; a flash kernel stores "
+             "none.",
+             "flash_attention: false, other recompute_modules, or full recompute",
+             "Korthikanti et al. 2022, section 5"),
+        Rule("REC002", "modules to recompute that the model does not have",
+             "mla_up_proj needs latent attention; mlp a dense layer; moe and moe_act experts; "
+             "shared_experts shared ones; layernorm a norm that stands alone, before latent "
+             "attention or routed experts: the others are one operator with the product after "
+             "them.",
+             "modules that it has", "Megatron-LM gpt_layer_specs.py, transformer_layer.py"),
+        Rule("REC003", "modules to recompute that lie in each other",
+             "moe recomputes the whole of an expert layer's MLP: its activation (moe_act) and its "
+             "shared experts are in it, and naming them too is the same plan.",
+             "moe alone, or the others without it", "Megatron-LM moe_layer.py, MoELayer.forward"),
         Rule("SCH001", "the schedule does not match pp and vpp",
              "Without a pipeline there is no schedule; vpp > 1 is interleaved 1F1B; vpp = 1 is "
              "1F1B (or GPipe, zb-h1, dualpipe); vpp = 2 may also be zb-v or dualpipe-v.",
@@ -362,6 +376,41 @@ def fills_dualpipe(schedule: Ints, pp: Ints, n_micro: Ints) -> Bools:
     return np.asarray(~dual | ((n_micro >= 2 * pp) & even))
 
 
+MODULE_RULES = ("REC001", "REC002", "REC003")
+INSIDE_MOE = modules_code(["moe_act", "shared_experts"])
+CORE, MOE = modules_code(["core_attn"]), modules_code(["moe"])
+
+
+def modules_in(shape: ModelShape) -> int:
+    """Return the modules of a model that can be recomputed, as a set (`plans.modules_code`)."""
+    dense = shape.n_expert_layers < shape.layers and shape.ffn > 0
+    has = {
+        "core_attn": True,
+        "moe_act": shape.n_expert_layers > 0,
+        "layernorm": shape.latent or shape.n_expert_layers > 0,
+        "mla_up_proj": shape.latent,
+        "mlp": dense,
+        "moe": shape.n_expert_layers > 0,
+        "shared_experts": shape.n_expert_layers > 0 and shape.shared_ffn > 0,
+    }
+    return modules_code(name for name, there in has.items() if there)
+
+
+def module_sets(shape: ModelShape) -> list[int]:
+    """Return the sets of modules that selective recomputation of a model may name, ascending."""
+    codes = range(1, 1 << len(RECOMPUTE_MODULES))
+    return [code for code in codes if not broken_module_rule(shape, code)]
+
+
+def broken_module_rule(shape: ModelShape, modules: int) -> str:
+    """Return the code of the first rule that a set of recomputed modules breaks, or ""."""
+    if modules & CORE and shape.flash_attention:
+        return "REC001"
+    if modules & ~modules_in(shape):
+        return "REC002"
+    return "REC003" if modules & MOE and modules & INSIDE_MOE else ""
+
+
 def splits_cleanly(shape: ModelShape) -> bool:
     """Tell whether the model is one of whose backward the weight gradients can run apart."""
     return not (shape.n_experts or shape.mtp_layers)
@@ -383,13 +432,14 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         if code not in ("PIN001", "MEM000", "SCH003") and not predicate(context, shape)[0]:
             yield code
     job, m = context.problem.job, layout.n_micro
+    modules = broken_module_rule(context.problem.shape, modules_code(layout.recompute_modules))
     broken = {
         "BAT001": m * layout.mbs * layout.dp != job.global_batch or m < 1,
         "BAT002": layout.schedule == "interleaved" and m % layout.pp > 0,
         "SP001": layout.sp and (layout.tp == 1 or job.seq_len % (layout.tp * layout.cp) > 0),
         "ZER001": layout.zero >= 2 and layout.pp > 1 and context.options.framework != "any",
         "ZER002": layout.zero >= 1 and layout.dp * layout.cp == 1,
-        "REC001": layout.recompute == "selective" and context.problem.shape.flash_attention,
+        **{code: modules == code for code in MODULE_RULES},
         "SCH001": layout.schedule not in schedules_of(layout.pp, layout.vpp),
         "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
     }

@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 from costmodels import pipeline
 from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
 from costmodels.layer_terms import LayerTable, layer_table
-from costmodels.plans import CP_COMMS, SCHEDULES, Layout, PlanBlock, PlanTable, ShapeTable
+from costmodels.plans import (
+    CP_COMMS,
+    SCHEDULES,
+    Layout,
+    PlanBlock,
+    PlanTable,
+    ShapeTable,
+    modules_code,
+)
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
@@ -189,6 +197,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         layout.etp,
         -layout.dp_shard,
         SCHEDULES.index(layout.schedule),
+        modules_code(layout.recompute_modules),
     )
 
 
@@ -306,7 +315,7 @@ def search_shard(shard: Shard) -> ShardAnswer:
     worthy = shard.least_s <= limits.least_s if bounded else np.ones(shard.least_s.shape, bool)
     if (n_legal[worthy] > 0).any():
         terms = shape_terms(context.problem, shapes, axes.shardings)
-        layers = layer_table(context.problem, shapes, axes.mbs)
+        layers = layer_table(context.problem, shapes, axes.mbs, axes.recompute_modules)
         bounds = (shard.least_s, lambda: limits.least_s) if bounded else ()
         for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS, *bounds):
             found = price_block(context.problem, terms, layers, block, n, limits)
@@ -396,7 +405,7 @@ def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
     mbs = free_axes(context, shapes.take(np.array([0]))).mbs
     if not len(mbs):
         return np.zeros((len(shapes), 0, 2))
-    layers = layer_table(context.problem, shapes, mbs)
+    layers = layer_table(context.problem, shapes, mbs, np.zeros(1, dtype=np.int32))
     return least_batch_times(context.problem, shapes, layers, mbs)
 
 

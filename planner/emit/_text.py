@@ -30,6 +30,8 @@ def facts(
     plain = asdict(layout)
     if layout.cp == 1:
         del plain["cp_comm"]  # an axis that is off is not named
+    if layout.recompute_text == layout.recompute:
+        del plain["recompute_modules"]  # the kind says which
     return plain | {
         "model": shape.name,
         "layers": shape.layers,

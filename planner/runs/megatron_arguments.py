@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from costmodels.plans import RECOMPUTE_MODULES
 from costmodels.stages import spelled, stage_layers
 from planner.intake.imported import Imported
 from planner.runs.existing_run import ExistingRun, Switch
@@ -74,8 +75,6 @@ NOT_PRICED = {
     "enable_cuda_graph": "CUDA graphs are not modelled: waits for the host may be overestimated",
 }
 """Settings that change memory or time in a way that has no term."""
-CHEAP_MODULES = frozenset(("core_attn", "layernorm", "moe_act", "mla_up_proj"))
-"""Modules of selective recomputation that take little time."""
 
 
 def megatron_run(
@@ -359,12 +358,13 @@ def _recompute(s: Settings, layout: dict[str, Any], notes: list[str]) -> dict[st
     if kind != "selective":
         return {"recompute": "none", "recompute_layers": 0}
     modules = s.get("recompute_modules") or ["core_attn"]
-    heavy = [m for m in modules if m not in CHEAP_MODULES]
-    if heavy:
-        notes.append(f"recomputed modules {' '.join(heavy)} are not modelled: memory is"
+    other = [m for m in modules if m not in RECOMPUTE_MODULES]
+    if other:
+        notes.append(f"recomputed modules {' '.join(other)} are not modelled: memory is"
                      " overestimated, the step underestimated")  # fmt: skip
-    core = "core_attn" in modules
-    return {"recompute": "selective" if core else "none", "recompute_layers": 0}
+    known = tuple(m for m in RECOMPUTE_MODULES if m in modules)
+    kind = "selective" if known else "none"
+    return {"recompute": kind, "recompute_layers": 0, "recompute_modules": known}
 
 
 def _full_recompute(s: Settings, layout: dict[str, Any], notes: list[str]) -> dict[str, Any]:

@@ -9,12 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.plans import Layout
+from costmodels.plans import Layout, modules_code, modules_of
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 from costmodels.stages import spelled, stage_layers
 from searches.options import SearchOptions
-from searches.rules import RULES, Context, first_broken_rule
+from searches.rules import (
+    INSIDE_MOE,
+    MOE,
+    RULES,
+    Context,
+    first_broken_rule,
+    modules_in,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ def nearest_layout(
         name for name in ("even", "ends") if stage_layers(shape.layers, pp, vpp, name) == counts
     )
     kind = str(stated.get("recompute", "none"))
+    modules = _modules(stated, kind, shape, repairs)
+    kind = "none" if kind == "selective" and not modules else kind
     again = int(stated.get("recompute_layers") or max(counts)) if kind == "full" else 0
     layout = Layout(
         n_devices=n,
@@ -94,8 +103,25 @@ def nearest_layout(
         rank_order=str(stated.get("rank_order", "tp-cp-ep-dp-pp")),
         shard=_shard(stated, dp * cp, zero, repairs),
         cp_comm=_exchange(stated, tp, cp, shape, repairs),
+        recompute_modules=modules,
     )
     return Nearest(layout, tuple(repairs))
+
+
+def _modules(
+    stated: Mapping[str, Any], kind: str, shape: ModelShape, repairs: list[str]
+) -> tuple[str, ...]:
+    """Return the recomputed modules of a run that change something, each once."""
+    if kind != "selective":
+        return ()
+    named = modules_code(stated.get("recompute_modules") or ("core_attn",))
+    if missing := named & ~modules_in(shape):
+        repairs.append(f"without recompute of {' and '.join(modules_of(missing))}: the model has"
+                       " none apart from the operators beside it")  # fmt: skip
+    inside = named & INSIDE_MOE if named & MOE else 0
+    if inside:
+        repairs.append(f"recompute of moe alone: {' and '.join(modules_of(inside))} lies in it")
+    return modules_of(named & ~missing & ~inside)
 
 
 def _exchange(

@@ -12,7 +12,15 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import CP_COMMS, RECOMPUTES, SCHEDULES, Layout, ShapeTable, ShardingTable
+from costmodels.plans import (
+    CP_COMMS,
+    RECOMPUTES,
+    SCHEDULES,
+    Layout,
+    ShapeTable,
+    ShardingTable,
+    modules_code,
+)
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
@@ -84,6 +92,8 @@ class Case:
     recompute: Any = 0
     """Position in `RECOMPUTES`."""
     recompute_layers: Any = 0
+    recompute_modules: Any = 0
+    """Set of modules (`plans.modules_code`)."""
     rank_order: str = RANK_ORDER
     counts: Any = UNKNOWN
     """Layers of each virtual stage in model order; of arrays one tuple a shape."""
@@ -122,6 +132,7 @@ class Case:
             cp_comm=CP_COMMS.index(layout.cp_comm),
             recompute=RECOMPUTES.index(layout.recompute),
             recompute_layers=layout.recompute_layers,
+            recompute_modules=modules_code(layout.recompute_modules),
             rank_order=layout.rank_order,
             counts=layout.stage_layers,
             model=shape,
@@ -135,11 +146,15 @@ class Case:
         shardings: ShardingTable,
         recompute: Ints,
         recompute_layers: Ints,
+        recompute_modules: Ints | None = None,
     ) -> "Case":
         """Return the case of all plans of some shapes: shapes x sp x sharding x recompute options.
 
-        Micro-batches are another axis and not stated here (`of_batches`).
+        `recompute_modules` holds a set for each option; without it the attention core of those
+        that are selective. Micro-batches are another axis and not stated here (`of_batches`).
         """
+        if recompute_modules is None:
+            recompute_modules = np.where(recompute == RECOMPUTES.index("selective"), 1, 0)
         splits, layers = shapes.splits, problem.shape.layers
         rows = zip(shapes.pp.tolist(), shapes.vpp.tolist(), shapes.split.tolist(), strict=True)
 
@@ -163,6 +178,7 @@ class Case:
             cp_comm=column(shapes.cp_comm),
             recompute=recompute[None, None, None, :],
             recompute_layers=recompute_layers[None, None, None, :],
+            recompute_modules=recompute_modules[None, None, None, :],
             counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
             model=problem.shape,
             job=problem.job,
@@ -200,6 +216,7 @@ class Case:
             cp_comm=column(shapes.cp_comm),
             recompute=UNKNOWN,
             recompute_layers=UNKNOWN,
+            recompute_modules=UNKNOWN,
             counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
             model=problem.shape,
             job=problem.job,
@@ -228,6 +245,8 @@ class Case:
         for name, values in words.items():
             if known[name] is not UNKNOWN:
                 known[name] = values.index(str(known[name]))
+        if known["recompute_modules"] is not UNKNOWN:
+            known["recompute_modules"] = modules_code(known["recompute_modules"])
         return Case(
             **known,
             model=UNKNOWN if model is None else model,
@@ -254,6 +273,11 @@ class Case:
     def is_recompute(self, *names: str) -> Bools:
         """Tell where the recomputation is one of `names`."""
         return _one_of(self.recompute, RECOMPUTES, names)
+
+    def recomputes(self, *names: str) -> Bools:
+        """Tell where one of some modules is recomputed."""
+        found: Bools = (self.recompute_modules & modules_code(names)) != 0
+        return found
 
     def of_stages(self, value: Callable[[tuple[int, ...], int, int], Any]) -> Any:
         """Return `value(layers of each virtual stage, pp, vpp)` of each shape."""
@@ -297,8 +321,8 @@ class Case:
 
 _LAYOUT = (
     "n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_micro", "zero",
-    "dp_shard", "sp", "schedule", "cp_comm", "recompute", "recompute_layers", "rank_order",
-    "counts",
+    "dp_shard", "sp", "schedule", "cp_comm", "recompute", "recompute_layers",
+    "recompute_modules", "rank_order", "counts",
 )  # fmt: skip
 """Fields of a case that describe its layout."""
 

@@ -3,7 +3,7 @@
 Codes: DSP1xx degrees and batch, DSP2xx pipeline, DSP3xx experts, DSP4xx ZeRO, DSP5xx precision.
 """
 
-from costmodels.plans import ZERO_BUBBLE, Layout
+from costmodels.plans import RECOMPUTE_MODULES, ZERO_BUBBLE, Layout
 from searches.frameworks.common import (
     batch_divides,
     columns_divide,
@@ -158,6 +158,13 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: f"recompute of {c.recompute_layers} layers a stage: PipelineModule recomputes"
         " all layers or none",
         "all of them",
+    ),
+    FrameworkRule(
+        "DSP207", "deepspeed", "modules recomputed other than the attention core", "planner",
+        "deepspeed/runtime/activation_checkpointing/checkpointing.py, checkpoint",
+        lambda c: c.recomputes(*RECOMPUTE_MODULES[1:]),
+        "recompute of modules: the model code calls checkpoint, no key names what",
+        "recompute full",
     ),
     dense_without_experts("DSP301", "deepspeed", AUTO_EP, "planner"),
     FrameworkRule(

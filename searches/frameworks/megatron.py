@@ -246,5 +246,13 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision fp32: flash attention has no fp32 kernel",
         "no flash attention, or bf16",
     ),
+    FrameworkRule(
+        "MLM504", "megatron", "modules that delayed scaling cannot recompute", "parse",
+        TRANSFORMER_CONFIG,
+        lambda c: (c.fp8_recipe == "delayed") & c.recomputes("moe_act", "layernorm"),
+        lambda c: f"precision {c.job.precision}: recompute of moe_act and layernorm discards"
+        " what delayed scaling needs",
+        "precision fp8-tensorwise, or other modules",
+    ),
 )  # fmt: skip
 """Rules over layouts alone, which Megatron-Bridge has as well."""

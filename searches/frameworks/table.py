@@ -152,13 +152,15 @@ def framework_mask(
     shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
+    recompute_modules: Ints | None = None,
 ) -> Bools:
     """Return which plans a framework can run, `(n_shapes, sp, sharding, recompute options)`.
 
     `refusals` over arrays (tests compare the two). Rules about the micro-batches are apart, in
     `framework_batches`; no rule couples them with the other free axes.
     """
-    return _mask((framework,), problem, shapes, shardings, recompute, recompute_layers)
+    options = (recompute, recompute_layers, recompute_modules)
+    return _mask((framework,), problem, shapes, shardings, *options)
 
 
 def framework_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
@@ -173,9 +175,11 @@ def runnable(
     shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
+    recompute_modules: Ints | None = None,
 ) -> Bools:
     """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
-    return _mask(_searched(framework), problem, shapes, shardings, recompute, recompute_layers)
+    options = (recompute, recompute_layers, recompute_modules)
+    return _mask(_searched(framework), problem, shapes, shardings, *options)
 
 
 def runnable_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
@@ -190,8 +194,10 @@ def _mask(
     shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
+    recompute_modules: Ints | None,
 ) -> Bools:
-    case = Case.of_shapes(problem, shapes, shardings, recompute, recompute_layers)
+    options = (recompute, recompute_layers, recompute_modules)
+    case = Case.of_shapes(problem, shapes, shardings, *options)
     kept = reduce(np.logical_or, (_kept(name, case, of_batches=False) for name in names))
     return np.broadcast_to(kept, (len(shapes), 2, len(shardings), len(recompute)))
 

@@ -4,6 +4,7 @@ Codes: TTN1xx degrees and batch, TTN2xx pipeline, TTN3xx experts, TTN4xx data pa
 precision and model.
 """
 
+from costmodels.plans import RECOMPUTE_MODULES
 from costmodels.shapes import ModelShape
 from searches.frameworks.case import Bools, Case
 from searches.frameworks.common import (
@@ -225,6 +226,13 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: bool(missing_parts(c.model)),
         lambda c: f"model: torchtitan's decoders have no {', no '.join(missing_parts(c.model))}",
         "a model like Llama 3, Qwen 3, DeepSeek-V3 or gpt-oss",
+    ),
+    FrameworkRule(
+        "TTN503", "torchtitan", "modules recomputed other than the attention core", "planner",
+        "torchtitan/distributed/activation_checkpoint.py, apply_ac",
+        lambda c: c.recomputes(*RECOMPUTE_MODULES[1:]),
+        "recompute of modules: torchtitan recomputes whole layers, or all but a list of operators",
+        "recompute full",
     ),
 )  # fmt: skip
 """Rules over layouts alone."""

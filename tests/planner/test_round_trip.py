@@ -41,6 +41,9 @@ MEGATRON: dict[str, Case] = {
     "full recompute": ("llama3-70b", "h100-x512", {"tp": 8, "recompute": "full"}),
     "recompute in blocks": ("llama3-70b", "h100-x512", {"tp": 4, "pp": 8, "recompute": "full",
                                                         "recompute_layers": 3}),
+    "a recomputed MLP": ("llama3-70b", "h100-x512", {"tp": 8, "recompute_modules": "mlp"}),
+    "recomputed modules": ("deepseek-v3", "h100-x16384", {
+        "pp": 16, "ep": 64, "recompute_modules": "mla_up_proj+moe_act+layernorm"}),
     "ZeRO-2": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full"}),
     "ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3}),
     "context parallel": ("llama3-8b", "h100-x512", {"tp": 2, "cp": 4}),

@@ -155,6 +155,17 @@ INSTANCES: dict[str, Context] = {
         replace(GQA, layers=36), toy_pool(4), batch=8, options=pins(recompute_layers=5, pp=(1, 2))
     ),
     "deep": context(replace(GQA, layers=37), toy_pool(4), batch=4, options=pins(mbs=2, vpp=1)),
+    "pinned-modules": context(
+        replace(DENSE, dropout=False), toy_pool(8, memory=8 * GB), batch=8,
+        options=SearchOptions(only={"recompute_modules": frozenset((1, 16, 17, 4))}),
+    ),
+    "modules-in-a-tight-memory": context(
+        replace(GQA, layers=12), toy_pool(8, memory=7 * GB), batch=16, seq_len=4096,
+        stack="megatron-core", options=pins(recompute=(0, 1), vpp=(1, 2)),
+    ),
+    "modules-without-regather": context(
+        FLAT, toy_pool(6, 6), batch=12, seq_len=3000, stack="eager", options=pins(recompute=1),
+    ),
     "limits": context(
         GQA, toy_pool(8), batch=96,
         options=SearchOptions(at_most={"mbs": 4, "vpp": 3, "pp": 4, "recompute_layers": 1}),

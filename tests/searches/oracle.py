@@ -29,6 +29,8 @@ WORDS = {
     ),
 }
 SPLIT_BACKWARD = WORDS["schedule"][4:]
+MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+"""Bit i of a set of recomputed modules, as the options number it, stands for the i-th."""
 MAX_VPP, MAX_MBS, MAX_RECOMPUTE_STEPS = 12, 32, 16
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
 Shape = tuple[int, int, int, int, str, int, str, int, int, str]
@@ -209,15 +211,29 @@ def micro_batch_sizes(problem: Problem, options: SearchOptions) -> list[int]:
     return [size for size in sizes if size <= limit and allows(options, "mbs", size)]
 
 
+def number(modules: tuple[str, ...]) -> int:
+    return sum(2 ** MODULES.index(name) for name in modules)
+
+
 def recompute_choices(
-    options: SearchOptions, stage_layers: tuple[int, ...]
-) -> list[tuple[str, int]]:
-    """Return none, selective, and full over k layers; many k are thinned, the ends kept."""
+    problem: Problem, options: SearchOptions, stage_layers: tuple[int, ...]
+) -> list[tuple[str, int, tuple[str, ...]]]:
+    """Return none, selective with sets of modules, and full over k layers.
+
+    The sets: the attention core, what a dense model may recompute, and pinned ones. Many k are
+    thinned, the ends kept.
+    """
+    sets = {("core_attn",), ("mlp",)}
+    if not problem.shape.flash_attention:
+        sets.add(("core_attn", "mlp"))
+    for code in options.only.get("recompute_modules", ()):
+        sets.add(tuple(name for i, name in enumerate(MODULES) if code & 2**i))
+    chosen = [("selective", 0, names) for names in sorted(sets - {()}, key=number)]
     longest = max(stage_layers)
     step = -(-longest // MAX_RECOMPUTE_STEPS)
     every = "recompute_layers" in options.only
     depths = [k for k in range(1, longest + 1) if every or k == 1 or (longest - k) % step == 0]
-    return [("none", 0), ("selective", 0), *(("full", k) for k in depths)]
+    return [("none", 0, ()), *chosen, *(("full", k, ()) for k in depths)]
 
 
 def schedules_of(pp: int, vpp: int) -> tuple[str, ...]:
@@ -237,11 +253,11 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
     for mbs in micro_batch_sizes(problem, options):
         for sp in (False, True):
             for zero, shard in sharding_choices(dp * cp):
-                for recompute, depth in recompute_choices(options, held):
+                for recompute, depth, modules in recompute_choices(problem, options, held):
                     yield Layout(
                         tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
                         schedule, recompute, depth, held, cp, ep, etp,
-                        cp_comm=cp_comm, shard=shard,
+                        cp_comm=cp_comm, shard=shard, recompute_modules=modules,
                     )  # fmt: skip
 
 
@@ -257,6 +273,7 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         "sp": int(plan.sp), "zero": plan.zero, "recompute": plan.recompute,
         "recompute_layers": plan.recompute_layers,
         "dp_shard": plan.shard or plan.dp * plan.cp,
+        "recompute_modules": number(plan.recompute_modules),
     }  # fmt: skip
     if not all(allows(options, axis, value) for axis, value in pinned.items()):
         return "PIN001"
@@ -275,8 +292,10 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "ZER001"
     if plan.zero >= 1 and plan.dp * plan.cp == 1:
         return "ZER002"
-    if plan.recompute == "selective" and problem.shape.flash_attention:
+    if "core_attn" in plan.recompute_modules and problem.shape.flash_attention:
         return "REC001"
+    if set(plan.recompute_modules) - {"core_attn", "mlp"}:
+        return "REC002"
     if not framework_runs(options.framework, problem, plan):
         return "FRM001"
     return ""
@@ -317,6 +336,8 @@ def megatron_pads_alike(problem: Problem, tp: int) -> bool:
 
 def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
     if plan.sp or plan.vpp > 1 or plan.cp > 1 or plan.tp > problem.shape.kv_heads or plan.shard:
+        return False
+    if plan.recompute == "selective" and plan.recompute_modules != ("core_attn",):
         return False
     if problem.shape.n_experts:
         return False
@@ -401,7 +422,8 @@ def degrees(layout: Layout) -> tuple[object, ...]:
     return (layout.tp, layout.pp, layout.vpp, layout.zero, layout.recompute_layers, layout.mbs,
             layout.sp, layout.split, layout.recompute, layout.cp, CP_COMMS.index(layout.cp_comm),
             layout.ep, layout.etp, -(layout.shard or layout.dp * layout.cp),
-            WORDS["schedule"].index(layout.schedule))  # fmt: skip
+            WORDS["schedule"].index(layout.schedule),
+            number(layout.recompute_modules))  # fmt: skip
 
 
 def rank_key(plan: Priced) -> tuple[object, ...]:

@@ -499,6 +499,40 @@ def in_pieces(total: float, window: float, tp: int) -> float:
     return max(total / tp, total - window * (1 - 1 / tp))
 
 
+def mlp_products(problem: Problem, tokens: float, tp: int) -> tuple[Products, Products]:
+    """Return the products up and down."""
+    shape = problem.shape
+    up = (2 if shape.gated else 1) * shape.ffn / tp
+    return (
+        products(problem, tokens, [(shape.hidden, up)]),
+        products(problem, tokens, [(shape.ffn / tp, shape.hidden)]),
+    )
+
+
+def mlp_traffic_s(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
+    """Return what one forward of the MLP waits for its collectives: a gather and a reduction."""
+    x, kind = 2.0 * tokens * problem.shape.hidden, problem.stack.tp_overlap
+    if not sp:
+        return tp_reduce_s(problem, tp, x)
+    gather = tp_gather_s(problem, tp, x)
+    up, down = mlp_products(problem, tokens, tp)
+    if kind == "pieces":
+        return gather + in_pieces(gather, (up.forward + down.forward) / 2, tp)
+    if kind == "userbuffers":
+        return in_pieces(gather, up.forward, tp) + in_pieces(gather, down.forward, tp)
+    return 2 * gather
+
+
+def mlp_forward_s(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
+    shape, stack = problem.shape, problem.stack
+    up, down = mlp_products(problem, tokens, tp)
+    norm = (4 if stack.fused_norms else 20) * shape.hidden / (tp if sp else 1)
+    activation = (6 if shape.gated else 4) * shape.ffn / tp
+    moved = tokens * (norm + activation) * stack.elementwise_factor / hbm_rate(problem)
+    launches = 2 * problem.pool.accelerator.efficiency.kernel_latency_s
+    return up.forward + down.forward + moved + launches + mlp_traffic_s(problem, tokens, tp, sp)
+
+
 # Context parallelism -------------------------------------------------------------------------
 
 
@@ -635,8 +669,15 @@ class MicroBatch:
     head: End
     again_full_s: float
     again_core_s: float
+    again_mlp_s: float
+    """Norm, both products, activation and the collectives around them."""
+    again_mlp_tp_s: float
+    """What of it waits for the collectives."""
     kept: float
-    kept_without_core: float
+    scores: float
+    """What recomputing the attention core saves of it."""
+    of_mlp: float
+    """What recomputing the MLP saves of it."""
     checkpoint: float
     temporaries: float
     logits: float
@@ -677,8 +718,12 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
         head=head_s(problem, tokens, tp, sp),
         again_full_s=max(again, launch / 3),
         again_core_s=attention[0] + cp.exposed[0],
+        again_mlp_s=mlp_forward_s(problem, tokens, tp, sp),
+        again_mlp_tp_s=mlp_traffic_s(problem, tokens, tp, sp),
         kept=layer_activation_bytes(problem, tokens, tp, sp, scores=True) + cp.kept,
-        kept_without_core=layer_activation_bytes(problem, tokens, tp, sp, scores=False) + cp.kept,
+        scores=layer_activation_bytes(problem, tokens, tp, sp, scores=True)
+        - layer_activation_bytes(problem, tokens, tp, sp, scores=False),
+        of_mlp=mlp_activation_bytes(problem, tokens, tp, sp),
         checkpoint=2.0 * width,
         temporaries=temporary_bytes(problem, tokens, tp, cp.buffers),
         logits=logit_bytes(problem, tokens, tp) + 4.0 * width,
@@ -788,13 +833,29 @@ def overhead_bytes(problem: Problem, layout: Layout) -> float:
     return problem.stack.context_bytes + outside * problem.stack.communicator_bytes
 
 
+def mlp_activation_bytes(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
+    """Return what the MLP keeps but its norm's input: the norm's output, up, the activation."""
+    shape, stack, shards = problem.shape, problem.stack, tp if sp else 1
+    per_token = 2.0 * shape.hidden / shards
+    if not stack.fused_norms:
+        per_token += 10.0 * shape.hidden / shards
+    if sp and not stack.sp_regather:
+        per_token += 2.0 * shape.hidden * (tp - 1) / tp
+    per_token += (6.0 if shape.gated else 4.0) * shape.ffn / tp
+    if shape.gated and not stack.fused_activation:
+        per_token += 2.0 * shape.ffn / tp
+    return tokens * per_token
+
+
 def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> dict[str, float]:
     """Return the memory of one pipeline rank by term.
 
     The loss's tensors and what the first layer's backward needs for a moment share one place.
     """
     again = recomputed_layers(layout, rank)
-    kept = one.kept_without_core if layout.recompute == "selective" else one.kept
+    scores = one.scores if "core_attn" in layout.recompute_modules else 0.0
+    of_mlp = one.of_mlp if "mlp" in layout.recompute_modules else 0.0
+    kept = one.kept - scores - of_mlp
     per_micro = (rank_layers(layout, rank) - again) * kept + again * one.checkpoint
     if rank == 0:
         per_micro += one.embedding_bytes
@@ -802,8 +863,8 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
     passing = one.temporaries
     if again:
         passing += one.kept
-    elif layout.recompute == "selective":
-        passing += one.kept - one.kept_without_core
+    else:  # the MLP's part is gone when attention's comes back
+        passing += max(scores, of_mlp)
     lasting = scratch_bytes(problem, layout.tp) + unsharded_bytes(problem, layout)
     lasting += 2.0 * one.message if layout.pp > 1 else 0.0
     logits = one.logits if rank == layout.pp - 1 else 0.0
@@ -840,8 +901,10 @@ def virtual_stage_s(
     held, late = layout.stage_layers[stage], stalled_s(problem, layout, one)
     forward, backward = held * (one.layer[0] + late / 3), held * (one.layer[1] + late * 2 / 3)
     backward += min(held, layout.recompute_layers) * one.again_full_s
-    if layout.recompute == "selective":
+    if "core_attn" in layout.recompute_modules:
         backward += held * one.again_core_s
+    if "mlp" in layout.recompute_modules:
+        backward += held * one.again_mlp_s
     if stage == 0:
         forward, backward = forward + one.embedding.forward, backward + one.embedding.backward
     if stage == len(layout.stage_layers) - 1:
@@ -1017,7 +1080,10 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
     """Return the step time by term as pipeline rank `rank` sees it; their sum is the step."""
     m, held, again = layout.n_micro, rank_layers(layout, rank), recomputed_layers(layout, rank)
     ahead = (one.tp_exposed[0], one.cp_exposed[0])
-    core = held * (one.again_core_s - ahead[1]) if layout.recompute == "selective" else 0.0
+    cores = held if "core_attn" in layout.recompute_modules else 0
+    mlps = held if "mlp" in layout.recompute_modules else 0
+    modules = cores * (one.again_core_s - ahead[1])
+    modules += mlps * (one.again_mlp_s - one.again_mlp_tp_s)
     ends = [one.embedding] * (rank == 0) + [one.head] * (rank == layout.pp - 1)
     own = {"embedding": 0.0, "head": 0.0}
     if rank == 0:
@@ -1025,8 +1091,8 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
     if rank == layout.pp - 1:
         own["head"] = one.head.forward + one.head.backward - one.head.comm
     tp = held * sum(one.tp_exposed) + again * one.tp_exposed[0] + sum(end.comm for end in ends)
-    cp = held * sum(one.cp_exposed) + again * one.cp_exposed[0]
-    cp += held * one.cp_exposed[0] if layout.recompute == "selective" else 0.0
+    tp += mlps * one.again_mlp_tp_s
+    cp = held * sum(one.cp_exposed) + (again + cores) * one.cp_exposed[0]
     dp, slowed = slowest_data_parallel_s(problem, layout, one)
     flush = simulated_flush_s(problem, layout, one)
     at_once = simulated_flush_s(problem, layout, one, hops=[0.0] * layout.pp)
@@ -1037,7 +1103,7 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
         "elementwise": m * held * one.elementwise_s,
         "head": m * own["head"],
         "embedding": m * own["embedding"],
-        "recompute": m * (again * (one.again_full_s - sum(ahead)) + core),
+        "recompute": m * (again * (one.again_full_s - sum(ahead)) + modules),
         "host": m * held * (one.host_s + stalled_s(problem, layout, one)),
         "experts": 0.0,  # the instances are dense
         "ep": 0.0,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import searches
-from costmodels.plans import SCHEDULES
+from costmodels.plans import SCHEDULES, modules_code
 from costmodels.stages import SPLITS
 from searches.options import SearchOptions
 from searches.rules import (
@@ -84,6 +84,9 @@ EXTRA = [
 ]
 
 ZB_H1 = SCHEDULES.index("zb-h1")
+ROUTED = context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), batch=8)
+EXTRA.append(replace(ROUTED, options=pins(recompute_modules=modules_code(["moe", "moe_act"]))))
+
 EXPERTS = context(
     replace(GQA, n_experts=4, expert_ffn=510), toy_pool(8, 8), options=pins(ep=(1, 2, 3, 4))
 )
@@ -172,7 +175,13 @@ PLAN_EXAMPLES = {
     "SP001": (context(batch=24), {"tp": 1, "sp": 1}, {"tp": 2, "sp": 1}),
     "ZER001": (context(batch=24), {"pp": 2, "zero": 2}, {"pp": 1, "zero": 2}),
     "ZER002": (context(DENSE, batch=24), {"dp": 1, "zero": 1}, {"dp": 2, "zero": 1}),
-    "REC001": (context(batch=24), {"recompute": 1}, {"recompute": 2}),
+    "REC001": (context(batch=24), {"recompute_modules": 1}, {"recompute_modules": 16}),
+    "REC002": (context(batch=24), {"recompute_modules": 8}, {"recompute_modules": 16}),
+    "REC003": (
+        ROUTED,
+        {"recompute_modules": modules_code(["moe", "moe_act"])},
+        {"recompute_modules": modules_code(["moe", "layernorm"])},
+    ),
     "FRM001": (
         context(batch=24, options=SearchOptions(framework="deepspeed")),
         {"tp": 2, "pp": 2}, {"tp": 2, "pp": 1},

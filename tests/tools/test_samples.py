@@ -77,7 +77,7 @@ def test_check_reads_legal_files_as_the_plan_and_refuses_nothing(checker, plans)
 
 SELDOM = {
     "megatron": {"MLM111|MLM422", "MLM216", "MLM214", "MLM107", "MLM522", "MLM204", "MLM425",
-                 "MLM326"},
+                 "MLM326", "MLM516"},
     "deepspeed": {"DSP412", "DSP413", "DSP401"},
     "torchtitan": {"TTN302"},
     "torchtitan-toml": {"TTN102", "TTN103", "TTN104", "TTN122", "TTN202", "TTN222", "TTN302",
@@ -114,6 +114,7 @@ def test_every_rule_of_megatron_that_its_code_enforces_is_broken_by_some_change(
         "MLM100": "a degree of 0 or less: nudges reach it",
         "MLM104": "releases before 0.16", "MLM132": "releases before 0.13",
         "MLM307": "the same conditions by the model's sizes", "MLM502": "words of --fp8-recipe",
+        "MLM504": "the same condition by the plan's precision, MLM512 by the flags",
         "MLM503": "Transformer Engine's kernels", "MLM329": "no such accelerator is drawn",
         "MLM133": "its schedule has a format of its own", "MLM414": "release 0.20",
         "MLM423": "in the adapter of Megatron-FSDP", "MLM424": "in the adapter of Megatron-FSDP",

@@ -179,10 +179,10 @@ def draw_layouts(
         group = random.choice(sorted(free))
         sp, _, kind = group
         sharding, option = random.choice(free[group])
-        layers = axes.recompute_layers[option]
+        layers, modules = axes.recompute_layers[option], axes.recompute_modules[option]
         mbs = axes.mbs[random.choice(np.flatnonzero(masks.batches[row]).tolist())]
         one = shapes.take(np.array([row]))
-        values = (0, mbs, sharding, sp, kind, layers)
+        values = (0, mbs, sharding, sp, kind, layers, modules)
         columns = (np.array([value], dtype=np.int32) for value in values)
         batch = context.problem.job.global_batch
         table = PlanTable(one, axes.shardings, batch, *columns)

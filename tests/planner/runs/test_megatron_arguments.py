@@ -53,7 +53,10 @@ def test_plain_data_parallelism() -> None:
         ("--use-tp-pp-dp-mapping", {"rank_order": "tp-cp-ep-pp-dp"}),
         ("--recompute-activations", {"recompute": "selective"}),
         ("--recompute-granularity selective", {"recompute": "selective"}),
-        ("--recompute-granularity selective --recompute-modules layernorm", {"recompute": "none"}),
+        ("--recompute-granularity selective --recompute-modules moe_act layernorm",
+         {"recompute": "selective", "recompute_modules": ("moe_act", "layernorm")}),
+        ("--recompute-granularity selective --recompute-modules gdn_norm_out",
+         {"recompute": "none"}),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
          {"recompute": "full", "recompute_layers": 16}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 3"
@@ -176,7 +179,8 @@ def test_the_loss_of_one_kernel() -> None:
 
 def test_notes_on_what_has_no_term() -> None:
     notes = run("--optimizer-cpu-offload --rampup-batch-size 8 8 100 --recompute-granularity"
-                " selective --recompute-modules core_attn mlp --optimizer muon").notes  # fmt: skip
+                " selective --recompute-modules gdn_norm_out mlp --optimizer muon"
+                ).notes  # fmt: skip
     text = " | ".join(notes)
-    for part in ("--optimizer-cpu-offload", "--rampup-batch-size", "modules mlp", "muon"):
+    for part in ("--optimizer-cpu-offload", "--rampup-batch-size", "modules gdn_norm_out", "muon"):
         assert part in text

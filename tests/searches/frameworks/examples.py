@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.plans import CP_COMMS, RECOMPUTES, SCHEDULES, Layout
+from costmodels.plans import CP_COMMS, RECOMPUTES, SCHEDULES, Layout, modules_code
 from costmodels.shapes import ModelShape, TrainingJob
 from searches.frameworks import RULES, Case
 
@@ -41,6 +41,10 @@ def case(
 
 def moe(**fields: Any) -> ModelShape:
     return replace(EXPERTS, **fields)
+
+
+def _recomputed(*modules: str) -> dict[str, Any]:
+    return {"recompute": "selective", "recompute_modules": modules_code(modules)}
 
 
 PIPE = {"pp": 4, "dp": 16, "schedule": "1f1b", "counts": (8,) * 4}
@@ -110,6 +114,12 @@ _LAYOUT: dict[str, Both] = {
     "MLM503": (
         {"precision": "fp32"}, {"precision": "fp32", "model": {"flash_attention": False}},
     ),
+    "MLM504": (
+        {"precision": "fp8-delayed", **_recomputed("layernorm"), "model": EXPERTS},
+        {"precision": "fp8-delayed", **_recomputed("moe"), "model": EXPERTS},
+    ),
+    "DSP207": (_recomputed("core_attn", "mlp"), _recomputed("core_attn")),
+    "TTN503": (_recomputed("mlp"), _recomputed("core_attn")),
     "DSP105": ({"tp": 16}, {"tp": 8}),
     "DSP106": ({"tp": 2, "sp": True}, {"tp": 2}),
     "DSP107": (RING, ALL_TO_ALL),

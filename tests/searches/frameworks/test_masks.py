@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.plans import CP_COMMS, SCHEDULES, WHOLE, PlanTable, ShapeTable
+from costmodels.plans import (
+    CP_COMMS,
+    RECOMPUTE_MODULES,
+    SCHEDULES,
+    WHOLE,
+    PlanTable,
+    ShapeTable,
+)
 from costmodels.problem import Problem
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
@@ -89,10 +96,12 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
         shapes = dataclasses.replace(shapes, schedule=random_schedules(rng, shapes))
         recompute = np.array([0, 1, *[2] * 4], dtype=np.int32)
         layers = np.array([0, 0, 1, 2, 5, 30], dtype=np.int32)
+        one = int(rng.integers(1, 1 << len(RECOMPUTE_MODULES)))
+        modules = np.array([0, one, *[0] * 4], dtype=np.int32)
         mbs = np.array([1, 2, 3, 5, 8], dtype=np.int32)
         shardings = sharding_options(shapes)
         exists = existing_shardings(shapes, shardings)
-        kinds = (recompute, layers)
+        kinds = (recompute, layers, modules)
         runs = framework_mask(framework, problem, shapes, shardings, *kinds)
         fits = framework_batches(framework, problem, shapes, mbs)
         picked = [
@@ -108,6 +117,7 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
             table = PlanTable(
                 shapes, shardings, job.global_batch, column(row), column(mbs[size]),
                 column(sharding), column(sp), column(recompute[option]), column(layers[option]),
+                column(modules[option]),
             )  # fmt: skip
             layout = table.layout(0, model.layers)
             reasons = refusals(framework, layout, model, job)
@@ -150,7 +160,7 @@ def test_the_default_space_is_what_one_of_its_frameworks_runs() -> None:
         axes = free_axes(c, shapes)
         if not (len(shapes) and len(axes.mbs)):
             continue
-        kinds = (axes.shardings, axes.recompute, axes.recompute_layers)
+        kinds = (axes.shardings, axes.recompute, axes.recompute_layers, axes.recompute_modules)
         masks = [framework_mask(n, c.problem, shapes, *kinds) for n in DEFAULT_FRAMEWORKS]
         either = runnable("default", c.problem, shapes, *kinds)
         np.testing.assert_array_equal(either, masks[0] | masks[1])
