@@ -29,6 +29,12 @@ PLACEMENT_OF = {"zb-v": FOLDED, "dualpipe-v": FOLDED, "dualpipe": BOTH_WAYS}
 RECOMPUTES = ("none", "selective", "full")
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
 """How context-parallel ranks exchange keys and values; nothing at cp 1."""
+RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
+"""How ranks are numbered, the innermost axis first: the usual order, and the one with whole
+pipelines inside (Megatron's --use-tp-pp-dp-mapping). Experts: tp and ep fold over tp cp dp, or,
+where pipelines lie inside, over tp cp."""
+PIPELINES_INSIDE = 1
+"""Position in `RANK_ORDERS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,8 @@ class Layout:
     cp: int = 1
     ep: int = 1
     etp: int = 1
-    rank_order: str = "tp-cp-ep-dp-pp"
+    rank_order: str = RANK_ORDERS[0]
+    """One of `RANK_ORDERS`; an existing run may have another."""
     shard: int = 0
     """Ranks of one ZeRO group, neighbours in the data-parallel group; 0 means all of it. A
     smaller group is replicated dp / shard times (HSDP)."""
@@ -76,6 +83,16 @@ class Layout:
     def placement(self) -> int:
         """Where the virtual stages lie (`costmodels.stages`)."""
         return PLACEMENT_OF.get(self.schedule, LOOPED)
+
+    @property
+    def pipelines_inside(self) -> bool:
+        """Whether whole pipelines lie side by side, data parallelism outermost."""
+        return self.rank_order == RANK_ORDERS[PIPELINES_INSIDE] and self.pp > 1
+
+    @property
+    def stage_stride(self) -> int:
+        """Ranks from one stage of a pipeline to the next."""
+        return self.tp * self.cp * (1 if self.pipelines_inside else self.dp)
 
     @property
     def n_passes(self) -> int:
@@ -131,6 +148,8 @@ class ShapeTable:
     """Index into `CP_COMMS`."""
     placement: Ints
     """Where the virtual stages lie (`costmodels.stages`)."""
+    rank_order: Ints
+    """Index into `RANK_ORDERS`."""
     splits: tuple[str, ...] = SPLITS
 
     def __len__(self) -> int:
@@ -146,6 +165,16 @@ class ShapeTable:
         """Ranks of one pipeline stage: tp cp dp."""
         return self.tp * self.cp * self.dp
 
+    @property
+    def pipelines_inside(self) -> Bools:
+        """Whether whole pipelines lie side by side, data parallelism outermost."""
+        return np.asarray((self.rank_order == PIPELINES_INSIDE) & (self.pp > 1))
+
+    @property
+    def stage_stride(self) -> Ints:
+        """Ranks from one stage of a pipeline to the next: tp cp dp, or tp cp."""
+        return np.where(self.pipelines_inside, self.tp * self.cp, self.stage_ranks)
+
     def take(self, rows: NDArray[np.intp]) -> "ShapeTable":
         """Return the shapes at `rows`."""
         return ShapeTable(
@@ -160,6 +189,7 @@ class ShapeTable:
             self.etp[rows],
             self.cp_comm[rows],
             self.placement[rows],
+            self.rank_order[rows],
             self.splits,
         )
 
@@ -167,9 +197,10 @@ class ShapeTable:
     def unreplicated(
         n_devices: int, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints
     ) -> "ShapeTable":
-        """Return dense, looped shapes without context parallelism."""
+        """Return dense, looped shapes in the usual order, without context parallelism."""
         one, looped = np.ones_like(dp), np.full_like(dp, LOOPED)
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, one, one, one, 0 * one, looped)
+        none = 0 * one
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, one, one, one, none, looped, none)
 
     @staticmethod
     def from_tuples(
@@ -181,10 +212,11 @@ class ShapeTable:
         etp: Sequence[int] = (),
         cp_comm: Sequence[int] = (),
         placement: Sequence[int] = (),
+        rank_order: Sequence[int] = (),
     ) -> "ShapeTable":
         """Build a table from (tp, pp, dp, vpp, split) tuples.
 
-        Where not given, `cp_comm` is 0, `placement` looped and the others are 1.
+        Where not given, `cp_comm` and `rank_order` are 0, `placement` looped, the others 1.
         """
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
         tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
@@ -195,7 +227,8 @@ class ShapeTable:
         one = np.ones_like(dp)
         degrees = (column(cp, one), column(ep, one), column(etp, one))
         kind, at = column(cp_comm, 0 * dp), column(placement, np.full_like(dp, LOOPED))
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, *degrees, kind, at, splits)
+        order = column(rank_order, 0 * dp)
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, *degrees, kind, at, order, splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +334,7 @@ class PlanTable:
             etp=int(shapes.etp[k]),
             shard=dp * cp // copies if copies > 1 else 0,
             cp_comm=CP_COMMS[int(shapes.cp_comm[k])],
+            rank_order=RANK_ORDERS[int(shapes.rank_order[k])],
         )
 
     @staticmethod
@@ -318,6 +352,7 @@ class PlanTable:
             [x.etp for x in rows],
             [CP_COMMS.index(x.cp_comm) for x in rows],
             [x.placement for x in rows],
+            [RANK_ORDERS.index(x.rank_order) if x.rank_order in RANK_ORDERS else 0 for x in rows],
         )
 
         def column(values: Iterable[int]) -> Ints:

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from planner.placement import MEANINGS, RANK_ORDERS, Ints, Placement, ProcessGroups, RankGrid
+from planner.placement import (
+    FRAMEWORK_GRIDS,
+    MEANINGS,
+    Ints,
+    Placement,
+    ProcessGroups,
+    RankGrid,
+)
 
 MAX_HOSTS_SHOWN = 8
 """Hosts of the table; `ranks.txt` and the JSON name them all."""
@@ -119,7 +126,7 @@ def _document(placement: Placement, plan_id: str) -> dict[str, Any]:
         "grids": {name: dict(zip(g.axes, g.sizes, strict=True)) for name, g in grids},
         "frameworks": {
             name: {"dense": order.dense, "expert": order.expert, "source": order.source}
-            for name, order in RANK_ORDERS.items()
+            for name, order in FRAMEWORK_GRIDS.items()
         },
         "devices_per_node": placement.devices_per_node,
         "nodes_per_domain": placement.nodes_per_domain,
