@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from costmodels.plans import CP_COMMS, PLACEMENT_OF, Layout
+from costmodels.plans import CP_COMMS, PLACEMENT_OF, RANK_ORDERS, Layout
 from costmodels.stages import FOLDED, stage_layers
 from planner.errors import SearchError, UsageError
 from searches.options import AXES, TEXT_AXES
@@ -118,7 +118,8 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     1 with any other, cp_comm to p2p with cp, zero to 1 where there is
     data or context parallelism, sp to on with tp,
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise),
-    the split to `even` where the layers divide. Raises `SearchError` with the rule that it breaks.
+    the split to `even` where the layers divide, rank_order to the usual one. Raises `SearchError`
+    with the rule that it breaks.
     """
     shape, job = context.problem.shape, context.problem.job
     tp, pp, cp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "cp", "mbs"))
@@ -152,6 +153,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         ep=pins.get("ep", 1),
         etp=pins.get("etp", 1),
         cp_comm=cp_comm,
+        rank_order=RANK_ORDERS[pins.get("rank_order", 0)],
     )
     broken = first_broken_rule(context, layout)
     if broken:

@@ -113,6 +113,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         layout.ep,
         layout.etp,
         -layout.dp_shard,
+        layout.pipelines_inside,
     )
 
 

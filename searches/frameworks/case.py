@@ -12,7 +12,15 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import CP_COMMS, RECOMPUTES, SCHEDULES, Layout, ShapeTable, ShardingTable
+from costmodels.plans import (
+    CP_COMMS,
+    RANK_ORDERS,
+    RECOMPUTES,
+    SCHEDULES,
+    Layout,
+    ShapeTable,
+    ShardingTable,
+)
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
@@ -22,7 +30,7 @@ Bools = Any
 """A bool, or an array of them that broadcasts with the fields of a case."""
 Ints = NDArray[np.int32]
 
-RANK_ORDER = "tp-cp-ep-dp-pp"
+RANK_ORDER = RANK_ORDERS[0]
 """The order of ranks that every framework has, innermost axis first."""
 
 
@@ -84,7 +92,8 @@ class Case:
     recompute: Any = 0
     """Position in `RECOMPUTES`."""
     recompute_layers: Any = 0
-    rank_order: str = RANK_ORDER
+    rank_order: Any = RANK_ORDER
+    """The order of ranks as a word, or an array of them."""
     counts: Any = UNKNOWN
     """Layers of each virtual stage in model order; of arrays one tuple a shape."""
     model: ModelShape = UNKNOWN
@@ -167,6 +176,7 @@ class Case:
             cp_comm=column(shapes.cp_comm),
             recompute=recompute[None, None, None, :],
             recompute_layers=recompute_layers[None, None, None, :],
+            rank_order=_order_names(shapes)[:, None, None, None],
             counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
             model=problem.shape,
             job=problem.job,
@@ -208,6 +218,7 @@ class Case:
             cp_comm=column(shapes.cp_comm),
             recompute=UNKNOWN,
             recompute_layers=UNKNOWN,
+            rank_order=_order_names(shapes)[:, None],
             counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
             model=problem.shape,
             job=problem.job,
@@ -309,6 +320,10 @@ _LAYOUT = (
     "counts",
 )  # fmt: skip
 """Fields of a case that describe its layout."""
+
+
+def _order_names(shapes: ShapeTable) -> NDArray[np.str_]:
+    return np.array(RANK_ORDERS)[shapes.rank_order]
 
 
 def _one_of(values: Any, words: Sequence[str], names: Sequence[str]) -> Bools:

@@ -238,7 +238,7 @@ def test_a_precision_that_the_accelerator_lacks() -> None:
     ("pins", "part"),
     [
         ({"tp": 3}, "not a multiple"),
-        ({"tp": 16}, "TP004"),
+        ({"tp": 128}, "TP001"),
         ({"pp": 128}, "PP001"),
         ({"tp": 8, "dp": 3}, "contradicts"),
         ({"pp": 2, "zero": 3}, "ZER001"),

@@ -37,6 +37,7 @@ from tests.searches.instances import (
 )
 
 CLOSE = 1e-9
+ORDERS = oracle.WORDS["rank_order"]
 Row = TypeVar("Row")
 
 
@@ -79,7 +80,7 @@ def check_against_oracle(c: Context) -> None:
     shapes = legal_shapes(c)
     columns = (getattr(shapes.shapes, axis).tolist() for axis in oracle.SHAPE_AXES)
     found = [
-        (*row[:4], SPLITS[row[4]], row[5], oracle.CP_COMMS[row[6]], *row[7:])
+        (*row[:4], SPLITS[row[4]], row[5], oracle.CP_COMMS[row[6]], *row[7:9], ORDERS[row[9]])
         for row in zip(*columns, strict=True)
     ]
     assert sorted(found) == sorted(wanted.shapes)

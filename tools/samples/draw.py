@@ -135,7 +135,7 @@ def draw_problem(random: Random, framework: str, shape: ModelShape, n_devices: i
     seq_len = random.choice(SEQ_LENS)
     job = TrainingJob(seq_len, batch, random.choice(PRECISIONS), tokens=0.0)
     problem = Problem(shape, job, pool, Fabric(), STACKS["megatron-core"])
-    options = SearchOptions(framework=framework, tp_across_domains=True, memory_bound=False)
+    options = SearchOptions(framework=framework, memory_bound=False)
     return Context(problem, options, n_devices)
 
 
