@@ -228,7 +228,7 @@ def _crossings(stride: int, pp: int, blocks: int, unit: int) -> tuple[Bools, Boo
     crosses = (start + 2 * stride - 1) // unit > start // unit
     crosses[:, -1] = (base[:, 0] + pp * stride - 1) // unit > base[:, 0] // unit
     all_cross = crosses & ((stride >= unit) | (start % unit == unit - stride))
-    return crosses.any(axis=0), all_cross.all(axis=0)
+    return np.asarray(crosses.any(axis=0)), np.asarray(all_cross.all(axis=0))
 
 
 def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> DataGroups:

@@ -277,7 +277,7 @@ def telling_units(problem: Problem) -> list[int]:
 
 def only_inside(context: Context) -> bool:
     """Tell whether the user pins pipelines inside: then they are searched, different or not."""
-    return context.options.only.get("rank_order") == {PIPELINES_INSIDE}
+    return context.options.only.get("rank_order") == frozenset({PIPELINES_INSIDE})
 
 
 def _makes_another_plan(c: Context, s: ShapeTable) -> Bools:
