@@ -42,6 +42,12 @@ RECOMPUTE_MODULES = (
 A set of them is a number whose bit i stands for module i."""
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
 """How context-parallel ranks exchange keys and values; nothing at cp 1."""
+RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
+"""How ranks are numbered, the innermost axis first: the usual order, and the one with whole
+pipelines inside (Megatron's --use-tp-pp-dp-mapping). Experts: tp and ep fold over tp cp dp, or,
+where pipelines lie inside, over tp cp."""
+PIPELINES_INSIDE = 1
+"""Position in `RANK_ORDERS`."""
 
 
 def modules_code(names: Iterable[str]) -> int:
@@ -91,7 +97,8 @@ class Layout:
     cp: int = 1
     ep: int = 1
     etp: int = 1
-    rank_order: str = "tp-cp-ep-dp-pp"
+    rank_order: str = RANK_ORDERS[0]
+    """One of `RANK_ORDERS`; an existing run may have another."""
     shard: int = 0
     """Ranks of one ZeRO group, neighbours in the data-parallel group; 0 means all of it. A
     smaller group is replicated dp / shard times (HSDP)."""
@@ -121,6 +128,16 @@ class Layout:
     def placement(self) -> int:
         """Where the virtual stages lie (`costmodels.stages`)."""
         return PLACEMENT_OF.get(self.schedule, LOOPED)
+
+    @property
+    def pipelines_inside(self) -> bool:
+        """Whether whole pipelines lie side by side, data parallelism outermost."""
+        return self.rank_order == RANK_ORDERS[PIPELINES_INSIDE] and self.pp > 1
+
+    @property
+    def stage_stride(self) -> int:
+        """Ranks from one stage of a pipeline to the next."""
+        return self.tp * self.cp * (1 if self.pipelines_inside else self.dp)
 
     @property
     def n_passes(self) -> int:
@@ -178,6 +195,8 @@ class ShapeTable:
     """Index into `CP_COMMS`."""
     schedule: Ints
     """Index into `SCHEDULES`."""
+    rank_order: Ints
+    """Index into `RANK_ORDERS`."""
     splits: tuple[str, ...] = SPLITS
 
     def __len__(self) -> int:
@@ -198,6 +217,16 @@ class ShapeTable:
         """Ranks of one pipeline stage: tp cp dp."""
         return self.tp * self.cp * self.dp
 
+    @property
+    def pipelines_inside(self) -> Bools:
+        """Whether whole pipelines lie side by side, data parallelism outermost."""
+        return np.asarray((self.rank_order == PIPELINES_INSIDE) & (self.pp > 1))
+
+    @property
+    def stage_stride(self) -> Ints:
+        """Ranks from one stage of a pipeline to the next: tp cp dp, or tp cp."""
+        return np.where(self.pipelines_inside, self.tp * self.cp, self.stage_ranks)
+
     def take(self, rows: NDArray[np.intp]) -> "ShapeTable":
         """Return the shapes at `rows`."""
         return ShapeTable(
@@ -212,6 +241,7 @@ class ShapeTable:
             self.etp[rows],
             self.cp_comm[rows],
             self.schedule[rows],
+            self.rank_order[rows],
             self.splits,
         )
 
@@ -219,9 +249,10 @@ class ShapeTable:
     def unreplicated(
         n_devices: int, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints
     ) -> "ShapeTable":
-        """Return dense shapes without context parallelism, with the usual schedule."""
+        """Return dense shapes without context parallelism, schedule and order the usual ones."""
         one, schedule = np.ones_like(dp), usual_schedule(pp, vpp)
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, one, one, one, 0 * one, schedule)
+        none = 0 * one
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, one, one, one, none, schedule, none)
 
     @staticmethod
     def from_tuples(
@@ -233,10 +264,11 @@ class ShapeTable:
         etp: Sequence[int] = (),
         cp_comm: Sequence[int] = (),
         schedule: Sequence[int] = (),
+        rank_order: Sequence[int] = (),
     ) -> "ShapeTable":
         """Build a table from (tp, pp, dp, vpp, split) tuples.
 
-        Where not given, `cp_comm` is 0, `schedule` the usual one and the others are 1.
+        Where not given, `cp_comm` and `rank_order` are 0, `schedule` the usual one, the others 1.
         """
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
         tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
@@ -247,7 +279,8 @@ class ShapeTable:
         one = np.ones_like(dp)
         degrees = (column(cp, one), column(ep, one), column(etp, one))
         kind, run = column(cp_comm, 0 * dp), column(schedule, usual_schedule(pp, vpp))
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, *degrees, kind, run, splits)
+        order = column(rank_order, 0 * dp)
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, *degrees, kind, run, order, splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +392,7 @@ class PlanTable:
             shard=dp * cp // copies if copies > 1 else 0,
             cp_comm=CP_COMMS[int(shapes.cp_comm[k])],
             recompute_modules=modules_of(int(self.recompute_modules[row])),
+            rank_order=RANK_ORDERS[int(shapes.rank_order[k])],
         )
 
     @staticmethod
@@ -376,6 +410,7 @@ class PlanTable:
             [x.etp for x in rows],
             [CP_COMMS.index(x.cp_comm) for x in rows],
             [SCHEDULES.index(x.schedule) for x in rows],
+            [RANK_ORDERS.index(x.rank_order) if x.rank_order in RANK_ORDERS else 0 for x in rows],
         )
 
         def column(values: Iterable[int]) -> Ints:

@@ -250,8 +250,9 @@ def splits_backward(rows: Rows) -> NDArray[np.bool_]:
 
 def boundary_hops_s(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
     """Return the time of one message over each boundary, `(pp,)`, the last back to rank 0."""
-    stride = layout.tp * layout.cp * layout.dp
-    latency, per_byte = boundary_hops(rows.problem, stride, layout.pp)
+    latency, per_byte = boundary_hops(
+        rows.problem, layout.stage_stride, layout.pp, layout.dp if layout.pipelines_inside else 1
+    )
     size = rows.layers.message_bytes[rows.index[row]]
     hops: list[float] = (latency + size * per_byte).tolist()
     return hops

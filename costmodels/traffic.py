@@ -19,7 +19,7 @@ from costmodels.parameters import kv_heads_per_rank, padded_vocab
 from costmodels.placement import Group, place_group, tier_names
 from costmodels.plans import Layout
 from costmodels.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
-from costmodels.shape_terms import shared_params
+from costmodels.shape_terms import end_pair, shared_params
 from costmodels.stages import expert_prefix
 from costmodels.step import Rows, boundary_hops_s, data_parallel_exposed, stage_times
 from costmodels.tensor_parallel import tensor_parallel_group, tp_collective_s
@@ -311,8 +311,7 @@ def _pipeline(rows: Rows, layout: Layout, exposed_s: float) -> list[Transfer]:
         return []
     n_calls = 2 * layout.n_micro * layout.vpp
     message = rows.layers.message_bytes.item()
-    stride = layout.tp * layout.cp * layout.dp
-    group = place_group(layout.pp, stride, rows.problem.pool, rows.problem.fabric)
+    group = place_group(layout.pp, layout.stage_stride, rows.problem.pool, rows.problem.fabric)
     hops = boundary_hops_s(rows, layout)
     time_s = n_calls * max(hops[:-1])
     return [
@@ -404,7 +403,7 @@ def _tied_embedding(rows: Rows, layout: Layout) -> list[Transfer]:
     if not shared or layout.pp == 1:
         return []
     message = recipe.grad_wire_bytes * shared
-    group = place_group(2, layout.n_devices / 2, rows.problem.pool, rows.problem.fabric)
+    group = end_pair(rows.problem, shapes)
     exposed = rows.shapes.embedding_sync_s.item()
     return [
         _make(

@@ -58,7 +58,8 @@ Only = Annotated[
 ]
 Max = Annotated[list[str], typer.Option("--max", metavar="AXIS=N", help="Largest values: pp=16.")]
 Allow = Annotated[
-    list[str], typer.Option("--allow", help="Lift a default of the search: tp-across-domains.")
+    list[str],
+    typer.Option("--allow", help="tp-across-domains: accepted, always on; --max tp=8 closes it."),
 ]
 SetOption = Annotated[
     list[str],

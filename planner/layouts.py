@@ -7,6 +7,7 @@ from typing import Any
 from costmodels.plans import (
     CP_COMMS,
     PLACEMENT_OF,
+    RANK_ORDERS,
     RECOMPUTE_MODULES,
     Layout,
     modules_code,
@@ -160,7 +161,8 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     data or context parallelism, sp to on with tp,
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise,
     `selective` the attention core unless `recompute_modules` does, which alone mean selective),
-    the split to `even` where the layers divide. Raises `SearchError` with the rule that it breaks.
+    the split to `even` where the layers divide, rank_order to the usual one. Raises `SearchError`
+    with the rule that it breaks.
     """
     shape, job = context.problem.shape, context.problem.job
     tp, pp, cp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "cp", "mbs"))
@@ -192,6 +194,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         etp=pins.get("etp", 1),
         cp_comm=cp_comm,
         recompute_modules=modules_of(modules),
+        rank_order=RANK_ORDERS[pins.get("rank_order", 0)],
     )
     broken = first_broken_rule(context, layout)
     if broken:

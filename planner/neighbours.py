@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodels.plans import (
     CP_COMMS,
+    RANK_ORDERS,
     SCHEDULES,
     Layout,
     PlanTable,
@@ -29,7 +30,8 @@ from searches.search import exact_step_s
 from searches.shape_space import divisors
 
 AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "sp",
-        "cp_comm", "recompute", "recompute_layers", "recompute_modules")  # fmt: skip
+        "cp_comm", "recompute", "recompute_layers", "recompute_modules",
+        "rank_order")  # fmt: skip
 """Axes that a neighbour may change, in the order in which changes are named."""
 HELPS: Mapping[str, tuple[str, ...]] = {
     "BAT001": ("mbs",),
@@ -42,6 +44,8 @@ HELPS: Mapping[str, tuple[str, ...]] = {
     "EP001": ("ep",),
     "CP002": ("cp_comm", "tp"),
     "TP005": ("cp",),
+    "ORD001": ("rank_order",),
+    "ORD002": ("rank_order", "ep"),
     "SP001": ("sp",),
     "ZER001": ("zero",),
     "ZER002": ("zero",),
@@ -96,10 +100,8 @@ def neighbours(
 
 
 def _context(problem: Problem, layout: Layout) -> Context:
-    """Return the rules of one layout: tp may leave the domain where it already does."""
-    across = layout.tp > problem.pool.scale_up_domain
-    options = SearchOptions(framework="any", tp_across_domains=across)
-    return Context(problem, options, layout.n_devices)
+    """Return the rules of one layout."""
+    return Context(problem, SearchOptions(framework="any"), layout.n_devices)
 
 
 def _broken(context: Context, layout: Layout, framework: str, present: frozenset[str]) -> str:
@@ -134,8 +136,7 @@ def _steps(
 def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
     shape, n = problem.shape, x.n_devices
     if axis == "tp":
-        most = max(problem.pool.scale_up_domain, x.tp)
-        return [d for d in divisors(n // (x.pp * x.cp)) if d <= most]
+        return [d for d in divisors(n // (x.pp * x.cp)) if d <= shape.heads]
     if axis == "pp":
         return [d for d in divisors(n // (x.tp * x.cp)) if d <= shape.layers]
     if axis == "cp":
@@ -159,6 +160,8 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
         return [False, True]
     if axis == "cp_comm":
         return list(CP_COMMS[1:]) if x.cp > 1 else []
+    if axis == "rank_order":
+        return list(RANK_ORDERS) if x.pp > 1 and x.dp > 1 else []
     if axis == "recompute":
         return ["none", "full"] if shape.flash_attention else ["none", "selective", "full"]
     if axis == "recompute_modules":
@@ -223,6 +226,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         recompute=kind,
         recompute_layers=_recomputed(kind, counts, x, changes),
         recompute_modules=modules,
+        rank_order=str(changes.get("rank_order", x.rank_order)),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from searches.options import FRAMEWORKS as NAMED
 
 FRAMEWORKS = ("default", *NAMED, "any")
 ALLOWANCES = ("tp-across-domains",)
+"""Once needed for tp beyond the scale-up domain, which is searched anyhow; still accepted."""
 STACK_OF_FRAMEWORK = {
     "default": "megatron-core",
     "megatron": "megatron-core",
@@ -58,7 +59,6 @@ class SolveOptions:
             only=only,
             at_most=dict(self.at_most),
             framework=self.framework,
-            tp_across_domains="tp-across-domains" in self.allow,
             n_finalists=max(64, self.top),
         )
 

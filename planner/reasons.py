@@ -25,6 +25,8 @@ def shown_layout(layout: Layout) -> str:
         words.append(f"etp{x.etp}")
     if x.split == "ends":
         words.append("ends split")
+    if x.pipelines_inside:
+        words.append("pipelines inside")
     if not x.sp and x.tp > 1:
         words.append("no sp")
     if x.recompute != "none":

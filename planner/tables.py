@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from costmodels.plans import Layout
+from planner.placement_text import tier_lines
 from planner.reasons import shown_layout
 from planner.result import Counts, Plan, Relaxation, Result
 from planner.units import format_gib, format_percent
@@ -83,10 +84,15 @@ def _context(plan: Plan) -> str:
     return f"{plan.layout.cp}{letters[plan.layout.cp_comm]}"
 
 
+def _inside(plan: Plan) -> str:
+    return "y" if plan.layout.pipelines_inside else "-"
+
+
 OPTIONAL: tuple[tuple[Column, Callable[[Layout], bool]], ...] = (
     (Column("cp", "pga", _context), lambda x: x.cp > 1),
     (Column("ep", "", lambda p: str(p.layout.ep)), lambda x: x.ep > 1),
     (Column("etp", "", lambda p: str(p.layout.etp)), lambda x: x.etp > 1),
+    (Column("pp", "in dp", _inside), lambda x: x.pipelines_inside),
 )
 """Columns of axes that are off in most answers, shown where some plan uses them."""
 
@@ -354,6 +360,7 @@ def plans_csv(result: Result) -> str:
         "cp_comm",
         "ep",
         "etp",
+        "rank_order",
         "vpp",
         "zero",
         "mbs",
@@ -392,10 +399,10 @@ def plans_markdown(result: Result) -> str:
 
 
 def plan_details(plan: Plan) -> str:
-    """Return one plan as `show` prints it: layout, time, memory by stage, traffic."""
+    """Return one plan as `show` prints it: layout, time, memory by stage, groups, traffic."""
     x, b = plan.layout, plan.breakdown
     stages = _folded(x.stage_layers)
-    free = plan.headroom_frac
+    free, problem = plan.headroom_frac, b.rows.problem
     lines = [
         f"plan {plan.plan_id}: {shown_layout(x)}",
         f"  {x.n_devices} devices, {x.n_micro} micro-batch(es) of {x.mbs} on each of {x.dp} ranks",
@@ -413,6 +420,8 @@ def plan_details(plan: Plan) -> str:
         f"{plan.usable_bytes / GIB:.2f} GiB usable "
         f"({format_percent(abs(free))} {'free' if free >= 0 else 'too much'})",
         *_memory_lines(plan),
+        "",
+        *tier_lines(x, problem.shape, problem.pool, problem.fabric),
         "",
         "traffic of the busiest device, per step:",
         *_traffic_lines(plan),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from costmodels.plans import RECOMPUTE_MODULES, SCHEDULES, modules_of
+from costmodels.plans import RANK_ORDERS, RECOMPUTE_MODULES, SCHEDULES, modules_of
 
 MODULE_SETS = tuple(
     "+".join(modules_of(code)) or "none" for code in range(1 << len(RECOMPUTE_MODULES))
@@ -20,6 +20,7 @@ AXES = (
     "cp_comm",
     "ep",
     "etp",
+    "rank_order",
     "mbs",
     "zero",
     "dp_shard",
@@ -34,6 +35,7 @@ AXES = (
 TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "split": ("even", "ends"),
     "cp_comm": ("none", "p2p", "all-gather", "a2a"),
+    "rank_order": RANK_ORDERS,
     "recompute": ("none", "selective", "full"),
     "recompute_modules": MODULE_SETS,
     "schedule": SCHEDULES,
@@ -65,8 +67,6 @@ class SearchOptions:
     """Largest value by axis."""
     framework: str = "default"
     """`default` (any emitter), one of `FRAMEWORKS`, or `any` (also what no emitter writes)."""
-    tp_across_domains: bool = False
-    """Let tensor parallelism leave the scale-up domain."""
     memory_bound: bool = True
     """Drop shapes whose weights and gradients alone exceed the memory; off, to see by how much."""
     bound: bool = True

@@ -15,6 +15,7 @@ from costmodels.memory import state_bytes_per_param
 from costmodels.parameters import total_params
 from costmodels.plans import (
     CP_COMMS,
+    PIPELINES_INSIDE,
     RECOMPUTE_MODULES,
     SCHEDULES,
     ZERO_BUBBLE,
@@ -70,13 +71,10 @@ RULES: dict[str, Rule] = {
         Rule("TP003", "MLP width does not divide by tp",
              "Every rank holds ffn/tp columns: ffn % tp must be 0.",
              "another tp", "Megatron-LM core/utils.py divide()"),
-        Rule("TP004", "tp leaves the scale-up domain",
-             "Tensor-parallel collectives are on the critical path of every layer; outside the "
-             "scale-up domain they take several times the layer's compute.",
-             "--allow tp-across-domains, or a larger scale_up_domain", "default of the search"),
-        Rule("TP005", "tp does not divide the scale-up domain",
-             "Groups of consecutive ranks would straddle two domains.",
-             "--allow tp-across-domains, or another tp", "default of the search"),
+        Rule("TP005", "tp does not fit the scale-up domain",
+             "A group inside a domain must divide it, a larger one must fill whole domains: else "
+             "groups of consecutive ranks straddle domains unequally.",
+             "another tp", "default of the search"),
         Rule("CP001", "the sequence does not cut into 2 cp chunks",
              "Every context-parallel rank holds two chunks of a sequence from opposite ends, so "
              "that the causal mask leaves all the same work: seq_len % (2 cp) must be 0.",
@@ -118,6 +116,16 @@ RULES: dict[str, Rule] = {
              "None of the frameworks that are searched runs this pipeline schedule.",
              "another schedule, --framework torchtitan, or --framework any",
              "docs/frameworks.md"),
+        Rule("ORD001", "the order of ranks makes no other plan",
+             "Pipelines may lie inside data parallelism or the other way round. Without one of "
+             "the two, or where the tp * cp ranks of a replica fill whole domains (and units of "
+             "tiers whose uplinks are slower) anyhow, every group is placed alike.",
+             "rank_order tp-cp-ep-dp-pp, which is the same plan", "definition"),
+        Rule("ORD002", "the experts' pipelines would not be those of attention",
+             "With pipelines inside, a stage's neighbour is tp cp ranks away for attention and "
+             "etp ep ranks for the experts: both must be the same rank, so etp * ep = tp * cp.",
+             "rank_order tp-cp-ep-dp-pp, or degrees with etp * ep = tp * cp",
+             "Megatron-LM core/parallel_state.py"),
         Rule("DP001", "global batch does not divide by dp",
              "Every data-parallel rank takes the same number of sequences: global_batch % dp = 0.",
              "another global_batch or number of devices",
@@ -179,7 +187,9 @@ RULES: dict[str, Rule] = {
 """All rules by code, in the order in which they are applied."""
 
 ShapePredicate = Callable[[Context, ShapeTable], Bools]
-SHAPE_AXES = ("tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp", "schedule")
+SHAPE_AXES = (
+    "tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp", "schedule", "rank_order"
+)  # fmt: skip
 """The coupled axes: columns of a `ShapeTable`, in the order in which shapes are sorted."""
 
 
@@ -213,14 +223,9 @@ def _ffn(c: Context, s: ShapeTable) -> Bools:
     return np.asarray(c.problem.shape.ffn % s.tp == 0)
 
 
-def _inside_domain(c: Context, s: ShapeTable) -> Bools:
-    return (s.tp <= c.problem.pool.scale_up_domain) | c.options.tp_across_domains
-
-
-def _divides_domain(c: Context, s: ShapeTable) -> Bools:
+def _fits_domain(c: Context, s: ShapeTable) -> Bools:
     domain = c.problem.pool.scale_up_domain
-    across = c.options.tp_across_domains & (s.tp % domain == 0)
-    return np.asarray((domain % s.tp == 0) | across)
+    return np.asarray((domain % s.tp == 0) | (s.tp % domain == 0))
 
 
 def _chunks(c: Context, s: ShapeTable) -> Bools:
@@ -290,6 +295,37 @@ def _interleaves(c: Context, s: ShapeTable) -> Bools:
     return np.asarray((s.vpp == 1) | (s.pp > 1))
 
 
+def telling_units(problem: Problem) -> list[int]:
+    """Return the units, in devices, whose borders a group pays for, the domain first.
+
+    A tier counts that is oversubscribed, or where sums in the network end at some tier.
+    """
+    pool, units, over = problem.pool, [problem.pool.scale_up_domain], 1.0
+    for tier in problem.fabric.tiers:
+        over *= tier.oversubscription
+        if over > 1.0 or pool.n_summing_tiers:
+            units.append(tier.n_nodes * pool.devices_per_node)
+    return [unit for unit in units if unit < pool.n_devices]
+
+
+def only_inside(context: Context) -> bool:
+    """Tell whether the user pins pipelines inside: then they are searched, different or not."""
+    return context.options.only.get("rank_order") == frozenset({PIPELINES_INSIDE})
+
+
+def _makes_another_plan(c: Context, s: ShapeTable) -> Bools:
+    asked = only_inside(c)
+    inner, differs = s.tp.astype(np.int64) * s.cp, np.zeros(len(s), dtype=bool)
+    for unit in telling_units(c.problem):
+        differs |= inner % unit > 0
+    return np.asarray((s.rank_order == 0) | asked | ((s.pp > 1) & (s.dp > 1) & differs))
+
+
+def _same_pipelines(c: Context, s: ShapeTable) -> Bools:
+    same = s.ep.astype(np.int64) * s.etp == s.tp.astype(np.int64) * s.cp
+    return np.asarray(~s.pipelines_inside | same | (c.problem.shape.n_experts == 0))
+
+
 def _batch(c: Context, s: ShapeTable) -> Bools:
     return np.asarray(c.problem.job.global_batch % s.dp == 0)
 
@@ -331,8 +367,7 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("TP001", _heads),
     ("TP002", _kv_heads),
     ("TP003", _ffn),
-    ("TP004", _inside_domain),
-    ("TP005", _divides_domain),
+    ("TP005", _fits_domain),
     ("CP001", _chunks),
     ("CP002", _heads_of_context),
     ("CP003", _fused_attention),
@@ -344,6 +379,8 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("PP002", _splits),
     ("SCH002", _whole_backward),
     ("SCH003", _scheduled),
+    ("ORD001", _makes_another_plan),
+    ("ORD002", _same_pipelines),
     ("DP001", _batch),
     ("MEM000", _states_fit),
 )

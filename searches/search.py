@@ -198,6 +198,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         -layout.dp_shard,
         SCHEDULES.index(layout.schedule),
         modules_code(layout.recompute_modules),
+        layout.pipelines_inside,
     )
 
 

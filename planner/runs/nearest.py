@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.plans import Layout, modules_code, modules_of
+from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, Layout, modules_code, modules_of
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 from costmodels.stages import spelled, stage_layers
@@ -100,7 +100,7 @@ def nearest_layout(
         cp=cp,
         ep=ep,
         etp=etp,
-        rank_order=str(stated.get("rank_order", "tp-cp-ep-dp-pp")),
+        rank_order=str(stated.get("rank_order", RANK_ORDERS[0])),
         shard=_shard(stated, dp * cp, zero, repairs),
         cp_comm=_exchange(stated, tp, cp, shape, repairs),
         recompute_modules=modules,
@@ -138,10 +138,11 @@ def _exchange(
 def why_not_priced(problem: Problem, layout: Layout) -> str:
     """Return why the cost model does not know a layout; "" where it does.
 
-    Memory, habits of the search (tp inside a domain) and plans that it leaves out because they
-    are the same as others are no reason.
+    Memory, and plans that the search leaves out because they are the same as others, are no
+    reason.
     """
-    options = SearchOptions(framework="any", tp_across_domains=True)
+    asked = {"rank_order": frozenset({PIPELINES_INSIDE})}  # whether or not it changes anything
+    options = SearchOptions(only=asked, framework="any")
     context = Context(problem, options, layout.n_devices)
     plain = replace(layout, recompute="none", recompute_layers=0)
     code = first_broken_rule(context, plain)

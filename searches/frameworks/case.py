@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from costmodels.plans import (
     CP_COMMS,
+    RANK_ORDERS,
     RECOMPUTES,
     SCHEDULES,
     Layout,
@@ -30,7 +31,7 @@ Bools = Any
 """A bool, or an array of them that broadcasts with the fields of a case."""
 Ints = NDArray[np.int32]
 
-RANK_ORDER = "tp-cp-ep-dp-pp"
+RANK_ORDER = RANK_ORDERS[0]
 """The order of ranks that every framework has, innermost axis first."""
 
 
@@ -94,7 +95,8 @@ class Case:
     recompute_layers: Any = 0
     recompute_modules: Any = 0
     """Set of modules (`plans.modules_code`)."""
-    rank_order: str = RANK_ORDER
+    rank_order: Any = RANK_ORDER
+    """The order of ranks as a word, or an array of them."""
     counts: Any = UNKNOWN
     """Layers of each virtual stage in model order; of arrays one tuple a shape."""
     model: ModelShape = UNKNOWN
@@ -179,6 +181,7 @@ class Case:
             recompute=recompute[None, None, None, :],
             recompute_layers=recompute_layers[None, None, None, :],
             recompute_modules=recompute_modules[None, None, None, :],
+            rank_order=_order_names(shapes)[:, None, None, None],
             counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
             model=problem.shape,
             job=problem.job,
@@ -217,6 +220,7 @@ class Case:
             recompute=UNKNOWN,
             recompute_layers=UNKNOWN,
             recompute_modules=UNKNOWN,
+            rank_order=_order_names(shapes)[:, None],
             counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
             model=problem.shape,
             job=problem.job,
@@ -325,6 +329,10 @@ _LAYOUT = (
     "recompute_modules", "rank_order", "counts",
 )  # fmt: skip
 """Fields of a case that describe its layout."""
+
+
+def _order_names(shapes: ShapeTable) -> NDArray[np.str_]:
+    return np.array(RANK_ORDERS)[shapes.rank_order]
 
 
 def _one_of(values: Any, words: Sequence[str], names: Sequence[str]) -> Bools:

@@ -129,6 +129,14 @@ def schedule_runs(framework: str, schedule: str) -> bool:
     return any(not broken_rules(name, case, level="layout") for name in _searched(framework))
 
 
+def order_runs(framework: str, rank_order: str) -> bool:
+    """Tell whether a framework, or one of those that `default` searches, can number ranks so."""
+    case = Case.of_run({}, layout={"rank_order": rank_order})
+    searched = () if framework == "any" else _searched(framework)
+    runs = (not broken_rules(name, case, level="layout") for name in searched)
+    return framework == "any" or any(runs)
+
+
 def _searched(framework: str) -> tuple[str, ...]:
     """Return the frameworks whose plans a search for `framework` offers."""
     return DEFAULT_FRAMEWORKS if framework == "default" else (framework,)

@@ -120,7 +120,7 @@ INSTANCES: dict[str, Context] = {
     "toy-24-tight": context(GQA, toy_pool(24, memory=6 * GB), batch=24, fabric=TWO_TIERS),
     "tied-in-one-node": context(replace(DENSE, flash_attention=True), toy_pool(8, 8), batch=8),
     "toy-8-across": context(
-        GQA, toy_pool(8, 2), options=SearchOptions(tp_across_domains=True), batch=6
+        GQA, toy_pool(8, 2), batch=6
     ),
     "a100-8-unfused-2022": context(
         DENSE, real_pool("a100", 1, 8), batch=8, seq_len=2048, precision="fp16",
@@ -224,6 +224,18 @@ INSTANCES: dict[str, Context] = {
     ),
     "experts-of-a-dense-model": context(
         GQA, toy_pool(4), batch=4, options=pins(ep=(1, 2), etp=(1, 3), vpp=1)
+    ),
+    "pipelines-inside": context(
+        DENSE, toy_pool(16, 8), batch=16, options=pins(rank_order=1, vpp=(1, 2), mbs=(1, 2)),
+    ),
+    "either-order-over-tiers": context(
+        GQA, toy_pool(32, 4), batch=16, stack="nanotron", fabric=TWO_TIERS,
+        options=SearchOptions(framework="any", only=pins(mbs=1, tp=(1, 2), sp=0, vpp=1).only),
+    ),
+    "context-with-pipelines-inside": context(
+        GQA, toy_pool(32, 8), batch=8, seq_len=2048, fabric=ONE_TIER, options=SearchOptions(
+            framework="any", only=pins(cp=(2, 4), rank_order=1, mbs=1, sp=0, vpp=1).only,
+        ),
     ),
     "lockstep": with_pool(
         context(GQA, toy_pool(16, 4), batch=16), nic=replace(TOY_NIC, lockstep=True)

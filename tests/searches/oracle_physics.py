@@ -5,7 +5,9 @@ types and two fitted constants come from there. Every pipeline rank is priced, w
 prices kinds of rank.
 """
 
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
@@ -114,13 +116,58 @@ def spread(n_ranks: int, unit: int, stride: int, n_devices: int) -> tuple[int, i
 
 def place(problem: Problem, n_ranks: int, stride: int) -> Group:
     pool = problem.pool
-    per_domain, n_domains = spread(n_ranks, pool.scale_up_domain, stride, pool.n_devices)
+    return place_by(problem, n_ranks, lambda unit: spread(n_ranks, unit, stride, pool.n_devices))
+
+
+def pipelines_inside(layout: Layout) -> bool:
+    return layout.rank_order == "tp-cp-ep-pp-dp" and layout.pp > 1
+
+
+def next_stage(layout: Layout) -> int:
+    """Return how far the next stage of a pipeline is in rank order."""
+    return layout.tp * layout.cp * (1 if pipelines_inside(layout) else layout.dp)
+
+
+@cache
+def spread_of_copies(
+    tp: int, cp: int, pp: int, n_members: int, step: int, unit: int, n_devices: int
+) -> tuple[int, int]:
+    """Return what `spread` does for some of the copies of a stage with pipelines inside.
+
+    Copy i is cp rank i % cp of data-parallel rank i // cp, whose pipelines begin tp cp pp ranks
+    after those of the one before. A group has every `step`th copy, `n_members` of them; it takes
+    as many groups as reach every possible place of a unit.
+    """
+    if n_members == 1 or unit >= n_devices:
+        return n_members, 1
+    fewest, most = n_members, 1
+    for block, k in itertools.product(range(unit * cp), range(step)):
+        copies = [block * n_members * step + k + j * step for j in range(n_members)]
+        for stage, o in itertools.product(range(pp), range(tp)):
+            ranks = [((i // cp) * pp + stage) * cp * tp + i % cp * tp + o for i in copies]
+            units = [rank // unit for rank in ranks]
+            fewest = min(fewest, *(units.count(u) for u in units))
+            most = max(most, len(set(units)))
+    return fewest, most
+
+
+def place_copies(problem: Problem, layout: Layout, n_members: int, step: int) -> Group:
+    """Place the groups of every `step`th of the dp cp ranks that hold the same weights."""
+    if not pipelines_inside(layout):
+        return place(problem, n_members, layout.tp * step)
+    degrees, n = (layout.tp, layout.cp, layout.pp, n_members, step), problem.pool.n_devices
+    return place_by(problem, n_members, lambda unit: spread_of_copies(*degrees, unit, n))
+
+
+def place_by(problem: Problem, n_ranks: int, spread: Callable[[int], tuple[int, int]]) -> Group:
+    pool = problem.pool
+    per_domain, n_domains = spread(pool.scale_up_domain)
     wire = per_domain * nic_rate(problem)
     share, climbs = nic_rate(problem), int(n_domains > 1)
     for level, tier in enumerate(problem.fabric.tiers, start=2):
         share /= tier.oversubscription
         unit = tier.n_nodes * pool.devices_per_node
-        inside, units = spread(n_ranks, unit, stride, pool.n_devices)
+        inside, units = spread(unit)
         if units > 1:
             wire, climbs = min(wire, inside * share), level
     return Group(n_ranks, per_domain, n_domains, wire, extra_hop_s(problem), climbs)
@@ -260,11 +307,12 @@ def hops_s(problem: Problem, layout: Layout, message_bytes: float) -> list[float
 
     Every pipeline is looked at, and the slowest counts.
     """
-    stride, p = layout.tp * layout.cp * layout.dp, layout.pp
+    stride, p = next_stage(layout), layout.pp
+    firsts = [block + o for block in range(0, layout.n_devices, p * stride) for o in range(stride)]
 
     def seconds(boundary: int) -> float:
         start, end = boundary * stride, (boundary + 1) % p * stride
-        wires = [one_hop(problem, start + o, end + o, stride) for o in range(stride)]
+        wires = [one_hop(problem, start + o, end + o, stride) for o in firsts]
         latency = max(wire[0] for wire in wires)
         return latency + message_bytes * max(wire[1] for wire in wires)
 
@@ -481,6 +529,9 @@ def tp_traffic_s(
     forward, backward = 4 * gather, 4 * gather + regather
     if stack.tp_overlap == "none":
         return (forward, forward), (backward, backward)
+    behind = max(0.0, 2 * gather - column.wgrad) + max(0.0, regather - column.dgrad)
+    if stack.tp_overlap == "bulk" or place(problem, tp, 1).n_domains > 1:
+        return (forward, forward), (backward, behind + 2 * gather)
     if stack.tp_overlap == "pieces":
         ahead, after = column.forward + row.forward, column.total + row.total
         after -= ahead
@@ -488,9 +539,6 @@ def tp_traffic_s(
             (forward, forward / 2 + in_pieces(forward / 2, ahead / 2, tp)),
             (backward, backward / 2 + in_pieces(backward / 2, after / 2, tp)),
         )
-    behind = max(0.0, 2 * gather - column.wgrad) + max(0.0, regather - column.dgrad)
-    if stack.tp_overlap == "bulk":
-        return (forward, forward), (backward, behind + 2 * gather)
     piped = in_pieces(2 * gather, column.forward, tp) + in_pieces(2 * gather, row.forward, tp)
     return (forward, piped), (backward, behind + in_pieces(2 * gather, row.dgrad, tp))
 
@@ -826,8 +874,8 @@ def recomputed_layers(layout: Layout, rank: int) -> int:
 
 def overhead_bytes(problem: Problem, layout: Layout) -> float:
     """Return the context and a buffer for every further communicator that leaves the domain."""
-    data = place(problem, layout.dp * layout.cp, layout.tp)
-    pipeline = place(problem, layout.pp, layout.tp * layout.cp * layout.dp)
+    data = place_copies(problem, layout, layout.dp * layout.cp, 1)
+    pipeline = place(problem, layout.pp, next_stage(layout))
     ring_of_keys = place(problem, layout.cp, layout.tp)
     outside = sum(group.n_domains > 1 for group in (data, pipeline, ring_of_keys))
     return problem.stack.context_bytes + outside * problem.stack.communicator_bytes
@@ -887,7 +935,7 @@ def rank_bytes(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
 
 def stalled_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
     """Return what a layer takes longer because messages to another node block its collectives."""
-    pipeline = place(problem, layout.pp, layout.tp * layout.cp * layout.dp)
+    pipeline = place(problem, layout.pp, next_stage(layout))
     if not problem.stack.blocking_p2p or layout.tp == 1 or pipeline.n_domains == 1:
         return 0.0
     least = launch_s(problem, layout.tp) + 8 * (layout.tp - 1) * STALLED_HOP_S
@@ -971,11 +1019,11 @@ def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
     grads, weights = recipe.grad_wire_bytes * params, recipe.param_wire_bytes * params
     if layout.zero == 0:
         reduce = pieces * all_reduce_s(
-            problem, place(problem, layout.dp * layout.cp, layout.tp), grads / pieces
+            problem, place_copies(problem, layout, layout.dp * layout.cp, 1), grads / pieces
         )
         return Passes(reduce, reduce / pieces, 0.0, 0.0)
-    group = place(problem, g, layout.tp)
-    copies = place(problem, layout.dp * layout.cp // g, layout.tp * g)
+    group = place_copies(problem, layout, g, 1)
+    copies = place_copies(problem, layout, layout.dp * layout.cp // g, g)
     reduce = all_gather_s(problem, group, grads / pieces)
     reduce += all_reduce_s(problem, copies, grads / pieces / g)
     reduce, gather = pieces * reduce, pieces * all_gather_s(problem, group, weights / pieces)
@@ -1053,11 +1101,13 @@ def tied_embedding_s(problem: Problem, layout: Layout) -> float:
 
 def ends_group(problem: Problem, layout: Layout) -> Group:
     """Place first and last stage by looking where each pair of devices really is."""
-    pool, width = problem.pool, layout.tp * layout.cp * layout.dp
+    pool, width = problem.pool, next_stage(layout)
     stride = width * (layout.pp - 1)
+    blocks = range(0, layout.n_devices, width * layout.pp)
+    firsts = [block + r for block in blocks for r in range(width)]
 
     def some_cross(unit: int) -> bool:
-        return any(r // unit != (r + stride) // unit for r in range(width))
+        return any(r // unit != (r + stride) // unit for r in firsts)
 
     if not some_cross(pool.scale_up_domain):
         return Group(2, 2, 1, 2 * nic_rate(problem), extra_hop_s(problem), 0)

@@ -62,11 +62,12 @@ def random_shapes(rng: np.random.Generator, layers: int) -> ShapeTable:
         dp = DEVICES // (tp * pp * cp)
         kind = int(rng.integers(1, len(CP_COMMS))) if cp > 1 else 0
         ep, etp = (int(x) for x in rng.choice([1, 1, 1, 2, 4, 8], 2))
-        rows.append((tp, pp, dp, vpp, split, cp, kind, ep, etp))
+        order = int(rng.choice([0, 0, 1]))
+        rows.append((tp, pp, dp, vpp, split, cp, kind, ep, etp, order))
     block = np.array(rows)
     return ShapeTable.from_tuples(
         DEVICES, [tuple(row[:5]) for row in block.tolist()], SPLITS,
-        block[:, 5], block[:, 7], block[:, 8], block[:, 6],
+        block[:, 5], block[:, 7], block[:, 8], block[:, 6], rank_order=block[:, 9],
     )  # fmt: skip
 
 
@@ -138,7 +139,7 @@ def test_every_framework_runs_some_random_plan(framework: str) -> None:
 @pytest.mark.parametrize("code", [c for c, rule in RULES.items() if rule.level == "layout"])
 def test_every_layout_rule_can_be_decided_where_the_search_asks_it(code: str) -> None:
     c = context()
-    shapes = table_of(c, [(1, 1, 8, 1, 0, 1, 0, 1, 1, 0), (2, 2, 2, 1, 0, 1, 0, 1, 1, 2)])
+    shapes = table_of(c, [(1, 1, 8, 1, 0, 1, 0, 1, 1, 0, 0), (2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 1)])
     kinds = np.array([0], dtype=np.int32)
     held = Case.of_shapes(c.problem, shapes, WHOLE, kinds, kinds)
     batches = Case.of_batches(c.problem, shapes, np.array([1, 2], dtype=np.int32))
