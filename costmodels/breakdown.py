@@ -139,6 +139,14 @@ def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[
     return [float(x) for x in late]
 
 
+def pipeline_run(rows: Rows, layout: Layout, row: int = 0) -> pipeline.PipelineRun:
+    """Return the step through the pipeline of `layout`, which is row `row` of the joined table."""
+    forward, backward = virtual_stage_times(rows, layout, row)
+    hops, late = boundary_hops_s(rows, layout, row), virtual_weight_grad_times(rows, layout, row)
+    times = (tuple(forward), tuple(backward), tuple(hops), tuple(late))
+    return pipeline.PipelineRun(layout.schedule, layout.pp, layout.vpp, layout.n_micro, *times)
+
+
 def _expert_layers(rows: Rows, layout: Layout, chunks: Sequence[int], first: int) -> float:
     """Return the expert layers among the first `first` layers of some virtual stages."""
     routing = rows.problem.shape.expert_layers
@@ -149,11 +157,9 @@ def break_down(problem: Problem, layout: Layout) -> Breakdown:
     """Return times, memory and traffic of one plan, the pipeline simulated exactly."""
     rows = join_one(problem, layout)
     forward, backward = virtual_stage_times(rows, layout)
-    hop = boundary_hops_s(rows, layout)
-    args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
-    late = virtual_weight_grad_times(rows, layout)
-    with_hops = pipeline.flush_s(*args, hop, late)
-    without = pipeline.flush_s(*args, 0.0, late) if layout.pp > 1 else with_hops
+    run = pipeline_run(rows, layout)
+    at_once = replace(run, hop_s=(0.0,) * layout.pp)
+    with_hops, without = pipeline.flush_times_s([run, at_once])
     held = [layout.stages_of(r) for r in range(layout.pp)]
     per_rank = [sum(forward[j] for j in js) + sum(backward[j] for j in js) for js in held]
     critical = max(range(layout.pp), key=lambda r: (per_rank[r], -r))

@@ -7,14 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline
-from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
+from costmodels.breakdown import pipeline_run
 from costmodels.layer_terms import LayerTable, layer_table
 from costmodels.plans import CP_COMMS, Layout, PlanTable, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
 from costmodels.step import (
-    boundary_hops_s,
     join,
     outside_pipeline,
     peak_bytes,
@@ -206,14 +205,8 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     rows = join(problem, terms, table)
     rest = outside_pipeline(rows, stage_times(rows))
     straggle = straggler_factor(problem, table.shapes.n_devices)
-    out = []
-    for i, layout in enumerate(layouts):
-        forward, backward = virtual_stage_times(rows, layout, i)
-        hops = boundary_hops_s(rows, layout, i)
-        args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward, hops)
-        flush = pipeline.flush_s(*args, virtual_weight_grad_times(rows, layout, i))
-        out.append(straggle * flush + float(rest[i]))
-    return out
+    flush = pipeline.flush_times_s([pipeline_run(rows, x, i) for i, x in enumerate(layouts)])
+    return [straggle * one + float(rest[i]) for i, one in enumerate(flush)]
 
 
 def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
