@@ -21,6 +21,8 @@ STACK_OF_FRAMEWORK = {
     "any": "megatron-core",
 }
 """Software whose habits a plan is priced with."""
+SPLIT_SHAPES = 8
+"""Shapes among the finalists whose layers are split unevenly where that helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class SolveOptions:
             framework=self.framework,
             tp_across_domains="tp-across-domains" in self.allow,
             n_finalists=max(64, self.top),
+            split_shapes=SPLIT_SHAPES,
         )
 
     def to_json(self) -> dict[str, object]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels import pipeline
-from costmodels.breakdown import pipeline_run
+from costmodels.breakdown import exact_step_times
 from costmodels.layer_terms import LayerTable, layer_table
 from costmodels.plans import CP_COMMS, Layout, PlanTable, ShapeTable
 from costmodels.problem import Problem
@@ -15,17 +14,15 @@ from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
 from costmodels.step import (
     join,
-    outside_pipeline,
     peak_bytes,
-    stage_times,
     step_times,
-    straggler_factor,
 )
 from searches.executors import Executor, SerialExecutor
 from searches.options import SearchOptions
 from searches.plan_space import LegalBlock, free_axes, legal_masks, plan_blocks
 from searches.rules import Context
 from searches.shape_space import ShapeSpace, legal_shapes
+from searches.splits import ShapeSplit, SplitPlan, improve_splits
 
 Floats = NDArray[np.float64]
 
@@ -88,6 +85,8 @@ class Outcome:
     """Shards priced and shards in all."""
     n_faster: int = 0
     """Plans that fit and that the closed form prices below `SearchOptions.rival_s`."""
+    split_shapes: tuple[ShapeSplit, ...] = ()
+    """Shapes of finalists whose layers were split unevenly, the most promising first."""
 
     @property
     def complete(self) -> bool:
@@ -116,6 +115,10 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
     return (candidate.closed_form_s, candidate.peak_bytes, layout_key(candidate.layout))
+
+
+def _exact_order(candidate: Candidate) -> tuple[object, ...]:
+    return (candidate.step_s, candidate.peak_bytes, layout_key(candidate.layout))
 
 
 def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
@@ -201,12 +204,8 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     if not layouts:
         return []
     table = PlanTable.from_layouts(layouts)
-    terms = shape_terms(problem, table.shapes)
-    rows = join(problem, terms, table)
-    rest = outside_pipeline(rows, stage_times(rows))
-    straggle = straggler_factor(problem, table.shapes.n_devices)
-    flush = pipeline.flush_times_s([pipeline_run(rows, x, i) for i, x in enumerate(layouts)])
-    return [straggle * one + float(rest[i]) for i, one in enumerate(flush)]
+    rows = join(problem, shape_terms(problem, table.shapes), table)
+    return exact_step_times(rows, layouts)
 
 
 def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
@@ -268,7 +267,11 @@ def _merge(context: Context, space: ShapeSpace, answers: list[ShardAnswer]) -> O
     best = best[: context.options.n_finalists]
     exact = exact_step_s(context.problem, [c.layout for c in best])
     finalists = [replace(c, step_s=t) for c, t in zip(best, exact, strict=True)]
-    finalists.sort(key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout)))
+    finalists.sort(key=_exact_order)
+    priced = [SplitPlan(c.layout, c.closed_form_s, c.peak_bytes, c.step_s) for c in finalists]
+    improved = improve_splits(context, priced)
+    more = (Candidate(x.layout, x.closed_form_s, x.peak_bytes, x.step_s) for x in improved.plans)
+    finalists = sorted([*finalists, *more], key=_exact_order)
     rejected: dict[str, int] = {}
     for answer in answers:
         for code, count in answer.rejected.items():
@@ -289,6 +292,7 @@ def _merge(context: Context, space: ShapeSpace, answers: list[ShardAnswer]) -> O
         rejected_plans=rejected,
         closest=closest if not finalists else None,
         n_faster=sum(a.n_faster for a in answers),
+        split_shapes=improved.shapes,
     )
 
 
