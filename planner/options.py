@@ -21,7 +21,7 @@ STACK_OF_FRAMEWORK = {
     "any": "megatron-core",
 }
 """Software whose habits a plan is priced with."""
-SPLIT_SHAPES = 8
+SPLIT_SHAPES = 6
 """Shapes among the finalists whose layers are split unevenly where that helps."""
 
 

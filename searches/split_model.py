@@ -7,6 +7,8 @@ q_j = min(n_j, k) are recomputed (g_j of them with experts), per micro-batch and
     minimise  (m v - 1) max_r t_r + sum_r t_r              (v times `pipeline.compute_s`)
     with      the same sum in bytes (`costmodels.rank_costs`) <= usable memory, for every rank
               n_j >= 1,  sum_j n_j = layers,  k among the values allowed
+              interleaved: n_j within `SPREAD` of layers / (p v), rounded down and up, besides
+              that the first and the last stage may hold fewer
 
 over all n_j and k. Costs are whole numbers: times in 1/`RESOLUTION` of a mean rank's, bytes
 rounded up. Every k has a lower bound (`_Whole.least_slowest`); splits that are simply built often
@@ -34,9 +36,11 @@ RESOLUTION = 1 << 20
 """Parts that a mean rank's time is counted in."""
 TOLERANCE = 1e-4
 """Splits this close to a lower bound count as optimal."""
+SPREAD = 1
+"""Layers by which interleaved stages differ from the mean: uneven ones wait for one another."""
 NEAR = 0.02
 """How far above the optimum of the closed form splits are handed to the recurrence."""
-WORK = 0.05
+WORK = 0.02
 """Limit of a solve in CP-SAT's deterministic seconds, which are no wall time."""
 MAX_PASSED = 4
 """Splits of one shape that the solver hands to the recurrence, the best ones."""
@@ -103,11 +107,27 @@ class _Whole:
         return self.costs.n_micro * self.costs.vpp - 1
 
     @cached_property
+    def stage_bounds(self) -> list[tuple[int, int]]:
+        """Fewest and most layers of each virtual stage."""
+        c = self.costs
+        n_stages = c.pp * c.vpp
+        if c.vpp == 1:
+            return [(1, c.n_layers - n_stages + 1)] * n_stages
+        least = max(1, c.n_layers // n_stages - SPREAD)
+        most = -(-c.n_layers // n_stages) + SPREAD
+        return [(1, most), *[(least, most)] * (n_stages - 2), (1, most)]
+
+    @cached_property
     def work(self) -> int:
         """Time of all ranks without recomputation."""
         layer, expert, _, _ = self.each
         routed = expert * self.costs.n_experts_before[-1]
         return layer * self.costs.n_layers + routed + int(self.ends.sum())
+
+    @property
+    def mean(self) -> int:
+        """Mean time of the ranks without recomputation, rounded up."""
+        return -(-self.work // self.costs.pp)
 
     def rank_times(self, split: Split) -> list[int]:
         """Return the time of each rank."""
@@ -123,72 +143,128 @@ class _Whole:
         return self.passes * max(times) + sum(times)
 
     def fits(self, split: Split) -> bool:
-        """Tell whether every stage has a layer and every rank fits."""
+        """Tell whether every stage is within its bounds and every rank fits."""
+        pairs = zip(self.stage_bounds, split.counts, strict=True)
+        if not all(least <= n <= most for (least, most), n in pairs):
+            return False
         held = self.costs.rank_bytes(split.counts, split.recompute_layers)
-        return min(split.counts) >= 1 and bool(held.max() <= self.usable_bytes)
+        return bool(held.max() <= self.usable_bytes)
 
     def least_objective(self, k: int, slowest: int, most: int | None = None) -> int:
         """Return a lower bound of the objective when the slowest rank takes `slowest` or more.
 
         `most` is a time that no rank of a better split exceeds.
         """
-        costs, again = self.costs, min(self.each[2], sum(self.each[2:]))
-        recomputed = costs.pp * costs.vpp * min(k, 1)
-        if most is not None and k > 1:
-            caps = self._layers_in_time(k, most, self.each[0] + min(0, self.each[1]))
-            least = np.maximum(costs.n_layers - (caps.sum() - caps), costs.vpp)
-            recomputed = int(np.minimum(least, costs.vpp - 1 + k).sum())
-        return self.passes * slowest + self.work + again * recomputed
+        costs, (_, _, again, more) = self.costs, self.each
+        recomputed = sum(self._recomputed(k, rank) for rank in range(costs.pp))
+        if most is not None and k and costs.vpp == 1:
+            caps = self._layers_in_time(k, most)
+            least = (max(costs.n_layers - sum(caps) + cap, 1) for cap in caps)
+            recomputed = sum(min(n, k) for n in least)
+        n_dense = costs.n_layers - costs.n_experts_before[-1]
+        routed = max(0, recomputed - n_dense) if more >= 0 else recomputed
+        routed = min(routed, costs.n_experts_before[-1])
+        return self.passes * slowest + self.work + again * recomputed + more * routed
 
-    def _layers_in_time(self, k: int, limit: int, layer: int) -> Ints:
-        """Return an upper bound of each rank's layers: its chunks recompute one at least."""
-        again = min(self.each[2], sum(self.each[2:])) if k else 0
-        return _most_layers(limit - self.ends, layer, again, (self.costs.vpp - 1 + k) * (k > 0))
+    def most_slowest(self, objective: int) -> int:
+        """Return a time that no rank of a split with a lower objective exceeds."""
+        return (objective - self.work) // max(1, self.passes)
 
-    def _layers_in_memory(self, k: int, experts: bool) -> Ints:
+    def distinct(self, recompute_layers: Sequence[int], objective: int | None) -> list[int]:
+        """Return the values of k that make a difference to splits below an objective."""
+        longest = max(most for _, most in self.stage_bounds)
+        if objective is not None and self.costs.vpp == 1:
+            longest = min(longest, max(self._layers_in_time(0, self.most_slowest(objective))))
+        values = sorted(set(recompute_layers))
+        whole = next((i for i, k in enumerate(values) if k >= longest), len(values))
+        return values[: whole + 1]
+
+    def _recomputed(self, k: int, rank: int) -> int:
+        """Return the fewest layers that a rank recomputes."""
+        stages = self.stage_bounds[rank :: self.costs.pp]
+        return sum(min(k, least) for least, _ in stages)
+
+    @cached_property
+    def _dense(self) -> list[int]:
+        """Most dense layers of each rank: they come first, and no stage is empty."""
+        before, p = self.costs.n_experts_before, self.costs.pp
+        if not before[-1]:
+            return [0] * p  # all are alike, and cost what dense ones do
+        first = before.index(1) - 1
+        if all(count == max(0, i - first) for i, count in enumerate(before)):
+            return [max(0, first - rank) for rank in range(p)]
+        return [self.costs.n_layers] * p
+
+    def _layers_in_time(self, k: int, limit: int) -> list[int]:
+        """Return an upper bound of each rank's layers: its chunks recompute some at least."""
+        layer, expert, again, more = self.each
+        found = []
+        for rank, (end, dense) in enumerate(zip(self.ends.tolist(), self._dense, strict=True)):
+            # Of many layers over v chunks most are left when one chunk holds nearly all of them.
+            recomputed = max(self._recomputed(k, rank), self.costs.vpp - 1 + k) if k else 0
+            each = again + (min(0, more) if dense else more)
+            found.append(_most_layers(limit - end, layer, expert, dense, each, recomputed))
+        return found
+
+    def _layers_in_memory(self, k: int) -> list[int]:
         """Return an upper bound of each rank's layers: as many as may be are recomputed."""
         c = self.costs
-        layer = c.layer_bytes + (c.expert_bytes if experts else np.minimum(c.expert_bytes, 0.0))
-        again = np.minimum(c.recompute_bytes, c.recompute_bytes + c.recompute_expert_bytes)
         room = self.usable_bytes - (c.fixed_recompute_bytes if k else c.fixed_bytes)
-        return _most_layers(room, layer, again if k else 0.0 * again, c.vpp * k)
+        columns = (
+            room,
+            c.layer_bytes,
+            c.expert_bytes,
+            c.recompute_bytes,
+            c.recompute_expert_bytes,
+        )
+        found = []
+        rows = zip(*(column.tolist() for column in columns), self._dense, strict=True)
+        for left, layer, expert, again, more, dense in rows:
+            each = again + (min(0.0, more) if dense else more) if k else 0.0
+            found.append(_most_layers(left, layer, expert, dense, each, c.vpp * k))
+        return found
 
     def least_slowest(self, k: int, *, memory: bool = True) -> int | None:
         """Return a lower bound of the slowest rank's time, None if no split can fit.
 
-        It is the mean at least, and so long that the ranks together hold all layers, and all
-        expert layers, in whole numbers, within time and memory.
+        It is the mean at least, and so long that the ranks together hold all layers, in whole
+        numbers, within time and memory.
         """
-        costs, (layer, expert, _, _) = self.costs, self.each
-        needs = [(layer + min(0, expert), costs.n_layers, False)]
-        if costs.n_experts_before[-1]:
-            needs.append((layer + expert, costs.n_experts_before[-1], True))
-        far = np.full(costs.pp, costs.n_layers)
-        room = [self._layers_in_memory(k, x) if memory else far for _, _, x in needs]
+        costs = self.costs
+        room = self._layers_in_memory(k) if memory else [costs.n_layers] * costs.pp
+        if min(room) < costs.vpp or sum(room) < costs.n_layers:
+            return None
 
         def holds_all(limit: int) -> bool:
-            for (size, count, experts), most in zip(needs, room, strict=True):
-                caps = np.minimum(self._layers_in_time(k, limit, size), most)
-                if caps.clip(0).sum() < count or (not experts and caps.min() < costs.vpp):
-                    return False
-            return True
+            in_time = self._layers_in_time(k, limit)
+            return sum(max(0, min(x)) for x in zip(in_time, room, strict=True)) >= costs.n_layers
 
-        low = -(-self.least_objective(k, 0) // costs.pp)
-        high = 4 * self.least_objective(max(k, 1), 0) + costs.n_layers * abs(self.each[2])
-        if not holds_all(high):
-            return None
-        while low < high:
+        low = max(self.mean, -(-self.least_objective(k, 0) // costs.pp))
+        high = 2 * low
+        while not holds_all(high):
+            high *= 2
+        while low * (1.0 + TOLERANCE / 2) < high:
             middle = (low + high) // 2
             low, high = (low, middle) if holds_all(middle) else (middle + 1, high)
         return low
 
 
-def _most_layers(room: Any, layer: Any, again: Any, recomputed: int) -> Ints:
-    """Return the most layers in `room` when the first `recomputed` of them cost `again` more."""
-    after = np.floor((room - again * recomputed) / layer)
-    before = np.floor(room / (layer + again))
-    most = np.where(after >= recomputed, after, np.minimum(before, recomputed))
-    return np.asarray(most.clip(-1, 1 << 30), dtype=np.int64)
+def _most_layers(
+    room: float, layer: float, expert: float, dense: int, again: float, recomputed: int
+) -> int:
+    """Return the most layers in `room`, the first `recomputed` costing `again` more.
+
+    All but `dense` of them cost `expert` more; as many may where that is less.
+    """
+    size = layer + expert
+    spared = max(0.0, expert) * dense
+    most = int((room + spared - again * recomputed) // size)
+    if most < recomputed:
+        most = min(recomputed, int((room + spared) // (size + again)))
+    if most >= dense or not spared:
+        return most
+    most = int((room - again * recomputed) // layer)
+    return most if most >= recomputed else min(recomputed, int(room // (layer + again)))
 
 
 def best_splits(
@@ -203,10 +279,12 @@ def best_splits(
     """
     if costs.n_layers < costs.pp * costs.vpp:
         return SplitAnswer(None, (), True, 0.0)
-    whole, longest = _Whole(costs, usable_bytes), costs.n_layers - costs.pp * costs.vpp + 1
-    allowed = sorted({min(k, longest) for k in recompute_layers})
-    found = {x: whole.objective(x) for x in known if x.recompute_layers in allowed}
-    found = {x: value for x, value in found.items() if whole.fits(x)}
+    whole = _Whole(costs, usable_bytes)
+    start = [x for x in known if x.recompute_layers in recompute_layers and whole.fits(x)]
+    for k in sorted({x.recompute_layers for x in start}):
+        start += [x for x in arrangements(whole, k, whole.mean)[0] if whole.fits(x)]
+    found = {x: whole.objective(x) for x in start}
+    allowed = whole.distinct(recompute_layers, min(found.values(), default=None))
     bounds: dict[int, int] = {}
     for k in allowed:
         enough = min(found.values(), default=math.inf) * (1.0 - TOLERANCE)
@@ -219,15 +297,15 @@ def best_splits(
         built, slowest = arrangements(whole, k, slowest)
         found |= {x: whole.objective(x) for x in built if whole.fits(x)}
         least = min(found.values(), default=None)
-        most = None if least is None else (least - whole.work) // max(1, whole.passes)
+        most = None if least is None else whole.most_slowest(least)
         bounds[k] = whole.least_objective(k, slowest, most)
     enough = min(found.values(), default=math.inf) * (1.0 - TOLERANCE)
     left = [k for k, bound in bounds.items() if bound < enough]
     proven, gap = True, 0.0
     if left:
-        start = min(found, key=found.__getitem__, default=None)
+        first = min(found, key=found.__getitem__, default=None)
         bound = min(bounds[k] for k in left)
-        passed, proven, better_bound = _solve(whole, left, start, bound)
+        passed, proven, better_bound = _solve(whole, left, first, bound)
         found |= {split: whole.objective(split) for split in passed}
         if not proven:
             gap = 1.0 - max(bound, better_bound) / min(found.values()) if found else 1.0
@@ -391,9 +469,9 @@ class _Model:
         self._whole, self._costs = whole, whole.costs
         self.model = cp_model.CpModel()
         self._n_stages = whole.costs.pp * whole.costs.vpp
-        self._longest = whole.costs.n_layers - self._n_stages + 1
+        self._longest = max(most for _, most in whole.stage_bounds)
         values = sorted(allowed)
-        self.counts = [self.model.new_int_var(1, self._longest, "") for _ in range(self._n_stages)]
+        self.counts = [self.model.new_int_var(*bounds, "") for bounds in whole.stage_bounds]
         self.k = self.model.new_int_var_from_domain(cp_model.Domain.from_values(values), "k")
         self.model.add(sum(self.counts) == whole.costs.n_layers)
         self._held = self._add_held(values)
@@ -470,15 +548,14 @@ class _Model:
         times = [self._of_stage(j, whole.each) for j in range(self._n_stages)]
         times[0] += int(whole.ends[0])
         times[-1] += int(whole.ends[-1]) if costs.pp > 1 else 0
-        least = -(-whole.work // costs.pp)
         most = int(whole.ends.sum()) + costs.n_layers * sum(max(0, x) for x in whole.each)
         if start is not None:
-            most = (whole.objective(start) - whole.work) // max(1, whole.passes)
+            most = whole.most_slowest(whole.objective(start))
             if start.recompute_layers in values:
                 for n, count in zip(self.counts, start.counts, strict=True):
                     model.add_hint(n, count)
                 model.add_hint(self.k, start.recompute_layers)
-        slowest = model.new_int_var(least, max(least, most), "slowest")
+        slowest = model.new_int_var(whole.mean, max(whole.mean, most), "slowest")
         for rank in range(costs.pp):
             model.add(slowest >= sum(times[rank :: costs.pp]))
         objective = whole.passes * slowest + sum(times)
