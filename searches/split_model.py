@@ -78,6 +78,11 @@ class _Whole:
     costs: RankCosts
     usable_bytes: float
 
+    @property
+    def room_bytes(self) -> float:
+        """The usable memory as bounds take it: not to be missed by rounding."""
+        return self.usable_bytes * (1.0 + 1e-9)
+
     @cached_property
     def unit_s(self) -> float:
         """Seconds of one."""
@@ -188,9 +193,7 @@ class _Whole:
     def _dense(self) -> list[int]:
         """Most dense layers of each rank: they come first, and no stage is empty."""
         before, p = self.costs.n_experts_before, self.costs.pp
-        if not before[-1]:
-            return [0] * p  # all are alike, and cost what dense ones do
-        first = before.index(1) - 1
+        first = before.index(1) - 1 if before[-1] else self.costs.n_layers
         if all(count == max(0, i - first) for i, count in enumerate(before)):
             return [max(0, first - rank) for rank in range(p)]
         return [self.costs.n_layers] * p
@@ -209,7 +212,7 @@ class _Whole:
     def _layers_in_memory(self, k: int) -> list[int]:
         """Return an upper bound of each rank's layers: as many as may be are recomputed."""
         c = self.costs
-        room = self.usable_bytes - (c.fixed_recompute_bytes if k else c.fixed_bytes)
+        room = self.room_bytes - (c.fixed_recompute_bytes if k else c.fixed_bytes)
         columns = (
             room,
             c.layer_bytes,
@@ -421,7 +424,7 @@ def _fill(whole: _Whole, k: int, limit: int, *, back: bool = False) -> tuple[int
             g = before[start + q] - before[start]
             time = ends[rank] + layer * n + expert * e + again * q + more * g
             held = base + of_layer * n + of_expert * e + of_again * q + of_more * g
-            if time > limit or held > whole.usable_bytes:
+            if time > limit or held > whole.room_bytes:
                 break
             size = n
         if not size:
