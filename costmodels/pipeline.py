@@ -435,7 +435,7 @@ def flush_times_s(runs: Sequence[PipelineRun]) -> list[float]:
     a short simulation are seen to do so, the rest of the step is whole periods, exactly; a
     remainder of m mod p is simulated too. Otherwise a longer one is simulated, and if that does
     not repeat either, the whole step; very long ones (`WHOLE_TICKS`) are estimated from the mean
-    of the last periods, within a tenth of a percent. GPipe is two flow shops of equal jobs:
+    of the last periods, within half a percent in the tests. GPipe is two flow shops of equal jobs:
 
     T = sum f + (m - 1) max f + sum b + (m - 1) max b + 2 sum tau
 

@@ -65,7 +65,7 @@ class SearchOptions:
     """Plans that the closed form hands to the exact pipeline recurrence."""
     split_shapes: int = 0
     """Shapes of finalists whose layers are split unevenly over the stages, at most; none where
-    `only` restricts the split, nor for a single finalist (`searches.splits`)."""
+    `only` restricts the split (`searches.splits`)."""
     rival_s: float = 0.0
     """Step time of the closed form, seconds: plans below it are counted (`Outcome.n_faster`)."""
 

@@ -66,7 +66,7 @@ class Improved:
 
 def splits_wanted(options: SearchOptions) -> bool:
     """Tell whether a search splits layers unevenly: not with the split restricted to some."""
-    return options.split_shapes > 0 and options.n_finalists > 1 and "split" not in options.only
+    return options.split_shapes > 0 and "split" not in options.only
 
 
 def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved:

@@ -119,7 +119,7 @@ def test_long_steps_that_repeat_are_exact(schedule, spread, least, monkeypatch):
     monkeypatch.setattr(pipeline, "WHOLE_TICKS", 0)
     found = dict(zip(runs, flush_times_s(runs), strict=True))
     for run, whole in zip(runs, exact, strict=True):
-        assert found[run] == pytest.approx(whole, rel=1e-12 if run in proven else 2e-3)
+        assert found[run] == pytest.approx(whole, rel=1e-12 if run in proven else 5e-3)
 
 
 def test_a_pipeline_that_repeats_after_two_periods_of_micro_batches_only_is_proven():

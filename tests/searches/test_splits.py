@@ -116,9 +116,8 @@ def test_a_restricted_split_stays_what_it_is(names):
 
 def test_no_shape_is_split_unless_asked_for():
     model, cluster, fields, pins = CASES["gpt3"]
-    for options in ({"split_shapes": 0}, {"n_finalists": 1}):
-        outcome = search(context_of(model, cluster, fields, only=pins, **options))
-        assert outcome.split_shapes == ()
+    outcome = search(context_of(model, cluster, fields, only=pins, split_shapes=0))
+    assert outcome.split_shapes == ()
     assert len(search(context_of(model, cluster, fields, only=pins)).split_shapes) > 1
     few = search(context_of(model, cluster, fields, only=pins, split_shapes=1))
     assert len(few.split_shapes) == 1
