@@ -10,7 +10,8 @@ from costmodels import pipeline
 from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms, sets_of
 from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
-from costmodels.shape_terms import kind_expert_params, kind_params, shape_terms
+from costmodels.rank_costs import with_kinds
+from costmodels.shape_terms import shape_terms
 from costmodels.stages import N_KINDS, expert_prefix
 from costmodels.step import (
     Rows,
@@ -18,6 +19,7 @@ from costmodels.step import (
     data_parallel_exposed,
     join,
     memory_terms,
+    outside_pipeline,
     stage_times,
     stalled,
     step_times,
@@ -152,6 +154,26 @@ def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[
     return [float(x) for x in late]
 
 
+def pipeline_run(rows: Rows, layout: Layout, row: int = 0) -> pipeline.PipelineRun:
+    """Return the step through the pipeline of `layout`, which is row `row` of the joined table."""
+    forward, backward = virtual_stage_times(rows, layout, row)
+    hops, late = boundary_hops_s(rows, layout, row), virtual_weight_grad_times(rows, layout, row)
+    times = (tuple(forward), tuple(backward), tuple(hops), tuple(late))
+    return pipeline.PipelineRun(layout.schedule, layout.pp, layout.vpp, layout.n_micro, *times)
+
+
+def exact_step_times(rows: Rows, layouts: Sequence[Layout]) -> list[float]:
+    """Return the step of every row with the pipeline simulated, seconds; `layouts` are the rows.
+
+    The closed form's pipeline part is exchanged for the recurrence; all other terms are the same.
+    """
+    runs = [pipeline_run(rows, layout, i) for i, layout in enumerate(layouts)]
+    rest = outside_pipeline(rows, stage_times(rows))
+    straggle = straggler_factor(rows.problem, rows.table.shapes.n_devices)
+    flush = pipeline.flush_times_s(runs)
+    return [straggle * one + float(rest[i]) for i, one in enumerate(flush)]
+
+
 def _expert_layers(rows: Rows, layout: Layout, chunks: Sequence[int], first: int) -> float:
     """Return the expert layers among the first `first` layers of some virtual stages."""
     routing = rows.problem.shape.expert_layers
@@ -162,11 +184,9 @@ def break_down(problem: Problem, layout: Layout) -> Breakdown:
     """Return times, memory and traffic of one plan, the pipeline simulated exactly."""
     rows = join_one(problem, layout)
     forward, backward = virtual_stage_times(rows, layout)
-    hop = boundary_hops_s(rows, layout)
-    args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
-    late = virtual_weight_grad_times(rows, layout)
-    with_hops = pipeline.flush_s(*args, hop, late)
-    without = pipeline.flush_s(*args, 0.0, late) if layout.pp > 1 else with_hops
+    run = pipeline_run(rows, layout)
+    at_once = replace(run, hop_s=(0.0,) * layout.pp)
+    with_hops, without = pipeline.flush_times_s([run, at_once])
     held = [layout.stages_of(r) for r in range(layout.pp)]
     per_rank = [sum(forward[j] for j in js) + sum(backward[j] for j in js) for js in held]
     critical = max(range(layout.pp), key=lambda r: (per_rank[r], -r))
@@ -301,19 +321,7 @@ def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]
             these = replace(these, expert_prefix=np.array([prefix]))
             routed_again = np.array([[p[min(layout.recompute_layers, longest)]] for p in prefix])
         again = (counts * np.minimum(sizes, layout.recompute_layers)).sum(axis=-1).T
-        params = kind_params(problem, rows.table.shapes, these)
-        per_param = rows.shapes.state_bytes[..., :1] / rows.shapes.params[:, :1]
-        terms = replace(rows.shapes, kinds=these, params=params, state_bytes=per_param * params)
-        if found := rows.shapes.experts:
-            routed = kind_expert_params(problem, rows.table.shapes, these)
-            # The fullest kind holds experts; a first stage of dense layers may hold none.
-            fullest = int(found.params[0].argmax())
-            per = found.state_bytes[..., fullest, None] / found.params[:, fullest, None]
-            more = replace(found, params=routed, state_bytes=per * routed)
-            terms = replace(terms, experts=more)
-        priced = memory_terms(
-            replace(rows, shapes=terms, recomputed=again, recomputed_experts=routed_again)
-        )
+        priced = memory_terms(with_kinds(rows, these, again, routed_again))
         for i in range(min(N_KINDS, layout.pp - start)):
             out.append({name: value[i, 0].item() for name, value in priced.items()})
     return tuple(out)

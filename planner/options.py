@@ -22,6 +22,8 @@ STACK_OF_FRAMEWORK = {
     "any": "megatron-core",
 }
 """Software whose habits a plan is priced with."""
+SPLIT_SHAPES = 6
+"""Shapes among the finalists whose layers are split unevenly where that helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class SolveOptions:
             at_most=dict(self.at_most),
             framework=self.framework,
             n_finalists=max(64, self.top),
+            split_shapes=SPLIT_SHAPES,
         )
 
     def to_json(self) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Why the first plan is first, in a few lines."""
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from costmodels.breakdown import COMPUTE_TERMS, TIME_TERMS, break_down
 from costmodels.plans import Layout
@@ -11,6 +12,16 @@ from searches.search import Candidate
 
 MIN_SHARE = 0.002
 """Differences below this share of the step are not worth a word."""
+
+
+def stage_words(counts: Sequence[int]) -> str:
+    """Return the layers of the virtual stages in model order, runs of equal ones as one word.
+
+    >>> stage_words((4, 4, 4, 1))
+    '3x4-1'
+    """
+    runs = [(size, len(list(same))) for size, same in groupby(counts)]
+    return "-".join(f"{n}x{size}" if n > 1 else str(size) for size, n in runs)
 
 
 def shown_layout(layout: Layout) -> str:
@@ -25,6 +36,8 @@ def shown_layout(layout: Layout) -> str:
         words.append(f"etp{x.etp}")
     if x.split == "ends":
         words.append("ends split")
+    elif x.split != "even":
+        words.append(f"layers {stage_words(x.stage_layers)}")
     if x.pipelines_inside:
         words.append("pipelines inside")
     if not x.sp and x.tp > 1:

@@ -77,8 +77,7 @@ def _context(attempt: Attempt) -> Context:
     from planner.solving import make_problem
 
     problem = make_problem(attempt.model, attempt.cluster, attempt.options)
-    restrictions = replace(attempt.options.search_options(), n_finalists=1)
-    return Context(problem, restrictions, problem.pool.n_devices)
+    return Context(problem, attempt.options.search_options(), problem.pool.n_devices)
 
 
 def _fits(attempt: Attempt) -> bool:

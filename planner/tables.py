@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from costmodels.plans import Layout
+from costmodels.stages import SPLITS
 from planner.placement_text import tier_lines
-from planner.reasons import shown_layout
+from planner.reasons import shown_layout, stage_words
 from planner.result import Counts, Plan, Relaxation, Result
 from planner.units import format_gib, format_percent
 from searches.rules import RULES
@@ -57,6 +58,12 @@ def _recompute(plan: Plan) -> str:
     return "full" if x.recompute_layers >= max(x.stage_layers) else f"full:{x.recompute_layers}"
 
 
+def _split(layout: Layout) -> str:
+    if layout.pp == 1:
+        return "-"
+    return layout.split if layout.split in SPLITS else "uneven"
+
+
 COLUMNS = (
     Column("plan", "", lambda p: p.plan_id),
     Column("tp", "", lambda p: str(p.layout.tp)),
@@ -66,7 +73,7 @@ COLUMNS = (
     Column("zero", "", lambda p: str(p.layout.zero)),
     Column("mbs", "", lambda p: str(p.layout.mbs)),
     Column("sp", "", lambda p: "y" if p.layout.sp else "-"),
-    Column("split", "", lambda p: p.layout.split if p.layout.pp > 1 else "-"),
+    Column("split", "", lambda p: _split(p.layout)),
     Column("recomp", "", _recompute),
     Column("step", "s", lambda p: f"{p.step_time_s:.3f}"),
     Column("tok/s", "/dev", lambda p: f"{p.tokens_per_s_per_device:,.0f}"),
@@ -147,6 +154,16 @@ def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = ()) -> list[str
     return rows + [
         line(_mark(plan, many_ties), row) for plan, row in zip(plans, cells, strict=True)
     ]
+
+
+def stage_lines(plans: Sequence[Plan]) -> list[str]:
+    """Return the layers of the virtual stages of the plans whose split has no name."""
+    found: dict[str, list[str]] = {}
+    for plan in plans:
+        if plan.layout.split not in SPLITS:
+            found.setdefault(stage_words(plan.layout.stage_layers), []).append(plan.plan_id)
+    rows = [f"{words} in {', '.join(ids)}" for words, ids in found.items()]
+    return wrapped("layers of uneven stages:", "; ".join(rows)) if rows else []
 
 
 def result_heading(result: Result) -> list[str]:
@@ -252,7 +269,7 @@ def solve_table(result: Result, source: str = "last") -> str:
     lines.append("")
     if not result.plans:
         return "\n".join(lines + nothing_fits(result)) + "\n"
-    lines += plan_rows(result.plans, columns_of(result))
+    lines += [*plan_rows(result.plans, columns_of(result)), *stage_lines(result.plans)]
     if sum(plan.tie for plan in result.plans) > 1:
         lines.append("= within model error of the fastest")
     lines.append(

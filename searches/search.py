@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels import pipeline
-from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
+from costmodels.breakdown import exact_step_times
 from costmodels.layer_terms import LayerTable, layer_table
 from costmodels.plans import (
     CP_COMMS,
@@ -22,21 +21,18 @@ from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
 from costmodels.step import (
-    boundary_hops_s,
     join,
     least_batch_times,
-    outside_pipeline,
     peak_bytes,
     score,
-    stage_times,
     step_parts,
-    straggler_factor,
 )
 from searches.executors import Executor, SerialExecutor
 from searches.options import SearchOptions
 from searches.plan_space import LegalBlock, free_axes, legal_masks, plan_blocks
 from searches.rules import Context
 from searches.shape_space import ShapeSpace, legal_shapes
+from searches.splits import ShapeSplit, SplitPlan, improve_splits
 
 Floats = NDArray[np.float64]
 
@@ -163,6 +159,8 @@ class Outcome:
     """Shards priced and shards in all."""
     n_faster: int = 0
     """Plans that fit and that the closed form prices below `SearchOptions.rival_s`."""
+    split_shapes: tuple[ShapeSplit, ...] = ()
+    """Shapes of finalists whose layers were split unevenly, the most promising first."""
     least_unseen_s: float = float("inf")
     """What every plan takes at least that was not looked at before the search was stopped."""
 
@@ -204,6 +202,10 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
     return (candidate.closed_form_s, candidate.peak_bytes, layout_key(candidate.layout))
+
+
+def _exact_order(candidate: Candidate) -> tuple[object, ...]:
+    return (candidate.step_s, candidate.peak_bytes, layout_key(candidate.layout))
 
 
 def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
@@ -351,18 +353,8 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     if not layouts:
         return []
     table = PlanTable.from_layouts(layouts)
-    terms = shape_terms(problem, table.shapes, table.shardings)
-    rows = join(problem, terms, table)
-    rest = outside_pipeline(rows, stage_times(rows))
-    straggle = straggler_factor(problem, table.shapes.n_devices)
-    out = []
-    for i, layout in enumerate(layouts):
-        forward, backward = virtual_stage_times(rows, layout, i)
-        hops = boundary_hops_s(rows, layout, i)
-        args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward, hops)
-        flush = pipeline.flush_s(*args, virtual_weight_grad_times(rows, layout, i))
-        out.append(straggle * flush + float(rest[i]))
-    return out
+    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
+    return exact_step_times(rows, layouts)
 
 
 def price_layouts(problem: Problem, layouts: list[Layout]) -> list[Candidate]:
@@ -461,7 +453,7 @@ def search(
         executor.close()
     unseen = [float(shard.least_s.min(initial=np.inf)) for shard in shards[len(answers) :]]
     return replace(
-        merged,
+        _with_uneven_splits(context, merged),
         stopped=stopped,
         shards=(len(answers), len(shards)),
         least_unseen_s=min(unseen, default=float("inf")),
@@ -479,10 +471,7 @@ def _merge(
     listed = {c.layout for c in best}
     rivals = [c for a in answers for c in a.rivals if c.least_s < first_s]
     rivals = sorted((c for c in rivals if c.layout not in listed), key=_order)
-    finalists = sorted(
-        finalists + _exact(context.problem, rivals),
-        key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout)),
-    )
+    finalists = sorted(finalists + _exact(context.problem, rivals), key=_exact_order)
     rejected: dict[str, int] = {}
     for answer in answers:
         for code, count in answer.rejected.items():
@@ -510,6 +499,17 @@ def _merge(
         closest=closest if not finalists else None,
         n_faster=sum(a.n_faster for a in answers),
     )
+
+
+def _with_uneven_splits(context: Context, found: Outcome) -> Outcome:
+    """Return the outcome with the layers of its most promising shapes split unevenly as well."""
+    priced = [
+        SplitPlan(c.layout, c.closed_form_s, c.peak_bytes, c.step_s) for c in found.finalists
+    ]
+    improved = improve_splits(context, priced)
+    more = (Candidate(x.layout, x.closed_form_s, x.peak_bytes, x.step_s) for x in improved.plans)
+    finalists = tuple(sorted([*found.finalists, *more], key=_exact_order))
+    return replace(found, finalists=finalists, split_shapes=improved.shapes)
 
 
 def _exact(problem: Problem, candidates: list[Candidate]) -> list[Candidate]:
