@@ -15,6 +15,7 @@ from typing import Any
 from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from planner.counts import Searched
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.framework_words import Settings, changed_settings, changed_words
 from planner.identity import plan_id
@@ -35,7 +36,7 @@ from planner.result import Plan
 from planner.runs.existing_run import ExistingRun
 from planner.runs.nearest import nearest_layout, why_not_priced
 from planner.runs.reading import Asked, read_run
-from planner.solving import Searched, make_plan, make_problem, rank_over_pools
+from planner.solving import make_plan, make_problem, rank_over_pools
 from searches.frameworks import RELEASES, Broken, Case, broken_rules
 from searches.rules import Context
 from searches.search import search

@@ -82,6 +82,11 @@ def run_solve(
     top: int,
     framework: str,
     stack: str,
+    objective: str,
+    deadline: str,
+    step_limit_s: float,
+    within: float,
+    pareto: str,
     form: str,
     emit: str,
     out: str,
@@ -116,6 +121,11 @@ def run_solve(
         allow=tuple(allow),
         overrides=overrides,
         pool=pool,
+        objective=objective,
+        deadline=deadline,
+        step_limit_s=step_limit_s,
+        within=within,
+        pareto=pareto,
         executor=executor,
         ray_address=ray_address,
         progress=_progress,
@@ -132,7 +142,9 @@ def run_solve(
         refused: Counter[str] = Counter()
         for plan in result.plans:
             given = read_model, read_cluster.pool(plan.pool)
-            problem = make_problem(*given, read_options(result.inputs["options"]))
+            problem = make_problem(
+                *given, read_options(result.inputs["options"]), plan.layout.n_devices
+            )
             files = _files(given, problem, plan, result.result_id, targets, launchers)
             write_files(_plan_folder(out, plan), files)
             refused.update(target for target in targets if f"{target}.txt" in files)
@@ -326,7 +338,7 @@ def _files(
 ) -> dict[str, str]:
     """Return the files of one plan; a framework that it does not fit gets a reason instead."""
     model, cluster = given
-    pool, fabric, files = cluster.cluster.pools[0], cluster.cluster.fabric, {}
+    pool, fabric, files = problem.pool, problem.fabric, {}
     placed = None
     if set(launchers) - {"torchrun"}:
         names = chosen_hosts(hosts, cluster)

@@ -9,8 +9,9 @@ from costmodels.breakdown import Breakdown
 from costmodels.plans import Layout
 from planner.errors import InfeasibleError
 from planner.layouts import layout_to_json
+from planner.objectives import RunFigures
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 """Minor numbers add fields, major numbers change them."""
 
 
@@ -49,6 +50,10 @@ class Plan:
     """Frameworks that can run it, and hold it in memory."""
     too_large_for: tuple[str, ...] = ()
     """Frameworks that could run it with more memory."""
+    n_idle: int = 0
+    """Devices of the pool that it leaves idle."""
+    run: RunFigures | None = None
+    """Goodput, energy and cost of the whole run."""
 
     @property
     def headroom_frac(self) -> float:
@@ -97,6 +102,8 @@ class Plan:
             ],
             "warnings": [{"code": w.code, "text": w.text} for w in self.warnings],
             "runs_on": list(self.runs_on),
+            "idle_devices": self.n_idle,
+            "run": self.run.to_json() if self.run else None,
         }
 
 
@@ -123,6 +130,22 @@ class Counts:
     fit: int
     priced: int
     """Plans whose step time was computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCounts:
+    """What became of the numbers of devices that plans on one pool might use."""
+
+    pool: str
+    n_given: int
+    """Devices of the pool."""
+    searched: tuple[int, ...]
+    """The largest first; smaller ones only as far as their bound allowed."""
+    n_excluded: int
+    """Numbers whose lower bound shows that they cannot be better."""
+    n_without_layout: int
+    n_left: int
+    """Numbers not looked at: stopped, or too many without any plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +205,11 @@ class Result:
     """`interrupted` or `time limit` when the search did not finish."""
     why_first: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    devices: tuple[DeviceCounts, ...] = ()
+    """By pool: the numbers of devices that were searched and excluded."""
+    gap: float | None = None
+    """Where the search was stopped: by how much, as a share, what was not searched may be better
+    than the first plan, in the value that was asked for."""
 
     @property
     def best(self) -> Plan:
@@ -209,6 +237,18 @@ class Result:
             "calibration": dict(self.calibration),
             "complete": self.complete,
             "stopped": self.stopped,
+            "gap": self.gap,
+            "devices": [
+                {
+                    "pool": d.pool,
+                    "given": d.n_given,
+                    "searched": list(d.searched),
+                    "excluded_by_bound": d.n_excluded,
+                    "without_layout": d.n_without_layout,
+                    "not_searched": d.n_left,
+                }
+                for d in self.devices
+            ],
             "counts": {
                 "candidate_shapes": c.candidate_shapes,
                 "shapes": c.shapes,

@@ -148,6 +148,10 @@ Factor = Annotated[float, _quantity(_number, 1, 1e3, "1 to 1000")]
 FactorOr0 = Annotated[float, _quantity(_number, 0, 1e3, "0 to 1000")]
 Real = Annotated[float, _quantity(_real, 0, 1e12, "0 to 1e12")]
 Share = Annotated[float, _quantity(_real, 0, 1, "0 to 1")]
+Power = Annotated[float, _quantity(units.parse_power, 1, 1e5, "1 W to 100 kW")]
+Price = Annotated[float, _quantity(_number, 1e-3, 1e4, "0.001 to 10000")]
+Duration = Annotated[float, _quantity(units.parse_time, 0, 1e12, "0 s to 10 million days")]
+Lifetime = Annotated[float, _quantity(units.parse_time, 60, 1e12, "1 min to 10 million days")]
 
 
 class _Spec(BaseModel):
@@ -381,6 +385,8 @@ class AcceleratorSpec(_Spec):
     """Dense peaks (without sparsity) by precision, such as `bf16: 989 TFLOP/s`."""
     scale_up_bandwidth: Bandwidth | None = None
     """Bandwidth inside the scale-up domain, one-way per device, such as `450 GB/s`."""
+    power: Power | None = None
+    """Power limit, such as `700 W`; for the energy of a run alone."""
 
 
 class PoolSpec(_Spec):
@@ -427,6 +433,8 @@ class PoolSpec(_Spec):
     """Speed of one port, one-way, when it is not that of the link, such as `400 Gb/s`."""
     memory_margin: Size = 4 * units.GIB
     """Memory per device that a plan leaves free for what the framework cannot use."""
+    price_per_hour: Price | None = None
+    """Price of one accelerator for an hour in US dollars, such as 2.95; for what a run costs."""
 
 
 class TierSpec(_Spec):
@@ -453,6 +461,27 @@ class FabricSpec(_Spec):
     """All switches sum all-reduces (InfiniBand SHARP)."""
 
 
+class OperationsSpec(_Spec):
+    """The `operations:` section: what running costs and how often it fails. No step time depends
+    on it; defaults with their sources stand in `hardware/data/operations.yaml`.
+    """
+
+    power_overhead: Factor | None = None
+    """Power of a node at the plug over the power limits of its accelerators; default: 1.3."""
+    pue: Factor | None = None
+    """Power of the building over the power of its machines; default: 1.2."""
+    device_mtbf: Lifetime | None = None
+    """Mean time between failures that end a run, of one accelerator; default: 50,670 h, as of
+    Llama 3's run."""
+    restart: Duration | None = None
+    """From a failure to the first step after it; default: 10 min."""
+    checkpoint_bandwidth: Bandwidth | None = None
+    """What the storage takes from all devices together, such as `2 TB/s`; default: 122 MB/s for
+    every device in use."""
+    checkpoint_time: Duration | None = None
+    """How long a checkpoint stops training, where it is known."""
+
+
 class ClusterFile(_Spec):
     """A cluster file."""
 
@@ -462,6 +491,8 @@ class ClusterFile(_Spec):
     """The inventory. A plan uses one pool; `solve` ranks the plans of all."""
     fabric: FabricSpec = FabricSpec()
     """The network."""
+    operations: OperationsSpec = OperationsSpec()
+    """Power, failures and checkpoints."""
 
 
 def model_faults(spec: ModelFile) -> list[Fault]:

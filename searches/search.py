@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from costmodels import pipeline
 from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
 from costmodels.layer_terms import LayerTable, layer_table
-from costmodels.plans import CP_COMMS, Layout, PlanTable, ShapeTable
+from costmodels.plans import Layout, PlanTable, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
@@ -22,7 +22,9 @@ from costmodels.step import (
     step_times,
     straggler_factor,
 )
+from searches.candidates import Candidate, closed_form_order, layout_key
 from searches.executors import Executor, SerialExecutor
+from searches.objectives import Front, merged_front
 from searches.options import SearchOptions
 from searches.plan_space import LegalBlock, free_axes, legal_masks, plan_blocks
 from searches.rules import Context
@@ -34,17 +36,6 @@ BLOCK_CELLS = 16384
 """Plans priced at a time: their columns stay in the second-level cache."""
 SHARD_SHAPES = 512
 """Shapes of one shard, the unit that executors spread."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One plan with the numbers of the vectorised model."""
-
-    layout: Layout
-    closed_form_s: float
-    peak_bytes: float
-    step_s: float = 0.0
-    """With the exact pipeline recurrence; set for finalists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +58,7 @@ class ShardAnswer:
     n_fit: int
     n_faster: int
     rejected: dict[str, int]
+    front: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +81,15 @@ class Outcome:
     """Shards priced and shards in all."""
     n_faster: int = 0
     """Plans that fit and that the closed form prices below `SearchOptions.rival_s`."""
+    front: tuple[Candidate, ...] = ()
+    """With `SearchOptions.front`: the plans that no other beats in both time and memory."""
+    unsearched: tuple[ShapeTable, ...] = ()
+    """Shapes of the shards that were not priced, where the search was stopped."""
 
     @property
     def complete(self) -> bool:
         """Whether the whole space was priced."""
         return not self.stopped
-
-
-def layout_key(layout: Layout) -> tuple[object, ...]:
-    """Return the last tie-break between plans of equal time and memory: the degrees in order."""
-    return (
-        layout.tp,
-        layout.pp,
-        layout.vpp,
-        layout.zero,
-        layout.recompute_layers,
-        layout.mbs,
-        layout.sp,
-        layout.split,
-        layout.recompute,
-        layout.cp,
-        CP_COMMS.index(layout.cp_comm),
-        layout.ep,
-        layout.etp,
-    )
-
-
-def _order(candidate: Candidate) -> tuple[object, ...]:
-    return (candidate.closed_form_s, candidate.peak_bytes, layout_key(candidate.layout))
 
 
 def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
@@ -134,6 +107,7 @@ def price_block(
     n: int,
     slower_s: float = float("inf"),
     rival_s: float = 0.0,
+    front: Front | None = None,
 ) -> tuple[list[Candidate], Candidate | None, int, int]:
     """Return the best plans of a block that fit, the closest that does not, and two counts.
 
@@ -150,6 +124,8 @@ def price_block(
         closest = Candidate(table.layout(0, n_layers), 0.0, float(peaks.flat[cell]))
         return [], closest, 0, 0
     times = np.where(fits, step_times(rows), np.inf).ravel()
+    if front is not None:
+        front.add(found.block, n_layers, times, peaks.ravel())
     quick = np.flatnonzero(times <= slower_s)
     cells = quick[_best_rows(times[quick], min(n, n_fit))]
     table = found.block.rows(cells)
@@ -158,7 +134,7 @@ def price_block(
         for i, cell in enumerate(cells)
     ]
     n_faster = int(np.count_nonzero(times < rival_s))
-    return sorted(best, key=_order)[:n], None, n_fit, n_faster
+    return sorted(best, key=closed_form_order)[:n], None, n_fit, n_faster
 
 
 def search_shard(shard: Shard) -> ShardAnswer:
@@ -172,19 +148,23 @@ def search_shard(shard: Shard) -> ShardAnswer:
     closest: Candidate | None = None
     n_legal = n_fit = n_faster = 0
     n, rival_s = context.options.n_finalists, context.options.rival_s
+    front = Front() if context.options.front else None
     if layers is None:
         return ShardAnswer((), None, n_candidates, 0, 0, 0, rejected)
     for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS):
         slower_s = best[-1].closed_form_s if len(best) == n else float("inf")
         found, miss, fitting, faster = price_block(
-            context.problem, terms, layers, block, n, slower_s, rival_s
+            context.problem, terms, layers, block, n, slower_s, rival_s, front
         )
         n_legal += int(np.count_nonzero(block.legal))
         n_fit, n_faster = n_fit + fitting, n_faster + faster
-        best = sorted(best + found, key=_order)[:n]
+        best = sorted(best + found, key=closed_form_order)[:n]
         if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
             closest = miss
-    return ShardAnswer(tuple(best), closest, n_candidates, n_legal, n_fit, n_faster, rejected)
+    members = tuple(front.members) if front is not None else ()
+    return ShardAnswer(
+        tuple(best), closest, n_candidates, n_legal, n_fit, n_faster, rejected, members
+    )
 
 
 def count_plans(shard: Shard) -> int:
@@ -237,15 +217,16 @@ def search(
     executor: Executor | None = None,
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    space: ShapeSpace | None = None,
 ) -> Outcome:
-    """Return the best plans of the whole space.
+    """Return the best plans of the whole space, or of the legal shapes in `space`.
 
     `stop` is asked between groups of shards; when it says so, the best so far is returned with
     `complete` False. `progress` is told (shards done, shards in all). The order of the answer
     does not depend on the executor.
     """
     executor = executor or SerialExecutor()
-    space = legal_shapes(context)
+    space = space or legal_shapes(context)
     shards = make_shards(context, space.shapes)
     answers: list[ShardAnswer] = []
     stopped = ""
@@ -266,12 +247,13 @@ def search(
     finally:
         executor.close()
     merged = _merge(context, space, answers)
-    return replace(merged, stopped=stopped, shards=(len(answers), len(shards)))
+    left = tuple(shard.shapes for shard in shards[len(answers) :])
+    return replace(merged, stopped=stopped, shards=(len(answers), len(shards)), unsearched=left)
 
 
 def _merge(context: Context, space: ShapeSpace, answers: list[ShardAnswer]) -> Outcome:
     """Merge shard answers in shard order and re-price the best with the exact recurrence."""
-    best = sorted((c for answer in answers for c in answer.best), key=_order)
+    best = sorted((c for answer in answers for c in answer.best), key=closed_form_order)
     best = best[: context.options.n_finalists]
     exact = exact_step_s(context.problem, [c.layout for c in best])
     finalists = [replace(c, step_s=t) for c, t in zip(best, exact, strict=True)]
@@ -296,6 +278,7 @@ def _merge(context: Context, space: ShapeSpace, answers: list[ShardAnswer]) -> O
         rejected_plans=rejected,
         closest=closest if not finalists else None,
         n_faster=sum(a.n_faster for a in answers),
+        front=tuple(merged_front(a.front for a in answers)),
     )
 
 
