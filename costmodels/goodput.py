@@ -1,4 +1,4 @@
-"""Failures, checkpoints and restarts: what is left of the time for training. Seconds and shares."""
+"""Failures, checkpoints and restarts: what is left of the time for training."""
 
 import math
 from dataclasses import dataclass
@@ -39,10 +39,10 @@ def checkpoint_bytes(problem: Problem) -> float:
 def job_mtbf_s(operations: Operations, n_devices: int) -> float:
     """Return the mean time between failures of a job on `n_devices`, seconds: M = M_1 / n.
 
-    Failures of devices are taken as independent, and the first of them ends the run. Source: series
-    system of exponential lifetimes; M_1 from 419 unexpected interruptions in 54 days on 16,384
-    H100 (Llama 3, arXiv 2407.21783, section 3.3.4) unless the cluster file states it. Left out:
-    failures that hit many devices at once, more failures of new hardware.
+    Failures of devices are taken as independent, and the first of them ends the run. Source:
+    series system of exponential lifetimes; M_1 from 419 unexpected interruptions in 54 days on
+    16,384 H100 (Llama 3, arXiv 2407.21783, section 3.3.4) unless the cluster file states it. Left
+    out: failures that hit many devices at once, more failures of new hardware.
     """
     return operations.device_mtbf_s / n_devices
 

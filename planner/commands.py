@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -79,7 +78,7 @@ def run_solve(
     at_most: list[str],
     allow: list[str],
     overrides: tuple[tuple[str, object], ...],
-    top: int,
+    top: int | None,
     framework: str,
     stack: str,
     objective: str,
@@ -98,7 +97,6 @@ def run_solve(
     cache: bool,
 ) -> int:
     """Run `planner solve`; return the exit code."""
-    start = time.monotonic()
     text, targets, launchers = _formatter(form), _targets(emit), parse_launchers(launcher)
     if bool(targets) != bool(out):
         raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
@@ -129,7 +127,7 @@ def run_solve(
         executor=executor,
         ray_address=ray_address,
         progress=_progress,
-        stop=(lambda: time.monotonic() - start > time_limit_s) if time_limit_s else None,
+        time_limit_s=time_limit_s,
     )
     if cache:
         save_result(result)

@@ -173,7 +173,7 @@ def search_counts(
     progress: Progress = None,
     fewer: bool = True,
 ) -> Searches:
-    """Search the pools; `fewer` also on fewer devices than may be used, where they may be better."""
+    """Search the pools; `fewer` also on fewer devices than allowed where they may be better."""
     found = Searches([], [pool.tally for pool in pools], notes)
     if options.pareto:
         _search_front(pools, found, options, executor, stop, progress, fewer)

@@ -43,6 +43,7 @@ from planner.schemas import (
     ModelSpec,
     OperationsSpec,
     PoolSpec,
+    SearchSpec,
     cluster_faults,
     domain_fault,
     model_faults,
@@ -90,6 +91,8 @@ class ModelInput:
     """What was assumed and left out when it was read from another format."""
     details: DetailsSpec = NO_DETAILS
     """What emitted files say of the model and no figure depends on."""
+    search: SearchSpec | None = None
+    """What the file asks `solve` to search for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +377,10 @@ def _default_name(document: Document, fallback: str) -> str:
 def _model(document: Document) -> ModelInput:
     spec = validate(ModelFile, document)
     _raise_faults(document, model_faults(spec))
+    if spec.search:
+        from planner.search_section import section_faults  # which needs the axes of the search
+
+        _raise_faults(document, section_faults(spec.search))
     model, job = spec.model, spec.training
     shape = _shape(model, model.name or _default_name(document, "model"))
     training = TrainingJob(
@@ -391,6 +398,7 @@ def _model(document: Document) -> ModelInput:
         format=document.imported.format if document.imported else "a model file",
         notes=_import_notes(document),
         details=model.details,
+        search=spec.search,
     )
 
 

@@ -359,6 +359,50 @@ class TrainingSpec(_Spec):
     """Tokens of the whole run, such as 15e12 or 15T; only for the days in the table."""
 
 
+AxisValue = int | str
+Axes = dict[str, AxisValue]
+
+
+def _axis_lists(value: object) -> object:
+    """Accept one value in place of a list of values."""
+    if not isinstance(value, Mapping):
+        return value
+    return {axis: x if isinstance(x, list) else [x] for axis, x in value.items()}
+
+
+class SearchSpec(_Spec):
+    """The `search:` section: what `planner solve` searches for; the command line wins."""
+
+    pin: Axes = Field(default_factory=dict)
+    """One value an axis, as `--pin`: `{tp: 8, devices: 512}`."""
+    only: Annotated[dict[str, list[AxisValue]], BeforeValidator(_axis_lists)] = Field(
+        default_factory=dict
+    )
+    """Allowed values of an axis, as `--only`: `{recompute: [none, full]}`."""
+    max: Axes = Field(default_factory=dict)
+    """Largest value of an axis, as `--max`."""
+    framework: str = ""
+    """As `--framework`: `megatron`, `deepspeed`, `torchtitan`, `fsdp2`, `bridge` or `any`."""
+    allow: list[str] = Field(default_factory=list)
+    """As `--allow`: `[tp-across-domains]`."""
+    pool: str = ""
+    """Pool of the cluster, as `--pool`."""
+    objective: str = ""
+    """As `--objective`: what is to be best."""
+    within: Factor | None = None
+    """As `--within`, for the objective `memory`."""
+    deadline: str = ""
+    """As `--deadline`: longest run, such as `30d`."""
+    step_limit_s: Real | None = None
+    """As `--step-limit`: longest step, seconds."""
+    pareto: list[str] = Field(default_factory=list)
+    """As `--pareto`: `[step_time, memory]`."""
+    time_limit_s: Real | None = None
+    """As `--time-limit`: the search stops after so many seconds."""
+    top: Layers | None = None
+    """As `--top`: plans in the answer."""
+
+
 class ModelFile(_Spec):
     """A model file."""
 
@@ -366,6 +410,8 @@ class ModelFile(_Spec):
     """The architecture."""
     training: TrainingSpec
     """The job."""
+    search: SearchSpec | None = None
+    """What to search for, where the command line says nothing."""
 
 
 class AcceleratorSpec(_Spec):
@@ -462,8 +508,10 @@ class FabricSpec(_Spec):
 
 
 class OperationsSpec(_Spec):
-    """The `operations:` section: what running costs and how often it fails. No step time depends
-    on it; defaults with their sources stand in `hardware/data/operations.yaml`.
+    """The `operations:` section: what running costs and how often it fails.
+
+    No step time depends on it; defaults with their sources stand in
+    `hardware/data/operations.yaml`.
     """
 
     power_overhead: Factor | None = None

@@ -1,6 +1,7 @@
 """`solve` and `evaluate`: from two files (or dicts) to a result."""
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -50,6 +51,7 @@ from planner.options import (
 )
 from planner.reasons import why_count, why_first, why_pool
 from planner.result import Conflict, Counts, Miss, Plan, Rejection, Relaxation, Result
+from planner.search_section import with_section
 from planner.uncertainty import (
     interval_s,
     rank_key,
@@ -73,11 +75,11 @@ def solve(
     model: Source,
     cluster: Source,
     *,
-    top: int = 10,
+    top: int | None = None,
     pins: Mapping[str, object] | None = None,
     only: Mapping[str, object] | None = None,
     at_most: Mapping[str, int] | None = None,
-    framework: str = "default",
+    framework: str = "",
     stack: str = "",
     allow: tuple[str, ...] = (),
     overrides: Overrides = (),
@@ -87,6 +89,7 @@ def solve(
     deadline: str | float = "",
     step_limit_s: float = 0.0,
     pareto: str | Sequence[str] = (),
+    time_limit_s: float = 0.0,
     executor: str = "automatic",
     ray_address: str = "",
     stop: Callable[[], bool] | None = None,
@@ -99,17 +102,34 @@ def solve(
     `overrides` changes fields of the two inputs: `(("pools.0.nodes", 16),)`. A plan uses one pool
     of the cluster; the plans of all pools are ranked together unless `pool` names one. `objective`
     is one of `planner.objectives.OBJECTIVES`; `deadline` the longest run (`"30d"`), `step_limit_s`
-    the longest step; `pareto` two or three objectives whose front is wanted instead. `executor`
+    the longest step; `pareto` two or three objectives whose front is wanted instead. What is not
+    given is taken from the `search:` section of the model file, if it has one. `executor`
     is `automatic`, `serial`, `processes` or `ray` (on the cluster at `ray_address`, else on this
     machine); the answer does not depend on it. When nothing fits the result holds no plans but the
     counted reasons and the smallest changes that would help.
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
-    options = solve_options(top, pins, only, at_most, framework, stack, allow)
-    goals = parse_goals(objective, within, deadline, step_limit_s, pareto)
-    options = replace(options, **goals)
+    start = time.monotonic()
+    given = read_inputs(model, cluster, overrides)
+    stated = {
+        "pins": pins, "only": only, "at_most": at_most, "framework": framework, "allow": allow,
+        "pool": pool, "objective": objective, "within": within, "deadline": deadline,
+        "step_limit_s": step_limit_s, "pareto": pareto, "time_limit_s": time_limit_s, "top": top,
+    }  # fmt: skip
+    told = with_section(stated, given[0].search)
+    top, pool, limit = told["top"], told["pool"], told["time_limit_s"]
+    options = solve_options(
+        10 if top is None else top, told["pins"], told["only"], told["at_most"],
+        told["framework"] or "default", stack,
+        told["allow"],
+    )  # fmt: skip
+    goals = ("objective", "within", "deadline", "step_limit_s", "pareto")
+    options = replace(options, **parse_goals(*(told[key] for key in goals)))
     check_options(options)
-    given = read_inputs(model, cluster, overrides, pool)
+    if limit:
+        stop = either(stop, lambda: time.monotonic() - start > limit)
+    if pool:
+        given = given[0], given[1].pool(pool)
     asked = Asked(*source_names(model, cluster), tuple(overrides), pool)
     chosen = _executor(executor, ray_address)
     try:
@@ -158,6 +178,11 @@ def evaluate(
         plans=(plan,),
         notes=_notes(*given),
     )
+
+
+def either(first: Callable[[], bool] | None, second: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a question that is true where one of two is."""
+    return second if first is None else lambda: first() or second()
 
 
 def _executor(name: str, ray_address: str) -> Executor:
@@ -224,8 +249,10 @@ def read_inputs(
 
     `pool` leaves the other pools of the cluster out.
     """
-    of_model = [(p, v) for p, v in overrides if p.split(".")[0] in ("model", "training")]
-    of_cluster = [(p, v) for p, v in overrides if p.split(".")[0] not in ("model", "training")]
+    of_model = [(p, v) for p, v in overrides if p.split(".")[0] in ("model", "training", "search")]
+    of_cluster = [
+        (p, v) for p, v in overrides if p.split(".")[0] not in ("model", "training", "search")
+    ]
     if isinstance(model, Mapping):
         model_input = model_from_dict(model, of_model)
     else:
@@ -323,7 +350,7 @@ def _roomiest(
 
 
 FRONT_SLACK = 1.05
-"""Closed-form times up to this factor above the limit are priced exactly before they are judged."""
+"""Closed-form times up to this factor above the limit are priced exactly, then judged."""
 
 
 def solve_inputs(

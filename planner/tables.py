@@ -427,8 +427,9 @@ def _run_lines(plan: Plan) -> list[str]:
         return []
     g = run.goodput
     text = (
-        f"a failure every {g.mtbf_s / 3600:.1f} h, a checkpoint of {format_size(g.checkpoint_bytes)}"
-        f" every {g.interval_s / 60:.0f} min: {format_percent(g.goodput_frac)} of the time trains"
+        f"a failure every {g.mtbf_s / 3600:.1f} h, a checkpoint of"
+        f" {format_size(g.checkpoint_bytes)} every {g.interval_s / 60:.0f} min:"
+        f" {format_percent(g.goodput_frac)} of the time trains"
     )
     if run.expected_s is not None:
         text += f", {run.expected_s / 86400:.1f} days in all"

@@ -1,18 +1,19 @@
 """Numbers of devices that plans may use, and a lower bound on the step time at each.
 
-The bound is admissible: no plan on n devices has a shorter step, by the closed form or by the exact
-recurrence. With T(t, c, b) the least time of one layer, both directions, for a micro-batch of b
-sequences over t tensor- and c context-parallel ranks (over all exchanges and sp), L
-layers and d replicas, a step of a shape (t, p, c, d) takes at least
+The bound is admissible: no plan on n devices has a shorter step, by the closed form or by the
+exact recurrence. With T(t, c, b) the least time of one layer, both directions, for a micro-batch
+of b sequences over t tensor- and c context-parallel ranks (over all exchanges and sp), L layers, H
+the same of embedding and head, and d replicas, a step of a shape (t, p, c, d) takes at least
 
-    S [ (B / d b) max( ceil(2 L / p) T / 2, (L T + H) / p, H ) + (p - 1)(p - 2) / (2 p) T ]
+    S [ (B / d b) max( ceil(2 L / p) T / 2, (L T + H) / p, head ) + (p - 1)(p - 2) / (2 p) T ]
 
-for some b and expert grid whose weights and gradients the mean rank can hold: some rank holds ceil(L / p) layers, or half of them twice where stages run both ways; the
-mean rank has its share of the head H, the last rank all of it; and rank r cannot start before one layer of each of the r
-ranks before it has run, nor end before their backwards have, which averages to (p - 1) / 2 layers
-over the ranks (one stage may hold no layer). S is the straggler factor. Left out, and only making
-steps longer: recomputation, data-parallel and pipeline traffic, optimizer, all other memory.
-Schedules that split the backward have no second term and count half of the last H.
+for some b and some expert grid whose weights and gradients the mean rank can hold. Some rank holds
+ceil(L / p) layers, or half of them twice where stages run both ways; the mean rank has its share
+of everything, the last rank the head; rank r cannot start before one layer of each of the r ranks
+before it has run, nor end before their backwards have, which averages to (p - 1) / 2 layers over
+the ranks (one stage may hold no layer). S is the straggler factor. Left out, and only making steps
+longer: recomputation, data-parallel and pipeline traffic, optimizer, all other memory. Schedules
+that split the backward have no second term and count half of the head.
 """
 
 import math
