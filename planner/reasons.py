@@ -119,7 +119,7 @@ def why_count(first: Plan, others: Sequence[tuple[int, Candidate | None]]) -> st
         f"on {other} the fastest takes {rival.step_s:.2f} s"
         f" ({rival.step_s / first.step_time_s - 1:+.1%}, {shown_layout(rival.layout)})"
         if rival
-        else f"on {other} no plan is in question"
+        else f"on {other} there is no plan"
         for other, rival in others
     ]
     return f"on {n} devices, {first.n_idle} idle; {'; '.join(parts)}"

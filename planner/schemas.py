@@ -519,7 +519,7 @@ class OperationsSpec(_Spec):
     pue: Factor | None = None
     """Power of the building over the power of its machines; default: 1.2."""
     device_mtbf: Lifetime | None = None
-    """Mean time between failures that end a run, of one accelerator; default: 50,670 h, as of
+    """Mean time between failures that end a run, of one accelerator; default: 50,677 h, as of
     Llama 3's run."""
     restart: Duration | None = None
     """From a failure to the first step after it; default: 10 min."""
