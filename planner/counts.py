@@ -176,19 +176,59 @@ def search_counts(
     """Search the pools; `fewer` also on fewer devices than allowed where they may be better."""
     found = Searches([], [pool.tally for pool in pools], notes)
     if options.pareto:
-        _search_front(pools, found, options, executor, stop, progress, fewer)
+        try:
+            _search_front(pools, found, options, executor, stop, progress, fewer)
+        except KeyboardInterrupt:
+            if not found.front:
+                raise
+            found.stopped = "interrupted"
     elif options.objective == "devices" and fewer and not options.names_devices:
         best = _search_fewer(pools, found, None, stop, progress, executor)
         if best is None and not found.stopped:
             _search_whole(pools, found, executor, stop, progress)
     else:
         _search_whole(pools, found, executor, stop, progress)
-        if fewer and not options.names_devices and not found.stopped:
-            _search_fewer(pools, found, _best_key(pools, found), stop, progress, executor)
+        if fewer and not options.names_devices:
+            if found.stopped:
+                _bound_fewer(pools, found)
+            else:
+                _search_fewer(pools, found, _best_key(pools, found), stop, progress, executor)
+    limited = options.deadline_s is not None or options.step_limit_s is not None
+    if limited and fewer and not any(one.outcome.finalists for one in found.listed):
+        _search_unlimited(pools, found, executor, stop)
     if found.stopped:
         for pool in pools:
             pool.tally.n_left = _n_counts(pool) - _n_known(pool.tally)
     return found
+
+
+def _search_unlimited(
+    pools: list[PoolToSearch], found: Searches, executor: Executor, stop: Stop
+) -> None:
+    """List the fastest number of devices whatever the limits, to say how far it misses them."""
+    free = [
+        replace(
+            pool,
+            tally=replace(pool.tally, searched=_whole_counts(pool)),
+            options=replace(
+                pool.options, objective="step_time", deadline_s=None, step_limit_s=None
+            ),
+        )
+        for pool in pools
+    ]
+    _search_fewer(free, found, None, stop, None, executor)
+
+
+def _bound_fewer(pools: list[PoolToSearch], found: Searches) -> None:
+    """Note the bounds of the smaller numbers of devices that a stopped search did not reach."""
+    for pool in pools:
+        for n in reversed(device_counts(pool.bounds.problem.pool)):
+            if n in pool.tally.searched or not pool.options.allows_devices(n):
+                continue
+            least = min(found.left, default=math.inf)
+            floor = flops_bound_s(pool.bounds.context(n))
+            if pool.key(n, floor)[0] < least:
+                found.left.append(pool.key(n, pool.bounds.least_s(n))[0])
 
 
 def _n_counts(pool: PoolToSearch) -> int:
@@ -391,7 +431,7 @@ def _search_front(
             for c in plans
             if c.step_s <= limit
         ]
-        points = non_dominated([*points, *new])
+        found.front = points = non_dominated([*points, *new])
 
     def search_all(pool: PoolToSearch, n: int) -> None:
         one = _search_one(pool, n, found, executor, stop, progress)
@@ -448,7 +488,6 @@ def _search_front(
                     take(pool, empty, plans)
             if progress is not None and entries:
                 progress(len(entries), len(entries))
-    found.front = points
 
 
 EMPTY = Outcome((), 0, 0, 0, 0, 0, {}, {}, None)

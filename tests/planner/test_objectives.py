@@ -385,3 +385,24 @@ def test_the_order_of_the_inputs_does_not_matter() -> None:
     )  # fmt: skip
     assert ours.result_id == theirs.result_id
     assert content_id(ours.to_json()) == content_id(theirs.to_json())
+
+
+@pytest.mark.parametrize("options", [{"pareto": "step_time,devices"}, {"objective": "energy"}])
+def test_an_interrupted_answer_holds_what_was_found(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from searches.device_counts import StepBounds
+
+    whole, calls = StepBounds.below, []
+
+    def below(self: StepBounds, *args: Any) -> Any:
+        calls.append(args)
+        if len(calls) > 2:
+            raise KeyboardInterrupt
+        return whole(self, *args)
+
+    monkeypatch.setattr(StepBounds, "below", below)
+    found = solve(cluster(4), **options)
+    assert (found.stopped, found.exit_code) == ("interrupted", 130)
+    assert found.plans
+    assert sum(d.n_left for d in found.devices) > 0
