@@ -83,7 +83,7 @@ class Outcome:
     """Plans that fit and that the closed form prices below `SearchOptions.rival_s`."""
     front: tuple[Candidate, ...] = ()
     """With `SearchOptions.front`: the plans that no other beats in both time and memory."""
-    unsearched: tuple[ShapeTable, ...] = ()
+    unsearched: tuple[ShapeTable, ...] = field(default=(), compare=False)
     """Shapes of the shards that were not priced, where the search was stopped."""
 
     @property

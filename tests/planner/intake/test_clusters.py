@@ -256,7 +256,7 @@ def test_a_dump_is_a_cluster_argument(tmp_path):
     )
     assert assumed in notes
     assert "note: left out: n003 drained" in solve_table(result)
-    hosts = "n[001-002,004-005,010-011,013,016-020]"
+    hosts = "n[001-002,004-005,010-011,013,016-020,006,008]"
     assert result.inputs["cluster"]["pools"][0]["hosts"] == hosts
     assert "18 x 8" not in check_spec(path)
     assert "14 nodes x 8 h100-sxm-80gb" in check_spec(path)
