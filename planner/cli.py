@@ -51,7 +51,7 @@ PlanArg = Annotated[
     str, typer.Argument(metavar="PLAN", help="RESULT.json#RANK_OR_ID, or last#RANK_OR_ID.")
 ]
 Pin = Annotated[
-    list[str], typer.Option("--pin", metavar="AXIS=V,...", help="Fix axes: tp=8,pp=4.")
+    list[str], typer.Option("--pin", metavar="AXIS=V,...", help="Fix axes: tp=8,pp=4,devices=512.")
 ]
 Only = Annotated[
     list[str], typer.Option("--only", metavar="AXIS=A,B", help="Allowed values: tp=4,8.")
@@ -81,6 +81,25 @@ Hosts = Annotated[
     ),
 ]
 Launcher = Annotated[str, typer.Option(metavar="L,...", help="torchrun,slurm,jobset,pytorchjob.")]
+Objective = Annotated[
+    str,
+    typer.Option(
+        metavar="X", help="step_time, tokens_per_s, cost, energy, devices, memory or goodput."
+    ),
+]
+Deadline = Annotated[
+    str, typer.Option(metavar="TIME", help="Longest run, failures included: 30d, 36h.")
+]
+StepLimit = Annotated[
+    float, typer.Option("--step-limit", metavar="S", help="Longest step, seconds.")
+]
+Within = Annotated[
+    float,
+    typer.Option(metavar="F", help="--objective memory: at most F times the fastest (1.05)."),
+]
+Pareto = Annotated[
+    str, typer.Option(metavar="X,Y[,Z]", help="The front of two or three objectives instead.")
+]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
 
 
@@ -107,10 +126,15 @@ def solve(
     max_: Max = [],
     allow: Allow = [],
     set_: SetOption = [],
-    top: Annotated[int, typer.Option(help="Plans to show.")] = 10,
-    framework: Framework = "default",
+    top: Annotated[int | None, typer.Option(help="Plans to show (10).")] = None,
+    framework: Framework = "",
     stack: Stack = "",
     pool: PoolName = "",
+    objective: Objective = "",
+    deadline: Deadline = "",
+    step_limit: StepLimit = 0.0,
+    within: Within = 0.0,
+    pareto: Pareto = "",
     form: Format = "table",
     emit: Annotated[
         str,
@@ -140,7 +164,8 @@ def solve(
         run_solve(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
             overrides=_overrides(set_), top=top, framework=framework, stack=stack, pool=pool,
-            form=form, emit=emit, out=out, launcher=launcher, executor=executor,
+            objective=objective, deadline=deadline, step_limit_s=step_limit, within=within,
+            pareto=pareto, form=form, emit=emit, out=out, launcher=launcher, executor=executor,
             ray_address=ray_address, time_limit_s=time_limit, cache=cache,
         )
     )  # fmt: skip

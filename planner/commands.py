@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -79,9 +78,14 @@ def run_solve(
     at_most: list[str],
     allow: list[str],
     overrides: tuple[tuple[str, object], ...],
-    top: int,
+    top: int | None,
     framework: str,
     stack: str,
+    objective: str,
+    deadline: str,
+    step_limit_s: float,
+    within: float,
+    pareto: str,
     form: str,
     emit: str,
     out: str,
@@ -93,7 +97,6 @@ def run_solve(
     cache: bool,
 ) -> int:
     """Run `planner solve`; return the exit code."""
-    start = time.monotonic()
     text, targets, launchers = _formatter(form), _targets(emit), parse_launchers(launcher)
     if bool(targets) != bool(out):
         raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
@@ -116,10 +119,15 @@ def run_solve(
         allow=tuple(allow),
         overrides=overrides,
         pool=pool,
+        objective=objective,
+        deadline=deadline,
+        step_limit_s=step_limit_s,
+        within=within,
+        pareto=pareto,
         executor=executor,
         ray_address=ray_address,
         progress=_progress,
-        stop=(lambda: time.monotonic() - start > time_limit_s) if time_limit_s else None,
+        time_limit_s=time_limit_s,
     )
     if cache:
         save_result(result)
@@ -132,7 +140,9 @@ def run_solve(
         refused: Counter[str] = Counter()
         for plan in result.plans:
             given = read_model, read_cluster.pool(plan.pool)
-            problem = make_problem(*given, read_options(result.inputs["options"]))
+            problem = make_problem(
+                *given, read_options(result.inputs["options"]), plan.layout.n_devices
+            )
             files = _files(given, problem, plan, result.result_id, targets, launchers)
             write_files(_plan_folder(out, plan), files)
             refused.update(target for target in targets if f"{target}.txt" in files)
@@ -326,7 +336,7 @@ def _files(
 ) -> dict[str, str]:
     """Return the files of one plan; a framework that it does not fit gets a reason instead."""
     model, cluster = given
-    pool, fabric, files = cluster.cluster.pools[0], cluster.cluster.fabric, {}
+    pool, fabric, files = problem.pool, problem.fabric, {}
     placed = None
     if set(launchers) - {"torchrun"}:
         names = chosen_hosts(hosts, cluster)

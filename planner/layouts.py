@@ -18,6 +18,9 @@ from planner.errors import SearchError, UsageError
 from searches.options import AXES, MODULE_SETS, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
 
+DEVICES = "devices"
+"""The axis of the number of accelerators in use, which the product searches, not `searches`."""
+
 
 def layout_to_json(layout: Layout) -> dict[str, Any]:
     """Return a layout with the field names of the result schema.
@@ -62,8 +65,9 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
 
 def axis_values(axis: str, text: str, option: str) -> int:
     """Return the table value of one axis given as text, such as `recompute=full`."""
-    if axis not in AXES:
-        raise UsageError(f"{option}: unknown axis {axis!r}", f"axes: {', '.join(AXES)}")
+    if axis not in (*AXES, DEVICES):
+        known = ", ".join((*AXES, DEVICES))
+        raise UsageError(f"{option}: unknown axis {axis!r}", f"axes: {known}")
     if axis == "recompute_modules":
         return _modules(text, option)
     words = TEXT_AXES.get(axis)

@@ -19,8 +19,8 @@ def run_place(reference: str, hosts: str | None, out: str, form: str) -> None:
     """Run `planner place`."""
     if form not in ("table", "json"):
         raise UsageError(f"--format: unknown {form!r}", "table or json")
-    model, cluster, _, plan = open_plan(reference)
-    pool = cluster.cluster.pools[0]
+    model, cluster, problem, plan = open_plan(reference)
+    pool = problem.pool
     names = chosen_hosts(hosts, cluster)
     placement = place_plan(plan.layout, model.shape, pool, cluster.cluster.fabric, names)
     header = [

@@ -8,7 +8,7 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.result import Plan
 from planner.uncertainty import TIE_FRAC
-from searches.search import Candidate
+from searches.candidates import Candidate
 
 MIN_SHARE = 0.002
 """Differences below this share of the step are not worth a word."""
@@ -125,3 +125,16 @@ def why_pool(first: Plan, others: Sequence[tuple[str, Candidate | None]]) -> str
         for name, rival in others
     ]
     return f"on pool {first.pool}; at best the other pools take: {'; '.join(parts)}"
+
+
+def why_count(first: Plan, others: Sequence[tuple[int, Candidate | None]]) -> str:
+    """Return the sentence that compares the devices in use with other numbers of them."""
+    n = first.layout.n_devices
+    parts = [
+        f"on {other} the fastest takes {rival.step_s:.2f} s"
+        f" ({rival.step_s / first.step_time_s - 1:+.1%}, {shown_layout(rival.layout)})"
+        if rival
+        else f"on {other} there is no plan"
+        for other, rival in others
+    ]
+    return f"on {n} devices, {first.n_idle} idle; {'; '.join(parts)}"

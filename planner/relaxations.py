@@ -15,11 +15,12 @@ from planner.errors import SpecError
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.options import Asked, SolveOptions
 from planner.result import Relaxation
+from searches.candidates import Candidate
 from searches.executors import SerialExecutor
 from searches.feasibility import any_fits, largest_true, least_true, states_can_fit
 from searches.options import MAX_MBS, TEXT_AXES
 from searches.rules import Context
-from searches.search import Candidate, search
+from searches.search import search
 from searches.shape_space import divisors
 
 KINDS = ("value", "restriction", "software", "numerics", "job", "hardware")

@@ -7,15 +7,16 @@ from typing import Any, NamedTuple
 
 from costmodels.plans import Layout
 from costmodels.stages import SPLITS
+from planner.objectives import COLUMNS as GOAL_COLUMNS
 from planner.placement_text import tier_lines
 from planner.reasons import shown_layout, stage_words
 from planner.result import Counts, Plan, Relaxation, Result
-from planner.units import format_gib, format_percent
+from planner.units import format_gib, format_percent, format_size
 from searches.rules import RULES
 
 GIB = 2.0**30
 MAX_WIDTH = 100
-DISPENSABLE = ("split", "sp", "bubl")
+DISPENSABLE = ("split", "sp", "bubl", "comm", "MFU")
 """Columns that give way, in this order, where the table would be wider than `MAX_WIDTH`."""
 ASSUMED = "assumed "
 """Beginning of the notes on what an imported file left open."""
@@ -123,6 +124,11 @@ def columns_of(result: Result) -> tuple[Column, ...]:
     names = [pool["name"] for pool in result.inputs["cluster"]["pools"]]
     first, tp, pp, *others = COLUMNS
     used = used_axes(result.plans)
+    if any(plan.n_idle for plan in result.plans):
+        used = [Column("dev", "", lambda p: str(p.layout.n_devices)), *used]
+    options = result.inputs["options"]
+    goals = options.get("pareto") or [options.get("objective", "step_time")]
+    others = [*others, *(Column(*x) for goal in goals for x in GOAL_COLUMNS.get(goal, ()))]
     pool = Column("pool", "", lambda p: str(names.index(p.pool)))
     columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
     for title in DISPENSABLE:
@@ -185,6 +191,7 @@ def result_heading(result: Result) -> list[str]:
         *assumed_lines(result.notes),
         *wrapped("on", f"{', or '.join(parts)}, as {result.inputs['options']['stack']} runs it"),
         *_space_lines(c),
+        *_count_lines(result),
     ]
 
 
@@ -201,20 +208,30 @@ def _space_lines(counts: Counts) -> list[str]:
 
 
 def proof_line(result: Result) -> str:
-    """Return what is proven about the fastest plan, or how far it may be from the best."""
+    """Return what is proven about the fastest plan."""
     found = result.certificate
     assert found is not None  # asked for answers with plans
-    if not found.proven:
-        return (
-            f"not proven: the search was stopped, and a plan that was not looked at may take "
-            f"{found.fastest_s / (1.0 + found.gap):.2f} s (gap {found.gap:.1%})"
-        )
     over = found.bound_s is not None and result.counts.excluded
     rest = f", {result.counts.excluded:,} take more than {found.bound_s:.2f} s" if over else ""
     return (
         f"proven: none of {result.counts.space:,} plans is faster than {found.fastest_s:.3f} s; "
         f"{found.simulated:,} were simulated{rest}"
     )
+
+
+def _count_lines(result: Result) -> list[str]:
+    """Return what became of the other numbers of devices."""
+    n_whole = len(result.devices)
+    if result.inputs["options"].get("objective") == "devices" and result.plans:
+        n_whole = 0
+    numbers = (
+        (sum(len(d.searched) for d in result.devices) - n_whole, "searched"),
+        (sum(d.n_excluded for d in result.devices), "excluded by a bound"),
+        (sum(d.n_without_layout for d in result.devices), "without a layout"),
+        (sum(d.n_left for d in result.devices), "not looked at"),
+    )
+    parts = [f"{n:,} {what}" for n, what in numbers if n > 0]
+    return wrapped("numbers of devices besides:", ", ".join(parts)) if parts else []
 
 
 def assumed_lines(notes: Sequence[str], change: str = "--set PATH=VALUE changes one") -> list[str]:
@@ -265,7 +282,8 @@ def solve_table(result: Result, source: str = "last") -> str:
     """Return the whole answer of `solve` as text."""
     lines = result_heading(result)
     if result.stopped:
-        lines[-1] += f"; stopped ({result.stopped}): best so far"
+        gap = "" if result.gap is None else f", at most {result.gap:.1%} from the best there is"
+        lines.append(f"stopped ({result.stopped}): best so far{gap}")
     lines.append("")
     if not result.plans:
         return "\n".join(lines + nothing_fits(result)) + "\n"
@@ -275,13 +293,15 @@ def solve_table(result: Result, source: str = "last") -> str:
     lines.append(
         "MFU: Megatron's model FLOPs (causal attention halved, no recompute) over dense peak"
     )
+    if pareto := result.inputs["options"].get("pareto"):
+        lines.append(f"the front of {', '.join(pareto)}: no plan beats another in all of them")
     lines.append("")
     first = result.plans[0]
     for i, reason in enumerate(result.why_first):
         lines += wrapped(f"why {first.plan_id}:" if i == 0 else " ", reason)
     low, high = first.step_time_p10_s, first.step_time_p90_s
     lines.append(f"  step time between {low:.2f} and {high:.2f} s in 8 of 10 cases (prior)")
-    if result.certificate:
+    if result.certificate and result.certificate.proven:
         lines += wrapped(" ", proof_line(result))
     lines += note_lines(result.notes)
     for warning in first.warnings:
@@ -312,6 +332,10 @@ def note_lines(notes: Sequence[str]) -> list[str]:
 def nothing_fits(result: Result) -> list[str]:
     """Return the answer when there is no plan: reasons, the closest miss, what would help."""
     lines = []
+    late = [note.removeprefix("limit: ") for note in result.notes if note.startswith("limit: ")]
+    if late:
+        lines.append("No plan keeps the limits.")
+        return [*lines, *(line for note in late for line in wrapped(" ", note))]
     if result.counts.space == 0:
         lines.append("No layout is legal: every combination breaks a rule.")
     else:
@@ -394,12 +418,24 @@ def plans_csv(result: Result) -> str:
         "usable_bytes",
         "tie",
         "runs_on",
+        "idle_devices",
+        "goodput_frac",
+        "expected_s",
+        "energy_j",
+        "cost_usd",
+        "usd_per_million_tokens",
     ]
     writer = csv.DictWriter(out, fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for plan in result.plans:
         data = plan.to_json()
-        row = {**data["layout"], **data, **data["memory"], "runs_on": " ".join(plan.runs_on)}
+        row = {
+            **data["layout"],
+            **data,
+            **data["memory"],
+            **(data["run"] or {}),
+            "runs_on": " ".join(plan.runs_on),
+        }
         row["recompute_modules"] = "+".join(plan.layout.recompute_modules)
         writer.writerow(row)
     return out.getvalue()
@@ -422,7 +458,8 @@ def plan_details(plan: Plan) -> str:
     free, problem = plan.headroom_frac, b.rows.problem
     lines = [
         f"plan {plan.plan_id}: {shown_layout(x)}",
-        f"  {x.n_devices} devices, {x.n_micro} micro-batch(es) of {x.mbs} on each of {x.dp} ranks",
+        f"  {x.n_devices} devices, {x.n_micro} micro-batch(es) of {x.mbs} on each of {x.dp} ranks"
+        + (f"; {plan.n_idle} devices idle" if plan.n_idle else ""),
         *_context_line(plan),
         f"  schedule {x.schedule}, sequence parallel {'on' if x.sp else 'off'}",
         f"  layers per virtual stage: {stages}",
@@ -442,9 +479,36 @@ def plan_details(plan: Plan) -> str:
         "",
         "traffic of the busiest device, per step:",
         *_traffic_lines(plan),
+        *_run_lines(plan),
         *(line for w in plan.warnings for line in wrapped(f"warning {w.code}:", w.text)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _run_lines(plan: Plan) -> list[str]:
+    """Return what the whole run takes, failures and checkpoints included."""
+    run = plan.run
+    if run is None:
+        return []
+    g = run.goodput
+    text = (
+        f"a failure every {g.mtbf_s / 3600:.1f} h, a checkpoint of"
+        f" {format_size(g.checkpoint_bytes)} every {g.interval_s / 60:.0f} min:"
+        f" {format_percent(g.goodput_frac)} of the time trains"
+    )
+    if run.expected_s is not None:
+        text += f", {run.expected_s / 86400:.1f} days in all"
+    figures = [
+        f"{value * scale:,.{digits}f} {unit}"
+        for value, scale, digits, unit in (
+            (run.energy_j, 1 / 3.6e9, 1, "MWh"),
+            (run.energy_j_per_token, 1.0, 2, "J a token"),
+            (run.cost_usd, 1.0, 0, "US dollars"),
+            (run.usd_per_million_tokens, 1.0, 3, "US dollars a million tokens"),
+        )
+        if value is not None
+    ]
+    return ["", *wrapped("run:", "; ".join([text, *figures]))]
 
 
 def _where(plan: Plan) -> str:

@@ -81,6 +81,10 @@ class SearchOptions:
     rival_s: float = 0.0
     """Step time of the closed form, seconds: plans below it are counted (`Outcome.n_faster`)."""
 
+    front: bool = False
+    """Keep every plan that no other beats in both time and memory (`Outcome.front`): no plan may
+    then be left out for its time."""
+
     def allows(self, axis: str, value: int) -> bool:
         """Tell whether `value` is allowed on `axis` by the pins and limits."""
         listed = axis not in self.only or value in self.only[axis]

@@ -17,7 +17,7 @@ H100 = "h100-x512"
 HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "too few devices": ("llama3-70b", "h100-x8", {}),
     "far too few devices": ("llama3-405b", "h100-x8", {}),
-    "no divisor": ("llama3-70b", H100, {"pins": {"tp": 8, "pp": 3}}),
+    "no divisor": ("llama3-70b", H100, {"pins": {"tp": 8, "pp": 3, "devices": 512}}),
     "two conflicts": ("llama3-70b", H100, {"pins": {"tp": 128, "pp": 3}}),
     "three pins": ("llama3-70b", H100, {"pins": {"tp": 1, "pp": 1, "zero": 0}}),
     "large micro-batch": ("llama3-8b", "h100-x8", {"pins": {"tp": 1, "mbs": 16}}),
@@ -30,7 +30,8 @@ HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
                   "recompute_layers": 2}},
     ),
     "odd batch": ("llama3-70b", H100,
-        {"overrides": (("training.global_batch", 7),), "at_most": {"cp": 1, "tp": 8}}),
+        {"overrides": (("training.global_batch", 7),), "at_most": {"cp": 1, "tp": 8},
+          "pins": {"devices": 512}}),
     "odd micro-batch": ("llama3-8b", "h100-x8", {"pins": {"mbs": 3}}),
     "long sequences": (
         "llama3-8b", "h100-x8", {"overrides": (("training.seq_len", 1048576),)}

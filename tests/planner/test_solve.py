@@ -58,7 +58,7 @@ def test_every_example_pair_gives_a_sensible_answer(model: str, cluster: str) ->
         domain = pools[plan.pool].scale_up_domain
         assert 0 in (domain % x.tp, x.tp % domain)
         assert any(w.code == "COM102" for w in plan.warnings) == (x.tp > domain)
-        assert x.n_devices == pools[plan.pool].n_devices
+        assert x.n_devices + plan.n_idle == pools[plan.pool].n_devices
         assert x.tp * x.pp * x.cp * x.dp == x.n_devices
         assert x.n_micro * x.mbs * x.dp == x.gbs
         assert b.peak_bytes <= plan.usable_bytes
