@@ -95,6 +95,33 @@ def _mixed_training(c: Case) -> list[str]:
     return []
 
 
+def _fusion(c: Case) -> str:
+    """Return the flag by which the MLP fuses bias and activation."""
+    return "bias_swiglu_fusion" if flag(c, "swiglu") else "bias_gelu_fusion"
+
+
+def _two_activations(c: Case) -> list[str]:
+    return holding({
+        f"--swiglu excludes {option(other)}": flag(c, "swiglu") and flag(c, other)
+        for other in ("squared_relu", "quick_geglu")
+    })  # fmt: skip
+
+
+def _activation(c: Case) -> list[str]:
+    """Return what is wrong with the activation, and with its fusion with the bias."""
+    fused = flag(c, _fusion(c)) and (flag(c, "swiglu") or flag(c, "add_bias_linear"))
+    two = _two_activations(c)
+    if two or not fused:
+        return two
+    return holding({
+        "no kernel fuses a bias with --squared-relu": flag(c, "squared_relu"),
+        "no kernel fuses a bias with --glu-linear-offset but that of --quick-geglu":
+            flag(c, "glu_linear_offset") != 0 and not flag(c, "quick_geglu"),
+        "the fusion of bias and activation excludes --use-te-activation-func":
+            flag(c, "use_te_activation_func"),
+    })  # fmt: skip
+
+
 _SIZES = (
     flag_rule(
         "MLM120", "flag that is not known",
@@ -246,6 +273,12 @@ _SIZES = (
         lambda c: f"evaluation: {flag(c, 'eval_global_batch_size') or c.gbs} sequences do not"
         f" divide by {flag(c, 'eval_micro_batch_size') or c.mbs} x dp {c.dp}",
         "leave both --eval-*-batch-size out", f"{ARGUMENTS}; {MICROBATCHES}", versions=">=0.18",
+    ),
+    flags_rule(
+        "MLM141", "activation that cannot be had so", _activation,
+        lambda c: "one of the two" if _two_activations(c)
+        else option(f"no_{_fusion(c)}"),
+        f"{TRANSFORMER_CONFIG}; megatron/training/argument_utils.py",
     ),
 )  # fmt: skip
 

@@ -416,6 +416,18 @@ def _groups_of_experts(line: MegatronLine, random: Random) -> bool:
     return True
 
 
+def _activation(line: MegatronLine, random: Random) -> bool:
+    if line.has("--no-bias-gelu-fusion"):
+        line.drop("--no-bias-gelu-fusion")
+    elif line.has("--swiglu"):
+        line.put(*random.choice((("--squared-relu",), ("--glu-linear-offset", 0.5))))
+    elif not line.has("--disable-bias-linear"):
+        line.put(random.choice(("--squared-relu", "--use-te-activation-func")))
+    else:
+        return False
+    return True
+
+
 def _evaluation(line: MegatronLine, random: Random) -> bool:
     step = dp(line)
     size = line.number(MBS) + 1
@@ -536,6 +548,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("MLM138", "least rate above the largest", set_to("--min-lr", 1.0)),
     ("MLM139", "two sources of data", set_to("--data-path", "/data/text_document")),
     ("MLM140", "odd batch of the evaluation", _evaluation),
+    ("MLM141", "another activation", _activation),
     ("MLM210", "one layer more", add(LAYERS, 1, split_evenly)),
     ("MLM211", "interleaving asked for twice", _two_interleavings),
     ("MLM212", "chunks that do not divide", _odd_chunk),

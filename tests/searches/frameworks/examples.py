@@ -259,6 +259,7 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "MLM137": ({"save": "/checkpoints"}, {"save": "/checkpoints", "save_interval": 10}, {}),
     "MLM138": ({"lr": 1e-4, "min_lr": 1e-3}, {"lr": 1e-4, "min_lr": 1e-5}, {}),
     "MLM139": ({"mock_data": True, "data_path": ["x"]}, {"data_path": ["x"]}, {}),
+    "MLM141": ({"squared_relu": True}, {"squared_relu": True, "bias_gelu_fusion": False}, {}),
     "MLM140": ({"eval_global_batch_size": 100}, {"eval_global_batch_size": 64}, {}),
     "MLM210": (MIDDLE, {**MIDDLE, "account_for_embedding_in_pipeline_split": True,
                         "account_for_loss_in_pipeline_split": True}, PIPE),

@@ -227,6 +227,29 @@ def test_a_group_of_micro_batches_of_its_own_is_heard():
 
 
 @pytest.mark.parametrize(
+    ("flags", "fault", "closest"),
+    [
+        ({"squared_relu": True}, "with --squared-relu", "--no-bias-gelu-fusion"),
+        ({"squared_relu": True, "add_bias_linear": False}, "", ""),
+        ({"quick_geglu": True, "glu_linear_offset": 1.0}, "", ""),
+        ({"swiglu": True, "glu_linear_offset": 1.0, "add_bias_linear": False},
+         "with --glu-linear-offset", "--no-bias-swiglu-fusion"),
+        ({"swiglu": True, "bias_gelu_fusion": False}, "", ""),
+        ({"swiglu": True, "squared_relu": True}, "excludes --squared-relu", "one of the two"),
+        ({"swiglu": True, "quick_geglu": True}, "excludes --quick-geglu", "one of the two"),
+        ({"use_te_activation_func": True}, "--use-te-activation-func", "--no-bias-gelu-fusion"),
+    ],
+)  # fmt: skip
+def test_activations_and_the_bias_fused_with_them(flags, fault, closest):
+    given = case({"env": QUEUE}, {**SIZES, **flags})
+    found = [x for x in broken_rules("megatron", given) if x.rule.code == "MLM141"]
+    assert len(found) == bool(fault)
+    if fault:
+        assert fault in found[0].reason
+        assert found[0].closest == closest
+
+
+@pytest.mark.parametrize(
     ("text", "stages"),
     [
         ("Et*3|(t*2|)*2,tL", ["Ettt", "tt", "tt", "tL"]),
