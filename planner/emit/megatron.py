@@ -194,7 +194,8 @@ def _model_flags(
     if "position_embedding_type" in settings:
         del words["--position-embedding-type"]
     if shape.latent:
-        del words["--kv-channels"]
+        if shape.hidden % shape.heads == 0:  # the parser works it out, and refuses a remainder
+            del words["--kv-channels"]
         words |= {
             "--kv-lora-rank": shape.kv_rank,
             "--qk-head-dim": shape.qk_nope,

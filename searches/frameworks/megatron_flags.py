@@ -155,7 +155,7 @@ _SIZES = (
     ),
     flag_rule(
         "MLM124", "hidden size does not divide by the heads",
-        lambda c: flag(c, "kv_channels") is None and not flag(c, "multi_latent_attention")
+        lambda c: flag(c, "kv_channels") is None
         and number(c, "hidden_size") % number(c, "num_attention_heads") > 0,
         lambda c: f"hidden size {flag(c, 'hidden_size')} does not divide by"
         f" {flag(c, 'num_attention_heads')} heads",

@@ -223,6 +223,18 @@ def test_model_flags() -> None:
 
 
 @pytest.mark.parametrize(
+    ("heads", "wanted"),
+    [(128, False), (96, True)],  # 7168 = 56 x 128 = 74 x 96 + 64
+)
+def test_latent_heads_that_do_not_divide_the_hidden_size_have_a_width(
+    heads: int, wanted: bool
+) -> None:
+    shape = replace(DEEPSEEK_V3, heads=heads, kv_heads=heads)
+    words = dict(flag_groups(layout(shape, ep=8), shape, JOB))["model"]
+    assert ("--kv-channels" in words) is wanted
+
+
+@pytest.mark.parametrize(
     ("changes", "wanted"),
     [({}, True), ({"bias": False}, False)],  # without biases Megatron-LM switches it off itself
 )

@@ -369,9 +369,7 @@ def _odd_word(line: MegatronLine, random: Random) -> bool:
 
 def _heads_that_do_not_divide(line: MegatronLine, random: Random) -> bool:
     heads = line.number(HEADS)
-    if line.number("--hidden-size") % (heads + line.number(TP)) == 0 or line.has(
-        "--multi-latent-attention"
-    ):
+    if line.number("--hidden-size") % (heads + line.number(TP)) == 0:
         return False
     line.drop("--kv-channels")
     line.put(HEADS, heads + line.number(TP))

@@ -226,6 +226,12 @@ def test_a_group_of_micro_batches_of_its_own_is_heard():
     )
 
 
+@pytest.mark.parametrize("latent", [False, True])
+def test_the_parser_divides_the_hidden_size_by_the_heads_of_latent_attention_too(latent):
+    given = case({}, {**SIZES, "num_attention_heads": 34, "multi_latent_attention": latent})
+    assert "MLM124" in codes("megatron", given)
+
+
 @pytest.mark.parametrize(
     ("flags", "fault", "closest"),
     [
