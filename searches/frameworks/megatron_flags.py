@@ -122,6 +122,17 @@ def _activation(c: Case) -> list[str]:
     })  # fmt: skip
 
 
+def _no_rope(c: Case) -> list[str]:
+    """Return what is wrong with the pattern of layers without rotary positions."""
+    every, layers = flag(c, "no_rope_freq"), number(c, "num_layers")
+    if not every:
+        return []
+    if isinstance(every, list | tuple):
+        said = f"--no-rope-freq is a pattern of {len(every)} layers, the model has {layers}"
+        return [said] * (len(every) != layers)
+    return [f"--no-rope-freq {every} does not divide {layers} layers"] * (layers % every != 0)
+
+
 _SIZES = (
     flag_rule(
         "MLM120", "flag that is not known",
@@ -279,6 +290,10 @@ _SIZES = (
         lambda c: "one of the two" if _two_activations(c)
         else option(f"no_{_fusion(c)}"),
         f"{TRANSFORMER_CONFIG}; megatron/training/argument_utils.py",
+    ),
+    flags_rule(
+        "MLM142", "layers without rotary positions that do not fit the layers", _no_rope,
+        "a number that divides them, or a pattern of all of them", TRANSFORMER_CONFIG,
     ),
 )  # fmt: skip
 

@@ -426,6 +426,21 @@ def _activation(line: MegatronLine, random: Random) -> bool:
     return True
 
 
+def _no_rope(line: MegatronLine, random: Random) -> bool:
+    layers = line.number(LAYERS)
+    bad = [n for n in range(2, 8) if layers % n]
+    line.put("--no-rope-freq", random.choice([*bad, f"[0]*{layers}+[1]"]))
+    return True
+
+
+def _expert_layers(line: MegatronLine, random: Random) -> bool:
+    if not is_moe(line):
+        return False
+    n = line.number(LAYERS) + random.choice((-1, 1, 3))
+    line.put("--moe-layer-freq", f"([0]*1+[1]*{n - 1})")
+    return True
+
+
 def _evaluation(line: MegatronLine, random: Random) -> bool:
     step = dp(line)
     size = line.number(MBS) + 1
@@ -489,6 +504,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
         without(lambda x: is_moe(x) and x.number(ETP) > 1, "--disable-bias-linear"),
     ),
     ("MLM322", "groups that do not divide the experts", _groups_of_experts),
+    ("MLM331", "expert layers of another model", _expert_layers),
     (
         "MLM308",
         "one token less in a sequence",
@@ -547,6 +563,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("MLM139", "two sources of data", set_to("--data-path", "/data/text_document")),
     ("MLM140", "odd batch of the evaluation", _evaluation),
     ("MLM141", "another activation", _activation),
+    ("MLM142", "layers without rotary positions that do not divide", _no_rope),
     ("MLM210", "one layer more", add(LAYERS, 1, split_evenly)),
     ("MLM211", "interleaving asked for twice", _two_interleavings),
     ("MLM212", "chunks that do not divide", _odd_chunk),

@@ -233,6 +233,17 @@ def test_the_parser_divides_the_hidden_size_by_the_heads_of_latent_attention_too
 
 
 @pytest.mark.parametrize(
+    ("every", "fault"),
+    [(8, ""), (5, "5 does not divide 32 layers"), ([0, 0, 0, 1] * 8, ""),
+     ([0, 0, 0, 1] * 7, "a pattern of 28 layers, the model has 32")],
+)  # fmt: skip
+def test_layers_without_rotary_positions(every, fault):
+    given = case({"env": QUEUE}, {**SIZES, "no_rope_freq": every})
+    found = [x.reason for x in broken_rules("megatron", given) if x.rule.code == "MLM142"]
+    assert fault in found[0] if fault else not found
+
+
+@pytest.mark.parametrize(
     ("flags", "fault", "closest"),
     [
         ({"squared_relu": True}, "with --squared-relu", "--no-bias-gelu-fusion"),
