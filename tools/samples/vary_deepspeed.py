@@ -172,6 +172,11 @@ def _odd_mesh(run: DeepSpeedRun, random: Random) -> bool:
     return True
 
 
+def ulysses_of_experts(run: DeepSpeedRun) -> bool:
+    """Tell whether a run has AutoEP and Ulysses."""
+    return "expert_parallel" in run.keys and run.keys.get("sequence_parallel_size", 1) > 1
+
+
 def unsharded(run: DeepSpeedRun) -> bool:
     """Tell whether nothing is sharded."""
     return run.stage == 0
@@ -205,6 +210,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
         "part of the optimizer",
         put(f"{ZERO}.offload_optimizer", {"device": "cpu", "ratio": 0.5}, below_3),
     ),
+    ("DSP307", "ZeRO-3 of experts with Ulysses", put(f"{ZERO}.stage", 3, ulysses_of_experts)),
     ("DSP410", "stage that does not exist", put(f"{ZERO}.stage", 4)),
     (
         "DSP413",

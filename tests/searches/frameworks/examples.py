@@ -138,7 +138,9 @@ _LAYOUT: dict[str, Both] = {
     "DSP306": (
         {**PIPE, "ep": 2, "tp": 2, "model": EXPERTS}, {"ep": 2, "tp": 2, "model": EXPERTS},
     ),
-    "DSP307": ({**ALL_TO_ALL, "ep": 2, "zero": 3}, {**ALL_TO_ALL, "ep": 2, "zero": 2}),
+    "DSP307": (
+        {**ALL_TO_ALL, "zero": 3, "model": EXPERTS}, {**ALL_TO_ALL, "zero": 2, "model": EXPERTS},
+    ),
     "DSP308": ({"tp": 2, "model": EXPERTS}, {"tp": 2, "ep": 2, "model": EXPERTS}),
     "DSP309": ({"model": moe(capacity_factor=1.25)}, {"model": EXPERTS}),
     "DSP401": ({**PIPE, "zero": 2}, {**PIPE, "zero": 1}),

@@ -297,6 +297,19 @@ def test_faults_of_layout_strings(text, fault):
 
 
 @pytest.mark.parametrize(
+    ("ep", "settings", "wanted"),
+    [
+        (1, {}, True), (2, {}, True),  # plans of experts have AutoEP, whatever their ep
+        (1, {"expert_parallel.enabled": True}, True),
+        (1, {"zero_optimization.stage": 3}, False),  # a run that leaves the experts as they are
+    ],
+)  # fmt: skip
+def test_auto_ep_in_zero_3_has_no_ulysses(ep, settings, wanted):
+    fields = {"cp": 2, "dp": 32, "cp_comm": "a2a", "zero": 3, "ep": ep, "model": EXPERTS}
+    assert ("DSP307" in codes("deepspeed", case(fields, settings))) is wanted
+
+
+@pytest.mark.parametrize(
     ("keys", "fields", "fault"),
     [
         ({"train_batch_size": 128, "train_micro_batch_size_per_gpu": 1,
