@@ -48,7 +48,7 @@ def partition_of(counts: tuple[int, ...], pp: int) -> str:
 
 
 def _auto_ep(c: Case) -> Bools:
-    """Tell whether AutoEP replaces the experts, ep 1 or more: in plans always, in runs if asked."""
+    """Tell whether AutoEP replaces the experts, with ep 1 too: in all plans, in runs if asked."""
     if c.settings:
         return bool(c.setting("expert_parallel.enabled", False))
     return c.model.n_experts > 0

@@ -378,6 +378,8 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
                {"train_batch_size": 128, "train_micro_batch_size_per_gpu": 1}, {}),
     "DSP124": ({"data_parallel_size": 16, "sequence_parallel_size": 2},
                {"data_parallel_size": 32, "sequence_parallel_size": 2}, {}),
+    "DSP126": ({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 0},
+               {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}, {}),
     "DSP125": ({"optimizer.params.max_grad_norm": 1.0}, {"gradient_clipping": 1.0}, {}),
     "DSP310": ({**AUTO_EP, "expert_parallel.expert_tensor_parallel_size": 2}, AUTO_EP, {}),
     "DSP410": ({"zero_optimization.stage": 4}, {"zero_optimization.stage": 3}, {}),

@@ -325,6 +325,13 @@ def test_auto_ep_in_zero_3_has_no_ulysses(ep, settings, wanted):
         ({"train_batch_size": 128, "gradient_accumulation_steps": 2}, {}, ""),
         ({"train_micro_batch_size_per_gpu": 3}, {}, ""),
         ({"gradient_accumulation_steps": 2}, {}, "is needed"),
+        ({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 0}, {},
+         "gradient_accumulation_steps 0"),
+        ({"train_micro_batch_size_per_gpu": 0}, {}, "train_micro_batch_size_per_gpu 0"),
+        ({"train_batch_size": 0, "gradient_accumulation_steps": 1}, {}, "train_batch_size 0"),
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": -1,
+          "gradient_accumulation_steps": -1}, {}, "_gpu -1; gradient_accumulation_steps -1"),
+        ({"train_batch_size": 32}, {}, "0 x 1 x 64 ranks"),  # rounded down to nothing
     ],
 )  # fmt: skip
 def test_batch_sizes_of_deepspeed(keys, fields, fault):
