@@ -23,7 +23,8 @@ SCHEDULES = {
     "1f1b": 1, "gpipe": 1, "interleaved1f1b": 2, "loopedbfs": 2, "interleavedzerobubble": 2,
     "zbvzerobubble": 2, "dualpipev": 2, "pipelineschedulesingle": 1, "pipelineschedulemulti": 2,
 }  # fmt: skip
-"""Least stages a rank of each schedule of torch.distributed.pipelining, which reads any case."""
+"""Stages a rank of each schedule of torch.distributed.pipelining, which reads any case: one, or
+two and more."""
 IN_A_V = ("zbvzerobubble", "dualpipev")
 """Schedules with exactly two stages a rank."""
 WORDS: Mapping[str, tuple[str, ...]] = {
@@ -99,38 +100,42 @@ def _ends(c: Case) -> tuple[int, int]:
     return int(field(c, name.format("first"), 1)), int(field(c, name.format("last"), 1))
 
 
-def _n_stages(c: Case) -> int:
-    """Return the number of stages that the fields make."""
-    parts = field(c, "parallelism.module_fqns_per_model_part")
-    if parts is not None:
-        return len(parts)
+def _cut_stages(c: Case) -> int | None:
+    """Return the number of stages of a named size; None where none is named."""
     per_stage = field(c, "parallelism.pipeline_parallel_layers_per_stage")
     if per_stage is None:
-        return int(c.pp * SCHEDULES[_schedule(c)])
+        return None
     return int(-(-(c.model.layers + sum(_ends(c))) // per_stage))
 
 
+def _of_a_rank(c: Case, stages: int, least: int) -> list[str]:
+    """Return what is wrong with so many stages; `least` are those that a rank has at least."""
+    if stages % c.pp:
+        return [f"{stages} stages do not divide by pp {c.pp}"]
+    each, name = stages // c.pp, _schedule(c)
+    return holding({
+        f"{each} stages a rank, {name} has one": SCHEDULES[name] == 1 and each != 1,
+        f"{each} stages a rank, {name} has {least} at least": SCHEDULES[name] > 1 and each < least,
+        f"{each} stages a rank, {name} has exactly two": name in IN_A_V and each != 2,
+    })  # fmt: skip
+
+
 def _stages(c: Case) -> list[str]:
-    """Return what is wrong with the stages of a pipeline."""
+    """Return what is wrong with the stages of a pipeline.
+
+    Two a rank are asked of a loop only where layers are counted: it runs one that is spelled out.
+    """
     if c.pp == 1:
         return []
     if _schedule(c) not in SCHEDULES:
         known = field(c, "parallelism.pipeline_parallel_schedule")
         return [f"parallelism.pipeline_parallel_schedule {known} is not known"]
-    stages, least = _n_stages(c), SCHEDULES[_schedule(c)]
-    if stages % c.pp:
-        return [f"{stages} stages do not divide by pp {c.pp}"]
-    each = stages // c.pp
-    faults = holding({
-        f"{each} stages a rank, {_schedule(c)} has one": least == 1 and each != 1,
-        f"{each} stages a rank, {_schedule(c)} has two at least": least == 2 and each < 2,
-        f"{each} stages a rank, {_schedule(c)} has exactly two":
-            _schedule(c) in IN_A_V and each != 2,
-    })  # fmt: skip
-    if faults or field(c, "parallelism.module_fqns_per_model_part") is not None:
-        return faults
-    share = (c.model.layers + sum(_ends(c))) // stages
-    return [f"embedding or head weigh more than the {share} layers of a stage"] * (
+    parts, cut = field(c, "parallelism.module_fqns_per_model_part"), _cut_stages(c)
+    faults = [] if cut is None else _of_a_rank(c, cut, SCHEDULES[_schedule(c)])
+    if parts is not None:
+        return faults or _of_a_rank(c, len(parts), 1)
+    share = (c.model.layers + sum(_ends(c))) // (cut or c.pp * SCHEDULES[_schedule(c)])
+    return faults or [f"embedding or head weigh more than the {share} layers of a stage"] * (
         max(_ends(c)) > share
     )
 

@@ -195,9 +195,20 @@ def _odd_experts(file: TitanFile, random: Random) -> bool:
 def _other_schedule(file: TitanFile, random: Random) -> bool:
     if file.pp == 1:
         return False
-    one = file.get(SCHEDULE) in ("1F1B", "GPipe")
-    words = ("Interleaved1F1B", "ZBVZeroBubble") if one else ("1F1B", "GPipe")
+    if file.get(SCHEDULE) not in ("1F1B", "GPipe"):
+        words: tuple[str, ...] = ("1F1B", "GPipe")
+    elif LISTS in file.text:  # a loop runs one stage a rank where the stages are spelled out
+        words = ("ZBVZeroBubble", "DualPipeV")
+    else:
+        words = ("Interleaved1F1B", "ZBVZeroBubble")
     file.put(SCHEDULE, random.choice(words))
+    return True
+
+
+def _loop_over_one_stage(file: TitanFile, random: Random) -> bool:
+    if file.get(SCHEDULE) not in ("1F1B", "GPipe") or LISTS not in file.text:
+        return False
+    file.put(SCHEDULE, random.choice(("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")))
     return True
 
 
@@ -252,6 +263,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("TTN204", "micro-batches that do not divide into rounds", _odd_rounds),
     ("TTN221", "pipeline micro-batches that do not divide", _odd_micro_batches),
     ("TTN220", "another schedule", _other_schedule),
+    ("", "a loop over one stage a rank", _loop_over_one_stage),
     ("", "another number of layers a stage", _odd_stages),
     ("TTN120", "unknown field", _unknown_field),
     ("", "unknown word", _odd_word),

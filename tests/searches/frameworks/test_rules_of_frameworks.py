@@ -296,6 +296,34 @@ def test_faults_of_layout_strings(text, fault):
     assert fault in found.reason
 
 
+SPELLED = "parallelism.module_fqns_per_model_part"
+PER_STAGE = "parallelism.pipeline_parallel_layers_per_stage"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fields", "fault"),
+    [
+        ("Interleaved1F1B", {}, ""),  # two a rank by default
+        ("Interleaved1F1B", {PER_STAGE: 9}, "1 stages a rank, interleaved1f1b has 2 at least"),
+        ("Interleaved1F1B", {SPELLED: [["layers.0"]] * 4}, ""),
+        ("Interleaved1F1B", {SPELLED: [["layers.0"]] * 4, PER_STAGE: 9}, "has 2 at least"),
+        ("Interleaved1F1B", {SPELLED: [["layers.0"]] * 6}, "6 stages do not divide by pp 4"),
+        ("LoopedBFS", {SPELLED: [["layers.0"]] * 4}, ""),
+        ("1F1B", {SPELLED: [["layers.0"]] * 8}, "2 stages a rank, 1f1b has one"),
+        ("ZBVZeroBubble", {SPELLED: [["layers.0"]] * 4}, "zbvzerobubble has exactly two"),
+        ("DualPipeV", {SPELLED: [["layers.0"]] * 8}, ""),
+        ("1F1B", {PER_STAGE: 5}, "7 stages do not divide by pp 4"),
+        ("1F1B", {"parallelism.pipeline_parallel_first_stage_less_layers": 12},
+         "embedding or head weigh more than the 11 layers of a stage"),
+    ],
+)  # fmt: skip
+def test_stages_of_torchtitan(schedule, fields, fault):
+    settings = {"parallelism.pipeline_parallel_schedule": schedule, **fields}
+    given = case({"pp": 4, "dp": 16}, settings)  # 34 layers with embedding and head
+    found = [x.reason for x in broken_rules("torchtitan", given) if x.rule.code == "TTN220"]
+    assert fault in found[0] if fault else not found, found
+
+
 @pytest.mark.parametrize(
     ("ep", "settings", "wanted"),
     [
