@@ -84,6 +84,9 @@ def _replicas(c: Case) -> int:
 def _batch(c: Case) -> list[str]:
     local = field(c, "training.local_batch_size", 8)
     total = field(c, "training.global_batch_size", -1)
+    if local < 1 or total == 0:
+        name, n = ("local", local) if local < 1 else ("global", total)
+        return [f"training.{name}_batch_size {n}"]
     most = local * _replicas(c)
     if total < 0 or total % most == 0:
         return []

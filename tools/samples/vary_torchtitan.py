@@ -259,6 +259,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("TTN303", "ep that does not divide the ranks", _odd_experts),
     ("TTN105", "one token less in a sequence", _odd_sequence),
     ("TTN123", "batch that does not divide", _odd_batch),
+    ("TTN123", "an empty local batch", put("local_batch_size", 0, block="training")),
     ("TTN203", "too few micro-batches", _few_micro_batches),
     ("TTN204", "micro-batches that do not divide into rounds", _odd_rounds),
     ("TTN221", "pipeline micro-batches that do not divide", _odd_micro_batches),

@@ -325,6 +325,47 @@ def test_stages_of_torchtitan(schedule, fields, fault):
 
 
 @pytest.mark.parametrize(
+    ("batch", "fault"),
+    [
+        ({"local": 2, "global": 128}, ""),
+        ({"local": 2, "global": -1}, ""),
+        ({"local": 2, "global": 100}, "global_batch_size 100 is no multiple of 2 x 64"),
+        ({"local": 0}, "training.local_batch_size 0"),
+        ({"local": 2, "global": 0}, "training.global_batch_size 0"),
+    ],
+)
+def test_batches_of_torchtitan(batch, fault):
+    settings = {f"training.{name}_batch_size": n for name, n in batch.items()}
+    found = [x.reason for x in broken_rules("torchtitan", case({}, settings))
+             if x.rule.code == "TTN123"]  # fmt: skip
+    assert fault in found[0] if fault else not found, found
+
+
+LOCAL = {"training.local_batch_size": 10,
+         "parallelism.pipeline_parallel_microbatch_size": 2}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "code"),
+    [
+        # A step has 20 micro-batches, of which the pipeline runs 5 at a time.
+        ({"pp": 2, "dp": 32, "schedule": "interleaved"}, LOCAL, "TTN204"),
+        ({"pp": 2, "dp": 32, "schedule": "interleaved"}, {}, ""),
+        ({"pp": 8, "dp": 8, "schedule": "1f1b"}, LOCAL, "TTN203"),
+        ({"pp": 8, "dp": 8, "schedule": "1f1b"}, {}, ""),
+        ({"pp": 4, "dp": 16, "schedule": "dualpipe-v"}, LOCAL, "TTN205"),
+        ({"pp": 4, "dp": 16, "schedule": "dualpipe-v"}, {}, ""),
+        ({"pp": 2, "dp": 32, "schedule": "interleaved"},
+         LOCAL | {"parallelism.pipeline_parallel_schedule": "LoopedBFS"}, ""),
+    ],
+)  # fmt: skip
+def test_accumulation_repeats_the_pipeline_over_a_local_batch(fields, settings, code):
+    given = case({**fields, "n_micro": 20, "n_devices": 64}, settings)
+    found = set(codes("torchtitan", given)) & {"TTN203", "TTN204", "TTN205"}
+    assert found == ({code} if code else set())
+
+
+@pytest.mark.parametrize(
     ("ep", "settings", "wanted"),
     [
         (1, {}, True), (2, {}, True),  # plans of experts have AutoEP, whatever their ep
