@@ -88,6 +88,20 @@ SELDOM = {
 """Rules that none of a few plans may be able to break."""
 
 
+def test_a_job_file_is_asked_about_on_the_devices_that_its_degrees_make(plans):
+    kind = KINDS["torchtitan-toml"]
+    drawn, files = of("torchtitan-toml", plans)[0]
+    changed = kind.read(files, drawn)
+    n_devices = drawn.layout.n_devices
+    assert kind.devices(changed, drawn) == n_devices
+    changed.put("tensor_parallel_degree", 2 * changed.tp)
+    assert kind.devices(changed, drawn) == 2 * n_devices
+    found = verdict("torchtitan-toml", kind.write(changed), drawn, n_devices)
+    assert found.layout["n_devices"] == 2 * n_devices
+    changed.put("data_parallel_shard_degree", -1)
+    assert kind.devices(changed, drawn) == n_devices
+
+
 @pytest.mark.parametrize("checker", KINDS)
 def test_a_change_breaks_the_rule_that_it_names(checker, plans):
     kind = KINDS[checker]

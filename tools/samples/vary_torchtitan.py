@@ -3,6 +3,7 @@
 Both formats hold a field a line; the recipe names the sizes of its model as constants.
 """
 
+import math
 import re
 from collections.abc import Callable
 from random import Random
@@ -31,6 +32,12 @@ class TitanFile:
     def world(self) -> int:
         """Number of processes."""
         return self.launched("nnodes") * self.launched("nproc-per-node")
+
+    @property
+    def stated(self) -> int:
+        """Processes that the degrees of a job file ask for; 0 where one is open or none at all."""
+        degrees = [self.number(name) for name in DEGREES]
+        return math.prod(degrees) if min(degrees) > 0 else 0
 
     def put_launched(self, option: str, value: int) -> None:
         """Set a number of the launcher."""
