@@ -6,6 +6,7 @@ degrees and batch, TTN22x pipeline, TTN32x experts, TTN42x data parallelism, TTN
 recompute.
 """
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -170,6 +171,19 @@ def _compiles(c: Case) -> bool:
     return bool(field(c, "compile.enable", False)) and "model" in parts
 
 
+UNSPLIT = {
+    "llama3": r".*_varlen(_attn)?", "llama4": r".*_irope",
+    "deepseek_v3": r"(?!debugmodel$).*", "gpt_oss": r".*",
+}  # fmt: skip
+"""Flavors of the models of 0.2 whose attention context parallelism does not split."""
+
+
+def _model(c: Case) -> tuple[str, str]:
+    """Return name and flavor of the model that a job file names."""
+    name = str(field(c, "model.name", "llama3")).removesuffix("_ft")
+    return name, str(field(c, "model.flavor", "debugmodel"))
+
+
 def _odd_words(c: Case) -> list[str]:
     return [
         f"{name} {c.settings[name] or repr('')}"
@@ -206,6 +220,14 @@ RULES: tuple[FrameworkRule, ...] = (
         lambda c: f"attention backend varlen with context_parallel_degree {c.cp}",
         "attention backend flex", "torchtitan/models/*/model.py, Config.update_from_config",
         "start", versions=">=0.3",
+    ),
+    _rule(
+        "TTN125", "model whose attention cannot be split over the context",
+        lambda c: c.cp > 1 and _model(c)[0] in UNSPLIT
+        and bool(re.fullmatch(UNSPLIT[_model(c)[0]], _model(c)[1])),
+        lambda c: f"attention of {' '.join(_model(c))} with context_parallel_degree {c.cp}",
+        "context_parallel_degree 1, or release 0.3",
+        "torchtitan/models, args.py of each, update_from_config", "start", versions=">=0.2,<0.3",
     ),
     _faults(
         "TTN220", "stages that do not go with the schedule", _stages,

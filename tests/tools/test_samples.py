@@ -79,10 +79,10 @@ SELDOM = {
     "megatron": {"MLM111|MLM422", "MLM216", "MLM214", "MLM107", "MLM522", "MLM204", "MLM425",
                  "MLM326"},
     "deepspeed": {"DSP412", "DSP413", "DSP401"},
-    "torchtitan": {"TTN302"},
+    "torchtitan": {"TTN125", "TTN302"},
     "torchtitan-toml": {"TTN102", "TTN103", "TTN104", "TTN122", "TTN202", "TTN222", "TTN302",
                         "TTN303", "TTN124", "TTN204", "TTN105", "TTN123", "TTN203", "TTN220",
-                        "TTN221"},
+                        "TTN221", "TTN125"},
     "accelerate": set(),
 }  # fmt: skip
 """Rules that none of a few plans may be able to break."""

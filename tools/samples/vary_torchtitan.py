@@ -251,6 +251,13 @@ def _varlen(file: TitanFile, random: Random) -> bool:
     )
 
 
+def _flex(file: TitanFile, random: Random) -> bool:
+    if file.is_recipe or file.get("name") not in ("deepseek_v3", "gpt_oss"):
+        return False
+    file.put("context_parallel_degree", 2)
+    return True
+
+
 def _tied(file: TitanFile, random: Random) -> bool:
     return file.pp > 1 and file.replace("            vocab_size=VOCAB,\n",
         "            vocab_size=VOCAB,\n            enable_weight_tying=True,\n")  # fmt: skip
@@ -277,6 +284,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("", "unknown word", _odd_word),
     ("TTN202", "tied embeddings in a pipeline", _tied),
     ("TTN124", "attention that cannot be split", _varlen),
+    ("TTN125", "context parallelism that 0.2 does not have", _flex),
     ("TTN222", "CUDA graphs in a pipeline",
      put("disable_cuda_graphs", False, lambda file: file.is_recipe and file.pp > 1, "training")),
     ("TTN100", "a degree of 0", put("tensor_parallel_degree", 0)),

@@ -407,6 +407,8 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
                {"parallelism.tensor_parallel_degree": 4}, {}),
     "TTN123": ({"training.local_batch_size": 3, "training.global_batch_size": 128},
                {"training.local_batch_size": 2, "training.global_batch_size": 128}, {}),
+    "TTN125": ({"model.name": "deepseek_v3", "model.flavor": "16B"},
+               {"model.name": "llama3", "model.flavor": "8B"}, {"cp": 2}),
     "TTN124": ({"model.attn_backend": "varlen"}, {"model.attn_backend": "flex"}, {"cp": 2}),
     "TTN220": ({"parallelism.pipeline_parallel_schedule": "ZBVZeroBubble",
                 "parallelism.pipeline_parallel_layers_per_stage": 9},

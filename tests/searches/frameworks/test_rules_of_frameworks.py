@@ -341,6 +341,21 @@ def test_batches_of_torchtitan(batch, fault):
     assert fault in found[0] if fault else not found, found
 
 
+@pytest.mark.parametrize(
+    ("name", "flavor", "refused"),
+    [
+        ("llama3", "8B_flex", False), ("llama3", "8B_varlen", True), ("llama3_ft", "8B", False),
+        ("llama4", "17bx16e", False), ("llama4", "17bx16e_irope", True),
+        ("deepseek_v3", "debugmodel", False), ("deepseek_v3", "debugmodel_flex_attn", True),
+        ("deepseek_v3", "671B", True), ("gpt_oss", "20b", True), ("qwen3", "8B", False),
+    ],
+)  # fmt: skip
+def test_which_models_of_torchtitan_0_2_split_the_context(name, flavor, refused):
+    given = case({"cp": 2}, {"model.name": name, "model.flavor": flavor})
+    assert ("TTN125" in codes("torchtitan", given, version="0.2.2")) is refused
+    assert "TTN125" not in codes("torchtitan", given)
+
+
 LOCAL = {"training.local_batch_size": 10,
          "parallelism.pipeline_parallel_microbatch_size": 2}  # fmt: skip
 
