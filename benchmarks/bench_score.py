@@ -56,7 +56,7 @@ def blocks_of(context: Context) -> list:
         axes = free_axes(context, shard.shapes)
         masks, _, _ = legal_masks(context, shard.shapes, axes)
         terms = shape_terms(context.problem, shard.shapes, axes.shardings)
-        layers = layer_table(context.problem, shard.shapes, axes.mbs)
+        layers = layer_table(context.problem, shard.shapes, axes.mbs, axes.recompute_modules)
         for block in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
             found.append((terms, layers, block))
     return found

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline
-from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms
+from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms, sets_of
 from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
-from costmodels.shape_terms import kind_expert_params, kind_params, shape_terms
+from costmodels.rank_costs import with_kinds
+from costmodels.shape_terms import shape_terms
 from costmodels.stages import N_KINDS, expert_prefix
 from costmodels.step import (
     Rows,
@@ -19,12 +20,13 @@ from costmodels.step import (
     join,
     memory_terms,
     offload_exposed,
+    outside_pipeline,
     stage_times,
     stalled,
     step_times,
     straggler_factor,
 )
-from costmodels.traffic import Transfer, transfers
+from costmodels.traffic import Transfer, selective_again, transfers
 
 Floats = NDArray[np.float64]
 
@@ -93,7 +95,9 @@ def join_one(problem: Problem, layout: Layout) -> Rows:
     table = PlanTable.from_layouts([layout])
     rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
     alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
-    return replace(rows, layers=alone, index=np.zeros(1, dtype=np.intp))
+    index, sets = np.zeros(1, dtype=np.intp), sets_of(problem, alone, table.recompute_modules)
+    at = sets.index(table.recompute_modules, index)
+    return replace(rows, layers=alone, index=index, sets=sets, set_index=at)
 
 
 def virtual_stage_times(
@@ -107,10 +111,10 @@ def virtual_stage_times(
     late = stalled(rows)
     one_forward = terms.layer.forward_s[at] + late.forward_s[row]
     one_backward = terms.layer.backward_s[at] + late.backward_s[row]
-    core = terms.recompute_core_s[at] if layout.recompute == "selective" else 0.0
+    modules, of_set = rows.sets, rows.set_index.reshape(-1)[row]
     held = np.array(layout.stage_layers, dtype=np.float64)
     recomputed = np.minimum(held, layout.recompute_layers)
-    again = recomputed * terms.recompute_full_s[at] + held * core
+    again = recomputed * terms.recompute_full_s[at] + held * modules.again_s.flat[of_set]
     forward, backward = held * one_forward, held * one_backward + again
     if terms.experts:
         more = terms.experts
@@ -121,11 +125,22 @@ def virtual_stage_times(
         forward = forward + routed * (more.layer.forward_s - terms.layer.forward_s)[at]
         backward = backward + routed * (more.layer.backward_s - terms.layer.backward_s)[at]
         backward = backward + routed_again * (more.recompute_full_s - terms.recompute_full_s)[at]
+        if modules.expert_again_s is not None:
+            backward = backward + routed * modules.expert_again_s.flat[of_set]
     forward[0] += terms.embedding.forward_s[at]
     backward[0] += terms.embedding.backward_s[at]
     forward[-1] += terms.head.forward_s[at]
-    backward[-1] += terms.head.backward_s[at]
+    backward[-1] += terms.head.backward_s[at] + _mtp_again_s(rows, row)
     return forward.tolist(), backward.tolist()
+
+
+def _mtp_again_s(rows: Rows, row: int) -> float:
+    """Return what the modules of multi-token prediction, each like the last layer, run again."""
+    shape, at = rows.problem.shape, rows.set_index.reshape(-1)[row]
+    again: float = rows.sets.again_s.flat[at]
+    if rows.sets.expert_again_s is not None and shape.expert_layers[-1]:
+        again += rows.sets.expert_again_s.flat[at]
+    return shape.mtp_layers * again
 
 
 def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
@@ -141,6 +156,26 @@ def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[
     return [float(x) for x in late]
 
 
+def pipeline_run(rows: Rows, layout: Layout, row: int = 0) -> pipeline.PipelineRun:
+    """Return the step through the pipeline of `layout`, which is row `row` of the joined table."""
+    forward, backward = virtual_stage_times(rows, layout, row)
+    hops, late = boundary_hops_s(rows, layout, row), virtual_weight_grad_times(rows, layout, row)
+    times = (tuple(forward), tuple(backward), tuple(hops), tuple(late))
+    return pipeline.PipelineRun(layout.schedule, layout.pp, layout.vpp, layout.n_micro, *times)
+
+
+def exact_step_times(rows: Rows, layouts: Sequence[Layout]) -> list[float]:
+    """Return the step of every row with the pipeline simulated, seconds; `layouts` are the rows.
+
+    The closed form's pipeline part is exchanged for the recurrence; all other terms are the same.
+    """
+    runs = [pipeline_run(rows, layout, i) for i, layout in enumerate(layouts)]
+    rest = outside_pipeline(rows, stage_times(rows))
+    straggle = straggler_factor(rows.problem, rows.table.shapes.n_devices)
+    flush = pipeline.flush_times_s(runs)
+    return [straggle * one + float(rest[i]) for i, one in enumerate(flush)]
+
+
 def _expert_layers(rows: Rows, layout: Layout, chunks: Sequence[int], first: int) -> float:
     """Return the expert layers among the first `first` layers of some virtual stages."""
     routing = rows.problem.shape.expert_layers
@@ -151,11 +186,9 @@ def break_down(problem: Problem, layout: Layout) -> Breakdown:
     """Return times, memory and traffic of one plan, the pipeline simulated exactly."""
     rows = join_one(problem, layout)
     forward, backward = virtual_stage_times(rows, layout)
-    hop = boundary_hops_s(rows, layout)
-    args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward)
-    late = virtual_weight_grad_times(rows, layout)
-    with_hops = pipeline.flush_s(*args, hop, late)
-    without = pipeline.flush_s(*args, 0.0, late) if layout.pp > 1 else with_hops
+    run = pipeline_run(rows, layout)
+    at_once = replace(run, hop_s=(0.0,) * layout.pp)
+    with_hops, without = pipeline.flush_times_s([run, at_once])
     held = [layout.stages_of(r) for r in range(layout.pp)]
     per_rank = [sum(forward[j] for j in js) + sum(backward[j] for j in js) for js in held]
     critical = max(range(layout.pp), key=lambda r: (per_rank[r], -r))
@@ -190,25 +223,28 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     chunks = layout.chunks_of(critical)
     held = sum(chunks)
     full = sum(min(c, layout.recompute_layers) for c in chunks)
-    core = held if layout.recompute == "selective" else 0
+    core = held if "core_attn" in layout.recompute_modules else 0
+    last, first = layout.has_head(critical), layout.has_embedding(critical)
+    modules = selective_again(rows, layout, critical)
     again_tp = full * layers.tp_forward.exposed_s.item()
+    core += rows.problem.shape.mtp_layers * last if core else 0
     again_cp = (full + core) * layers.cp_forward.exposed_s.item()
     cp_exposed = layers.cp_forward.exposed_s.item() + layers.cp_backward.exposed_s.item()
-    again = full * layers.recompute_full_s.item() + core * layers.recompute_core_s.item()
+    again = full * layers.recompute_full_s.item() + modules.forward_s
     routed, routed_again = 0.0, 0.0
     if layers.experts:
         ranks = layout.stages_of(critical)
         routed = _expert_layers(rows, layout, ranks, max(layout.stage_layers))
         routed_again = _expert_layers(rows, layout, ranks, layout.recompute_layers)
     more = _expert_terms(layers, routed, routed_again)
-    again_tp, again = again_tp + more["again_tp"], again + more["again"]
+    again_tp, again = again_tp + more["again_tp"] + modules.tp_exposed_s, again + more["again"]
+    again_ep = more["again_ep"] + modules.exchange_s
     exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
     slowdown = rows.problem.stack.overlap_slowdown
     kind = int((exposed + slowdown * hidden)[:, 0].argmax())
     tp_exposed = layers.tp_forward.exposed_s.item() + layers.tp_backward.exposed_s.item()
     head, embedding = layers.head.total_s.item(), layers.embedding.total_s.item()
     head_tp, embedding_tp = layers.head_tp.total_s.item(), layers.embedding_tp.total_s.item()
-    last, first = layout.has_head(critical), layout.has_embedding(critical)
     head_cp, head_ep = layers.head_cp.total_s.item(), layers.head_ep.total_s.item()
     ends_tp = head_tp * last + embedding_tp * first
     return {
@@ -218,12 +254,12 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
         "experts": m * more["experts"],
         "head": m * (head - head_tp - head_cp - head_ep) * last,
         "embedding": m * (embedding - embedding_tp) * first,
-        "recompute": m * (again - again_tp - again_cp - more["again_ep"]),
+        "recompute": m * (again - again_tp - again_cp - again_ep),
         "host": m * held * (layers.host.total_s.item() + stalled(rows).total_s.item())
         + m * more["host"],
         "tp": m * (held * tp_exposed + again_tp + ends_tp + more["tp"]),
         "cp": m * (held * cp_exposed + again_cp + head_cp * last),
-        "ep": m * (more["ep"] + more["again_ep"] + head_ep * last),
+        "ep": m * (more["ep"] + again_ep + head_ep * last),
         "overlap": m * held * layers.tax.total_s.item()
         + m * more["tax"]
         + slowdown * hidden[kind, 0].item(),
@@ -288,19 +324,7 @@ def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]
             these = replace(these, expert_prefix=np.array([prefix]))
             routed_again = np.array([[p[min(layout.recompute_layers, longest)]] for p in prefix])
         again = (counts * np.minimum(sizes, layout.recompute_layers)).sum(axis=-1).T
-        params = kind_params(problem, rows.table.shapes, these)
-        per_param = rows.shapes.state_bytes[..., :1] / rows.shapes.params[:, :1]
-        terms = replace(rows.shapes, kinds=these, params=params, state_bytes=per_param * params)
-        if found := rows.shapes.experts:
-            routed = kind_expert_params(problem, rows.table.shapes, these)
-            # The fullest kind holds experts; a first stage of dense layers may hold none.
-            fullest = int(found.params[0].argmax())
-            per = found.state_bytes[..., fullest, None] / found.params[:, fullest, None]
-            more = replace(found, params=routed, state_bytes=per * routed)
-            terms = replace(terms, experts=more)
-        priced = memory_terms(
-            replace(rows, shapes=terms, recomputed=again, recomputed_experts=routed_again)
-        )
+        priced = memory_terms(with_kinds(rows, these, again, routed_again))
         for i in range(min(N_KINDS, layout.pp - start)):
             out.append({name: value[i, 0].item() for name, value in priced.items()})
     return tuple(out)

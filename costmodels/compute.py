@@ -4,7 +4,7 @@ Matrix products, attention, memory-bound operators: seconds per micro-batch, for
 apart, without communication.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,14 +98,40 @@ def linear_times(
     t = np.asarray(tp, dtype=np.float64)
     h = float(shape.hidden)
     qkv = shape.q_width / t + 2 * kv_heads_per_rank(shape, tp) * shape.head_dim
+    three = _products_of(job, accelerator)
+    mlp = _mlp_sizes(shape, t)
+    inputs = _up_projections(shape, t) if shape.latent else [(h, qkv)]
+    column = _sum_of(three(tokens, *sizes) for sizes in (*inputs, *mlp[:1]))
+    row = _sum_of(three(tokens, *sizes) for sizes in ((shape.v_width / t, h), *mlp[1:]))
+    if shape.latent:
+        down = float(shape.q_rank + shape.kv_rank + shape.qk_rope)
+        column = _sum_of((column, three(tokens / t, h, down)))
+    return LinearTimes(*column, *row)
+
+
+def _mlp_sizes(shape: ModelShape, t: Floats) -> list[tuple[ArrayLike, ArrayLike]]:
+    """Return (inner, columns) of the MLP's two products on one of t ranks; none without an MLP."""
+    if not shape.ffn:
+        return []
     up = (2 if shape.gated else 1) * shape.ffn / t
+    return [(float(shape.hidden), up), (shape.ffn / t, float(shape.hidden))]
+
+
+def _up_projections(shape: ModelShape, t: Floats) -> list[tuple[ArrayLike, ArrayLike]]:
+    """Return (inner, columns) of the products from the latents to queries, and to keys, values."""
+    keys = shape.heads * (shape.qk_nope + shape.v_head) / t
+    return [(float(shape.q_rank or shape.hidden), shape.q_width / t), (float(shape.kv_rank), keys)]
+
+
+def _products_of(
+    job: TrainingJob, accelerator: Accelerator
+) -> Callable[[Floats, ArrayLike, ArrayLike], tuple[Floats, Floats, Floats]]:
+    """Return the function of (rows, inner, columns) to forward, data and weight gradient times."""
     recipe, eff = job.recipe, accelerator.efficiency
     precision, rate = recipe.linear, recipe.linear_rate_frac
     cast_s = recipe.cast_bytes / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
 
-    def three(
-        inner: ArrayLike, columns: ArrayLike, rows: Floats = tokens
-    ) -> tuple[Floats, Floats, Floats]:
+    def three(rows: Floats, inner: ArrayLike, columns: ArrayLike) -> tuple[Floats, Floats, Floats]:
         forward = gemm_s(rows, inner, columns, accelerator, precision, rate)
         dgrad = gemm_s(rows, columns, inner, accelerator, precision, rate)
         wgrad = gemm_s(inner, rows, columns, accelerator, precision, rate * eff.wgrad_frac)
@@ -115,17 +141,25 @@ def linear_times(
             wgrad,
         )
 
-    inputs = [(h, qkv)]
-    if shape.latent:
-        keys = shape.heads * (shape.qk_nope + shape.v_head) / t
-        inputs = [(float(shape.q_rank or h), shape.q_width / t), (float(shape.kv_rank), keys)]
-    column = _sum_of(three(*sizes) for sizes in (*inputs, *([(h, up)] if shape.ffn else [])))
-    outputs = [(shape.v_width / t, h), *([(shape.ffn / t, h)] if shape.ffn else [])]
-    row = _sum_of(three(*sizes) for sizes in outputs)
-    if shape.latent:
-        down = float(shape.q_rank + shape.kv_rank + shape.qk_rope)
-        column = _sum_of((column, three(h, down, tokens / t)))
-    return LinearTimes(*column, *row)
+    return three
+
+
+def mlp_linear_times(
+    shape: ModelShape, job: TrainingJob, accelerator: Accelerator, tokens: Floats, tp: Ints
+) -> LinearTimes:
+    """Return the part of `linear_times` that is the MLP's: up and down. The model has an MLP."""
+    up, down = _mlp_sizes(shape, np.asarray(tp, dtype=np.float64))
+    three = _products_of(job, accelerator)
+    return LinearTimes(*three(tokens, *up), *three(tokens, *down))
+
+
+def up_projection_s(
+    shape: ModelShape, job: TrainingJob, accelerator: Accelerator, tokens: Floats, tp: Ints
+) -> Floats:
+    """Return the forward time of latent attention's products from the latents, seconds."""
+    three = _products_of(job, accelerator)
+    sizes = _up_projections(shape, np.asarray(tp, dtype=np.float64))
+    return np.asarray(sum(three(tokens, *one)[0] for one in sizes))
 
 
 def _sum_of(parts: Iterable[Sequence[Floats]]) -> list[Floats]:
@@ -251,6 +285,47 @@ def elementwise_times(
     per_byte = stack.elementwise_factor / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     launches = 6 * eff.kernel_latency_s
     return ForwardBackward(n * forward * per_byte + launches, n * backward * per_byte + launches)
+
+
+def norm_forward_s(
+    shape: ModelShape,
+    accelerator: Accelerator,
+    stack: StackProfile,
+    tokens: Floats,
+    tp: Ints,
+    sp: Ints,
+) -> Floats:
+    """Return the forward of one norm of a layer, as `elementwise_times` counts it: 4 u h bytes."""
+    width = shape.hidden / np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
+    norm = 4.0 if stack.fused_norms else 4.0 * UNFUSED_NORM_FACTOR
+    return _one_kernel_s(tokens * norm * width, accelerator, stack)
+
+
+def activation_forward_s(
+    shape: ModelShape, accelerator: Accelerator, stack: StackProfile, tokens: Floats, tp: Ints
+) -> Floats:
+    """Return the forward of the MLP's activation: (6 gated, 4 otherwise) f / t bytes a token."""
+    width = (6.0 if shape.gated else 4.0) * shape.ffn / np.asarray(tp, dtype=np.float64)
+    return _one_kernel_s(tokens * width, accelerator, stack)
+
+
+def latent_rotary_forward_s(
+    shape: ModelShape, accelerator: Accelerator, stack: StackProfile, tokens: Floats, tp: Ints
+) -> Floats:
+    """Return the forward of latent attention's rotation and of the norms of its latents."""
+    t = np.asarray(tp, dtype=np.float64)
+    width = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
+    width = (width if shape.positions == "rope" else 0.0) + 5.0 * (
+        shape.q_rank + shape.kv_rank
+    ) / t
+    return _one_kernel_s(tokens * width, accelerator, stack)
+
+
+def _one_kernel_s(moved_bytes: Floats, accelerator: Accelerator, stack: StackProfile) -> Floats:
+    """Return the time of one memory-bound operator that moves so many bytes, seconds."""
+    eff = accelerator.efficiency
+    per_byte = stack.elementwise_factor / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
+    return np.asarray(moved_bytes * per_byte + eff.kernel_latency_s)
 
 
 def head_times(

@@ -21,6 +21,14 @@ from costmodels.exposure import Exposure
 from costmodels.factor import distinct
 from costmodels.plans import ShapeTable
 from costmodels.problem import Problem
+from costmodels.recompute import (
+    Core,
+    ModuleTerms,
+    SetTerms,
+    module_terms,
+    routed_terms,
+    set_terms,
+)
 from costmodels.stacks import StackProfile
 from costmodels.tensor_parallel import end_times, layer_exposures
 
@@ -54,7 +62,7 @@ class ExpertLayerTerms:
     """All of one layer, its attention included."""
     recompute_full_s: Floats
     kept_bytes: Floats
-    kept_core_bytes: Floats
+    modules: ModuleTerms
     working_bytes: Floats
     scratch_bytes: Floats
     """Beyond those of a dense layer, or of attention where no layer is dense."""
@@ -95,12 +103,10 @@ class LayerTerms:
     """The same of the head."""
     recompute_full_s: Floats
     """One layer's forward again, with its collectives, at least the host's time for it."""
-    recompute_core_s: Floats
-    """The attention core's forward again, with the exchange that it needs."""
+    modules: ModuleTerms
+    """What recomputing each module alone takes and leaves out."""
     kept_bytes: Floats
     """Activations of one layer, scores included where they are stored."""
-    kept_core_bytes: Floats
-    """The same with the attention core recomputed."""
     checkpoint_bytes: Floats
     working_bytes: Floats
     """Temporaries of one layer's backward."""
@@ -192,12 +198,16 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
     head_tp = ForwardBackward(head_fwd_comm, head_bwd_comm)
     head = head_times(shape, job, part, stack, tokens, tp) + head_tp
     layer, routed = device + host, None
+    activations = (shape, stack, tokens, job.seq_len, tp, sp)
+    with_scores = memory.layer_activation_bytes(*activations, np.ones_like(tokens))
+    scores = with_scores - memory.layer_activation_bytes(*activations, np.zeros_like(tokens))
+    recomputed = Core(attention.forward_s + cp_forward.exposed_s, scores)
     buffers = context_parallel.buffer_bytes(problem, context, tokens)
     sent = context_parallel.kept_bytes(problem, context, tokens)
     working = memory.working_bytes(shape, tokens, tp, buffers)
     scratch = memory.scratch_bytes(shape, stack, tp)
     if shape.n_expert_layers:
-        core = AttentionBlock(attention, cp_forward, cp_backward, sent, buffers)
+        core = AttentionBlock(attention, cp_forward, cp_backward, sent, buffers, recomputed)
         routed = expert_layer_terms(problem, split, tokens, sp, core)
         if shape.n_expert_layers == shape.layers:
             working = routed.working_bytes
@@ -219,7 +229,6 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
         head_cp = ForwardBackward(cp_forward.exposed_s, cp_backward.exposed_s) * n_more
     parts = np.where(np.asarray(sp) > 0, tp, 1).astype(np.float64)
     masks = shape.hidden / parts if shape.dropout else 0.0
-    ones, zeros = np.ones_like(tokens), np.zeros_like(tokens)
     again = gemms.both.forward_s + attention.forward_s + elementwise.forward_s + exposed.forward_s
     return LayerTerms(
         linear=gemms.both,
@@ -241,13 +250,8 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
         weight_grad_s=gemms.column_wgrad_s + gemms.row_wgrad_s,
         head_weight_grad_s=head_weight_grad_s(shape, job, part, tokens, tp),
         recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * launch),
-        recompute_core_s=attention.forward_s + cp_forward.exposed_s,
-        kept_bytes=memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones)
-        + sent,
-        kept_core_bytes=memory.layer_activation_bytes(
-            shape, stack, tokens, job.seq_len, tp, sp, zeros
-        )
-        + sent,
+        modules=module_terms(problem, tokens, tp, sp, recomputed),
+        kept_bytes=with_scores + sent,
         checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp),
         working_bytes=working,
         scratch_bytes=scratch,
@@ -269,6 +273,7 @@ class AttentionBlock:
     kept_bytes: Floats
     """What the exchange keeps for the backward."""
     buffer_bytes: Floats
+    recomputed: Core
 
 
 def expert_layer_terms(
@@ -291,8 +296,8 @@ def expert_layer_terms(
     device = device + routed.compute + routed.exchange
     launch = host_s(problem, tp) + experts.expert_host_s(problem)
     host = _host_waits(launch, device)
-    ones, zeros = np.ones_like(tokens), np.zeros_like(tokens)
-    kept = experts.kept_bytes(problem, tokens, *degrees) + core.kept_bytes
+    ones = np.ones_like(tokens)
+    of_experts = experts.kept_bytes(problem, tokens, *degrees)
     alone = replace(shape, ffn=0)
     shared = memory.scratch_bytes(shape, stack, tp) - memory.scratch_bytes(alone, stack, tp)
     again = device.forward_s - tax.forward_s
@@ -307,10 +312,17 @@ def expert_layer_terms(
         host=host,
         layer=device + host,
         recompute_full_s=np.maximum(again, HOST_FORWARD_SHARE * launch),
-        kept_bytes=kept
+        kept_bytes=of_experts
+        + core.kept_bytes
         + memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, ones),
-        kept_core_bytes=kept
-        + memory.layer_activation_bytes(shape, stack, tokens, job.seq_len, tp, sp, zeros),
+        modules=module_terms(
+            problem,
+            tokens,
+            tp,
+            sp,
+            core.recomputed,
+            routed_terms(problem, tokens, degrees, routed, of_experts),
+        ),
         working_bytes=memory.working_bytes(shape, tokens, tp, core.buffer_bytes)
         + experts.working_bytes(problem.shape, tokens, *degrees),
         scratch_bytes=shared + experts.scratch_bytes(problem, split.etp),
@@ -327,6 +339,8 @@ class LayerTable:
     mbs_code: NDArray[np.intp]
     """Micro-batch -> position in the grid; unused sizes hold 0."""
     n_mbs: int
+    sets: SetTerms
+    """The same of the sets of recomputed modules in use."""
 
     def index(self, shape: Ints, mbs: Ints, sp: Ints) -> NDArray[np.intp]:
         """Return where each (shape, mbs, sp) stands in `terms`, `(n,)`."""
@@ -334,8 +348,25 @@ class LayerTable:
         return np.asarray(at * 2 + sp)
 
 
-def layer_table(problem: Problem, shapes: ShapeTable, mbs: Ints) -> LayerTable:
-    """Return the layer terms of the splits of `shapes` with the distinct values of `mbs`."""
+def sets_of(problem: Problem, terms: LayerTerms, codes: Ints) -> SetTerms:
+    """Return the terms of some sets of recomputed modules (`plans.modules_code`)."""
+    shape, routed = problem.shape, terms.experts
+    return set_terms(
+        codes,
+        terms.modules,
+        terms.kept_bytes,
+        routed.modules if routed else None,
+        routed.kept_bytes if routed else None,
+        shape.n_expert_layers == shape.layers,
+    )
+
+
+def layer_table(problem: Problem, shapes: ShapeTable, mbs: Ints, modules: Ints) -> LayerTable:
+    """Return the layer terms of the splits of `shapes` with the distinct values of `mbs`.
+
+    `modules` are the sets of recomputed modules that plans over them may have, as
+    `plans.modules_code` numbers them.
+    """
     found = distinct((shapes.tp, shapes.cp, shapes.ep, shapes.etp, shapes.cp_comm))
     sizes = np.unique(mbs)
     mbs_code = np.zeros(int(sizes[-1]) + 1, dtype=np.intp)
@@ -344,6 +375,6 @@ def layer_table(problem: Problem, shapes: ShapeTable, mbs: Ints) -> LayerTable:
     grid = np.meshgrid(np.arange(n_splits), sizes, np.arange(2), indexing="ij")
     of_split, of_mbs, of_sp = (axis.reshape(-1).astype(np.int32) for axis in grid)
     split = SplitDegrees(*(column[of_split] for column in found.columns))
-    return LayerTable(
-        layer_terms(problem, split, of_mbs, of_sp), found.index, mbs_code, len(sizes)
-    )
+    terms = layer_terms(problem, split, of_mbs, of_sp)
+    sets = sets_of(problem, terms, modules)
+    return LayerTable(terms, found.index, mbs_code, len(sizes), sets)

@@ -4,13 +4,13 @@ Times are per micro-batch, seconds. `n_micro` is m, p the ranks, v the chunks pe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels import zero_bubble
+from costmodels import lockstep, zero_bubble
 from costmodels.plans import ZERO_BUBBLE
 from costmodels.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD, Step
 
@@ -74,11 +74,19 @@ Block = tuple[int, int, bool]
 """One block of a rank's program: virtual stage, micro-batch, backward or forward."""
 
 PROVEN_PERIODS = (7, 14)
-"""Periods of p micro-batches that `flush_s` simulates in turn, to see whether all blocks shift by
-the same time from one period to the next."""
+"""Periods of p micro-batches that are simulated in turn, to see whether all blocks shift by the
+same time from one period to the next. The second is for schedules that split the backward."""
+LONG_PERIODS = 24
+"""Least periods after which a pipeline that keeps changing a little is taken to be periodic; up to
+11 more, so that what is left to extrapolate is a multiple of `COMMON_PERIODS`."""
+COMMON_PERIODS, COMMON_DIVISORS = 12, (1, 2, 3, 4, 6, 12)
+"""Steps that repeat after one of these numbers of periods repeat after 12. Where that is not
+proven, the step is simulated whole, or, beyond `WHOLE_TICKS`, the mean over the last 12 taken."""
+WHOLE_TICKS = 16384
+"""Length of the steps that are simulated whole rather than estimated: a tenth of a second for any
+number of them at a time."""
 STEADY_PERIODS = (16, 24)
-"""Periods after which a pipeline that keeps changing a little is taken to be periodic: `flush_s`
-simulates both lengths and extrapolates. Checked against full runs in the tests."""
+"""As `LONG_PERIODS`, for schedules that split the backward: both lengths are simulated."""
 
 Ends = list[list[float]]
 """When each block ends: by virtual stage, then by micro-batch."""
@@ -92,9 +100,8 @@ def rank_program(schedule: str, rank: int, pp: int, vpp: int, n_micro: int) -> l
     chunk, backwards with the chunks reversed. Needs m to be a multiple of p.
     Source: Megatron-LM core/pipeline_parallel/schedules.py.
     """
+    _check_rounds(schedule, pp, n_micro)
     if schedule == "interleaved":
-        if n_micro % pp:
-            raise ValueError(f"interleaved: {n_micro} micro-batches are no multiple of pp {pp}")
         order = [
             (chunk, base + i)
             for base in range(0, n_micro, pp)
@@ -113,6 +120,11 @@ def rank_program(schedule: str, rank: int, pp: int, vpp: int, n_micro: int) -> l
     for pair in zip(forwards[warm_up:], backwards[:steady], strict=True):
         program.extend(pair)
     return program + backwards[steady:]
+
+
+def _check_rounds(schedule: str, pp: int, n_micro: int) -> None:
+    if schedule == "interleaved" and n_micro % pp:
+        raise ValueError(f"interleaved: {n_micro} micro-batches are no multiple of pp {pp}")
 
 
 def simulate_s(
@@ -400,25 +412,107 @@ def _period_s(schedule: str, pp: int, n_micro: int, forward: Ends, backward: End
     return period if np.ptp(steps) <= 1e-10 * period else -1.0
 
 
-def flush_s(
-    schedule: str,
-    pp: int,
-    vpp: int,
-    n_micro: int,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    hop_s: float | Sequence[float],
-    weight_grad_s: Sequence[float] = (),
-) -> float:
-    """Return the time of one step, like `simulate_s`, at a cost that does not grow with m.
+@dataclass(frozen=True, slots=True)
+class PipelineRun:
+    """One step through a pipeline: the arguments of `simulate_s`."""
+
+    schedule: str
+    pp: int
+    vpp: int
+    n_micro: int
+    forward_s: tuple[float, ...]
+    """By virtual stage in model order, per micro-batch; so are the other stage times."""
+    backward_s: tuple[float, ...]
+    hop_s: tuple[float, ...]
+    """`(pp,)`: over the boundary after each rank, the last one back to rank 0."""
+    weight_grad_s: tuple[float, ...] = ()
+
+
+def flush_times_s(runs: Sequence[PipelineRun]) -> list[float]:
+    """Return what `simulate_s` does, of many pipelines, at a cost that does not grow with m.
 
     Schedules repeat every p micro-batches once they are in their steady state. Where all blocks of
     a short simulation are seen to do so, the rest of the step is whole periods, exactly; a
-    remainder of m mod p is simulated too. Otherwise the mean over `STEADY_PERIODS` is taken.
+    remainder of m mod p is simulated too. Otherwise a longer one is simulated, and if that does
+    not repeat either, the whole step; very long ones (`WHOLE_TICKS`) are estimated from the mean
+    of the last periods, within half a percent in the tests. GPipe is two flow shops of equal jobs:
+
+    T = sum f + (m - 1) max f + sum b + (m - 1) max b + 2 sum tau
+
+    1F1B and interleaved pipelines run together (`costmodels.lockstep`).
+
+    >>> one = PipelineRun("1f1b", 4, 1, 800, (1.0,) * 4, (2.0,) * 4, (0.0,) * 4)
+    >>> flush_times_s([one, replace(one, schedule="gpipe")])  # (800 + 3) * 3 both
+    [2409.0, 2409.0]
     """
-    if pp == 1:
-        return n_micro * (sum(forward_s) + sum(backward_s))
-    times = (forward_s, backward_s, hop_s, weight_grad_s)
+    found: dict[PipelineRun, float] = {}
+    together = []
+    for run in dict.fromkeys(runs):
+        if run.pp == 1:
+            found[run] = run.n_micro * (sum(run.forward_s) + sum(run.backward_s))
+        elif run.schedule == "gpipe":
+            found[run] = _gpipe_s(run)
+        elif run.schedule in ZERO_BUBBLE:
+            found[run] = _flush_split_s(run)
+        else:
+            _check_rounds(run.schedule, run.pp, run.n_micro)
+            together.append(run)
+    found |= _flush_together_s(together)
+    return [found[run] for run in runs]
+
+
+def _gpipe_s(run: PipelineRun) -> float:
+    again = run.n_micro - 1
+    work = (sum(times) + again * max(times) for times in (run.forward_s, run.backward_s))
+    return sum(work) + 2.0 * sum(run.hop_s[:-1])
+
+
+def _flush_together_s(runs: Sequence[PipelineRun]) -> dict[PipelineRun, float]:
+    """Return the step of 1F1B and interleaved pipelines, seconds."""
+    found: dict[PipelineRun, float] = {}
+    unproven = list(runs)
+    for least, lags in ((PROVEN_PERIODS[0], (1,)), (LONG_PERIODS, COMMON_DIVISORS)):
+        short = [_shortened(run, least, max(lags)) for run in unproven]
+        flush, period = _lockstep(short, lags)
+        found |= {
+            run: flush[i] + (run.n_micro - short[i].n_micro) // run.pp * period[i]
+            for i, run in enumerate(unproven)
+            if short[i] is run or period[i] >= 0.0
+        }
+        unproven = [run for run in unproven if run not in found]
+    whole = [run for run in unproven if _order(run).n_ticks <= WHOLE_TICKS]
+    found |= dict(zip(whole, _lockstep(whole, ())[0], strict=True))
+    unproven = [run for run in unproven if run not in found]
+    # What the last periods of the long simulation added, for the rest.
+    long = [_shortened(run, LONG_PERIODS, COMMON_PERIODS) for run in unproven]
+    fewer = [replace(run, n_micro=run.n_micro - COMMON_PERIODS * run.pp) for run in long]
+    flush, _ = _lockstep(long + fewer, ())
+    for i, run in enumerate(unproven):
+        each = (flush[i] - flush[len(long) + i]) / (long[i].n_micro - fewer[i].n_micro)
+        found[run] = flush[i] + (run.n_micro - long[i].n_micro) * each
+    return found
+
+
+def _shortened(run: PipelineRun, n_periods: int, multiple: int) -> PipelineRun:
+    """Return the run with at least `n_periods` periods, a multiple of periods left out."""
+    left_out = (run.n_micro // run.pp - n_periods) // multiple * multiple
+    return run if left_out <= 0 else replace(run, n_micro=run.n_micro - left_out * run.pp)
+
+
+def _lockstep(runs: Sequence[PipelineRun], lags: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Return the step and the period, -1 if none is proven, of each run, seconds."""
+    rows = [lockstep.Pipeline(_order(x), x.forward_s, x.backward_s, x.hop_s) for x in runs]
+    return lockstep.flush_and_period_s(rows, lags)
+
+
+def _order(run: PipelineRun) -> lockstep.Order:
+    return lockstep.Order(run.schedule, run.pp, run.vpp, run.n_micro)
+
+
+def _flush_split_s(run: PipelineRun) -> float:
+    """Return the step of a schedule that splits the backward, seconds."""
+    schedule, pp, vpp, n_micro = run.schedule, run.pp, run.vpp, run.n_micro
+    times = (run.forward_s, run.backward_s, run.hop_s, run.weight_grad_s)
     # Two ways of a period each in DualPipe; the number of micro-batches stays even.
     rest = n_micro % pp
     for periods in PROVEN_PERIODS:
@@ -434,3 +528,19 @@ def flush_s(
         return simulate_s(schedule, pp, vpp, n_micro, *times)
     first, second = (simulate_s(schedule, pp, vpp, m, *times) for m in (short, long))
     return second + (n_micro - long) * (second - first) / (long - short)
+
+
+def flush_s(
+    schedule: str,
+    pp: int,
+    vpp: int,
+    n_micro: int,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    hop_s: float | Sequence[float],
+    weight_grad_s: Sequence[float] = (),
+) -> float:
+    """Return the time of one step, as `flush_times_s` does; the arguments of `simulate_s`."""
+    taus = [hop_s] * pp if isinstance(hop_s, float | int) else hop_s
+    times = (tuple(forward_s), tuple(backward_s), tuple(taus), tuple(weight_grad_s))
+    return flush_times_s([PipelineRun(schedule, pp, vpp, n_micro, *times)])[0]

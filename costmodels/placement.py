@@ -57,8 +57,55 @@ def spread(n_ranks: Floats, stride: Floats, unit: int, n_devices: int) -> tuple[
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Spacing:
+    """How the ranks of a group follow one another in rank order; numbers, or arrays of one shape.
+
+    `copies` runs of `n_ranks` ranks; ranks of a run are `stride` apart, runs begin `apart` ranks
+    apart. A single run has no use for `apart`, which is then 1.
+    """
+
+    n_ranks: ArrayLike
+    stride: ArrayLike
+    copies: ArrayLike = 1
+    apart: ArrayLike = 1
+
+
+def spread_runs(
+    runs: tuple[Floats, Floats], copies: Floats, apart: Floats, unit: int, n_devices: int
+) -> tuple[Floats, Floats]:
+    """Return (ranks per unit, units touched) of the worst-placed group of several runs.
+
+    `runs` holds the ranks of a run and their stride. Run j of a group begins `apart` j ranks after
+    the first, and the runs of other groups fill what lies between. Runs of span R that divides the
+    unit lie in one each, and a unit that the group enters has max(1, gcd(S, unit) // apart) of
+    them, S = copies apart being the span of all. Otherwise a unit may have a part of a run only,
+    and of whole ones (gcd(S, unit) - R + 1) // apart. Units are the fewer of those that all runs
+    touch one by one and of those that the span S touches. Exact where `apart` divides the unit or
+    the unit divides it; else never too favourable.
+    """
+    n_ranks, stride = runs
+    inside, touched = spread(n_ranks, stride, unit, n_devices)
+    span = np.rint(copies * apart).astype(np.int64)
+    run = np.where(n_ranks > 1, np.rint(n_ranks * stride), 1.0)
+    common = np.gcd(span, unit)
+    whole = np.floor(np.maximum(0.0, common - run + 1) / apart)
+    whole = np.where(unit % run == 0, np.maximum(1.0, np.floor(common / apart)), whole)
+    reached = np.where(span % unit == 0, span / unit, np.ceil((span - common) / unit) + 1)
+    within = (unit % span == 0) | (n_ranks * copies <= 1) | (unit >= n_devices)
+    return (
+        np.where(within, n_ranks * copies, np.maximum(inside, n_ranks * whole)),
+        np.where(within, 1.0, np.minimum(copies * touched, reached)),
+    )
+
+
 def place_group(n_ranks: ArrayLike, stride: ArrayLike, pool: Pool, fabric: Fabric) -> Group:
-    """Return where a group of `n_ranks` ranks, `stride` apart in rank order, ends up.
+    """Return where a group of `n_ranks` ranks, `stride` apart in rank order, ends up."""
+    return place(Spacing(n_ranks, stride), pool, fabric)
+
+
+def place(spacing: Spacing, pool: Pool, fabric: Fabric) -> Group:
+    """Return where a group ends up.
 
     The worst-placed of the sibling groups counts (`spread`). Its ring leaves a domain with the
     NICs of its ranks there; inside a unit of a tier that has r of its ranks, the group owns r
@@ -68,20 +115,29 @@ def place_group(n_ranks: ArrayLike, stride: ArrayLike, pool: Pool, fabric: Fabri
     Source: NCCL builds one ring per NIC of the ranks on a node (SimAI calbusbw.cc uses the same
     rule); the uplink share is a count of flows. Left out: hash collisions between flows.
     """
-    ranks, step = np.broadcast_arrays(
-        np.asarray(n_ranks, dtype=np.float64), np.asarray(stride, dtype=np.float64)
+    columns = (spacing.n_ranks, spacing.stride, spacing.copies, spacing.apart)
+    run, step, copies, apart = np.broadcast_arrays(
+        *(np.asarray(column, dtype=np.float64) for column in columns)
     )
-    per_domain, n_domains = spread(ranks, step, pool.scale_up_domain, pool.n_devices)
+    several = bool((copies > 1).any())
+
+    def over(unit: int) -> tuple[Floats, Floats]:
+        one = spread(run, step, unit, pool.n_devices)
+        if not several:
+            return one
+        more = spread_runs((run, step), copies, apart, unit, pool.n_devices)
+        return np.where(copies > 1, more[0], one[0]), np.where(copies > 1, more[1], one[1])
+
+    per_domain, n_domains = over(pool.scale_up_domain)
     wire = per_domain * pool.nic_bytes_per_s
     tier = np.where(n_domains > 1, 1, 0)
-    over = 1.0
+    oversubscription = 1.0
     for level, entry in enumerate(fabric.tiers):
-        unit = entry.n_nodes * pool.devices_per_node
-        inside, units = spread(ranks, step, unit, pool.n_devices)
-        over *= entry.oversubscription
-        share = inside * pool.nic_bytes_per_s / over
+        inside, units = over(entry.n_nodes * pool.devices_per_node)
+        oversubscription *= entry.oversubscription
+        share = inside * pool.nic_bytes_per_s / oversubscription
         climbs = (units > 1) & (n_domains > 1)
         wire = np.where(climbs, np.minimum(wire, share), wire)
         tier = np.where(climbs, level + 2, tier)
     extra = 0.0 if fabric.rail_optimized else NON_RAIL_HOP_S
-    return Group(ranks, per_domain, n_domains, wire, tier.astype(np.int32), extra)
+    return Group(run * copies, per_domain, n_domains, wire, tier.astype(np.int32), extra)

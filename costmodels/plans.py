@@ -29,8 +29,43 @@ PLACEMENT_OF = {"zb-v": FOLDED, "dualpipe-v": FOLDED, "dualpipe": BOTH_WAYS}
 PLACEMENTS = np.array([PLACEMENT_OF.get(name, LOOPED) for name in SCHEDULES], dtype=np.int32)
 """The same by position of the schedule."""
 RECOMPUTES = ("none", "selective", "full")
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "moe_act",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "shared_experts",
+)
+"""Modules that `selective` may compute again, as Megatron-LM names them (`costmodels.recompute`).
+A set of them is a number whose bit i stands for module i."""
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
 """How context-parallel ranks exchange keys and values; nothing at cp 1."""
+RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
+"""How ranks are numbered, the innermost axis first: the usual order, and the one with whole
+pipelines inside (Megatron's --use-tp-pp-dp-mapping). Experts: tp and ep fold over tp cp dp, or,
+where pipelines lie inside, over tp cp."""
+PIPELINES_INSIDE = 1
+"""Position in `RANK_ORDERS`."""
+
+
+def modules_code(names: Iterable[str]) -> int:
+    """Return the number of a set of modules (`RECOMPUTE_MODULES`).
+
+    >>> modules_code(["mlp", "layernorm"])
+    20
+    """
+    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
+
+
+def modules_of(code: int) -> tuple[str, ...]:
+    """Return the modules of a set in the order of `RECOMPUTE_MODULES`.
+
+    >>> modules_of(20)
+    ('layernorm', 'mlp')
+    """
+    return tuple(name for i, name in enumerate(RECOMPUTE_MODULES) if code >> i & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +97,8 @@ class Layout:
     cp: int = 1
     ep: int = 1
     etp: int = 1
-    rank_order: str = "tp-cp-ep-dp-pp"
+    rank_order: str = RANK_ORDERS[0]
+    """One of `RANK_ORDERS`; an existing run may have another."""
     shard: int = 0
     """Ranks of one ZeRO group, neighbours in the data-parallel group; 0 means all of it. A
     smaller group is replicated dp / shard times (HSDP)."""
@@ -72,6 +108,20 @@ class Layout:
     """Master weights and optimizer states live, and are updated, on the host."""
     dp_overlap: bool = True
     """Data-parallel traffic runs beside compute as far as the stack overlaps it; off: nothing."""
+    recompute_modules: tuple[str, ...] = ()
+    """Modules recomputed with `selective`, in the order of `RECOMPUTE_MODULES`; the attention core
+    where none is named, and none with the other kinds."""
+
+    def __post_init__(self) -> None:
+        named = self.recompute_modules or RECOMPUTE_MODULES[:1]
+        modules = modules_of(modules_code(named)) if self.recompute == "selective" else ()
+        object.__setattr__(self, "recompute_modules", modules)
+
+    @property
+    def recompute_text(self) -> str:
+        """The kind of recomputation; where it is not the attention core alone, the modules."""
+        named = self.recompute_modules
+        return self.recompute if named in ((), RECOMPUTE_MODULES[:1]) else "+".join(named)
 
     @property
     def switches(self) -> dict[str, bool]:
@@ -87,6 +137,16 @@ class Layout:
     def placement(self) -> int:
         """Where the virtual stages lie (`costmodels.stages`)."""
         return PLACEMENT_OF.get(self.schedule, LOOPED)
+
+    @property
+    def pipelines_inside(self) -> bool:
+        """Whether whole pipelines lie side by side, data parallelism outermost."""
+        return self.rank_order == RANK_ORDERS[PIPELINES_INSIDE] and self.pp > 1
+
+    @property
+    def stage_stride(self) -> int:
+        """Ranks from one stage of a pipeline to the next."""
+        return self.tp * self.cp * (1 if self.pipelines_inside else self.dp)
 
     @property
     def n_passes(self) -> int:
@@ -113,11 +173,6 @@ class Layout:
     def dp_shard(self) -> int:
         """Size of the group over which ZeRO shards."""
         return self.shard or self.dp * self.cp
-
-    @property
-    def recompute_modules(self) -> tuple[str, ...]:
-        """Modules recomputed with `selective`."""
-        return ("core_attn",) if self.recompute == "selective" else ()
 
 
 SWITCHES = {"optimizer_offload": False, "dp_overlap": True}
@@ -153,6 +208,8 @@ class ShapeTable:
     """Index into `CP_COMMS`."""
     schedule: Ints
     """Index into `SCHEDULES`."""
+    rank_order: Ints
+    """Index into `RANK_ORDERS`."""
     splits: tuple[str, ...] = SPLITS
 
     def __len__(self) -> int:
@@ -173,6 +230,16 @@ class ShapeTable:
         """Ranks of one pipeline stage: tp cp dp."""
         return self.tp * self.cp * self.dp
 
+    @property
+    def pipelines_inside(self) -> Bools:
+        """Whether whole pipelines lie side by side, data parallelism outermost."""
+        return np.asarray((self.rank_order == PIPELINES_INSIDE) & (self.pp > 1))
+
+    @property
+    def stage_stride(self) -> Ints:
+        """Ranks from one stage of a pipeline to the next: tp cp dp, or tp cp."""
+        return np.where(self.pipelines_inside, self.tp * self.cp, self.stage_ranks)
+
     def take(self, rows: NDArray[np.intp]) -> "ShapeTable":
         """Return the shapes at `rows`."""
         return ShapeTable(
@@ -187,6 +254,7 @@ class ShapeTable:
             self.etp[rows],
             self.cp_comm[rows],
             self.schedule[rows],
+            self.rank_order[rows],
             self.splits,
         )
 
@@ -194,9 +262,10 @@ class ShapeTable:
     def unreplicated(
         n_devices: int, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints
     ) -> "ShapeTable":
-        """Return dense shapes without context parallelism, with the usual schedule."""
+        """Return dense shapes without context parallelism, schedule and order the usual ones."""
         one, schedule = np.ones_like(dp), usual_schedule(pp, vpp)
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, one, one, one, 0 * one, schedule)
+        none = 0 * one
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, one, one, one, none, schedule, none)
 
     @staticmethod
     def from_tuples(
@@ -208,10 +277,11 @@ class ShapeTable:
         etp: Sequence[int] = (),
         cp_comm: Sequence[int] = (),
         schedule: Sequence[int] = (),
+        rank_order: Sequence[int] = (),
     ) -> "ShapeTable":
         """Build a table from (tp, pp, dp, vpp, split) tuples.
 
-        Where not given, `cp_comm` is 0, `schedule` the usual one and the others are 1.
+        Where not given, `cp_comm` and `rank_order` are 0, `schedule` the usual one, the others 1.
         """
         block = np.array(rows, dtype=np.int32).reshape(len(rows), 5)
         tp, pp, dp, vpp, split = (np.ascontiguousarray(block[:, i]) for i in range(5))
@@ -222,7 +292,8 @@ class ShapeTable:
         one = np.ones_like(dp)
         degrees = (column(cp, one), column(ep, one), column(etp, one))
         kind, run = column(cp_comm, 0 * dp), column(schedule, usual_schedule(pp, vpp))
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, *degrees, kind, run, splits)
+        order = column(rank_order, 0 * dp)
+        return ShapeTable(n_devices, tp, pp, dp, vpp, split, *degrees, kind, run, order, splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +367,8 @@ class PlanTable:
     recompute: Ints
     """Index into `RECOMPUTES`."""
     recompute_layers: Ints
+    recompute_modules: Ints
+    """Sets of `RECOMPUTE_MODULES` as numbers; 0 unless selective."""
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -324,6 +397,7 @@ class PlanTable:
             self.sp,
             self.recompute,
             self.recompute_layers,
+            self.recompute_modules,
         )
         taken = (column[rows] for column in columns)
         return PlanTable(self.shapes, self.shardings, self.gbs, *taken)
@@ -357,6 +431,8 @@ class PlanTable:
             cp_comm=CP_COMMS[int(shapes.cp_comm[k])],
             optimizer_offload=bool(self.shardings.optimizer_offload[z]),
             dp_overlap=not self.shardings.dp_blocking[z],
+            recompute_modules=modules_of(int(self.recompute_modules[row])),
+            rank_order=RANK_ORDERS[int(shapes.rank_order[k])],
         )
 
     @staticmethod
@@ -374,6 +450,7 @@ class PlanTable:
             [x.etp for x in rows],
             [CP_COMMS.index(x.cp_comm) for x in rows],
             [SCHEDULES.index(x.schedule) for x in rows],
+            [RANK_ORDERS.index(x.rank_order) if x.rank_order in RANK_ORDERS else 0 for x in rows],
         )
 
         def column(values: Iterable[int]) -> Ints:
@@ -394,6 +471,7 @@ class PlanTable:
             column(int(x.sp) for x in rows),
             column(RECOMPUTES.index(x.recompute) for x in rows),
             column(x.recompute_layers for x in rows),
+            column(modules_code(x.recompute_modules) for x in rows),
         )
 
 
@@ -416,6 +494,7 @@ class PlanBlock:
     sp: Ints
     recompute: Ints
     recompute_layers: Ints
+    recompute_modules: Ints
 
     @property
     def n_micro(self) -> Ints:
@@ -450,4 +529,5 @@ class PlanBlock:
             self.sp[0, 0, batch],
             self.recompute[option, batch],
             self.recompute_layers[option, batch],
+            self.recompute_modules[option, batch],
         )

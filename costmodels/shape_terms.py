@@ -1,6 +1,7 @@
 """All that depends on the coupled axes (tp, pp, dp, vpp, split) and the ZeRO stage alone."""
 
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +24,14 @@ from costmodels.parameters import (
     layer_params,
     padded_vocab,
 )
-from costmodels.placement import NON_RAIL_HOP_S, Group, place_group
+from costmodels.placement import NON_RAIL_HOP_S, Group, Spacing, place, place_group
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.problem import Problem
 from costmodels.stages import BOTH_WAYS, FOLDED, StageKinds, stage_kinds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +111,12 @@ def expert_shape_terms(
 ) -> ExpertShapeTerms | None:
     """Return the terms of the routed experts; None for a dense model.
 
-    Gradients are reduced, and ZeRO shards, over edp = tp cp dp / (ep etp) ranks, ep etp apart;
-    where ZeRO groups of the rest are replicated, over as much smaller a group. Pieces as for the
-    rest.
+    Gradients are reduced, and ZeRO shards, over `expert_data_groups`. Pieces as for the rest.
     """
     if kinds.expert_layers is None:
         return None
-    params, inner = kind_expert_params(problem, shapes, kinds), shapes.ep * shapes.etp
-    copies = np.maximum(1, shapes.stage_ranks // inner)
-    shard = shardings.shard(copies)
-    pool, fabric = problem.pool, problem.fabric
-    groups = DataGroups(
-        place_group(copies, inner, pool, fabric),
-        place_group(shard, inner, pool, fabric),
-        place_group(copies // shard, inner * shard, pool, fabric),
-    )
+    params, copies = kind_expert_params(problem, shapes, kinds), expert_copies(shapes)
+    shard, groups = shardings.shard(copies), expert_data_groups(problem, shapes, shardings)
     wide = DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas))
     stage = shardings.zero[:, None, None]
     blocking = shardings.dp_blocking[:, None, None]
@@ -280,24 +273,30 @@ def _embedding_sync_s(problem: Problem, shapes: ShapeTable, most: Floats) -> Flo
 def end_pair(problem: Problem, shapes: ShapeTable) -> Group:
     """Return the placement of the pairs of first and last stage that share a tied embedding.
 
-    A unit holds both ends of every pair exactly when it holds all devices, as it holds two ranks
-    half of all devices apart; the true stride, tp dp (pp - 1), would ask for up to twice that.
+    A unit holds both ends of every pair exactly when it holds all ranks of their pipelines (all
+    devices, or tp cp pp where pipelines lie inside), as it holds two ranks half as many apart; the
+    true stride, that of the stages times pp - 1, would ask for up to twice that.
     """
     pair = np.where(shapes.pp > 1, 2, 1)
-    return place_group(pair, max(1.0, shapes.n_devices / 2), problem.pool, problem.fabric)
+    apart = np.maximum(1.0, shapes.stage_stride * shapes.pp / 2)
+    return place_group(pair, apart, problem.pool, problem.fabric)
 
 
-def boundary_hops(problem: Problem, stride: int, pp: int) -> tuple[Floats, Floats]:
+def boundary_hops(
+    problem: Problem, stride: int, pp: int, blocks: int = 1
+) -> tuple[Floats, Floats]:
     """Return latency (s) and s/byte of a message over each boundary of a pipeline, `(pp,)` each.
 
     Entry r is the boundary from rank r to r + 1, the last one from rank p - 1 back to rank 0 (used
-    with interleaving). Ranks are `stride` devices apart; a boundary counts as crossing a unit of
-    U devices when some of its `stride` pipelines do: floor(((r + 2) s - 1) / U) > floor(r s / U).
+    with interleaving). Ranks are `stride` devices apart; with pipelines inside, `blocks` = dp such
+    blocks of pp stages follow one another, block b from rank b p s on. A boundary counts as
+    crossing a unit of U devices when some pipeline does there:
+    floor(((b p + r + 2) s - 1) / U) > floor((b p + r) s / U) for some b.
     Crossing costs one NIC outside the scale-up domain, and above a tier that holds r ranks of the
     pipeline r shares of the uplink, 1/oversubscription of a NIC each; where not all pipelines
     cross, the slower of that and the link inside counts.
     """
-    pool, r = problem.pool, np.arange(pp)
+    pool = problem.pool
     extra = 0.0 if problem.fabric.rail_optimized else NON_RAIL_HOP_S
     wire_s = 1.0 / pool.nic_bytes_per_s
     levels, over = [(pool.scale_up_domain, wire_s)], 1.0
@@ -308,14 +307,24 @@ def boundary_hops(problem: Problem, stride: int, pp: int) -> tuple[Floats, Float
     latency = np.full(pp, pool.scale_up.p2p_latency_s)
     per_byte = np.full(pp, 1.0 / pool.accelerator.pair_bytes_per_s)
     for level, (unit, cost) in enumerate(levels):
-        crosses = ((r + 2) * stride - 1) // unit > (r * stride) // unit
-        crosses[-1] = pp * stride > unit
-        all_cross = crosses & ((stride >= unit) | ((r * stride) % unit == unit - stride))
+        crosses, all_cross = _crossings(stride, pp, blocks, unit)
         inside = np.where(all_cross, 0.0, per_byte) if level == 0 else per_byte
         per_byte = np.where(crosses, np.maximum(cost, inside), per_byte)
         if level == 0:
             latency = np.where(crosses, pool.nic.p2p_latency_s + extra, latency)
     return latency, per_byte
+
+
+def _crossings(stride: int, pp: int, blocks: int, unit: int) -> tuple[Bools, Bools]:
+    """Return where some pipeline, and where all, cross a border of units of `unit` devices."""
+    # Blocks that start at the same place of a unit are alike.
+    blocks = min(blocks, unit // gcd(pp * stride, unit))
+    base = np.arange(blocks)[:, None] * (pp * stride)
+    start = base + np.arange(pp) * stride
+    crosses = (start + 2 * stride - 1) // unit > start // unit
+    crosses[:, -1] = (base[:, 0] + pp * stride - 1) // unit > base[:, 0] // unit
+    all_cross = crosses & ((stride >= unit) | (start % unit == unit - stride))
+    return np.asarray(crosses.any(axis=0)), np.asarray(all_cross.all(axis=0))
 
 
 def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> DataGroups:
@@ -325,14 +334,78 @@ def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     as dp / nodes stays inside a node.
     """
     pool, fabric = problem.pool, problem.fabric
-    whole = place_group(shapes.replicas, shapes.tp, pool, fabric)
+    whole = place(copy_spacing(shapes, shapes.replicas), pool, fabric)
     if (shardings.copies == 1).all():
         return DataGroups(whole, whole, place_group(np.ones_like(shapes.dp), 1, pool, fabric))
     shard = shardings.shard(shapes.replicas)
     return DataGroups(
         whole,
-        place_group(shard, shapes.tp, pool, fabric),
-        place_group(shapes.replicas // shard, shapes.tp * shard, pool, fabric),
+        place(copy_spacing(shapes, shard), pool, fabric),
+        place(replica_spacing(shapes, shard), pool, fabric),
+    )
+
+
+def copy_spacing(shapes: ShapeTable, n_ranks: Ints) -> Spacing:
+    """Return the spacing of `n_ranks` neighbours among the dp cp ranks with the same weights.
+
+    In the usual order they are tp apart. Where pipelines lie inside, the cp ranks of a stage are a
+    run and runs begin tp cp pp apart; neighbours are some whole runs or an equal part of one. With
+    numbers that fit neither, parts of a run of the greatest common divisor stand for them, each in
+    units of its own.
+    """
+    cp, inside = shapes.cp, shapes.pipelines_inside
+    fits = (n_ranks % cp == 0) | (cp % n_ranks == 0)
+    run = np.where(inside, np.gcd(n_ranks, cp), n_ranks)
+    apart = np.where(fits, shapes.tp * cp * shapes.pp, shapes.n_devices)
+    return _spacing(run, shapes.tp, n_ranks // run, apart)
+
+
+def replica_spacing(shapes: ShapeTable, shard: Ints) -> Spacing:
+    """Return the spacing of the ranks that hold the same one of shards over `shard` ranks.
+
+    They are every `shard`th of the dp cp ranks with the same weights (`copy_spacing`): one for
+    every so many runs, or several in each run; with numbers that fit neither, each in a unit of
+    its own.
+    """
+    cp, inside = shapes.cp, shapes.pipelines_inside
+    copies = np.maximum(1, shapes.replicas // shard)
+    fits = (shard % cp == 0) | (cp % shard == 0)
+    run = np.where(inside, np.where(fits, np.maximum(1, cp // shard), 1), copies)
+    apart = np.where(fits, shapes.tp * shapes.pp * np.maximum(shard, cp), shapes.n_devices)
+    return _spacing(run, shapes.tp * shard, copies // run, apart)
+
+
+def _spacing(run: Ints, stride: Ints, copies: Ints, apart: Ints) -> Spacing:
+    """Return the spacing of runs; runs of one rank, and a single run, as one run."""
+    alone = run == 1
+    return Spacing(
+        np.where(alone, copies, run),
+        np.where(alone & (copies > 1), apart, stride),
+        np.where(alone, 1, copies),
+        np.where(alone | (copies == 1), 1, apart),
+    )
+
+
+def expert_copies(shapes: ShapeTable) -> Ints:
+    """Return how many ranks hold the same experts: edp = tp cp dp / (ep etp)."""
+    return np.asarray(np.maximum(1, shapes.stage_ranks // (shapes.ep * shapes.etp)))
+
+
+def expert_data_groups(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable
+) -> DataGroups:
+    """Return the placement of the groups that hold the same experts, ZeRO groups by sharding.
+
+    Ranks of a group are ep etp apart, or ep etp pp where pipelines lie inside. Where ZeRO groups
+    of the rest are replicated, these are smaller by as much.
+    """
+    pool, fabric, copies = problem.pool, problem.fabric, expert_copies(shapes)
+    stride = shapes.ep * shapes.etp * np.where(shapes.pipelines_inside, shapes.pp, 1)
+    shard = shardings.shard(copies)
+    return DataGroups(
+        place_group(copies, stride, pool, fabric),
+        place_group(shard, stride, pool, fabric),
+        place_group(copies // shard, stride * shard, pool, fabric),
     )
 
 
@@ -344,15 +417,16 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
     has no such way back.
     """
     latency, per_byte = np.zeros(len(shapes)), np.zeros(len(shapes))
-    known: dict[tuple[int, int], tuple[Floats, Floats]] = {}
-    columns = (shapes.stage_ranks, shapes.pp, shapes.vpp, shapes.placement == FOLDED)
+    known: dict[tuple[int, int, int], tuple[Floats, Floats]] = {}
+    blocks = np.where(shapes.pipelines_inside, shapes.dp, 1)
+    columns = (shapes.stage_stride, blocks, shapes.pp, shapes.vpp, shapes.placement == FOLDED)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    for i, (stride, pp, vpp, folded) in enumerate(rows):
+    for i, (stride, n_blocks, pp, vpp, folded) in enumerate(rows):
         if pp == 1:
             continue
-        if (stride, pp) not in known:
-            known[stride, pp] = boundary_hops(problem, stride, pp)
-        lat, cost = known[stride, pp]
+        if (stride, pp, n_blocks) not in known:
+            known[stride, pp, n_blocks] = boundary_hops(problem, stride, pp, n_blocks)
+        lat, cost = known[stride, pp, n_blocks]
         if vpp == 1:
             slowest = int(np.lexsort((lat[:-1], cost[:-1]))[-1])
             latency[i], per_byte[i] = lat[slowest], cost[slowest]
@@ -391,7 +465,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         copies = routed.data_groups.shard.n_ranks[..., None]
         once = (both + _optimizer_s(problem, routed.params, shardings, copies)).max(axis=-1)
     ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
-    pipeline_group = place_group(shapes.pp, shapes.stage_ranks, problem.pool, problem.fabric)
+    pipeline_group = place_group(shapes.pp, shapes.stage_stride, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)
     context = place_group(shapes.cp, shapes.tp, problem.pool, problem.fabric)
     communicators = (groups.whole.n_domains > 1).astype(float) + (pipeline_group.n_domains > 1)

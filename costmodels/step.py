@@ -13,14 +13,24 @@ from costmodels.data_parallel import DataParallelTimes, exposed_each_s, exposed_
 from costmodels.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
 from costmodels.memory import in_flight_chunks
 from costmodels.offload import COPY_BYTES, HostUpdate, gradients_leave, pipelined_s
-from costmodels.plans import RECOMPUTES, WHOLE, Layout, PlanBlock, PlanTable, ShapeTable
+from costmodels.plans import (
+    RECOMPUTES,
+    WHOLE,
+    Layout,
+    PlanBlock,
+    PlanTable,
+    ShapeTable,
+    modules_code,
+)
 from costmodels.problem import Problem
+from costmodels.recompute import SetTerms
 from costmodels.shape_terms import ShapeTerms, boundary_hops, shape_terms
 from costmodels.stacks import STALLED_HOP_S
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
-FULL, SELECTIVE = RECOMPUTES.index("full"), RECOMPUTES.index("selective")
+FULL = RECOMPUTES.index("full")
+CORE = modules_code(["core_attn"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,10 @@ class Rows:
     layers: LayerTerms
     index: NDArray[np.intp]
     """Position of each plan in `layers`."""
+    sets: SetTerms
+    """Terms of the sets of recomputed modules."""
+    set_index: NDArray[np.intp]
+    """Position of each plan in the flattened arrays of `sets`."""
     recomputed: Floats
     """Fully recomputed layers by kind of rank."""
     recomputed_experts: Floats | None = None
@@ -73,7 +87,7 @@ def join(
 
     `layers` are those of `table.shapes` computed beforehand, for callers that join many tables.
     """
-    layers = layers or layer_table(problem, table.shapes, table.mbs)
+    layers = layers or layer_table(problem, table.shapes, table.mbs, table.recompute_modules)
     of, kinds = table.shape, shapes.kinds
     index = layers.index(of, table.mbs, table.sp)
     k = np.where(table.recompute == FULL, table.recompute_layers, 0)
@@ -89,7 +103,8 @@ def join(
         last = kinds.expert_prefix.shape[-1] - 1
         prefix = kinds.expert_prefix[..., np.minimum(span, last)]
         routed = _by_rank(prefix.transpose(0, 2, 1).reshape(-1, prefix.shape[1]), at)
-    return Rows(problem, table, shapes, layers.terms, index, recomputed, routed)
+    sets, of_sets = layers.sets, layers.sets.index(table.recompute_modules, index)
+    return Rows(problem, table, shapes, layers.terms, index, sets, of_sets, recomputed, routed)
 
 
 def _by_rank(values: NDArray[Any], at: NDArray[Any]) -> Floats:
@@ -171,20 +186,37 @@ def stage_times(rows: Rows) -> StageTimes:
     """
     table, layers, index = rows.table, rows.layers, rows.index
     forward, backward = _plain_stage_times(rows)
-    held = _by_rank(rows.shapes.kinds.layers, table.shape)
+    kinds = rows.shapes.kinds
+    held, last = _by_rank(kinds.layers, table.shape), _by_rank(kinds.has_head, table.shape)
     backward = backward + rows.recomputed * layers.recompute_full_s[index]
     if layers.experts:
         assert rows.recomputed_experts is not None  # they come with `layers.experts`
         again = layers.experts.recompute_full_s - layers.recompute_full_s
         backward = backward + rows.recomputed_experts * again[index]
-    if np.any(table.recompute == SELECTIVE):
-        core = np.where(table.recompute == SELECTIVE, layers.recompute_core_s[index], 0.0)
-        backward = backward + held * core
+    if len(rows.sets.codes) > 1:
+        backward = backward + _modules_again_s(rows, held, last)
     if np.any(table.schedule == zero_bubble.DUALPIPE):
         # Each stage held both ways runs every second micro-batch.
         share = np.where(table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)
         forward, backward = share * forward, share * backward
     return StageTimes(forward, backward)
+
+
+def _modules_again_s(rows: Rows, held: Floats, last: Floats) -> Floats:
+    """Return what selective recomputation adds to a backward, by kind of rank.
+
+    `held` layers, and on the last stage those of multi-token prediction, which are like the last
+    layer of the model.
+    """
+    sets, at, shape = rows.sets, rows.set_index, rows.problem.shape
+    layers = held + last * shape.mtp_layers if shape.mtp_layers else held
+    again = layers * sets.again_s.take(at)
+    if sets.expert_again_s is not None:
+        routed = _routed(rows)
+        if shape.mtp_layers and shape.expert_layers[-1]:
+            routed = routed + last * shape.mtp_layers
+        again = again + routed * sets.expert_again_s.take(at)
+    return np.asarray(again)
 
 
 def _routed(rows: Rows) -> Floats:
@@ -219,8 +251,9 @@ def splits_backward(rows: Rows) -> NDArray[np.bool_]:
 
 def boundary_hops_s(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
     """Return the time of one message over each boundary, `(pp,)`, the last back to rank 0."""
-    stride = layout.tp * layout.cp * layout.dp
-    latency, per_byte = boundary_hops(rows.problem, stride, layout.pp)
+    latency, per_byte = boundary_hops(
+        rows.problem, layout.stage_stride, layout.pp, layout.dp if layout.pipelines_inside else 1
+    )
     size = rows.layers.message_bytes[rows.index[row]]
     hops: list[float] = (latency + size * per_byte).tolist()
     return hops
@@ -513,7 +546,7 @@ def least_batch_times(
     of, at, sp = (x.reshape(-1) for x in np.indices((len(shapes), len(mbs), 2), dtype=np.int32))
     nothing = np.zeros_like(of)
     unsharded = WHOLE.take([0])
-    columns = (of, mbs[at], nothing, sp, nothing, nothing)
+    columns = (of, mbs[at], nothing, sp, nothing, nothing, nothing)
     table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns)
     rows = join(problem, shape_terms(problem, shapes, unsharded), table, layers)
     least = least_flush_times(rows, stage_times(rows)) * _straggle(rows)
@@ -561,8 +594,7 @@ def _memory(rows: Rows) -> _Memory:
     rank = _by_rank(kinds.rank, of)
     chunks = in_flight_chunks(table.schedule, rank, pp, vpp, table.n_micro)
     in_flight = chunks / np.where(table.schedule == zero_bubble.DUALPIPE, 2, vpp)
-    selective = table.recompute == SELECTIVE
-    kept = np.where(selective, layers.kept_core_bytes[index], layers.kept_bytes[index])
+    kept = rows.sets.kept_bytes.take(rows.set_index)
     whole = _by_rank(kinds.layers, of) - rows.recomputed
     activations = np.asarray(rows.recomputed * layers.checkpoint_bytes[index] + whole * kept)
     activations *= in_flight
@@ -571,20 +603,20 @@ def _memory(rows: Rows) -> _Memory:
     if layers.experts:
         activations = activations + in_flight * _expert_activations(rows)
     if rows.problem.shape.mtp_layers:
-        module = layers.experts if rows.problem.shape.expert_layers[-1] else None
-        kept_module = module.kept_bytes[index] if module else kept
+        kept_module, more = kept, rows.sets.expert_kept_bytes
+        if rows.problem.shape.expert_layers[-1] and more is not None:
+            kept_module = kept + more.take(rows.set_index)
         last = _by_rank(kinds.has_head, of) * in_flight
         activations = activations + last * rows.problem.shape.mtp_layers * kept_module
     ids = _by_rank(kinds.has_embedding, of) * in_flight * layers.embedding_bytes[index]
     activations = activations + ids
     # While a recomputed layer runs backward, what it had dropped exists once.
-    dropped = (layers.kept_bytes - layers.kept_core_bytes)[index]
-    scores = np.where(selective, dropped, 0.0)
+    dropped = rows.sets.passing_bytes.take(rows.set_index)
     one = layers.kept_bytes
     if layers.experts:
         every = rows.problem.shape.n_expert_layers == rows.problem.shape.layers
         one = layers.experts.kept_bytes if every else np.maximum(one, layers.experts.kept_bytes)
-    again = np.where(rows.recomputed > 0, one[index], scores)
+    again = np.where(rows.recomputed > 0, one[index], dropped)
     messages = np.where(pp > 1, 2.0, 0.0) * layers.message_bytes[index]
     logits = _by_rank(kinds.has_head, of) * layers.logits_bytes[index]
     # The loss's tensors are gone when the first layer runs backward: the larger of the two counts.
@@ -627,28 +659,29 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
 
 def _expert_activations(rows: Rows) -> Floats:
     """Return what the expert layers of a rank keep beyond dense ones, bytes, by kind of rank."""
-    layers, index = rows.layers, rows.index
-    assert layers.experts is not None  # asked for models with experts only
+    more = rows.sets.expert_kept_bytes
+    assert more is not None  # asked for models with experts only
     assert rows.recomputed_experts is not None
-    core = layers.experts.kept_core_bytes - layers.kept_core_bytes
-    whole = layers.experts.kept_bytes - layers.kept_bytes
-    more = np.where(rows.table.recompute == SELECTIVE, core[index], whole[index])
-    return np.asarray((_routed(rows) - rows.recomputed_experts) * more)
+    return np.asarray((_routed(rows) - rows.recomputed_experts) * more.take(rows.set_index))
 
 
 def _late_activations(rows: Rows, whole: Floats, kept: Floats) -> Floats:
     """Return the activations of a rank while most weight gradients wait, bytes; 0 if none can.
 
     Layers that are recomputed are checkpoints before the gradient of their input, and count in
-    full from then until their weight gradient.
+    full from then until their weight gradient; so do recomputed modules, but for the scores, which
+    no weight gradient reads.
     """
     table, of = rows.table, rows.table.shape
+    layers, index = rows.layers, rows.index
+    core = layers.modules.attention_bytes[0][index]
+    kept_late = layers.kept_bytes[index] - np.where(table.recompute_modules & CORE, core, 0.0)
     late_rank = _by_rank(rows.shapes.kinds.late_rank, of)
     args = (table.schedule, late_rank, table.shapes.pp[of], table.n_micro)
     before, waiting = zero_bubble.late_chunks(*args)
     checkpoints = rows.recomputed * rows.layers.checkpoint_bytes[rows.index]
     early = before * (whole * kept + checkpoints)
-    late = waiting * (whole + rows.recomputed) * kept
+    late = waiting * (whole + rows.recomputed) * kept_late
     share = np.where(table.schedule == zero_bubble.ZB_H1, 1.0, 0.5) * splits_backward(rows)
     return np.asarray(share * (early + late))
 

@@ -17,6 +17,7 @@ from costmodels.exposure import Exposure
 from costmodels.memory import in_flight_chunks
 from costmodels.pipeline import TimedBlock, Timeline
 from costmodels.plans import SCHEDULES, ZERO_BUBBLE, Layout
+from costmodels.recompute import run_again
 from costmodels.stages import expert_prefix
 from costmodels.step import (
     Rows,
@@ -123,12 +124,16 @@ def stage_wires(rows: Rows, layout: Layout) -> tuple[StageWires, ...]:
     out = []
     for j, held in enumerate(layout_of):
         full = min(held, layout.recompute_layers)
-        core = held if layout.recompute == "selective" else 0
+        core = held if "core_attn" in layout.recompute_modules else 0
+        more_layers = rows.problem.shape.mtp_layers * (j == len(layout_of) - 1)
+        core += more_layers if core else 0
+        n_routed = 0.0
         tp, tp_back = tp_f * held, tp_b * held + tp_f * full
         ep, ep_back = NOTHING, NOTHING
         if more:
             routing, longest = rows.problem.shape.expert_layers, max(layout_of)
             prefix = expert_prefix(layout_of, (j,), routing, longest)
+            n_routed = prefix[longest] + more_layers * routing[-1]
             routed, again = prefix[longest], prefix[min(longest, layout.recompute_layers)]
             ahead = _one(more.tp_forward) + tp_f * -1.0
             after = _one(more.tp_backward) + tp_b * -1.0
@@ -136,6 +141,15 @@ def stage_wires(rows: Rows, layout: Layout) -> tuple[StageWires, ...]:
             exchange_f = Wire(more.exchange.forward_s.item(), 0.0)
             exchange_b = Wire(more.exchange.backward_s.item(), 0.0)
             ep, ep_back = exchange_f * routed, exchange_b * routed + exchange_f * again
+        modules = run_again(
+            layout.recompute_modules,
+            layers.modules,
+            more.modules if more else None,
+            held + more_layers,
+            n_routed,
+        )
+        tp_back += Wire(modules.tp_exposed_s, modules.tp_s - modules.tp_exposed_s)
+        ep_back += Wire(modules.exchange_s, 0.0)
         cp, cp_back = cp_f * held, cp_b * held + cp_f * (full + core)
         if j == 0:
             tp += Wire(layers.embedding_tp.forward_s.item(), 0.0)
@@ -199,12 +213,13 @@ def _rank_memory(found: Breakdown, rank: int) -> RankMemory:
 def _split_chunk_bytes(rows: Rows, layout: Layout, rank: int) -> tuple[float, float]:
     """Return the activations of a mean chunk of a rank before and after its input's gradient."""
     layers, chunks = rows.layers, layout.chunks_of(rank)
-    kept = layers.kept_core_bytes if layout.recompute == "selective" else layers.kept_bytes
+    kept = rows.sets.kept_bytes.take(rows.set_index)
+    scores = layers.modules.attention_bytes[0] * ("core_attn" in layout.recompute_modules)
     full = sum(min(count, layout.recompute_layers) for count in chunks)
-    held, one = sum(chunks), kept.item()
+    held, one, late = sum(chunks), kept.item(), (layers.kept_bytes - scores).item()
     ids = layers.embedding_bytes.item() * layout.has_embedding(rank)
     before = full * layers.checkpoint_bytes.item() + (held - full) * one
-    return (before + ids) / len(chunks), (held * one + ids) / len(chunks)
+    return (before + ids) / len(chunks), (held * late + ids) / len(chunks)
 
 
 def memory_levels(memory: RankMemory, blocks: tuple[TimedBlock, ...]) -> list[tuple[float, float]]:

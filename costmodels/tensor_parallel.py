@@ -58,7 +58,8 @@ def layer_exposures(
     `bulk` runs the input gradient's reduction beside the weight gradient of the column-parallel
     layers, and the second gather beside their data gradient; `userbuffers` also pipes the
     others through their own GEMM in tp pieces; `pieces` (PyTorch's async TP) pipes every second
-    one through its own, half of the GEMMs (without SP it is `bulk`); `none` hides nothing. These
+    one through its own, half of the GEMMs (without SP it is `bulk`); `none` hides nothing. Pieces
+    are written into the memory of peers: a group over several domains has `bulk` instead. These
     are the `blocks` = 2 of a dense layer, attention and MLP; an expert layer without shared
     experts has one, and half of all that.
 
@@ -80,18 +81,21 @@ def layer_exposures(
     behind = _behind(input_grad, linear.column_wgrad_s)
     behind = behind + np.where(with_sp, _behind(regather, linear.column_dgrad_s), 0.0)
     plain_forward, output_grad = forward, np.where(with_sp, blocks * gather, 0.0)
+    bulk, apart = behind + output_grad, group.n_domains > 1
     if stack.tp_overlap == "pieces":
         own_s = linear.both.forward_s / 2
         plain_forward = np.where(with_sp, _half_piped(forward, own_s, t), forward)
         own_s = linear.both.backward_s / 2
         half = np.where(with_sp, _half_piped(backward, own_s, t), behind + output_grad)
+        half, plain_forward = np.where(apart, bulk, half), np.where(apart, forward, plain_forward)
         return Exposure(forward, plain_forward), Exposure(backward, half)
     if stack.tp_overlap == "userbuffers":
         piped = _pieces(blocks * gather, linear.column_forward_s, t)
         piped = piped + _pieces(blocks * gather, linear.row_forward_s, t)
-        plain_forward = np.where(with_sp, piped, forward)
+        plain_forward = np.where(with_sp & ~apart, piped, forward)
         output_grad = np.where(with_sp, _pieces(blocks * gather, linear.row_dgrad_s, t), 0.0)
-    return Exposure(forward, plain_forward), Exposure(backward, behind + output_grad)
+        bulk = np.where(apart, bulk, behind + output_grad)
+    return Exposure(forward, plain_forward), Exposure(backward, bulk)
 
 
 def end_times(

@@ -19,7 +19,8 @@ from costmodels.offload import COPY_BYTES, gradients_leave
 from costmodels.parameters import kv_heads_per_rank, padded_vocab
 from costmodels.placement import Group, place_group, tier_names
 from costmodels.plans import Layout
-from costmodels.shape_terms import shared_params
+from costmodels.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
+from costmodels.shape_terms import end_pair, shared_params
 from costmodels.stages import expert_prefix
 from costmodels.step import (
     Rows,
@@ -133,6 +134,12 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
         exposed += routed * (ahead + after) + routed_again * ahead
         if not rows.problem.shape.shared_ffn:  # attention alone: half of the collectives
             passes, again = passes - routed / 2, again - routed_again / 2
+    dense, of_experts = repeated_blocks(layout.recompute_modules, rows.problem.shape)
+    held, routed = sum(chunks), _routed_layers(rows, layout, critical)[0]
+    again += layout.n_passes * ((held - routed) * dense + routed * of_experts) / 2
+    modules = selective_again(rows, layout, critical, with_mtp=False)
+    latent = _latent_gathers(rows, layout, held)
+    exposed += layout.n_passes * modules.tp_exposed_s - sum(x.exposed_s for x in latent)
     n_ends = layout.has_embedding(critical) + layout.has_head(critical)
     ends = layout.n_passes * n_ends
     found = []
@@ -153,13 +160,41 @@ def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
         one = tp_collective_s(rows.problem, "all-reduce", message, group).item()
         waits, time_s = exposed + ends * one, calls * one
         found.append(_make(rows, "tp", "all-reduce", group, calls, message, waits, width, time_s))
+    found += latent
     if layout.has_head(critical):
         found.append(_loss(rows, layout, tokens, group, width))
     return found
 
 
+def selective_again(rows: Rows, layout: Layout, rank: int, *, with_mtp: bool = True) -> RunAgain:
+    """Return what the recomputed modules of a rank take for one micro-batch."""
+    layers, shape = rows.layers, rows.problem.shape
+    more = shape.mtp_layers * (layout.has_head(rank) and with_mtp)
+    routed, of_experts = 0.0, None
+    if layers.experts:
+        routed = _routed_layers(rows, layout, rank)[0] + more * shape.expert_layers[-1]
+        of_experts = layers.experts.modules
+    held = sum(layout.chunks_of(rank)) + more
+    return run_again(layout.recompute_modules, layers.modules, of_experts, held, routed)
+
+
+def _latent_gathers(rows: Rows, layout: Layout, n_layers: int) -> list[Transfer]:
+    """Return the gathers of latents that recomputed up-projections of attention repeat."""
+    if "mla_up_proj" not in layout.recompute_modules or not layout.sp:
+        return []
+    problem, calls = rows.problem, layout.n_passes * n_layers
+    tokens = np.array([float(layout.mbs * problem.job.seq_len) / layout.cp])
+    group = tensor_parallel_group(problem, np.array(layout.tp, dtype=np.int32))
+    message = latent_bytes(problem.shape, tokens).item()
+    time_s = calls * tp_collective_s(problem, "all-gather", message, group).item()
+    width = _activation_type(rows)
+    return [_make(rows, "tp", "all-gather", group, calls, message, time_s, width, time_s)]
+
+
 def _routed_layers(rows: Rows, layout: Layout, rank: int) -> tuple[float, float]:
     """Return the expert layers of a pipeline rank, and how many of them are fully recomputed."""
+    if rows.layers.experts is None:
+        return 0.0, 0.0
     chunks, counts = layout.stages_of(rank), layout.stage_layers
     experts = rows.problem.shape.expert_layers
     whole = expert_prefix(counts, chunks, experts, max(counts))[-1]
@@ -177,6 +212,8 @@ def _expert_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
     shape, shapes = problem.shape, rows.table.shapes
     held, again = _routed_layers(rows, layout, critical)
     modules = shape.mtp_layers * shape.expert_layers[-1] * layout.has_head(critical)
+    if "moe" in layout.recompute_modules:
+        again += held + modules
     passes = int(layout.n_passes * (2 * (held + modules) + again))
     if not passes:
         return []
@@ -229,7 +266,7 @@ def _context_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfe
     chunks = layout.chunks_of(critical)
     passes = layout.n_passes * sum(chunks)
     deep = sum(min(c, layout.recompute_layers) for c in chunks)
-    core = sum(chunks) if layout.recompute == "selective" else 0
+    core = sum(chunks) if "core_attn" in layout.recompute_modules else 0
     forwards = passes + layout.n_passes * (deep + core)
     forward, backward = layers.cp_forward, layers.cp_backward
     time_s = forwards * forward.total_s.item() + passes * backward.total_s.item()
@@ -282,8 +319,7 @@ def _pipeline(rows: Rows, layout: Layout, exposed_s: float) -> list[Transfer]:
         return []
     n_calls = 2 * layout.n_micro * layout.vpp
     message = rows.layers.message_bytes.item()
-    stride = layout.tp * layout.cp * layout.dp
-    group = place_group(layout.pp, stride, rows.problem.pool, rows.problem.fabric)
+    group = place_group(layout.pp, layout.stage_stride, rows.problem.pool, rows.problem.fabric)
     hops = boundary_hops_s(rows, layout)
     time_s = n_calls * max(hops[:-1])
     return [
@@ -375,7 +411,7 @@ def _tied_embedding(rows: Rows, layout: Layout) -> list[Transfer]:
     if not shared or layout.pp == 1:
         return []
     message = recipe.grad_wire_bytes * shared
-    group = place_group(2, layout.n_devices / 2, rows.problem.pool, rows.problem.fabric)
+    group = end_pair(rows.problem, shapes)
     exposed = rows.shapes.embedding_sync_s.item()
     return [
         _make(

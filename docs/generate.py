@@ -44,6 +44,8 @@ UNITS = {
     "Rate": "rate (`989 TFLOP/s`)", "Tokens": "count (`15e12`, `15T`)",
     "Ratio": "ratio (`7`, `7:1`)", "Factor": "number", "FactorOr0": "number",
     "Switch": "`true` or `false`", "Name": "name", "HostList": "host list (`n[001-016]`)",
+    "Power": "power (`700 W`)", "Price": "number", "Duration": "time (`10 min`)",
+    "Lifetime": "time (`2110 d`)", "Axes": "mapping", "AxisValue": "number or word",
     "Layers": "whole number", "LayersOr0": "whole number", "Heads": "whole number",
     "Width": "whole number", "WidthOr0": "whole number", "Nodes": "whole number",
     "PerNode": "whole number", "Real": "number", "Share": "number",
@@ -53,9 +55,10 @@ UNITS = {
 SECTIONS = (
     ("model", schemas.ModelSpec), ("moe", schemas.MoeSpec), ("mla", schemas.MlaSpec),
     ("details", schemas.DetailsSpec),
-    ("training", schemas.TrainingSpec),
+    ("training", schemas.TrainingSpec), ("search", schemas.SearchSpec),
     ("pools", schemas.PoolSpec), ("accelerator", schemas.AcceleratorSpec),
-    ("fabric", schemas.FabricSpec), ("tiers", schemas.TierSpec), ("cluster", schemas.ClusterFile),
+    ("fabric", schemas.FabricSpec), ("tiers", schemas.TierSpec),
+    ("operations", schemas.OperationsSpec), ("cluster", schemas.ClusterFile),
 )  # fmt: skip
 
 
@@ -160,7 +163,7 @@ def _form(spec: type, name: str) -> str:
     origin = str(note)
     if origin.startswith("list"):
         return "list"
-    return "mapping" if "Spec" in origin or origin.startswith("dict") else "word"
+    return "mapping" if "Spec" in origin or "dict[" in origin else "word"
 
 
 def fields_table(spec: type) -> str:
@@ -172,7 +175,7 @@ def fields_table(spec: type) -> str:
     return _table(("field", "form", "default", "meaning"), rows)
 
 
-SAID = {"planner": "not written here"}
+SAID = {"planner": "not written here", "ignored": "never: passed over"}
 """When a rule is met, where it is not the framework that says so."""
 
 

@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hardware._units import parse_quantity, scale
-from hardware.parts import PROTOCOLS, Accelerator, Efficiency, Host, Link, Platform, Provenance
+from hardware.parts import (
+    PROTOCOLS,
+    Accelerator,
+    Efficiency,
+    Host,
+    Link,
+    Operations,
+    Platform,
+    Provenance,
+)
 
 Raw = Mapping[str, Any]
 Triple = tuple[float, float, float]
@@ -311,3 +320,21 @@ def read_platform(name: str, raw: Raw, sources: Mapping[str, Provenance]) -> Pla
     )
     entry.close()
     return platform
+
+
+def read_operations(raw: Raw, sources: Mapping[str, Provenance]) -> Operations:
+    """Return what running a cluster costs beside its accelerators, where a file says nothing."""
+    entry = _Entry("operations", raw, sources)
+    operations = Operations(
+        power_overhead=entry.number("power_overhead", "power_overhead"),
+        pue=entry.number("pue", "pue"),
+        device_mtbf_s=entry.quantity("device_mtbf", "seconds", "device_mtbf_s"),
+        restart_s=entry.quantity("restart", "seconds", "restart_s"),
+        checkpoint_bytes_per_s=entry.quantity(
+            "checkpoint_bandwidth_per_device", "bytes_per_s", "checkpoint_bytes_per_s"
+        ),
+        bandwidth_is_per_device=True,
+        provenance=entry.provenance,
+    )
+    entry.close()
+    return operations

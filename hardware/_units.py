@@ -4,9 +4,9 @@ from decimal import Decimal, InvalidOperation
 
 _UNITS = {
     "bytes": {"GB": "1e9", "MiB": str(2**20), "GiB": str(2**30)},
-    "bytes_per_s": {"GB/s": "1e9", "TB/s": "1e12", "Gb/s": "0.125e9"},
+    "bytes_per_s": {"MB/s": "1e6", "GB/s": "1e9", "TB/s": "1e12", "Gb/s": "0.125e9"},
     "watts": {"W": "1"},
-    "seconds": {"us": "1e-6"},
+    "seconds": {"us": "1e-6", "s": "1", "h": "3600"},
 }
 """Accepted units by dimension. `Gb/s` counts bits, `GB/s` bytes."""
 

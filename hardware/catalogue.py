@@ -15,7 +15,7 @@ from typing import Any
 
 from hardware import _reader
 from hardware._reader import CatalogueError, TypicalNic
-from hardware.parts import Accelerator, Link, Platform
+from hardware.parts import Accelerator, Link, Operations, Platform
 
 __all__ = [
     "Catalogue",
@@ -75,6 +75,8 @@ class Catalogue:
     """Servers and cloud machines, each with its own network ports."""
     typical_nics: Mapping[str, TypicalNic]
     """By accelerator: the network card of its usual platform."""
+    operations: Operations
+    """Defaults of what running a cluster costs beside its accelerators."""
     content_hash: str
     """sha256 of every fact with its source, independent of the layout of the files."""
     _accelerator_keys: Mapping[str, str] = field(repr=False)
@@ -121,6 +123,7 @@ def load_catalogue() -> Catalogue:
         name: _reader.read_platform(name, raw, sources)
         for name, raw in _reader.expand_like(_parse("platforms")).items()
     }
+    operations = _reader.read_operations(_parse("operations"), sources)
     _check_links(accelerators, nics, links)
     _check_platforms(platforms, accelerators, links)
     return Catalogue(
@@ -128,7 +131,10 @@ def load_catalogue() -> Catalogue:
         links=links,
         platforms=platforms,
         typical_nics=nics,
-        content_hash=_content_hash((accelerators, links, nics, platforms)),
+        operations=operations,
+        content_hash=_content_hash(
+            (accelerators, links, nics, platforms, {"operations": operations})
+        ),
         _accelerator_keys=_keys(accelerators),
         _link_keys=_keys(links),
         _platform_keys=_keys(platforms),

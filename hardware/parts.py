@@ -7,7 +7,7 @@ pulling in a YAML reader.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 PROTOCOLS = ("ll", "ll128", "simple")
 """NCCL's three wire protocols, from lowest latency to highest bandwidth."""
@@ -137,6 +137,30 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Operations:
+    """What running a pool costs and how often it fails: for cost, energy and goodput of a run."""
+
+    power_overhead: float
+    """Power of a node at the plug over the power limits of its accelerators."""
+    pue: float
+    """Power of the building over the power of its machines."""
+    device_mtbf_s: float
+    """Mean time between failures that end a run, of one accelerator with its share of the rest."""
+    restart_s: float
+    """From a failure to the first step after it: noticed, replaced, started, loaded."""
+    checkpoint_bytes_per_s: float
+    """What the storage takes when every device in use writes; of one device, see
+    `bandwidth_is_per_device`."""
+    bandwidth_is_per_device: bool
+    """The storage grows with the devices in use: true of the default, not of a stated figure."""
+    checkpoint_s: float | None = None
+    """How long a checkpoint stops training, where stated; else states over bandwidth."""
+    price_per_device_hour: float | None = None
+    """US dollars; None where the cluster file states none."""
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Platform:
     """A node as it is sold: a server, or a cloud machine. The network ports belong to it."""
 
@@ -212,6 +236,24 @@ class Pool:
     def n_devices(self) -> int:
         """Number of accelerators in the pool."""
         return self.n_nodes * self.devices_per_node
+
+    def first_devices(self, n: int) -> "Pool":
+        """Return the pool of the first `n` devices: whole nodes, or a part of one.
+
+        Raises `ValueError` for a number that is neither.
+        """
+        if n == self.n_devices:
+            return self
+        whole = self.devices_per_node
+        if not 1 <= n <= self.n_devices or (n % whole and (n > whole or whole % n)):
+            raise ValueError(f"{n} of {self.n_devices} devices are no whole nodes of {whole}")
+        domain = min(self.scale_up_domain, n)
+        if n >= whole:
+            return replace(self, n_nodes=n // whole, scale_up_domain=domain)
+        ports = max(1, self.nics_per_node * n // whole)
+        return replace(
+            self, n_nodes=1, devices_per_node=n, scale_up_domain=domain, nics_per_node=ports
+        )
 
     @property
     def nic_bytes_per_s(self) -> float:

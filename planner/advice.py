@@ -18,6 +18,7 @@ def plan_warnings(problem: Problem, found: Breakdown) -> tuple[PlanWarning, ...]
         _bubble(found),
         _few_micro_batches(found),
         _communication(found),
+        _wide_tensor_parallelism(problem, found),
         _narrow_gemms(problem, found),
         _host_bound(found),
     )
@@ -71,6 +72,18 @@ def _communication(found: Breakdown) -> PlanWarning | None:
         "COM101",
         f"waits for the network {found.exposed_comm_frac:.0%} of the step, most of it {worst}: a "
         f"smaller {worst} group, larger micro-batches or faster links relax it",
+    )
+
+
+def _wide_tensor_parallelism(problem: Problem, found: Breakdown) -> PlanWarning | None:
+    tp, domain = found.layout.tp, problem.pool.scale_up_domain
+    if tp <= domain:
+        return None
+    return PlanWarning(
+        "COM102",
+        f"tp {tp} spans {-(-tp // domain)} scale-up domains: few runs do, and what it loses where "
+        "pipeline and data-parallel traffic use the same ports is not modelled; "
+        f"--max tp={domain} keeps it inside one",
     )
 
 

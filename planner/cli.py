@@ -51,14 +51,15 @@ PlanArg = Annotated[
     str, typer.Argument(metavar="PLAN", help="RESULT.json#RANK_OR_ID, or last#RANK_OR_ID.")
 ]
 Pin = Annotated[
-    list[str], typer.Option("--pin", metavar="AXIS=V,...", help="Fix axes: tp=8,pp=4.")
+    list[str], typer.Option("--pin", metavar="AXIS=V,...", help="Fix axes: tp=8,pp=4,devices=512.")
 ]
 Only = Annotated[
     list[str], typer.Option("--only", metavar="AXIS=A,B", help="Allowed values: tp=4,8.")
 ]
 Max = Annotated[list[str], typer.Option("--max", metavar="AXIS=N", help="Largest values: pp=16.")]
 Allow = Annotated[
-    list[str], typer.Option("--allow", help="Lift a default of the search: tp-across-domains.")
+    list[str],
+    typer.Option("--allow", help="tp-across-domains: accepted, always on; --max tp=8 closes it."),
 ]
 SetOption = Annotated[
     list[str],
@@ -74,12 +75,31 @@ PoolName = Annotated[
     str, typer.Option("--pool", metavar="NAME", help="Plan for this pool of the cluster only.")
 ]
 Hosts = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--hosts", metavar="LIST|FILE", help="Hosts in network order: n[001-016], or a file."
     ),
 ]
 Launcher = Annotated[str, typer.Option(metavar="L,...", help="torchrun,slurm,jobset,pytorchjob.")]
+Objective = Annotated[
+    str,
+    typer.Option(
+        metavar="X", help="step_time, tokens_per_s, cost, energy, devices, memory or goodput."
+    ),
+]
+Deadline = Annotated[
+    str, typer.Option(metavar="TIME", help="Longest run, failures included: 30d, 36h.")
+]
+StepLimit = Annotated[
+    float, typer.Option("--step-limit", metavar="S", help="Longest step, seconds.")
+]
+Within = Annotated[
+    float,
+    typer.Option(metavar="F", help="--objective memory: at most F times the fastest (1.05)."),
+]
+Pareto = Annotated[
+    str, typer.Option(metavar="X,Y[,Z]", help="The front of two or three objectives instead.")
+]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
 
 
@@ -106,10 +126,15 @@ def solve(
     max_: Max = [],
     allow: Allow = [],
     set_: SetOption = [],
-    top: Annotated[int, typer.Option(help="Plans to show.")] = 10,
-    framework: Framework = "default",
+    top: Annotated[int | None, typer.Option(help="Plans to show (10).")] = None,
+    framework: Framework = "",
     stack: Stack = "",
     pool: PoolName = "",
+    objective: Objective = "",
+    deadline: Deadline = "",
+    step_limit: StepLimit = 0.0,
+    within: Within = 0.0,
+    pareto: Pareto = "",
     form: Format = "table",
     emit: Annotated[
         str,
@@ -139,7 +164,8 @@ def solve(
         run_solve(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
             overrides=_overrides(set_), top=top, framework=framework, stack=stack, pool=pool,
-            form=form, emit=emit, out=out, launcher=launcher, executor=executor,
+            objective=objective, deadline=deadline, step_limit_s=step_limit, within=within,
+            pareto=pareto, form=form, emit=emit, out=out, launcher=launcher, executor=executor,
             ray_address=ray_address, time_limit_s=time_limit, cache=cache,
         )
     )  # fmt: skip
@@ -338,7 +364,7 @@ def emit(
         str, typer.Option(help="Folder to write to; without it the files are printed.")
     ] = "",
     launcher: Launcher = "torchrun",
-    hosts: Hosts = "",
+    hosts: Hosts = None,
 ) -> None:
     """Write the framework configuration that runs one plan, and the files that launch it."""
     from planner.commands import run_emit
@@ -349,7 +375,7 @@ def emit(
 @app.command()
 def place(
     plan: PlanArg,
-    hosts: Hosts = "",
+    hosts: Hosts = None,
     out: Annotated[
         str, typer.Option(help="Folder for ranks.txt, hostfile, rank files of mpirun and Slurm.")
     ] = "",
@@ -458,10 +484,12 @@ def import_cluster(
     devices: Annotated[
         int, typer.Option(metavar="N", help="Devices of a node, where a dump shows one job.")
     ] = 0,
-    partition: Annotated[str, typer.Option(metavar="NAME", help="Slurm partition only.")] = "",
+    partition: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Slurm partition only.")
+    ] = None,
     nodes: Annotated[
-        str, typer.Option(metavar="HOSTLIST", help="These nodes only: n[001-016].")
-    ] = "",
+        str | None, typer.Option(metavar="HOSTLIST", help="These nodes only: n[001-016].")
+    ] = None,
     selector: Annotated[
         list[str], typer.Option(metavar="KEY=VALUE", help="Kubernetes nodes with this label only.")
     ] = [],

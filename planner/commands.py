@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from planner.identity import content_id
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.options import parse_max, parse_only, parse_pins
 from planner.placement import place_plan
-from planner.placing import chosen_hosts, write_files
+from planner.placing import chosen_hosts, read_hosts, write_files
 from planner.result import Plan, Result
 from planner.saved import open_plan, read_options, save_result
 from planner.solving import evaluate, make_problem, solve, under_framework
@@ -79,9 +78,14 @@ def run_solve(
     at_most: list[str],
     allow: list[str],
     overrides: tuple[tuple[str, object], ...],
-    top: int,
+    top: int | None,
     framework: str,
     stack: str,
+    objective: str,
+    deadline: str,
+    step_limit_s: float,
+    within: float,
+    pareto: str,
     form: str,
     emit: str,
     out: str,
@@ -93,7 +97,6 @@ def run_solve(
     cache: bool,
 ) -> int:
     """Run `planner solve`; return the exit code."""
-    start = time.monotonic()
     text, targets, launchers = _formatter(form), _targets(emit), parse_launchers(launcher)
     if bool(targets) != bool(out):
         raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
@@ -116,10 +119,15 @@ def run_solve(
         allow=tuple(allow),
         overrides=overrides,
         pool=pool,
+        objective=objective,
+        deadline=deadline,
+        step_limit_s=step_limit_s,
+        within=within,
+        pareto=pareto,
         executor=executor,
         ray_address=ray_address,
         progress=_progress,
-        stop=(lambda: time.monotonic() - start > time_limit_s) if time_limit_s else None,
+        time_limit_s=time_limit_s,
     )
     if cache:
         save_result(result)
@@ -132,7 +140,9 @@ def run_solve(
         refused: Counter[str] = Counter()
         for plan in result.plans:
             given = read_model, read_cluster.pool(plan.pool)
-            problem = make_problem(*given, read_options(result.inputs["options"]))
+            problem = make_problem(
+                *given, read_options(result.inputs["options"]), plan.layout.n_devices
+            )
             files = _files(given, problem, plan, result.result_id, targets, launchers)
             write_files(_plan_folder(out, plan), files)
             refused.update(target for target in targets if f"{target}.txt" in files)
@@ -322,11 +332,11 @@ def _files(
     result_id: str,
     targets: list[str],
     launchers: tuple[str, ...],
-    hosts: str = "",
+    hosts: str | None = None,
 ) -> dict[str, str]:
     """Return the files of one plan; a framework that it does not fit gets a reason instead."""
     model, cluster = given
-    pool, fabric, files = cluster.cluster.pools[0], cluster.cluster.fabric, {}
+    pool, fabric, files = problem.pool, problem.fabric, {}
     placed = None
     if set(launchers) - {"torchrun"}:
         names = chosen_hosts(hosts, cluster)
@@ -352,9 +362,11 @@ def _plan_folder(out: str, plan: Plan) -> Path:
     return Path(out) / f"{plan.rank}-{plan.plan_id}"
 
 
-def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str) -> None:
+def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | None = None) -> None:
     """Run `planner emit`: write the files, or print them when no folder is named."""
     targets, launchers = _targets(for_), parse_launchers(launcher)
+    if hosts is not None:
+        read_hosts(hosts)  # a list that is none is an error also where no file needs it
     if not targets:
         raise UsageError("--for names no framework", f"one of {', '.join(FRAMEWORKS)}")
     model, cluster, problem, plan = open_plan(reference)
@@ -375,6 +387,7 @@ _SAID = {
     "parse": "{} says so when it reads its configuration.",
     "start": "{} says so when it builds its groups and the model.",
     "first step": "{} fails in the first step.",
+    "ignored": "{} never says so: it passes over the setting and runs.",
     "planner": "No configuration of {} is written for it.",
 }
 """When a rule of a framework is met, in words."""

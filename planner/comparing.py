@@ -173,7 +173,7 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
             out.append((name, _word(values[0]), _word(values[1]), meaning))
     if a.stage_layers != b.stage_layers and len(a.stage_layers) == len(b.stage_layers):
         out.append(("split", a.split, b.split, "layers of the stages"))
-    again = tuple(f"{x.recompute} {x.recompute_layers or ''}".strip() for x in (a, b))
+    again = tuple(f"{x.recompute_text} {x.recompute_layers or ''}".strip() for x in (a, b))
     if again[0] != again[1]:
         out.append(
             ("recompute", again[0], again[1], "what runs forward twice, layers of a virtual stage")

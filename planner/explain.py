@@ -6,6 +6,7 @@ from costmodels.shape_terms import host_bytes
 from planner.errors import UsageError
 from planner.reasons import shown_layout
 from planner.result import Plan
+from planner.run_terms import RUN_TERMS
 from planner.tables import wrapped
 from planner.terms import ALIASES, GIB, TERMS, documentation, home
 from planner.yamlfile import close_names
@@ -36,7 +37,7 @@ def explain_plan(problem: Problem, plan: Plan) -> str:
                 f"{'  ' if last else '│ '} {branch} {term:<12} {value}  {TERMS[term].title}"
             )
     lines += ["", *_memory_tree(plan), ""]
-    lines += wrapped("open a term: planner explain PLAN --term", ", ".join(TERMS))
+    lines += wrapped("open a term: planner explain PLAN --term", ", ".join([*TERMS, *RUN_TERMS]))
     return "\n".join(lines) + "\n"
 
 
@@ -108,6 +109,8 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
         lines.append(
             f"  recompute: {x.recompute_layers} layers of every virtual stage run forward twice."
         )
+    if x.recompute == "selective":
+        lines.append(f"  recompute: {', '.join(x.recompute_modules)} of every layer run twice.")
     lines.append(
         f"  {plan.tokens_per_s:,.0f} tokens/s, MFU {plan.mfu:.1%}; 8 of 10 such predictions lie "
         f"between {plan.step_time_p10_s:.2f} and {plan.step_time_p90_s:.2f} s (prior)."
@@ -119,11 +122,12 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
 
 def explain_term(problem: Problem, plan: Plan, name: str) -> str:
     """Return one term's formula with its source, and this plan's numbers."""
-    term = TERMS.get(ALIASES.get(name, name))
+    known = {**TERMS, **RUN_TERMS}
+    term = known.get(ALIASES.get(name, name))
     if term is None:
-        near = close_names(name, [*TERMS, *ALIASES])
+        near = close_names(name, [*known, *ALIASES])
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"no term {name!r}", f"{hint}terms: {', '.join(TERMS)}")
+        raise UsageError(f"no term {name!r}", f"{hint}terms: {', '.join(known)}")
     lines = [f"{term.name} ({term.kind}): {term.title}, plan {plan.plan_id}", ""]
     for function in term.functions:
         lines.append(f"{home(function)}")

@@ -125,7 +125,14 @@ def _same(run: ExistingRun, new: Layout, name: str) -> bool:
     value = getattr(new, name)
     if name == "recompute_layers" and run.settings.get("recompute_method") == "uniform":
         return bool(value == max(new.stage_layers))
-    usual = {"dp_shard": value, "cp_comm": "", "zero": 0, "sp": False, **SWITCHES}.get(name, 1)
+    usual = {
+        "dp_shard": value,
+        "cp_comm": "",
+        "zero": 0,
+        "sp": False,
+        "recompute_modules": (),
+        **SWITCHES,
+    }.get(name, 1)
     return bool(run.layout.get(name, usual) == value)
 
 
@@ -160,7 +167,7 @@ MEGATRON_PARTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("mbs",), ("micro_batch_size",)),
     (("gbs",), ("global_batch_size",)),
     (
-        ("recompute", "recompute_layers"),
+        ("recompute", "recompute_layers", "recompute_modules"),
         ("recompute_granularity", "recompute_method", "recompute_num_layers",
          "recompute_modules", "recompute_activations"),
     ),

@@ -22,7 +22,7 @@ def plan_id(
     model: Mapping[str, Any], cluster: Mapping[str, Any], layout: Mapping[str, Any]
 ) -> str:
     """Return the id of a plan: the same layout of the same job on the same cluster."""
-    return content_id("plan", _without_details(model), _without_hosts(cluster), layout)
+    return content_id("plan", _without_details(model), _without_operations(cluster), layout)
 
 
 def _without_details(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +30,13 @@ def _without_details(model: Mapping[str, Any]) -> dict[str, Any]:
     return {**model, "model": {k: v for k, v in model["model"].items() if k != "details"}}
 
 
-def _without_hosts(cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cluster without the names of its nodes, on which no figure depends."""
-    pools = [{k: v for k, v in pool.items() if k != "hosts"} for pool in cluster["pools"]]
-    return {**cluster, "pools": pools}
+def _without_operations(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a cluster without names of nodes, prices and failures.
+
+    No step time and no memory depend on them.
+    """
+    pools = [
+        {k: v for k, v in pool.items() if k not in ("hosts", "price_per_hour")}
+        for pool in cluster["pools"]
+    ]
+    return {**{k: v for k, v in cluster.items() if k != "operations"}, "pools": pools}

@@ -20,6 +20,7 @@ from hardware.parts import (
     Fabric,
     Host,
     Link,
+    Operations,
     Platform,
     Pool,
     Provenance,
@@ -41,7 +42,9 @@ from planner.schemas import (
     Fault,
     ModelFile,
     ModelSpec,
+    OperationsSpec,
     PoolSpec,
+    SearchSpec,
     cluster_faults,
     domain_fault,
     model_faults,
@@ -89,6 +92,8 @@ class ModelInput:
     """What was assumed and left out when it was read from another format."""
     details: DetailsSpec = NO_DETAILS
     """What emitted files say of the model and no figure depends on."""
+    search: SearchSpec | None = None
+    """What the file asks `solve` to search for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ class ClusterInput:
     """File it came from; empty for a dict."""
     sources: tuple[PoolSource, ...]
     """By pool."""
+    operations: tuple[Operations, ...]
+    """By pool: what running costs and how often it fails."""
     notes: tuple[str, ...] = ()
     """What was left out or assumed where the file is a dump of a cluster."""
     from_dump: bool = False
@@ -140,6 +147,7 @@ class ClusterInput:
             document={**self.document, "pools": [self.document["pools"][index]]},
             path=self.path,
             sources=(self.sources[index],),
+            operations=(self.operations[index],),
             notes=self.notes,
             from_dump=self.from_dump,
         )
@@ -321,8 +329,9 @@ def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
     """Refuse files of another kind, then apply the overrides."""
     expect(document, kind)
     pairs = list(overrides)
-    if pairs and kind == "cluster" and "fabric" not in document.data:
-        document = dataclasses.replace(document, data={**document.data, "fabric": {}})
+    for section in ("fabric", "operations") if kind == "cluster" else ():
+        if any(path.startswith(f"{section}.") for path, _ in pairs):
+            document = dataclasses.replace(document, data={section: {}, **document.data})
     section = document.data.get("model")
     if any(path.startswith("model.details.") for path, _ in pairs) and isinstance(section, dict):
         filled = {**document.data, "model": {"details": {}, **section}}
@@ -371,6 +380,10 @@ def _default_name(document: Document, fallback: str) -> str:
 def _model(document: Document) -> ModelInput:
     spec = validate(ModelFile, document)
     _raise_faults(document, model_faults(spec))
+    if spec.search:
+        from planner.search_section import section_faults  # which needs the axes of the search
+
+        _raise_faults(document, section_faults(spec.search))
     model, job = spec.model, spec.training
     shape = _shape(model, model.name or _default_name(document, "model"))
     training = TrainingJob(
@@ -388,6 +401,7 @@ def _model(document: Document) -> ModelInput:
         format=document.imported.format if document.imported else "a model file",
         notes=_import_notes(document),
         details=model.details,
+        search=spec.search,
     )
 
 
@@ -466,14 +480,54 @@ def _cluster(document: Document) -> ClusterInput:
     cluster = Cluster(spec.name or _default_name(document, "cluster"), pools, fabric)
     sources = tuple(source for _, _, source in read)
     canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read], sources)
+    for pool, given in zip(canonical["pools"], spec.pools, strict=True):
+        if given.price_per_hour is not None:
+            pool["price_per_hour"] = given.price_per_hour
+    if stated := _canonical_operations(spec.operations):
+        canonical["operations"] = stated
     return ClusterInput(
         cluster=cluster,
         document=canonical,
         path=document.file,
         sources=sources,
+        operations=tuple(
+            _operations(catalogue.operations, spec.operations, given.price_per_hour)
+            for given in spec.pools
+        ),
         notes=_import_notes(document),
         from_dump=document.imported is not None and not _sets_nodes(document),
     )
+
+
+def _operations(
+    defaults: Operations, given: OperationsSpec, price_per_hour: float | None
+) -> Operations:
+    """Return the defaults with what the file states in their place."""
+    stated = {
+        "power_overhead": given.power_overhead,
+        "pue": given.pue,
+        "device_mtbf_s": given.device_mtbf,
+        "restart_s": given.restart,
+        "checkpoint_bytes_per_s": given.checkpoint_bandwidth,
+        "checkpoint_s": given.checkpoint_time,
+        "price_per_device_hour": price_per_hour,
+    }
+    changed: dict[str, Any] = {key: value for key, value in stated.items() if value is not None}
+    if given.checkpoint_bandwidth is not None:
+        changed["bandwidth_is_per_device"] = False
+    sources = {k: v for k, v in defaults.provenance.items() if k not in changed}
+    return dataclasses.replace(defaults, **changed, provenance=sources)
+
+
+def _canonical_operations(given: OperationsSpec) -> dict[str, Any]:
+    """Return what the file states under `operations`, in base units."""
+    stated = given.model_dump(exclude_none=True)
+    for key in ("device_mtbf", "restart", "checkpoint_time"):
+        if key in stated:
+            stated[key] = units.exact_time(stated[key])
+    if "checkpoint_bandwidth" in stated:
+        stated["checkpoint_bandwidth"] = units.exact_bandwidth(stated["checkpoint_bandwidth"])
+    return stated
 
 
 def _pool(
@@ -670,6 +724,8 @@ def _accelerator(
         ratio = inline.scale_up_bandwidth / base.scale_up_bytes_per_s
         for name in _SCALE_UP_FIGURES:
             replaced[name] = getattr(base, name) * ratio
+    if inline.power:
+        replaced["tdp_w"] = inline.power
     stated = {*replaced, *(f"peak_flops_per_s.{precision}" for precision in inline.peaks)}
     changes: dict[str, Any] = {
         **replaced,
@@ -794,6 +850,8 @@ def _canonical_accelerator(name: str, given: str | AcceleratorSpec | None, base_
     for key in ("hbm_bandwidth", "scale_up_bandwidth"):
         if value := getattr(given, key):
             exact[key] = units.exact_bandwidth(value)
+    if given.power:
+        exact["power"] = f"{given.power!r} W"
     if given.peaks:
         exact["peaks"] = {k: units.exact_rate(given.peaks[k]) for k in sorted(given.peaks)}
     return exact

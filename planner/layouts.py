@@ -4,11 +4,22 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from costmodels.plans import CP_COMMS, PLACEMENT_OF, Layout
+from costmodels.plans import (
+    CP_COMMS,
+    PLACEMENT_OF,
+    RANK_ORDERS,
+    RECOMPUTE_MODULES,
+    Layout,
+    modules_code,
+    modules_of,
+)
 from costmodels.stages import FOLDED, stage_layers
 from planner.errors import SearchError, UsageError
-from searches.options import AXES, TEXT_AXES
+from searches.options import AXES, MODULE_SETS, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
+
+DEVICES = "devices"
+"""The axis of the number of accelerators in use, which the product searches, not `searches`."""
 
 
 def layout_to_json(layout: Layout) -> dict[str, Any]:
@@ -46,9 +57,10 @@ def layout_to_json(layout: Layout) -> dict[str, Any]:
 
 def layout_from_json(data: Mapping[str, Any]) -> Layout:
     """Return the layout that `layout_to_json` wrote."""
-    derived = {"dp_shard", "n_micro", "recompute_modules"}
+    derived = {"dp_shard", "n_micro"}
     fields = {name: value for name, value in data.items() if name not in derived}
-    fields["stage_layers"] = tuple(fields["stage_layers"])
+    for name in ("stage_layers", "recompute_modules"):
+        fields[name] = tuple(fields.get(name, ()))
     whole = data["dp_shard"] == data["dp"] * data["cp"]
     return Layout(**fields, shard=0 if whole else data["dp_shard"])
 
@@ -60,8 +72,11 @@ SWITCH_FORMS = {"false": 0, "true": 1, "0": 0, "1": 1}
 
 def axis_values(axis: str, text: str, option: str) -> int:
     """Return the table value of one axis given as text, such as `recompute=full`."""
-    if axis not in AXES:
-        raise UsageError(f"{option}: unknown axis {axis!r}", f"axes: {', '.join(AXES)}")
+    if axis not in (*AXES, DEVICES):
+        known = ", ".join((*AXES, DEVICES))
+        raise UsageError(f"{option}: unknown axis {axis!r}", f"axes: {known}")
+    if axis == "recompute_modules":
+        return _modules(text, option)
     words = TEXT_AXES.get(axis)
     if words == SWITCH_WORDS and text.lower() in SWITCH_FORMS:
         return SWITCH_FORMS[text.lower()]
@@ -82,6 +97,37 @@ def axis_values(axis: str, text: str, option: str) -> int:
     if value > most:
         raise UsageError(f"{option}: {axis} is at most {most}, not {value}", "")
     return value
+
+
+def _modules(text: str, option: str) -> int:
+    """Return the number of a set of modules such as `mlp+layernorm`, in any order; 0 for none."""
+    names = [] if text == "none" else text.split("+")
+    unknown = [name for name in names if name not in RECOMPUTE_MODULES]
+    if unknown:
+        raise UsageError(
+            f"{option}: recompute_modules cannot be {text!r}: there is no module {unknown[0]!r}",
+            f"none, or some of {', '.join(RECOMPUTE_MODULES)} joined by +",
+        )
+    return modules_code(names)
+
+
+def _recompute(pins: Mapping[str, int], counts: tuple[int, ...]) -> tuple[str, int, int]:
+    """Return kind, layers per virtual stage and set of modules; `SearchError` contradicting."""
+    modules = pins.get("recompute_modules", 0)
+    kind = TEXT_AXES["recompute"][pins.get("recompute", 0)]
+    if "recompute" not in pins and modules:
+        kind = "selective"
+    elif kind == "none" and pins.get("recompute_layers"):
+        kind = "full"
+    empty = kind == "selective" and "recompute_modules" in pins and not modules
+    if empty or (modules and kind != "selective"):
+        raise SearchError(
+            f"recompute_modules {MODULE_SETS[modules]} contradicts recompute {kind}",
+            "recompute selective with modules, another kind without them",
+        )
+    longest = max(counts, default=0)
+    k = min(pins.get("recompute_layers", longest), longest)
+    return kind, k if kind == "full" else 0, modules
 
 
 def _data_parallel(context: Context, pins: Mapping[str, int]) -> int:
@@ -126,8 +172,10 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     tp, pp, cp, ep, etp, mbs default to 1, vpp to 2 with a schedule that folds the pipeline and to
     1 with any other, cp_comm to p2p with cp, zero to 1 where there is
     data or context parallelism, sp to on with tp,
-    recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise),
-    the split to `even` where the layers divide. Raises `SearchError` with the rule that it breaks.
+    recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise,
+    `selective` the attention core unless `recompute_modules` does, which alone mean selective),
+    the split to `even` where the layers divide, rank_order to the usual one. Raises `SearchError`
+    with the rule that it breaks.
     """
     shape, job = context.problem.shape, context.problem.job
     tp, pp, cp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "cp", "mbs"))
@@ -137,10 +185,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     split = "even" if stage_layers(shape.layers, pp, vpp, "even") else "ends"
     split = TEXT_AXES["split"][pins["split"]] if "split" in pins else split
     counts = stage_layers(shape.layers, pp, vpp, split)
-    recompute = TEXT_AXES["recompute"][pins.get("recompute", 0)]
-    if recompute == "none" and pins.get("recompute_layers"):
-        recompute = "full"
-    k = min(pins.get("recompute_layers", max(counts, default=0)), max(counts, default=0))
+    recompute, recompute_layers, modules = _recompute(pins, counts)
     implied = "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
     layout = Layout(
         n_devices=context.n_devices,
@@ -155,12 +200,14 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         sp=bool(pins.get("sp", int(tp > 1))),
         schedule=named or implied,
         recompute=recompute,
-        recompute_layers=k if recompute == "full" else 0,
+        recompute_layers=recompute_layers,
         stage_layers=counts,
         cp=cp,
         ep=pins.get("ep", 1),
         etp=pins.get("etp", 1),
         cp_comm=cp_comm,
+        recompute_modules=modules_of(modules),
+        rank_order=RANK_ORDERS[pins.get("rank_order", 0)],
         optimizer_offload=bool(pins.get("optimizer_offload", 0)),
         dp_overlap=bool(pins.get("dp_overlap", 1)),
     )

@@ -10,19 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.plans import CP_COMMS, SCHEDULES, Layout, PlanTable
+from costmodels.plans import (
+    CP_COMMS,
+    RANK_ORDERS,
+    SCHEDULES,
+    Layout,
+    PlanTable,
+    modules_code,
+    modules_of,
+)
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.stages import stage_layers
 from costmodels.step import join, peak_bytes, step_times
 from searches.frameworks import Case, broken_rules
-from searches.options import MAX_MBS, MAX_VPP, SearchOptions
-from searches.rules import Context, rules_that_break
+from searches.options import MAX_MBS, MAX_VPP, MODULE_SETS, SearchOptions
+from searches.rules import Context, module_sets, rules_that_break
 from searches.search import exact_step_s
 from searches.shape_space import divisors
 
 AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "sp",
-        "cp_comm", "recompute", "recompute_layers", "optimizer_offload", "dp_overlap")  # fmt: skip
+        "cp_comm", "recompute", "recompute_layers", "recompute_modules", "optimizer_offload",
+        "dp_overlap", "rank_order")  # fmt: skip
 """Axes that a neighbour may change, in the order in which changes are named."""
 HELPS: Mapping[str, tuple[str, ...]] = {
     "BAT001": ("mbs",),
@@ -35,6 +44,8 @@ HELPS: Mapping[str, tuple[str, ...]] = {
     "EP001": ("ep",),
     "CP002": ("cp_comm", "tp"),
     "TP005": ("cp",),
+    "ORD001": ("rank_order",),
+    "ORD002": ("rank_order", "ep"),
     "SP001": ("sp",),
     "ZER001": ("zero",),
     "ZER002": ("zero",),
@@ -89,10 +100,8 @@ def neighbours(
 
 
 def _context(problem: Problem, layout: Layout) -> Context:
-    """Return the rules of one layout: tp may leave the domain where it already does."""
-    across = layout.tp > problem.pool.scale_up_domain
-    options = SearchOptions(framework="any", tp_across_domains=across)
-    return Context(problem, options, layout.n_devices)
+    """Return the rules of one layout."""
+    return Context(problem, SearchOptions(framework="any"), layout.n_devices)
 
 
 def _broken(context: Context, layout: Layout, framework: str, present: frozenset[str]) -> str:
@@ -127,8 +136,7 @@ def _steps(
 def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
     shape, n = problem.shape, x.n_devices
     if axis == "tp":
-        most = max(problem.pool.scale_up_domain, x.tp)
-        return [d for d in divisors(n // (x.pp * x.cp)) if d <= most]
+        return [d for d in divisors(n // (x.pp * x.cp)) if d <= shape.heads]
     if axis == "pp":
         return [d for d in divisors(n // (x.tp * x.cp)) if d <= shape.layers]
     if axis == "cp":
@@ -152,8 +160,13 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
         return [False, True]
     if axis == "cp_comm":
         return list(CP_COMMS[1:]) if x.cp > 1 else []
+    if axis == "rank_order":
+        return list(RANK_ORDERS) if x.pp > 1 and x.dp > 1 else []
     if axis == "recompute":
         return ["none", "full"] if shape.flash_attention else ["none", "selective", "full"]
+    if axis == "recompute_modules":
+        now = modules_code(x.recompute_modules)
+        return [MODULE_SETS[c] for c in module_sets(shape) if (c ^ now).bit_count() == 1]
     longest = max(x.stage_layers)
     return _thinned(longest) if x.recompute == "full" else []
 
@@ -165,7 +178,9 @@ def _thinned(longest: int) -> list[int]:
 
 
 def axis_value(layout: Layout, axis: str) -> Any:
-    """Return the value of an axis of `AXES`."""
+    """Return the value of an axis of `AXES`; a set of modules as its word."""
+    if axis == "recompute_modules":
+        return MODULE_SETS[modules_code(layout.recompute_modules)]
     return getattr(layout, axis)
 
 
@@ -186,6 +201,9 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
     replicated = zero and 0 < group < dp * cp and dp * cp % group == 0
     sp = bool(changes.get("sp", x.sp or (x.tp == 1 and problem.stack.kind == "fused")))
     kind = str(changes.get("recompute", x.recompute))
+    modules = x.recompute_modules
+    if "recompute_modules" in changes:
+        kind, modules = "selective", modules_of(MODULE_SETS.index(changes["recompute_modules"]))
     return replace(
         x,
         tp=tp,
@@ -207,6 +225,8 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         ),
         recompute=kind,
         recompute_layers=_recomputed(kind, counts, x, changes),
+        recompute_modules=modules,
+        rank_order=str(changes.get("rank_order", x.rank_order)),
         optimizer_offload=bool(changes.get("optimizer_offload", x.optimizer_offload)),
         dp_overlap=bool(changes.get("dp_overlap", x.dp_overlap)) or dp * cp == 1,
     )  # fmt: skip

@@ -1,16 +1,24 @@
 """Options of a solve, as the command line, Python and the service give them."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from planner.errors import UsageError
-from planner.layouts import axis_values
+from planner.layouts import DEVICES, axis_values
+from planner.objectives import (
+    WITHIN,
+    parse_duration,
+    parse_objective,
+    parse_pareto,
+)
 from searches.options import AXES, TEXT_AXES, SearchOptions
 from searches.options import FRAMEWORKS as NAMED
 
 FRAMEWORKS = ("default", *NAMED, "any")
 ALLOWANCES = ("tp-across-domains",)
+"""Once needed for tp beyond the scale-up domain, which is searched anyhow; still accepted."""
 STACK_OF_FRAMEWORK = {
     "default": "megatron-core",
     "megatron": "megatron-core",
@@ -21,6 +29,8 @@ STACK_OF_FRAMEWORK = {
     "any": "megatron-core",
 }
 """Software whose habits a plan is priced with."""
+SPLIT_SHAPES = 6
+"""Shapes among the finalists whose layers are split unevenly where that helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,30 @@ class SolveOptions:
     stack: str = ""
     """Software profile; empty for the framework's own."""
     allow: frozenset[str] = frozenset()
+    objective: str = "step_time"
+    within: float = WITHIN
+    """How much slower than the fastest a plan may be that is chosen for its memory, a factor."""
+    deadline_s: float | None = None
+    """Longest run, wall-clock, failures included."""
+    step_limit_s: float | None = None
+    """Longest step."""
+    pareto: tuple[str, ...] = ()
+    """Axes of a front that is asked for in place of a ranking."""
+
+    @property
+    def goals(self) -> tuple[str, ...]:
+        """The objectives that the answer is about."""
+        return self.pareto or (self.objective,)
+
+    def allows_devices(self, n: int) -> bool:
+        """Tell whether plans may use `n` devices."""
+        pinned, listed = self.pins.get(DEVICES, n), self.only.get(DEVICES, frozenset([n]))
+        return n == pinned and n in listed and n <= self.at_most.get(DEVICES, n)
+
+    @property
+    def names_devices(self) -> bool:
+        """Whether the numbers of devices are listed, so that none is left out."""
+        return DEVICES in self.pins or DEVICES in self.only
 
     @property
     def stack_name(self) -> str:
@@ -54,12 +88,13 @@ class SolveOptions:
                 raise UsageError(
                     f"--pin {axis} and --only {axis} contradict each other", "drop one of them"
                 )
+        only.pop(DEVICES, None)
         return SearchOptions(
             only=only,
-            at_most=dict(self.at_most),
+            at_most={axis: n for axis, n in self.at_most.items() if axis != DEVICES},
             framework=self.framework,
-            tp_across_domains="tp-across-domains" in self.allow,
             n_finalists=max(64, self.top),
+            split_shapes=SPLIT_SHAPES,
         )
 
     def to_json(self) -> dict[str, object]:
@@ -72,7 +107,19 @@ class SolveOptions:
             "framework": self.framework,
             "stack": self.stack_name,
             "allow": sorted(self.allow),
+        } | self._goals_json()
+
+    def _goals_json(self) -> dict[str, object]:
+        """Return what is asked besides the fastest plans; nothing where nothing is."""
+        memory = "memory" in self.goals and not self.pareto
+        stated: dict[str, object] = {
+            "objective": self.objective if self.objective != "step_time" else None,
+            "within": self.within if memory else None,
+            "deadline_s": self.deadline_s,
+            "step_limit_s": self.step_limit_s,
+            "pareto": list(self.pareto) or None,
         }
+        return {name: value for name, value in stated.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +152,55 @@ class Asked:
             words += ["--stack", options.stack]
         for name in sorted(options.allow):
             words += ["--allow", name]
+        words += _goal_words(options)
         for path, field_value in {**dict(self.overrides), **changes}.items():
             words += ["--set", f"{path}={field_value}"]
         return shlex.join(words)
+
+
+def _goal_words(options: SolveOptions) -> list[str]:
+    """Return the options that say what is asked for."""
+    words = []
+    if options.objective != "step_time":
+        words += ["--objective", options.objective]
+    if options.within != WITHIN:
+        words += ["--within", f"{options.within:g}"]
+    if options.deadline_s is not None:
+        words += ["--deadline", f"{options.deadline_s / 86400.0:g}d"]
+    if options.step_limit_s is not None:
+        words += ["--step-limit", f"{options.step_limit_s:g}"]
+    if options.pareto:
+        words += ["--pareto", ",".join(options.pareto)]
+    return words
+
+
+def parse_goals(
+    objective: str,
+    within: float,
+    deadline: object,
+    step_limit_s: float,
+    pareto: str | Sequence[str],
+) -> dict[str, Any]:
+    """Return the fields of `SolveOptions` that say what is asked for; 0 and "" are not given."""
+    axes = parse_pareto(pareto)
+    if axes and objective not in ("", "step_time"):
+        raise UsageError(
+            f"--pareto and --objective {objective} ask for two answers", "keep one of them"
+        )
+    chosen = parse_objective(objective or "step_time")
+    if within and not 1.0 <= within <= 100.0:
+        raise UsageError(f"--within must be 1 to 100, not {within:g}", "for example 1.05")
+    if within and chosen != "memory":
+        raise UsageError("--within belongs to --objective memory", "drop one of them")
+    if step_limit_s < 0:
+        raise UsageError("--step-limit must be above 0 s", "for example --step-limit 12.5")
+    return {
+        "objective": chosen,
+        "within": within or WITHIN,
+        "deadline_s": parse_duration(deadline, "--deadline") if deadline else None,
+        "step_limit_s": step_limit_s or None,
+        "pareto": axes,
+    }
 
 
 def _pairs(items: Iterable[str], option: str) -> list[tuple[str, str]]:

@@ -1,8 +1,10 @@
 """Which rank talks to which, and on which host it runs: the process groups of a plan.
 
 A framework numbers its ranks as a grid, row by row, and they start node by node in network order.
-Every framework that we write for has the order that the cost models price
-(`costmodels.placement`), tensor parallelism innermost; `RANK_ORDERS` says where it lays it down.
+Every framework that we write for has the usual order, tensor parallelism innermost and pipelines
+outermost; `FRAMEWORK_GRIDS` says where it lays it down. Megatron also has one with data
+parallelism outermost (`costmodels.plans.RANK_ORDERS`). The cost models price both
+(`costmodels.shape_terms`).
 """
 
 from collections import Counter
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.placement import tier_names
-from costmodels.plans import Layout
+from costmodels.plans import RANK_ORDERS, Layout
 from costmodels.shapes import ModelShape
 from costmodels.stages import BOTH_WAYS
 from hardware.parts import Fabric, Pool
@@ -24,7 +26,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class RankOrder:
+class FrameworkGrid:
     """How a framework numbers its ranks, in its own words, the outermost axis first."""
 
     dense: str
@@ -33,39 +35,36 @@ class RankOrder:
     source: str
 
 
-RANK_ORDERS: Mapping[str, RankOrder] = {
-    "megatron": RankOrder(
+FRAMEWORK_GRIDS: Mapping[str, FrameworkGrid] = {
+    "megatron": FrameworkGrid(
         "pp dp cp tp",
         "pp edp ep etp",
         "megatron/core/parallel_state.py: RankGenerator with order tp-cp-ep-dp-pp, one for the"
         " dense layers (ep 1), one for the experts (cp 1)",
     ),
-    "deepspeed": RankOrder(
+    "deepspeed": FrameworkGrid(
         "pipe data sequence model",
         "pipe expert_data expert",
         "deepspeed/runtime/pipe/topology.py: PipeModelDataParallelTopology;"
         " runtime/sequence_parallel/parallel_state_sp.py; module_inject/auto_ep_folding.py",
     ),
-    "torchtitan": RankOrder(
+    "torchtitan": FrameworkGrid(
         "pp dp_replicate dp_shard cp tp",
         "pp dp_replicate efsdp ep etp",
         "torchtitan/distributed/parallel_dims.py: build_mesh",
     ),
-    "fsdp2": RankOrder(
+    "fsdp2": FrameworkGrid(
         "dp_replicate dp_shard cp sp tp",
         "",
         "accelerate/parallelism_config.py: _get_mesh",
     ),
-    "bridge": RankOrder(
+    "bridge": FrameworkGrid(
         "pp dp cp tp",
         "pp edp ep etp",
         "megatron/core/parallel_state.py, as Megatron-LM",
     ),
 }
-"""By framework. All of them put the same ranks into the same groups."""
-
-PIPELINE_INSIDE = "tp-cp-ep-pp-dp"
-"""Megatron's other order (--use-tp-pp-dp-mapping), with data parallelism outermost."""
+"""By framework, in the usual order. All of them put the same ranks into the same groups."""
 
 MEANINGS = {
     "tp": "share every layer (tensor parallelism)",
@@ -139,14 +138,14 @@ def expert_grid(layout: Layout) -> RankGrid:
         raise EmitError(
             f"rank order {layout.rank_order}: the experts' pipelines (ep {layout.ep} x etp"
             f" {layout.etp}) are not those of attention (tp {layout.tp} x cp {layout.cp})",
-            "choose degrees with ep etp = tp cp, or rank order tp-cp-ep-dp-pp",
+            f"choose degrees with ep etp = tp cp, or rank order {RANK_ORDERS[0]}",
         )
     return grid
 
 
 def _grid(layout: Layout, sizes: Mapping[str, int], copies: str) -> RankGrid:
     axes = list(sizes)
-    if layout.rank_order == PIPELINE_INSIDE:
+    if layout.pipelines_inside:
         axes.remove(copies)
         axes.insert(0, copies)
     return RankGrid(tuple(axes), tuple(sizes[axis] for axis in axes))

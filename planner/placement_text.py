@@ -6,7 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from planner.placement import MEANINGS, RANK_ORDERS, Ints, Placement, ProcessGroups, RankGrid
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape
+from hardware.parts import Fabric, Pool
+from planner.errors import EmitError
+from planner.placement import (
+    FRAMEWORK_GRIDS,
+    MEANINGS,
+    Ints,
+    Placement,
+    ProcessGroups,
+    RankGrid,
+    dense_grid,
+    process_groups,
+)
 
 MAX_HOSTS_SHOWN = 8
 """Hosts of the table; `ranks.txt` and the JSON name them all."""
@@ -16,23 +29,45 @@ MAX_MEMBERS_SHOWN = 6
 
 def placement_table(placement: Placement, heading: Sequence[str] = ()) -> str:
     """Return the groups as counts, strides and first rank lists, and where the nodes begin."""
-    racks = placement.nodes_per_domain > 1
-    rows = [("group", "size", "groups", "stride", "nodes", *["domains"] * racks, "tier", "ranks")]
     shown = [group for group in placement.groups if group.n_members > 1]
-    for group in shown:
+    lines = [*heading, *_order_lines(placement), ""]
+    lines += _group_lines(shown, placement.nodes_per_domain > 1, lists=True)
+    lines += ["", *(f"{group.name}: {MEANINGS[group.name]}" for group in shown)]
+    return "\n".join([*lines, "", *_host_lines(placement)]) + "\n"
+
+
+def tier_lines(layout: Layout, shape: ModelShape, pool: Pool, fabric: Fabric) -> list[str]:
+    """Return the order of ranks, and how far each kind of group reaches, as `show` prints it."""
+    heading = f"placement: rank = {rank_formula(dense_grid(layout))} ({layout.rank_order})"
+    try:
+        groups = process_groups(layout, shape, pool, fabric)
+    except EmitError as error:
+        return [heading, f"  {error.message}"]
+    shown = [group for group in groups if group.n_members > 1]
+    if not shown:
+        return [heading, "  no groups"]
+    racks = pool.scale_up_domain > pool.devices_per_node
+    return [heading, *(f"  {line}" for line in _group_lines(shown, racks, lists=False))]
+
+
+def _group_lines(groups: Sequence[ProcessGroups], racks: bool, *, lists: bool) -> list[str]:
+    """Return a table of groups; `racks` where domains are larger than nodes."""
+    head = ("group", "size", "groups", "stride", "nodes", *["domains"] * racks, "tier")
+    rows = [(*head, *["ranks"] * lists)]
+    for group in groups:
         counts = [group.n_members, len(group.ranks), group.stride or "-", group.n_nodes]
         counts += [group.n_domains] * racks
-        rows.append((group.name, *map(str, counts), group.tier, _first_groups(group)))
+        first = [_first_groups(group)] if lists else []
+        rows.append((group.name, *map(str, counts), group.tier, *first))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [*heading, *_order_lines(placement), ""]
+    lines = []
     for row in rows:
         cells = [
-            cell.rjust(width) if 0 < i < len(row) - 2 else cell.ljust(width)
+            cell.rjust(width) if 0 < i < len(head) - 1 else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
-    lines += ["", *(f"{group.name}: {MEANINGS[group.name]}" for group in shown)]
-    return "\n".join([*lines, "", *_host_lines(placement)]) + "\n"
+    return lines
 
 
 def _order_lines(placement: Placement) -> list[str]:
@@ -119,7 +154,7 @@ def _document(placement: Placement, plan_id: str) -> dict[str, Any]:
         "grids": {name: dict(zip(g.axes, g.sizes, strict=True)) for name, g in grids},
         "frameworks": {
             name: {"dense": order.dense, "expert": order.expert, "source": order.source}
-            for name, order in RANK_ORDERS.items()
+            for name, order in FRAMEWORK_GRIDS.items()
         },
         "devices_per_node": placement.devices_per_node,
         "nodes_per_domain": placement.nodes_per_domain,

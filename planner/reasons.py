@@ -1,16 +1,27 @@
 """Why the first plan is first, in a few lines."""
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from costmodels.breakdown import COMPUTE_TERMS, TIME_TERMS, break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.result import Plan
 from planner.uncertainty import TIE_FRAC
-from searches.search import Candidate
+from searches.candidates import Candidate
 
 MIN_SHARE = 0.002
 """Differences below this share of the step are not worth a word."""
+
+
+def stage_words(counts: Sequence[int]) -> str:
+    """Return the layers of the virtual stages in model order, runs of equal ones as one word.
+
+    >>> stage_words((4, 4, 4, 1))
+    '3x4-1'
+    """
+    runs = [(size, len(list(same))) for size, same in groupby(counts)]
+    return "-".join(f"{n}x{size}" if n > 1 else str(size) for size, n in runs)
 
 
 def shown_layout(layout: Layout) -> str:
@@ -25,10 +36,14 @@ def shown_layout(layout: Layout) -> str:
         words.append(f"etp{x.etp}")
     if x.split == "ends":
         words.append("ends split")
+    elif x.split != "even":
+        words.append(f"layers {stage_words(x.stage_layers)}")
+    if x.pipelines_inside:
+        words.append("pipelines inside")
     if not x.sp and x.tp > 1:
         words.append("no sp")
     if x.recompute != "none":
-        words.append(f"recompute {x.recompute} {x.recompute_layers or ''}".strip())
+        words.append(f"recompute {x.recompute_text} {x.recompute_layers or ''}".strip())
     if x.optimizer_offload:
         words.append("optimizer offload")
     if not x.dp_overlap:
@@ -114,3 +129,16 @@ def why_pool(first: Plan, others: Sequence[tuple[str, Candidate | None]]) -> str
         for name, rival in others
     ]
     return f"on pool {first.pool}; at best the other pools take: {'; '.join(parts)}"
+
+
+def why_count(first: Plan, others: Sequence[tuple[int, Candidate | None]]) -> str:
+    """Return the sentence that compares the devices in use with other numbers of them."""
+    n = first.layout.n_devices
+    parts = [
+        f"on {other} the fastest takes {rival.step_s:.2f} s"
+        f" ({rival.step_s / first.step_time_s - 1:+.1%}, {shown_layout(rival.layout)})"
+        if rival
+        else f"on {other} there is no plan"
+        for other, rival in others
+    ]
+    return f"on {n} devices, {first.n_idle} idle; {'; '.join(parts)}"

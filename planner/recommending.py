@@ -104,7 +104,7 @@ class _Question:
         )
         result = solve_inputs(
             changed.model, changed.cluster, replace(self.options, top=1), SerialExecutor(),
-            asked=self.asked,
+            asked=self.asked, fewer=False,
         )  # fmt: skip
         return changed, result
 

@@ -15,11 +15,12 @@ from planner.errors import SpecError
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.options import Asked, SolveOptions
 from planner.result import Relaxation
+from searches.candidates import Candidate
 from searches.executors import SerialExecutor
 from searches.feasibility import any_fits, largest_true, least_true, states_can_fit
 from searches.options import MAX_MBS, TEXT_AXES
 from searches.rules import Context
-from searches.search import Candidate, search
+from searches.search import search
 from searches.shape_space import divisors
 
 KINDS = ("value", "restriction", "software", "numerics", "job", "hardware")
@@ -77,8 +78,7 @@ def _context(attempt: Attempt) -> Context:
     from planner.solving import make_problem
 
     problem = make_problem(attempt.model, attempt.cluster, attempt.options)
-    restrictions = replace(attempt.options.search_options(), n_finalists=1)
-    return Context(problem, restrictions, problem.pool.n_devices)
+    return Context(problem, attempt.options.search_options(), problem.pool.n_devices)
 
 
 def _fits(attempt: Attempt) -> bool:

@@ -9,8 +9,9 @@ from costmodels.breakdown import Breakdown
 from costmodels.plans import Layout
 from planner.errors import InfeasibleError
 from planner.layouts import layout_to_json
+from planner.objectives import RunFigures
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 """Minor numbers add fields, major numbers change them."""
 
 
@@ -49,6 +50,10 @@ class Plan:
     """Frameworks that can run it, and hold it in memory."""
     too_large_for: tuple[str, ...] = ()
     """Frameworks that could run it with more memory."""
+    n_idle: int = 0
+    """Devices of the pool that it leaves idle."""
+    run: RunFigures | None = None
+    """Goodput, energy and cost of the whole run."""
 
     @property
     def headroom_frac(self) -> float:
@@ -97,6 +102,8 @@ class Plan:
             ],
             "warnings": [{"code": w.code, "text": w.text} for w in self.warnings],
             "runs_on": list(self.runs_on),
+            "idle_devices": self.n_idle,
+            "run": self.run.to_json() if self.run else None,
         }
 
 
@@ -144,14 +151,8 @@ class Certificate:
     below `fastest_s`."""
     bound_s: float | None
     """What every plan takes at least that was left out; None where none was."""
-    gap: float
-    """By how much the fastest may be slower than the true best, as a share of the latter; 0 unless
-    the search was stopped."""
-
-    @property
-    def proven(self) -> bool:
-        """Whether no legal plan is faster."""
-        return self.gap == 0.0
+    proven: bool
+    """Whether all of this holds; not where the search was stopped."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the certificate with the field names of the result schema."""
@@ -160,8 +161,23 @@ class Certificate:
             "fastest_s": self.fastest_s,
             "simulated": self.simulated,
             "bound_s": self.bound_s,
-            "gap": self.gap,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCounts:
+    """What became of the numbers of devices that plans on one pool might use."""
+
+    pool: str
+    n_given: int
+    """Devices of the pool."""
+    searched: tuple[int, ...]
+    """The largest first; smaller ones only as far as their bound allowed."""
+    n_excluded: int
+    """Numbers whose lower bound shows that they cannot be better."""
+    n_without_layout: int
+    n_left: int
+    """Numbers not looked at: stopped, or too many without any plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +238,11 @@ class Result:
     why_first: tuple[str, ...] = ()
     certificate: Certificate | None = None
     notes: tuple[str, ...] = field(default=())
+    devices: tuple[DeviceCounts, ...] = ()
+    """By pool: the numbers of devices that were searched and excluded."""
+    gap: float | None = None
+    """Where the search was stopped: by how much, as a share, what was not searched may be better
+    than the first plan, in the value that was asked for."""
 
     @property
     def best(self) -> Plan:
@@ -249,6 +270,18 @@ class Result:
             "calibration": dict(self.calibration),
             "complete": self.complete,
             "stopped": self.stopped,
+            "gap": self.gap,
+            "devices": [
+                {
+                    "pool": d.pool,
+                    "given": d.n_given,
+                    "searched": list(d.searched),
+                    "excluded_by_bound": d.n_excluded,
+                    "without_layout": d.n_without_layout,
+                    "not_searched": d.n_left,
+                }
+                for d in self.devices
+            ],
             "counts": {
                 "candidate_shapes": c.candidate_shapes,
                 "shapes": c.shapes,

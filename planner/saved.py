@@ -10,6 +10,7 @@ from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.layouts import layout_from_json
+from planner.objectives import WITHIN
 from planner.options import SolveOptions
 from planner.result import SCHEMA_VERSION, Plan, Result
 
@@ -87,6 +88,11 @@ def read_options(data: Mapping[str, Any]) -> SolveOptions:
         framework=data["framework"],
         stack=data["stack"],
         allow=frozenset(data["allow"]),
+        objective=data.get("objective", "step_time"),
+        within=data.get("within", WITHIN),
+        deadline_s=data.get("deadline_s"),
+        step_limit_s=data.get("step_limit_s"),
+        pareto=tuple(data.get("pareto", ())),
     )
 
 

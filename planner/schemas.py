@@ -148,6 +148,10 @@ Factor = Annotated[float, _quantity(_number, 1, 1e3, "1 to 1000")]
 FactorOr0 = Annotated[float, _quantity(_number, 0, 1e3, "0 to 1000")]
 Real = Annotated[float, _quantity(_real, 0, 1e12, "0 to 1e12")]
 Share = Annotated[float, _quantity(_real, 0, 1, "0 to 1")]
+Power = Annotated[float, _quantity(units.parse_power, 1, 1e5, "1 W to 100 kW")]
+Price = Annotated[float, _quantity(_number, 1e-3, 1e4, "0.001 to 10000")]
+Duration = Annotated[float, _quantity(units.parse_time, 0, 1e12, "0 s to 10 million days")]
+Lifetime = Annotated[float, _quantity(units.parse_time, 60, 1e12, "1 min to 10 million days")]
 
 
 class _Spec(BaseModel):
@@ -355,6 +359,50 @@ class TrainingSpec(_Spec):
     """Tokens of the whole run, such as 15e12 or 15T; only for the days in the table."""
 
 
+AxisValue = int | str
+Axes = dict[str, AxisValue]
+
+
+def _axis_lists(value: object) -> object:
+    """Accept one value in place of a list of values."""
+    if not isinstance(value, Mapping):
+        return value
+    return {axis: x if isinstance(x, list) else [x] for axis, x in value.items()}
+
+
+class SearchSpec(_Spec):
+    """The `search:` section: what `planner solve` searches for; the command line wins."""
+
+    pin: Axes = Field(default_factory=dict)
+    """One value an axis, as `--pin`: `{tp: 8, devices: 512}`."""
+    only: Annotated[dict[str, list[AxisValue]], BeforeValidator(_axis_lists)] = Field(
+        default_factory=dict
+    )
+    """Allowed values of an axis, as `--only`: `{recompute: [none, full]}`."""
+    max: Axes = Field(default_factory=dict)
+    """Largest value of an axis, as `--max`."""
+    framework: str = ""
+    """As `--framework`: `megatron`, `deepspeed`, `torchtitan`, `fsdp2`, `bridge` or `any`."""
+    allow: list[str] = Field(default_factory=list)
+    """As `--allow`: `[tp-across-domains]`."""
+    pool: str = ""
+    """Pool of the cluster, as `--pool`."""
+    objective: str = ""
+    """As `--objective`: what is to be best."""
+    within: Factor | None = None
+    """As `--within`, for the objective `memory`."""
+    deadline: str = ""
+    """As `--deadline`: longest run, such as `30d`."""
+    step_limit_s: Real | None = None
+    """As `--step-limit`: longest step, seconds."""
+    pareto: list[str] = Field(default_factory=list)
+    """As `--pareto`: `[step_time, memory]`."""
+    time_limit_s: Real | None = None
+    """As `--time-limit`: the search stops after so many seconds."""
+    top: Layers | None = None
+    """As `--top`: plans in the answer."""
+
+
 class ModelFile(_Spec):
     """A model file."""
 
@@ -362,6 +410,8 @@ class ModelFile(_Spec):
     """The architecture."""
     training: TrainingSpec
     """The job."""
+    search: SearchSpec | None = None
+    """What to search for, where the command line says nothing."""
 
 
 class AcceleratorSpec(_Spec):
@@ -381,6 +431,8 @@ class AcceleratorSpec(_Spec):
     """Dense peaks (without sparsity) by precision, such as `bf16: 989 TFLOP/s`."""
     scale_up_bandwidth: Bandwidth | None = None
     """Bandwidth inside the scale-up domain, one-way per device, such as `450 GB/s`."""
+    power: Power | None = None
+    """Power limit, such as `700 W`; for the energy of a run alone."""
 
 
 class PoolSpec(_Spec):
@@ -435,6 +487,8 @@ class PoolSpec(_Spec):
     host_link: Bandwidth | None = None
     """What a device reaches to and from the host, one-way, such as `50 GB/s` over PCIe 5 x16;
     default likewise."""
+    price_per_hour: Price | None = None
+    """Price of one accelerator for an hour in US dollars, such as 2.95; for what a run costs."""
 
 
 class TierSpec(_Spec):
@@ -461,6 +515,29 @@ class FabricSpec(_Spec):
     """All switches sum all-reduces (InfiniBand SHARP)."""
 
 
+class OperationsSpec(_Spec):
+    """The `operations:` section: what running costs and how often it fails.
+
+    No step time depends on it; defaults with their sources stand in
+    `hardware/data/operations.yaml`.
+    """
+
+    power_overhead: Factor | None = None
+    """Power of a node at the plug over the power limits of its accelerators; default: 1.3."""
+    pue: Factor | None = None
+    """Power of the building over the power of its machines; default: 1.2."""
+    device_mtbf: Lifetime | None = None
+    """Mean time between failures that end a run, of one accelerator; default: 50,677 h, as of
+    Llama 3's run."""
+    restart: Duration | None = None
+    """From a failure to the first step after it; default: 10 min."""
+    checkpoint_bandwidth: Bandwidth | None = None
+    """What the storage takes from all devices together, such as `2 TB/s`; default: 122 MB/s for
+    every device in use."""
+    checkpoint_time: Duration | None = None
+    """How long a checkpoint stops training, where it is known."""
+
+
 class ClusterFile(_Spec):
     """A cluster file."""
 
@@ -470,6 +547,8 @@ class ClusterFile(_Spec):
     """The inventory. A plan uses one pool; `solve` ranks the plans of all."""
     fabric: FabricSpec = FabricSpec()
     """The network."""
+    operations: OperationsSpec = OperationsSpec()
+    """Power, failures and checkpoints."""
 
 
 def model_faults(spec: ModelFile) -> list[Fault]:

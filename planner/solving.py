@@ -1,9 +1,10 @@
 """`solve` and `evaluate`: from two files (or dicts) to a result."""
 
 import os
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import planner
@@ -15,6 +16,15 @@ from costmodels.stacks import STACKS
 from costmodels.step import peak_bytes
 from planner.advice import plan_warnings
 from planner.capabilities import check_options, check_problem
+from planner.counts import (
+    PoolToSearch,
+    Searched,
+    Searches,
+    largest_allowed,
+    pools_to_search,
+    repriced,
+    search_counts,
+)
 from planner.emit import runs_on
 from planner.errors import SearchError, UsageError
 from planner.identity import content_id, plan_id
@@ -27,29 +37,34 @@ from planner.inputs import (
     model_from_dict,
 )
 from planner.layouts import layout_from_pins, layout_to_json
+from planner.objectives import run_figures
 from planner.options import (
     ALLOWANCES,
     FRAMEWORKS,
     STACK_OF_FRAMEWORK,
     Asked,
     SolveOptions,
+    parse_goals,
     parse_max,
     parse_only,
     parse_pins,
 )
-from planner.reasons import why_first, why_pool
+from planner.reasons import why_count, why_first, why_pool
 from planner.result import Certificate, Conflict, Counts, Miss, Plan, Rejection, Relaxation, Result
+from planner.search_section import with_section
 from planner.uncertainty import (
     interval_s,
     rank_key,
-    tie_limit_s,
+    tie_limit,
     with_plain_groups,
     without_pointless_recompute,
 )
+from searches.candidates import Candidate, layout_key
+from searches.device_counts import on_devices
 from searches.executors import NAMES as EXECUTORS
 from searches.executors import Executor, ExecutorError, make_executor
 from searches.rules import Context
-from searches.search import Candidate, Outcome, search
+from searches.search import Outcome, search
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 """A path, the name of a packaged example, or a dict with the structure of the file."""
@@ -61,15 +76,21 @@ def solve(
     model: Source,
     cluster: Source,
     *,
-    top: int = 10,
+    top: int | None = None,
     pins: Mapping[str, object] | None = None,
     only: Mapping[str, object] | None = None,
     at_most: Mapping[str, int] | None = None,
-    framework: str = "default",
+    framework: str = "",
     stack: str = "",
     allow: tuple[str, ...] = (),
     overrides: Overrides = (),
     pool: str = "",
+    objective: str = "",
+    within: float = 0.0,
+    deadline: str | float = "",
+    step_limit_s: float = 0.0,
+    pareto: str | Sequence[str] = (),
+    time_limit_s: float = 0.0,
     executor: str = "automatic",
     ray_address: str = "",
     stop: Callable[[], bool] | None = None,
@@ -80,25 +101,40 @@ def solve(
     `model` and `cluster` are paths, names of packaged examples or dicts. `pins` fixes axes
     (`{"tp": 8}`), `only` lists allowed values (`{"tp": [4, 8]}`), `at_most` bounds them.
     `overrides` changes fields of the two inputs: `(("pools.0.nodes", 16),)`. A plan uses one pool
-    of the cluster; the plans of all pools are ranked together unless `pool` names one. `executor`
+    of the cluster; the plans of all pools are ranked together unless `pool` names one. `objective`
+    is one of `planner.objectives.OBJECTIVES`; `deadline` the longest run (`"30d"`), `step_limit_s`
+    the longest step; `pareto` two or three objectives whose front is wanted instead. What is not
+    given is taken from the `search:` section of the model file, if it has one. `executor`
     is `automatic`, `serial`, `processes` or `ray` (on the cluster at `ray_address`, else on this
     machine); the answer does not depend on it. When nothing fits the result holds no plans but the
     counted reasons and the smallest changes that would help.
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
-    options = solve_options(top, pins, only, at_most, framework, stack, allow)
+    start = time.monotonic()
+    given = read_inputs(model, cluster, overrides)
+    stated = {
+        "pins": pins, "only": only, "at_most": at_most, "framework": framework, "allow": allow,
+        "pool": pool, "objective": objective, "within": within, "deadline": deadline,
+        "step_limit_s": step_limit_s, "pareto": pareto, "time_limit_s": time_limit_s, "top": top,
+    }  # fmt: skip
+    told = with_section(stated, given[0].search)
+    top, pool, limit = told["top"], told["pool"], told["time_limit_s"]
+    options = solve_options(
+        10 if top is None else top, told["pins"], told["only"], told["at_most"],
+        told["framework"] or "default", stack,
+        told["allow"],
+    )  # fmt: skip
+    goals = ("objective", "within", "deadline", "step_limit_s", "pareto")
+    options = replace(options, **parse_goals(*(told[key] for key in goals)))
     check_options(options)
-    given = read_inputs(model, cluster, overrides, pool)
+    if limit:
+        stop = either(stop, lambda: time.monotonic() - start > limit)
+    if pool:
+        given = given[0], given[1].pool(pool)
     asked = Asked(*source_names(model, cluster), tuple(overrides), pool)
     chosen = _executor(executor, ray_address)
     try:
-        result = solve_inputs(*given, options, chosen, stop, progress, asked)
-        if not result.plans and result.complete and given[1].from_dump:
-            from planner.fewer_nodes import with_fewer_nodes
-
-            if fewer := with_fewer_nodes(*given, options):
-                return solve_inputs(given[0], fewer, options, chosen, stop, progress, asked)
-        return result
+        return solve_inputs(*given, options, chosen, stop, progress, asked)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
 
@@ -143,6 +179,11 @@ def evaluate(
         plans=(plan,),
         notes=_notes(*given),
     )
+
+
+def either(first: Callable[[], bool] | None, second: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a question that is true where one of two is."""
+    return second if first is None else lambda: first() or second()
 
 
 def _executor(name: str, ray_address: str) -> Executor:
@@ -209,8 +250,10 @@ def read_inputs(
 
     `pool` leaves the other pools of the cluster out.
     """
-    of_model = [(p, v) for p, v in overrides if p.split(".")[0] in ("model", "training")]
-    of_cluster = [(p, v) for p, v in overrides if p.split(".")[0] not in ("model", "training")]
+    of_model = [(p, v) for p, v in overrides if p.split(".")[0] in ("model", "training", "search")]
+    of_cluster = [
+        (p, v) for p, v in overrides if p.split(".")[0] not in ("model", "training", "search")
+    ]
     if isinstance(model, Mapping):
         model_input = model_from_dict(model, of_model)
     else:
@@ -220,77 +263,97 @@ def read_inputs(
     return model_input, cluster_input.pool(pool) if pool else cluster_input
 
 
-def make_problem(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Problem:
-    """Return what plans on the first pool are priced against; `SearchError` if not modelled."""
+def make_problem(
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions, n_devices: int = 0
+) -> Problem:
+    """Return what plans on the first pool are priced against; `SearchError` if not modelled.
+
+    On the first `n_devices` of it, without them on the most that the options allow.
+    """
     pool, fabric = cluster.cluster.pools[0], cluster.cluster.fabric
     problem = Problem(model.shape, model.job, pool, fabric, STACKS[options.stack_name])
     check_problem(problem)
-    return problem
-
-
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """One pool and what the search found on it."""
-
-    cluster: ClusterInput
-    """With this pool alone."""
-    context: Context
-    outcome: Outcome
-
-    @property
-    def problem(self) -> Problem:
-        """What the plans were priced against."""
-        return self.context.problem
+    return on_devices(problem, n_devices or largest_allowed(problem, options))
 
 
 Found = tuple[Candidate, Searched, bool]
-"""A candidate, its pool, and whether it ties with the fastest of all."""
+"""A candidate, its pool, and whether it ties with the best of all."""
 
 
-def search_pools(
-    model: ModelInput,
-    cluster: ClusterInput,
-    options: SolveOptions,
-    executor: Executor,
-    stop: Callable[[], bool] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[list[Searched], tuple[str, ...]]:
-    """Search every pool; return what was found, and a note for each pool that is not modelled.
+def rank_over_pools(
+    searched: list[Searched],
+    value: Callable[[Candidate, Searched], float] | None = None,
+    limit_s: Callable[[Searched], float] | None = None,
+) -> list[Found]:
+    """Return the finalists of all pools ranked together: ties by headroom, the rest by value.
 
-    Raises the `SearchError` of the first pool when none is modelled.
+    The value is the step time unless `value` says another; plans above `limit_s` are left out.
     """
-    searched, left_out, refusals = [], [], []
-    for index, pool in enumerate(cluster.cluster.pools):
-        one = cluster.only(index)
-        try:
-            problem = make_problem(model, one, options)
-        except SearchError as refusal:
-            refusals.append(refusal)
-            left_out.append(f"pool {pool.name} is left out: {refusal.message}")
-            continue
-        context = Context(problem, options.search_options(), problem.pool.n_devices)
-        searched.append(Searched(one, context, search(context, executor, stop, progress)))
-    if not searched:
-        raise refusals[0]
-    return searched, tuple(left_out)
-
-
-def rank_over_pools(searched: list[Searched]) -> list[Found]:
-    """Return the finalists of all pools ranked together: ties by headroom, the rest by time."""
     finalists = [
-        (c, pool)
+        (c, pool, value(c, pool) if value else c.step_s)
         for pool in searched
         for c in without_pointless_recompute(
             with_plain_groups(pool.problem, pool.outcome.finalists)
         )
+        if limit_s is None or c.step_s <= limit_s(pool)
     ]
     if not finalists:
         return []
-    limit_s = tie_limit_s([c for c, _ in finalists])
+    limit = tie_limit([x for _, _, x in finalists])
     ranked = sorted(
-        finalists, key=lambda x: rank_key(x[0], x[1].problem.pool.usable_bytes, limit_s)
+        finalists, key=lambda x: rank_key(x[0], x[1].problem.pool.usable_bytes, x[2], limit)
     )
-    return [(c, pool, c.step_s <= limit_s) for c, pool in ranked]
+    return [(c, pool, x <= limit) for c, pool, x in ranked]
+
+
+def _ranked(found: Searches, pools: list[PoolToSearch], options: SolveOptions) -> list[Found]:
+    """Return the plans of the answer, best first."""
+    if options.pareto:
+        return [(c, one, False) for _, (c, one) in found.front]
+    by_name = {pool.tally.pool: pool for pool in pools}
+
+    def of(one: Searched) -> PoolToSearch:
+        return by_name[one.problem.pool.name]
+
+    def limit_s(one: Searched) -> float:
+        return of(one).limit_s(one.n_devices)
+
+    if options.objective == "memory":
+        return _roomiest(found.listed, options.within, limit_s)
+    listed = found.listed
+    if options.objective == "devices":
+        kept = [one for one in listed if _best_s(one) <= limit_s(one)]
+        fewest = min((one.n_devices for one in kept), default=0)
+        listed = [one for one in kept if one.n_devices == fewest]
+        return rank_over_pools(listed, limit_s=limit_s)
+
+    def value(c: Candidate, one: Searched) -> float:
+        return of(one).per_s(one.n_devices) * c.step_s
+
+    return rank_over_pools(listed, value, limit_s)
+
+
+def _best_s(one: Searched) -> float:
+    return min((c.step_s for c in one.outcome.finalists), default=float("inf"))
+
+
+def _roomiest(
+    searched: list[Searched], within: float, limit_s: Callable[[Searched], float]
+) -> list[Found]:
+    """Return the plans within a factor of the fastest, those that need least memory first."""
+    fastest = min(map(_best_s, searched), default=float("inf"))
+    found: list[Found] = []
+    for one in searched:
+        known = {c.layout: c for c in one.outcome.finalists}
+        near = [c for c in one.outcome.front if c.closed_form_s <= fastest * within * FRONT_SLACK]
+        more = repriced(one.context, [c for c in near if c.layout not in known])
+        kept = [c for c in (*known.values(), *more) if c.step_s <= fastest * within]
+        found += [(c, one, False) for c in kept if c.step_s <= limit_s(one)]
+    return sorted(found, key=lambda x: (x[0].peak_bytes, x[0].step_s, layout_key(x[0].layout)))
+
+
+FRONT_SLACK = 1.05
+"""Closed-form times up to this factor above the limit are priced exactly, then judged."""
 
 
 def solve_inputs(
@@ -301,20 +364,29 @@ def solve_inputs(
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
     asked: Asked = Asked("MODEL", "CLUSTER"),
+    fewer: bool = True,
 ) -> Result:
-    """Return the result for inputs that are already read."""
-    searched, left_out = search_pools(model, cluster, options, executor, stop, progress)
-    ranked = rank_over_pools(searched)
+    """Return the result for inputs that are already read.
+
+    `fewer` also looks at fewer devices than are given, where they may be better.
+    """
+    pools, left_out = pools_to_search(
+        cluster, options, lambda one: make_problem(model, one, options)
+    )
+    found = search_counts(pools, left_out, options, executor, stop, progress, fewer)
+    ranked, searched = _ranked(found, pools, options), found.listed
+    n_plans = len(ranked) if options.pareto else options.top
     plans = tuple(
         make_plan(rank, pool.problem, break_down(pool.problem, c.layout), model, pool.cluster, tie)
-        for rank, (c, pool, tie) in enumerate(ranked[: options.top], start=1)
+        for rank, (c, pool, tie) in enumerate(ranked[:n_plans], start=1)
     )
     outcomes = [pool.outcome for pool in searched]
-    complete = all(outcome.complete for outcome in outcomes)
     relaxations: tuple[Relaxation, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
-    nearest, closest = nearest_miss(searched, look_again=not plans and complete)
-    if not plans and complete:
+    fits = any(outcome.finalists for outcome in outcomes)
+    complete = not found.stopped
+    nearest, closest = nearest_miss(searched, look_again=not fits and complete)
+    if not fits and complete:
         from planner.conflicts import conflicts_of
         from planner.relaxations import find_relaxations
 
@@ -332,29 +404,70 @@ def solve_inputs(
         relaxations=relaxations,
         closest=_miss(closest, nearest.problem),
         complete=complete,
-        stopped=next((outcome.stopped for outcome in outcomes if outcome.stopped), ""),
-        why_first=_why_first(plans, ranked, searched),
-        notes=(*left_out, *_notes(model, cluster)),
+        stopped=found.stopped,
+        why_first=() if options.pareto else _why_first(plans, ranked, searched),
+        notes=(
+            *found.notes,
+            *(_too_late(searched, pools) if fits and not plans else ()),
+            *_notes(model, cluster),
+        ),
+        devices=tuple(tally.to_counts() for tally in found.tallies),
+        gap=_gap(found, ranked, pools, options),
     )
+
+
+def _too_late(searched: list[Searched], pools: list[PoolToSearch]) -> tuple[str, ...]:
+    """Return why no plan that fits is in the answer: the fastest against the limits."""
+    by_name = {pool.tally.pool: pool for pool in pools}
+    lines = []
+    for one in searched:
+        limit_s, best_s = by_name[one.problem.pool.name].limit_s(one.n_devices), _best_s(one)
+        if best_s < float("inf"):
+            lines.append(
+                f"limit: the fastest plan on {one.n_devices} devices of {one.problem.pool.name}"
+                f" takes {best_s:.3f} s a step, and the limits leave {limit_s:.3f} s"
+                f" ({best_s / limit_s:.2f} times too slow)"
+            )
+    return tuple(lines)
+
+
+def _gap(
+    found: Searches, ranked: list[Found], pools: list[PoolToSearch], options: SolveOptions
+) -> float | None:
+    """Return by how much, as a share, what was not searched may be better than the first plan.
+
+    best / (lower bound of what was not searched) - 1, at least 0. None for a complete search, for
+    a front, and where devices or memory are to be small.
+    """
+    ordered = not options.pareto and options.objective not in ("devices", "memory")
+    if not (found.stopped and found.left and ranked and ordered):
+        return None
+    first, one, _ = ranked[0]
+    pool = next(pool for pool in pools if pool.tally.pool == one.problem.pool.name)
+    value = pool.per_s(one.n_devices) * first.step_s
+    return max(0.0, value / min(found.left) - 1.0)
 
 
 def _why_first(
     plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched]
 ) -> tuple[str, ...]:
-    """Return why the first plan is first on its pool, and what the other pools reach at best."""
+    """Return why the first plan is first on its devices, and what the others reach at best."""
     if not plans:
         return ()
     winner = ranked[0][1]
-    on_its_pool = [(c, tie) for c, pool, tie in ranked if pool is winner]
-    lines = why_first(winner.problem, plans, on_its_pool)
-    if len(searched) == 1:
-        return lines
-    others = []
+    lines = why_first(
+        winner.problem, plans, [(c, tie) for c, pool, tie in ranked if pool is winner]
+    )
+    others, counts = [], []
     for pool in searched:
-        if pool is not winner:
-            rival = next((c for c, mine, _ in ranked if mine is pool), None)
+        rival = next((c for c, mine, _ in ranked if mine is pool), None)
+        if pool.problem.pool.name != winner.problem.pool.name:
             others.append((pool.problem.pool.name, rival))
-    return (*lines, why_pool(plans[0], others))
+        elif pool is not winner:
+            counts.append((pool.n_devices, rival))
+    if counts:
+        lines = (*lines, why_count(plans[0], counts))
+    return (*lines, why_pool(plans[0], others)) if others else lines
 
 
 def nearest_miss(searched: list[Searched], look_again: bool) -> tuple[Searched, Candidate | None]:
@@ -414,6 +527,8 @@ def make_plan(
         warnings=plan_warnings(problem, found),
         runs_on=fitting,
         too_large_for=tuple(name for name in able if name not in fitting),
+        n_idle=cluster.cluster.pools[0].n_devices - layout.n_devices,
+        run=run_figures(problem, cluster.operations[0], layout.n_devices, found.step_s),
     )
 
 
@@ -449,7 +564,7 @@ def plan_of_layout(
     model: ModelInput, cluster: ClusterInput, options: SolveOptions, layout: Layout, rank: int = 1
 ) -> tuple[Problem, Plan]:
     """Price a layout again on the first pool: how `show`, `explain` and `emit` reopen a plan."""
-    problem = make_problem(model, cluster, options)
+    problem = make_problem(model, cluster, options, layout.n_devices)
     return problem, make_plan(rank, problem, break_down(problem, layout), model, cluster, True)
 
 
@@ -505,12 +620,11 @@ def _certificate(outcomes: list[Outcome]) -> Certificate | None:
         return None
     fastest_s = min(x.finalists[0].step_s for x in found)
     bound_s = min(x.bound_s for x in outcomes)
-    unseen_s = min(x.least_unseen_s for x in outcomes)
     return Certificate(
         fastest_s=fastest_s,
         simulated=sum(len(x.finalists) for x in found),
         bound_s=bound_s if bound_s < float("inf") else None,
-        gap=max(0.0, fastest_s / max(unseen_s, 1e-12) - 1.0),
+        proven=all(x.complete for x in outcomes),
     )
 
 

@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from costmodels.plans import Layout
-from planner.reasons import shown_layout
+from costmodels.stages import SPLITS
+from planner.objectives import COLUMNS as GOAL_COLUMNS
+from planner.placement_text import tier_lines
+from planner.reasons import shown_layout, stage_words
 from planner.result import Counts, Plan, Relaxation, Result
-from planner.units import format_gib, format_percent
+from planner.units import format_gib, format_percent, format_size
 from searches.rules import RULES
 
 GIB = 2.0**30
 MAX_WIDTH = 100
-DISPENSABLE = ("split", "sp", "bubl")
+DISPENSABLE = ("split", "sp", "bubl", "comm", "MFU")
 """Columns that give way, in this order, where the table would be wider than `MAX_WIDTH`."""
 ASSUMED = "assumed "
 """Beginning of the notes on what an imported file left open."""
@@ -37,11 +40,29 @@ def _days(plan: Plan) -> str:
     return f"{plan.training_s / 86400:.1f}" if plan.training_s is not None else "-"
 
 
+SHORT_MODULES = {
+    "core_attn": "core",
+    "moe_act": "act",
+    "layernorm": "norm",
+    "mla_up_proj": "up",
+    "shared_experts": "shared",
+}
+"""Recomputed modules in a column; `mlp` and `moe` are short enough."""
+
+
 def _recompute(plan: Plan) -> str:
     x = plan.layout
+    if x.recompute_text != x.recompute:
+        return "+".join(SHORT_MODULES.get(name, name) for name in x.recompute_modules)
     if x.recompute != "full":
         return x.recompute
     return "full" if x.recompute_layers >= max(x.stage_layers) else f"full:{x.recompute_layers}"
+
+
+def _split(layout: Layout) -> str:
+    if layout.pp == 1:
+        return "-"
+    return layout.split if layout.split in SPLITS else "uneven"
 
 
 COLUMNS = (
@@ -53,7 +74,7 @@ COLUMNS = (
     Column("zero", "", lambda p: str(p.layout.zero)),
     Column("mbs", "", lambda p: str(p.layout.mbs)),
     Column("sp", "", lambda p: "y" if p.layout.sp else "-"),
-    Column("split", "", lambda p: p.layout.split if p.layout.pp > 1 else "-"),
+    Column("split", "", lambda p: _split(p.layout)),
     Column("recomp", "", _recompute),
     Column("step", "s", lambda p: f"{p.step_time_s:.3f}"),
     Column("tok/s", "/dev", lambda p: f"{p.tokens_per_s_per_device:,.0f}"),
@@ -71,10 +92,15 @@ def _context(plan: Plan) -> str:
     return f"{plan.layout.cp}{letters[plan.layout.cp_comm]}"
 
 
+def _inside(plan: Plan) -> str:
+    return "y" if plan.layout.pipelines_inside else "-"
+
+
 OPTIONAL: tuple[tuple[Column, Callable[[Layout], bool]], ...] = (
     (Column("cp", "pga", _context), lambda x: x.cp > 1),
     (Column("ep", "", lambda p: str(p.layout.ep)), lambda x: x.ep > 1),
     (Column("etp", "", lambda p: str(p.layout.etp)), lambda x: x.etp > 1),
+    (Column("pp", "in dp", _inside), lambda x: x.pipelines_inside),
 )
 """Columns of axes that are off in most answers, shown where some plan uses them."""
 
@@ -98,6 +124,11 @@ def columns_of(result: Result) -> tuple[Column, ...]:
     names = [pool["name"] for pool in result.inputs["cluster"]["pools"]]
     first, tp, pp, *others = COLUMNS
     used = used_axes(result.plans)
+    if any(plan.n_idle for plan in result.plans):
+        used = [Column("dev", "", lambda p: str(p.layout.n_devices)), *used]
+    options = result.inputs["options"]
+    goals = options.get("pareto") or [options.get("objective", "step_time")]
+    others = [*others, *(Column(*x) for goal in goals for x in GOAL_COLUMNS.get(goal, ()))]
     pool = Column("pool", "", lambda p: str(names.index(p.pool)))
     columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
     for title in DISPENSABLE:
@@ -131,6 +162,16 @@ def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = ()) -> list[str
     ]
 
 
+def stage_lines(plans: Sequence[Plan]) -> list[str]:
+    """Return the layers of the virtual stages of the plans whose split has no name."""
+    found: dict[str, list[str]] = {}
+    for plan in plans:
+        if plan.layout.split not in SPLITS:
+            found.setdefault(stage_words(plan.layout.stage_layers), []).append(plan.plan_id)
+    rows = [f"{words} in {', '.join(ids)}" for words, ids in found.items()]
+    return wrapped("layers of uneven stages:", "; ".join(rows)) if rows else []
+
+
 def result_heading(result: Result) -> list[str]:
     """Return the lines above the table: the job, the cluster (a line a pool), the space.
 
@@ -150,6 +191,7 @@ def result_heading(result: Result) -> list[str]:
         *assumed_lines(result.notes),
         *wrapped("on", f"{', or '.join(parts)}, as {result.inputs['options']['stack']} runs it"),
         *_space_lines(c),
+        *_count_lines(result),
     ]
 
 
@@ -166,20 +208,30 @@ def _space_lines(counts: Counts) -> list[str]:
 
 
 def proof_line(result: Result) -> str:
-    """Return what is proven about the fastest plan, or how far it may be from the best."""
+    """Return what is proven about the fastest plan."""
     found = result.certificate
     assert found is not None  # asked for answers with plans
-    if not found.proven:
-        return (
-            f"not proven: the search was stopped, and a plan that was not looked at may take "
-            f"{found.fastest_s / (1.0 + found.gap):.2f} s (gap {found.gap:.1%})"
-        )
     over = found.bound_s is not None and result.counts.excluded
     rest = f", {result.counts.excluded:,} take more than {found.bound_s:.2f} s" if over else ""
     return (
         f"proven: none of {result.counts.space:,} plans is faster than {found.fastest_s:.3f} s; "
         f"{found.simulated:,} were simulated{rest}"
     )
+
+
+def _count_lines(result: Result) -> list[str]:
+    """Return what became of the other numbers of devices."""
+    n_whole = len(result.devices)
+    if result.inputs["options"].get("objective") == "devices" and result.plans:
+        n_whole = 0
+    numbers = (
+        (sum(len(d.searched) for d in result.devices) - n_whole, "searched"),
+        (sum(d.n_excluded for d in result.devices), "excluded by a bound"),
+        (sum(d.n_without_layout for d in result.devices), "without a layout"),
+        (sum(d.n_left for d in result.devices), "not looked at"),
+    )
+    parts = [f"{n:,} {what}" for n, what in numbers if n > 0]
+    return wrapped("numbers of devices besides:", ", ".join(parts)) if parts else []
 
 
 def assumed_lines(notes: Sequence[str], change: str = "--set PATH=VALUE changes one") -> list[str]:
@@ -230,23 +282,26 @@ def solve_table(result: Result, source: str = "last") -> str:
     """Return the whole answer of `solve` as text."""
     lines = result_heading(result)
     if result.stopped:
-        lines[-1] += f"; stopped ({result.stopped}): best so far"
+        gap = "" if result.gap is None else f", at most {result.gap:.1%} from the best there is"
+        lines.append(f"stopped ({result.stopped}): best so far{gap}")
     lines.append("")
     if not result.plans:
         return "\n".join(lines + nothing_fits(result)) + "\n"
-    lines += plan_rows(result.plans, columns_of(result))
+    lines += [*plan_rows(result.plans, columns_of(result)), *stage_lines(result.plans)]
     if sum(plan.tie for plan in result.plans) > 1:
         lines.append("= within model error of the fastest")
     lines.append(
         "MFU: Megatron's model FLOPs (causal attention halved, no recompute) over dense peak"
     )
+    if pareto := result.inputs["options"].get("pareto"):
+        lines.append(f"the front of {', '.join(pareto)}: no plan beats another in all of them")
     lines.append("")
     first = result.plans[0]
     for i, reason in enumerate(result.why_first):
         lines += wrapped(f"why {first.plan_id}:" if i == 0 else " ", reason)
     low, high = first.step_time_p10_s, first.step_time_p90_s
     lines.append(f"  step time between {low:.2f} and {high:.2f} s in 8 of 10 cases (prior)")
-    if result.certificate:
+    if result.certificate and result.certificate.proven:
         lines += wrapped(" ", proof_line(result))
     lines += note_lines(result.notes)
     for warning in first.warnings:
@@ -277,6 +332,10 @@ def note_lines(notes: Sequence[str]) -> list[str]:
 def nothing_fits(result: Result) -> list[str]:
     """Return the answer when there is no plan: reasons, the closest miss, what would help."""
     lines = []
+    late = [note.removeprefix("limit: ") for note in result.notes if note.startswith("limit: ")]
+    if late:
+        lines.append("No plan keeps the limits.")
+        return [*lines, *(line for note in late for line in wrapped(" ", note))]
     if result.counts.space == 0:
         lines.append("No layout is legal: every combination breaks a rule.")
     else:
@@ -342,6 +401,7 @@ def plans_csv(result: Result) -> str:
         "cp_comm",
         "ep",
         "etp",
+        "rank_order",
         "vpp",
         "zero",
         "mbs",
@@ -349,6 +409,7 @@ def plans_csv(result: Result) -> str:
         "sp",
         "recompute",
         "recompute_layers",
+        "recompute_modules",
         "split",
         "step_time_s",
         "tokens_per_s",
@@ -357,12 +418,25 @@ def plans_csv(result: Result) -> str:
         "usable_bytes",
         "tie",
         "runs_on",
+        "idle_devices",
+        "goodput_frac",
+        "expected_s",
+        "energy_j",
+        "cost_usd",
+        "usd_per_million_tokens",
     ]
     writer = csv.DictWriter(out, fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for plan in result.plans:
         data = plan.to_json()
-        row = {**data["layout"], **data, **data["memory"], "runs_on": " ".join(plan.runs_on)}
+        row = {
+            **data["layout"],
+            **data,
+            **data["memory"],
+            **(data["run"] or {}),
+            "runs_on": " ".join(plan.runs_on),
+        }
+        row["recompute_modules"] = "+".join(plan.layout.recompute_modules)
         writer.writerow(row)
     return out.getvalue()
 
@@ -378,13 +452,14 @@ def plans_markdown(result: Result) -> str:
 
 
 def plan_details(plan: Plan) -> str:
-    """Return one plan as `show` prints it: layout, time, memory by stage, traffic."""
+    """Return one plan as `show` prints it: layout, time, memory by stage, groups, traffic."""
     x, b = plan.layout, plan.breakdown
     stages = _folded(x.stage_layers)
-    free = plan.headroom_frac
+    free, problem = plan.headroom_frac, b.rows.problem
     lines = [
         f"plan {plan.plan_id}: {shown_layout(x)}",
-        f"  {x.n_devices} devices, {x.n_micro} micro-batch(es) of {x.mbs} on each of {x.dp} ranks",
+        f"  {x.n_devices} devices, {x.n_micro} micro-batch(es) of {x.mbs} on each of {x.dp} ranks"
+        + (f"; {plan.n_idle} devices idle" if plan.n_idle else ""),
         *_context_line(plan),
         f"  schedule {x.schedule}, sequence parallel {'on' if x.sp else 'off'}",
         f"  layers per virtual stage: {stages}",
@@ -400,11 +475,40 @@ def plan_details(plan: Plan) -> str:
         f"({format_percent(abs(free))} {'free' if free >= 0 else 'too much'})",
         *_memory_lines(plan),
         "",
+        *tier_lines(x, problem.shape, problem.pool, problem.fabric),
+        "",
         "traffic of the busiest device, per step:",
         *_traffic_lines(plan),
+        *_run_lines(plan),
         *(line for w in plan.warnings for line in wrapped(f"warning {w.code}:", w.text)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _run_lines(plan: Plan) -> list[str]:
+    """Return what the whole run takes, failures and checkpoints included."""
+    run = plan.run
+    if run is None:
+        return []
+    g = run.goodput
+    text = (
+        f"a failure every {g.mtbf_s / 3600:.1f} h, a checkpoint of"
+        f" {format_size(g.checkpoint_bytes)} every {g.interval_s / 60:.0f} min:"
+        f" {format_percent(g.goodput_frac)} of the time trains"
+    )
+    if run.expected_s is not None:
+        text += f", {run.expected_s / 86400:.1f} days in all"
+    figures = [
+        f"{value * scale:,.{digits}f} {unit}"
+        for value, scale, digits, unit in (
+            (run.energy_j, 1 / 3.6e9, 1, "MWh"),
+            (run.energy_j_per_token, 1.0, 2, "J a token"),
+            (run.cost_usd, 1.0, 0, "US dollars"),
+            (run.usd_per_million_tokens, 1.0, 3, "US dollars a million tokens"),
+        )
+        if value is not None
+    ]
+    return ["", *wrapped("run:", "; ".join([text, *figures]))]
 
 
 def _where(plan: Plan) -> str:

@@ -15,6 +15,7 @@ from costmodels import (
     memory,
     offload,
     pipeline,
+    recompute,
     step,
     tensor_parallel,
 )
@@ -24,7 +25,7 @@ from costmodels.context_parallel import ContextSplit
 from costmodels.layer_terms import expert_layer_terms, host_s, layer_terms
 from costmodels.parameters import kv_heads_per_rank
 from costmodels.placement import Group, place_group
-from costmodels.plans import CP_COMMS, SCHEDULES
+from costmodels.plans import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
 from hardware.parts import Provenance
@@ -108,12 +109,27 @@ def _recompute(problem: Problem, plan: Plan) -> Numbers:
     chunks = x.chunks_of(plan.breakdown.critical_stage)
     again = sum(min(c, x.recompute_layers) for c in chunks)
     return [
-        ("kind, layers per virtual stage", f"{x.recompute}, {x.recompute_layers}"),
+        ("kind, layers per virtual stage", f"{x.recompute_text}, {x.recompute_layers}"),
         ("recomputed layers of the slowest rank", f"{again} of {sum(chunks)}"),
         ("one layer's forward again", f"{layers.recompute_full_s.item() * 1e3:.3f} ms"),
-        ("attention core's forward again", f"{layers.recompute_core_s.item() * 1e3:.3f} ms"),
+        *_modules(plan),
         ("term", f"{plan.breakdown.time_s['recompute']:.4f} s"),
     ]
+
+
+def _modules(plan: Plan) -> Numbers:
+    """Return what each recomputed module takes again, and no longer keeps, in one layer."""
+    layers, rows = plan.breakdown.rows.layers, []
+    kinds = [("expert layer", layers.experts.modules)] if layers.experts else []
+    for name in plan.layout.recompute_modules:
+        i = RECOMPUTE_MODULES.index(name)
+        for kind, terms in (("layer", layers.modules), *kinds):
+            again = terms.forward_s[i].item()
+            dropped = (terms.attention_bytes[i] + terms.mlp_bytes[i]).item()
+            if again:
+                text = f"{again * 1e3:.3f} ms, {dropped / GIB:.4f} GiB less"
+                rows.append((f"{name} of one {kind} again", text))
+    return rows
 
 
 def _head(problem: Problem, plan: Plan) -> Numbers:
@@ -438,6 +454,7 @@ def _activations(problem: Problem, plan: Plan) -> Numbers:
         *dense,
         *routed,
         ("the same, fully recomputed", f"{layers.checkpoint_bytes.item() / GIB:.3f} GiB"),
+        *_modules(plan),
         (f"layers of stage {at}", str(sum(x.chunks_of(at)))),
         ("chunks in flight, each 1/v of the stage", f"{chunks:g} of v = {len(x.chunks_of(at))}"),
     ]
@@ -506,7 +523,7 @@ TERMS: dict[str, Term] = {
             "recompute",
             "time",
             "forward again in the backward, without its collectives",
-            (layer_terms, expert_layer_terms),
+            (layer_terms, expert_layer_terms, recompute.module_terms),
             _recompute,
         ),
         Term("host", "time", "waiting for kernel launches", (layer_terms,), _host),

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodels.problem import Problem
-from searches.search import Candidate, layout_key, price_layouts
+from searches.candidates import Candidate, layout_key
+from searches.search import price_layouts
 
 STEP_P10, STEP_P90 = 0.90, 1.15
 """Bounds of the 80 % interval over the prediction. A prior: on published runs of fused stacks a
@@ -72,27 +73,27 @@ def interval_s(step_s: float) -> tuple[float, float]:
 
 
 def simplicity(candidate: Candidate) -> tuple[int, int, int]:
-    """Return how involved a plan is: axes in use, virtual stages, recomputed layers."""
+    """Return how involved a plan is: axes in use, virtual stages, recomputed layers or modules."""
     x = candidate.layout
     axes = (
         x.tp > 1, x.pp > 1, x.cp > 1, x.vpp > 1, x.zero > 1, x.shard > 0, x.recompute != "none"
     )  # fmt: skip
-    return sum(axes) + (x.split != "even"), x.vpp, x.recompute_layers
+    return sum(axes) + (x.split != "even"), x.vpp, x.recompute_layers + len(x.recompute_modules)
 
 
-def tie_limit_s(candidates: Sequence[Candidate]) -> float:
-    """Return the step time up to which a plan ties with the fastest of `candidates`."""
-    return min(c.step_s for c in candidates) * (1.0 + TIE_FRAC)
+def tie_limit(values: Sequence[float]) -> float:
+    """Return the value up to which a plan ties with the best of `values`."""
+    return min(values) * (1.0 + TIE_FRAC)
 
 
-def rank_key(c: Candidate, usable_bytes: float, limit_s: float) -> tuple[object, ...]:
-    """Return the sort key of a plan, by step time from `limit_s` on.
+def rank_key(c: Candidate, usable_bytes: float, value: float, limit: float) -> tuple[object, ...]:
+    """Return the sort key of a plan, by its value from `limit` on.
 
-    Plans up to `limit_s` come first, ordered by memory headroom, then simplicity, then time;
+    Plans up to `limit` come first, ordered by memory headroom, then simplicity, then time;
     those with the optimizer on the host after the others, as their headroom is bought with it.
     """
-    if c.step_s > limit_s:
-        return (1, c.step_s, c.peak_bytes, layout_key(c.layout))
+    if value > limit:
+        return (1, value, c.step_s, c.peak_bytes, layout_key(c.layout))
     headroom = int((1.0 - c.peak_bytes / usable_bytes) / HEADROOM_STEP)
     away = c.layout.optimizer_offload
     return (0, away, -headroom, *simplicity(c), c.step_s, layout_key(c.layout))

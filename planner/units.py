@@ -28,8 +28,9 @@ _BANDWIDTH_UNITS = (
 )
 _TIME_UNITS = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0,
-    "h": 3600.0, "day": 86400.0, "days": 86400.0,
+    "h": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0,
 }  # fmt: skip
+_POWER_UNITS = {"W": 1.0, "kW": 1e3}
 _COUNT_UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _RATE_UNITS = {
     f"{prefix}{name}": scale
@@ -70,6 +71,15 @@ def parse_time(value: object) -> float:
     3e-06
     """
     return _parse(value, _TIME_UNITS, "a time", ("ms", "s"))
+
+
+def parse_power(value: object) -> float:
+    """Return a power in watts: `700 W`, `1.2 kW`.
+
+    >>> parse_power("1.2 kW")
+    1200.0
+    """
+    return _parse(value, _POWER_UNITS, "a power", ("W",))
 
 
 def parse_rate(value: object) -> float:
@@ -202,6 +212,11 @@ def exact_size(n_bytes: float) -> str:
 def exact_bandwidth(bytes_per_s: float) -> str:
     """Return a bandwidth that `parse_bandwidth` reads back to the same number."""
     return f"{_exact(bytes_per_s)} B/s"
+
+
+def exact_time(time_s: float) -> str:
+    """Return a time that `parse_time` reads back to the same number."""
+    return f"{_exact(time_s)} s"
 
 
 def exact_rate(flops_per_s: float) -> str:

@@ -126,9 +126,10 @@ def _broken(bits: _Bits, masks: Sequence[Mask], shape: tuple[int, ...]) -> Bits:
 def _open(context: Context) -> Context:
     """Return the search without pins and limits on the free axes' values.
 
-    Kept are pinned depths, and switches, of which the search may not have what nobody names.
+    Kept are pinned depths and modules, which say which values there are, and switches, of which
+    the search may not have what nobody names.
     """
-    named = ("recompute_layers", "optimizer_offload", "dp_overlap")
+    named = ("recompute_layers", "recompute_modules", "optimizer_offload", "dp_overlap")
     kept = {a: v for a, v in context.options.only.items() if a in named}
     return replace(context, options=replace(context.options, only=kept, at_most={}))
 

@@ -3,7 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from costmodels.plans import SCHEDULES
+from costmodels.plans import RANK_ORDERS, RECOMPUTE_MODULES, SCHEDULES, modules_of
+
+MODULE_SETS = tuple(
+    "+".join(modules_of(code)) or "none" for code in range(1 << len(RECOMPUTE_MODULES))
+)
+"""Every set of recomputed modules as a word, at its number (`plans.modules_code`)."""
 
 AXES = (
     "tp",
@@ -15,12 +20,14 @@ AXES = (
     "cp_comm",
     "ep",
     "etp",
+    "rank_order",
     "mbs",
     "zero",
     "dp_shard",
     "sp",
     "recompute",
     "recompute_layers",
+    "recompute_modules",
     "schedule",
     "optimizer_offload",
     "dp_overlap",
@@ -30,7 +37,9 @@ AXES = (
 TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "split": ("even", "ends"),
     "cp_comm": ("none", "p2p", "all-gather", "a2a"),
+    "rank_order": RANK_ORDERS,
     "recompute": ("none", "selective", "full"),
+    "recompute_modules": MODULE_SETS,
     "schedule": SCHEDULES,
     "optimizer_offload": ("off", "on"),
     "dp_overlap": ("off", "on"),
@@ -62,8 +71,6 @@ class SearchOptions:
     """Largest value by axis."""
     framework: str = "default"
     """`default` (any emitter), one of `FRAMEWORKS`, or `any` (also what no emitter writes)."""
-    tp_across_domains: bool = False
-    """Let tensor parallelism leave the scale-up domain."""
     memory_bound: bool = True
     """Drop shapes whose weights and gradients alone exceed the memory; off, to see by how much."""
     bound: bool = True
@@ -72,8 +79,15 @@ class SearchOptions:
     n_finalists: int = 64
     """Pipelines that the closed form hands to the exact recurrence, each with its best sharding.
     """
+    split_shapes: int = 0
+    """Shapes of finalists whose layers are split unevenly over the stages, at most; none where
+    `only` restricts the split (`searches.splits`)."""
     rival_s: float = 0.0
     """Step time of the closed form, seconds: plans below it are counted (`Outcome.n_faster`)."""
+
+    front: bool = False
+    """Keep every plan that no other beats in both time and memory (`Outcome.front`): no plan may
+    then be left out for its time."""
 
     def allows(self, axis: str, value: int) -> bool:
         """Tell whether `value` is allowed on `axis` by the pins and limits."""

@@ -19,7 +19,16 @@ from costmodels.stages import stage_kinds
 from searches.dominance import overlap_never_slower
 from searches.frameworks import runnable, runnable_batches
 from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
-from searches.rules import Context, fills_dualpipe, fits_host, offers_offload
+from searches.rules import (
+    CORE,
+    MODULE_RULES,
+    Context,
+    broken_module_rule,
+    fills_dualpipe,
+    fits_host,
+    module_sets,
+    offers_offload,
+)
 from searches.shape_space import divisors
 
 Floats = NDArray[np.float64]
@@ -39,36 +48,43 @@ class FreeAxes:
     """Kind of each recompute option, `(n_options,)`; index into `RECOMPUTES`."""
     recompute_layers: Ints
     """Layers per virtual stage of each option, 0 unless `full`."""
+    recompute_modules: Ints
+    """Set of modules of each option (`plans.modules_code`), 0 unless selective."""
     exists: Bools
     """Which shardings each shape has, `(n_shapes, n_shardings)`."""
     dominates: Bools
     """Which of them stand for the same without overlap, which is never better (DOM001)."""
 
 
-def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
-    """Return the values of the free axes for a set of shapes."""
+def batch_sizes(context: Context) -> Ints:
+    """Return the micro-batch sizes that a search looks at, ascending."""
     options, batch = context.options, context.problem.job.global_batch
     pinned = options.only.get("mbs", frozenset())
     most = options.at_most.get("mbs", max(MAX_MBS, *pinned) if pinned else MAX_MBS)
     # A pinned size that does not divide the batch is kept, so that BAT001 names it.
     sizes = sorted({d for d in divisors(batch) if d <= most} | set(pinned))
-    mbs = [d for d in sizes if options.allows("mbs", d)]
-    longest = longest_chunks(context, shapes)
-    kinds, layers = [0, 1], [0, 0]
-    for k in range(1, int(longest.max(initial=0)) + 1):
-        kinds.append(RECOMPUTES.index("full"))
-        layers.append(k)
-    sequences, kind, depth = (np.array(x, dtype=np.int32) for x in (mbs, kinds, layers))
-    least = mbs[0] if mbs else 1
+    return np.array([d for d in sizes if options.allows("mbs", d)], dtype=np.int32)
+
+
+def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
+    """Return the values of the free axes for a set of shapes."""
+    mbs, longest = batch_sizes(context), longest_chunks(context, shapes)
+    sets = module_sets_of(context)
+    depths = range(1, int(longest.max(initial=0)) + 1)
+    kinds = [0, *[RECOMPUTES.index("selective")] * len(sets)]
+    kinds += [RECOMPUTES.index("full")] * len(depths)
+    layers, modules = [0] * (1 + len(sets)) + [*depths], [0, *sets] + [0] * len(depths)
+    kind, depth, named = (np.array(x, dtype=np.int32) for x in (kinds, layers, modules))
+    least = int(mbs[0]) if len(mbs) else 1
     shardings, proven = with_overlap_off(context, shapes, sharding_options(context, shapes), least)
     exists = existing_shardings(shapes, shardings)
-    overlaps, apart = shardings.dp_blocking == 0, shapes.replicas > 1
     if "dp_overlap" in context.options.only:
-        return FreeAxes(sequences, shardings, kind, depth, exists, np.zeros_like(exists))
-    exists &= overlaps | (~proven & apart[:, None])
-    return FreeAxes(
-        sequences, shardings, kind, depth, exists, exists & overlaps & proven & apart[:, None]
-    )
+        dominates = np.zeros_like(exists)
+    else:
+        overlaps, apart = shardings.dp_blocking == 0, shapes.replicas[:, None] > 1
+        exists &= overlaps | (~proven & apart)
+        dominates = exists & overlaps & proven & apart
+    return FreeAxes(mbs, shardings, kind, depth, named, exists, dominates)
 
 
 def with_overlap_off(
@@ -116,6 +132,17 @@ def existing_shardings(shapes: ShapeTable, shardings: ShardingTable) -> Bools:
     """Return which shardings each shape has, `(n_shapes, n_shardings)`."""
     ranks, copies = shapes.replicas[:, None], shardings.copies[None, :]
     return np.asarray((ranks % copies == 0) & ((ranks // copies > 1) | (copies == 1)))
+
+
+def module_sets_of(context: Context) -> list[int]:
+    """Return the sets of recomputed modules that a search looks at, the attention core first.
+
+    The core's own set and pinned ones are looked at even where no rule allows them, so that the
+    rule that they break is named.
+    """
+    named = context.options.only.get("recompute_modules", frozenset()) - {0}
+    others = {*module_sets(context.problem.shape), *named} - {CORE}
+    return [CORE, *sorted(others)]
 
 
 def longest_chunks(context: Context, shapes: ShapeTable) -> Ints:
@@ -242,7 +269,6 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     column = (slice(None), None, None, None)
     tp, pp, cp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.cp, shapes.dp))
     sp, zero = np.arange(N_SP)[None, :, None, None], axes.shardings.zero[None, None, :, None]
-    kind = axes.recompute[None, None, None, :]
     sequences = job.global_batch // shapes.dp[:, None]
     n_micro = sequences // axes.mbs[None, :]
     divides = sequences % axes.mbs[None, :] == 0
@@ -264,11 +290,15 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     blocking = axes.shardings.dp_blocking[None, None, :, None]
     if blocking.any():
         rules.append(PlanRule("OVL001", (blocking == 0) | (dp * cp > 1)))
-    if problem.shape.flash_attention:
-        rules.append(PlanRule("REC001", kind != RECOMPUTES.index("selective")))
+    faults = [broken_module_rule(problem.shape, code) for code in axes.recompute_modules.tolist()]
+    for code in MODULE_RULES:
+        broken = np.array([fault == code for fault in faults])
+        if broken.any():
+            rules.append(PlanRule(code, ~broken[None, None, None, :]))
     rules += _host_rules(context, shapes, axes)
     if emitted:
-        framework, options = context.options.framework, (axes.recompute, axes.recompute_layers)
+        framework = context.options.framework
+        options = (axes.recompute, axes.recompute_layers, axes.recompute_modules)
         runs = runnable(framework, problem, shapes, axes.shardings, *options)
         rules.append(PlanRule("FRM001", runs))
         runs = runnable_batches(framework, problem, shapes, axes.mbs)
@@ -303,6 +333,7 @@ def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict
         "dp_overlap": 1 - axes.shardings.dp_blocking[None, None, :, None],
         "recompute": axes.recompute[None, None, None, :],
         "recompute_layers": axes.recompute_layers[None, None, None, :],
+        "recompute_modules": axes.recompute_modules[None, None, None, :],
     }
 
 
@@ -377,6 +408,7 @@ def plan_blocks(
                 sp=p.astype(np.int32)[None, None],
                 recompute=axes.recompute[at],
                 recompute_layers=axes.recompute_layers[at],
+                recompute_modules=axes.recompute_modules[at],
             )
             found = np.take_along_axis(legal, at[None], axis=1) & exists[s].T[None]
             yield LegalBlock(block, found, b)

@@ -16,12 +16,15 @@ from costmodels.offload import HOST_USABLE_FRAC, gradients_leave
 from costmodels.parameters import total_params
 from costmodels.plans import (
     CP_COMMS,
+    PIPELINES_INSIDE,
+    RECOMPUTE_MODULES,
     SCHEDULES,
     ZERO_BUBBLE,
     Layout,
     PlanTable,
     ShapeTable,
     ShardingTable,
+    modules_code,
 )
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
@@ -71,13 +74,10 @@ RULES: dict[str, Rule] = {
         Rule("TP003", "MLP width does not divide by tp",
              "Every rank holds ffn/tp columns: ffn % tp must be 0.",
              "another tp", "Megatron-LM core/utils.py divide()"),
-        Rule("TP004", "tp leaves the scale-up domain",
-             "Tensor-parallel collectives are on the critical path of every layer; outside the "
-             "scale-up domain they take several times the layer's compute.",
-             "--allow tp-across-domains, or a larger scale_up_domain", "default of the search"),
-        Rule("TP005", "tp does not divide the scale-up domain",
-             "Groups of consecutive ranks would straddle two domains.",
-             "--allow tp-across-domains, or another tp", "default of the search"),
+        Rule("TP005", "tp does not fit the scale-up domain",
+             "A group inside a domain must divide it, a larger one must fill whole domains: else "
+             "groups of consecutive ranks straddle domains unequally.",
+             "another tp", "default of the search"),
         Rule("CP001", "the sequence does not cut into 2 cp chunks",
              "Every context-parallel rank holds two chunks of a sequence from opposite ends, so "
              "that the causal mask leaves all the same work: seq_len % (2 cp) must be 0.",
@@ -119,6 +119,16 @@ RULES: dict[str, Rule] = {
              "None of the frameworks that are searched runs this pipeline schedule.",
              "another schedule, --framework torchtitan, or --framework any",
              "docs/frameworks.md"),
+        Rule("ORD001", "the order of ranks makes no other plan",
+             "Pipelines may lie inside data parallelism or the other way round. Without one of "
+             "the two, or where the tp * cp ranks of a replica fill whole domains (and units of "
+             "tiers whose uplinks are slower) anyhow, every group is placed alike.",
+             "rank_order tp-cp-ep-dp-pp, which is the same plan", "definition"),
+        Rule("ORD002", "the experts' pipelines would not be those of attention",
+             "With pipelines inside, a stage's neighbour is tp cp ranks away for attention and "
+             "etp ep ranks for the experts: both must be the same rank, so etp * ep = tp * cp.",
+             "rank_order tp-cp-ep-dp-pp, or degrees with etp * ep = tp * cp",
+             "Megatron-LM core/parallel_state.py"),
         Rule("DP001", "global batch does not divide by dp",
              "Every data-parallel rank takes the same number of sequences: global_batch % dp = 0.",
              "another global_batch or number of devices",
@@ -151,8 +161,20 @@ RULES: dict[str, Rule] = {
              "With dp * cp = 1 there is no group to shard over; ZeRO 0 is the same plan.",
              "dp > 1 or cp > 1", "definition"),
         Rule("REC001", "selective recompute saves nothing here",
-             "Selective recomputation drops the attention scores; a flash kernel stores none.",
-             "flash_attention: false, or full recompute", "Korthikanti et al. 2022, section 5"),
+             "Recomputing the attention core drops the attention scores; a flash kernel stores "
+             "none.",
+             "flash_attention: false, other recompute_modules, or full recompute",
+             "Korthikanti et al. 2022, section 5"),
+        Rule("REC002", "modules to recompute that the model does not have",
+             "mla_up_proj needs latent attention; mlp a dense layer; moe and moe_act experts; "
+             "shared_experts shared ones; layernorm a norm that stands alone, before latent "
+             "attention or routed experts: the others are one operator with the product after "
+             "them.",
+             "modules that it has", "Megatron-LM gpt_layer_specs.py, transformer_layer.py"),
+        Rule("REC003", "modules to recompute that lie in each other",
+             "moe recomputes the whole of an expert layer's MLP: its activation (moe_act) and its "
+             "shared experts are in it, and naming them too is the same plan.",
+             "moe alone, or the others without it", "Megatron-LM moe_layer.py, MoELayer.forward"),
         Rule("SCH001", "the schedule does not match pp and vpp",
              "Without a pipeline there is no schedule; vpp > 1 is interleaved 1F1B; vpp = 1 is "
              "1F1B (or GPipe, zb-h1, dualpipe); vpp = 2 may also be zb-v or dualpipe-v.",
@@ -191,7 +213,9 @@ RULES: dict[str, Rule] = {
 """All rules by code, in the order in which they are applied."""
 
 ShapePredicate = Callable[[Context, ShapeTable], Bools]
-SHAPE_AXES = ("tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp", "schedule")
+SHAPE_AXES = (
+    "tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp", "schedule", "rank_order"
+)  # fmt: skip
 """The coupled axes: columns of a `ShapeTable`, in the order in which shapes are sorted."""
 
 
@@ -225,14 +249,9 @@ def _ffn(c: Context, s: ShapeTable) -> Bools:
     return np.asarray(c.problem.shape.ffn % s.tp == 0)
 
 
-def _inside_domain(c: Context, s: ShapeTable) -> Bools:
-    return (s.tp <= c.problem.pool.scale_up_domain) | c.options.tp_across_domains
-
-
-def _divides_domain(c: Context, s: ShapeTable) -> Bools:
+def _fits_domain(c: Context, s: ShapeTable) -> Bools:
     domain = c.problem.pool.scale_up_domain
-    across = c.options.tp_across_domains & (s.tp % domain == 0)
-    return np.asarray((domain % s.tp == 0) | across)
+    return np.asarray((domain % s.tp == 0) | (s.tp % domain == 0))
 
 
 def _chunks(c: Context, s: ShapeTable) -> Bools:
@@ -300,6 +319,37 @@ def _whole_backward(c: Context, s: ShapeTable) -> Bools:
 
 def _interleaves(c: Context, s: ShapeTable) -> Bools:
     return np.asarray((s.vpp == 1) | (s.pp > 1))
+
+
+def telling_units(problem: Problem) -> list[int]:
+    """Return the units, in devices, whose borders a group pays for, the domain first.
+
+    A tier counts that is oversubscribed, or where sums in the network end at some tier.
+    """
+    pool, units, over = problem.pool, [problem.pool.scale_up_domain], 1.0
+    for tier in problem.fabric.tiers:
+        over *= tier.oversubscription
+        if over > 1.0 or pool.n_summing_tiers:
+            units.append(tier.n_nodes * pool.devices_per_node)
+    return [unit for unit in units if unit < pool.n_devices]
+
+
+def only_inside(context: Context) -> bool:
+    """Tell whether the user pins pipelines inside: then they are searched, different or not."""
+    return context.options.only.get("rank_order") == frozenset({PIPELINES_INSIDE})
+
+
+def _makes_another_plan(c: Context, s: ShapeTable) -> Bools:
+    asked = only_inside(c)
+    inner, differs = s.tp.astype(np.int64) * s.cp, np.zeros(len(s), dtype=bool)
+    for unit in telling_units(c.problem):
+        differs |= inner % unit > 0
+    return np.asarray((s.rank_order == 0) | asked | ((s.pp > 1) & (s.dp > 1) & differs))
+
+
+def _same_pipelines(c: Context, s: ShapeTable) -> Bools:
+    same = s.ep.astype(np.int64) * s.etp == s.tp.astype(np.int64) * s.cp
+    return np.asarray(~s.pipelines_inside | same | (c.problem.shape.n_experts == 0))
 
 
 def _batch(c: Context, s: ShapeTable) -> Bools:
@@ -373,8 +423,7 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("TP001", _heads),
     ("TP002", _kv_heads),
     ("TP003", _ffn),
-    ("TP004", _inside_domain),
-    ("TP005", _divides_domain),
+    ("TP005", _fits_domain),
     ("CP001", _chunks),
     ("CP002", _heads_of_context),
     ("CP003", _fused_attention),
@@ -386,6 +435,8 @@ SHAPE_RULES: tuple[tuple[str, ShapePredicate], ...] = (
     ("PP002", _splits),
     ("SCH002", _whole_backward),
     ("SCH003", _scheduled),
+    ("ORD001", _makes_another_plan),
+    ("ORD002", _same_pipelines),
     ("DP001", _batch),
     ("MEM000", _states_fit),
 )
@@ -418,6 +469,41 @@ def fills_dualpipe(schedule: Ints, pp: Ints, n_micro: Ints) -> Bools:
     return np.asarray(~dual | ((n_micro >= 2 * pp) & even))
 
 
+MODULE_RULES = ("REC001", "REC002", "REC003")
+INSIDE_MOE = modules_code(["moe_act", "shared_experts"])
+CORE, MOE = modules_code(["core_attn"]), modules_code(["moe"])
+
+
+def modules_in(shape: ModelShape) -> int:
+    """Return the modules of a model that can be recomputed, as a set (`plans.modules_code`)."""
+    dense = shape.n_expert_layers < shape.layers and shape.ffn > 0
+    has = {
+        "core_attn": True,
+        "moe_act": shape.n_expert_layers > 0,
+        "layernorm": shape.latent or shape.n_expert_layers > 0,
+        "mla_up_proj": shape.latent,
+        "mlp": dense,
+        "moe": shape.n_expert_layers > 0,
+        "shared_experts": shape.n_expert_layers > 0 and shape.shared_ffn > 0,
+    }
+    return modules_code(name for name, there in has.items() if there)
+
+
+def module_sets(shape: ModelShape) -> list[int]:
+    """Return the sets of modules that selective recomputation of a model may name, ascending."""
+    codes = range(1, 1 << len(RECOMPUTE_MODULES))
+    return [code for code in codes if not broken_module_rule(shape, code)]
+
+
+def broken_module_rule(shape: ModelShape, modules: int) -> str:
+    """Return the code of the first rule that a set of recomputed modules breaks, or ""."""
+    if modules & CORE and shape.flash_attention:
+        return "REC001"
+    if modules & ~modules_in(shape):
+        return "REC002"
+    return "REC003" if modules & MOE and modules & INSIDE_MOE else ""
+
+
 def splits_cleanly(shape: ModelShape) -> bool:
     """Tell whether the model is one of whose backward the weight gradients can run apart."""
     return not (shape.n_experts or shape.mtp_layers)
@@ -439,13 +525,14 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         if code not in ("PIN001", "MEM000", "SCH003") and not predicate(context, shape)[0]:
             yield code
     job, m = context.problem.job, layout.n_micro
+    modules = broken_module_rule(context.problem.shape, modules_code(layout.recompute_modules))
     broken = {
         "BAT001": m * layout.mbs * layout.dp != job.global_batch or m < 1,
         "BAT002": layout.schedule == "interleaved" and m % layout.pp > 0,
         "SP001": layout.sp and (layout.tp == 1 or job.seq_len % (layout.tp * layout.cp) > 0),
         "ZER001": layout.zero >= 2 and layout.pp > 1 and context.options.framework != "any",
         "ZER002": layout.zero >= 1 and layout.dp * layout.cp == 1,
-        "REC001": layout.recompute == "selective" and context.problem.shape.flash_attention,
+        **{code: modules == code for code in MODULE_RULES},
         "SCH001": layout.schedule not in schedules_of(layout.pp, layout.vpp),
         "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
         "OVL001": not layout.dp_overlap and layout.dp * layout.cp == 1,

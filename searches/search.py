@@ -6,29 +6,27 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels import pipeline
-from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
+from costmodels.breakdown import exact_step_times
 from costmodels.layer_terms import LayerTable, layer_table
-from costmodels.plans import CP_COMMS, SCHEDULES, Layout, PlanBlock, PlanTable, ShapeTable
+from costmodels.plans import Layout, PlanBlock, PlanTable, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
 from costmodels.step import (
-    boundary_hops_s,
     join,
     least_batch_times,
-    outside_pipeline,
     peak_bytes,
     score,
-    stage_times,
     step_parts,
-    straggler_factor,
 )
+from searches.candidates import Candidate, closed_form_order, layout_key
 from searches.executors import Executor, SerialExecutor
+from searches.objectives import Front, merged_front
 from searches.options import SearchOptions
-from searches.plan_space import LegalBlock, free_axes, legal_masks, plan_blocks
+from searches.plan_space import LegalBlock, batch_sizes, free_axes, legal_masks, plan_blocks
 from searches.rules import Context
 from searches.shape_space import ShapeSpace, legal_shapes
+from searches.splits import ShapeSplit, SplitPlan, improve_splits
 
 Floats = NDArray[np.float64]
 
@@ -41,19 +39,6 @@ BLOCK_CELLS = 16384
 """Plans priced at a time: their columns stay in the second-level cache."""
 SHARD_SHAPES = 512
 """Shapes of one shard, the unit that executors spread."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One plan with the numbers of the vectorised model."""
-
-    layout: Layout
-    closed_form_s: float
-    peak_bytes: float
-    step_s: float = 0.0
-    """With the exact pipeline recurrence; set for finalists."""
-    least_s: float = 0.0
-    """A lower bound of `step_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +110,7 @@ class ShardAnswer:
     batches: Batches
     n_faster: int
     rejected: dict[str, int]
+    front: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +141,8 @@ class Outcome:
     """Shards priced and shards in all."""
     n_faster: int = 0
     """Plans that fit and that the closed form prices below `SearchOptions.rival_s`."""
+    split_shapes: tuple[ShapeSplit, ...] = ()
+    """Shapes of finalists whose layers were split unevenly, the most promising first."""
     least_unseen_s: float = float("inf")
     """What every plan takes at least that was not looked at before the search was stopped."""
 
@@ -165,37 +153,19 @@ class Outcome:
             return 0.0
         return self.finalists[0].step_s / max(self.least_unseen_s, 1e-12) - 1.0
 
+    front: tuple[Candidate, ...] = ()
+    """With `SearchOptions.front`: the plans that no other beats in both time and memory."""
+    unsearched: tuple[ShapeTable, ...] = field(default=(), compare=False)
+    """Shapes of the shards that were not priced, where the search was stopped."""
+
     @property
     def complete(self) -> bool:
         """Whether the whole space was priced."""
         return not self.stopped
 
 
-def layout_key(layout: Layout) -> tuple[object, ...]:
-    """Return the last tie-break between plans of equal time and memory: the degrees in order."""
-    return (
-        layout.tp,
-        layout.pp,
-        layout.vpp,
-        layout.zero,
-        layout.recompute_layers,
-        layout.mbs,
-        layout.sp,
-        layout.split,
-        layout.recompute,
-        layout.cp,
-        CP_COMMS.index(layout.cp_comm),
-        layout.ep,
-        layout.etp,
-        -layout.dp_shard,
-        SCHEDULES.index(layout.schedule),
-        layout.optimizer_offload,
-        not layout.dp_overlap,
-    )
-
-
-def _order(candidate: Candidate) -> tuple[object, ...]:
-    return (candidate.closed_form_s, candidate.peak_bytes, layout_key(candidate.layout))
+def _exact_order(candidate: Candidate) -> tuple[object, ...]:
+    return (candidate.step_s, candidate.peak_bytes, layout_key(candidate.layout))
 
 
 def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
@@ -224,11 +194,12 @@ def price_block(
     found: LegalBlock,
     n: int,
     limits: Limits = Limits(),
+    front: Front | None = None,
 ) -> BlockAnswer:
     """Price the plans of a block.
 
-    Of plans that differ in nothing but the copies of their ZeRO groups, the place of the optimizer
-    and the overlap the fastest stands for all.
+    Of plans that differ in nothing but the copies of their ZeRO groups and the overlap the fastest
+    stands for all.
     The best are the n with the least closed form, the rivals those whose lower bound is below that
     of `limits`.
     """
@@ -243,6 +214,8 @@ def price_block(
         return BlockAnswer([], [], closest, n_fit, 0)
     parts = step_parts(rows)
     outside = np.where(fits, parts.outside_s, np.inf)
+    if front is not None:
+        front.add(found.block, n_layers, (parts.flush_s + outside).ravel(), peaks.ravel())
     n_faster = 0
     if limits.rival_s:
         n_faster = int(np.count_nonzero(parts.flush_s + outside < limits.rival_s))
@@ -269,7 +242,7 @@ def price_block(
         for i, cell in enumerate(cells.tolist())
     }
     return BlockAnswer(
-        sorted((priced[x] for x in best.tolist() if x in priced), key=_order)[:n],
+        sorted((priced[x] for x in best.tolist() if x in priced), key=closed_form_order)[:n],
         [priced[x] for x in rivals.tolist() if x in priced],
         None,
         n_fit,
@@ -278,16 +251,18 @@ def price_block(
 
 
 def _fastest_shardings(block: PlanBlock, outside_s: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """Return the fastest sharding of each ZeRO stage, and its time outside the pipeline.
+    """Return the fastest sharding of each kind, and its time outside the pipeline.
 
-    Both are `(n_stages, n_options, n_batches)`. Of equally fast ones the one with the fewest
-    copies is taken: it needs least memory.
+    A kind is a ZeRO stage with the optimizer on the device or on the host: the latter is slower
+    and takes less memory, so neither stands for the other. Both results are
+    `(n_kinds, n_options, n_batches)`. Of equally fast ones the one with the fewest copies is
+    taken: it needs least memory.
     """
-    zero, copies = block.zero[:, 0, 0], block.shardings.copies[block.sharding[:, 0, 0]]
+    used = block.shardings.take(block.sharding[:, 0, 0].astype(np.intp))
     rows, times = [], []
-    for stage in np.unique(zero):
-        mine = np.flatnonzero(zero == stage)
-        mine = mine[np.argsort(copies[mine], kind="stable")]
+    for kind in sorted({*zip(used.zero.tolist(), used.optimizer_offload.tolist(), strict=True)}):
+        mine = np.flatnonzero((used.zero == kind[0]) & (used.optimizer_offload == kind[1]))
+        mine = mine[np.argsort(used.copies[mine], kind="stable")]
         one = outside_s[mine]
         fastest = one.argmin(axis=0)
         rows.append(mine[fastest])
@@ -304,28 +279,30 @@ def search_shard(shard: Shard) -> ShardAnswer:
     best: list[Candidate] = []
     rivals: list[Candidate] = []
     closest: Candidate | None = None
+    front = Front() if context.options.front else None
     n, n_faster, limits = context.options.n_finalists, 0, shard.known
-    bounded = context.options.bound
+    bounded = context.options.bound and front is None
     worthy = shard.least_s <= limits.least_s if bounded else np.ones(shard.least_s.shape, bool)
     if (n_legal[worthy] > 0).any():
         terms = shape_terms(context.problem, shapes, axes.shardings)
-        layers = layer_table(context.problem, shapes, axes.mbs)
+        layers = layer_table(context.problem, shapes, axes.mbs, axes.recompute_modules)
         bounds = (shard.least_s, lambda: limits.least_s) if bounded else ()
         for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS, *bounds):
-            found = price_block(context.problem, terms, layers, block, n, limits)
+            found = price_block(context.problem, terms, layers, block, n, limits, front)
             batch = block.block.shape[0, 0], block.mbs, block.block.sp[0, 0]
             np.add.at(n_fit, batch, found.n_fit)
             n_faster += found.n_faster
-            best = sorted(best + found.best, key=_order)[:n]
+            best = sorted(best + found.best, key=closed_form_order)[:n]
             limits = limits.after(best, n)
             rivals = [c for c in rivals + found.rivals if c.least_s < limits.rivals_s]
             miss = found.closest
             if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
                 closest = miss
+    members = tuple(front.members) if front is not None else ()
     kept = n_legal > 0
     batches = Batches(shard.least_s[kept], n_legal[kept], n_fit[kept])
     return ShardAnswer(
-        tuple(best), tuple(rivals), closest, n_candidates, batches, n_faster, rejected
+        tuple(best), tuple(rivals), closest, n_candidates, batches, n_faster, rejected, members
     )
 
 
@@ -344,18 +321,8 @@ def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     if not layouts:
         return []
     table = PlanTable.from_layouts(layouts)
-    terms = shape_terms(problem, table.shapes, table.shardings)
-    rows = join(problem, terms, table)
-    rest = outside_pipeline(rows, stage_times(rows))
-    straggle = straggler_factor(problem, table.shapes.n_devices)
-    out = []
-    for i, layout in enumerate(layouts):
-        forward, backward = virtual_stage_times(rows, layout, i)
-        hops = boundary_hops_s(rows, layout, i)
-        args = (layout.schedule, layout.pp, layout.vpp, layout.n_micro, forward, backward, hops)
-        flush = pipeline.flush_s(*args, virtual_weight_grad_times(rows, layout, i))
-        out.append(straggle * flush + float(rest[i]))
-    return out
+    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
+    return exact_step_times(rows, layouts)
 
 
 def price_layouts(problem: Problem, layouts: list[Layout]) -> list[Candidate]:
@@ -396,10 +363,10 @@ def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
 
 def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
     """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, 2)`."""
-    mbs = free_axes(context, shapes.take(np.array([0]))).mbs
+    mbs = batch_sizes(context)
     if not len(mbs):
         return np.zeros((len(shapes), 0, 2))
-    layers = layer_table(context.problem, shapes, mbs)
+    layers = layer_table(context.problem, shapes, mbs, np.zeros(1, dtype=np.int32))
     return least_batch_times(context.problem, shapes, layers, mbs)
 
 
@@ -408,8 +375,9 @@ def search(
     executor: Executor | None = None,
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    space: ShapeSpace | None = None,
 ) -> Outcome:
-    """Return the best plans of the whole space.
+    """Return the best plans of the whole space, or of the legal shapes in `space`.
 
     Plans that a lower bound on their step time keeps from being among the best get no price
     (`SearchOptions.bound`). The first is proven: every plan whose lower bound is below its exact
@@ -418,7 +386,7 @@ def search(
     answer does not depend on the executor.
     """
     executor = executor or SerialExecutor()
-    space = legal_shapes(context)
+    space = space or legal_shapes(context)
     shards = make_shards(context, space.shapes)
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     answers: list[ShardAnswer] = []
@@ -435,7 +403,9 @@ def search(
                 part = [replace(shard, known=known) for shard in shards[i : i + group]]
                 found = executor.map(search_shard, part)
                 answers.extend(found)
-                best = sorted((c for x in (best, *(a.best for a in found)) for c in x), key=_order)
+                best = sorted(
+                    (c for x in (best, *(a.best for a in found)) for c in x), key=closed_form_order
+                )
                 known = known.after(best[:n], n)
                 if progress is not None:
                     progress(len(answers), len(shards))
@@ -454,10 +424,11 @@ def search(
         executor.close()
     unseen = [float(shard.least_s.min(initial=np.inf)) for shard in shards[len(answers) :]]
     return replace(
-        merged,
+        _with_uneven_splits(context, merged),
         stopped=stopped,
         shards=(len(answers), len(shards)),
         least_unseen_s=min(unseen, default=float("inf")),
+        unsearched=tuple(shard.shapes for shard in shards[len(answers) :]),
     )
 
 
@@ -465,22 +436,20 @@ def _merge(
     context: Context, space: ShapeSpace, answers: list[ShardAnswer], known: Limits
 ) -> Outcome:
     """Merge shard answers in shard order and re-price the best with the exact recurrence."""
-    best = sorted((c for answer in answers for c in answer.best), key=_order)
+    best = sorted((c for answer in answers for c in answer.best), key=closed_form_order)
     best = best[: context.options.n_finalists]
     finalists = _exact(context.problem, best)
     first_s = min((c.step_s for c in finalists), default=0.0)
     listed = {c.layout for c in best}
     rivals = [c for a in answers for c in a.rivals if c.least_s < first_s]
-    rivals = sorted((c for c in rivals if c.layout not in listed), key=_order)
-    finalists = sorted(
-        finalists + _exact(context.problem, rivals),
-        key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout)),
-    )
+    rivals = sorted((c for c in rivals if c.layout not in listed), key=closed_form_order)
+    finalists = sorted(finalists + _exact(context.problem, rivals), key=_exact_order)
     rejected: dict[str, int] = {}
     for answer in answers:
         for code, count in answer.rejected.items():
             rejected[code] = rejected.get(code, 0) + count
-    bound_s = known.least_s if context.options.bound else float("inf")
+    bounded = context.options.bound and not context.options.front
+    bound_s = known.least_s if bounded else float("inf")
     n_legal = sum(int(a.batches.n_legal.sum()) for a in answers)
     counts = [a.batches.priced(bound_s) for a in answers]
     n_priced, n_fit = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
@@ -502,7 +471,19 @@ def _merge(
         rejected_plans=rejected,
         closest=closest if not finalists else None,
         n_faster=sum(a.n_faster for a in answers),
+        front=tuple(merged_front(a.front for a in answers)),
     )
+
+
+def _with_uneven_splits(context: Context, found: Outcome) -> Outcome:
+    """Return the outcome with the layers of its most promising shapes split unevenly as well."""
+    priced = [
+        SplitPlan(c.layout, c.closed_form_s, c.peak_bytes, c.step_s) for c in found.finalists
+    ]
+    improved = improve_splits(context, priced)
+    more = (Candidate(x.layout, x.closed_form_s, x.peak_bytes, x.step_s) for x in improved.plans)
+    finalists = tuple(sorted([*found.finalists, *more], key=_exact_order))
+    return replace(found, finalists=finalists, split_shapes=improved.shapes)
 
 
 def _exact(problem: Problem, candidates: list[Candidate]) -> list[Candidate]:

@@ -1,27 +1,32 @@
-"""The coupled axes as a CP-SAT model: which shapes exist, tuples of `SHAPE_AXES`.
+"""The coupled axes as a CP-SAT model: which shapes exist.
 
+A shape is (tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule, rank_order).
 Degrees are prime exponents, so their product is a sum and the solver enumerates without a single
 multiplication; everything else is a table of allowed tuples or a linear bound:
 
     sum over tp, pp, cp, dp of e[axis, prime] = exponent of the prime in n_devices
     e[ep, prime] + e[etp, prime] <= that exponent - e[pp, prime]
     (axis, e[axis, .])  in the table of legal degrees of each axis
-    (pp, vpp, split, schedule) , (tp, cp, cp_comm) , (tp, etp)  in the tables of legal tuples
+    (pp, vpp, split, schedule) , (tp, cp, cp_comm) , (tp, etp) , (tp, cp, rank_order)
+                                        in the tables of legal tuples
+    pipelines inside  ->  pp >= 2, dp >= 2, and with experts
+                          e[ep, prime] + e[etp, prime] = e[tp, prime] + e[cp, prime]
     dp cp <= n_devices / (least tp * pp that holds weights and gradients)   unless pp = 1 may shard
 
 Every table comes from the predicates in `searches.rules`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import CP_COMMS, SCHEDULES, ShapeTable
+from costmodels.plans import CP_COMMS, PIPELINES_INSIDE, RANK_ORDERS, SCHEDULES, ShapeTable
 from costmodels.stages import SPLITS
+from searches.frameworks import order_runs
 from searches.options import MAX_VPP, TOKENS_PER_CP
 from searches.rules import (
     SHAPE_AXES,
@@ -29,12 +34,14 @@ from searches.rules import (
     Context,
     fully_sharded_fits,
     least_model_parallel,
+    only_inside,
     schedules_of,
+    telling_units,
 )
 
 Ints = NDArray[np.int32]
 DEGREE_RULES = {
-    "tp": ("TP001", "TP002", "TP003", "TP004", "TP005"),
+    "tp": ("TP001", "TP002", "TP003", "TP005"),
     "pp": (),
     "cp": ("CP001", "CP003"),
     "dp": ("DP001",),
@@ -43,7 +50,9 @@ DEGREE_RULES = {
 }
 SPLIT_RULES = ("VPP001", "PP001", "PP002", "SCH002", "SCH003")
 CONTEXT_RULES = ("CP002",)
-PLAINEST = dict.fromkeys(SHAPE_AXES, 1) | {"split": 0, "cp_comm": 0, "schedule": 0}
+ORDER_RULES = ("ORD001",)
+OFF = dict.fromkeys(("split", "cp_comm", "schedule", "rank_order"), 0)
+PLAINEST = dict.fromkeys(SHAPE_AXES, 1) | OFF
 """The value of every coupled axis that is off."""
 
 
@@ -87,15 +96,19 @@ class ShapeSpace:
 def table_of(context: Context, rows: Sequence[Sequence[int]]) -> ShapeTable:
     """Return shapes given as tuples of `SHAPE_AXES`."""
     block = np.array(rows, dtype=np.int32).reshape(len(rows), len(SHAPE_AXES))
-    tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule = map(np.ascontiguousarray, block.T)
+    tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule, order = map(np.ascontiguousarray, block.T)
     columns = (tp, pp, dp, vpp, split, cp, ep, etp)
-    return ShapeTable(context.n_devices, *columns, cp_comm=kind, schedule=schedule)
+    return ShapeTable(
+        context.n_devices, *columns, cp_comm=kind, schedule=schedule, rank_order=order
+    )
 
 
 def candidates(
     context: Context, most_pp: int = 0, most_vpp: int = 0, most_cp: int = 0
 ) -> ShapeTable:
-    """Return every factorisation with every vpp, split, exchange and expert grid, before any rule.
+    """Return every factorisation with every vpp, split, exchange, expert grid and order of ranks.
+
+    No rule is applied yet.
 
     `most_pp`, `most_vpp` and `most_cp` are the number of layers, `vpp_limit` and `cp_limit` unless
     given.
@@ -104,8 +117,9 @@ def candidates(
     most_pp = most_pp or context.problem.shape.layers
     most_vpp = most_vpp or vpp_limit(context)
     most_cp, ep = most_cp or cp_limit(context), expert_degrees(context)
+    orders = rank_orders(context)
     rows = [
-        (tp, pp, n // (tp * pp * cp), vpp, split, cp, kind, e, x, schedule)
+        (tp, pp, n // (tp * pp * cp), vpp, split, cp, kind, e, x, schedule, order)
         for tp in divisors(n)
         for pp in divisors(n // tp)
         if pp <= most_pp
@@ -117,6 +131,7 @@ def candidates(
         for vpp in range(1, (most_vpp if pp > 1 else 1) + 1)
         for schedule in schedule_codes(pp, vpp)
         for split in range(len(SPLITS))
+        for order in (orders if pp > 1 else orders[:1])
     ]
     return table_of(context, rows)
 
@@ -167,6 +182,14 @@ def expert_tensor_degrees(context: Context, tp: int) -> list[int]:
     return sorted({1, tp if context.problem.shape.n_experts else 1} | named)
 
 
+def rank_orders(context: Context) -> list[int]:
+    """Return the orders of ranks to look at: what a framework has and some group can tell."""
+    named = PIPELINES_INSIDE in context.options.only.get("rank_order", ())
+    runs = order_runs(context.options.framework, RANK_ORDERS[PIPELINES_INSIDE])
+    offered = runs and bool(telling_units(context.problem))
+    return [0, PIPELINES_INSIDE] if named or offered else [0]
+
+
 def count_rejections(context: Context) -> tuple[int, dict[str, int]]:
     """Return how many candidate shapes exist and how many each rule rejects first."""
     shapes = candidates(context)
@@ -201,16 +224,23 @@ def legal_degrees(context: Context, axis: str) -> list[int]:
 
 
 def _legal_tuples(
-    context: Context, axes: tuple[str, ...], rows: list[tuple[int, ...]], codes: tuple[str, ...]
+    context: Context,
+    axes: tuple[str, ...],
+    rows: list[tuple[int, ...]],
+    codes: tuple[str, ...],
+    others: Mapping[str, int] = PLAINEST,
 ) -> list[tuple[int, ...]]:
-    """Return the tuples of some axes that the pins and the rules over them alone allow."""
+    """Return the tuples of some axes that the pins and the rules over them alone allow.
+
+    `others` are the values of the axes besides.
+    """
     rows = [
         row for row in rows
         if all(context.options.allows(a, v) for a, v in zip(axes, row, strict=True))
     ]  # fmt: skip
     if not rows:
         return []
-    full = [{**PLAINEST, **dict(zip(axes, row, strict=True))} for row in rows]
+    full = [{**others, **dict(zip(axes, row, strict=True))} for row in rows]
     shapes = table_of(context, [[row[axis] for axis in SHAPE_AXES] for row in full])
     ok = np.ones(len(rows), dtype=bool)
     for code, predicate in SHAPE_RULES:
@@ -235,6 +265,14 @@ def _context_rows(context: Context, tp: list[int], cp: list[int]) -> list[tuple[
     """Return the legal (tp, cp, cp_comm) tuples."""
     rows: list[tuple[int, ...]] = [(t, c, k) for t in tp for c in cp for k in exchanges(c)]
     return _legal_tuples(context, ("tp", "cp", "cp_comm"), rows, CONTEXT_RULES)
+
+
+def _order_rows(context: Context, tp: list[int], cp: list[int]) -> list[tuple[int, ...]]:
+    """Return the legal (tp, cp, rank_order) tuples of several pipelines of several stages."""
+    orders = rank_orders(context)
+    rows: list[tuple[int, ...]] = [(t, c, x) for t in tp for c in cp for x in orders]
+    several = {**PLAINEST, "pp": 2, "dp": 2}
+    return _legal_tuples(context, ("tp", "cp", "rank_order"), rows, ORDER_RULES, several)
 
 
 def _exponents(value: int, primes: list[int]) -> list[int]:
@@ -264,6 +302,21 @@ def _add_memory_bound(model: Any, context: Context, pp: Any, replicas: Any) -> N
     model.add(bound).only_enforce_if(has_pipeline)
 
 
+def _add_inside(
+    model: Any, context: Context, value: Mapping[str, Any], e: Mapping[str, list[Any]]
+) -> None:
+    """Add what pipelines inside data parallelism need: two of both, and the experts' the same."""
+    inside = model.new_bool_var("inside")
+    model.add(value["rank_order"] == PIPELINES_INSIDE).only_enforce_if(inside)
+    model.add(value["rank_order"] != PIPELINES_INSIDE).only_enforce_if(~inside)
+    model.add(value["pp"] >= 2).only_enforce_if(inside)
+    if not only_inside(context):
+        model.add(value["dp"] >= 2).only_enforce_if(inside)
+    if context.problem.shape.n_experts:
+        for ep, etp, tp, cp in zip(e["ep"], e["etp"], e["tp"], e["cp"], strict=True):
+            model.add(ep + etp == tp + cp).only_enforce_if(inside)
+
+
 def build_model(context: Context) -> tuple[Any, list[Any]] | None:
     """Return the CP-SAT model and its variables (`SHAPE_AXES`); None if a table is empty."""
     from ortools.sat.python import cp_model
@@ -275,7 +328,8 @@ def build_model(context: Context) -> tuple[Any, list[Any]] | None:
     splits = _split_rows(context, degrees["pp"])
     kinds = _context_rows(context, degrees["tp"], degrees["cp"])
     grids = [(t, x) for t in degrees["tp"] for x in expert_tensor_degrees(context, t)]
-    if not all(degrees.values()) or not splits or not kinds:
+    orders = _order_rows(context, degrees["tp"], degrees["cp"])
+    if not all((*degrees.values(), splits, kinds, orders)):
         return None
     model = cp_model.CpModel()
     value, e = {}, {}
@@ -291,13 +345,17 @@ def build_model(context: Context) -> tuple[Any, list[Any]] | None:
     value["vpp"] = model.new_int_var(1, max(row[1] for row in splits), "vpp")
     value["split"] = model.new_int_var(0, len(SPLITS) - 1, "split")
     value["schedule"] = model.new_int_var(0, len(SCHEDULES) - 1, "schedule")
+    value["rank_order"] = model.new_int_var(0, len(RANK_ORDERS) - 1, "rank_order")
     value["cp_comm"] = model.new_int_var(0, len(CP_COMMS) - 1, "cp_comm")
     for axes, table in (
         (("pp", "vpp", "split", "schedule"), splits),
         (("tp", "cp", "cp_comm"), kinds),
         (("tp", "etp"), grids),
+        (("tp", "cp", "rank_order"), orders),
     ):
         model.add_allowed_assignments([value[axis] for axis in axes], table)
+    if any(row[2] for row in orders):
+        _add_inside(model, context, value, e)
     _add_memory_bound(model, context, value["pp"], value["replicas"])
     return model, [value[axis] for axis in SHAPE_AXES]
 

@@ -32,6 +32,8 @@ def facts(
     off = SWITCHES.keys() - layout.switches.keys() | ({"cp_comm"} if layout.cp == 1 else set())
     for name in off:
         del plain[name]
+    if layout.recompute_text == layout.recompute:
+        del plain["recompute_modules"]  # the kind says which
     return plain | {
         "model": shape.name,
         "layers": shape.layers,

@@ -7,8 +7,10 @@ so that the rules can name what is wrong.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from costmodels.plans import RECOMPUTE_MODULES
 from costmodels.stages import spelled, stage_layers
 from planner.intake.imported import Imported
 from planner.runs.existing_run import ExistingRun, Switch
@@ -21,6 +23,7 @@ from planner.runs.megatron_model import (
     ask_for_open_words,
     megatron_model,
     missing_flags,
+    stated_job,
 )
 from planner.runs.shell_marks import COMMAND_OUTPUT
 from searches.frameworks.megatron_settings import CHOICES
@@ -70,8 +73,6 @@ NOT_PRICED = {
     "enable_cuda_graph": "CUDA graphs are not modelled: waits for the host may be overestimated",
 }
 """Settings that change memory or time in a way that has no term."""
-CHEAP_MODULES = frozenset(("core_attn", "layernorm", "moe_act", "mla_up_proj"))
-"""Modules of selective recomputation that take little time."""
 
 
 def megatron_run(
@@ -87,7 +88,7 @@ def megatron_run(
     """Return the run of parsed flags.
 
     `n_devices` is taken where the script does not say how many processes it starts; `model` is
-    used in place of the flags' own sizes.
+    used in place of the flags' own sizes, and fills what they do not say of the job.
     """
     settings = Settings(parsed, source)
     ask_for_open_values(settings, tuple(LAYOUT_DESTS | MODEL_DESTS))
@@ -110,6 +111,12 @@ def megatron_run(
             written=parsed.written,
         )
     said = model or megatron_model(settings, script=launch.script, name=name, n_devices=world or 0)
+    job: dict[str, Any] = {}
+    assumed: tuple[str, ...] = ()
+    if model is not None:
+        training = model.document["training"]
+        job, assumed = stated_job(settings, training, world or 0)
+        said = replace(model, document={**model.document, "training": {**training, **job}})
     notes = [*launch.notes, *said.notes, *_notes(settings)]
     layout, more = _layout(settings, said.document, world)
     notes += more
@@ -127,9 +134,11 @@ def megatron_run(
         per_node=launch.per_node,
         n_devices=launch.n_devices,
         model=said,
+        job=job,
         stack=stack,
         stack_name=stack_name,
         switches=switches,
+        assumed=assumed,
         notes=tuple(dict.fromkeys([*notes, *told])),
         unknown=parsed.unknown,
         refused=faults,
@@ -367,12 +376,13 @@ def _recompute(s: Settings, layout: dict[str, Any], notes: list[str]) -> dict[st
     if kind != "selective":
         return {"recompute": "none", "recompute_layers": 0}
     modules = s.get("recompute_modules") or ["core_attn"]
-    heavy = [m for m in modules if m not in CHEAP_MODULES]
-    if heavy:
-        notes.append(f"recomputed modules {' '.join(heavy)} are not modelled: memory is"
+    other = [m for m in modules if m not in RECOMPUTE_MODULES]
+    if other:
+        notes.append(f"recomputed modules {' '.join(other)} are not modelled: memory is"
                      " overestimated, the step underestimated")  # fmt: skip
-    core = "core_attn" in modules
-    return {"recompute": "selective" if core else "none", "recompute_layers": 0}
+    known = tuple(m for m in RECOMPUTE_MODULES if m in modules)
+    kind = "selective" if known else "none"
+    return {"recompute": kind, "recompute_layers": 0, "recompute_modules": known}
 
 
 def _full_recompute(s: Settings, layout: dict[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -407,25 +417,26 @@ def _stack(
     else:
         changed |= UNFUSED_LOSS
         flags = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl native"
-        switches.append(Switch(f"add {flags}", FUSED_LOSS))
+        sets = (("cross_entropy_loss_fusion", "true"), ("cross_entropy_fusion_impl", "native"))
+        switches.append(Switch(f"add {flags}", sets))
     if not fsdp and s.get("gradient_accumulation_fusion") is False:
         changed["fused_wgrad"] = False
         drop = "drop --no-gradient-accumulation-fusion"
-        switches.append(Switch(drop, {"fused_wgrad": True}))
+        switches.append(Switch(drop, (("gradient_accumulation_fusion", None),)))
     if layout["sp"]:
-        overlap = {"tp_overlap": "userbuffers"}
         if s.get("tp_comm_overlap"):
-            changed |= overlap
+            changed["tp_overlap"] = "userbuffers"
         else:
-            switches.append(Switch("add --tp-comm-overlap", overlap))
+            switches.append(Switch("add --tp-comm-overlap", (("tp_comm_overlap", "true"),)))
     if layout["ep"] > 1:
         flex = s.get("moe_token_dispatcher_type") == "flex" or s.get("moe_enable_deepep")
-        dispatch = {"expert_dispatch": "deduplicated"}
         if flex:
-            changed |= dispatch
+            changed["expert_dispatch"] = "deduplicated"
         else:
             words = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
-            switches.append(Switch(f"write {words}", dispatch))
+            sets = (("moe_token_dispatcher_type", "flex"),
+                    ("moe_flex_dispatcher_backend", "deepep"))  # fmt: skip
+            switches.append(Switch(f"write {words}", sets))
     return changed, "", tuple(switches), notes
 
 
@@ -435,10 +446,10 @@ def _overlaps(
     """Note whether gathers run beside compute as reductions do, and that they could."""
     sharded = layout["zero"] > 0
     key = "zero1_overlap" if sharded else "dp_overlap"
-    best = {key: "both"}
     if s.get("overlap_param_gather") or not sharded:
-        changed |= best
+        changed[key] = "both"
         return
     changed[key] = "reduce"
     if layout.get("dp", 2) * layout["cp"] > 1:
-        switches.append(Switch("add --overlap-param-gather", best))
+        sets = (("overlap_param_gather", "true"),)
+        switches.append(Switch("add --overlap-param-gather", sets))

@@ -1,6 +1,5 @@
 """Megatron-LM's settings to a model file: architecture and job, each field with its flag."""
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ from planner.errors import Problem, SpecError
 from planner.intake.imported import Imported, Origin
 from planner.runs.launch_script import read_launch
 from planner.runs.megatron_details import stated_details
-from planner.runs.megatron_flags import Parsed, default_of, parse_flags
+from planner.runs.megatron_flags import Parsed, default_of, parse_flags, pattern_value
 from planner.runs.megatron_yaml import looks_like_model_args, read_model_args
 
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
@@ -125,6 +124,42 @@ def megatron_model(
         "model", builder.document, tuple(builder.origins), settings.source, kind,
         tuple(builder.notes),
     )  # fmt: skip
+
+
+def stated_job(
+    settings: Settings, filled: Mapping[str, Any], n_devices: int
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the fields of `training:` that the flags decide beside a model file.
+
+    Also what is assumed: `filled` is the `training:` of that file, which stands where the flags
+    say nothing. Flags that state the micro-batch alone decide the batch, one on each rank.
+    """
+    s = settings
+    job: dict[str, Any] = {}
+    assumed: list[str] = []
+    if s.get("seq_length") or _alias(s, "seq_length"):
+        job["seq_len"] = size_of(s, "seq_length")
+    else:
+        assumed.append(f"seq_len = {filled['seq_len']}: the model file's; no --seq-length")
+    if s.get("global_batch_size"):
+        job["global_batch"] = s.number("global_batch_size")
+    elif s.get("micro_batch_size") and n_devices:
+        job["global_batch"], text = _default_batch(s, n_devices)
+        assumed.append(f"gbs = {job['global_batch']}: {text}")
+    else:
+        assumed.append(f"gbs = {filled['global_batch']}: the model file's; no --global-batch-size")
+    if any(s.get(dest) for dest in ("bf16", "fp16", "fp8")):
+        job["precision"], _ = precision_of(s)
+    else:
+        text = "the model file's; neither --bf16 nor --fp16"
+        assumed.append(f"precision = {filled['precision']}: {text}")
+    step = job.get("seq_len", filled["seq_len"])
+    if s.get("train_samples"):
+        job["tokens"] = float(s.number("train_samples") * step)
+    elif s.get("train_iters"):
+        step *= job.get("global_batch", filled["global_batch"])
+        job["tokens"] = float(s.number("train_iters") * step)
+    return job, tuple(assumed)
 
 
 def missing_flags(settings: Settings) -> list[str]:
@@ -451,35 +486,13 @@ def layer_pattern(freq: Any, layers: int) -> tuple[int, ...]:
     >>> layer_pattern("([0]*3+[1]*2)", 5), layer_pattern(2, 4)
     ((0, 0, 0, 1, 1), (1, 0, 1, 0))
     """
-    if isinstance(freq, int):
-        return tuple(int(i % freq == 0) for i in range(layers)) if freq > 0 else ()
     try:
-        value = _evaluated(ast.parse(str(freq).strip("'\""), mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, RecursionError):
+        value = pattern_value(freq) if isinstance(freq, str) else freq
+    except ValueError:
         return ()
     if isinstance(value, int):
-        return layer_pattern(value, layers)
+        return tuple(int(i % value == 0) for i in range(layers)) if value > 0 else ()
     return tuple(int(bool(x)) for x in value) if isinstance(value, list) else ()
-
-
-def _evaluated(node: ast.expr) -> Any:
-    """Return a list expression of numbers, +, * and -: nothing is called, nothing is large."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return int(node.value)
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return [_evaluated(item) for item in node.elts]
-    if isinstance(node, ast.BinOp):
-        left, right = _evaluated(node.left), _evaluated(node.right)
-        n = [len(x) if isinstance(x, list) else x for x in (left, right)]
-        if max(n) > 10_000 or (n[0] * n[1] > 10_000 and isinstance(node.op, ast.Mult)):
-            raise ValueError("too large")
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-    raise ValueError("not a pattern")
 
 
 def described_pattern(pattern: Sequence[int]) -> tuple[int, int, bool]:

@@ -9,12 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.plans import Layout
+from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, Layout, modules_code, modules_of
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 from costmodels.stages import spelled, stage_layers
 from searches.options import SearchOptions
-from searches.rules import RULES, Context, first_broken_rule
+from searches.rules import (
+    INSIDE_MOE,
+    MOE,
+    RULES,
+    Context,
+    first_broken_rule,
+    modules_in,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ def nearest_layout(
         name for name in ("even", "ends") if stage_layers(shape.layers, pp, vpp, name) == counts
     )
     kind = str(stated.get("recompute", "none"))
+    modules = _modules(stated, kind, shape, repairs)
+    kind = "none" if kind == "selective" and not modules else kind
     again = int(stated.get("recompute_layers") or max(counts)) if kind == "full" else 0
     layout = Layout(
         n_devices=n,
@@ -91,13 +100,30 @@ def nearest_layout(
         cp=cp,
         ep=ep,
         etp=etp,
-        rank_order=str(stated.get("rank_order", "tp-cp-ep-dp-pp")),
+        rank_order=str(stated.get("rank_order", RANK_ORDERS[0])),
         shard=_shard(stated, dp * cp, zero, repairs),
         cp_comm=_exchange(stated, tp, cp, shape, repairs),
+        recompute_modules=modules,
         optimizer_offload=bool(stated.get("optimizer_offload")),
         dp_overlap=bool(stated.get("dp_overlap", True)) or dp * cp == 1,
     )
     return Nearest(layout, tuple(repairs))
+
+
+def _modules(
+    stated: Mapping[str, Any], kind: str, shape: ModelShape, repairs: list[str]
+) -> tuple[str, ...]:
+    """Return the recomputed modules of a run that change something, each once."""
+    if kind != "selective":
+        return ()
+    named = modules_code(stated.get("recompute_modules") or ("core_attn",))
+    if missing := named & ~modules_in(shape):
+        repairs.append(f"without recompute of {' and '.join(modules_of(missing))}: the model has"
+                       " none apart from the operators beside it")  # fmt: skip
+    inside = named & INSIDE_MOE if named & MOE else 0
+    if inside:
+        repairs.append(f"recompute of moe alone: {' and '.join(modules_of(inside))} lies in it")
+    return modules_of(named & ~missing & ~inside)
 
 
 def _exchange(
@@ -114,10 +140,11 @@ def _exchange(
 def why_not_priced(problem: Problem, layout: Layout) -> str:
     """Return why the cost model does not know a layout; "" where it does.
 
-    Memory, habits of the search (tp inside a domain) and plans that it leaves out because they
-    are the same as others are no reason.
+    Memory, and plans that the search leaves out because they are the same as others, are no
+    reason.
     """
-    options = SearchOptions(framework="any", tp_across_domains=True)
+    asked = {"rank_order": frozenset({PIPELINES_INSIDE})}  # whether or not it changes anything
+    options = SearchOptions(only=asked, framework="any")
     context = Context(problem, options, layout.n_devices)
     plain = replace(layout, recompute="none", recompute_layers=0)
     code = first_broken_rule(context, plain)

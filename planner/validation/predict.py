@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodels.breakdown import Breakdown, break_down
-from costmodels.plans import PLACEMENT_OF, SCHEDULES, Layout
+from costmodels.plans import (
+    PLACEMENT_OF,
+    RECOMPUTE_MODULES,
+    SCHEDULES,
+    Layout,
+    modules_code,
+    modules_of,
+)
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
@@ -18,7 +25,7 @@ from hardware.parts import Accelerator, Fabric
 from planner.validation.defaults import Defaults, Stack, stack_of
 from planner.validation.described import Entry, Skip, model_shape, pool_of, routed_as
 from planner.validation.points import Point
-from searches.rules import fills_dualpipe, splits_cleanly
+from searches.rules import INSIDE_MOE, MOE, fills_dualpipe, modules_in, splits_cleanly
 
 OUTSIDE_TENSORS = ("overhead", "fragmentation")
 """Memory terms that a count of allocated tensors leaves out."""
@@ -26,8 +33,6 @@ USER_BUFFERS = ("nemo", "megatron-bridge")
 """Frameworks, by the start of their name, whose recipes overlap tensor-parallel traffic."""
 _UNFUSED = ("unfused", "eager", "math", "naive", "core")
 _ATTENTION = (*_UNFUSED, "flash", "flash1", "flash-v1", "flash2", "flash3", "cudnn", "fused")
-_CHEAP_MODULES = {"layernorm", "moe_act"}
-"""Modules whose forward again costs little beside a layer's."""
 _SCHEDULES = ("none", "1f1b", "interleaved", "gpipe")
 _ZERO_BUBBLE = {
     "zb-h1": "zb-h1", "zb1p": "zb-h1", "zb-v": "zb-v", "zbv": "zb-v",
@@ -186,7 +191,7 @@ def _layout(point: Point, stack: Stack, shape: ModelShape, said: list[str]) -> t
     vpp, schedule = _pipeline(point, shape, pp, n_micro, said)
     layers, split = _split(shape, stack.profile.balancer, pp, vpp, said)
     held = stage_layers(layers, pp, vpp, split)
-    kind, again = _recompute(point, defaults, max(held), said)
+    kind, again, modules = _recompute(point, defaults, shape, max(held), said)
     sp = point.sp
     if sp is None:
         sp = defaults.sp
@@ -210,6 +215,7 @@ def _layout(point: Point, stack: Stack, shape: ModelShape, said: list[str]) -> t
         schedule=schedule,
         recompute=kind,
         recompute_layers=again,
+        recompute_modules=modules,
         stage_layers=held,
         cp=cp,
         shard=shard,
@@ -361,25 +367,37 @@ def _zero(point: Point, defaults: Defaults, ranks: int, said: list[str]) -> tupl
     return zero, 0
 
 
-def _recompute(point: Point, defaults: Defaults, chunk: int, said: list[str]) -> tuple[str, int]:
-    """Return the kind and the recomputed layers of each virtual stage, which holds `chunk`."""
+def _recompute(
+    point: Point, defaults: Defaults, shape: ModelShape, chunk: int, said: list[str]
+) -> tuple[str, int, tuple[str, ...]]:
+    """Return kind, recomputed layers of each virtual stage, which holds `chunk`, and modules."""
     text = point.recompute.lower()
     if not text:
         text = defaults.recompute
         said.append(f"recompute not stated: {text}")
     if text == "none":
-        return "none", 0
+        return "none", 0, ()
     if text.startswith("full"):
-        return "full", chunk
-    if text == "selective" or "core_attn" in text:
-        return "selective", 0
-    if text.startswith("selective:") and set(re.findall(r"\w+", text)[1:]) <= _CHEAP_MODULES:
-        said.append(f"recompute {point.recompute!r}: priced as none, these modules are short")
-        return "none", 0
+        return "full", chunk, ()
+    if text == "selective":
+        return "selective", 0, ()
+    named = set(re.findall(r"\w+", text)[1:])
+    if text.startswith("selective:") and named <= set(RECOMPUTE_MODULES):
+        return _modules(named, shape)
     if re.match(r"selective\W+(per )?(op|layer|every)", text):
         said.append(f"recompute {point.recompute!r}: priced as full for half of the layers")
-        return "full", -(-chunk // 2)
+        return "full", -(-chunk // 2), ()
     raise Skip("recompute policy not modelled")
+
+
+def _modules(named: set[str], shape: ModelShape) -> tuple[str, int, tuple[str, ...]]:
+    """Return the kind, no layers, and the modules that change something in this model.
+
+    A run may name parts of a layer of experts that is recomputed as a whole.
+    """
+    code = modules_code(named) & modules_in(shape)
+    code &= ~INSIDE_MOE if code & MOE else code
+    return "selective" if code else "none", 0, modules_of(code)
 
 
 def _with_facts(stack: StackProfile, point: Point, said: list[str]) -> StackProfile:

@@ -12,7 +12,16 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.plans import CP_COMMS, RECOMPUTES, SCHEDULES, Layout, ShapeTable, ShardingTable
+from costmodels.plans import (
+    CP_COMMS,
+    RANK_ORDERS,
+    RECOMPUTES,
+    SCHEDULES,
+    Layout,
+    ShapeTable,
+    ShardingTable,
+    modules_code,
+)
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
@@ -22,7 +31,7 @@ Bools = Any
 """A bool, or an array of them that broadcasts with the fields of a case."""
 Ints = NDArray[np.int32]
 
-RANK_ORDER = "tp-cp-ep-dp-pp"
+RANK_ORDER = RANK_ORDERS[0]
 """The order of ranks that every framework has, innermost axis first."""
 
 
@@ -88,7 +97,10 @@ class Case:
     recompute: Any = 0
     """Position in `RECOMPUTES`."""
     recompute_layers: Any = 0
-    rank_order: str = RANK_ORDER
+    recompute_modules: Any = 0
+    """Set of modules (`plans.modules_code`)."""
+    rank_order: Any = RANK_ORDER
+    """The order of ranks as a word, or an array of them."""
     counts: Any = UNKNOWN
     """Layers of each virtual stage in model order; of arrays one tuple a shape."""
     model: ModelShape = UNKNOWN
@@ -128,6 +140,7 @@ class Case:
             cp_comm=CP_COMMS.index(layout.cp_comm),
             recompute=RECOMPUTES.index(layout.recompute),
             recompute_layers=layout.recompute_layers,
+            recompute_modules=modules_code(layout.recompute_modules),
             rank_order=layout.rank_order,
             counts=layout.stage_layers,
             model=shape,
@@ -141,11 +154,15 @@ class Case:
         shardings: ShardingTable,
         recompute: Ints,
         recompute_layers: Ints,
+        recompute_modules: Ints | None = None,
     ) -> "Case":
         """Return the case of all plans of some shapes: shapes x sp x sharding x recompute options.
 
-        Micro-batches are another axis and not stated here (`of_batches`).
+        `recompute_modules` holds a set for each option; without it the attention core of those
+        that are selective. Micro-batches are another axis and not stated here (`of_batches`).
         """
+        if recompute_modules is None:
+            recompute_modules = np.where(recompute == RECOMPUTES.index("selective"), 1, 0)
         splits, layers = shapes.splits, problem.shape.layers
         rows = zip(shapes.pp.tolist(), shapes.vpp.tolist(), shapes.split.tolist(), strict=True)
 
@@ -171,6 +188,8 @@ class Case:
             cp_comm=column(shapes.cp_comm),
             recompute=recompute[None, None, None, :],
             recompute_layers=recompute_layers[None, None, None, :],
+            recompute_modules=recompute_modules[None, None, None, :],
+            rank_order=_order_names(shapes)[:, None, None, None],
             counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
             model=problem.shape,
             job=problem.job,
@@ -210,6 +229,8 @@ class Case:
             cp_comm=column(shapes.cp_comm),
             recompute=UNKNOWN,
             recompute_layers=UNKNOWN,
+            recompute_modules=UNKNOWN,
+            rank_order=_order_names(shapes)[:, None],
             counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
             model=problem.shape,
             job=problem.job,
@@ -238,6 +259,8 @@ class Case:
         for name, values in words.items():
             if known[name] is not UNKNOWN:
                 known[name] = values.index(str(known[name]))
+        if known["recompute_modules"] is not UNKNOWN:
+            known["recompute_modules"] = modules_code(known["recompute_modules"])
         return Case(
             **known,
             model=UNKNOWN if model is None else model,
@@ -264,6 +287,11 @@ class Case:
     def is_recompute(self, *names: str) -> Bools:
         """Tell where the recomputation is one of `names`."""
         return _one_of(self.recompute, RECOMPUTES, names)
+
+    def recomputes(self, *names: str) -> Bools:
+        """Tell where one of some modules is recomputed."""
+        found: Bools = (self.recompute_modules & modules_code(names)) != 0
+        return found
 
     def of_stages(self, value: Callable[[tuple[int, ...], int, int], Any]) -> Any:
         """Return `value(layers of each virtual stage, pp, vpp)` of each shape."""
@@ -308,9 +336,13 @@ class Case:
 _LAYOUT = (
     "n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_micro", "zero",
     "dp_shard", "optimizer_offload", "dp_overlap", "sp", "schedule", "cp_comm", "recompute",
-    "recompute_layers", "rank_order", "counts",
+    "recompute_layers", "recompute_modules", "rank_order", "counts",
 )  # fmt: skip
 """Fields of a case that describe its layout."""
+
+
+def _order_names(shapes: ShapeTable) -> NDArray[np.str_]:
+    return np.array(RANK_ORDERS)[shapes.rank_order]
 
 
 def _one_of(values: Any, words: Sequence[str], names: Sequence[str]) -> Bools:

@@ -7,7 +7,7 @@ MLM4xx data parallelism and optimizer, MLM5xx recompute and precision.
 import numpy as np
 
 from costmodels import parameters
-from costmodels.plans import ZERO_BUBBLE
+from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, ZERO_BUBBLE
 from costmodels.shapes import ModelShape
 from searches.frameworks.case import RANK_ORDER, Bools, Case
 from searches.frameworks.common import (
@@ -34,7 +34,7 @@ INTERLEAVED = f"{SCHEDULES_PY}, forward_backward_pipelining_with_interleaving"
 DIVIDE = "megatron/core/utils.py, divide"
 FP8_RECIPES = ("", "delayed", "tensorwise", "blockwise", "mxfp8")
 """Values of `--fp8-recipe` that a precision of ours maps to, and none."""
-PP_BEFORE_DP = "tp-cp-ep-pp-dp"
+PP_BEFORE_DP = RANK_ORDERS[PIPELINES_INSIDE]
 """The other order of ranks, `--use-tp-pp-dp-mapping`."""
 
 
@@ -268,6 +268,14 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: (c.job.precision == "fp32") & c.model.flash_attention & _asks_for_flash(c),
         "precision fp32: flash attention has no fp32 kernel",
         "no flash attention, or bf16",
+    ),
+    FrameworkRule(
+        "MLM504", "megatron", "modules that delayed scaling cannot recompute", "parse",
+        TRANSFORMER_CONFIG,
+        lambda c: (c.fp8_recipe == "delayed") & c.recomputes("moe_act", "layernorm"),
+        lambda c: f"precision {c.job.precision}: recompute of moe_act and layernorm discards"
+        " what delayed scaling needs",
+        "precision fp8-tensorwise, or other modules",
     ),
 )  # fmt: skip
 """Rules over layouts alone, which Megatron-Bridge has as well."""

@@ -101,7 +101,8 @@ def broken_rules(
 
     `level` restricts them to `layout` or `settings`. Without `version` the release that plans are
     written for. A rule that needs something that the case does not state is left out, and so is
-    one over a setting whose value is of another type than the framework takes.
+    one over a setting whose value is of another type than the framework takes. Of rules with one
+    cause the one that says it in the framework's words stands for all (`covers`).
     """
     found = []
     for rule in rules_of(framework, level, version):
@@ -110,7 +111,8 @@ def broken_rules(
                 found.append(_broken(rule, case))
         except _UNDECIDED[rule.level]:
             continue
-    return tuple(found)
+    covered = {code for one in found for code in one.rule.covers}
+    return tuple(one for one in found if one.rule.code not in covered)
 
 
 def _broken(rule: FrameworkRule, case: Case) -> Broken:
@@ -125,6 +127,14 @@ def schedule_runs(framework: str, schedule: str) -> bool:
     """Tell whether a framework, or one of those that `default` searches, has a schedule."""
     case = Case.of_run({}, layout={"schedule": schedule})
     return any(not broken_rules(name, case, level="layout") for name in _searched(framework))
+
+
+def order_runs(framework: str, rank_order: str) -> bool:
+    """Tell whether a framework, or one of those that `default` searches, can number ranks so."""
+    case = Case.of_run({}, layout={"rank_order": rank_order})
+    searched = () if framework == "any" else _searched(framework)
+    runs = (not broken_rules(name, case, level="layout") for name in searched)
+    return framework == "any" or any(runs)
 
 
 def _searched(framework: str) -> tuple[str, ...]:
@@ -150,13 +160,15 @@ def framework_mask(
     shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
+    recompute_modules: Ints | None = None,
 ) -> Bools:
     """Return which plans a framework can run, `(n_shapes, sp, sharding, recompute options)`.
 
     `refusals` over arrays (tests compare the two). Rules about the micro-batches are apart, in
     `framework_batches`; no rule couples them with the other free axes.
     """
-    return _mask((framework,), problem, shapes, shardings, recompute, recompute_layers)
+    options = (recompute, recompute_layers, recompute_modules)
+    return _mask((framework,), problem, shapes, shardings, *options)
 
 
 def framework_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
@@ -171,9 +183,11 @@ def runnable(
     shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
+    recompute_modules: Ints | None = None,
 ) -> Bools:
     """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
-    return _mask(_searched(framework), problem, shapes, shardings, recompute, recompute_layers)
+    options = (recompute, recompute_layers, recompute_modules)
+    return _mask(_searched(framework), problem, shapes, shardings, *options)
 
 
 def runnable_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
@@ -188,8 +202,10 @@ def _mask(
     shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
+    recompute_modules: Ints | None,
 ) -> Bools:
-    case = Case.of_shapes(problem, shapes, shardings, recompute, recompute_layers)
+    options = (recompute, recompute_layers, recompute_modules)
+    case = Case.of_shapes(problem, shapes, shardings, *options)
     kept = reduce(np.logical_or, (_kept(name, case, of_batches=False) for name in names))
     return np.broadcast_to(kept, (len(shapes), 2, len(shardings), len(recompute)))
 

@@ -288,7 +288,7 @@ def test_the_table_and_one_plan_alone_agree(toy_problem, plain_layout, shape, pp
             forward += one.layer.forward_s[0]
             backward += one.layer.backward_s[0]
             backward += one.recompute_full_s[0] if i < layout.recompute_layers else 0.0
-            backward += terms.recompute_core_s[0] if recompute == "selective" else 0.0
+            backward += terms.modules.forward_s[0, 0] if recompute == "selective" else 0.0
         start += held
     ends = (terms.embedding, terms.head)
     ahead, after = virtual_stage_times(rows, layout)

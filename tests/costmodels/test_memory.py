@@ -323,7 +323,9 @@ def scalar_states_and_activations(problem, layout, rank: int) -> tuple[float, fl
     again = sum(min(n, layout.recompute_layers) for n in layout.stage_layers[rank :: layout.pp])
     row = join_one(problem, layout)
     layers, at = row.layers, row.index[0]
-    kept = layers.kept_core_bytes if layout.recompute == "selective" else layers.kept_bytes
+    kept = layers.kept_bytes
+    if layout.recompute == "selective":
+        kept = kept - layers.modules.attention_bytes[0]  # the attention core
     code = SCHEDULES.index(layout.schedule)
     chunks = in_flight_chunks(code, rank, layout.pp, layout.vpp, layout.n_micro)
     flying = float(chunks) / layout.vpp

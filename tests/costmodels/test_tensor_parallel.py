@@ -173,4 +173,4 @@ def test_hidden_traffic_slows_compute_and_a_slow_host_fills_the_layer(toy_proble
         terms.linear.forward_s + terms.attention.forward_s + terms.elementwise.forward_s
         + terms.tp_forward.exposed_s
     )  # fmt: skip
-    assert bound.recompute_core_s == bound.attention.forward_s
+    assert bound.modules.forward_s[0] == bound.attention.forward_s

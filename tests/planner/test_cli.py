@@ -134,7 +134,7 @@ BAD = [
         2,
         "--ray-address",
     ),
-    (["evaluate", "llama3-70b", "h100-x512", "--pin", "tp=16"], 1, "TP004"),
+    (["evaluate", "llama3-70b", "h100-x512", "--pin", "tp=128"], 1, "TP001"),
     (["recommend"], 2, "QUESTION"),
     (["recommend", "devices", "llama3-8b"], 2, "CLUSTER"),
     (["recommend", "speed", "llama3-8b", "h100-x8"], 2, "one of devices"),

@@ -44,7 +44,8 @@ def test_array_and_scalar_form_agree_on_legal_plans(
     axes = free_axes(context, shapes)
     masks, _, _ = legal_masks(context, shapes, axes)
     for framework in FRAMEWORKS:
-        runs = framework_mask(framework, problem, shapes, axes.recompute, axes.recompute_layers)
+        options = (axes.recompute, axes.recompute_layers, None, axes.recompute_modules)
+        runs = framework_mask(framework, problem, shapes, *options)
         fits = framework_batches(framework, problem, shapes, axes.mbs)
         for wanted in (True, False):
             fit = masks.batches & fits if wanted else masks.batches

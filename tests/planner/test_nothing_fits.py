@@ -17,8 +17,8 @@ H100 = "h100-x512"
 HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "too few devices": ("llama3-70b", "h100-x8", {"pins": {"optimizer_offload": "off"}}),
     "far too few devices": ("llama3-405b", "h100-x8", {}),
-    "no divisor": ("llama3-70b", H100, {"pins": {"tp": 8, "pp": 3}}),
-    "two conflicts": ("llama3-70b", H100, {"pins": {"tp": 16, "pp": 3}}),
+    "no divisor": ("llama3-70b", H100, {"pins": {"tp": 8, "pp": 3, "devices": 512}}),
+    "two conflicts": ("llama3-70b", H100, {"pins": {"tp": 128, "pp": 3}}),
     "three pins": ("llama3-70b", H100, {"pins": {"tp": 1, "pp": 1, "zero": 0}}),
     "large micro-batch": (
         "llama3-8b", "h100-x8", {"pins": {"tp": 1, "mbs": 16, "optimizer_offload": "off"}}
@@ -32,7 +32,8 @@ HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
                   "recompute_layers": 2}},
     ),
     "odd batch": ("llama3-70b", H100,
-        {"overrides": (("training.global_batch", 7),), "at_most": {"cp": 1}}),
+        {"overrides": (("training.global_batch", 7),), "at_most": {"cp": 1, "tp": 8},
+          "pins": {"devices": 512}}),
     "odd micro-batch": ("llama3-8b", "h100-x8", {"pins": {"mbs": 3}}),
     "long sequences": (
         "llama3-8b", "h100-x8", {"overrides": (("training.seq_len", 1048576),)}
@@ -131,7 +132,7 @@ def test_the_conflict_is_named_with_the_numbers_of_the_job(
     said = " | ".join(part.text for c in result.conflicts for part in c.parts)
     wanted = {
         "no divisor": "pp is 3 (--pin, --only), which does not divide 512 devices",
-        "two conflicts": "tp stays inside the scale-up domain of 8 devices",
+        "two conflicts": "tp divides the 64 attention heads",
         "odd batch": "dp divides the global batch of 7 sequences",
         "framework": "deepspeed can run it",
         "lists and limits": "tp is 1 or 2",
@@ -143,7 +144,7 @@ def test_the_conflict_is_named_with_the_numbers_of_the_job(
 def test_what_must_change_is_named_for_pins_that_memory_forbids() -> None:
     result = planner.solve("llama3-70b", H100, pins={"tp": 1, "pp": 1, "zero": 0})
     axes = {part.text.split()[0] for part in result.conflicts[0].parts if part.code == "PIN001"}
-    assert axes == {"pp", "zero"}  # tp 1 alone could stay
+    assert axes == {"tp", "pp", "zero"}
     for axis in axes:
         pins = {a: v for a, v in {"tp": 1, "pp": 1, "zero": 0}.items() if a != axis}
         assert planner.solve("llama3-70b", H100, pins=pins).plans
@@ -203,9 +204,9 @@ def test_too_few_micro_batches_for_dualpipe_are_named() -> None:
 
 
 def test_conflicts_and_relaxations_are_in_the_json() -> None:
-    data = planner.solve("llama3-70b", H100, pins={"tp": 16}).to_json()
+    data = planner.solve("llama3-70b", H100, pins={"tp": 128}).to_json()
     assert [[part["code"] for part in conflict] for conflict in data["conflicts"]] == [
-        ["PIN001", "TP004"]
+        ["PIN001", "TP001"]
     ]
     assert {"change", "kind", "factor", "command", "layout", "step_time_s"} == set(
         data["relaxations"][0]

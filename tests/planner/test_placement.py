@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 import planner
 from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_8B, LLAMA3_405B, MIXTRAL_8X7B
+from costmodels.experts import expert_group
 from costmodels.placement import Group, place_group, tier_names
-from costmodels.plans import Layout
+from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, Layout, PlanTable
 from costmodels.problem import Problem
-from costmodels.shape_terms import boundary_hops
+from costmodels.shape_terms import boundary_hops, data_groups, end_pair, expert_data_groups
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
 from hardware.parts import Cluster, Fabric, Pool
@@ -29,9 +30,8 @@ from planner.commands import run_emit
 from planner.errors import EmitError, UsageError
 from planner.inputs import example_names, load_cluster
 from planner.placement import (
+    FRAMEWORK_GRIDS,
     MEANINGS,
-    PIPELINE_INSIDE,
-    RANK_ORDERS,
     Placement,
     dense_grid,
     expert_grid,
@@ -45,6 +45,7 @@ from searches.options import FRAMEWORKS
 from tests.planner.emitting import layout, pool
 
 ROOT = Path(__file__).resolve().parents[2]
+INSIDE = RANK_ORDERS[PIPELINES_INSIDE]
 Groups = set[tuple[int, ...]]
 
 
@@ -125,12 +126,12 @@ def brute_force(sizes: dict[str, int], axes: set[str]) -> Groups:
     return as_set(groups.values())
 
 
-@given(degrees=DEGREES, order=st.sampled_from(["tp-cp-ep-dp-pp", PIPELINE_INSIDE]))
+@given(degrees=DEGREES, order=st.sampled_from(RANK_ORDERS))
 def test_groups_by_definition(degrees: tuple[int, ...], order: str) -> None:
     tp, pp, dp, cp, _ = degrees
     plan = spread_layout(tp * pp * dp * cp, tp, pp, cp, rank_order=order)
     sizes = {"pp": pp, "dp": dp, "cp": cp, "tp": tp}
-    if order == PIPELINE_INSIDE:
+    if order == INSIDE:
         sizes = {"dp": dp, "pp": pp, "cp": cp, "tp": tp}
     grid = dense_grid(plan)
     for axes in ({"tp"}, {"cp"}, {"dp"}, {"pp"}, {"dp", "cp"}):
@@ -163,7 +164,7 @@ def test_every_framework_numbers_its_ranks_alike(
 ) -> None:
     """The axes as the framework names them, counted row by row, give the groups of the plan."""
     tp, pp, cp, dp, ep = degrees
-    order = RANK_ORDERS[framework]
+    order = FRAMEWORK_GRIDS[framework]
     if "pp" not in order.dense and "pipe" not in order.dense:
         pp = 1
     if "data" in order.dense:
@@ -220,7 +221,7 @@ def test_both_ends_of_a_pipeline_share_a_tied_embedding() -> None:
 def test_orders_and_degrees_that_no_framework_takes() -> None:
     with pytest.raises(EmitError, match="do not divide the 4 ranks"):
         expert_grid(spread_layout(8, pp=2, ep=8))
-    inside = spread_layout(16, tp=2, pp=2, ep=4, rank_order=PIPELINE_INSIDE)
+    inside = spread_layout(16, tp=2, pp=2, ep=4, rank_order=INSIDE)
     with pytest.raises(EmitError, match="not those of attention"):
         expert_grid(inside)
     assert expert_grid(replace(inside, etp=1, ep=2)).groups("pp").tolist()[0] == [0, 2]
@@ -232,24 +233,49 @@ def test_orders_and_degrees_that_no_framework_takes() -> None:
 
 
 def assumed(plan: Layout, where: Pool, fabric: Fabric) -> dict[str, tuple[Group, int]]:
-    """Where `costmodels` puts each kind of group, and its span, as its modules ask for it."""
-    stage, copies = plan.tp * plan.cp * plan.dp, plan.dp * plan.cp
-    inner = plan.ep * plan.etp
+    """Where `costmodels` puts each kind of group, and its span in rank order."""
+    table = PlanTable.from_layouts([plan])
+    shapes, shardings = table.shapes, table.shardings
+    problem = problem_on(where, fabric)
+    dense = data_groups(problem, shapes, shardings)
+    experts = expert_data_groups(problem, shapes, shardings)
+    of_stage = plan.n_devices // plan.pp
+    whole = plan.n_devices if plan.pipelines_inside else of_stage
+    pipeline = plan.pp * plan.stage_stride
+    shard = whole * plan.dp_shard // (plan.dp * plan.cp)
+    if plan.pipelines_inside and plan.dp_shard < plan.cp:
+        shard = plan.tp * plan.dp_shard
     asked = {
-        "tp": (plan.tp, 1),
-        "cp": (plan.cp, plan.tp),
-        "dp-cp": (copies, plan.tp),
-        "zero": (plan.dp_shard, plan.tp),
-        "zero-replica": (copies // plan.dp_shard, plan.tp * plan.dp_shard),
-        "pp": (plan.pp, stage),
-        "etp": (plan.etp, 1),
-        "ep": (plan.ep, plan.etp),
-        "edp": (stage // inner, inner),
+        "tp": (place_group(plan.tp, 1, where, fabric), plan.tp),
+        "cp": (place_group(plan.cp, plan.tp, where, fabric), plan.tp * plan.cp),
+        "dp": (place_dp(plan, where, fabric), whole),
+        "dp-cp": (dense.whole, whole),
+        "zero": (dense.shard, shard),
+        "zero-replica": (dense.replicas, whole),
+        "pp": (place_group(plan.pp, plan.stage_stride, where, fabric), pipeline),
+        "etp": (place_group(plan.etp, 1, where, fabric), plan.etp),
+        "ep": (expert_group(problem, shapes.ep, shapes.etp), plan.ep * plan.etp),
+        "edp": (experts.whole, whole),
+        "expert-zero": (experts.shard, whole * plan.dp_shard // (plan.dp * plan.cp)),
+        "expert-replica": (experts.replicas, whole),
+        "embedding": (end_pair(problem, shapes), pipeline),
     }
-    return {name: (place_group(*x, where, fabric), math.prod(x)) for name, x in asked.items()}
+    return asked
 
 
-def some_layouts(where: Pool, rng: random.Random, count: int) -> list[Layout]:
+def place_dp(plan: Layout, where: Pool, fabric: Fabric) -> Group:
+    """The ranks of dp alone: the cost model asks for them with those of cp."""
+    stride = plan.tp * plan.cp * (plan.pp if plan.pipelines_inside else 1)
+    return place_group(plan.dp, stride, where, fabric)
+
+
+def problem_on(where: Pool, fabric: Fabric, shape: ModelShape = DEEPSEEK_V3) -> Problem:
+    return Problem(shape, TrainingJob(8192, 576), where, fabric, STACKS["megatron-core"])
+
+
+def some_layouts(
+    where: Pool, rng: random.Random, count: int, order: str = RANK_ORDERS[0]
+) -> list[Layout]:
     def divisors(n: int) -> list[int]:
         return [d for d in range(1, n + 1) if n % d == 0]
 
@@ -261,12 +287,13 @@ def some_layouts(where: Pool, rng: random.Random, count: int) -> list[Layout]:
         stage, copies = n // pp, n // (tp * pp)
         ep = rng.choice(divisors(stage))
         etp = rng.choice([d for d in divisors(tp) if stage // ep % d == 0])
+        if order == INSIDE:  # pipelines of experts are those of attention
+            etp = rng.choice(divisors(tp))
+            ep = tp * cp // etp
         edp = stage // (ep * etp)
         replicas = rng.choice([d for d in divisors(copies) if edp % d == 0])
-        shard = copies // replicas
-        found.append(
-            spread_layout(n, tp, pp, cp, ep, etp, zero=1, shard=0 if replicas == 1 else shard)
-        )
+        shard = 0 if replicas == 1 else copies // replicas
+        found.append(spread_layout(n, tp, pp, cp, ep, etp, zero=1, shard=shard, rank_order=order))
     return found
 
 
@@ -287,55 +314,87 @@ def clusters() -> list[tuple[str, Pool, Fabric]]:
 @pytest.mark.parametrize(
     ("where", "fabric"), [x[1:] for x in clusters()], ids=[x[0] for x in clusters()]
 )
-def test_groups_reach_as_far_as_the_cost_model_assumed(where: Pool, fabric: Fabric) -> None:
+@pytest.mark.parametrize("order", RANK_ORDERS)
+def test_groups_reach_as_far_as_the_cost_model_assumed(
+    where: Pool, fabric: Fabric, order: str
+) -> None:
     rng, n_exact, n_groups = random.Random(where.n_nodes), 0, 0
-    for plan in some_layouts(where, rng, 12):
+    tied = replace(DEEPSEEK_V3, tied=True)
+    for plan in some_layouts(where, rng, 12, order):
         priced = assumed(plan, where, fabric)
-        for group in process_groups(plan, DEEPSEEK_V3, where, fabric):
-            if group.name not in priced:
-                continue
+        for group in process_groups(plan, tied, where, fabric):
             model, span = priced[group.name]
-            assert group.n_members == int(model.n_ranks)
-            assert group.tier == tier_names(fabric)[int(model.tier)], (plan, group.name)
-            domain, members = where.scale_up_domain, int(model.n_ranks)
-            fewest, stride = fewest_in_a_unit(group.ranks, domain), span // members
+            assert group.n_members == model.n_ranks.item()
+            domain, members = where.scale_up_domain, model.n_ranks.item()
+            fewest = fewest_in_a_unit(group.ranks, domain)
+            strides = {group.stride or span // members}
+            if plan.pipelines_inside and plan.cp > 1 and group.name in RUNS:
+                strides = {plan.tp, plan.tp * plan.cp * plan.pp}
             # The model takes the worst place at which groups of this span can start. With fewer
             # groups than places it may be missing, and with a stride that does not fit the domain
             # a group may skip a domain: then the model is never too favourable.
             all_places = where.n_devices // span >= domain // math.gcd(span, domain)
-            if (all_places and 0 in (domain % stride, stride % domain)) or model.n_domains == 1:
-                assert group.n_domains == int(model.n_domains), (plan, group.name)
-                assert fewest == int(model.ranks_per_domain), (plan, group.name)
+            fit = all(0 in (domain % stride, stride % domain) for stride in strides)
+            parts = plan.cp % plan.dp_shard and plan.dp_shard % plan.cp
+            odd = plan.pipelines_inside and parts and group.name.startswith("zero")
+            tier = tier_names(fabric)[model.tier.item()]
+            if (all_places and fit and not odd) or model.n_domains == 1:
+                assert group.n_domains == model.n_domains.item(), (plan, group.name)
+                assert fewest == model.ranks_per_domain.item(), (plan, group.name)
                 n_exact += 1
             else:
-                assert group.n_domains <= int(model.n_domains)
-                assert fewest >= int(model.ranks_per_domain)
+                assert group.n_domains <= model.n_domains.item(), (plan, group.name)
+                assert fewest >= model.ranks_per_domain.item(), (plan, group.name)
+            assert odd or group.tier == tier, (plan, group.name)
             n_groups += 1
     assert n_exact > n_groups / 5
 
 
+RUNS = ("dp-cp", "zero", "zero-replica")
+"""Groups that are several runs where pipelines lie inside: the ranks of cp, once for each dp."""
+
+
 def fewest_in_a_unit(ranks: np.ndarray[Any, Any], unit: int) -> int:
     """Return the fewest members that a group has in a unit that it touches."""
-    fewest = ranks.shape[1]
-    for group in ranks:
-        _, counts = np.unique(group // unit, return_counts=True)
-        fewest = min(fewest, int(counts.min()))
-    return fewest
+    units = ranks // unit
+    key = np.arange(len(ranks))[:, None] * (units.max() + 1) + units
+    return int(np.unique(key, return_counts=True)[1].min())
 
 
-@pytest.mark.parametrize(("tp", "pp"), [(8, 4), (4, 8), (2, 3), (1, 12), (8, 9), (6, 16)])
+@pytest.mark.parametrize(
+    ("tp", "cp", "pp"),
+    [(8, 1, 4), (4, 1, 8), (2, 1, 3), (1, 1, 12), (8, 1, 9), (6, 1, 16), (4, 3, 4), (1, 2, 18)],
+)
 @pytest.mark.parametrize("name", ["gb200-nvl72-x576", "h100-x512"])
-def test_boundaries_leave_a_domain_where_the_cost_model_says(name: str, tp: int, pp: int) -> None:
+@pytest.mark.parametrize("order", RANK_ORDERS)
+def test_boundaries_leave_a_domain_where_the_cost_model_says(
+    name: str, tp: int, cp: int, pp: int, order: str
+) -> None:
     cluster = load_cluster(name).cluster
     n = 576
     where = replace(cluster.pools[0], n_nodes=n // cluster.pools[0].devices_per_node)
-    problem = Problem(LLAMA3_405B, TrainingJob(8192, 576), where, cluster.fabric,
-                      STACKS["megatron-core"])  # fmt: skip
-    plan = spread_layout(n, tp=tp, pp=pp)
+    problem = problem_on(where, cluster.fabric, LLAMA3_405B)
+    plan = spread_layout(n, tp=tp, pp=pp, cp=cp, rank_order=order)
     pipelines = dense_grid(plan).groups("pp") // where.scale_up_domain
     leaves = (pipelines != np.roll(pipelines, -1, axis=1)).any(axis=0)
-    latency, _ = boundary_hops(problem, n // pp, pp)
+    blocks = plan.dp if plan.pipelines_inside else 1
+    latency, _ = boundary_hops(problem, plan.stage_stride, pp, blocks)
     assert ((latency > where.scale_up.p2p_latency_s) == leaves).all()
+
+
+def test_the_price_of_a_boundary_is_that_of_its_slowest_pipeline() -> None:
+    """Nodes of 8: four stages, 4 ranks apart, lie in two; blocks of three begin at two places."""
+    cluster = load_cluster("h100-x512").cluster
+    where = replace(cluster.pools[0], n_nodes=12)
+    problem = problem_on(where, Fabric(), LLAMA3_405B)
+    near, far = where.scale_up.p2p_latency_s, where.nic.p2p_latency_s
+    latency, per_byte = boundary_hops(problem, 4, 4, 6)
+    assert latency.tolist() == [near, far, near, far]
+    assert per_byte[1] == 1 / where.nic_bytes_per_s
+    # blocks of 12 ranks begin at 0 and 4 of a node: either boundary is the node's somewhere
+    assert boundary_hops(problem, 4, 3, 8)[0].tolist() == [far, far, far]
+    assert boundary_hops(problem, 4, 3, 1)[0].tolist() == [near, far, far]
+    assert boundary_hops(problem, 2, 4, 12)[0].tolist() == [near] * 4
 
 
 @pytest.mark.parametrize(
@@ -447,7 +506,7 @@ def test_large_jobs_stay_small_on_the_screen() -> None:
 
 
 def test_irregular_groups_are_listed() -> None:
-    plan = spread_layout(32, tp=2, pp=2, cp=2, rank_order=PIPELINE_INSIDE)
+    plan = spread_layout(32, tp=2, pp=2, cp=2, rank_order=INSIDE)
     placed = place_plan(plan, LLAMA3_8B, pool(), Fabric())
     assert placed.group("dp-cp").stride == 0
     assert "0+2+8+10+16+18+...+26" in placement_table(placed)
@@ -495,7 +554,7 @@ def test_the_command(
     pins: dict[str, object] = {"tp": 4, "pp": 2}
     save_result(planner.evaluate("llama3-8b", "h100-x8", pins=pins,
                                  overrides=(("pools.0.nodes", 2),)))  # fmt: skip
-    run_place("last#1", "", "", "table")
+    run_place("last#1", None, "", "table")
     shown = capsys.readouterr().out
     assert "rank = tp + 4 dp + 8 pp" in shown
     assert "node0001: ranks 8-15" in shown
@@ -513,10 +572,15 @@ def test_the_command(
     with pytest.raises(UsageError, match="not a host list"):
         run_place("last#1", "n[1", "", "table")
     with pytest.raises(UsageError, match="table or json"):
-        run_place("last#1", "", "", "csv")
+        run_place("last#1", None, "", "csv")
     (tmp_path / "taken").write_text("")
     with pytest.raises(EmitError, match="cannot write taken"):
-        run_place("last#1", "", "taken", "table")
+        run_place("last#1", None, "taken", "table")
+    for empty in ("", " "):  # a variable of the shell that is not set
+        with pytest.raises(UsageError, match="--hosts is empty"):
+            run_place("last#1", empty, "", "table")
+        with pytest.raises(UsageError, match="--hosts is empty"):
+            run_emit("last#1", "megatron", "", "torchrun", empty)
     assert not capsys.readouterr().out
 
 
@@ -532,12 +596,12 @@ def test_hosts_of_the_cluster_file_are_taken_unless_others_are_named(
     pool_of = {"accelerator": "h100-sxm-80gb", "nodes": 2, "hosts": "b[07,03]"}
     save_result(planner.evaluate("llama3-8b", {"name": "two", "pools": [pool_of]},
                                  pins={"tp": 4, "pp": 2}))  # fmt: skip
-    run_place("last#1", "", "", "table")
+    run_place("last#1", None, "", "table")
     shown = capsys.readouterr().out
     assert "hosts in network order:\n  b07: ranks 0-7\n  b03: ranks 8-15\n" in shown
     run_place("last#1", "x[1-2]", "", "json")
     assert json.loads(capsys.readouterr().out)["hosts"] == ["x1", "x2"]
-    run_emit("last#1", "megatron", "", "slurm", "")
+    run_emit("last#1", "megatron", "", "slurm")
     assert "#SBATCH --nodelist=b[07,03]\n" in capsys.readouterr().out
 
 

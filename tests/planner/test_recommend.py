@@ -205,7 +205,7 @@ def test_the_memory_of_every_layout_grows_with_the_sequence(name: str) -> None:
         masks, _, _ = legal_masks(longer, shapes, axes)
         tables = list(plan_tables(longer, shapes, axes, masks, 10**9))
         terms = shape_terms(longer.problem, shapes, axes.shardings)
-        layers = layer_table(longer.problem, shapes, axes.mbs)
+        layers = layer_table(longer.problem, shapes, axes.mbs, axes.recompute_modules)
         peaks = np.concatenate(
             [peak_bytes(join(longer.problem, terms, table, layers)) for table in tables]
         )

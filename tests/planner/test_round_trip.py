@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 
+from costmodels.stages import SPLITS
 from planner.checking import check
 from planner.commands import header_lines
 from planner.emit import emit_plan
 from planner.errors import SpecError
 from planner.inputs import ClusterInput, ModelInput
+from planner.reasons import stage_words
 from planner.result import Plan
-from planner.solving import evaluate, read_inputs
+from planner.solving import evaluate, read_inputs, solve
+from planner.tables import solve_table
 
 Overrides = tuple[tuple[str, object], ...]
 Case = tuple[str, str, dict[str, Any]]
@@ -41,6 +44,9 @@ MEGATRON: dict[str, Case] = {
     "full recompute": ("llama3-70b", "h100-x512", {"tp": 8, "recompute": "full"}),
     "recompute in blocks": ("llama3-70b", "h100-x512", {"tp": 4, "pp": 8, "recompute": "full",
                                                         "recompute_layers": 3}),
+    "a recomputed MLP": ("llama3-70b", "h100-x512", {"tp": 8, "recompute_modules": "mlp"}),
+    "recomputed modules": ("deepseek-v3", "h100-x16384", {
+        "pp": 16, "ep": 64, "recompute_modules": "mla_up_proj+moe_act+layernorm"}),
     "ZeRO-2": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full"}),
     "ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3}),
     "context parallel": ("llama3-8b", "h100-x512", {"tp": 2, "cp": 4}),
@@ -195,3 +201,44 @@ def test_bridge_recipes_are_named_and_not_read(tmp_path: Path) -> None:
     for name in ("bridge.sh", "bridge_recipe.py"):
         with pytest.raises(SpecError, match="Megatron-Bridge, which is not read"):
             check(tmp_path / name, "h100-x8")
+
+
+UNEVEN: dict[str, tuple[str, Case]] = {
+    "megatron, one chunk": ("megatron", ("deepseek-v3", "h800-x2048",
+                                         {"tp": 2, "pp": 16, "vpp": 1, "ep": 16, "mbs": 1})),
+    "megatron, interleaved": ("megatron", ("llama3-405b", "h100-x16384",
+                                           {"tp": 8, "pp": 16, "vpp": 3, "mbs": 1})),
+    "torchtitan": ("torchtitan", ("qwen3-235b-a22b", "h100-x512",
+                                  {"tp": 2, "pp": 16, "vpp": 1, "mbs": 1})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_uneven_stages_of_a_solved_plan(name: str, tmp_path: Path) -> None:
+    framework, (model, cluster, pins) = UNEVEN[name]
+    result = solve(model, cluster, pins=pins, framework=framework)
+    plan = next(plan for plan in result.plans if plan.layout.split not in SPLITS)
+    assert framework in plan.runs_on
+    given = read_inputs(model, cluster)
+    header = header_lines(given, plan, plan.breakdown, "")
+    pool = given[1].cluster.pools[0]
+    files = emit_plan(framework, plan.layout, given[0].shape, given[0].job, pool, header)
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+    first = {"megatron": "megatron.sh", "torchtitan": "torchtitan_recipe.py"}[framework]
+    report = check(tmp_path / first, cluster, model=model)
+    assert report.plan is not None, report.not_priced
+    assert not report.refusals
+    assert report.plan.layout == plan.layout
+    assert report.plan.plan_id == plan.plan_id
+    assert report.plan.step_time_s == plan.step_time_s
+    # The words for people: the table says uneven, a line below which layers.
+    shown = solve_table(result)
+    assert "uneven" in shown
+    assert stage_words(plan.layout.stage_layers) in shown
+
+
+def test_a_pinned_split_keeps_its_name() -> None:
+    model, cluster, pins = UNEVEN["megatron, one chunk"][1]
+    result = solve(model, cluster, pins={**pins, "split": "ends"})
+    assert {plan.layout.split for plan in result.plans} == {"ends"}

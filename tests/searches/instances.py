@@ -128,7 +128,7 @@ INSTANCES: dict[str, Context] = {
     "toy-24-tight": context(GQA, toy_pool(24, memory=6 * GB), batch=24, fabric=TWO_TIERS),
     "tied-in-one-node": context(replace(DENSE, flash_attention=True), toy_pool(8, 8), batch=8),
     "toy-8-across": context(
-        GQA, toy_pool(8, 2), options=SearchOptions(tp_across_domains=True), batch=6
+        GQA, toy_pool(8, 2), batch=6
     ),
     "a100-8-unfused-2022": context(
         DENSE, real_pool("a100", 1, 8), batch=8, seq_len=2048, precision="fp16",
@@ -163,6 +163,17 @@ INSTANCES: dict[str, Context] = {
         replace(GQA, layers=36), toy_pool(4), batch=8, options=pins(recompute_layers=5, pp=(1, 2))
     ),
     "deep": context(replace(GQA, layers=37), toy_pool(4), batch=4, options=pins(mbs=2, vpp=1)),
+    "pinned-modules": context(
+        replace(DENSE, dropout=False), toy_pool(8, memory=8 * GB), batch=8,
+        options=SearchOptions(only={"recompute_modules": frozenset((1, 16, 17, 4))}),
+    ),
+    "modules-in-a-tight-memory": context(
+        replace(GQA, layers=12), toy_pool(8, memory=7 * GB), batch=16, seq_len=4096,
+        stack="megatron-core", options=pins(recompute=(0, 1), vpp=(1, 2)),
+    ),
+    "modules-without-regather": context(
+        FLAT, toy_pool(6, 6), batch=12, seq_len=3000, stack="eager", options=pins(recompute=1),
+    ),
     "limits": context(
         GQA, toy_pool(8), batch=96,
         options=SearchOptions(at_most={"mbs": 4, "vpp": 3, "pp": 4, "recompute_layers": 1}),
@@ -248,6 +259,18 @@ INSTANCES: dict[str, Context] = {
     ),
     "no-host-asked-for": context(
         GQA, toy_pool(4), batch=4, options=pins(optimizer_offload=(0, 1))
+    ),
+    "pipelines-inside": context(
+        DENSE, toy_pool(16, 8), batch=16, options=pins(rank_order=1, vpp=(1, 2), mbs=(1, 2)),
+    ),
+    "either-order-over-tiers": context(
+        GQA, toy_pool(32, 4), batch=16, stack="nanotron", fabric=TWO_TIERS,
+        options=SearchOptions(framework="any", only=pins(mbs=1, tp=(1, 2), sp=0, vpp=1).only),
+    ),
+    "context-with-pipelines-inside": context(
+        GQA, toy_pool(32, 8), batch=8, seq_len=2048, fabric=ONE_TIER, options=SearchOptions(
+            framework="any", only=pins(cp=(2, 4), rank_order=1, mbs=1, sp=0, vpp=1).only,
+        ),
     ),
     "lockstep": with_pool(
         context(GQA, toy_pool(16, 4), batch=16), nic=replace(TOY_NIC, lockstep=True)

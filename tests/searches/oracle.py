@@ -18,22 +18,21 @@ WORDS = {
     "cp_comm": ("", "p2p", "all-gather", "a2a"),
     "recompute": ("none", "selective", "full"),
     "schedule": (
-        "none",
-        "gpipe",
-        "1f1b",
-        "interleaved",
-        "zb-h1",
-        "zb-v",
-        "dualpipe",
-        "dualpipe-v",
+        "none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe", "dualpipe-v"
     ),
-}
+    "rank_order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+}  # fmt: skip
 SPLIT_BACKWARD = WORDS["schedule"][4:]
+USUAL, INSIDE = WORDS["rank_order"]
+MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
+"""Bit i of a set of recomputed modules, as the options number it, stands for the i-th."""
 MAX_VPP, MAX_MBS, MAX_RECOMPUTE_STEPS = 12, 32, 16
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
-Shape = tuple[int, int, int, int, str, int, str, int, int, str]
-"""tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule."""
-SHAPE_AXES = ("tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp", "schedule")
+Shape = tuple[int, int, int, int, str, int, str, int, int, str, str]
+"""tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule, rank_order."""
+SHAPE_AXES = (
+    "tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp", "schedule", "rank_order"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def splits(layers: int, pp: int, vpp: int, split: str) -> bool:
 
 
 def all_shapes(problem: Problem, options: SearchOptions, n_devices: int) -> Iterator[Shape]:
-    """Yield every factorisation with every number of chunks, split, exchange and expert grid."""
+    """Yield every factorisation with every number of chunks, split, exchange, grid and order."""
     asked = max([options.at_most.get("vpp", 0), *options.only.get("vpp", ())])
     for tp in divisors(n_devices):
         for pp in divisors(n_devices // tp):
@@ -102,7 +101,33 @@ def all_shapes(problem: Problem, options: SearchOptions, n_devices: int) -> Iter
                     for rest in context_and_experts(problem, options, n_devices // tp // pp, tp):
                         dp = n_devices // tp // pp // rest[0]
                         for schedule in schedules_of(pp, vpp):
-                            yield tp, pp, dp, vpp, split, *rest, schedule
+                            for order in orders(problem, options) if pp > 1 else [USUAL]:
+                                yield tp, pp, dp, vpp, split, *rest, schedule, order
+
+
+def orders(problem: Problem, options: SearchOptions) -> list[str]:
+    """Return the orders of ranks: Megatron's second where borders of some unit cost something."""
+    named = 1 in options.only.get("rank_order", ())
+    runs = options.framework in ("any", "default", "megatron")
+    return [USUAL, INSIDE] if named or (runs and units_that_cost(problem)) else [USUAL]
+
+
+def units_that_cost(problem: Problem) -> list[int]:
+    """Return the sizes of domains and tier units whose borders are felt, less than everything."""
+    pool = problem.pool
+    units = [pool.scale_up_domain]
+    slowdown = 1.0
+    for tier in problem.fabric.tiers:
+        slowdown *= tier.oversubscription
+        if slowdown > 1 or pool.n_summing_tiers > 0:
+            units += [tier.n_nodes * pool.devices_per_node]
+    return [unit for unit in units if unit < pool.n_devices]
+
+
+def order_matters(problem: Problem, tp: int, cp: int) -> bool:
+    """Tell whether the ranks of some stage's replica share a unit with ranks of another one."""
+    starts = range(0, problem.pool.n_devices, tp * cp)
+    return any(start % unit for unit in units_that_cost(problem) for start in starts)
 
 
 def context_and_experts(
@@ -127,9 +152,8 @@ def context_and_experts(
 
 def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) -> str:
     """Return the code of the first rule that a shape breaks, or ""."""
-    tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule = shape
+    tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule, order = shape
     model, domain = problem.shape, problem.pool.scale_up_domain
-    across = options.tp_across_domains
     pinned = zip(SHAPE_AXES, shape, strict=True)
     if not all(allows(options, axis, value) for axis, value in pinned):
         return "PIN001"
@@ -139,9 +163,7 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "TP002"
     if model.ffn % tp:
         return "TP003"
-    if tp > domain and not across:
-        return "TP004"
-    if domain % tp and not (across and tp % domain == 0):
+    if domain % tp and tp % domain:
         return "TP005"
     if cp > 1 and problem.job.seq_len % (2 * cp):
         return "CP001"
@@ -165,6 +187,12 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "SCH002"
     if options.framework != "any" and schedule not in ("none", "1f1b", "interleaved"):
         return "SCH003"
+    if order == INSIDE:
+        asked = options.only.get("rank_order") == {1}
+        if not asked and (min(pp, dp) == 1 or not order_matters(problem, tp, cp)):
+            return "ORD001"
+        if model.n_experts and ep * etp != tp * cp:
+            return "ORD002"
     if problem.job.global_batch % dp:
         return "DP001"
     if not states_may_fit(problem, options, tp, pp, dp * cp):
@@ -214,15 +242,29 @@ def micro_batch_sizes(problem: Problem, options: SearchOptions) -> list[int]:
     return [size for size in sizes if size <= limit and allows(options, "mbs", size)]
 
 
+def number(modules: tuple[str, ...]) -> int:
+    return sum(2 ** MODULES.index(name) for name in modules)
+
+
 def recompute_choices(
-    options: SearchOptions, stage_layers: tuple[int, ...]
-) -> list[tuple[str, int]]:
-    """Return none, selective, and full over k layers; many k are thinned, the ends kept."""
+    problem: Problem, options: SearchOptions, stage_layers: tuple[int, ...]
+) -> list[tuple[str, int, tuple[str, ...]]]:
+    """Return none, selective with sets of modules, and full over k layers.
+
+    The sets: the attention core, what a dense model may recompute, and pinned ones. Many k are
+    thinned, the ends kept.
+    """
+    sets = {("core_attn",), ("mlp",)}
+    if not problem.shape.flash_attention:
+        sets.add(("core_attn", "mlp"))
+    for code in options.only.get("recompute_modules", ()):
+        sets.add(tuple(name for i, name in enumerate(MODULES) if code & 2**i))
+    chosen = [("selective", 0, names) for names in sorted(sets - {()}, key=number)]
     longest = max(stage_layers)
     step = -(-longest // MAX_RECOMPUTE_STEPS)
     every = "recompute_layers" in options.only
     depths = [k for k in range(1, longest + 1) if every or k == 1 or (longest - k) % step == 0]
-    return [("none", 0), ("selective", 0), *(("full", k) for k in depths)]
+    return [("none", 0, ()), *chosen, *(("full", k, ()) for k in depths)]
 
 
 def schedules_of(pp: int, vpp: int) -> tuple[str, ...]:
@@ -236,19 +278,19 @@ def schedules_of(pp: int, vpp: int) -> tuple[str, ...]:
 
 def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Iterator[Layout]:
     """Yield every combination of the free axes with one shape, legal or not."""
-    tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule = shape
+    tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule, order = shape
     gbs = problem.job.global_batch
     held = stage_layers(problem.shape.layers, pp, vpp, split)
     for mbs in micro_batch_sizes(problem, options):
         for sp in (False, True):
             for zero, shard in sharding_choices(dp * cp):
                 for away, beside in switch_choices(problem, options):
-                    for recompute, depth in recompute_choices(options, held):
+                    for recompute, depth, modules in recompute_choices(problem, options, held):
                         yield Layout(
                             tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
-                            schedule, recompute, depth, held, cp, ep, etp,
-                            cp_comm=cp_comm, shard=shard, optimizer_offload=away,
-                            dp_overlap=beside,
+                            schedule, recompute, depth, held, cp, ep, etp, cp_comm=cp_comm,
+                            shard=shard, recompute_modules=modules, rank_order=order,
+                            optimizer_offload=away, dp_overlap=beside,
                         )  # fmt: skip
 
 
@@ -301,6 +343,7 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         "sp": int(plan.sp), "zero": plan.zero, "recompute": plan.recompute,
         "recompute_layers": plan.recompute_layers,
         "dp_shard": plan.shard or plan.dp * plan.cp,
+        "recompute_modules": number(plan.recompute_modules),
         "optimizer_offload": int(plan.optimizer_offload),
         "dp_overlap": int(plan.dp_overlap),
     }  # fmt: skip
@@ -323,8 +366,10 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "ZER002"
     if not plan.dp_overlap and plan.dp * plan.cp == 1:
         return "OVL001"
-    if plan.recompute == "selective" and problem.shape.flash_attention:
+    if "core_attn" in plan.recompute_modules and problem.shape.flash_attention:
         return "REC001"
+    if set(plan.recompute_modules) - {"core_attn", "mlp"}:
+        return "REC002"
     if plan.optimizer_offload and problem.pool.host is None:
         return "OFF001"
     piped = problem.stack.offload_overlap == "pipelined"
@@ -351,6 +396,10 @@ def framework_runs(framework: str, problem: Problem, plan: Layout) -> bool:
 
 def megatron_runs(problem: Problem, plan: Layout) -> bool:
     precision, shape = problem.job.precision, problem.shape
+    if plan.rank_order == INSIDE:
+        expert_tp = plan.etp if shape.n_experts else plan.tp
+        if plan.zero >= 2 or plan.n_devices != plan.dp * plan.ep * expert_tp * plan.pp:
+            return False
     if precision == "fp16-grads" or (precision == "fp32" and shape.flash_attention):
         return False
     if precision == "fp8-rowwise":
@@ -383,7 +432,9 @@ def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
         return False
     if plan.sp or plan.vpp > 1 or plan.cp > 1 or plan.tp > problem.shape.kv_heads or plan.shard:
         return False
-    if problem.shape.n_experts:
+    if plan.recompute == "selective" and plan.recompute_modules != ("core_attn",):
+        return False
+    if problem.shape.n_experts or plan.rank_order == INSIDE:
         return False
     precision = problem.job.precision
     if precision.startswith("fp8"):
@@ -443,6 +494,7 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
             elif code:
                 rejected_plans[code] += 1
             else:
+                # What a micro-batch takes on one rank: the order of ranks moves neither tp nor cp.
                 key = layout.tp, layout.cp, layout.cp_comm, layout.mbs, layout.sp
                 if key not in known:
                     known[key] = physics.micro_batch(problem, layout)
@@ -475,7 +527,8 @@ def degrees(layout: Layout) -> tuple[object, ...]:
     return (layout.tp, layout.pp, layout.vpp, layout.zero, layout.recompute_layers, layout.mbs,
             layout.sp, layout.split, layout.recompute, layout.cp, CP_COMMS.index(layout.cp_comm),
             layout.ep, layout.etp, -(layout.shard or layout.dp * layout.cp),
-            WORDS["schedule"].index(layout.schedule), layout.optimizer_offload,
+            WORDS["schedule"].index(layout.schedule), number(layout.recompute_modules),
+            layout.rank_order == INSIDE, layout.optimizer_offload,
             not layout.dp_overlap)  # fmt: skip
 
 

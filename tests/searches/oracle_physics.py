@@ -5,7 +5,9 @@ types and two fitted constants come from there. Every pipeline rank is priced, w
 prices kinds of rank.
 """
 
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
@@ -114,13 +116,58 @@ def spread(n_ranks: int, unit: int, stride: int, n_devices: int) -> tuple[int, i
 
 def place(problem: Problem, n_ranks: int, stride: int) -> Group:
     pool = problem.pool
-    per_domain, n_domains = spread(n_ranks, pool.scale_up_domain, stride, pool.n_devices)
+    return place_by(problem, n_ranks, lambda unit: spread(n_ranks, unit, stride, pool.n_devices))
+
+
+def pipelines_inside(layout: Layout) -> bool:
+    return layout.rank_order == "tp-cp-ep-pp-dp" and layout.pp > 1
+
+
+def next_stage(layout: Layout) -> int:
+    """Return how far the next stage of a pipeline is in rank order."""
+    return layout.tp * layout.cp * (1 if pipelines_inside(layout) else layout.dp)
+
+
+@cache
+def spread_of_copies(
+    tp: int, cp: int, pp: int, n_members: int, step: int, unit: int, n_devices: int
+) -> tuple[int, int]:
+    """Return what `spread` does for some of the copies of a stage with pipelines inside.
+
+    Copy i is cp rank i % cp of data-parallel rank i // cp, whose pipelines begin tp cp pp ranks
+    after those of the one before. A group has every `step`th copy, `n_members` of them; it takes
+    as many groups as reach every possible place of a unit.
+    """
+    if n_members == 1 or unit >= n_devices:
+        return n_members, 1
+    fewest, most = n_members, 1
+    for block, k in itertools.product(range(unit * cp), range(step)):
+        copies = [block * n_members * step + k + j * step for j in range(n_members)]
+        for stage, o in itertools.product(range(pp), range(tp)):
+            ranks = [((i // cp) * pp + stage) * cp * tp + i % cp * tp + o for i in copies]
+            units = [rank // unit for rank in ranks]
+            fewest = min(fewest, *(units.count(u) for u in units))
+            most = max(most, len(set(units)))
+    return fewest, most
+
+
+def place_copies(problem: Problem, layout: Layout, n_members: int, step: int) -> Group:
+    """Place the groups of every `step`th of the dp cp ranks that hold the same weights."""
+    if not pipelines_inside(layout):
+        return place(problem, n_members, layout.tp * step)
+    degrees, n = (layout.tp, layout.cp, layout.pp, n_members, step), problem.pool.n_devices
+    return place_by(problem, n_members, lambda unit: spread_of_copies(*degrees, unit, n))
+
+
+def place_by(problem: Problem, n_ranks: int, spread: Callable[[int], tuple[int, int]]) -> Group:
+    pool = problem.pool
+    per_domain, n_domains = spread(pool.scale_up_domain)
     wire = per_domain * nic_rate(problem)
     share, climbs = nic_rate(problem), int(n_domains > 1)
     for level, tier in enumerate(problem.fabric.tiers, start=2):
         share /= tier.oversubscription
         unit = tier.n_nodes * pool.devices_per_node
-        inside, units = spread(n_ranks, unit, stride, pool.n_devices)
+        inside, units = spread(unit)
         if units > 1:
             wire, climbs = min(wire, inside * share), level
     return Group(n_ranks, per_domain, n_domains, wire, extra_hop_s(problem), climbs)
@@ -260,11 +307,12 @@ def hops_s(problem: Problem, layout: Layout, message_bytes: float) -> list[float
 
     Every pipeline is looked at, and the slowest counts.
     """
-    stride, p = layout.tp * layout.cp * layout.dp, layout.pp
+    stride, p = next_stage(layout), layout.pp
+    firsts = [block + o for block in range(0, layout.n_devices, p * stride) for o in range(stride)]
 
     def seconds(boundary: int) -> float:
         start, end = boundary * stride, (boundary + 1) % p * stride
-        wires = [one_hop(problem, start + o, end + o, stride) for o in range(stride)]
+        wires = [one_hop(problem, start + o, end + o, stride) for o in firsts]
         latency = max(wire[0] for wire in wires)
         return latency + message_bytes * max(wire[1] for wire in wires)
 
@@ -481,6 +529,9 @@ def tp_traffic_s(
     forward, backward = 4 * gather, 4 * gather + regather
     if stack.tp_overlap == "none":
         return (forward, forward), (backward, backward)
+    behind = max(0.0, 2 * gather - column.wgrad) + max(0.0, regather - column.dgrad)
+    if stack.tp_overlap == "bulk" or place(problem, tp, 1).n_domains > 1:
+        return (forward, forward), (backward, behind + 2 * gather)
     if stack.tp_overlap == "pieces":
         ahead, after = column.forward + row.forward, column.total + row.total
         after -= ahead
@@ -488,15 +539,46 @@ def tp_traffic_s(
             (forward, forward / 2 + in_pieces(forward / 2, ahead / 2, tp)),
             (backward, backward / 2 + in_pieces(backward / 2, after / 2, tp)),
         )
-    behind = max(0.0, 2 * gather - column.wgrad) + max(0.0, regather - column.dgrad)
-    if stack.tp_overlap == "bulk":
-        return (forward, forward), (backward, behind + 2 * gather)
     piped = in_pieces(2 * gather, column.forward, tp) + in_pieces(2 * gather, row.forward, tp)
     return (forward, piped), (backward, behind + in_pieces(2 * gather, row.dgrad, tp))
 
 
 def in_pieces(total: float, window: float, tp: int) -> float:
     return max(total / tp, total - window * (1 - 1 / tp))
+
+
+def mlp_products(problem: Problem, tokens: float, tp: int) -> tuple[Products, Products]:
+    """Return the products up and down."""
+    shape = problem.shape
+    up = (2 if shape.gated else 1) * shape.ffn / tp
+    return (
+        products(problem, tokens, [(shape.hidden, up)]),
+        products(problem, tokens, [(shape.ffn / tp, shape.hidden)]),
+    )
+
+
+def mlp_traffic_s(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
+    """Return what one forward of the MLP waits for its collectives: a gather and a reduction."""
+    x, kind = 2.0 * tokens * problem.shape.hidden, problem.stack.tp_overlap
+    if not sp:
+        return tp_reduce_s(problem, tp, x)
+    gather = tp_gather_s(problem, tp, x)
+    up, down = mlp_products(problem, tokens, tp)
+    if kind == "pieces":
+        return gather + in_pieces(gather, (up.forward + down.forward) / 2, tp)
+    if kind == "userbuffers":
+        return in_pieces(gather, up.forward, tp) + in_pieces(gather, down.forward, tp)
+    return 2 * gather
+
+
+def mlp_forward_s(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
+    shape, stack = problem.shape, problem.stack
+    up, down = mlp_products(problem, tokens, tp)
+    norm = (4 if stack.fused_norms else 20) * shape.hidden / (tp if sp else 1)
+    activation = (6 if shape.gated else 4) * shape.ffn / tp
+    moved = tokens * (norm + activation) * stack.elementwise_factor / hbm_rate(problem)
+    launches = 2 * problem.pool.accelerator.efficiency.kernel_latency_s
+    return up.forward + down.forward + moved + launches + mlp_traffic_s(problem, tokens, tp, sp)
 
 
 # Context parallelism -------------------------------------------------------------------------
@@ -635,8 +717,15 @@ class MicroBatch:
     head: End
     again_full_s: float
     again_core_s: float
+    again_mlp_s: float
+    """Norm, both products, activation and the collectives around them."""
+    again_mlp_tp_s: float
+    """What of it waits for the collectives."""
     kept: float
-    kept_without_core: float
+    scores: float
+    """What recomputing the attention core saves of it."""
+    of_mlp: float
+    """What recomputing the MLP saves of it."""
     checkpoint: float
     temporaries: float
     logits: float
@@ -677,8 +766,12 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
         head=head_s(problem, tokens, tp, sp),
         again_full_s=max(again, launch / 3),
         again_core_s=attention[0] + cp.exposed[0],
+        again_mlp_s=mlp_forward_s(problem, tokens, tp, sp),
+        again_mlp_tp_s=mlp_traffic_s(problem, tokens, tp, sp),
         kept=layer_activation_bytes(problem, tokens, tp, sp, scores=True) + cp.kept,
-        kept_without_core=layer_activation_bytes(problem, tokens, tp, sp, scores=False) + cp.kept,
+        scores=layer_activation_bytes(problem, tokens, tp, sp, scores=True)
+        - layer_activation_bytes(problem, tokens, tp, sp, scores=False),
+        of_mlp=mlp_activation_bytes(problem, tokens, tp, sp),
         checkpoint=2.0 * width,
         temporaries=temporary_bytes(problem, tokens, tp, cp.buffers),
         logits=logit_bytes(problem, tokens, tp) + 4.0 * width,
@@ -785,11 +878,25 @@ def recomputed_layers(layout: Layout, rank: int) -> int:
 
 def overhead_bytes(problem: Problem, layout: Layout) -> float:
     """Return the context and a buffer for every further communicator that leaves the domain."""
-    data = place(problem, layout.dp * layout.cp, layout.tp)
-    pipeline = place(problem, layout.pp, layout.tp * layout.cp * layout.dp)
+    data = place_copies(problem, layout, layout.dp * layout.cp, 1)
+    pipeline = place(problem, layout.pp, next_stage(layout))
     ring_of_keys = place(problem, layout.cp, layout.tp)
     outside = sum(group.n_domains > 1 for group in (data, pipeline, ring_of_keys))
     return problem.stack.context_bytes + outside * problem.stack.communicator_bytes
+
+
+def mlp_activation_bytes(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
+    """Return what the MLP keeps but its norm's input: the norm's output, up, the activation."""
+    shape, stack, shards = problem.shape, problem.stack, tp if sp else 1
+    per_token = 2.0 * shape.hidden / shards
+    if not stack.fused_norms:
+        per_token += 10.0 * shape.hidden / shards
+    if sp and not stack.sp_regather:
+        per_token += 2.0 * shape.hidden * (tp - 1) / tp
+    per_token += (6.0 if shape.gated else 4.0) * shape.ffn / tp
+    if shape.gated and not stack.fused_activation:
+        per_token += 2.0 * shape.ffn / tp
+    return tokens * per_token
 
 
 def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> dict[str, float]:
@@ -798,7 +905,9 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
     The loss's tensors and what the first layer's backward needs for a moment share one place.
     """
     again = recomputed_layers(layout, rank)
-    kept = one.kept_without_core if layout.recompute == "selective" else one.kept
+    scores = one.scores if "core_attn" in layout.recompute_modules else 0.0
+    of_mlp = one.of_mlp if "mlp" in layout.recompute_modules else 0.0
+    kept = one.kept - scores - of_mlp
     per_micro = (rank_layers(layout, rank) - again) * kept + again * one.checkpoint
     if rank == 0:
         per_micro += one.embedding_bytes
@@ -806,8 +915,8 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
     passing = one.temporaries
     if again:
         passing += one.kept
-    elif layout.recompute == "selective":
-        passing += one.kept - one.kept_without_core
+    else:  # the MLP's part is gone when attention's comes back
+        passing += max(scores, of_mlp)
     lasting = scratch_bytes(problem, layout.tp) + unsharded_bytes(problem, layout)
     lasting += 2.0 * one.message if layout.pp > 1 else 0.0
     logits = one.logits if rank == layout.pp - 1 else 0.0
@@ -830,7 +939,7 @@ def rank_bytes(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
 
 def stalled_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
     """Return what a layer takes longer because messages to another node block its collectives."""
-    pipeline = place(problem, layout.pp, layout.tp * layout.cp * layout.dp)
+    pipeline = place(problem, layout.pp, next_stage(layout))
     if not problem.stack.blocking_p2p or layout.tp == 1 or pipeline.n_domains == 1:
         return 0.0
     least = launch_s(problem, layout.tp) + 8 * (layout.tp - 1) * STALLED_HOP_S
@@ -844,8 +953,10 @@ def virtual_stage_s(
     held, late = layout.stage_layers[stage], stalled_s(problem, layout, one)
     forward, backward = held * (one.layer[0] + late / 3), held * (one.layer[1] + late * 2 / 3)
     backward += min(held, layout.recompute_layers) * one.again_full_s
-    if layout.recompute == "selective":
+    if "core_attn" in layout.recompute_modules:
         backward += held * one.again_core_s
+    if "mlp" in layout.recompute_modules:
+        backward += held * one.again_mlp_s
     if stage == 0:
         forward, backward = forward + one.embedding.forward, backward + one.embedding.backward
     if stage == len(layout.stage_layers) - 1:
@@ -912,11 +1023,11 @@ def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
     grads, weights = recipe.grad_wire_bytes * params, recipe.param_wire_bytes * params
     if layout.zero == 0:
         reduce = pieces * all_reduce_s(
-            problem, place(problem, layout.dp * layout.cp, layout.tp), grads / pieces
+            problem, place_copies(problem, layout, layout.dp * layout.cp, 1), grads / pieces
         )
         return Passes(reduce, reduce / pieces, 0.0, 0.0)
-    group = place(problem, g, layout.tp)
-    copies = place(problem, layout.dp * layout.cp // g, layout.tp * g)
+    group = place_copies(problem, layout, g, 1)
+    copies = place_copies(problem, layout, layout.dp * layout.cp // g, g)
     reduce = all_gather_s(problem, group, grads / pieces)
     reduce += all_reduce_s(problem, copies, grads / pieces / g)
     reduce, gather = pieces * reduce, pieces * all_gather_s(problem, group, weights / pieces)
@@ -1069,11 +1180,13 @@ def tied_embedding_s(problem: Problem, layout: Layout) -> float:
 
 def ends_group(problem: Problem, layout: Layout) -> Group:
     """Place first and last stage by looking where each pair of devices really is."""
-    pool, width = problem.pool, layout.tp * layout.cp * layout.dp
+    pool, width = problem.pool, next_stage(layout)
     stride = width * (layout.pp - 1)
+    blocks = range(0, layout.n_devices, width * layout.pp)
+    firsts = [block + r for block in blocks for r in range(width)]
 
     def some_cross(unit: int) -> bool:
-        return any(r // unit != (r + stride) // unit for r in range(width))
+        return any(r // unit != (r + stride) // unit for r in firsts)
 
     if not some_cross(pool.scale_up_domain):
         return Group(2, 2, 1, 2 * nic_rate(problem), extra_hop_s(problem), 0)
@@ -1097,7 +1210,10 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
     """Return the step time by term as pipeline rank `rank` sees it; their sum is the step."""
     m, held, again = layout.n_micro, rank_layers(layout, rank), recomputed_layers(layout, rank)
     ahead = (one.tp_exposed[0], one.cp_exposed[0])
-    core = held * (one.again_core_s - ahead[1]) if layout.recompute == "selective" else 0.0
+    cores = held if "core_attn" in layout.recompute_modules else 0
+    mlps = held if "mlp" in layout.recompute_modules else 0
+    modules = cores * (one.again_core_s - ahead[1])
+    modules += mlps * (one.again_mlp_s - one.again_mlp_tp_s)
     ends = [one.embedding] * (rank == 0) + [one.head] * (rank == layout.pp - 1)
     own = {"embedding": 0.0, "head": 0.0}
     if rank == 0:
@@ -1105,8 +1221,8 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
     if rank == layout.pp - 1:
         own["head"] = one.head.forward + one.head.backward - one.head.comm
     tp = held * sum(one.tp_exposed) + again * one.tp_exposed[0] + sum(end.comm for end in ends)
-    cp = held * sum(one.cp_exposed) + again * one.cp_exposed[0]
-    cp += held * one.cp_exposed[0] if layout.recompute == "selective" else 0.0
+    tp += mlps * one.again_mlp_tp_s
+    cp = held * sum(one.cp_exposed) + (again + cores) * one.cp_exposed[0]
     dp, slowed = slowest_data_parallel_s(problem, layout, one)
     flush = simulated_flush_s(problem, layout, one)
     at_once = simulated_flush_s(problem, layout, one, hops=[0.0] * layout.pp)
@@ -1117,7 +1233,7 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
         "elementwise": m * held * one.elementwise_s,
         "head": m * own["head"],
         "embedding": m * own["embedding"],
-        "recompute": m * (again * (one.again_full_s - sum(ahead)) + core),
+        "recompute": m * (again * (one.again_full_s - sum(ahead)) + modules),
         "host": m * held * (one.host_s + stalled_s(problem, layout, one)),
         "experts": 0.0,  # the instances are dense
         "ep": 0.0,

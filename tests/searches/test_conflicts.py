@@ -1,5 +1,6 @@
 """The conflicts are true, complete and as small as they can be."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -74,13 +75,19 @@ def named(c: Context) -> list[set[str]]:
         (context(options=pins(pp=4, dp=4)), [{"pp", "dp"}]),
         (context(options=pins(pp=2, zero=3)), [{"pp", "zero", "ZER001"}]),
         (context(options=pins(tp=1, sp=1)), [{"tp", "sp", "SP001"}]),
-        (context(options=pins(recompute=1)), [{"recompute", "REC001"}]),
+        (context(options=pins(recompute_modules=1)), [{"recompute_modules", "REC001"}]),
+        (context(options=pins(recompute=1, recompute_modules=8)),
+         [{"recompute_modules", "REC002"}]),
+        (context(options=pins(recompute=0, recompute_modules=16)),
+         [{"recompute", "recompute_modules"}]),
         (context(options=pins(tp=2, cp=2, cp_comm=3)), [{"tp", "cp_comm", "CP002"}]),
         (context(options=pins(cp=2, cp_comm=0)), [{"cp", "cp_comm"}]),
         (context(seq_len=1022, options=pins(cp=2)), [{"cp", "CP001"}]),
         (context(options=pins(ep=2)), [{"ep", "EP001"}]),
+        (context(options=pins(rank_order=1, pp=1)), [{"rank_order", "pp"}]),
+        (context(options=SearchOptions(framework="deepspeed", only=pins(rank_order=1).only)),
+         [{"rank_order", "FRM001"}]),
         (context(batch=12, options=pins(dp=4, mbs=2)), [{"dp", "mbs", "BAT001"}]),
-        (context(GQA, toy_pool(8, 4), options=pins(tp=8)), [{"tp", "TP004"}]),
         (context(GQA, toy_pool(8, 8), options=pins(pp=8)), [{"pp", "PP001"}]),
         (context(THIRDS, toy_pool(12, 4), options=pins(tp=3)), [{"tp", "TP005"}]),
         (context(options=SearchOptions(at_most={"pp": 1}, only=pins(vpp=2).only)),
@@ -103,7 +110,8 @@ def test_a_conflict_names_what_excludes_everything_and_no_more(c, wanted):
 
 
 def test_rules_can_conflict_without_any_pin():
-    c = context(DENSE, toy_pool(24, 4), batch=5)  # dp 1 or 5, tp at most 4, so pp 6 or 24
+    four = replace(DENSE, heads=4, kv_heads=4)
+    c = context(four, toy_pool(24, 4), batch=5)  # dp 1 or 5, tp at most 4, so pp 6 or 24
     assert all("PIN001" not in {x.code for x in core} for core in check(c))
     assert check(c)[0][-1].code != "PIN001"
 
@@ -118,6 +126,7 @@ VALUES = {
     "tp": (1, 2, 3, 4, 8), "pp": (1, 2, 3, 4, 5), "dp": (1, 2, 3, 6, 8), "vpp": (1, 2, 3, 13),
     "split": (0, 1), "mbs": (1, 2, 3, 8), "zero": (0, 1, 2, 3), "sp": (0, 1),
     "recompute": (0, 1, 2), "recompute_layers": (0, 1, 2, 7), "schedule": (0, 2, 3),
+    "rank_order": (0, 1),
 }  # fmt: skip
 SPACES = {
     "gqa": (GQA, toy_pool(8)),

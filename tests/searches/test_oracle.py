@@ -37,6 +37,7 @@ from tests.searches.instances import (
 )
 
 CLOSE = 1e-9
+ORDERS = oracle.WORDS["rank_order"]
 Row = TypeVar("Row")
 
 
@@ -73,13 +74,18 @@ def by_layout(plans: list[oracle.Priced]) -> dict[Layout, oracle.Priced]:
     return table
 
 
+def named(row: tuple[int, ...]) -> tuple[int | str, ...]:
+    """Return the first seven axes of a shape with words for positions."""
+    return (*row[:4], SPLITS[row[4]], row[5], oracle.CP_COMMS[row[6]])
+
+
 def check_against_oracle(c: Context) -> None:
     """Compare shapes, plans, numbers, counts and ranking of one search."""
     wanted, outcome = solve(c), search(c)
     shapes = legal_shapes(c)
     columns = (getattr(shapes.shapes, axis).tolist() for axis in oracle.SHAPE_AXES)
     found = [
-        (*row[:4], SPLITS[row[4]], row[5], oracle.CP_COMMS[row[6]], *row[7:9], SCHEDULES[row[9]])
+        (*named(row[:7]), *row[7:9], SCHEDULES[row[9]], ORDERS[row[10]])
         for row in zip(*columns, strict=True)
     ]
     assert sorted(found) == sorted(wanted.shapes)

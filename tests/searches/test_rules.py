@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import searches
-from costmodels.plans import SCHEDULES
+from costmodels.plans import RANK_ORDERS, SCHEDULES, modules_code
 from costmodels.stages import SPLITS
 from searches.options import SearchOptions
 from searches.rules import (
@@ -82,19 +82,27 @@ EXTRA = [
     context(replace(DENSE, ffn=4100), toy_pool(8, 8), batch=8),
     context(batch=8, options=DUALPIPE),
     context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), options=DUALPIPE),
+    context(
+        replace(GQA, n_experts=4, expert_ffn=512),
+        toy_pool(16, 8),
+        batch=16,
+        options=pins(tp=2, pp=2, vpp=1, mbs=1),
+    ),
 ]
 
 ZB_H1 = SCHEDULES.index("zb-h1")
+ROUTED = context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), batch=8)
+EXTRA.append(replace(ROUTED, options=pins(recompute_modules=modules_code(["moe", "moe_act"]))))
+
 EXPERTS = context(
     replace(GQA, n_experts=4, expert_ffn=510), toy_pool(8, 8), options=pins(ep=(1, 2, 3, 4))
 )
 SHAPE_EXAMPLES = {
-    # code: (context, breaks, keeps), shapes as (tp, pp, dp, vpp, split[, cp, cp_comm, ep, etp])
+    # code: (context, breaks, keeps), shapes in the order of `SHAPE_AXES`
     "PIN001": (context(options=pins(tp=2)), (1, 1, 8, 1, 0), (2, 1, 4, 1, 0)),
     "TP001": (context(THIRDS, toy_pool(24, 12)), (8, 1, 3, 1, 0), (12, 1, 2, 1, 0)),
     "TP002": (context(THIRDS, toy_pool(12, 6)), (2, 1, 6, 1, 0), (6, 1, 2, 1, 0)),
     "TP003": (EXTRA[0], (8, 1, 1, 1, 0), (4, 1, 2, 1, 0)),
-    "TP004": (context(GQA, toy_pool(8, 4)), (8, 1, 1, 1, 0), (4, 1, 2, 1, 0)),
     "TP005": (context(THIRDS, toy_pool(12, 4)), (3, 1, 4, 1, 0), (1, 1, 12, 1, 0)),
     "CP001": (context(seq_len=1020), (1, 1, 1, 1, 0, 8, 1, 1, 1), (1, 1, 4, 1, 0, 2, 1, 1, 1)),
     "CP002": (context(), (2, 1, 2, 1, 0, 2, 3, 1, 1), (1, 1, 4, 1, 0, 2, 3, 1, 1)),
@@ -111,6 +119,10 @@ SHAPE_EXAMPLES = {
     "SCH003": (
         context(), (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1), (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1 - 2)
     ),
+    "ORD001": (context(pool=toy_pool(8, 2)), (2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 1),
+               (1, 2, 4, 1, 0, 1, 0, 1, 1, 2, 1)),
+    "ORD002": (context(EXPERTS.problem.shape, toy_pool(16, 8), batch=16),
+               (2, 2, 4, 1, 0, 1, 0, 1, 1, 2, 1), (2, 2, 4, 1, 0, 1, 0, 2, 1, 2, 1)),
     "DP001": (context(batch=12), (1, 1, 8, 1, 0), (2, 1, 4, 1, 0)),
     "MEM000": (
         context(DENSE, toy_pool(8, memory=1.2 * GB)), (1, 2, 4, 1, 0), (2, 4, 1, 1, 0)
@@ -125,7 +137,8 @@ def keeps(code: str, c: Context, shape: tuple[int, ...]) -> bool:
 def whole(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape with the axes that it leaves out: off, with the usual schedule."""
     usual = 0 if shape[1] == 1 else 3 if shape[3] > 1 else 2
-    return shape if len(shape) == 10 else (*(*shape, 1, 0, 1, 1)[:9], usual)
+    off = (1, 0, 1, 1, usual, 0)
+    return (*shape, *off[len(shape) - 5 :])
 
 
 def test_every_shape_rule_has_an_example():
@@ -139,17 +152,16 @@ def test_a_shape_rule_rejects_its_example_and_keeps_the_repaired_twin(code):
     assert all(keeps(other, c, twin) for other in PREDICATES)
     row = whole(breaks)
     named = (
-        *row[:4], SPLITS[row[4]], row[5], oracle.CP_COMMS[row[6]], *row[7:9], SCHEDULES[row[9]]
+        *row[:4], SPLITS[row[4]], row[5], oracle.CP_COMMS[row[6]], *row[7:9], SCHEDULES[row[9]],
+        RANK_ORDERS[row[10]],
     )  # fmt: skip
     if code != "VPP001":  # no candidate of the search
         assert oracle.broken_shape_rule(c.problem, c.options, named) == code
 
 
-def test_tp_may_leave_the_domain_when_allowed():
-    c = context(GQA, toy_pool(8, 4), options=SearchOptions(tp_across_domains=True))
-    assert keeps("TP004", c, (8, 1, 1, 1, 0))
-    assert keeps("TP005", c, (8, 1, 1, 1, 0))
-    odd = context(THIRDS, toy_pool(12, 4), options=SearchOptions(tp_across_domains=True))
+def test_tp_may_fill_several_domains():
+    assert keeps("TP005", context(GQA, toy_pool(8, 4)), (8, 1, 1, 1, 0))
+    odd = context(THIRDS, toy_pool(12, 4))
     assert not keeps("TP005", odd, (3, 1, 4, 1, 0))  # would still straddle
     assert not keeps("TP005", odd, (6, 1, 2, 1, 0))
 
@@ -173,7 +185,13 @@ PLAN_EXAMPLES = {
     "SP001": (context(batch=24), {"tp": 1, "sp": 1}, {"tp": 2, "sp": 1}),
     "ZER001": (context(batch=24), {"pp": 2, "zero": 2}, {"pp": 1, "zero": 2}),
     "ZER002": (context(DENSE, batch=24), {"dp": 1, "zero": 1}, {"dp": 2, "zero": 1}),
-    "REC001": (context(batch=24), {"recompute": 1}, {"recompute": 2}),
+    "REC001": (context(batch=24), {"recompute_modules": 1}, {"recompute_modules": 16}),
+    "REC002": (context(batch=24), {"recompute_modules": 8}, {"recompute_modules": 16}),
+    "REC003": (
+        ROUTED,
+        {"recompute_modules": modules_code(["moe", "moe_act"])},
+        {"recompute_modules": modules_code(["moe", "layernorm"])},
+    ),
     "OFF001": (context(batch=24), {"optimizer_offload": 1}, {"optimizer_offload": 0}),
     "OFF002": (
         with_host(context(batch=24), memory=2 * GB),

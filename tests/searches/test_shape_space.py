@@ -8,7 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
-from costmodels.plans import SCHEDULES, ShapeTable
+from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, SCHEDULES, ShapeTable
+from hardware.parts import Fabric, Tier
 from searches import rules, shape_space
 from searches.options import SearchOptions
 from searches.rules import SHAPE_AXES, SHAPE_RULES, Context, least_model_parallel
@@ -58,6 +59,7 @@ def by_oracle(c: Context) -> list[tuple[int, ...]]:
             oracle.CP_COMMS.index(shape[6]),
             *shape[7:9],
             SCHEDULES.index(shape[9]),
+            oracle.WORDS["rank_order"].index(shape[10]),
         )
         for shape in oracle.all_shapes(c.problem, c.options, c.n_devices)
         if not oracle.broken_shape_rule(c.problem, c.options, shape)
@@ -86,8 +88,8 @@ def test_solver_equals_brute_force_on_the_examples(model, n_devices):
 
 @pytest.mark.parametrize("n_devices", [5040, 15360, 16384])
 @pytest.mark.parametrize("model", MODELS)
-def test_fewer_than_5000_shapes_also_without_the_domain_and_memory(model, n_devices):
-    c = example(model, n_devices, SearchOptions(tp_across_domains=True))
+def test_fewer_than_5000_shapes_also_without_the_bound_on_memory(model, n_devices):
+    c = example(model, n_devices)
     c = with_part(replace(c, problem=replace(c.problem, job=replace(
         c.problem.job, global_batch=n_devices))), memory_bytes=1e15)  # fmt: skip
     space = legal_shapes(c)
@@ -105,7 +107,7 @@ def test_solver_equals_brute_force_and_oracle_on_the_instances(name):
 
 def test_the_example_of_llama3_405b_keeps_its_published_layout():
     shapes = legal_shapes(example("llama3-405b", 16384)).shapes
-    assert (8, 16, 128, 1, 1, *PLAIN, PLAIN_1F1B) in rows_of(
+    assert (8, 16, 128, 1, 1, *PLAIN, PLAIN_1F1B, 0) in rows_of(
         shapes
     )  # 126 layers on 16 stages, the ends fewer
 
@@ -119,18 +121,16 @@ def test_the_example_of_llama3_405b_keeps_its_published_layout():
     per_node=st.sampled_from([1, 3, 4, 8]),
     batch=st.sampled_from([7, 24, 60, 256, 720]),
     memory=st.floats(1.2, 60.0),
-    across=st.booleans(),
 )
 def test_solver_equals_brute_force_on_drawn_spaces(
-    layers, heads, groups, n_nodes, per_node, batch, memory, across
+    layers, heads, groups, n_nodes, per_node, batch, memory
 ):
     assume(heads % groups == 0)
     shape = replace(
         DENSE, layers=layers, heads=heads, kv_heads=heads // groups, hidden=heads * 128
     )
     pool = toy_pool(n_nodes * per_node, per_node, memory * GB)
-    options = SearchOptions(tp_across_domains=across)
-    c = context(shape, pool, batch=batch, options=options)
+    c = context(shape, pool, batch=batch)
     space = legal_shapes(c)
     assert rows_of(space.shapes) == brute_force(c) == by_oracle(c)
     assert space.n_candidates == len(space.shapes) + sum(space.rejected.values())
@@ -179,21 +179,56 @@ def test_the_bound_removes_something():
     ("options", "left"),
     [
         (pins(tp=5), []),
-        (pins(tp=2, pp=2, vpp=1), [(2, 2, 2, 1, 0)]),
+        (pins(tp=2, pp=2, vpp=1, rank_order=0), [(2, 2, 2, 1, 0)]),
         (pins(vpp=1, dp=8), [(1, 1, 8, 1, 0)]),
         (SearchOptions(at_most={"pp": 1, "tp": 2}), [(1, 1, 8, 1, 0), (2, 1, 4, 1, 0)]),
-        (pins(split=1, tp=1, dp=2), [(1, 4, 2, 1, 1)]),
+        (pins(split=1, tp=1, dp=2, rank_order=0), [(1, 4, 2, 1, 1)]),
     ],
 )
 def test_pins_reach_the_solver(options, left):
     found = rows_of(legal_shapes(context(options=options, batch=16)).shapes)
     schedules = [NONE if row[1] == 1 else PLAIN_1F1B for row in left]
-    assert found == [(*row, *PLAIN, code) for row, code in zip(left, schedules, strict=True)]
+    assert found == [(*row, *PLAIN, code, 0) for row, code in zip(left, schedules, strict=True)]
+
+
+def test_pipelines_lie_inside_only_where_that_moves_a_group():
+    """Nodes of 4: tp cp of 4 ranks fill a node, and tiers count where their uplinks are slower."""
+
+    def inside(c: Context) -> set[tuple[int, int]]:
+        shapes = legal_shapes(c).shapes
+        rows = shapes.take(np.flatnonzero(shapes.rank_order == PIPELINES_INSIDE))
+        assert (rows.pp > 1).all()
+        return set(zip(rows.tp.tolist(), rows.dp.tolist(), strict=True))
+
+    c = context(DENSE, toy_pool(16, 4), batch=8)
+    narrow = {(1, 8), (1, 4), (1, 2), (2, 4), (2, 2)}
+    assert inside(c) == narrow
+    slow, even = Fabric((Tier("leaf", 2, 2.0),)), Fabric((Tier("leaf", 2, 1.0),))
+    assert inside(context(DENSE, toy_pool(16, 4), batch=8, fabric=slow)) == {*narrow, (4, 2)}
+    assert inside(context(DENSE, toy_pool(16, 4), batch=8, fabric=even)) == narrow
+    assert not inside(context(DENSE, toy_pool(16, 16), batch=8))
+    assert inside(replace(c, options=pins(rank_order=1))) > narrow
+    for framework in ("deepspeed", "torchtitan", "fsdp2"):
+        assert not inside(replace(c, options=SearchOptions(framework=framework)))
+
+
+@pytest.mark.parametrize("tp", [4, 8])
+def test_the_orders_that_are_left_out_have_the_same_price(tp):
+    c = context(DENSE, toy_pool(32, 4), batch=8)
+    prices = {}
+    for order in (0, 1):
+        found = search(replace(c, options=pins(tp=tp, rank_order=order, vpp=1, mbs=1, pp=(2, 4))))
+        for x in found.finalists:
+            plain = replace(x.layout, rank_order=RANK_ORDERS[0])
+            prices.setdefault(plain, set()).add((x.step_s, x.peak_bytes))
+    several = {plan: found for plan, found in prices.items() if plan.dp > 1}
+    assert len(several) > 20
+    assert all(len(found) == 1 for found in several.values())
 
 
 def test_a_pinned_vpp_beyond_the_default_is_tried():
     c = context(replace(THIRDS, layers=32), toy_pool(2, 2), batch=8, options=pins(vpp=16, pp=2))
-    assert rows_of(legal_shapes(c).shapes) == [(1, 2, 1, 16, 0, *PLAIN, INTERLEAVED)]
+    assert rows_of(legal_shapes(c).shapes) == [(1, 2, 1, 16, 0, *PLAIN, INTERLEAVED, 0)]
 
 
 def test_cp_is_tried_from_8192_tokens_on_or_where_it_is_named():
@@ -227,7 +262,7 @@ def test_shapes_of_a_mixture_of_experts_equal_brute_force_and_oracle(n_nodes, op
     assert rows_of(space.shapes) == brute_force(c) == by_oracle(c)
     assert space.n_candidates == len(space.shapes) + sum(space.rejected.values())
     if not options.only:
-        grids = {row[-3:-1] for row in rows_of(space.shapes)}
+        grids = {row[7:9] for row in rows_of(space.shapes)}
         assert {(1, 1), (2, 1), (3, 1) if n_nodes == 3 else (2, 2), (2, 2)} <= grids
 
 

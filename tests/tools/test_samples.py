@@ -77,15 +77,29 @@ def test_check_reads_legal_files_as_the_plan_and_refuses_nothing(checker, plans)
 
 SELDOM = {
     "megatron": {"MLM111|MLM422", "MLM216", "MLM214", "MLM107", "MLM522", "MLM204", "MLM425",
-                 "MLM326"},
+                 "MLM326", "MLM516"},
     "deepspeed": {"DSP412", "DSP413", "DSP401"},
-    "torchtitan": {"TTN302"},
+    "torchtitan": {"TTN125", "TTN302"},
     "torchtitan-toml": {"TTN102", "TTN103", "TTN104", "TTN122", "TTN202", "TTN222", "TTN302",
                         "TTN303", "TTN124", "TTN204", "TTN105", "TTN123", "TTN203", "TTN220",
-                        "TTN221"},
+                        "TTN221", "TTN125"},
     "accelerate": set(),
 }  # fmt: skip
 """Rules that none of a few plans may be able to break."""
+
+
+def test_a_job_file_is_asked_about_on_the_devices_that_its_degrees_make(plans):
+    kind = KINDS["torchtitan-toml"]
+    drawn, files = of("torchtitan-toml", plans)[0]
+    changed = kind.read(files, drawn)
+    n_devices = drawn.layout.n_devices
+    assert kind.devices(changed, drawn) == n_devices
+    changed.put("tensor_parallel_degree", 2 * changed.tp)
+    assert kind.devices(changed, drawn) == 2 * n_devices
+    found = verdict("torchtitan-toml", kind.write(changed), drawn, n_devices)
+    assert found.layout["n_devices"] == 2 * n_devices
+    changed.put("data_parallel_shard_degree", -1)
+    assert kind.devices(changed, drawn) == n_devices
 
 
 @pytest.mark.parametrize("checker", KINDS)
@@ -114,6 +128,7 @@ def test_every_rule_of_megatron_that_its_code_enforces_is_broken_by_some_change(
         "MLM100": "a degree of 0 or less: nudges reach it",
         "MLM104": "releases before 0.16", "MLM132": "releases before 0.13",
         "MLM307": "the same conditions by the model's sizes", "MLM502": "words of --fp8-recipe",
+        "MLM504": "the same condition by the plan's precision, MLM512 by the flags",
         "MLM503": "Transformer Engine's kernels", "MLM329": "no such accelerator is drawn",
         "MLM133": "its schedule has a format of its own", "MLM414": "release 0.20",
         "MLM423": "in the adapter of Megatron-FSDP", "MLM424": "in the adapter of Megatron-FSDP",

@@ -129,6 +129,8 @@ def megatron_wants(plan: Facts) -> Facts:
     }
     if fp8:
         wants["fp8_recipe"] = fp8
+    if plan["recompute"] == "selective":
+        wants["recompute_modules"] = list(plan.get("recompute_modules", ["core_attn"]))
     if plan["cp"] > 1:
         named = {"p2p": "p2p", "all-gather": "all_gather", "a2a": "a2a"}
         wants["cp_comm_type"] = [named[plan["cp_comm"]]]

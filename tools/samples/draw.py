@@ -135,7 +135,7 @@ def draw_problem(random: Random, framework: str, shape: ModelShape, n_devices: i
     seq_len = random.choice(SEQ_LENS)
     job = TrainingJob(seq_len, batch, random.choice(PRECISIONS), tokens=0.0)
     problem = Problem(shape, job, pool, Fabric(), STACKS["megatron-core"])
-    options = SearchOptions(framework=framework, tp_across_domains=True, memory_bound=False)
+    options = SearchOptions(framework=framework, memory_bound=False)
     return Context(problem, options, n_devices)
 
 
@@ -150,7 +150,7 @@ def some_shapes(random: Random, context: Context) -> ShapeTable:
         shapes = shapes.take(np.flatnonzero(predicate(context, shapes)))
     on = (
         shapes.tp > 1, shapes.pp > 1, shapes.vpp > 1, shapes.split, shapes.cp_comm, shapes.ep > 1,
-        shapes.etp > 1, shapes.dp > 1,
+        shapes.etp > 1, shapes.dp > 1, shapes.rank_order,
     )  # fmt: skip
     columns = np.stack([np.asarray(column, dtype=np.int32) for column in on], axis=1)
     _, group = np.unique(columns, axis=0, return_inverse=True)
@@ -179,10 +179,10 @@ def draw_layouts(
         group = random.choice(sorted(free))
         sp, _, kind = group
         sharding, option = random.choice(free[group])
-        layers = axes.recompute_layers[option]
+        layers, modules = axes.recompute_layers[option], axes.recompute_modules[option]
         mbs = axes.mbs[random.choice(np.flatnonzero(masks.batches[row]).tolist())]
         one = shapes.take(np.array([row]))
-        values = (0, mbs, sharding, sp, kind, layers)
+        values = (0, mbs, sharding, sp, kind, layers, modules)
         columns = (np.array([value], dtype=np.int32) for value in values)
         batch = context.problem.job.global_batch
         table = PlanTable(one, axes.shardings, batch, *columns)

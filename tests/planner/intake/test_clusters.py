@@ -225,6 +225,8 @@ def test_command_asks_and_takes_the_answer():
         (["--nic", "mlx5_0"], "is no network port"),
         (["--selector", "zone"], "is not KEY=VALUE"),
         (["--nodes", "n[1-"], "is not a host list"),
+        (["--nodes", ""], "--nodes is empty"),
+        (["--partition", " "], "--partition is empty"),
         (["--partition", "x"], "no node is in 'x'"),
         (["--most", "4", "--partial"], "drop one of them"),
         (["--out", "no/such/folder/c.yaml"], "cannot write"),
@@ -247,16 +249,16 @@ def test_a_dump_is_a_cluster_argument(tmp_path):
     result = planner.solve(MODEL, path, top=2)
     notes = "\n".join(result.notes)
     # 14 nodes are free: no layout shares 64 sequences and 8 layers over 112 devices.
-    assert "cluster: 14 nodes (112 devices) are free, and no layout of the job fits them" in notes
-    assert result.inputs["cluster"]["pools"][0]["nodes"] == 12
-    assert result.plans[0].layout.n_devices == 96
+    assert result.inputs["cluster"]["pools"][0]["nodes"] == 14
+    assert (result.plans[0].layout.n_devices, result.plans[0].n_idle) == (64, 48)
+    assert any("on 64 devices, 48 idle" in line for line in result.why_first)
     assert "cluster: left out: n003 drained" in notes
     assumed = (
         "assumed pools.0.accelerator = h100-sxm-80gb (h100; the form that comes in nodes of 8)"
     )
     assert assumed in notes
     assert "note: left out: n003 drained" in solve_table(result)
-    hosts = "n[001-002,004-005,010-011,013,016-020]"
+    hosts = "n[001-002,004-005,010-011,013,016-020,006,008]"
     assert result.inputs["cluster"]["pools"][0]["hosts"] == hosts
     assert "18 x 8" not in check_spec(path)
     assert "14 nodes x 8 h100-sxm-80gb" in check_spec(path)
@@ -270,7 +272,8 @@ def test_a_published_configuration_and_a_dump_are_a_plan(tmp_path):
     result = planner.solve(config, nodes, top=1)
     assert result.plans
     pool = result.inputs["cluster"]["pools"][0]
-    assert result.plans[0].layout.n_devices == 8 * pool["nodes"]
+    plan = result.plans[0]
+    assert plan.layout.n_devices + plan.n_idle == 8 * pool["nodes"]
     assert len(expand_hosts(pool["hosts"])) == pool["nodes"]
 
 
@@ -280,23 +283,25 @@ def test_the_number_of_nodes_of_a_dump_can_be_set(tmp_path):
     given = load_cluster(path, [("pools.0.free_nodes", 8)])
     assert (given.cluster.pools[0].n_nodes, given.from_dump) == (8, False)
     assert given.sources[0].hosts[-1] == "n016"
-    result = planner.solve(MODEL, path, top=1, overrides=(("pools.0.free_nodes", 7),))
-    assert not result.plans  # what is asked for is not changed
+    asked = {"top": 1, "overrides": (("pools.0.free_nodes", 7),)}
+    assert not planner.solve(MODEL, path, pins={"devices": 56}, **asked).plans
+    assert planner.solve(MODEL, path, **asked).plans[0].layout.n_devices == 32
     assert load_cluster(path).from_dump
     assert not load_cluster("h100-x8").from_dump
 
 
-def test_racks_are_kept_whole_when_fewer_nodes_are_used(tmp_path):
+def test_fewer_nodes_of_racks_are_used_where_no_layout_fills_all(tmp_path):
     path = tmp_path / "nodes.txt"
     path.write_text(dump("scontrol-gb200-nodes.txt")[1])
     job = {**MODEL, "training": {"seq_len": 1024, "global_batch": 64}}
     model = {"model": {**MODEL["model"], "layers": 7}, "training": job["training"]}
-    result = planner.solve(model, path, top=1, pins={"cp": 1, "pp": 1})
+    pins = {"cp": 1, "pp": 1}
+    result = planner.solve(model, path, top=1, pins=pins)
     pool = result.inputs["cluster"]["pools"][0]
-    assert (pool["nodes"], pool["scale_up_domain"]) == (32, 64)
-    assert any(
-        text.startswith("cluster: 48 nodes (192 devices) are free") for text in result.notes
-    )
+    assert (pool["nodes"], pool["scale_up_domain"]) == (48, 64)
+    assert not planner.solve(model, path, pins={**pins, "devices": 192}).plans
+    whole = planner.solve(model, path, top=1, pins={**pins, "devices": 128}).plans[0]
+    assert result.plans[0].step_time_s <= whole.step_time_s
 
 
 def test_a_dump_with_a_question_as_cluster_argument(tmp_path):

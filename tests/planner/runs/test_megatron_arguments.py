@@ -59,7 +59,10 @@ def test_plain_data_parallelism() -> None:
          {"optimizer_offload": True}),
         ("--recompute-activations", {"recompute": "selective"}),
         ("--recompute-granularity selective", {"recompute": "selective"}),
-        ("--recompute-granularity selective --recompute-modules layernorm", {"recompute": "none"}),
+        ("--recompute-granularity selective --recompute-modules moe_act layernorm",
+         {"recompute": "selective", "recompute_modules": ("moe_act", "layernorm")}),
+        ("--recompute-granularity selective --recompute-modules gdn_norm_out",
+         {"recompute": "none"}),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
          {"recompute": "full", "recompute_layers": 16}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 3"
@@ -174,12 +177,15 @@ def test_the_loss_of_one_kernel() -> None:
     assert run("--cross-entropy-loss-fusion").stack["fused_loss"] is True
     plain = run("--overlap-grad-reduce")
     assert (plain.stack["fused_loss"], plain.stack["logit_bytes"]) == (False, 12.0)
-    assert plain.switches[0].fields == {"fused_loss": True, "logit_bytes": 6.0}
+    assert plain.switches[0].sets == (
+        ("cross_entropy_loss_fusion", "true"), ("cross_entropy_fusion_impl", "native"),
+    )  # fmt: skip
 
 
 def test_notes_on_what_has_no_term() -> None:
     notes = run("--optimizer-cpu-offload --rampup-batch-size 8 8 100 --recompute-granularity"
-                " selective --recompute-modules core_attn mlp --optimizer muon").notes  # fmt: skip
+                " selective --recompute-modules gdn_norm_out mlp --optimizer muon"
+                ).notes  # fmt: skip
     text = " | ".join(notes)
-    for part in ("--optimizer-cpu-offload", "--rampup-batch-size", "modules mlp", "muon"):
+    for part in ("--optimizer-cpu-offload", "--rampup-batch-size", "modules gdn_norm_out", "muon"):
         assert part in text

@@ -34,6 +34,19 @@ def test_leftover_ranks_shard() -> None:
     assert (found["gbs"], found["mbs"], found["n_micro"]) == (128, 2, 1)
 
 
+def test_a_local_batch_of_nothing_is_read_for_the_rules_to_refuse() -> None:
+    assert toml(training={"local_batch_size": 0}).layout["mbs"] == 1
+
+
+def test_a_pipeline_that_accumulation_repeats_is_noted() -> None:
+    training = {"local_batch_size": 4, "global_batch_size": 4 * 32 * 3}
+    run = toml(training=training, parallelism={"pipeline_parallel_degree": 2})
+    assert run.layout["n_micro"] == 12
+    assert any("accumulated over 3 local batches" in note for note in run.notes)
+    assert not toml(training=training | {"global_batch_size": 128},
+                    parallelism={"pipeline_parallel_degree": 2}).notes  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("values", "fields"),
     [
@@ -175,6 +188,16 @@ def test_recipes_that_change_another() -> None:
     assert (run.layout["cp"], run.layout["dp"], run.job["seq_len"]) == (4, 2, 32768)
     assert run.layout["recompute_layers"] == 32
     assert run.stack["fused_activation"] is True
+
+
+def test_a_setting_goes_by_its_name_in_the_release() -> None:
+    sets = [("compile.enable", "true"), ("compile.components", "[model, loss]")]
+    run = read_recipe(RECIPE, "r.py", function="llama3_8b", n_devices=16, sets=sets)
+    assert [s.sets for s in run.switches] == [(("compile.enable_async_tensor_parallel", "true"),)]
+    old = toml(compile={"enable": True}, parallelism={"tensor_parallel_degree": 8})
+    assert [s.sets for s in old.switches] == [
+        (("parallelism.enable_async_tensor_parallel", "true"),)
+    ]
 
 
 def test_several_recipes_are_asked_for_by_name() -> None:

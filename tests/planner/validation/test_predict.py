@@ -374,12 +374,14 @@ def test_latent_attention_as_stated():
     assert shape.kv_heads == shape.heads
 
 
-def test_recompute_of_short_modules_is_priced_as_none():
-    case = priced(recompute="selective: layernorm+moe_act")
-    assert case.layout.recompute == "none"
-    assert "these modules are short" in case.assumptions[0]
+def test_recomputed_modules_are_those_that_change_something():
+    """The model is dense, with a flash kernel and without latent attention."""
+    assert priced(recompute="selective: mlp+layernorm").layout.recompute_modules == ("mlp",)
+    both = priced(recompute="selective: core_attn+mlp").layout
+    assert both.recompute_modules == ("core_attn", "mlp")
+    assert priced(recompute="selective: layernorm+moe_act").layout.recompute == "none"
     with pytest.raises(Skip, match="recompute policy not modelled"):
-        priced(recompute="selective: mlp+layernorm")
+        priced(recompute="selective: mlp+attention")
 
 
 def test_the_shipped_runs_with_experts_are_met_without_a_fit():

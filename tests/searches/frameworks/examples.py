@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.plans import CP_COMMS, RECOMPUTES, SCHEDULES, Layout
+from costmodels.plans import CP_COMMS, RECOMPUTES, SCHEDULES, Layout, modules_code
 from costmodels.shapes import ModelShape, TrainingJob
 from searches.frameworks import RULES, Case
 
@@ -41,6 +41,10 @@ def case(
 
 def moe(**fields: Any) -> ModelShape:
     return replace(EXPERTS, **fields)
+
+
+def _recomputed(*modules: str) -> dict[str, Any]:
+    return {"recompute": "selective", "recompute_modules": modules_code(modules)}
 
 
 PIPE = {"pp": 4, "dp": 16, "schedule": "1f1b", "counts": (8,) * 4}
@@ -116,6 +120,12 @@ _LAYOUT: dict[str, Both] = {
     "MLM503": (
         {"precision": "fp32"}, {"precision": "fp32", "model": {"flash_attention": False}},
     ),
+    "MLM504": (
+        {"precision": "fp8-delayed", **_recomputed("layernorm"), "model": EXPERTS},
+        {"precision": "fp8-delayed", **_recomputed("moe"), "model": EXPERTS},
+    ),
+    "DSP207": (_recomputed("core_attn", "mlp"), _recomputed("core_attn")),
+    "TTN503": (_recomputed("mlp"), _recomputed("core_attn")),
     "DSP105": ({"tp": 16}, {"tp": 8}),
     "DSP106": ({"tp": 2, "sp": True}, {"tp": 2}),
     "DSP107": (RING, ALL_TO_ALL),
@@ -144,7 +154,9 @@ _LAYOUT: dict[str, Both] = {
     "DSP306": (
         {**PIPE, "ep": 2, "tp": 2, "model": EXPERTS}, {"ep": 2, "tp": 2, "model": EXPERTS},
     ),
-    "DSP307": ({**ALL_TO_ALL, "ep": 2, "zero": 3}, {**ALL_TO_ALL, "ep": 2, "zero": 2}),
+    "DSP307": (
+        {**ALL_TO_ALL, "zero": 3, "model": EXPERTS}, {**ALL_TO_ALL, "zero": 2, "model": EXPERTS},
+    ),
     "DSP308": ({"tp": 2, "model": EXPERTS}, {"tp": 2, "ep": 2, "model": EXPERTS}),
     "DSP309": ({"model": moe(capacity_factor=1.25)}, {"model": EXPERTS}),
     "DSP401": ({**PIPE, "zero": 2}, {**PIPE, "zero": 1}),
@@ -271,6 +283,8 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "MLM137": ({"save": "/checkpoints"}, {"save": "/checkpoints", "save_interval": 10}, {}),
     "MLM138": ({"lr": 1e-4, "min_lr": 1e-3}, {"lr": 1e-4, "min_lr": 1e-5}, {}),
     "MLM139": ({"mock_data": True, "data_path": ["x"]}, {"data_path": ["x"]}, {}),
+    "MLM141": ({"squared_relu": True}, {"squared_relu": True, "bias_gelu_fusion": False}, {}),
+    "MLM142": ({**SIZES, "no_rope_freq": 3}, {**SIZES, "no_rope_freq": 4}, {}),
     "MLM140": ({"eval_global_batch_size": 100}, {"eval_global_batch_size": 64}, {}),
     "MLM210": (MIDDLE, {**MIDDLE, "account_for_embedding_in_pipeline_split": True,
                         "account_for_loss_in_pipeline_split": True}, PIPE),
@@ -304,6 +318,8 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
                {}),
     "MLM324": ({"moe_enable_deepep": True},
                {"moe_enable_deepep": True, "moe_token_dispatcher_type": "flex"}, {}),
+    "MLM331": ({**SIZES, "num_experts": 8, "moe_layer_freq": [0, 1] * 15},
+               {**SIZES, "num_experts": 8, "moe_layer_freq": [0, 1] * 16}, {}),
     "MLM325": ({"moe_pad_expert_input_to_capacity": True},
                {"moe_pad_expert_input_to_capacity": True, "moe_expert_capacity_factor": 1.0}, {}),
     "MLM326": ({"moe_shared_expert_overlap": True, "moe_shared_expert_intermediate_size": 64},
@@ -384,6 +400,8 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
                {"train_batch_size": 128, "train_micro_batch_size_per_gpu": 1}, {}),
     "DSP124": ({"data_parallel_size": 16, "sequence_parallel_size": 2},
                {"data_parallel_size": 32, "sequence_parallel_size": 2}, {}),
+    "DSP126": ({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 0},
+               {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}, {}),
     "DSP125": ({"optimizer.params.max_grad_norm": 1.0}, {"gradient_clipping": 1.0}, {}),
     "DSP310": ({**AUTO_EP, "expert_parallel.expert_tensor_parallel_size": 2}, AUTO_EP, {}),
     "DSP410": ({"zero_optimization.stage": 4}, {"zero_optimization.stage": 3}, {}),
@@ -411,6 +429,8 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
                {"parallelism.tensor_parallel_degree": 4}, {}),
     "TTN123": ({"training.local_batch_size": 3, "training.global_batch_size": 128},
                {"training.local_batch_size": 2, "training.global_batch_size": 128}, {}),
+    "TTN125": ({"model.name": "deepseek_v3", "model.flavor": "16B"},
+               {"model.name": "llama3", "model.flavor": "8B"}, {"cp": 2}),
     "TTN124": ({"model.attn_backend": "varlen"}, {"model.attn_backend": "flex"}, {"cp": 2}),
     "TTN220": ({"parallelism.pipeline_parallel_schedule": "ZBVZeroBubble",
                 "parallelism.pipeline_parallel_layers_per_stage": 9},

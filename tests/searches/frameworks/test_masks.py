@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.plans import CP_COMMS, SCHEDULES, WHOLE, PlanTable, ShapeTable
+from costmodels.plans import (
+    CP_COMMS,
+    RECOMPUTE_MODULES,
+    SCHEDULES,
+    WHOLE,
+    PlanTable,
+    ShapeTable,
+)
 from costmodels.problem import Problem
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
@@ -56,11 +63,12 @@ def random_shapes(rng: np.random.Generator, layers: int) -> ShapeTable:
         dp = DEVICES // (tp * pp * cp)
         kind = int(rng.integers(1, len(CP_COMMS))) if cp > 1 else 0
         ep, etp = (int(x) for x in rng.choice([1, 1, 1, 2, 4, 8], 2))
-        rows.append((tp, pp, dp, vpp, split, cp, kind, ep, etp))
+        order = int(rng.choice([0, 0, 1]))
+        rows.append((tp, pp, dp, vpp, split, cp, kind, ep, etp, order))
     block = np.array(rows)
     return ShapeTable.from_tuples(
         DEVICES, [tuple(row[:5]) for row in block.tolist()], SPLITS,
-        block[:, 5], block[:, 7], block[:, 8], block[:, 6],
+        block[:, 5], block[:, 7], block[:, 8], block[:, 6], rank_order=block[:, 9],
     )  # fmt: skip
 
 
@@ -90,11 +98,13 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
         shapes = dataclasses.replace(shapes, schedule=random_schedules(rng, shapes))
         recompute = np.array([0, 1, *[2] * 4], dtype=np.int32)
         layers = np.array([0, 0, 1, 2, 5, 30], dtype=np.int32)
+        one = int(rng.integers(1, 1 << len(RECOMPUTE_MODULES)))
+        modules = np.array([0, one, *[0] * 4], dtype=np.int32)
         mbs = np.array([1, 2, 3, 5, 8], dtype=np.int32)
         asked = Context(problem, SearchOptions(), DEVICES)
         shardings = sharding_options(asked, shapes)
         exists = existing_shardings(shapes, shardings)
-        kinds = (recompute, layers)
+        kinds = (recompute, layers, modules)
         runs = framework_mask(framework, problem, shapes, shardings, *kinds)
         fits = framework_batches(framework, problem, shapes, mbs)
         picked = [
@@ -110,6 +120,7 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
             table = PlanTable(
                 shapes, shardings, job.global_batch, column(row), column(mbs[size]),
                 column(sharding), column(sp), column(recompute[option]), column(layers[option]),
+                column(modules[option]),
             )  # fmt: skip
             layout = table.layout(0, model.layers)
             reasons = refusals(framework, layout, model, job)
@@ -130,7 +141,7 @@ def test_every_framework_runs_some_random_plan(framework: str) -> None:
 @pytest.mark.parametrize("code", [c for c, rule in RULES.items() if rule.level == "layout"])
 def test_every_layout_rule_can_be_decided_where_the_search_asks_it(code: str) -> None:
     c = context()
-    shapes = table_of(c, [(1, 1, 8, 1, 0, 1, 0, 1, 1, 0), (2, 2, 2, 1, 0, 1, 0, 1, 1, 2)])
+    shapes = table_of(c, [(1, 1, 8, 1, 0, 1, 0, 1, 1, 0, 0), (2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 1)])
     kinds = np.array([0], dtype=np.int32)
     held = Case.of_shapes(c.problem, shapes, WHOLE, kinds, kinds)
     batches = Case.of_batches(c.problem, shapes, np.array([1, 2], dtype=np.int32))
@@ -152,7 +163,7 @@ def test_the_default_space_is_what_one_of_its_frameworks_runs() -> None:
         axes = free_axes(c, shapes)
         if not (len(shapes) and len(axes.mbs)):
             continue
-        kinds = (axes.shardings, axes.recompute, axes.recompute_layers)
+        kinds = (axes.shardings, axes.recompute, axes.recompute_layers, axes.recompute_modules)
         masks = [framework_mask(n, c.problem, shapes, *kinds) for n in DEFAULT_FRAMEWORKS]
         either = runnable("default", c.problem, shapes, *kinds)
         np.testing.assert_array_equal(either, masks[0] | masks[1])

@@ -1,0 +1,499 @@
+"""How many devices to use: which numbers of each pool are searched, and what is found there.
+
+All devices that may be used are searched first. A smaller number is searched only as far as its
+lower bound (`searches.device_counts`) allows a better value than the best so far, and the plans of
+the best number are listed beside those on all devices.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from costmodels.problem import Problem
+from planner.errors import SearchError, UsageError
+from planner.inputs import ClusterInput
+from planner.layouts import DEVICES
+from planner.objectives import OVER_COUNTS, check_inputs, step_limit_s, value_per_s
+from planner.options import SolveOptions
+from planner.result import DeviceCounts
+from searches.candidates import Candidate
+from searches.device_counts import StepBounds, device_counts, flops_bound_s
+from searches.executors import Executor
+from searches.objectives import Point, dominated, non_dominated
+from searches.rules import Context
+from searches.search import Outcome, exact_step_s, search
+
+MOST_TRIED = 64
+"""Numbers of devices searched in vain, those of the least bound, while none holds any plan."""
+Stop = Callable[[], bool] | None
+Progress = Callable[[int, int], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """One pool and what the search found on some of its devices."""
+
+    cluster: ClusterInput
+    """With this pool alone."""
+    context: Context
+    outcome: Outcome
+
+    @property
+    def problem(self) -> Problem:
+        """What the plans were priced against: the devices in use."""
+        return self.context.problem
+
+    @property
+    def n_devices(self) -> int:
+        """Devices in use."""
+        return self.context.n_devices
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the numbers of devices of one pool."""
+
+    pool: str
+    n_given: int
+    searched: list[int] = field(default_factory=list)
+    n_excluded: int = 0
+    n_without_layout: int = 0
+    n_left: int = 0
+
+    def to_counts(self) -> DeviceCounts:
+        """Return it as a part of the result."""
+        return DeviceCounts(
+            self.pool, self.n_given, tuple(sorted(self.searched, reverse=True)),
+            self.n_excluded, self.n_without_layout, self.n_left,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PoolToSearch:
+    """A pool with its bounds, before any search."""
+
+    cluster: ClusterInput
+    bounds: StepBounds
+    tally: Tally
+    options: SolveOptions
+
+    @property
+    def largest(self) -> int:
+        """The most devices that plans may use."""
+        return self.bounds.problem.pool.n_devices
+
+    def per_s(self, n_devices: int) -> float:
+        """Return the value of the objective for a step of one second."""
+        problem = self.bounds.context(n_devices).problem
+        return value_per_s(self.options.objective, problem, self.cluster.operations[0], n_devices)
+
+    def limit_s(self, n_devices: int) -> float:
+        """Return the longest step that keeps deadline and step limit."""
+        asked = self.options.deadline_s, self.options.step_limit_s
+        operations = self.cluster.operations[0]
+        return step_limit_s(self.bounds.problem, operations, n_devices, *asked)
+
+    def key(self, n_devices: int, step_s: float) -> Point:
+        """Return the value that is to be small, the step time last where devices are counted."""
+        if self.options.objective == "devices":
+            return (n_devices, step_s)
+        return (self.per_s(n_devices) * step_s,)
+
+    def limit_of(self, key: Point, n_devices: int) -> float:
+        """Return the step below which `n_devices` beat a key."""
+        if self.options.objective != "devices":
+            return key[0] / self.per_s(n_devices)
+        if n_devices != key[0]:
+            return math.inf if n_devices < key[0] else 0.0
+        return key[1]
+
+
+@dataclass(slots=True)
+class Searches:
+    """What was searched on all pools."""
+
+    listed: list[Searched]
+    """Those whose plans the answer ranks."""
+    tallies: list[Tally]
+    notes: list[str]
+    """Why pools are left out."""
+    stopped: str = ""
+    left: list[float] = field(default_factory=list)
+    """Lower bounds on the value of the objective in what was not searched."""
+    front: list[tuple[Point, tuple[Candidate, Searched]]] = field(default_factory=list)
+    """With `SolveOptions.pareto`."""
+
+
+def largest_allowed(problem: Problem, options: SolveOptions) -> int:
+    """Return the most devices of the pool that the options allow; `UsageError` where none are."""
+    pool = problem.pool
+    allowed = [n for n in device_counts(pool) if options.allows_devices(n)]
+    if allowed:
+        return allowed[-1]
+    per_node = pool.devices_per_node
+    raise UsageError(
+        f"--pin, --only or --max {DEVICES} leaves no number of devices of pool {pool.name}",
+        f"multiples of {per_node} up to {pool.n_devices}, or divisors of {per_node}",
+    )
+
+
+def pools_to_search(
+    cluster: ClusterInput,
+    options: SolveOptions,
+    make: Callable[[ClusterInput], Problem],
+) -> tuple[list[PoolToSearch], list[str]]:
+    """Return the pools of a cluster with their bounds, and a note for each that is not modelled.
+
+    Raises the `SearchError` of the first pool when none is modelled.
+    """
+    found, notes, refusals = [], [], []
+    for index, pool in enumerate(cluster.cluster.pools):
+        one = cluster.only(index)
+        try:
+            problem = make(one)
+        except SearchError as refusal:
+            refusals.append(refusal)
+            notes.append(f"pool {pool.name} is left out: {refusal.message}")
+            continue
+        check_inputs(options.goals, options.deadline_s, problem, one.operations[0], index)
+        bounds = StepBounds(problem, options.search_options())
+        tally = Tally(pool.name, pool.n_devices)
+        found.append(PoolToSearch(one, bounds, tally, options))
+    if not found:
+        raise refusals[0]
+    return found, notes
+
+
+def search_counts(
+    pools: list[PoolToSearch],
+    notes: list[str],
+    options: SolveOptions,
+    executor: Executor,
+    stop: Stop = None,
+    progress: Progress = None,
+    fewer: bool = True,
+) -> Searches:
+    """Search the pools; `fewer` also on fewer devices than allowed where they may be better."""
+    found = Searches([], [pool.tally for pool in pools], notes)
+    if options.pareto:
+        try:
+            _search_front(pools, found, options, executor, stop, progress, fewer)
+        except KeyboardInterrupt:
+            if not found.front:
+                raise
+            found.stopped = "interrupted"
+    elif options.objective == "devices" and fewer and not options.names_devices:
+        best = _search_fewer(pools, found, None, stop, progress, executor)
+        if best is None and not found.stopped:
+            _search_whole(pools, found, executor, stop, progress)
+    else:
+        _search_whole(pools, found, executor, stop, progress)
+        if fewer and not options.names_devices:
+            if found.stopped:
+                _bound_fewer(pools, found)
+            else:
+                _search_fewer(pools, found, _best_key(pools, found), stop, progress, executor)
+    limited = options.deadline_s is not None or options.step_limit_s is not None
+    if limited and fewer and not any(one.outcome.finalists for one in found.listed):
+        _search_unlimited(pools, found, executor, stop)
+    if found.stopped:
+        for pool in pools:
+            pool.tally.n_left = _n_counts(pool) - _n_known(pool.tally)
+    return found
+
+
+def _search_unlimited(
+    pools: list[PoolToSearch], found: Searches, executor: Executor, stop: Stop
+) -> None:
+    """List the fastest number of devices whatever the limits, to say how far it misses them."""
+    free = [
+        replace(
+            pool,
+            tally=replace(pool.tally, searched=_whole_counts(pool)),
+            options=replace(
+                pool.options, objective="step_time", deadline_s=None, step_limit_s=None
+            ),
+        )
+        for pool in pools
+    ]
+    _search_fewer(free, found, None, stop, None, executor)
+
+
+def _bound_fewer(pools: list[PoolToSearch], found: Searches) -> None:
+    """Note the bounds of the smaller numbers of devices that a stopped search did not reach."""
+    for pool in pools:
+        for n in reversed(device_counts(pool.bounds.problem.pool)):
+            if n in pool.tally.searched or not pool.options.allows_devices(n):
+                continue
+            least = min(found.left, default=math.inf)
+            floor = flops_bound_s(pool.bounds.context(n))
+            if pool.key(n, floor)[0] < least:
+                found.left.append(pool.key(n, pool.bounds.least_s(n))[0])
+
+
+def _n_counts(pool: PoolToSearch) -> int:
+    return sum(pool.options.allows_devices(n) for n in device_counts(pool.bounds.problem.pool))
+
+
+def _n_known(tally: Tally) -> int:
+    return len(tally.searched) + tally.n_excluded + tally.n_without_layout
+
+
+def _whole_counts(pool: PoolToSearch) -> list[int]:
+    """Return the numbers of devices that are searched in any case, the largest first."""
+    if not pool.options.names_devices:
+        return [pool.largest]
+    counts = device_counts(pool.bounds.problem.pool)
+    return [n for n in reversed(counts) if pool.options.allows_devices(n)]
+
+
+def _search_whole(
+    pools: list[PoolToSearch], found: Searches, executor: Executor, stop: Stop, progress: Progress
+) -> None:
+    for pool in pools:
+        for n in _whole_counts(pool):
+            if found.stopped and stop is not None and stop():
+                found.left.append(pool.key(n, pool.bounds.least_s(n))[0])
+                continue
+            _search_one(pool, n, found, executor, stop, progress)
+
+
+def _search_one(
+    pool: PoolToSearch,
+    n_devices: int,
+    found: Searches,
+    executor: Executor,
+    stop: Stop,
+    progress: Progress,
+) -> Searched:
+    """Search one number of devices in full and list it."""
+    context = pool.bounds.context(n_devices)
+    if {"memory"} & set(pool.options.goals):
+        context = replace(context, options=replace(context.options, front=True))
+    outcome = search(context, executor, stop, progress)
+    one = Searched(pool.cluster, context, outcome)
+    found.listed.append(one)
+    if n_devices not in pool.tally.searched:
+        pool.tally.searched.append(n_devices)
+    if outcome.stopped:
+        found.stopped = found.stopped or outcome.stopped
+        bounds = [pool.bounds.of_shapes(context, shapes).min() for shapes in outcome.unsearched]
+        if bounds:
+            found.left.append(pool.per_s(n_devices) * float(min(bounds)))
+    return one
+
+
+def _best_key(pools: list[PoolToSearch], found: Searches) -> Point | None:
+    """Return the best key among the listed plans that keep the limits."""
+    by_name = {pool.tally.pool: pool for pool in pools}
+    keys = []
+    for one in found.listed:
+        pool, n = by_name[one.problem.pool.name], one.n_devices
+        steps = [c.step_s for c in one.outcome.finalists if c.step_s <= pool.limit_s(n)]
+        if steps:
+            keys.append(pool.key(n, min(steps)))
+    return min(keys, default=None)
+
+
+def _entries(
+    pools: list[PoolToSearch], best: Point | None
+) -> Iterator[tuple[Point, int, int, PoolToSearch]]:
+    """Yield the smaller numbers of devices whose bound leaves hope: (bound, -n, pool, ...)."""
+    for i, pool in enumerate(pools):
+        whole = set(pool.tally.searched)
+        for n in device_counts(pool.bounds.problem.pool):
+            if n in whole or not pool.options.allows_devices(n):
+                continue
+            limit = pool.limit_s(n)
+            # The count of FLOPs is known at once and excludes most.
+            floor = flops_bound_s(pool.bounds.context(n))
+            if floor > limit or (best is not None and pool.key(n, floor) >= best):
+                pool.tally.n_excluded += 1
+                continue
+            bound = pool.bounds.least_s(n)
+            if bound == math.inf:
+                pool.tally.n_without_layout += 1
+            elif bound > limit or (best is not None and pool.key(n, bound) >= best):
+                pool.tally.n_excluded += 1
+            else:
+                yield pool.key(n, bound), -n, i, pool
+
+
+def _search_fewer(
+    pools: list[PoolToSearch],
+    found: Searches,
+    best: Point | None,
+    stop: Stop,
+    progress: Progress,
+    executor: Executor,
+) -> Point | None:
+    """Search smaller numbers of devices, the least bound first; list the best if it beats `best`.
+
+    Returns the best key known then.
+    """
+    entries = sorted(_entries(pools, best), key=lambda x: x[:3])
+    winner: tuple[PoolToSearch, int] | None = None
+    tried = 0
+    try:
+        for i, (bound, minus_n, _, pool) in enumerate(entries):
+            n = -minus_n
+            if best is not None and bound >= best:
+                pool.tally.n_excluded += 1
+                continue
+            if best is None and tried >= MOST_TRIED:
+                pool.tally.n_left += 1
+                continue
+            if stop is not None and stop():
+                found.stopped = found.stopped or "time limit"
+                found.left += [x[0][0] for x in entries[i:]]
+                break
+            if progress is not None:
+                progress(i, len(entries))
+            limit = pool.limit_s(n)
+            limit = math.nextafter(limit, math.inf)
+            if best is not None:
+                limit = min(limit, pool.limit_of(best, n))
+            plans, tried = pool.bounds.below(n, limit), tried + 1
+            pool.tally.searched.append(n)
+            if plans:
+                best, winner = pool.key(n, plans[0].step_s), (pool, n)
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        found.stopped = "interrupted"
+        found.left += [x[0][0] for x in entries if -x[1] not in x[3].tally.searched]
+    if progress is not None and entries:
+        progress(len(entries), len(entries))
+    if winner:
+        pool, n = winner
+        _search_one(pool, n, found, executor, None, None)
+    return best
+
+
+def repriced(context: Context, found: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates with the step time of the exact recurrence."""
+    exact = exact_step_s(context.problem, [c.layout for c in found])
+    return [replace(c, step_s=t) for c, t in zip(found, exact, strict=True)]
+
+
+def goal_point(
+    goals: Sequence[str], one: Searched, per_s: Sequence[float], step_s: float, peak: float
+) -> Point:
+    """Return the values of the goals, all to be small; those of tokens/s are negative."""
+    job = one.problem.job
+    values = {
+        "devices": float(one.n_devices),
+        "memory": peak,
+        "tokens_per_s": -job.tokens_per_step / step_s,
+    }
+    return tuple(values.get(g, x * step_s) for g, x in zip(goals, per_s, strict=True))
+
+
+def undominated_below_s(
+    goals: Sequence[str], one: Searched, per_s: Sequence[float], points: Sequence[Point]
+) -> float:
+    """Return the step time below which no point is at least as good in all goals but memory."""
+    job, limits = one.problem.job, [math.inf]
+    for point in points:
+        reached = [
+            -job.tokens_per_step / value if goal == "tokens_per_s" else value / rate
+            for goal, value, rate in zip(goals, point, per_s, strict=True)
+            if goal != "devices"
+        ]
+        fewer = "devices" not in goals or point[goals.index("devices")] <= one.n_devices
+        if fewer and reached:
+            limits.append(max(reached))
+    return min(limits)
+
+
+def _search_front(
+    pools: list[PoolToSearch],
+    found: Searches,
+    options: SolveOptions,
+    executor: Executor,
+    stop: Stop,
+    progress: Progress,
+    fewer: bool,
+) -> None:
+    """Find the front: over every number of devices where an axis depends on it."""
+    goals, with_memory = options.pareto, "memory" in options.pareto
+    points: list[tuple[Point, tuple[Candidate, Searched]]] = []
+
+    def rates(pool: PoolToSearch, n: int) -> list[float]:
+        problem, operations = pool.bounds.context(n).problem, pool.cluster.operations[0]
+        return [value_per_s(goal, problem, operations, n) for goal in goals]
+
+    def take(pool: PoolToSearch, one: Searched, plans: Sequence[Candidate]) -> None:
+        nonlocal points
+        limit, per_s = pool.limit_s(one.n_devices), rates(pool, one.n_devices)
+        new = [
+            (goal_point(goals, one, per_s, c.step_s, c.peak_bytes), (c, one))
+            for c in plans
+            if c.step_s <= limit
+        ]
+        found.front = points = non_dominated([*points, *new])
+
+    def search_all(pool: PoolToSearch, n: int) -> None:
+        one = _search_one(pool, n, found, executor, stop, progress)
+        plans = list(one.outcome.finalists)
+        if with_memory:
+            known = {c.layout for c in plans}
+            plans += repriced(one.context, [c for c in one.outcome.front if c.layout not in known])
+        take(pool, one, plans)
+
+    for pool in pools:
+        for n in _whole_counts(pool):
+            search_all(pool, n)
+    over_counts = set(goals) & set(OVER_COUNTS)
+    if fewer and not options.names_devices and not found.stopped:
+        if not over_counts:
+            before = len(found.listed)
+            replaced = replace_objective(pools, "step_time")
+            _search_fewer(replaced, found, _best_key(replaced, found), stop, progress, executor)
+            for one in found.listed[before:]:
+                pool = next(p for p in pools if p.tally.pool == one.problem.pool.name)
+                more = list(one.outcome.finalists)
+                if with_memory:
+                    more += repriced(one.context, one.outcome.front)
+                take(pool, one, more)
+        else:
+            entries = [
+                (pool, n)
+                for pool in pools
+                for n in device_counts(pool.bounds.problem.pool)
+                if n not in pool.tally.searched and options.allows_devices(n)
+            ]
+            for i, (pool, n) in enumerate(entries):
+                if stop is not None and stop():
+                    found.stopped = "time limit"
+                    break
+                if progress is not None:
+                    progress(i, len(entries))
+                bound = pool.bounds.least_s(n)
+                if bound == math.inf:
+                    pool.tally.n_without_layout += 1
+                    continue
+                context, per_s = pool.bounds.context(n), rates(pool, n)
+                empty = Searched(pool.cluster, context, EMPTY)
+                floor = goal_point(goals, empty, per_s, bound, pool.bounds.least_bytes(n))
+                if bound > pool.limit_s(n) or dominated(floor, [p for p, _ in points]):
+                    pool.tally.n_excluded += 1
+                elif with_memory:
+                    search_all(pool, n)
+                else:
+                    limit = math.nextafter(pool.limit_s(n), math.inf)
+                    hope = undominated_below_s(goals, empty, per_s, [p for p, _ in points])
+                    plans = pool.bounds.below(n, min(limit, hope))
+                    pool.tally.searched.append(n)
+                    take(pool, empty, plans)
+            if progress is not None and entries:
+                progress(len(entries), len(entries))
+
+
+EMPTY = Outcome((), 0, 0, 0, 0, 0, 0, math.inf, 0, {}, {}, None)
+"""The outcome of a number of devices that was searched only as far as its bound allowed."""
+
+
+def replace_objective(pools: Sequence[PoolToSearch], objective: str) -> list[PoolToSearch]:
+    """Return the pools with another objective and the same tallies."""
+    return [replace(pool, options=replace(pool.options, objective=objective)) for pool in pools]

@@ -1,0 +1,78 @@
+"""The `search:` section of a model file, used where the command line says nothing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.errors import UsageError
+from planner.layouts import axis_values
+from planner.objectives import parse_duration, parse_objective, parse_pareto
+from planner.options import ALLOWANCES, FRAMEWORKS
+from planner.schemas import Fault, SearchSpec
+from planner.yamlfile import KeyPath
+from searches.options import TEXT_AXES
+
+
+def section_faults(spec: SearchSpec) -> list[Fault]:
+    """Return what is wrong with the values of the section, each with its place in the file."""
+    checks: list[tuple[KeyPath, Any]] = []
+    for key in ("pin", "only", "max"):
+        for axis, value in getattr(spec, key).items():
+            several = value if isinstance(value, list) and key == "only" else [value]
+            checks += [((key, axis), lambda a=axis, v=v: _value(a, v)) for v in several]
+            if key == "max" and axis in TEXT_AXES:
+                checks.append(((key, axis), _no_order))
+    for name, parse in (
+        ("objective", lambda: parse_objective(spec.objective or "step_time")),
+        ("pareto", lambda: parse_pareto(spec.pareto)),
+        ("deadline", lambda: spec.deadline and parse_duration(spec.deadline, "deadline")),
+        ("framework", lambda: _one_of(spec.framework, ("", *FRAMEWORKS))),
+        *(("allow", lambda x=x: _one_of(x, ALLOWANCES)) for x in spec.allow),
+    ):
+        checks.append(((name,), parse))
+    faults = []
+    for path, check in checks:
+        try:
+            check()
+        except UsageError as error:
+            message = error.message.partition(": ")[2] or error.message
+            faults.append(Fault(("search", *path), message, error.fix))
+    return faults
+
+
+def _value(axis: str, value: object) -> int:
+    return axis_values(axis, _text(value), "search")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _no_order() -> None:
+    raise UsageError("search: its values have no order", "list them under `only:`")
+
+
+def _one_of(value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"search: unknown {value!r}", f"one of {', '.join(filter(None, known))}")
+
+
+def with_section(given: Mapping[str, Any], section: SearchSpec | None) -> dict[str, Any]:
+    """Return the arguments of `solve` with those that are not given taken from the section.
+
+    An axis that is pinned, listed or bounded by the arguments takes nothing from the section; so
+    do objective and front, which exclude each other.
+    """
+    out = dict(given)
+    if section is None:
+        return out
+    named = {axis for key in ("pins", "only", "at_most") for axis in out[key] or {}}
+    for key, of in (("pins", section.pin), ("only", section.only), ("at_most", section.max)):
+        more = {axis: value for axis, value in of.items() if axis not in named}
+        out[key] = {**more, **(out[key] or {})}
+    goal = out["objective"] or out["pareto"]
+    plain = ("framework", "deadline", "step_limit_s", "time_limit_s", "top", "allow", "pool")
+    for key in (*plain, *(() if goal else ("objective", "pareto", "within"))):
+        stated = getattr(section, key)
+        if not out[key] and stated:
+            out[key] = tuple(stated) if isinstance(stated, list) else stated
+    return out

@@ -1,0 +1,48 @@
+"""One plan with the numbers that rank it."""
+
+from dataclasses import dataclass
+
+from costmodels.plans import CP_COMMS, SCHEDULES, Layout, modules_code
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One plan with the numbers of the vectorised model."""
+
+    layout: Layout
+    closed_form_s: float
+    peak_bytes: float
+    step_s: float = 0.0
+    """With the exact pipeline recurrence; set for finalists."""
+    least_s: float = 0.0
+    """A lower bound of `step_s`."""
+
+
+def layout_key(layout: Layout) -> tuple[object, ...]:
+    """Return the last tie-break between plans of equal time and memory: the degrees in order."""
+    return (
+        layout.tp,
+        layout.pp,
+        layout.vpp,
+        layout.zero,
+        layout.recompute_layers,
+        layout.mbs,
+        layout.sp,
+        layout.split,
+        layout.recompute,
+        layout.cp,
+        CP_COMMS.index(layout.cp_comm),
+        layout.ep,
+        layout.etp,
+        -layout.dp_shard,
+        SCHEDULES.index(layout.schedule),
+        modules_code(layout.recompute_modules),
+        layout.pipelines_inside,
+        layout.optimizer_offload,
+        not layout.dp_overlap,
+    )
+
+
+def closed_form_order(candidate: Candidate) -> tuple[object, ...]:
+    """Return the sort key by closed-form time, then memory, then degrees."""
+    return (candidate.closed_form_s, candidate.peak_bytes, layout_key(candidate.layout))

@@ -1,0 +1,360 @@
+"""Numbers of devices that plans may use, and a lower bound on the step time at each.
+
+The bound is admissible: no plan on n devices has a shorter step, by the closed form or by the
+exact recurrence. With T(t, c, b) the least time of one layer, both directions, for a micro-batch
+of b sequences over t tensor- and c context-parallel ranks (over all exchanges and sp), L layers, H
+the same of embedding and head, and d replicas, a step of a shape (t, p, c, d) takes at least
+
+    S [ (B / d b) max( ceil(2 L / p) T / 2, (L T + H) / p, head ) + (p - 1)(p - 2) / (2 p) T ]
+
+for some b and some expert grid whose weights and gradients the mean rank can hold. Some rank holds
+ceil(L / p) layers, or half of them twice where stages run both ways; the mean rank has its share
+of everything, the last rank the head; rank r cannot start before one layer of each of the r ranks
+before it has run, nor end before their backwards have, which averages to (p - 1) / 2 layers over
+the ranks (one stage may hold no layer). S is the straggler factor. Left out, and only making steps
+longer: recomputation, data-parallel and pipeline traffic, optimizer, all other memory. Schedules
+that split the backward have no second term and count half of the head.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.flops import model_flops_per_step
+from costmodels.layer_terms import LayerTerms, layer_table
+from costmodels.parameters import expert_params as expert_params_of
+from costmodels.parameters import total_params
+from costmodels.plans import SCHEDULES, ZERO_BUBBLE, ShapeTable
+from costmodels.problem import Problem
+from costmodels.stages import SPLITS
+from costmodels.step import straggler_factor
+from hardware.parts import Pool
+from searches.candidates import Candidate, closed_form_order, layout_key
+from searches.frameworks import schedule_runs
+from searches.options import MAX_MBS, SearchOptions
+from searches.rules import (
+    SHAPE_AXES,
+    SHAPE_RULES,
+    Context,
+    fully_sharded_fits,
+    least_model_parallel,
+    least_state_bytes,
+    offers_offload,
+)
+from searches.search import exact_step_s, make_shards, search_shard
+from searches.shape_space import (
+    PLAINEST,
+    ShapeSpace,
+    cp_limit,
+    divisors,
+    exchanges,
+    expert_degrees,
+    expert_tensor_degrees,
+    rank_orders,
+    schedule_codes,
+    table_of,
+    vpp_limit,
+)
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+CLOSED_FORM_GAP = 0.05
+"""By how much the closed form may exceed the exact recurrence, as a share: more than it does among
+the finalists of the examples (0.03) and the fastest plans of small models (0.04)."""
+MOST_EXACT = 16
+"""Plans of one number of devices that are priced exactly to see whether one beats a limit."""
+EXACT_AT_ONCE = 8
+"""Plans priced exactly between two looks at whether another can still be faster."""
+LAYER_RULES = ("TP001", "TP002", "TP003", "TP004", "TP005", "CP001", "CP002", "CP003", "EP001",
+               "EP003")  # fmt: skip
+"""Rules that look at the split of a layer alone."""
+
+
+def device_counts(pool: Pool) -> list[int]:
+    """Return the numbers of devices that plans on a pool may use, in ascending order.
+
+    Whole nodes, and of one node the numbers that divide it.
+    """
+    whole = pool.devices_per_node
+    return [*divisors(whole)[:-1], *(whole * n for n in range(1, pool.n_nodes + 1))]
+
+
+def on_devices(problem: Problem, n_devices: int) -> Problem:
+    """Return the problem on the first `n_devices` of its pool."""
+    return replace(problem, pool=problem.pool.first_devices(n_devices))
+
+
+def flops_bound_s(context: Context) -> float:
+    """Return the model FLOPs of a step over what the devices sustain at most, seconds.
+
+    F / (n P max(eta)): F is Megatron's count, P the dense peak of the linear layers, eta the
+    largest share of it that GEMMs or an attention kernel sustain. The coarsest bound and the
+    cheapest: it needs no layout.
+    """
+    problem, part = context.problem, context.problem.pool.accelerator
+    recipe, kernels = problem.job.recipe, part.efficiency.attention_frac.values()
+    share = max(part.efficiency.gemm_frac, *(max(pair) for pair in kernels))
+    rate = part.peak_flops_per_s[recipe.linear] * share
+    return model_flops_per_step(problem.shape, problem.job) / (context.n_devices * rate)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMinimum:
+    """The least that one layer takes over exchanges and sp; arrays of (expert grids, mbs)."""
+
+    mbs: Floats
+    """Micro-batch sizes, `(n_mbs,)`."""
+    expert_params: Floats
+    """Routed experts of a layer on one device, by grid."""
+    layer_s: Floats
+    """Of the kind of layer that takes less, forward and backward, seconds per micro-batch."""
+    mean_layer_s: Floats
+    """Mean over the layers of the model."""
+    ends_s: Floats
+    """Embedding and head."""
+    head_s: Floats
+    """The head alone, which no pipeline cuts."""
+
+
+@dataclass(slots=True)
+class StepBounds:
+    """Lower bounds on the step time by number of devices, for one problem and its options.
+
+    Layers are priced once for all numbers of devices that place their groups alike.
+    """
+
+    problem: Problem
+    """On the whole pool."""
+    options: SearchOptions
+    _layers: dict[tuple[object, ...], LayerMinimum | None] = field(default_factory=dict)
+    _contexts: dict[int, Context] = field(default_factory=dict)
+
+    def context(self, n_devices: int) -> Context:
+        """Return the search of `n_devices`."""
+        if n_devices not in self._contexts:
+            smaller = on_devices(self.problem, n_devices)
+            self._contexts[n_devices] = Context(smaller, self.options, n_devices)
+        return self._contexts[n_devices]
+
+    def promising(self, n_devices: int, limit_s: float) -> ShapeSpace:
+        """Return the legal shapes on `n_devices` whose bound is below `limit_s`."""
+        context = self.context(n_devices)
+        rows = [
+            [tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule, order]
+            for tp, pp, cp, dp in shape_degrees(context)
+            if self._of_shape(context, tp, pp, cp, dp) < limit_s
+            for vpp in range(1, _most_chunks(context, pp) + 1)
+            for schedule in schedule_codes(pp, vpp)
+            for order in (rank_orders(context) if pp > 1 else (0,))
+            for split in range(len(SPLITS))
+            for kind in exchanges(cp)
+            for ep in expert_degrees(context)
+            for etp in expert_tensor_degrees(context, tp)
+        ]
+        shapes = table_of(context, rows)
+        alive = np.arange(len(shapes))
+        for _, predicate in SHAPE_RULES:
+            alive = alive[predicate(context, shapes.take(alive))]
+        return ShapeSpace(shapes.take(alive), len(rows), {})
+
+    def below(self, n_devices: int, limit_s: float, n: int = 1) -> list[Candidate]:
+        """Return the `n` fastest plans on `n_devices` among those below `limit_s`, best first.
+
+        Plans whose closed form is within `CLOSED_FORM_GAP` of the limit are priced again with the
+        exact recurrence, the first `MOST_EXACT` of them and none whose closed form is slower than
+        the best by more than that gap.
+        """
+        context, space = self.context(n_devices), self.promising(n_devices, limit_s)
+        found = [
+            c
+            for shard in make_shards(context, space.shapes)
+            for c in search_shard(shard).best
+            if c.closed_form_s < limit_s * (1.0 + CLOSED_FORM_GAP)
+        ]
+        found = sorted(found, key=closed_form_order)[:MOST_EXACT]
+        priced: list[Candidate] = []
+        for start in range(0, len(found), EXACT_AT_ONCE):
+            some = found[start : start + EXACT_AT_ONCE]
+            best_s = [c.step_s for c in priced[:n]]
+            if len(best_s) == n and some[0].closed_form_s * (1.0 - CLOSED_FORM_GAP) > best_s[-1]:
+                break
+            exact = exact_step_s(context.problem, [c.layout for c in some])
+            priced += [replace(c, step_s=t) for c, t in zip(some, exact, strict=True)]
+            priced.sort(key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout)))
+        return [c for c in priced[:n] if c.step_s < limit_s]
+
+    def least_s(self, n_devices: int) -> float:
+        """Return the lower bound on the step time on `n_devices`; inf where no shape exists."""
+        context = self.context(n_devices)
+        found = [self._of_shape(context, *degrees) for degrees in shape_degrees(context)]
+        return min(found, default=math.inf)
+
+    def least_bytes(self, n_devices: int) -> float:
+        """Return a lower bound on the peak memory, bytes: all states shared by all devices.
+
+        Less what the host takes where optimizers may be offloaded.
+        """
+        params = total_params(self.problem.shape, self.problem.job.seq_len)
+        away = offers_offload(self.context(n_devices))
+        return least_state_bytes(self.problem, n_devices, away) * params
+
+    def of_shapes(self, context: Context, shapes: ShapeTable) -> Floats:
+        """Return the lower bound on the step time of each shape, seconds."""
+        columns = zip(shapes.tp, shapes.pp, shapes.cp, shapes.dp, strict=True)
+        bound = partial(self._of_shape, context)
+        return np.array([bound(*(int(x) for x in row)) for row in columns], dtype=np.float64)
+
+    def _of_shape(self, context: Context, tp: int, pp: int, cp: int, dp: int) -> float:
+        found = self._layer(context, tp, cp)
+        if found is None:
+            return math.inf
+        layers, split = context.problem.shape.layers, _splits_backward(context.options)
+        sequences = context.problem.job.global_batch / dp
+        possible = _holds_experts(context, found.expert_params, tp, pp)[:, None]
+        possible = possible & (found.mbs <= sequences)
+        if not possible.any():
+            return math.inf
+        fullest = math.ceil(2 * layers / pp) / 2 * found.layer_s
+        mean = (layers * found.mean_layer_s + found.ends_s) / pp
+        wait = 0.0 if split else (pp - 1) * (pp - 2) / (2 * pp)
+        fullest = np.maximum(np.maximum(fullest, mean), found.head_s * (0.5 if split else 1.0))
+        step = sequences / found.mbs * fullest + wait * found.layer_s
+        least = float(np.min(step[possible]))
+        return straggler_factor(context.problem, context.n_devices) * least
+
+    def _layer(self, context: Context, tp: int, cp: int) -> LayerMinimum | None:
+        """Return the least time of a layer; None where no plan splits one like this."""
+        pool, tiers = context.problem.pool, context.problem.fabric.tiers
+        units = [pool.scale_up_domain, *(tier.n_nodes * pool.devices_per_node for tier in tiers)]
+        grids = tuple(e for e in expert_degrees(context) if context.n_devices % e == 0)
+        inside = tuple(unit >= context.n_devices for unit in units)
+        key = (tp, cp, grids, pool.scale_up_domain, pool.devices_per_node, inside)
+        if key not in self._layers:
+            self._layers[key] = _least_layer(context, tp, cp, grids)
+        return self._layers[key]
+
+
+def _most_chunks(context: Context, pp: int) -> int:
+    """Return the largest vpp that layers and options leave beside a pp."""
+    return min(vpp_limit(context), context.problem.shape.layers // pp) if pp > 1 else 1
+
+
+def _splits_backward(options: SearchOptions) -> bool:
+    """Tell whether the search may use a schedule that splits the backward."""
+    return any(
+        options.allows("schedule", SCHEDULES.index(name))
+        and (options.framework == "any" or schedule_runs(options.framework, name))
+        for name in ZERO_BUBBLE
+    )
+
+
+def shape_degrees(context: Context) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the (tp, pp, cp, dp) that the pins, the batch and MEM000 leave; rules of layers aside.
+
+    A superset of those of the legal shapes.
+    """
+    n, options, shape = context.n_devices, context.options, context.problem.shape
+    batch, need = context.problem.job.global_batch, least_model_parallel(context)
+    sharded, most_cp = fully_sharded_fits(context), cp_limit(context)
+    for tp in divisors(n):
+        if not options.allows("tp", tp) or shape.heads % tp:
+            continue
+        for cp in divisors(n // tp):
+            if cp > most_cp or not options.allows("cp", cp):
+                continue
+            for pp in divisors(n // (tp * cp)):
+                dp = n // (tp * cp * pp)
+                if pp > shape.layers or batch % dp:
+                    continue
+                if not (options.allows("pp", pp) and options.allows("dp", dp)):
+                    continue
+                if tp * pp >= need or (pp == 1 and sharded):
+                    yield tp, pp, cp, dp
+
+
+def _holds_experts(context: Context, expert_params: Floats, tp: int, pp: int) -> Bools:
+    """Tell by expert grid whether the mean rank can hold weights and gradients.
+
+    (W + G) N_r with N_r = (expert layers x experts of a layer on a device + the rest / tp) / pp;
+    with ZeRO 2 the weights alone, with ZeRO 3 two layers of experts at once.
+    """
+    problem, shape = context.problem, context.problem.shape
+    if not shape.n_experts or not context.options.memory_bound:
+        return np.ones(len(expert_params), dtype=bool)
+    whole = total_params(shape, problem.job.seq_len)
+    one = np.ones(1, dtype=np.int32)
+    rest = whole - shape.n_expert_layers * float(expert_params_of(shape, one, one)[0])
+    held = (shape.n_expert_layers * expert_params + rest / tp) / pp
+    recipe, usable = problem.job.recipe, problem.pool.usable_bytes
+    ok = (recipe.param_bytes + recipe.grad_bytes) * held <= usable
+    if pp == 1 or context.options.framework == "any":
+        ok |= recipe.param_bytes * held <= usable
+        ok |= 2.0 * recipe.param_bytes * expert_params <= usable
+    return np.asarray(ok)
+
+
+def _least_layer(
+    context: Context, tp: int, cp: int, grids: tuple[int, ...]
+) -> LayerMinimum | None:
+    """Return the least time of a layer split over tp and cp."""
+    options = context.options
+    pairs = [
+        (ep, etp)
+        for ep in grids if options.allows("ep", ep)
+        for etp in expert_tensor_degrees(context, tp) if options.allows("etp", etp)
+    ]  # fmt: skip
+    kinds = [kind for kind in exchanges(cp) if options.allows("cp_comm", kind)]
+    rows = [
+        {**PLAINEST, "tp": tp, "cp": cp, "cp_comm": kind, "ep": ep, "etp": etp}
+        for ep, etp in pairs
+        for kind in kinds
+    ]
+    batch = context.problem.job.global_batch
+    named = options.only.get("mbs", frozenset())
+    most = options.at_most.get("mbs", max(MAX_MBS, *named) if named else MAX_MBS)
+    sizes = [b for b in divisors(batch) if b <= most and options.allows("mbs", b)]
+    if not rows or not sizes:
+        return None
+    splits = table_of(context, [[row[axis] for axis in SHAPE_AXES] for row in rows])
+    ok = np.ones(len(splits), dtype=bool)
+    for code, predicate in SHAPE_RULES:
+        if code in LAYER_RULES:
+            ok &= predicate(context, splits)
+    if not ok.any():
+        return None
+    mbs = np.array(sizes, dtype=np.int32)
+    table = layer_table(context.problem, splits, mbs, np.zeros(1, dtype=np.int32))
+    of, size, sp = (
+        x.ravel().astype(np.int32)
+        for x in np.meshgrid(np.arange(len(splits)), mbs, np.arange(2), indexing="ij")
+    )
+    at = table.index(of, size, sp).reshape(len(pairs), len(kinds), len(mbs), 2)
+    barred = ~ok.reshape(len(pairs), len(kinds), 1, 1)
+
+    def least(times: Floats) -> Floats:
+        return np.asarray(np.where(barred, np.inf, times[at]).min(axis=(1, 3)))
+
+    ep, etp = (np.array(x, dtype=np.int32) for x in zip(*pairs, strict=True))
+    held = expert_params_of(context.problem.shape, ep, etp)
+    layer_s, mean_s = _layers(context, table.terms, least)
+    ends_s = least(table.terms.embedding.total_s + table.terms.head.total_s)
+    head_s = least(table.terms.head.total_s)
+    return LayerMinimum(mbs.astype(np.float64), held, layer_s, mean_s, ends_s, head_s)
+
+
+def _layers(
+    context: Context, terms: LayerTerms, least: Callable[[Floats], Floats]
+) -> tuple[Floats, Floats]:
+    """Return the least time of the quicker kind of layer, and the mean over all layers."""
+    shape, dense = context.problem.shape, least(terms.layer.total_s)
+    if terms.experts is None:
+        return dense, dense
+    routed, n_routed = least(terms.experts.layer.total_s), shape.n_expert_layers
+    if n_routed == shape.layers:
+        return routed, routed
+    mean = ((shape.layers - n_routed) * dense + n_routed * routed) / shape.layers
+    return np.minimum(dense, routed), mean
