@@ -34,7 +34,7 @@ def test_no_plan_is_faster_without_overlap_where_that_is_proven(name):
         on, off = (
             PlanTable(
                 table.shapes, both, table.gbs, table.shape, table.mbs, table.sharding + add,
-                table.sp, table.recompute, table.recompute_layers,
+                table.sp, table.recompute, table.recompute_layers, table.recompute_modules,
             )
             for add in (0, n)
         )  # fmt: skip
