@@ -67,7 +67,7 @@ MOST_EXACT = 16
 """Plans of one number of devices that are priced exactly to see whether one beats a limit."""
 EXACT_AT_ONCE = 8
 """Plans priced exactly between two looks at whether another can still be faster."""
-LAYER_RULES = ("TP001", "TP002", "TP003", "TP004", "TP005", "CP001", "CP002", "CP003", "EP001",
+LAYER_RULES = ("TP001", "TP002", "TP003", "TP005", "CP001", "CP002", "CP003", "EP001",
                "EP003")  # fmt: skip
 """Rules that look at the split of a layer alone."""
 

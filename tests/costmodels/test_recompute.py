@@ -221,7 +221,7 @@ def test_tables_price_a_set_as_a_plan_alone(toy_problem, plain_layout, names):
     layouts = [plain, selective(plain, *names), replace(plain, recompute="full",
                recompute_layers=2), selective(plain, "moe_act")]  # fmt: skip
     table = PlanTable.from_layouts(layouts)
-    rows = join(problem, shape_terms(problem, table.shapes), table)
+    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
     steps, peaks = step_times(rows), peak_bytes(rows)
     for i, layout in enumerate(layouts):
         alone = join_one(problem, layout)

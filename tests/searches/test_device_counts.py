@@ -62,7 +62,8 @@ def best_by_shape(c: Context):
         shapes = shard.shapes
         axes = free_axes(c, shapes)
         masks, _, _ = legal_masks(c, shapes, axes)
-        terms, layers = shape_terms(c.problem, shapes), layer_table(c.problem, shapes, axes.mbs)
+        terms = shape_terms(c.problem, shapes, axes.shardings)
+        layers = layer_table(c.problem, shapes, axes.mbs, axes.recompute_modules)
         best = np.full(len(shapes), np.inf)
         for found in plan_blocks(c, shapes, axes, masks, 4096):
             rows = join(c.problem, terms, found.block, layers)

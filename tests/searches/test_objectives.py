@@ -35,8 +35,8 @@ def all_points(context) -> set[tuple[float, float]]:
     shapes = legal_shapes(context).shapes
     axes = free_axes(context, shapes)
     masks, _, _ = legal_masks(context, shapes, axes)
-    terms = shape_terms(context.problem, shapes)
-    layers = layer_table(context.problem, shapes, axes.mbs)
+    terms = shape_terms(context.problem, shapes, axes.shardings)
+    layers = layer_table(context.problem, shapes, axes.mbs, axes.recompute_modules)
     points = set()
     for found in plan_blocks(context, shapes, axes, masks, 700):
         rows = join(context.problem, terms, found.block, layers)
@@ -78,7 +78,7 @@ def test_the_front_is_the_same_in_worker_processes(monkeypatch):
 def test_parts_merge_in_any_order():
     front = search(with_options(INSTANCES["toy-8"], front=True)).front
     others = search(with_options(INSTANCES["toy-8"], front=True, n_finalists=40)).finalists
-    others = [replace(c, step_s=0.0) for c in others]
+    others = [replace(c, step_s=0.0, least_s=0.0) for c in others]
     parts = [front[:2], others[:7], front[2:], tuple(others[7:])]
     merged = [merged_front(order) for order in itertools.permutations(parts)]
     assert all(m == list(front) for m in merged)
