@@ -110,6 +110,7 @@ _TEXTS = {
     "REC002": "recomputed modules are modules of the model",
     "REC003": "moe is recomputed without moe_act and shared_experts, which are in it",
     "SCH001": "the schedule matches pp and vpp",
+    "SCH003": "a framework that is searched runs the schedule",
     "SCH002": "models with experts or multi-token prediction have a schedule with whole backwards",
     "OFF001": "an optimizer on the host needs a host whose link and memory are known",
     "OFF002": "the host's memory takes 16 bytes for every parameter that is updated there",

@@ -529,13 +529,13 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
     broken = {
         "BAT001": m * layout.mbs * layout.dp != job.global_batch or m < 1,
         "BAT002": layout.schedule == "interleaved" and m % layout.pp > 0,
+        "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
         "SP001": layout.sp and (layout.tp == 1 or job.seq_len % (layout.tp * layout.cp) > 0),
         "ZER001": layout.zero >= 2 and layout.pp > 1 and context.options.framework != "any",
         "ZER002": layout.zero >= 1 and layout.dp * layout.cp == 1,
+        "OVL001": not layout.dp_overlap and layout.dp * layout.cp == 1,
         **{code: modules == code for code in MODULE_RULES},
         "SCH001": layout.schedule not in schedules_of(layout.pp, layout.vpp),
-        "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
-        "OVL001": not layout.dp_overlap and layout.dp * layout.cp == 1,
         "OFF001": layout.optimizer_offload and context.problem.pool.host is None,
         "OFF003": layout.optimizer_offload
         and layout.zero >= 2

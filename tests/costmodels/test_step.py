@@ -98,10 +98,14 @@ def test_shared_shapes_give_the_bits_of_shapes_of_their_own(problems):
     problem, chance = problems["plain"], random.Random(7)
     layouts = [random_layout(chance) for _ in range(200)]
     own = PlanTable.from_layouts(layouts)
-    keys = [(x.tp, x.pp, x.dp, x.vpp, SPLITS.index(x.split)) for x in layouts]
+    keys = [
+        (x.tp, x.pp, x.dp, x.vpp, SPLITS.index(x.split), SCHEDULES.index(x.schedule))
+        for x in layouts
+    ]
     distinct = sorted(set(keys))
     assert len(distinct) < len(keys)
-    shapes = ShapeTable.from_tuples(N_DEVICES, distinct)
+    rows = [key[:5] for key in distinct]
+    shapes = ShapeTable.from_tuples(N_DEVICES, rows, schedule=[key[5] for key in distinct])
     shared = replace(
         own, shapes=shapes, shape=np.array([distinct.index(k) for k in keys], dtype=np.int32)
     )

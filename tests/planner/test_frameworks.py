@@ -15,7 +15,7 @@ from planner.options import STACK_OF_FRAMEWORK, SolveOptions
 from planner.solving import make_problem
 from planner.tables import plan_details
 from searches.frameworks import FRAMEWORKS, TITLES, framework_batches, framework_mask, refusals
-from searches.plan_space import Masks, free_axes, legal_masks, plan_tables
+from searches.plan_space import free_axes, legal_masks, plan_tables
 from searches.rules import Context
 from searches.search import search
 from searches.shape_space import legal_shapes
@@ -44,12 +44,12 @@ def test_array_and_scalar_form_agree_on_legal_plans(
     axes = free_axes(context, shapes)
     masks, _, _ = legal_masks(context, shapes, axes)
     for framework in FRAMEWORKS:
-        options = (axes.recompute, axes.recompute_layers, None, axes.recompute_modules)
-        runs = framework_mask(framework, problem, shapes, *options)
+        options = (axes.recompute, axes.recompute_layers, axes.recompute_modules)
+        runs = framework_mask(framework, problem, shapes, axes.shardings, *options)
         fits = framework_batches(framework, problem, shapes, axes.mbs)
         for wanted in (True, False):
             fit = masks.batches & fits if wanted else masks.batches
-            some = Masks(fit, masks.rest & (runs == wanted))
+            some = replace(masks, batches=fit, coupled=masks.rest & (runs == wanted))
             for table in plan_tables(context, shapes, axes, some, 10**9):
                 for row in picked.choice(len(table), size=min(60, len(table)), replace=False):
                     layout = table.layout(int(row), problem.shape.layers)

@@ -154,7 +154,11 @@ def test_json_has_the_contract_fields(llama70: planner.Result) -> None:
     assert all(comm <= set(row) for row in plan["comm"])
     assert set(plan["memory"]) >= {"peak_bytes", "usable_bytes", "stages"}
     counts = data["counts"]
-    assert counts["space"] == counts["pruned"] + counts["fit"]
+    assert counts["space"] == counts["pruned"] + counts["fit"] + counts["excluded"]
+    certificate = data["certificate"]
+    assert certificate["proven"]
+    assert certificate["fastest_s"] == min(plan["step_time_s"] for plan in data["plans"])
+    assert certificate["bound_s"] > certificate["fastest_s"]
     assert len(plan["plan_id"]) == 12
 
 

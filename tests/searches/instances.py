@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from costmodels.plans import SCHEDULES
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
@@ -115,6 +116,9 @@ def pins(**only: int | tuple[int, ...]) -> SearchOptions:
     values = {k: (v,) if isinstance(v, int) else v for k, v in only.items()}
     return SearchOptions(only={axis: frozenset(v) for axis, v in values.items()})
 
+
+WHOLE = tuple(SCHEDULES.index(name) for name in ("none", "gpipe", "1f1b", "interleaved"))
+"""Schedules whose backwards are whole: those that the oracle prices."""
 
 INSTANCES: dict[str, Context] = {
     "toy-4": context(DENSE, toy_pool(4), batch=7, seq_len=512),
@@ -265,11 +269,14 @@ INSTANCES: dict[str, Context] = {
     ),
     "either-order-over-tiers": context(
         GQA, toy_pool(32, 4), batch=16, stack="nanotron", fabric=TWO_TIERS,
-        options=SearchOptions(framework="any", only=pins(mbs=1, tp=(1, 2), sp=0, vpp=1).only),
+        options=SearchOptions(
+            framework="any", only=pins(mbs=1, tp=(1, 2), sp=0, vpp=1, schedule=WHOLE).only
+        ),
     ),
     "context-with-pipelines-inside": context(
         GQA, toy_pool(32, 8), batch=8, seq_len=2048, fabric=ONE_TIER, options=SearchOptions(
-            framework="any", only=pins(cp=(2, 4), rank_order=1, mbs=1, sp=0, vpp=1).only,
+            framework="any",
+            only=pins(cp=(2, 4), rank_order=1, mbs=1, sp=0, vpp=1, schedule=WHOLE).only,
         ),
     ),
     "lockstep": with_pool(

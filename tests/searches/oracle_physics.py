@@ -563,6 +563,8 @@ def mlp_traffic_s(problem: Problem, tokens: float, tp: int, sp: bool) -> float:
     if not sp:
         return tp_reduce_s(problem, tp, x)
     gather = tp_gather_s(problem, tp, x)
+    if place(problem, tp, 1).n_domains > 1:
+        return 2 * gather
     up, down = mlp_products(problem, tokens, tp)
     if kind == "pieces":
         return gather + in_pieces(gather, (up.forward + down.forward) / 2, tp)

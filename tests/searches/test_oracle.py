@@ -105,8 +105,8 @@ def check_against_oracle(c: Context) -> None:
 def check_ranking(c, finalists, wanted, ours) -> None:
     """Check that the finalists are the oracle's first plans, re-priced and in order.
 
-    Of plans that differ in the copies of their ZeRO groups, the place of the optimizer and the
-    overlap alone the first stands for all.
+    Of plans that differ in the copies of their ZeRO groups and the overlap alone the first stands
+    for all.
     """
     usable = oracle.usable_bytes(c.problem)
     fitting = sorted((p for p in ours.values() if p.peak_bytes <= usable), key=oracle.rank_key)
@@ -115,7 +115,7 @@ def check_ranking(c, finalists, wanted, ours) -> None:
         assert a.closed_form_s == pytest.approx(b.closed_form_s, rel=CLOSE)
     pipelines: dict[Layout, oracle.Priced] = {}
     for plan in fitting:
-        plain = replace(plan.layout, shard=0, optimizer_offload=False, dp_overlap=True)
+        plain = replace(plan.layout, shard=0, dp_overlap=True)
         pipelines.setdefault(plain, plan)
     first = list(pipelines.values())[: c.options.n_finalists]
     best = {plan.layout for plan in first}
