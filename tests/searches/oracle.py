@@ -331,7 +331,7 @@ def is_dominated(
         return False
     least = min(micro_batch_sizes(problem, options), default=1)
     key = (plan.tp, plan.pp, plan.vpp, plan.dp, plan.cp, plan.zero, plan.shard, plan.stage_layers,
-           plan.schedule)  # fmt: skip
+           plan.schedule, plan.ep, plan.etp, plan.rank_order)  # fmt: skip
     if key not in proven:
         proven[key] = physics.overlap_is_no_slower(problem, plan, least)
     return proven[key]
