@@ -207,7 +207,7 @@ def precision_fields(job: TrainingJob) -> dict[str, object]:
         name: True,
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
-        "grad_reduce_in_fp32": name == "bf16" and recipe.grad_wire_bytes == 4,
+        "grad_reduce_in_fp32": recipe.grad_wire_bytes == 4,
     }
     if recipe.fp8_recipe:
         form = "e4m3" if recipe.fp8_recipe == "mxfp8" else "hybrid"

@@ -92,6 +92,8 @@ def _scaling(details: DetailsSpec, shape: ModelShape) -> Written:
     found = none if details.no_rope_every else {}
     if kind is None:
         return found, []
+    if kind == "yarn" and shape.mtp_layers and not shape.latent:
+        return found, ["rope_scaling yarn: Megatron-LM refuses it beside multi-token prediction"]
     if kind == "yarn":
         return found | _yarn(details, shape), []
     if kind == "llama3" and not shape.latent:

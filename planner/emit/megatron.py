@@ -194,7 +194,8 @@ def _model_flags(
     if "position_embedding_type" in settings:
         del words["--position-embedding-type"]
     if shape.latent:
-        del words["--kv-channels"]
+        if shape.hidden % shape.heads == 0:  # the parser works it out, and refuses a remainder
+            del words["--kv-channels"]
         words |= {
             "--kv-lora-rank": shape.kv_rank,
             "--qk-head-dim": shape.qk_nope,
@@ -209,6 +210,8 @@ def _model_flags(
         flags += ["--group-query-attention", "--num-query-groups", str(shape.kv_heads)]
     flags += ["--swiglu"] * (shape.gated and "quick_geglu" not in settings)
     flags += ["--disable-bias-linear"] * (not shape.bias)
+    # No kernel fuses the bias with this activation; without biases Megatron-LM fuses nothing.
+    flags += ["--no-bias-gelu-fusion"] * ("squared_relu" in settings and shape.bias)
     flags += ["--untie-embeddings-and-output-weights"] * (not shape.tied)
     flags += ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "native"]
     return flags + _detail_flags(settings)

@@ -109,7 +109,7 @@ def deepspeed_run(
     for key in ("zero_quantized_weights", "zero_quantized_gradients"):
         if read.switch(f"zero_optimization.{key}"):
             notes.append(f"{key}: traffic is priced unquantized")
-    if read.switch("expert_parallel.enabled") or read.number("expert_parallel.autoep_size"):
+    if read.switch("expert_parallel.enabled"):
         layout["ep"] = read.number("expert_parallel.autoep_size", 1)
     job: dict[str, Any] = {"precision": _precision(read, given, arguments, model, assumed)}
     length = stated_length(arguments)

@@ -4,6 +4,7 @@ The table of flags (`planner/data/megatron_flags.json`) was asked of the parser 
 scripts/megatron_flags. Settings stand under argparse's dest names, as in Megatron-LM's own code.
 """
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -234,10 +235,55 @@ def _value(flag: Flag, text: str) -> Any:
     elif flag.kind == "bool":
         value = bool(text)
     elif flag.kind == "pattern":
-        value = int(text) if text.lstrip("-").isdigit() else text
+        value = pattern_value(text)
     else:
         value = text
     return value
+
+
+_PATTERN = re.compile(r"[\d,+*\[\]()]*\[[\d,+*\[\]()]*")
+"""A Python expression of lists of numbers, which Megatron-LM evaluates."""
+MAX_LENGTH = 10_000
+"""Longest pattern of layers."""
+
+
+def pattern_value(text: str) -> int | list[int]:
+    """Return a pattern of layers as Megatron-LM's parser stores it: a number, or one a layer.
+
+    Raises `ValueError` for what is neither.
+
+    >>> pattern_value("4"), pattern_value("([0]*3+[1]*2)")
+    (4, [0, 0, 0, 1, 1])
+    """
+    words = text.strip("'\"")
+    if re.fullmatch(r"-?\d+", words):
+        return int(words)
+    try:
+        if _PATTERN.fullmatch(words):
+            value = _evaluated(ast.parse(words, mode="eval").body)
+            if isinstance(value, list) and all(isinstance(item, int) for item in value):
+                return value
+    except (SyntaxError, ValueError, TypeError, RecursionError):
+        pass
+    raise ValueError(f"{text!r} is neither a number nor a list such as ([0]*3+[1]*5)")
+
+
+def _evaluated(node: ast.expr) -> Any:
+    """Return a list expression of numbers, + and *: nothing is called, nothing is large."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.List):
+        return [_evaluated(item) for item in node.elts]
+    if isinstance(node, ast.BinOp):
+        left, right = _evaluated(node.left), _evaluated(node.right)
+        n = [len(x) if isinstance(x, list) else x for x in (left, right)]
+        if max(n) > MAX_LENGTH or (n[0] * n[1] > MAX_LENGTH and isinstance(node.op, ast.Mult)):
+            raise ValueError("too large")
+        if isinstance(node.op, ast.Add):
+            return left + right
+        if isinstance(node.op, ast.Mult):
+            return left * right
+    raise ValueError("not a pattern")
 
 
 def _listed(choices: Sequence[Any]) -> str:

@@ -1,6 +1,5 @@
 """Megatron-LM's settings to a model file: architecture and job, each field with its flag."""
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ from planner.errors import Problem, SpecError
 from planner.intake.imported import Imported, Origin
 from planner.runs.launch_script import read_launch
 from planner.runs.megatron_details import stated_details
-from planner.runs.megatron_flags import Parsed, default_of, parse_flags
+from planner.runs.megatron_flags import Parsed, default_of, parse_flags, pattern_value
 from planner.runs.megatron_yaml import looks_like_model_args, read_model_args
 
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
@@ -487,35 +486,13 @@ def layer_pattern(freq: Any, layers: int) -> tuple[int, ...]:
     >>> layer_pattern("([0]*3+[1]*2)", 5), layer_pattern(2, 4)
     ((0, 0, 0, 1, 1), (1, 0, 1, 0))
     """
-    if isinstance(freq, int):
-        return tuple(int(i % freq == 0) for i in range(layers)) if freq > 0 else ()
     try:
-        value = _evaluated(ast.parse(str(freq).strip("'\""), mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, RecursionError):
+        value = pattern_value(freq) if isinstance(freq, str) else freq
+    except ValueError:
         return ()
     if isinstance(value, int):
-        return layer_pattern(value, layers)
+        return tuple(int(i % value == 0) for i in range(layers)) if value > 0 else ()
     return tuple(int(bool(x)) for x in value) if isinstance(value, list) else ()
-
-
-def _evaluated(node: ast.expr) -> Any:
-    """Return a list expression of numbers, +, * and -: nothing is called, nothing is large."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return int(node.value)
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return [_evaluated(item) for item in node.elts]
-    if isinstance(node, ast.BinOp):
-        left, right = _evaluated(node.left), _evaluated(node.right)
-        n = [len(x) if isinstance(x, list) else x for x in (left, right)]
-        if max(n) > 10_000 or (n[0] * n[1] > 10_000 and isinstance(node.op, ast.Mult)):
-            raise ValueError("too large")
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-    raise ValueError("not a pattern")
 
 
 def described_pattern(pattern: Sequence[int]) -> tuple[int, int, bool]:

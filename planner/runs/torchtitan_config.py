@@ -419,6 +419,11 @@ def _run(
     layout = _degrees(read, stated or n_devices)
     batch = _batch(read, layout)
     layout |= batch
+    local = max(1, read.number("training.local_batch_size", 8))
+    passes = layout.get("n_micro", 0) * layout["mbs"] // local
+    if layout["pp"] > 1 and passes > 1:
+        notes.append(f"gradients are accumulated over {passes} local batches: the pipeline fills"
+                     " and drains for each of them, and is priced as if once")  # fmt: skip
     job: dict[str, Any] = {
         "seq_len": read.number("training.seq_len", 2048),
         "precision": _precision(read, notes),
@@ -540,7 +545,7 @@ def _batch(read: Reader, layout: Mapping[str, Any]) -> dict[str, Any]:
     """
     local = read.number("training.local_batch_size", 8)
     total = read.number("training.global_batch_size", -1)
-    mbs = local
+    mbs = max(1, local)
     if layout["pp"] > 1:
         mbs = max(1, read.number("parallelism.pipeline_parallel_microbatch_size", 1))
     found: dict[str, Any] = {"mbs": mbs}

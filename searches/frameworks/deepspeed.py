@@ -4,6 +4,7 @@ Codes: DSP1xx degrees and batch, DSP2xx pipeline, DSP3xx experts, DSP4xx ZeRO, D
 """
 
 from costmodels.plans import ZERO_BUBBLE, Layout
+from searches.frameworks.case import Bools, Case
 from searches.frameworks.common import (
     batch_divides,
     columns_divide,
@@ -44,6 +45,13 @@ def partition_of(counts: tuple[int, ...], pp: int) -> str:
     cut[0] -= 1
     cut[-1] -= 1
     return "uniform" if tuple(cut) == counts else ""
+
+
+def _auto_ep(c: Case) -> Bools:
+    """Tell whether AutoEP replaces the experts, with ep 1 too: in all plans, in runs if asked."""
+    if c.settings:
+        return bool(c.setting("expert_parallel.enabled", False))
+    return c.model.n_experts > 0
 
 
 def _uncut(counts: tuple[int, ...], pp: int, vpp: int) -> bool:
@@ -195,14 +203,14 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "DSP307", "deepspeed", "AutoEP with ZeRO-3 and Ulysses", "start",
         f"{ENGINE}._validate_zero3_moe_compatibility",
-        lambda c: (c.ep > 1) & (c.zero == 3) & (c.cp > 1),
+        lambda c: _auto_ep(c) & (c.zero == 3) & (c.cp > 1),
         lambda c: f"ep {c.ep} with ZeRO-3 and cp {c.cp}: AutoEP has no sequence parallelism there",
         "zero 2, or cp 1",
     ),
     FrameworkRule(
         "DSP308", "deepspeed", "experts with tp and without ep", "start",
         f"{AUTO_EP}, validate_folding_global",
-        lambda c: (c.model.n_experts > 0) & (c.tp > 1) & (c.ep == 1),
+        lambda c: _auto_ep(c) & (c.model.n_experts > 0) & (c.tp > 1) & (c.ep == 1),
         lambda c: f"experts with tp {c.tp} and ep 1: AutoEP over AutoTP needs ep above 1",
         "tp 1, or an ep above 1",
     ),

@@ -137,10 +137,17 @@ def _stage(c: Case) -> int:
     return int(key(c, "zero_optimization.stage", 0))
 
 
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+"""The three batch sizes, the first of which is the product of the others over all ranks."""
+
+
+def _batch_below_1(c: Case) -> list[str]:
+    return [f"{name} {key(c, name)}" for name in BATCH if key(c, name, 1) < 1]
+
+
 def _batch(c: Case) -> list[str]:
     """Return what is wrong with the three batch sizes, over the ranks that DeepSpeed counts."""
-    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    total, micro, steps = (key(c, name) for name in names)
+    total, micro, steps = (key(c, name) for name in BATCH)
     if total is None and micro is None:
         return ["train_batch_size or train_micro_batch_size_per_gpu is needed"]
     if total is None:
@@ -151,7 +158,7 @@ def _batch(c: Case) -> list[str]:
         micro = total // ranks if steps is None else total // ranks // steps
     if steps is None:
         steps = 1 if given_micro is None else total // micro // ranks
-    if micro * steps * ranks == total and micro > 0 and steps > 0:
+    if micro * steps * ranks == total:
         return []
     how = f"{micro} x {steps} x {ranks} ranks"
     if given_micro is None or given_steps is None:
@@ -291,6 +298,10 @@ RULES: tuple[FrameworkRule, ...] = (
         lambda c: has(c, "optimizer.params.max_grad_norm"),
         "optimizer.params.max_grad_norm is refused", "gradient_clipping",
         f"{ENGINE}._configure_basic_optimizer", "start",
+    ),
+    _faults(
+        "DSP126", "batch size below 1", _batch_below_1, "1 or more",
+        f"{CONFIG}._batch_assertion",
     ),
     _faults(
         "DSP310", "AutoEP beside what excludes it", _experts, "leave the other setting out",

@@ -95,6 +95,44 @@ def _mixed_training(c: Case) -> list[str]:
     return []
 
 
+def _fusion(c: Case) -> str:
+    """Return the flag by which the MLP fuses bias and activation."""
+    return "bias_swiglu_fusion" if flag(c, "swiglu") else "bias_gelu_fusion"
+
+
+def _two_activations(c: Case) -> list[str]:
+    return holding({
+        f"--swiglu excludes {option(other)}": flag(c, "swiglu") and flag(c, other)
+        for other in ("squared_relu", "quick_geglu")
+    })  # fmt: skip
+
+
+def _activation(c: Case) -> list[str]:
+    """Return what is wrong with the activation, and with its fusion with the bias."""
+    fused = flag(c, _fusion(c)) and (flag(c, "swiglu") or flag(c, "add_bias_linear"))
+    two = _two_activations(c)
+    if two or not fused:
+        return two
+    return holding({
+        "no kernel fuses a bias with --squared-relu": flag(c, "squared_relu"),
+        "no kernel fuses a bias with --glu-linear-offset but that of --quick-geglu":
+            flag(c, "glu_linear_offset") != 0 and not flag(c, "quick_geglu"),
+        "the fusion of bias and activation excludes --use-te-activation-func":
+            flag(c, "use_te_activation_func"),
+    })  # fmt: skip
+
+
+def _no_rope(c: Case) -> list[str]:
+    """Return what is wrong with the pattern of layers without rotary positions."""
+    every, layers = flag(c, "no_rope_freq"), number(c, "num_layers")
+    if not every:
+        return []
+    if isinstance(every, list | tuple):
+        said = f"--no-rope-freq is a pattern of {len(every)} layers, the model has {layers}"
+        return [said] * (len(every) != layers)
+    return [f"--no-rope-freq {every} does not divide {layers} layers"] * (layers % every != 0)
+
+
 _SIZES = (
     flag_rule(
         "MLM120", "flag that is not known",
@@ -128,7 +166,7 @@ _SIZES = (
     ),
     flag_rule(
         "MLM124", "hidden size does not divide by the heads",
-        lambda c: flag(c, "kv_channels") is None and not flag(c, "multi_latent_attention")
+        lambda c: flag(c, "kv_channels") is None
         and number(c, "hidden_size") % number(c, "num_attention_heads") > 0,
         lambda c: f"hidden size {flag(c, 'hidden_size')} does not divide by"
         f" {flag(c, 'num_attention_heads')} heads",
@@ -246,6 +284,16 @@ _SIZES = (
         lambda c: f"evaluation: {flag(c, 'eval_global_batch_size') or c.gbs} sequences do not"
         f" divide by {flag(c, 'eval_micro_batch_size') or c.mbs} x dp {c.dp}",
         "leave both --eval-*-batch-size out", f"{ARGUMENTS}; {MICROBATCHES}", versions=">=0.18",
+    ),
+    flags_rule(
+        "MLM141", "activation that cannot be had so", _activation,
+        lambda c: "one of the two" if _two_activations(c)
+        else option(f"no_{_fusion(c)}"),
+        f"{TRANSFORMER_CONFIG}; megatron/training/argument_utils.py",
+    ),
+    flags_rule(
+        "MLM142", "layers without rotary positions that do not fit the layers", _no_rope,
+        "a number that divides them, or a pattern of all of them", TRANSFORMER_CONFIG,
     ),
 )  # fmt: skip
 

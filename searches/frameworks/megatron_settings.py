@@ -12,6 +12,8 @@ SINGLE_QUEUE = "CUDA_DEVICE_MAX_CONNECTIONS"
 DEFAULTS: Mapping[str, object] = {
     "accumulate_allreduce_grads_in_fp32": False,
     "add_bias_linear": True,
+    "bias_gelu_fusion": True,
+    "bias_swiglu_fusion": True,
     "ckpt_format": "torch_dist",
     "cp_comm_type": ["p2p"],
     "cpu_offloading_num_layers": 0,
@@ -21,6 +23,7 @@ DEFAULTS: Mapping[str, object] = {
     "exp_avg_dtype": "fp32",
     "exp_avg_sq_dtype": "fp32",
     "fp8_recipe": "delayed",
+    "glu_linear_offset": 0.0,
     "gradient_accumulation_fusion": True,
     "lr_warmup_iters": 0,
     "lr_warmup_samples": 0,

@@ -166,6 +166,16 @@ _EXPERTS = (
         "--moe-ffn-hidden-size without --num-experts",
         "leave it out, or --num-experts", TRANSFORMER_CONFIG, versions=">=0.18",
     ),
+    flag_rule(
+        "MLM331", "pattern of expert layers that is not one a layer",
+        lambda c: bool(flag(c, "num_experts"))
+        and isinstance(flag(c, "moe_layer_freq"), list | tuple)
+        and len(flag(c, "moe_layer_freq")) != number(c, "num_layers"),
+        lambda c: f"--moe-layer-freq is a pattern of {len(flag(c, 'moe_layer_freq'))} layers, the"
+        f" model has {flag(c, 'num_layers')}",
+        "a pattern of all of them",
+        "megatron/core/models/gpt/gpt_layer_specs.py, get_gpt_decoder_layer_specs", "start",
+    ),
 )  # fmt: skip
 
 

@@ -39,9 +39,26 @@ def _shard_ranks(c: Case) -> Bools:
     return c.dp_shard * (c.zero > 0) + c.cp * (c.zero == 0)
 
 
+def _micro_batches(c: Case) -> Bools:
+    """Return the micro-batches of one pass of the pipeline.
+
+    Of plans those of a step; of a run those of its local batch, which accumulation repeats.
+    """
+    if not c.settings:
+        return c.n_micro
+    local = c.setting("training.local_batch_size", 8)
+    return local // c.setting("parallelism.pipeline_parallel_microbatch_size", 1)
+
+
+def _in_rounds(c: Case) -> Bools:
+    """Return whether a loop runs in rounds: all but LoopedBFS, which a run may name."""
+    named = str(c.setting("parallelism.pipeline_parallel_schedule", ""))
+    return c.is_schedule("interleaved") & (named.lower() != "loopedbfs")
+
+
 def _rounds(c: Case) -> Bools:
     """Return in how many rounds an interleaved schedule runs the micro-batches."""
-    return c.n_micro // c.pp + (c.n_micro < c.pp)
+    return _micro_batches(c) // c.pp + (_micro_batches(c) < c.pp)
 
 
 def _etp(c: Case) -> Bools:
@@ -129,23 +146,23 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     FrameworkRule(
         "TTN203", "torchtitan", "fewer micro-batches than stages", "start",
         f"{SCHEDULES_PY}, Schedule1F1B",
-        lambda c: c.is_schedule("1f1b") & (c.pp > 1) & (c.n_micro < c.pp),
-        lambda c: f"schedule 1f1b: {c.n_micro} micro-batches for {c.pp} stages",
+        lambda c: c.is_schedule("1f1b") & (c.pp > 1) & (_micro_batches(c) < c.pp),
+        lambda c: f"schedule 1f1b: {_micro_batches(c)} micro-batches for {c.pp} stages",
         "a smaller mbs, or a larger global batch", batches=True,
     ),
     FrameworkRule(
         "TTN204", "torchtitan", "micro-batches that do not divide into rounds", "start",
         f"{SCHEDULES_PY}, ScheduleInterleaved1F1B",
-        lambda c: c.is_schedule("interleaved") & (c.n_micro % _rounds(c) > 0),
-        lambda c: f"interleaved schedule: {c.n_micro} micro-batches do not divide into"
+        lambda c: _in_rounds(c) & (_micro_batches(c) % _rounds(c) > 0),
+        lambda c: f"interleaved schedule: {_micro_batches(c)} micro-batches do not divide into"
         f" {_rounds(c)} rounds",
         "micro-batches in multiples of pp", batches=True,
     ),
     FrameworkRule(
         "TTN205", "torchtitan", "fewer micro-batches than virtual stages", "start",
         f"{SCHEDULES_PY}, ScheduleDualPipeV",
-        lambda c: c.is_schedule("dualpipe-v") & (c.n_micro < 2 * c.pp),
-        lambda c: f"schedule dualpipe-v: {c.n_micro} micro-batches for {2 * c.pp} stages",
+        lambda c: c.is_schedule("dualpipe-v") & (_micro_batches(c) < 2 * c.pp),
+        lambda c: f"schedule dualpipe-v: {_micro_batches(c)} micro-batches for {2 * c.pp} stages",
         "a smaller mbs, or a larger global batch", batches=True,
     ),
     FrameworkRule(

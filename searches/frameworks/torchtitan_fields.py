@@ -6,6 +6,7 @@ degrees and batch, TTN22x pipeline, TTN32x experts, TTN42x data parallelism, TTN
 recompute.
 """
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -23,7 +24,8 @@ SCHEDULES = {
     "1f1b": 1, "gpipe": 1, "interleaved1f1b": 2, "loopedbfs": 2, "interleavedzerobubble": 2,
     "zbvzerobubble": 2, "dualpipev": 2, "pipelineschedulesingle": 1, "pipelineschedulemulti": 2,
 }  # fmt: skip
-"""Least stages a rank of each schedule of torch.distributed.pipelining, which reads any case."""
+"""Stages a rank of each schedule of torch.distributed.pipelining, which reads any case: one, or
+two and more."""
 IN_A_V = ("zbvzerobubble", "dualpipev")
 """Schedules with exactly two stages a rank."""
 WORDS: Mapping[str, tuple[str, ...]] = {
@@ -83,6 +85,9 @@ def _replicas(c: Case) -> int:
 def _batch(c: Case) -> list[str]:
     local = field(c, "training.local_batch_size", 8)
     total = field(c, "training.global_batch_size", -1)
+    if local < 1 or total == 0:
+        name, n = ("local", local) if local < 1 else ("global", total)
+        return [f"training.{name}_batch_size {n}"]
     most = local * _replicas(c)
     if total < 0 or total % most == 0:
         return []
@@ -106,38 +111,42 @@ def _ends(c: Case) -> tuple[int, int]:
     return int(field(c, name.format("first"), 1)), int(field(c, name.format("last"), 1))
 
 
-def _n_stages(c: Case) -> int:
-    """Return the number of stages that the fields make."""
-    parts = field(c, "parallelism.module_fqns_per_model_part")
-    if parts is not None:
-        return len(parts)
+def _cut_stages(c: Case) -> int | None:
+    """Return the number of stages of a named size; None where none is named."""
     per_stage = field(c, "parallelism.pipeline_parallel_layers_per_stage")
     if per_stage is None:
-        return int(c.pp * SCHEDULES[_schedule(c)])
+        return None
     return int(-(-(c.model.layers + sum(_ends(c))) // per_stage))
 
 
+def _of_a_rank(c: Case, stages: int, least: int) -> list[str]:
+    """Return what is wrong with so many stages; `least` are those that a rank has at least."""
+    if stages % c.pp:
+        return [f"{stages} stages do not divide by pp {c.pp}"]
+    each, name = stages // c.pp, _schedule(c)
+    return holding({
+        f"{each} stages a rank, {name} has one": SCHEDULES[name] == 1 and each != 1,
+        f"{each} stages a rank, {name} has {least} at least": SCHEDULES[name] > 1 and each < least,
+        f"{each} stages a rank, {name} has exactly two": name in IN_A_V and each != 2,
+    })  # fmt: skip
+
+
 def _stages(c: Case) -> list[str]:
-    """Return what is wrong with the stages of a pipeline."""
+    """Return what is wrong with the stages of a pipeline.
+
+    Two a rank are asked of a loop only where layers are counted: it runs one that is spelled out.
+    """
     if c.pp == 1:
         return []
     if _schedule(c) not in SCHEDULES:
         known = field(c, "parallelism.pipeline_parallel_schedule")
         return [f"parallelism.pipeline_parallel_schedule {known} is not known"]
-    stages, least = _n_stages(c), SCHEDULES[_schedule(c)]
-    if stages % c.pp:
-        return [f"{stages} stages do not divide by pp {c.pp}"]
-    each = stages // c.pp
-    faults = holding({
-        f"{each} stages a rank, {_schedule(c)} has one": least == 1 and each != 1,
-        f"{each} stages a rank, {_schedule(c)} has two at least": least == 2 and each < 2,
-        f"{each} stages a rank, {_schedule(c)} has exactly two":
-            _schedule(c) in IN_A_V and each != 2,
-    })  # fmt: skip
-    if faults or field(c, "parallelism.module_fqns_per_model_part") is not None:
-        return faults
-    share = (c.model.layers + sum(_ends(c))) // stages
-    return [f"embedding or head weigh more than the {share} layers of a stage"] * (
+    parts, cut = field(c, "parallelism.module_fqns_per_model_part"), _cut_stages(c)
+    faults = [] if cut is None else _of_a_rank(c, cut, SCHEDULES[_schedule(c)])
+    if parts is not None:
+        return faults or _of_a_rank(c, len(parts), 1)
+    share = (c.model.layers + sum(_ends(c))) // (cut or c.pp * SCHEDULES[_schedule(c)])
+    return faults or [f"embedding or head weigh more than the {share} layers of a stage"] * (
         max(_ends(c)) > share
     )
 
@@ -167,6 +176,19 @@ def _graphs(c: Case) -> list[str]:
 def _compiles(c: Case) -> bool:
     parts = field(c, "compile.components", ["model", "loss"])
     return bool(field(c, "compile.enable", False)) and "model" in parts
+
+
+UNSPLIT = {
+    "llama3": r".*_varlen(_attn)?", "llama4": r".*_irope",
+    "deepseek_v3": r"(?!debugmodel$).*", "gpt_oss": r".*",
+}  # fmt: skip
+"""Flavors of the models of 0.2 whose attention context parallelism does not split."""
+
+
+def _model(c: Case) -> tuple[str, str]:
+    """Return name and flavor of the model that a job file names."""
+    name = str(field(c, "model.name", "llama3")).removesuffix("_ft")
+    return name, str(field(c, "model.flavor", "debugmodel"))
 
 
 def _odd_words(c: Case) -> list[str]:
@@ -206,6 +228,14 @@ RULES: tuple[FrameworkRule, ...] = (
         lambda c: f"attention backend varlen with context_parallel_degree {c.cp}",
         "attention backend flex", "torchtitan/models/*/model.py, Config.update_from_config",
         "start", versions=">=0.3",
+    ),
+    _rule(
+        "TTN125", "model whose attention cannot be split over the context",
+        lambda c: c.cp > 1 and _model(c)[0] in UNSPLIT
+        and bool(re.fullmatch(UNSPLIT[_model(c)[0]], _model(c)[1])),
+        lambda c: f"attention of {' '.join(_model(c))} with context_parallel_degree {c.cp}",
+        "context_parallel_degree 1, or release 0.3",
+        "torchtitan/models, args.py of each, update_from_config", "start", versions=">=0.2,<0.3",
     ),
     _faults(
         "TTN220", "stages that do not go with the schedule", _stages,

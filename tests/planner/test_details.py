@@ -277,6 +277,19 @@ class TestFlags:
             "activation gelu: Megatron-LM has no option for a gated MLP with it",
         )
 
+    def test_multi_token_prediction_has_no_yarn_but_in_latent_attention(self) -> None:
+        given = model(rope_scaling="yarn", rope_scaling_factor=32.0, no_rope_every=4)
+        plain = core_details(given.details, LAYOUT, given.shape, given.job)
+        assert plain.model["position_embedding_type"] == "yarn"
+        shape = replace(given.shape, mtp_layers=1)
+        found = core_details(given.details, LAYOUT, shape, given.job)
+        assert found.model == {"no_rope_freq": 4}
+        assert [line.split(":")[0] for line in found.yours] == ["rope_scaling yarn"]
+        latent = load_model(CONFIGS / "deepseek-v3.json")
+        assert latent.shape.mtp_layers
+        said = core_details(latent.details, LAYOUT, latent.shape, latent.job)
+        assert said.model["rope_type"] == "yarn"
+
     def test_a_ring_of_ranks_has_no_window(self) -> None:
         given = load_model(CONFIGS / "gpt-oss-20b.json")
         ring = replace(LAYOUT, cp=2, cp_comm="p2p")

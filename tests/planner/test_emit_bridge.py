@@ -138,7 +138,7 @@ def test_experts_and_latent_attention() -> None:
         ("bf16", {"bf16": True, "params_dtype": "torch.bfloat16", "grad_reduce_in_fp32": True}),
         ("bf16-grads", {"bf16": True, "grad_reduce_in_fp32": False}),
         ("fp16", {"fp16": True, "params_dtype": "torch.float16", "grad_reduce_in_fp32": False}),
-        ("fp32", {"fp32": True, "params_dtype": "torch.float32"}),
+        ("fp32", {"fp32": True, "params_dtype": "torch.float32", "grad_reduce_in_fp32": True}),
         ("fp8-mxfp8", {"bf16": True, "fp8": "e4m3", "fp8_recipe": "mxfp8"}),
     ],
 )

@@ -27,6 +27,7 @@ from planner.emit.megatron import (
     stage_layout,
 )
 from planner.errors import EmitError
+from planner.schemas import DetailsSpec
 from searches.frameworks import padded_vocab, refusals, vocab_divisor
 from tests.planner.emitting import GOLDENS, HEADER, JOB, golden, layout, pool
 
@@ -219,6 +220,30 @@ def test_model_flags() -> None:
         flags(script(replace(LLAMA3_8B, flash_attention=False)))["--attention-backend"]
         == "unfused"
     )
+
+
+@pytest.mark.parametrize(
+    ("heads", "wanted"),
+    [(128, False), (96, True)],  # 7168 = 56 x 128 = 74 x 96 + 64
+)
+def test_latent_heads_that_do_not_divide_the_hidden_size_have_a_width(
+    heads: int, wanted: bool
+) -> None:
+    shape = replace(DEEPSEEK_V3, heads=heads, kv_heads=heads)
+    words = dict(flag_groups(layout(shape, ep=8), shape, JOB))["model"]
+    assert ("--kv-channels" in words) is wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [({}, True), ({"bias": False}, False)],  # without biases Megatron-LM switches it off itself
+)
+def test_squared_relu_has_no_fused_bias(changes: dict[str, Any], wanted: bool) -> None:
+    shape = replace(GPT3_175B, **changes)
+    groups = dict(flag_groups(layout(shape), shape, JOB, DetailsSpec(activation="squared_relu")))
+    assert "--squared-relu" in groups["model"]
+    assert ("--no-bias-gelu-fusion" in groups["model"]) is wanted
+    assert "--no-bias-gelu-fusion" not in dict(flag_groups(layout(shape), shape, JOB))["model"]
 
 
 @pytest.mark.parametrize(

@@ -79,13 +79,27 @@ SELDOM = {
     "megatron": {"MLM111|MLM422", "MLM216", "MLM214", "MLM107", "MLM522", "MLM204", "MLM425",
                  "MLM326"},
     "deepspeed": {"DSP412", "DSP413", "DSP401"},
-    "torchtitan": {"TTN302"},
+    "torchtitan": {"TTN125", "TTN302"},
     "torchtitan-toml": {"TTN102", "TTN103", "TTN104", "TTN122", "TTN202", "TTN222", "TTN302",
                         "TTN303", "TTN124", "TTN204", "TTN105", "TTN123", "TTN203", "TTN220",
-                        "TTN221"},
+                        "TTN221", "TTN125"},
     "accelerate": set(),
 }  # fmt: skip
 """Rules that none of a few plans may be able to break."""
+
+
+def test_a_job_file_is_asked_about_on_the_devices_that_its_degrees_make(plans):
+    kind = KINDS["torchtitan-toml"]
+    drawn, files = of("torchtitan-toml", plans)[0]
+    changed = kind.read(files, drawn)
+    n_devices = drawn.layout.n_devices
+    assert kind.devices(changed, drawn) == n_devices
+    changed.put("tensor_parallel_degree", 2 * changed.tp)
+    assert kind.devices(changed, drawn) == 2 * n_devices
+    found = verdict("torchtitan-toml", kind.write(changed), drawn, n_devices)
+    assert found.layout["n_devices"] == 2 * n_devices
+    changed.put("data_parallel_shard_degree", -1)
+    assert kind.devices(changed, drawn) == n_devices
 
 
 @pytest.mark.parametrize("checker", KINDS)

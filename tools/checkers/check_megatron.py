@@ -347,6 +347,10 @@ class Checker:
         if a.sequence_parallel:
             assert a.seq_length % (tp * cp) == 0, f"--seq-length {a.seq_length} must be divisible by tp*cp = {tp * cp}"
         freq = getattr(a, "moe_layer_freq", 1)
+        assert not moe or isinstance(freq, int) or len(freq) == a.num_layers, (
+            f"Invalid length of moe_layer_pattern: {len(freq)}, expected {a.num_layers} (raised by"
+            " get_gpt_decoder_layer_specs in training)"
+        )
         dense = not moe or (freq != 1 if isinstance(freq, int) else not all(freq))
         assert not dense or a.ffn_hidden_size % tp == 0, (
             f"--ffn-hidden-size {a.ffn_hidden_size} must be divisible by tp {tp}"

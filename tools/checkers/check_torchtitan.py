@@ -300,7 +300,8 @@ def check_batch(cfg, pd, report):
     local, batch, seq = t.local_batch_size, t.global_batch_size, t.seq_len
     report.must(seq % divisor == 0, f"training.seq_len {seq} must be divisible by {divisor} (tp * 2cp) [trainer.py]")
     batch = local * dp if batch < 0 else batch
-    whole = batch % (local * dp) == 0
+    report.must(local > 0 and batch > 0, f"training.local_batch_size {local}, global_batch_size {batch} [trainer.py]")
+    whole = local > 0 and batch % (local * dp) == 0
     report.must(whole, f"training.global_batch_size {batch} must be a multiple of local_batch_size {local} * dp {dp} [trainer.py]")
     n_micro = local // get(p, "pipeline_parallel_microbatch_size", default=1) if pd.pp > 1 else 1
     accumulation = batch // (local * dp) if whole else None

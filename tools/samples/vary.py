@@ -74,7 +74,8 @@ KINDS: dict[str, Kind] = {
         "torchtitan.toml",
         lambda files, drawn: TitanFile(files["torchtitan.toml"]),
         lambda file: {"torchtitan.toml": file.text},
-        lambda file, drawn: drawn.layout.n_devices,
+        # No launcher goes with it: it starts on as many as it asks for.
+        lambda file, drawn: file.stated or drawn.layout.n_devices,
         vary_torchtitan.BREAKS,
         vary_torchtitan.nudge,
     ),

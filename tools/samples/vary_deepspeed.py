@@ -90,6 +90,11 @@ def _batch_of_all_ranks(run: DeepSpeedRun, random: Random) -> bool:
     return True
 
 
+def _empty_batch(run: DeepSpeedRun, random: Random) -> bool:
+    run.keys[random.choice([name for name in NUMBERS if name in run.keys])] = 0
+    return True
+
+
 def _no_batch(run: DeepSpeedRun, random: Random) -> bool:
     run.keys.pop("train_batch_size", None)
     del run.keys["train_micro_batch_size_per_gpu"]
@@ -172,6 +177,11 @@ def _odd_mesh(run: DeepSpeedRun, random: Random) -> bool:
     return True
 
 
+def ulysses_of_experts(run: DeepSpeedRun) -> bool:
+    """Tell whether a run has AutoEP and Ulysses."""
+    return "expert_parallel" in run.keys and run.keys.get("sequence_parallel_size", 1) > 1
+
+
 def unsharded(run: DeepSpeedRun) -> bool:
     """Tell whether nothing is sharded."""
     return run.stage == 0
@@ -183,6 +193,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("DSP123", "batch sizes that do not multiply", _batch),
     ("DSP123", "batch counted over tensor parallelism", _batch_of_all_ranks),
     ("DSP123", "no batch size", _no_batch),
+    ("DSP126", "a batch size of 0", _empty_batch),
     ("DSP101|DSP123", "tp that does not divide the ranks", _odd_tp),
     ("DSP101", "stages that do not divide the ranks", _odd_stages),
     ("DSP121", "unknown key in a block", _unknown_in_block),
@@ -205,6 +216,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
         "part of the optimizer",
         put(f"{ZERO}.offload_optimizer", {"device": "cpu", "ratio": 0.5}, below_3),
     ),
+    ("DSP307", "ZeRO-3 of experts with Ulysses", put(f"{ZERO}.stage", 3, ulysses_of_experts)),
     ("DSP410", "stage that does not exist", put(f"{ZERO}.stage", 4)),
     (
         "DSP413",

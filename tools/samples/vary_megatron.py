@@ -369,9 +369,7 @@ def _odd_word(line: MegatronLine, random: Random) -> bool:
 
 def _heads_that_do_not_divide(line: MegatronLine, random: Random) -> bool:
     heads = line.number(HEADS)
-    if line.number("--hidden-size") % (heads + line.number(TP)) == 0 or line.has(
-        "--multi-latent-attention"
-    ):
+    if line.number("--hidden-size") % (heads + line.number(TP)) == 0:
         return False
     line.drop("--kv-channels")
     line.put(HEADS, heads + line.number(TP))
@@ -413,6 +411,33 @@ def _groups_of_experts(line: MegatronLine, random: Random) -> bool:
     bad = [n for n in range(2, 12) if line.number(EXPERTS) % n]
     line.put("--moe-router-num-groups", random.choice(bad))
     line.put("--moe-router-group-topk", 1)
+    return True
+
+
+def _activation(line: MegatronLine, random: Random) -> bool:
+    if line.has("--no-bias-gelu-fusion"):
+        line.drop("--no-bias-gelu-fusion")
+    elif line.has("--swiglu"):
+        line.put(*random.choice((("--squared-relu",), ("--glu-linear-offset", 0.5))))
+    elif not line.has("--disable-bias-linear"):
+        line.put(random.choice(("--squared-relu", "--use-te-activation-func")))
+    else:
+        return False
+    return True
+
+
+def _no_rope(line: MegatronLine, random: Random) -> bool:
+    layers = line.number(LAYERS)
+    bad = [n for n in range(2, 8) if layers % n]
+    line.put("--no-rope-freq", random.choice([*bad, f"[0]*{layers}+[1]"]))
+    return True
+
+
+def _expert_layers(line: MegatronLine, random: Random) -> bool:
+    if not is_moe(line):
+        return False
+    n = line.number(LAYERS) + random.choice((-1, 1, 3))
+    line.put("--moe-layer-freq", f"([0]*1+[1]*{n - 1})")
     return True
 
 
@@ -479,6 +504,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
         without(lambda x: is_moe(x) and x.number(ETP) > 1, "--disable-bias-linear"),
     ),
     ("MLM322", "groups that do not divide the experts", _groups_of_experts),
+    ("MLM331", "expert layers of another model", _expert_layers),
     (
         "MLM308",
         "one token less in a sequence",
@@ -536,6 +562,8 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("MLM138", "least rate above the largest", set_to("--min-lr", 1.0)),
     ("MLM139", "two sources of data", set_to("--data-path", "/data/text_document")),
     ("MLM140", "odd batch of the evaluation", _evaluation),
+    ("MLM141", "another activation", _activation),
+    ("MLM142", "layers without rotary positions that do not divide", _no_rope),
     ("MLM210", "one layer more", add(LAYERS, 1, split_evenly)),
     ("MLM211", "interleaving asked for twice", _two_interleavings),
     ("MLM212", "chunks that do not divide", _odd_chunk),

@@ -3,6 +3,7 @@
 Both formats hold a field a line; the recipe names the sizes of its model as constants.
 """
 
+import math
 import re
 from collections.abc import Callable
 from random import Random
@@ -31,6 +32,12 @@ class TitanFile:
     def world(self) -> int:
         """Number of processes."""
         return self.launched("nnodes") * self.launched("nproc-per-node")
+
+    @property
+    def stated(self) -> int:
+        """Processes that the degrees of a job file ask for; 0 where one is open or none at all."""
+        degrees = [self.number(name) for name in DEGREES]
+        return math.prod(degrees) if min(degrees) > 0 else 0
 
     def put_launched(self, option: str, value: int) -> None:
         """Set a number of the launcher."""
@@ -195,9 +202,20 @@ def _odd_experts(file: TitanFile, random: Random) -> bool:
 def _other_schedule(file: TitanFile, random: Random) -> bool:
     if file.pp == 1:
         return False
-    one = file.get(SCHEDULE) in ("1F1B", "GPipe")
-    words = ("Interleaved1F1B", "ZBVZeroBubble") if one else ("1F1B", "GPipe")
+    if file.get(SCHEDULE) not in ("1F1B", "GPipe"):
+        words: tuple[str, ...] = ("1F1B", "GPipe")
+    elif LISTS in file.text:  # a loop runs one stage a rank where the stages are spelled out
+        words = ("ZBVZeroBubble", "DualPipeV")
+    else:
+        words = ("Interleaved1F1B", "ZBVZeroBubble")
     file.put(SCHEDULE, random.choice(words))
+    return True
+
+
+def _loop_over_one_stage(file: TitanFile, random: Random) -> bool:
+    if file.get(SCHEDULE) not in ("1F1B", "GPipe") or LISTS not in file.text:
+        return False
+    file.put(SCHEDULE, random.choice(("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")))
     return True
 
 
@@ -233,6 +251,13 @@ def _varlen(file: TitanFile, random: Random) -> bool:
     )
 
 
+def _flex(file: TitanFile, random: Random) -> bool:
+    if file.is_recipe or file.get("name") not in ("deepseek_v3", "gpt_oss"):
+        return False
+    file.put("context_parallel_degree", 2)
+    return True
+
+
 def _tied(file: TitanFile, random: Random) -> bool:
     return file.pp > 1 and file.replace("            vocab_size=VOCAB,\n",
         "            vocab_size=VOCAB,\n            enable_weight_tying=True,\n")  # fmt: skip
@@ -248,15 +273,18 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("TTN303", "ep that does not divide the ranks", _odd_experts),
     ("TTN105", "one token less in a sequence", _odd_sequence),
     ("TTN123", "batch that does not divide", _odd_batch),
+    ("TTN123", "an empty local batch", put("local_batch_size", 0, block="training")),
     ("TTN203", "too few micro-batches", _few_micro_batches),
     ("TTN204", "micro-batches that do not divide into rounds", _odd_rounds),
     ("TTN221", "pipeline micro-batches that do not divide", _odd_micro_batches),
     ("TTN220", "another schedule", _other_schedule),
+    ("", "a loop over one stage a rank", _loop_over_one_stage),
     ("", "another number of layers a stage", _odd_stages),
     ("TTN120", "unknown field", _unknown_field),
     ("", "unknown word", _odd_word),
     ("TTN202", "tied embeddings in a pipeline", _tied),
     ("TTN124", "attention that cannot be split", _varlen),
+    ("TTN125", "context parallelism that 0.2 does not have", _flex),
     ("TTN222", "CUDA graphs in a pipeline",
      put("disable_cuda_graphs", False, lambda file: file.is_recipe and file.pp > 1, "training")),
     ("TTN122", "a degree of 0", put("tensor_parallel_degree", 0)),

@@ -74,6 +74,8 @@ def test_batch_sizes_that_give_no_ranks_or_those_without_autotp() -> None:
         ({"tensor_parallel": {"autotp_size": 4}}, {"tp": 4, "dp": 4, "sp": False}),
         ({"sequence_parallel_size": 2}, {"cp": 2, "cp_comm": "a2a", "dp": 8}),
         ({"zero_optimization": {"stage": 3}, "sequence_parallel_size": 2}, {"dp_shard": 16}),
+        ({"expert_parallel": {"enabled": True, "autoep_size": 4}}, {"ep": 4}),
+        ({"expert_parallel": {"autoep_size": 4}}, {"ep": 1}),  # off unless it is enabled
     ],
 )
 def test_layout_fields(config: dict[str, Any], fields: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ def test_values_by_kind() -> None:
     assert parsed.settings == {
         "num_layers": 2, "lr": 1e-4, "min_lr": -1e-5, "bf16": True, "add_bias_linear": False,
         "recompute_modules": ["a", "b"], "rampup_batch_size": [1, 2, 3],
-        "attention_backend": "flash", "moe_layer_freq": "([0]*1+[1]*1)",
+        "attention_backend": "flash", "moe_layer_freq": [0, 1],
     }  # fmt: skip
     assert parsed.written["recompute_modules"] == "--recompute-modules a b"
     assert (parsed.unknown, parsed.faults) == ((), ())
@@ -62,6 +62,16 @@ def test_the_last_of_two_counts() -> None:
         ("--nope 3 4 --bf16", ("--nope",), ""),
         ("--num-layers x", (), "--num-layers: 'x' is not a whole number"),
         ("--lr x", (), "--lr: 'x' is not a number"),
+        (
+            "--no-rope-freq [0]*3+x",
+            (),
+            "--no-rope-freq: '[0]*3+x' is neither a number nor a list such as ([0]*3+[1]*5)",
+        ),
+        (
+            "--no-rope-freq (0,1)",
+            (),
+            "--no-rope-freq: '(0,1)' is neither a number nor a list such as ([0]*3+[1]*5)",
+        ),
         ("--num-layers", (), "--num-layers needs a value"),
         ("--num-layers --bf16", (), "--num-layers needs a value"),
         ("--bf16=1", (), "--bf16 takes no value"),

@@ -34,6 +34,19 @@ def test_leftover_ranks_shard() -> None:
     assert (found["gbs"], found["mbs"], found["n_micro"]) == (128, 2, 1)
 
 
+def test_a_local_batch_of_nothing_is_read_for_the_rules_to_refuse() -> None:
+    assert toml(training={"local_batch_size": 0}).layout["mbs"] == 1
+
+
+def test_a_pipeline_that_accumulation_repeats_is_noted() -> None:
+    training = {"local_batch_size": 4, "global_batch_size": 4 * 32 * 3}
+    run = toml(training=training, parallelism={"pipeline_parallel_degree": 2})
+    assert run.layout["n_micro"] == 12
+    assert any("accumulated over 3 local batches" in note for note in run.notes)
+    assert not toml(training=training | {"global_batch_size": 128},
+                    parallelism={"pipeline_parallel_degree": 2}).notes  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("values", "fields"),
     [

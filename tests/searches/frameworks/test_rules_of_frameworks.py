@@ -255,6 +255,46 @@ def test_a_group_of_micro_batches_of_its_own_is_heard():
     )
 
 
+@pytest.mark.parametrize("latent", [False, True])
+def test_the_parser_divides_the_hidden_size_by_the_heads_of_latent_attention_too(latent):
+    given = case({}, {**SIZES, "num_attention_heads": 34, "multi_latent_attention": latent})
+    assert "MLM124" in codes("megatron", given)
+
+
+@pytest.mark.parametrize(
+    ("every", "fault"),
+    [(8, ""), (5, "5 does not divide 32 layers"), ([0, 0, 0, 1] * 8, ""),
+     ([0, 0, 0, 1] * 7, "a pattern of 28 layers, the model has 32")],
+)  # fmt: skip
+def test_layers_without_rotary_positions(every, fault):
+    given = case({"env": QUEUE}, {**SIZES, "no_rope_freq": every})
+    found = [x.reason for x in broken_rules("megatron", given) if x.rule.code == "MLM142"]
+    assert fault in found[0] if fault else not found
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault", "closest"),
+    [
+        ({"squared_relu": True}, "with --squared-relu", "--no-bias-gelu-fusion"),
+        ({"squared_relu": True, "add_bias_linear": False}, "", ""),
+        ({"quick_geglu": True, "glu_linear_offset": 1.0}, "", ""),
+        ({"swiglu": True, "glu_linear_offset": 1.0, "add_bias_linear": False},
+         "with --glu-linear-offset", "--no-bias-swiglu-fusion"),
+        ({"swiglu": True, "bias_gelu_fusion": False}, "", ""),
+        ({"swiglu": True, "squared_relu": True}, "excludes --squared-relu", "one of the two"),
+        ({"swiglu": True, "quick_geglu": True}, "excludes --quick-geglu", "one of the two"),
+        ({"use_te_activation_func": True}, "--use-te-activation-func", "--no-bias-gelu-fusion"),
+    ],
+)  # fmt: skip
+def test_activations_and_the_bias_fused_with_them(flags, fault, closest):
+    given = case({"env": QUEUE}, {**SIZES, **flags})
+    found = [x for x in broken_rules("megatron", given) if x.rule.code == "MLM141"]
+    assert len(found) == bool(fault)
+    if fault:
+        assert fault in found[0].reason
+        assert found[0].closest == closest
+
+
 @pytest.mark.parametrize(
     ("text", "stages"),
     [
@@ -285,6 +325,103 @@ def test_faults_of_layout_strings(text, fault):
     assert fault in found.reason
 
 
+SPELLED = "parallelism.module_fqns_per_model_part"
+PER_STAGE = "parallelism.pipeline_parallel_layers_per_stage"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fields", "fault"),
+    [
+        ("Interleaved1F1B", {}, ""),  # two a rank by default
+        ("Interleaved1F1B", {PER_STAGE: 9}, "1 stages a rank, interleaved1f1b has 2 at least"),
+        ("Interleaved1F1B", {SPELLED: [["layers.0"]] * 4}, ""),
+        ("Interleaved1F1B", {SPELLED: [["layers.0"]] * 4, PER_STAGE: 9}, "has 2 at least"),
+        ("Interleaved1F1B", {SPELLED: [["layers.0"]] * 6}, "6 stages do not divide by pp 4"),
+        ("LoopedBFS", {SPELLED: [["layers.0"]] * 4}, ""),
+        ("1F1B", {SPELLED: [["layers.0"]] * 8}, "2 stages a rank, 1f1b has one"),
+        ("ZBVZeroBubble", {SPELLED: [["layers.0"]] * 4}, "zbvzerobubble has exactly two"),
+        ("DualPipeV", {SPELLED: [["layers.0"]] * 8}, ""),
+        ("1F1B", {PER_STAGE: 5}, "7 stages do not divide by pp 4"),
+        ("1F1B", {"parallelism.pipeline_parallel_first_stage_less_layers": 12},
+         "embedding or head weigh more than the 11 layers of a stage"),
+    ],
+)  # fmt: skip
+def test_stages_of_torchtitan(schedule, fields, fault):
+    settings = {"parallelism.pipeline_parallel_schedule": schedule, **fields}
+    given = case({"pp": 4, "dp": 16}, settings)  # 34 layers with embedding and head
+    found = [x.reason for x in broken_rules("torchtitan", given) if x.rule.code == "TTN220"]
+    assert fault in found[0] if fault else not found, found
+
+
+@pytest.mark.parametrize(
+    ("batch", "fault"),
+    [
+        ({"local": 2, "global": 128}, ""),
+        ({"local": 2, "global": -1}, ""),
+        ({"local": 2, "global": 100}, "global_batch_size 100 is no multiple of 2 x 64"),
+        ({"local": 0}, "training.local_batch_size 0"),
+        ({"local": 2, "global": 0}, "training.global_batch_size 0"),
+    ],
+)
+def test_batches_of_torchtitan(batch, fault):
+    settings = {f"training.{name}_batch_size": n for name, n in batch.items()}
+    found = [x.reason for x in broken_rules("torchtitan", case({}, settings))
+             if x.rule.code == "TTN123"]  # fmt: skip
+    assert fault in found[0] if fault else not found, found
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "refused"),
+    [
+        ("llama3", "8B_flex", False), ("llama3", "8B_varlen", True), ("llama3_ft", "8B", False),
+        ("llama4", "17bx16e", False), ("llama4", "17bx16e_irope", True),
+        ("deepseek_v3", "debugmodel", False), ("deepseek_v3", "debugmodel_flex_attn", True),
+        ("deepseek_v3", "671B", True), ("gpt_oss", "20b", True), ("qwen3", "8B", False),
+    ],
+)  # fmt: skip
+def test_which_models_of_torchtitan_0_2_split_the_context(name, flavor, refused):
+    given = case({"cp": 2}, {"model.name": name, "model.flavor": flavor})
+    assert ("TTN125" in codes("torchtitan", given, version="0.2.2")) is refused
+    assert "TTN125" not in codes("torchtitan", given)
+
+
+LOCAL = {"training.local_batch_size": 10,
+         "parallelism.pipeline_parallel_microbatch_size": 2}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "code"),
+    [
+        # A step has 20 micro-batches, of which the pipeline runs 5 at a time.
+        ({"pp": 2, "dp": 32, "schedule": "interleaved"}, LOCAL, "TTN204"),
+        ({"pp": 2, "dp": 32, "schedule": "interleaved"}, {}, ""),
+        ({"pp": 8, "dp": 8, "schedule": "1f1b"}, LOCAL, "TTN203"),
+        ({"pp": 8, "dp": 8, "schedule": "1f1b"}, {}, ""),
+        ({"pp": 4, "dp": 16, "schedule": "dualpipe-v"}, LOCAL, "TTN205"),
+        ({"pp": 4, "dp": 16, "schedule": "dualpipe-v"}, {}, ""),
+        ({"pp": 2, "dp": 32, "schedule": "interleaved"},
+         LOCAL | {"parallelism.pipeline_parallel_schedule": "LoopedBFS"}, ""),
+    ],
+)  # fmt: skip
+def test_accumulation_repeats_the_pipeline_over_a_local_batch(fields, settings, code):
+    given = case({**fields, "n_micro": 20, "n_devices": 64}, settings)
+    found = set(codes("torchtitan", given)) & {"TTN203", "TTN204", "TTN205"}
+    assert found == ({code} if code else set())
+
+
+@pytest.mark.parametrize(
+    ("ep", "settings", "wanted"),
+    [
+        (1, {}, True), (2, {}, True),  # plans of experts have AutoEP, whatever their ep
+        (1, {"expert_parallel.enabled": True}, True),
+        (1, {"zero_optimization.stage": 3}, False),  # a run that leaves the experts as they are
+    ],
+)  # fmt: skip
+def test_auto_ep_in_zero_3_has_no_ulysses(ep, settings, wanted):
+    fields = {"cp": 2, "dp": 32, "cp_comm": "a2a", "zero": 3, "ep": ep, "model": EXPERTS}
+    assert ("DSP307" in codes("deepspeed", case(fields, settings))) is wanted
+
+
 @pytest.mark.parametrize(
     ("keys", "fields", "fault"),
     [
@@ -301,6 +438,13 @@ def test_faults_of_layout_strings(text, fault):
         ({"train_batch_size": 128, "gradient_accumulation_steps": 2}, {}, ""),
         ({"train_micro_batch_size_per_gpu": 3}, {}, ""),
         ({"gradient_accumulation_steps": 2}, {}, "is needed"),
+        ({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 0}, {},
+         "gradient_accumulation_steps 0"),
+        ({"train_micro_batch_size_per_gpu": 0}, {}, "train_micro_batch_size_per_gpu 0"),
+        ({"train_batch_size": 0, "gradient_accumulation_steps": 1}, {}, "train_batch_size 0"),
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": -1,
+          "gradient_accumulation_steps": -1}, {}, "_gpu -1; gradient_accumulation_steps -1"),
+        ({"train_batch_size": 32}, {}, "0 x 1 x 64 ranks"),  # rounded down to nothing
     ],
 )  # fmt: skip
 def test_batch_sizes_of_deepspeed(keys, fields, fault):

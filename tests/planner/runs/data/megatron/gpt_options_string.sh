@@ -27,6 +27,7 @@ options=" \
     --split 98,2,0 \
     --clip-grad 1.0 \
     --squared-relu \
+    --disable-bias-linear \
     --bf16 "
 run_cmd="python -u /opt/megatron/pretrain_gpt.py ${options}"
 srun -l \
