@@ -95,10 +95,12 @@ def _batch(c: Case) -> list[str]:
 
 
 def _whole_batch(c: Case) -> str:
-    total, most = field(c, "training.global_batch_size"), _replicas(c)
-    most *= field(c, "training.local_batch_size", 8)
-    name = "training.global_batch_size"
-    return f"{name} {-(-total // most) * most}, or -1, which takes {most}"
+    local = field(c, "training.local_batch_size", 8)
+    if local < 1:
+        return "training.local_batch_size 1, or more"
+    total, most = field(c, "training.global_batch_size", -1), local * _replicas(c)
+    whole = max(1, -(-total // most)) * most
+    return f"training.global_batch_size {whole}, or -1, which takes {most}"
 
 
 def _schedule(c: Case) -> str:
