@@ -98,7 +98,7 @@ def test_no_other_split_of_one_layer_moved_is_better_than_the_first_of_deepseek(
             moved.append(replace(best, split=spelled(counts), stage_layers=tuple(counts)))
     least, problem = outcome.finalists[0].step_s, context.problem
     table = PlanTable.from_layouts(moved)
-    peaks = peak_bytes(join(problem, shape_terms(problem, table.shapes), table))
+    peaks = peak_bytes(join(problem, shape_terms(problem, table.shapes, table.shardings), table))
     fitting = [
         x for x, peak in zip(moved, peaks, strict=True) if peak <= problem.pool.usable_bytes
     ]
