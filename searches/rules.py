@@ -527,6 +527,7 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
     job, m = context.problem.job, layout.n_micro
     modules = broken_module_rule(context.problem.shape, modules_code(layout.recompute_modules))
     broken = {
+        "SCH001": layout.schedule not in schedules_of(layout.pp, layout.vpp),
         "BAT001": m * layout.mbs * layout.dp != job.global_batch or m < 1,
         "BAT002": layout.schedule == "interleaved" and m % layout.pp > 0,
         "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
@@ -535,7 +536,6 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         "ZER002": layout.zero >= 1 and layout.dp * layout.cp == 1,
         "OVL001": not layout.dp_overlap and layout.dp * layout.cp == 1,
         **{code: modules == code for code in MODULE_RULES},
-        "SCH001": layout.schedule not in schedules_of(layout.pp, layout.vpp),
         "OFF001": layout.optimizer_offload and context.problem.pool.host is None,
         "OFF003": layout.optimizer_offload
         and layout.zero >= 2
