@@ -175,7 +175,7 @@ def fields_table(spec: type) -> str:
     return _table(("field", "form", "default", "meaning"), rows)
 
 
-SAID = {"planner": "not written here"}
+SAID = {"planner": "not written here", "ignored": "never: passed over"}
 """When a rule is met, where it is not the framework that says so."""
 
 

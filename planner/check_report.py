@@ -150,6 +150,8 @@ def _note_lines(report: Report) -> list[str]:
         lines += wrapped(
             "note:", f"{broken.rule.code}: planner writes no such plan: {broken.text}"
         )
+    for broken in report.ignored:
+        lines += wrapped(f"warning {broken.rule.code}:", broken.text)
     for note in report.notes:
         lines += wrapped("note:", note)
     if report.plan:

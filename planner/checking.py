@@ -15,6 +15,7 @@ from typing import Any
 from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.stacks import StackProfile
 from planner.counts import Searched
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.framework_words import Settings, changed_settings, changed_words
@@ -33,7 +34,7 @@ from planner.layouts import layout_to_json
 from planner.neighbours import Neighbour, neighbours
 from planner.options import SolveOptions
 from planner.result import Plan
-from planner.runs.existing_run import ExistingRun
+from planner.runs.existing_run import ExistingRun, Switch
 from planner.runs.nearest import nearest_layout, why_not_priced
 from planner.runs.reading import Asked, read_run
 from planner.solving import make_plan, make_problem, rank_over_pools
@@ -47,6 +48,8 @@ N_CHANGES = 3
 """Changes that a report names."""
 MIN_GAIN = 0.005
 """Least share of the step that a change must save to be worth a word."""
+NODE_FIELDS = ("nodes", "accelerators_per_node")
+"""Fields of a pool whose change by `--set` says how many devices the run starts on."""
 MODEL_SECTIONS, CLUSTER_SECTIONS = ("model", "training"), ("pools", "fabric", "name")
 
 
@@ -114,6 +117,8 @@ class Report:
     """Release of the framework whose rules were applied."""
     refusals: tuple[Broken, ...]
     """What the framework refuses, in the order of its table."""
+    ignored: tuple[Broken, ...]
+    """Settings that the framework passes over in silence: it starts without them."""
     unwritten: tuple[Broken, ...]
     """What the framework runs and we write no configuration for."""
     model: ModelInput | None
@@ -156,6 +161,7 @@ class Report:
             "accepted": self.accepted,
             "fits": self.fits,
             "refusals": [_broken_json(b) for b in self.refusals],
+            "ignored": [_broken_json(b) for b in self.ignored],
             "unwritten": [_broken_json(b) for b in self.unwritten],
             "n_devices": run.n_devices,
             "enough_devices": self.enough,
@@ -220,13 +226,17 @@ def check(
     given = _cluster(cluster, of["cluster"], pool)
     own = _given_model(model, of["model"])
     devices = given.cluster.pools[0].n_devices
+    counted = any(path.rsplit(".", 1)[-1] in NODE_FIELDS for path, _ in of["cluster"])
 
-    def read(more: Overrides = (), also: Mapping[str, object] = {}) -> ExistingRun:
-        """Return the run, with more settings and pins than the user gave."""
-        asked = Asked(own, (*of["run"], *more), env, devices, {**(pins or {}), **also})
+    def read(
+        more: Overrides, also: Mapping[str, object], n: int, *, all_devices: bool
+    ) -> ExistingRun:
+        """Return the run on `n` devices, with more settings and pins than the user gave."""
+        sets = (*of["run"], *more)
+        asked = Asked(own, sets, env, n, {**(pins or {}), **also}, all_devices)
         return read_run(os.fspath(file), asked, framework)
 
-    run = _pinned(read(), pins or {})
+    run = _pinned(read((), {}, devices, all_devices=counted), pins or {})
     release = version or run.release or RELEASES[run.framework]
     described, why = describe(run, own, of["model"])
     asked = run.n_devices or devices
@@ -235,19 +245,24 @@ def check(
     placed, more = _on_devices(given, asked)
     notes += more
     generation = given.cluster.pools[0].accelerator.generation
-    refusals, unwritten = judge(run, described, generation, release, own)
+    refusals, ignored, unwritten = judge(run, described, generation, release, own)
     if described is None and not refusals:
         raise why or SpecError([])
     base = Report(
-        run=run, release=release, refusals=refusals, unwritten=unwritten, model=described,
-        cluster=placed or given, enough=enough, plan=None, repairs=(),
+        run=run, release=release, refusals=refusals, ignored=ignored, unwritten=unwritten,
+        model=described, cluster=placed or given, enough=enough, plan=None, repairs=(),
         not_priced=_first_problem(why) if why else "", standing=None, changes=(),
         notes=tuple(notes),
     )  # fmt: skip
     if described is None or placed is None:
         text = base.not_priced or f"{asked} devices do not fill whole nodes of this pool"
         return replace(base, not_priced=text)
-    return _priced(base, described, placed, _Judged(read, generation, own, given))
+
+    def changed(more: Overrides, also: Mapping[str, object]) -> ExistingRun:
+        """Return the run with more settings and pins on the devices that it has."""
+        return read(more, also, asked, all_devices=True)
+
+    return _priced(base, described, placed, _Judged(changed, generation, own, of["model"], given))
 
 
 def _first_problem(error: SpecError) -> str:
@@ -328,9 +343,12 @@ def _pinned(run: ExistingRun, pins: Mapping[str, object]) -> ExistingRun:
 def describe(
     run: ExistingRun, own: ModelInput | None, overrides: Overrides = ()
 ) -> tuple[ModelInput | None, SpecError | None]:
-    """Return the model and job of the run, or the error that its sizes make."""
+    """Return the model and job of the run, or the error that its sizes make.
+
+    `overrides` win over what the run and the model file `own` say.
+    """
     try:
-        found = model_from_dict(_document(run, own), overrides if own is None else ())
+        found = model_from_dict(_document(run, own), overrides)
     except SpecError as error:
         return None, error
     name = own.path if own else run.source
@@ -402,8 +420,8 @@ def judge(
     generation: str,
     release: str,
     own: ModelInput | None = None,
-) -> tuple[tuple[Broken, ...], tuple[Broken, ...]]:
-    """Return what the framework refuses, and what only our writers leave out.
+) -> tuple[tuple[Broken, ...], tuple[Broken, ...], tuple[Broken, ...]]:
+    """Return what the framework refuses, what it passes over, and what only we do not write.
 
     Where the sizes go together in no `model`, rules see them as the run states them; `own` is the
     model file beside it.
@@ -421,8 +439,10 @@ def judge(
         refused=run.refused,
     )
     broken = broken_rules(run.framework, case, version=release)
-    refused = tuple(b for b in broken if b.rule.when != "planner")
-    return refused, tuple(b for b in broken if b.rule.when == "planner")
+    ignored = tuple(b for b in broken if b.rule.when == "ignored")
+    unwritten = tuple(b for b in broken if b.rule.when == "planner")
+    refused = tuple(b for b in broken if b.rule.when not in ("ignored", "planner"))
+    return refused, ignored, unwritten
 
 
 CASE_FIELDS = frozenset(
@@ -462,7 +482,8 @@ def _priced(base: Report, model: ModelInput, cluster: ClusterInput, judged: "_Ju
     found = break_down(problem, layout)
     plan = make_plan(1, problem, found, model, cluster, tie=False)
     standing = standing_of(model, cluster, options, plan)
-    changes = _changes(base, problem, model, cluster, plan, judged)
+    switched = _switched(base, problem, standard.stack, plan, judged)
+    changes = _changes(base, problem, model, cluster, plan, judged, switched)
     return replace(
         base, model=model, cluster=cluster, plan=plan, repairs=near.repairs, standing=standing,
         changes=changes,
@@ -496,10 +517,12 @@ def standing_of(
 class _Judged:
     """Reads and judges the run anew with what a change says."""
 
-    read: Callable[..., ExistingRun]
-    """The run with more settings and pins."""
+    read: Callable[[Overrides, Mapping[str, object]], ExistingRun]
+    """The run with more settings and pins, on the same devices."""
     generation: str
     own: ModelInput | None
+    overrides: Overrides
+    """Changes of the model that the user asked for."""
     cluster: ClusterInput
 
     def words(
@@ -523,14 +546,35 @@ class _Judged:
         if run.framework == "megatron":
             command, env = _connections(again.env, old, new)
             words, again = (*words, *command), replace(again, env=env)
-        described, _ = describe(again, self.own)
-        refused, _ = judge(again, described, self.generation, base.release, self.own)
-        if {b.rule.code for b in refused} - {b.rule.code for b in base.refusals}:
+        return words if self._runs(base, problem, again, new) else None
+
+    def stack(
+        self, base: Report, problem: Problem, usual: StackProfile, layout: Layout, switch: Switch
+    ) -> StackProfile | None:
+        """Return how fast the run is with a setting written; `usual` is its framework's profile.
+
+        None where the framework would refuse it or read another layout in it, and where it
+        changes nothing.
+        """
+        try:
+            again = self.read(switch.sets, {})
+        except PlannerError:
             return None
+        if not self._runs(base, problem, again, layout):
+            return None
+        stack = replace(usual, **dict(again.stack))
+        return None if stack == problem.stack else stack
+
+    def _runs(self, base: Report, problem: Problem, again: ExistingRun, layout: Layout) -> bool:
+        """Tell whether a changed run is refused nothing new and is read as `layout`."""
+        described, _ = describe(again, self.own, self.overrides)
+        refused, _, _ = judge(again, described, self.generation, base.release, self.own)
+        if {b.rule.code for b in refused} - {b.rule.code for b in base.refusals}:
+            return False
         pool = self.cluster.cluster.pools[0]
-        near = nearest_layout(again.layout, problem.shape, problem.job.seq_len, new.n_devices,
+        near = nearest_layout(again.layout, problem.shape, problem.job.seq_len, layout.n_devices,
                               pool.devices_per_node)  # fmt: skip
-        return words if near.layout == new else None
+        return near.layout == layout
 
 
 def _connections(
@@ -574,11 +618,12 @@ def _changes(
     cluster: ClusterInput,
     plan: Plan,
     judged: _Judged,
+    switched: list[Change],
 ) -> tuple[Change, ...]:
     """Return the changes that are worth most among those that fit, the fastest first.
 
-    For a run that does not fit these are what makes it fit, faster than it or not. A change that
-    the framework would refuse is none.
+    `switched` are those of settings. For a run that does not fit these are what makes it fit,
+    faster than it or not. A change that the framework would refuse is none.
     """
     usable = problem.pool.usable_bytes
 
@@ -601,7 +646,6 @@ def _changes(
     if start.dp * start.cp == 1:  # ZeRO of one rank is none, and comes back with more of them
         start = replace(start, zero=int(base.run.layout.get("zero", 0)))
     near = neighbours(problem, start, base.run.framework)
-    switched = _switched(base.run, problem, plan)
     chosen: list[Change] = []
     used: set[str] = set()
     least = MIN_GAIN if plan.headroom_frac >= 0 else -math.inf
@@ -629,12 +673,19 @@ def _word(value: Any) -> str:
     return str(value) or "none"
 
 
-def _switched(run: ExistingRun, problem: Problem, plan: Plan) -> list[Change]:
-    """Return what the framework's settings would give that are not set, layout unchanged."""
+def _switched(
+    base: Report, problem: Problem, usual: StackProfile, plan: Plan, judged: _Judged
+) -> list[Change]:
+    """Return what the framework's settings would give that are not set, layout unchanged.
+
+    Each is written into the run, which is read and judged again, and priced as it is read.
+    """
     changes = []
-    for switch in run.switches:
-        other = replace(problem, stack=replace(problem.stack, **dict(switch.fields)))
-        found = break_down(other, plan.layout)
+    for switch in base.run.switches:
+        stack = judged.stack(base, problem, usual, plan.layout, switch)
+        if stack is None:
+            continue
+        found = break_down(replace(problem, stack=stack), plan.layout)
         changes.append(
             Change(
                 text=switch.change,

@@ -74,7 +74,7 @@ PoolName = Annotated[
     str, typer.Option("--pool", metavar="NAME", help="Plan for this pool of the cluster only.")
 ]
 Hosts = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--hosts", metavar="LIST|FILE", help="Hosts in network order: n[001-016], or a file."
     ),
@@ -363,7 +363,7 @@ def emit(
         str, typer.Option(help="Folder to write to; without it the files are printed.")
     ] = "",
     launcher: Launcher = "torchrun",
-    hosts: Hosts = "",
+    hosts: Hosts = None,
 ) -> None:
     """Write the framework configuration that runs one plan, and the files that launch it."""
     from planner.commands import run_emit
@@ -374,7 +374,7 @@ def emit(
 @app.command()
 def place(
     plan: PlanArg,
-    hosts: Hosts = "",
+    hosts: Hosts = None,
     out: Annotated[
         str, typer.Option(help="Folder for ranks.txt, hostfile, rank files of mpirun and Slurm.")
     ] = "",
@@ -483,10 +483,12 @@ def import_cluster(
     devices: Annotated[
         int, typer.Option(metavar="N", help="Devices of a node, where a dump shows one job.")
     ] = 0,
-    partition: Annotated[str, typer.Option(metavar="NAME", help="Slurm partition only.")] = "",
+    partition: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Slurm partition only.")
+    ] = None,
     nodes: Annotated[
-        str, typer.Option(metavar="HOSTLIST", help="These nodes only: n[001-016].")
-    ] = "",
+        str | None, typer.Option(metavar="HOSTLIST", help="These nodes only: n[001-016].")
+    ] = None,
     selector: Annotated[
         list[str], typer.Option(metavar="KEY=VALUE", help="Kubernetes nodes with this label only.")
     ] = [],

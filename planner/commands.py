@@ -17,7 +17,7 @@ from planner.identity import content_id
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.options import parse_max, parse_only, parse_pins
 from planner.placement import place_plan
-from planner.placing import chosen_hosts, write_files
+from planner.placing import chosen_hosts, read_hosts, write_files
 from planner.result import Plan, Result
 from planner.saved import open_plan, read_options, save_result
 from planner.solving import evaluate, make_problem, solve, under_framework
@@ -332,7 +332,7 @@ def _files(
     result_id: str,
     targets: list[str],
     launchers: tuple[str, ...],
-    hosts: str = "",
+    hosts: str | None = None,
 ) -> dict[str, str]:
     """Return the files of one plan; a framework that it does not fit gets a reason instead."""
     model, cluster = given
@@ -362,9 +362,11 @@ def _plan_folder(out: str, plan: Plan) -> Path:
     return Path(out) / f"{plan.rank}-{plan.plan_id}"
 
 
-def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str) -> None:
+def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | None = None) -> None:
     """Run `planner emit`: write the files, or print them when no folder is named."""
     targets, launchers = _targets(for_), parse_launchers(launcher)
+    if hosts is not None:
+        read_hosts(hosts)  # a list that is none is an error also where no file needs it
     if not targets:
         raise UsageError("--for names no framework", f"one of {', '.join(FRAMEWORKS)}")
     model, cluster, problem, plan = open_plan(reference)
@@ -385,6 +387,7 @@ _SAID = {
     "parse": "{} says so when it reads its configuration.",
     "start": "{} says so when it builds its groups and the model.",
     "first step": "{} fails in the first step.",
+    "ignored": "{} never says so: it passes over the setting and runs.",
     "planner": "No configuration of {} is written for it.",
 }
 """When a rule of a framework is met, in words."""

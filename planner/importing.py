@@ -27,8 +27,8 @@ def run_import_cluster(
     nic: str,
     nics: int,
     devices: int,
-    partition: str,
-    nodes: str,
+    partition: str | None,
+    nodes: str | None,
     selector: Sequence[str],
     tolerate: Sequence[str],
     everything: bool,
@@ -42,6 +42,10 @@ def run_import_cluster(
     for option, number, limit in bounds:
         if not 0 <= number <= limit:
             raise UsageError(f"{option} must be 1 to {limit}, not {number}", f"{option} 8")
+    for option, value in (("--partition gpu", partition), ("--nodes n[1-4]", nodes)):
+        if value is not None and not value.strip():
+            message = f"{option.split()[0]} is empty"
+            raise UsageError(message, f"{option}, or leave it out for all nodes")
     if most and partial:
         raise UsageError("--most counts whole nodes, and --partial uses parts", "drop one of them")
     options = ImportOptions(
@@ -49,8 +53,8 @@ def run_import_cluster(
         nic=nic,
         nics=nics,
         devices=devices,
-        partition=partition,
-        nodes=nodes,
+        partition=partition or "",
+        nodes=nodes or "",
         selector=_pairs(selector, "--selector", "KEY=VALUE"),
         tolerated=tuple(tolerate),
         everything=everything,

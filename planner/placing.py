@@ -15,7 +15,7 @@ _FILE_ENDINGS = (".txt", ".lst", ".list", ".conf", ".hosts")
 """Endings that no host name has: a file that is not there is no host of its name."""
 
 
-def run_place(reference: str, hosts: str, out: str, form: str) -> None:
+def run_place(reference: str, hosts: str | None, out: str, form: str) -> None:
     """Run `planner place`."""
     if form not in ("table", "json"):
         raise UsageError(f"--format: unknown {form!r}", "table or json")
@@ -36,9 +36,12 @@ def run_place(reference: str, hosts: str, out: str, form: str) -> None:
         sys.stdout.write(placement_table(placement, header[:1]))
 
 
-def chosen_hosts(text: str, cluster: ClusterInput) -> tuple[str, ...]:
-    """Return the hosts that the user names, else those of the cluster's first pool, if any."""
-    return read_hosts(text) if text else cluster.sources[0].hosts
+def chosen_hosts(text: str | None, cluster: ClusterInput) -> tuple[str, ...]:
+    """Return the hosts that the user names, else those of the cluster's first pool, if any.
+
+    An empty text names none, which is an error: a variable of the shell that is not set.
+    """
+    return cluster.sources[0].hosts if text is None else read_hosts(text)
 
 
 def read_hosts(text: str) -> tuple[str, ...]:
@@ -55,6 +58,9 @@ def read_hosts(text: str) -> tuple[str, ...]:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--hosts: cannot read {text}: {error}", "") from None
+    if not text.strip():
+        fix = "a list such as n[001-016], or a file; leave --hosts out for those of the cluster"
+        raise UsageError("--hosts is empty", fix)
     names: list[str] = []
     for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()

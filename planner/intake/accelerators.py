@@ -88,6 +88,8 @@ def identify(
         forms = names.forms
     left = _consistent(forms, evidence, keep_custom=sized or bool(evidence.memory_bytes))
     family = why != ""
+    if not family:
+        left = _as_seen(left, evidence, n_devices, catalogue)
     if not left and family:
         return Match(contradiction=True, candidates=_parts(forms))
     if len(left) == 1 and (family or _says_more_than_a_generation(evidence)):
@@ -213,6 +215,28 @@ def _agrees(form: DeviceForm, evidence: Evidence) -> bool:
     if evidence.n_links:
         return form.n_nvlinks in evidence.n_links
     return True
+
+
+def _as_seen(
+    forms: Iterable[DeviceForm], evidence: Evidence, n_devices: int, catalogue: "Catalogue"
+) -> tuple[DeviceForm, ...]:
+    """Return the forms that nodes of `n_devices` with such links may hold, the likeliest first.
+
+    For devices that nothing names: superchips share a node with few others, and with NVLink.
+    Where no NVLink is seen, devices that have none come first, then cards without their bridges.
+    """
+
+    def fits(form: DeviceForm) -> bool:
+        if form.form != "superchip":
+            return True
+        part = catalogue.accelerators.get(form.part)
+        most = min(part.devices_per_node, part.scale_up_domain) if part else n_devices
+        return n_devices <= most and not (n_devices > 1 and evidence.n_links == {0})
+
+    left = [form for form in forms if fits(form)]
+    if evidence.n_links == {0}:
+        left.sort(key=lambda form: (form.n_nvlinks > 0, form.form != "pcie"))
+    return tuple(left)
 
 
 def _says_more_than_a_generation(evidence: Evidence) -> bool:

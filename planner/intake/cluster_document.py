@@ -40,6 +40,14 @@ class _Draft:
         entry[key] = value
         self.origins.append(Origin((*path, key), why, assumed))
 
+    def assume(self, path: Path, key: str, text: str) -> None:
+        """Mark a field that is set as assumed, and say more of where it came from."""
+        at = (*path, key)
+        self.origins = [
+            replace(x, text=f"{x.text}; {text}", assumed=True) if x.path == at else x
+            for x in self.origins
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
@@ -247,6 +255,8 @@ def _pool(
     why = "nodes of this kind" if len(free) == n_listed else f"healthy ones of {n_listed} nodes"
     draft.put(entry, path, "nodes", len(free), why)
     hosts = _put_free(entry, path, group, chosen, draft, context)
+    if text := _cpu_work(group, chosen, context):
+        draft.assume(path, "free_nodes" if "free_nodes" in entry else "nodes", text)
     if not network.instance:
         why = "given with --devices" if context.options.devices else "devices of a node"
         draft.put(entry, path, "accelerators_per_node", group.n_devices, why)
@@ -264,6 +274,21 @@ def _pool(
         why = "in network order" if placed else "in the order of names: no topology was given"
         draft.put(entry, path, "hosts", compress_hosts(hosts), why)
     return entry
+
+
+def _cpu_work(group: Group, chosen: _Chosen, context: Context) -> str:
+    """Return what is assumed of nodes in use that jobs without devices run on; "" for none."""
+    if context.options.everything:
+        return ""
+    used = set(chosen.order)
+    busy = [m.name for m in group.members if m.node.cpu_work and m.name in used]
+    if not busy:
+        return ""
+    hosts = compress_hosts(sorted(busy, key=natural_key))
+    return (
+        f"{count(len(busy), 'node')} with CPU work of other jobs and no GPU in use, planned as"
+        f" free ({hosts}): a job that takes whole nodes waits for them"
+    )
 
 
 def _put_free(

@@ -84,6 +84,8 @@ class Node:
     """Why the node is no part of the cluster now (`drained`, `not ready`); empty: it is."""
     busy: str = ""
     """Why none of its devices is free (`allocated`, `reserved`); empty: some may be."""
+    cpu_work: bool = False
+    """Jobs hold processors or memory of it and none of its devices, which count as free."""
     partitions: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     instance: str = ""

@@ -161,6 +161,7 @@ def _merged(first: Node, second: Node) -> Node:
         devices=devices,
         unhealthy=first.unhealthy or second.unhealthy,
         busy=first.busy or second.busy,
+        cpu_work=first.cpu_work or second.cpu_work,
         partitions=tuple(dict.fromkeys((*first.partitions, *second.partitions))),
         instance=first.instance or second.instance,
         position=first.position if first.position.path else second.position,

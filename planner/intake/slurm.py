@@ -115,32 +115,19 @@ def facts_of_rows(rows: Iterable[Row], source: str, form: str) -> Facts:
     by_name: dict[str, list[Row]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
-    nodes, unclear, shared = [], [], []
+    nodes, unclear = [], []
     for same in by_name.values():
         node, known = _node(same, source)
         nodes.append(node)
         if not known:
             unclear.append(node.name)
-        elif "MIX" in same[0].state.upper() and _all_free(node):
-            shared.append(node.name)
     notes = []
-    if shared:
-        hosts = compress_hosts(shared)
-        notes.append(
-            "all GPUs are free, but other jobs use processors there, so a job that takes whole"
-            f" nodes waits for them: {hosts}"
-        )
     if unclear:
         notes.append(
             f"{_UNKNOWN_USE}, so they count as not free: {compress_hosts(unclear)};"
             " `scontrol -d show node` says it"
         )
     return Facts(source, form, nodes=tuple(nodes), notes=tuple(notes))
-
-
-def _all_free(node: Node) -> bool:
-    whole = [kind for kind in node.devices if not kind.shared]
-    return bool(whole) and not node.unhealthy and all(kind.n_free == kind.n for kind in whole)
 
 
 def _node(same: list[Row], source: str) -> tuple[Node, bool]:
@@ -167,6 +154,7 @@ def _node(same: list[Row], source: str) -> tuple[Node, bool]:
         devices=tuple(devices),
         unhealthy=unhealthy,
         busy=busy,
+        cpu_work=known and "MIX" in row.state.upper() and not any(used.values()),
         partitions=partitions,
         instance=row.instance,
         position=_position(row.topology),

@@ -42,8 +42,12 @@ def read_accelerate(
     arguments: Mapping[str, Any] | None = None,
     read_file: Callable[[str], str | None] | None = None,
     kind: str = "Accelerate configuration",
+    launched: bool = False,
 ) -> ExistingRun:
-    """Return the run of a launch configuration; `read_file` finds the DeepSpeed file it names."""
+    """Return the run of a launch configuration; `read_file` finds the DeepSpeed file it names.
+
+    `launched`: it is known to start on `n_devices` where the file does not say how many.
+    """
     data = parse_yaml(text, source).data
     if not isinstance(data, dict):
         raise SpecError(Problem("an Accelerate configuration is a mapping", "", source))
@@ -59,15 +63,19 @@ def read_accelerate(
     nodes = settings.get("num_machines")
     stated = int(world) if isinstance(world, int) and world > 0 else None
     if settings.get("distributed_type") == "DEEPSPEED":
-        run = _deepspeed(settings, source, model, stated or n_devices, arguments, read_file, kind)
+        run = _deepspeed(
+            settings, source, model, stated or n_devices, arguments, read_file, kind,
+            launched=launched or stated is not None,
+        )  # fmt: skip
     else:
         run = _fsdp(settings, source, model, stated or n_devices, arguments, kind)
     import dataclasses
 
     per_node = stated // nodes if stated and isinstance(nodes, int) and nodes else None
     return dataclasses.replace(
-        run, n_devices=stated, n_nodes=nodes if stated else None, per_node=per_node
-    )
+        run, n_devices=stated or run.n_devices, n_nodes=nodes if stated else None,
+        per_node=per_node,
+    )  # fmt: skip
 
 
 def _deepspeed(
@@ -78,6 +86,8 @@ def _deepspeed(
     arguments: Mapping[str, Any],
     read_file: Callable[[str], str | None] | None,
     kind: str,
+    *,
+    launched: bool,
 ) -> ExistingRun:
     """Return the run of a `deepspeed_config:` block or of the file that it names."""
     read = Reader(settings, source)
@@ -103,7 +113,9 @@ def _deepspeed(
             device = read.text(f"deepspeed_config.offload_{what}_device", "none")
             if device != "none":
                 inner[f"zero_optimization.offload_{what}.device"] = device
-    return deepspeed_run(inner, source, model, n_devices, arguments, f"{kind}, DeepSpeed")
+    return deepspeed_run(
+        inner, source, model, n_devices, arguments, f"{kind}, DeepSpeed", launched=launched
+    )
 
 
 def _fsdp(

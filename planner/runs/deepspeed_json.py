@@ -63,10 +63,16 @@ def read_deepspeed(
     n_devices: int | None = None,
     arguments: Mapping[str, Any] | None = None,
     kind: str = "DeepSpeed configuration",
+    launched: bool = False,
 ) -> ExistingRun:
-    """Return the run of a configuration; `arguments` are those of the training script."""
+    """Return the run of a configuration; `arguments` are those of the training script.
+
+    `launched`: it is known to start on `n_devices`, whatever its batch sizes say.
+    """
     settings = with_set(flattened(load_config(text, source)), sets)
-    return deepspeed_run(settings, source, model, n_devices, arguments or {}, kind)
+    return deepspeed_run(
+        settings, source, model, n_devices, arguments or {}, kind, launched=launched
+    )
 
 
 def deepspeed_run(
@@ -76,6 +82,8 @@ def deepspeed_run(
     n_devices: int | None,
     arguments: Mapping[str, Any],
     kind: str,
+    *,
+    launched: bool = False,
 ) -> ExistingRun:
     """Return the run of dotted settings; `REPEATED` among them is taken out."""
     if model is None:
@@ -86,7 +94,8 @@ def deepspeed_run(
     read = Reader({k: v for k, v in settings.items() if v != "auto"}, source)
     assumed: list[str] = []
     notes: list[str] = []
-    layout = _degrees(read, arguments, n_devices)
+    stated = None if launched else _stated_devices(read, arguments, n_devices, notes)
+    layout = _degrees(read, arguments, stated or n_devices)
     layout |= _batch(read, arguments, layout, model, assumed)
     layout |= _stages(arguments, layout, model.shape.layers)
     layout |= _recompute(read, arguments, layout, model.shape.layers, assumed)
@@ -114,6 +123,7 @@ def deepspeed_run(
         format=kind,
         settings=given,
         layout=layout,
+        n_devices=stated,
         job=job,
         assumed=tuple(assumed),
         notes=tuple(notes),
@@ -122,18 +132,66 @@ def deepspeed_run(
     )
 
 
-def _degrees(read: Reader, arguments: Mapping[str, Any], n_devices: int | None) -> dict[str, Any]:
+def _stated_devices(
+    read: Reader, arguments: Mapping[str, Any], n_devices: int | None, notes: list[str]
+) -> int | None:
+    """Return the ranks for which all three batch sizes go together; None where others start.
+
+    DeepSpeed counts the ranks of tensor parallelism among those that the batch is for. More ranks
+    than `n_devices` are only noted.
+    """
+    micro, steps, total = _sizes(read, arguments)
+    if min(micro, steps, total) < 1 or total % (micro * steps) or not n_devices:
+        return None
+    tp, pp, cp = _model_ranks(read, arguments)
+    ranks = total // (micro * steps)
+    world = ranks * pp * cp
+    meant = n_devices in (world, world * tp)  # where AutoTP's ranks were not counted
+    if meant or world % (tp * pp * cp):
+        return None
+    over = "".join(f" x {axis} {n}" for axis, n in (("pp", pp), ("cp", cp)) if n > 1)
+    text = f"{TOTAL} {total} = {micro} x {steps} x {ranks} ranks{over}: the file is for {world}"
+    if world > n_devices:
+        notes.append(
+            f"{text} devices, the cluster has {n_devices}; DeepSpeed refuses it there (DSP123)"
+        )
+        return None
+    notes.append(
+        f"{text} of the cluster's {n_devices} devices and judged on them; DeepSpeed refuses it"
+        " on all of them (DSP123)"
+    )
+    return world
+
+
+def _sizes(read: Reader, arguments: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return micro-batch, accumulation steps and batch of a step, 0 for what is not said."""
+    for key in (MICRO, STEPS, TOTAL):
+        if read.number(key) < 0:
+            message = f"{key}: must be at least 1, got {read.number(key)}"
+            raise SpecError(Problem(message, "", read.source))
+    micro = read.number(MICRO) or int(arguments.get(BATCH) or 0)
+    steps = read.number(STEPS) or int(arguments.get(ACCUMULATION) or 0)
+    return micro, steps, read.number(TOTAL)
+
+
+def _model_ranks(read: Reader, arguments: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return tp, pp and cp."""
     tp = max(1, read.number("tensor_parallel.autotp_size", 1))
     cp = max(1, read.number("sequence_parallel_size", 1))
     pp = arguments.get("pipeline_stages") or arguments.get("pipe_parallel_size") or 1
+    return tp, int(pp), cp
+
+
+def _degrees(read: Reader, arguments: Mapping[str, Any], n_devices: int | None) -> dict[str, Any]:
+    tp, pp, cp = _model_ranks(read, arguments)
     found: dict[str, Any] = {
-        "tp": tp, "pp": int(pp), "cp": cp, "ep": 1, "etp": 1, "sp": False,
+        "tp": tp, "pp": pp, "cp": cp, "ep": 1, "etp": 1, "sp": False,
         "cp_comm": "a2a" if cp > 1 else "", "rank_order": "tp-cp-ep-dp-pp", "vpp": 1,
-        "schedule": "1f1b" if int(pp) > 1 else "none",
+        "schedule": "1f1b" if pp > 1 else "none",
     }  # fmt: skip
     if n_devices:
         found["n_devices"] = n_devices
-        degrees = tp * cp * int(pp)
+        degrees = tp * cp * pp
         if n_devices % degrees == 0:
             found["dp"] = n_devices // degrees
     return found
@@ -147,13 +205,8 @@ def _batch(
     assumed: list[str],
 ) -> dict[str, Any]:
     """Return micro-batch, batch and micro-batches of a step: of the three two give the third."""
-    for key in (MICRO, STEPS, TOTAL):
-        if read.number(key) < 0:
-            message = f"{key}: must be at least 1, got {read.number(key)}"
-            raise SpecError(Problem(message, "", read.source))
-    mbs = read.number(MICRO) or int(arguments.get(BATCH) or 0)
-    steps = read.number(STEPS) or int(arguments.get(ACCUMULATION) or 0)
-    total, dp = read.number(TOTAL), layout.get("dp")
+    mbs, steps, total = _sizes(read, arguments)
+    dp = layout.get("dp")
     if not mbs and total and steps and dp:
         mbs = total // (steps * dp)
     if not mbs:

@@ -13,8 +13,8 @@ class Switch:
 
     change: str
     """What to write, in the framework's words: `add --overlap-grad-reduce`."""
-    fields: Mapping[str, Any]
-    """Fields of the stack profile once it is written."""
+    sets: tuple[tuple[str, object], ...]
+    """The same as settings, with which the run is read and judged again; None takes one away."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ so that the rules can name what is wrong.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from costmodels.stages import spelled, stage_layers
@@ -21,6 +22,7 @@ from planner.runs.megatron_model import (
     ask_for_open_words,
     megatron_model,
     missing_flags,
+    stated_job,
 )
 from planner.runs.shell_marks import COMMAND_OUTPUT
 from searches.frameworks.megatron_settings import CHOICES
@@ -89,7 +91,7 @@ def megatron_run(
     """Return the run of parsed flags.
 
     `n_devices` is taken where the script does not say how many processes it starts; `model` is
-    used in place of the flags' own sizes.
+    used in place of the flags' own sizes, and fills what they do not say of the job.
     """
     settings = Settings(parsed, source)
     ask_for_open_values(settings, tuple(LAYOUT_DESTS | MODEL_DESTS))
@@ -112,6 +114,12 @@ def megatron_run(
             written=parsed.written,
         )
     said = model or megatron_model(settings, script=launch.script, name=name, n_devices=world or 0)
+    job: dict[str, Any] = {}
+    assumed: tuple[str, ...] = ()
+    if model is not None:
+        training = model.document["training"]
+        job, assumed = stated_job(settings, training, world or 0)
+        said = replace(model, document={**model.document, "training": {**training, **job}})
     notes = [*launch.notes, *said.notes, *_notes(settings)]
     layout, more = _layout(settings, said.document, world)
     notes += more
@@ -129,9 +137,11 @@ def megatron_run(
         per_node=launch.per_node,
         n_devices=launch.n_devices,
         model=said,
+        job=job,
         stack=stack,
         stack_name=stack_name,
         switches=switches,
+        assumed=assumed,
         notes=tuple(dict.fromkeys([*notes, *told])),
         unknown=parsed.unknown,
         refused=faults,
@@ -388,25 +398,26 @@ def _stack(
     else:
         changed |= UNFUSED_LOSS
         flags = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl native"
-        switches.append(Switch(f"add {flags}", FUSED_LOSS))
+        sets = (("cross_entropy_loss_fusion", "true"), ("cross_entropy_fusion_impl", "native"))
+        switches.append(Switch(f"add {flags}", sets))
     if not fsdp and s.get("gradient_accumulation_fusion") is False:
         changed["fused_wgrad"] = False
         drop = "drop --no-gradient-accumulation-fusion"
-        switches.append(Switch(drop, {"fused_wgrad": True}))
+        switches.append(Switch(drop, (("gradient_accumulation_fusion", None),)))
     if layout["sp"]:
-        overlap = {"tp_overlap": "userbuffers"}
         if s.get("tp_comm_overlap"):
-            changed |= overlap
+            changed["tp_overlap"] = "userbuffers"
         else:
-            switches.append(Switch("add --tp-comm-overlap", overlap))
+            switches.append(Switch("add --tp-comm-overlap", (("tp_comm_overlap", "true"),)))
     if layout["ep"] > 1:
         flex = s.get("moe_token_dispatcher_type") == "flex" or s.get("moe_enable_deepep")
-        dispatch = {"expert_dispatch": "deduplicated"}
         if flex:
-            changed |= dispatch
+            changed["expert_dispatch"] = "deduplicated"
         else:
             words = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
-            switches.append(Switch(f"write {words}", dispatch))
+            sets = (("moe_token_dispatcher_type", "flex"),
+                    ("moe_flex_dispatcher_backend", "deepep"))  # fmt: skip
+            switches.append(Switch(f"write {words}", sets))
     return changed, "", tuple(switches), notes
 
 
@@ -417,12 +428,12 @@ def _overlaps(
     grads, gather = bool(s.get("overlap_grad_reduce")), bool(s.get("overlap_param_gather"))
     sharded = layout["zero"] > 0
     key = "zero1_overlap" if sharded else "dp_overlap"
-    best = {key: "both"}
     if grads and (gather or not sharded):
-        changed |= best
+        changed[key] = "both"
         return
     changed[key] = "reduce" if grads else "none"
     missing = ["--overlap-grad-reduce"] * (not grads)
     missing += ["--overlap-param-gather"] * (sharded and not gather)
     if layout.get("dp", 2) * layout["cp"] > 1:
-        switches.append(Switch(f"add {' '.join(missing)}", best))
+        sets = tuple((flag, "true") for flag in missing)
+        switches.append(Switch(f"add {' '.join(missing)}", sets))

@@ -127,6 +127,42 @@ def megatron_model(
     )  # fmt: skip
 
 
+def stated_job(
+    settings: Settings, filled: Mapping[str, Any], n_devices: int
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the fields of `training:` that the flags decide beside a model file.
+
+    Also what is assumed: `filled` is the `training:` of that file, which stands where the flags
+    say nothing. Flags that state the micro-batch alone decide the batch, one on each rank.
+    """
+    s = settings
+    job: dict[str, Any] = {}
+    assumed: list[str] = []
+    if s.get("seq_length") or _alias(s, "seq_length"):
+        job["seq_len"] = size_of(s, "seq_length")
+    else:
+        assumed.append(f"seq_len = {filled['seq_len']}: the model file's; no --seq-length")
+    if s.get("global_batch_size"):
+        job["global_batch"] = s.number("global_batch_size")
+    elif s.get("micro_batch_size") and n_devices:
+        job["global_batch"], text = _default_batch(s, n_devices)
+        assumed.append(f"gbs = {job['global_batch']}: {text}")
+    else:
+        assumed.append(f"gbs = {filled['global_batch']}: the model file's; no --global-batch-size")
+    if any(s.get(dest) for dest in ("bf16", "fp16", "fp8")):
+        job["precision"], _ = precision_of(s)
+    else:
+        text = "the model file's; neither --bf16 nor --fp16"
+        assumed.append(f"precision = {filled['precision']}: {text}")
+    step = job.get("seq_len", filled["seq_len"])
+    if s.get("train_samples"):
+        job["tokens"] = float(s.number("train_samples") * step)
+    elif s.get("train_iters"):
+        step *= job.get("global_batch", filled["global_batch"])
+        job["tokens"] = float(s.number("train_iters") * step)
+    return job, tuple(assumed)
+
+
 def missing_flags(settings: Settings) -> list[str]:
     """Return the flags without which there is no model."""
     missing = [d for d in NEEDED if settings.get(d) is None and not _alias(settings, d)]

@@ -53,6 +53,9 @@ class Asked:
     """What the cluster offers, for files that do not say how many processes they start."""
     pins: Mapping[str, object] = field(default_factory=dict)
     """Layout axes that a file cannot say: pp and recompute of DeepSpeed, mbs of Accelerate."""
+    all_devices: bool = False
+    """It is known to start on all `n_devices`; else a DeepSpeed file whose batch sizes are for
+    fewer starts on those."""
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -105,7 +108,7 @@ def _read(text: str, name: str, asked: Asked, part: str) -> ExistingRun:
     if looks_like_accelerate(text):
         return read_accelerate(
             text, name, model=asked.model, sets=asked.sets, n_devices=asked.n_devices,
-            arguments=asked.arguments, read_file=_files_beside(name),
+            arguments=asked.arguments, read_file=_files_beside(name), launched=asked.all_devices,
         )  # fmt: skip
     if name.endswith(".toml") or (looks_like_toml(text) and not looks_like_script(text)):
         return read_toml(text, name, model=asked.model, sets=asked.sets, n_devices=asked.n_devices)
@@ -169,7 +172,7 @@ def _json(text: str, name: str, asked: Asked) -> ExistingRun:
         raise SpecError(Problem("is not a DeepSpeed configuration", f"expected {_listed()}", name))
     return read_deepspeed(
         text, name, model=asked.model, sets=asked.sets, n_devices=asked.n_devices,
-        arguments=asked.arguments,
+        arguments=asked.arguments, launched=asked.all_devices,
     )  # fmt: skip
 
 
@@ -208,7 +211,7 @@ def _script(text: str, name: str, asked: Asked) -> ExistingRun:
         run = read_deepspeed(
             found, json_file.rsplit("/", 1)[-1], model=asked.model, sets=asked.sets,
             n_devices=launch.n_devices or asked.n_devices, arguments=arguments,
-            kind="DeepSpeed launch script",
+            kind="DeepSpeed launch script", launched=bool(launch.n_devices) or asked.all_devices,
         )  # fmt: skip
         return _of_script(run, launch, name)
     if not launch.script or looks_like_megatron(text):
@@ -323,17 +326,18 @@ def _accelerate(
     if not text:
         text = _accelerate_options(launch.options)
     devices = launch.n_devices or asked.n_devices
+    launched = bool(launch.n_devices) or asked.all_devices
     arguments = _with_file(arguments, find)
     run = read_accelerate(
         text, shown(config).rsplit("/", 1)[-1] or name, model=asked.model, sets=asked.sets,
         n_devices=devices, arguments=arguments, read_file=find,
-        kind="Accelerate launch script",
+        kind="Accelerate launch script", launched=launched,
     )  # fmt: skip
     if launch.n_devices and run.n_devices != launch.n_devices:
         sets = [("num_processes", launch.n_devices), *asked.sets]
         run = read_accelerate(
             text, name, model=asked.model, sets=sets, n_devices=devices, arguments=arguments,
-            read_file=find, kind="Accelerate launch script",
+            read_file=find, kind="Accelerate launch script", launched=launched,
         )  # fmt: skip
     return replace(
         run, source=name, env=launch.env, notes=(*launch.notes, *run.notes),
@@ -374,7 +378,8 @@ def _megatron_deepspeed(
     parsed = set_flags(parse_flags(launch.words), asked.sets)
     known = Parsed(parsed.settings, parsed.written, (), (), parsed.open_values)
     find = _files_beside(name, launch.files)
-    base = megatron_run(known, launch, name, n_devices=asked.n_devices)
+    said = _as_imported(asked.model, name)
+    base = megatron_run(known, launch, name, n_devices=asked.n_devices, model=said)
     file = arguments.get("deepspeed_config")
     text = find(str(file)) if file else None
     settings = flattened(json.loads(text)) if text and text.lstrip().startswith("{") else {}

@@ -434,12 +434,12 @@ def _run(
         layout["etp"] = layout["tp"]  # without ep the experts are split over tp like any MLP
     layout |= _stages(read, layers, notes)
     layout |= _recompute(read, layout, layers, notes)
-    stack, switches = _stack(read, notes, layout)
+    job_file = kind.endswith("(TOML)")
+    release = TOML_RELEASE if job_file else RELEASES["torchtitan"]
+    stack, switches = _stack(read, notes, layout, release)
     if read.switch("training.enable_cpu_offload"):
         notes.append("training.enable_cpu_offload: states on the CPU are not modelled: memory is"
                      " overestimated, the step underestimated")  # fmt: skip
-    job_file = kind.endswith("(TOML)")
-    release = TOML_RELEASE if job_file else RELEASES["torchtitan"]
     return ExistingRun(
         framework="torchtitan",
         source=source,
@@ -653,8 +653,15 @@ def _recompute(
     return {"recompute": "none", "recompute_layers": 0}
 
 
+ASYNC_TP = (
+    "parallelism.enable_async_tensor_parallel",
+    "compile.enable_async_tensor_parallel",
+)
+"""Names of one setting: up to release 0.2, and from 0.3."""
+
+
 def _stack(
-    read: Reader, notes: list[str], layout: Mapping[str, Any]
+    read: Reader, notes: list[str], layout: Mapping[str, Any], release: str
 ) -> tuple[dict[str, Any], tuple[Switch, ...]]:
     """Return what torch.compile and async TP change in the profile, and which are off."""
     base = STACKS["torchtitan"]
@@ -671,23 +678,21 @@ def _stack(
     if enabled and (components is None or "model" in components):
         changed |= fields
     else:
-        switches.append(Switch("set compile.enable = true (components model and loss)", fields))
-    pieces = {"tp_overlap": "pieces"}
+        sets = [("compile.enable", "true")]
+        sets += [("compile.components", "[model, loss]")] * (components is not None)
+        words = "set compile.enable = true (components model and loss)"
+        switches.append(Switch(words, tuple(sets)))
     if layout["tp"] > 1:
-        asynchronous = read.switch("parallelism.enable_async_tensor_parallel") or read.switch(
-            "compile.enable_async_tensor_parallel"
-        )
-        if asynchronous:
-            changed |= pieces
+        if any(read.switch(key) for key in ASYNC_TP):
+            changed["tp_overlap"] = "pieces"
         elif enabled:
-            key = "parallelism.enable_async_tensor_parallel"
-            switches.append(Switch(f"set {key} = true", pieces))
+            key = next(key for key in ASYNC_TP if key in known_fields(release))
+            switches.append(Switch(f"set {key} = true", ((key, "true"),)))
     if layout["ep"] > 1:
         backend = read.text("parallelism.expert_parallel_comm_backend", "standard")
-        dispatch = {"expert_dispatch": "deduplicated"}
         if backend in ("deepep", "hybridep"):
-            changed |= dispatch
+            changed["expert_dispatch"] = "deduplicated"
         else:
-            key = 'parallelism.expert_parallel_comm_backend = "deepep"'
-            switches.append(Switch(f"set {key}", dispatch))
+            key = "parallelism.expert_parallel_comm_backend"
+            switches.append(Switch(f'set {key} = "deepep"', ((key, "deepep"),)))
     return changed, tuple(switches)

@@ -160,6 +160,20 @@ def _batch(c: Case) -> list[str]:
     return [f"train_batch_size {total} is not {how}" + ranked * (c.tp > 1)]
 
 
+def _whole_batch(c: Case) -> str:
+    """Return the batch that goes with the other sizes, and how to do without it."""
+    alone = "micro batch and accumulation steps alone"
+    total = key(c, "train_batch_size")
+    if total is None:
+        return alone
+    sizes = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    micro, steps = (key(c, name) for name in sizes)
+    unit = (micro or 1) * (steps or 1) * (c.n_devices // (c.pp * c.cp))
+    # With all three stated only one batch goes with the others.
+    batch = unit if micro and steps else -(-total // unit) * unit
+    return f"train_batch_size {batch}, or {alone}"
+
+
 def _zero_only(c: Case) -> list[str]:
     """Return the settings of ZeRO-3 that stand beside another stage."""
     if _stage(c) == 3:
@@ -253,7 +267,7 @@ RULES: tuple[FrameworkRule, ...] = (
         "DSP122", "key that DeepSpeed never reads",
         lambda c: bool(_unread(c)),
         lambda c: f"{', '.join(_unread(c))}: passed over in silence", "another spelling", CONFIG,
-        versions=">=0.19",
+        "ignored", versions=">=0.19",
     ),
     _rule(
         "DSP119", "key that stands twice", lambda c: bool(c.refused),
@@ -262,7 +276,7 @@ RULES: tuple[FrameworkRule, ...] = (
     ),
     _faults(
         "DSP123", "batch sizes that do not multiply", _batch,
-        "micro batch and accumulation steps alone", f"{CONFIG}._batch_assertion",
+        _whole_batch, f"{CONFIG}._batch_assertion", covers=("DSP115",),
     ),
     _rule(
         "DSP124", "mesh of other than all ranks",

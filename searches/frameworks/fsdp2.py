@@ -294,6 +294,7 @@ SETTINGS_RULES: tuple[FrameworkRule, ...] = (
     _rule(
         "ACC121", "key that Accelerate never reads", lambda c: bool(_unread(c)),
         lambda c: f"{', '.join(_unread(c))}: passed over in silence", "another spelling", LAUNCH,
+        "ignored",
     ),
     _rule(
         "ACC122", "no kind of distribution",

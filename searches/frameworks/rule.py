@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from searches.frameworks.case import Bools, Case
 
-When = Literal["parse", "start", "first step", "planner"]
+When = Literal["parse", "start", "first step", "ignored", "planner"]
 """When the framework itself says so: reading its configuration (seconds), building groups and
-model (minutes), or running; `planner`: we write no configuration for it, whatever it does."""
+model (minutes), or running; `ignored`: never, it passes over the setting and runs; `planner`: we
+write no configuration for it, whatever it does."""
 Level = Literal["layout", "settings"]
 Words = str | Callable[[Case], str]
 
@@ -36,6 +37,9 @@ class FrameworkRule:
     """PEP 440 specifier of the releases that have the rule; empty: all that are known."""
     batches: bool = False
     """Whether it reads the micro-batches, which the search holds apart from other free axes."""
+    covers: tuple[str, ...] = ()
+    """Codes of rules over layouts that have the same cause, which it says in the framework's own
+    words: a case that breaks both is told of this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +72,13 @@ def setting_rule(
     source: str,
     when: When = "parse",
     versions: str = "",
+    covers: tuple[str, ...] = (),
 ) -> FrameworkRule:
     """Return a rule over flags or keys."""
     return FrameworkRule(
-        code, framework, title, when, source, broken, reason, closest, "settings", versions
-    )
+        code, framework, title, when, source, broken, reason, closest, "settings", versions,
+        covers=covers,
+    )  # fmt: skip
 
 
 def conditions_rule(
@@ -84,6 +90,7 @@ def conditions_rule(
     source: str,
     when: When = "parse",
     versions: str = "",
+    covers: tuple[str, ...] = (),
 ) -> FrameworkRule:
     """Return a rule of several conditions over settings; `found` names those that are broken."""
     return setting_rule(
@@ -96,6 +103,7 @@ def conditions_rule(
         source,
         when,
         versions,
+        covers,
     )
 
 

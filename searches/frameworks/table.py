@@ -101,7 +101,8 @@ def broken_rules(
 
     `level` restricts them to `layout` or `settings`. Without `version` the release that plans are
     written for. A rule that needs something that the case does not state is left out, and so is
-    one over a setting whose value is of another type than the framework takes.
+    one over a setting whose value is of another type than the framework takes. Of rules with one
+    cause the one that says it in the framework's words stands for all (`covers`).
     """
     found = []
     for rule in rules_of(framework, level, version):
@@ -110,7 +111,8 @@ def broken_rules(
                 found.append(_broken(rule, case))
         except _UNDECIDED[rule.level]:
             continue
-    return tuple(found)
+    covered = {code for one in found for code in one.rule.covers}
+    return tuple(one for one in found if one.rule.code not in covered)
 
 
 def _broken(rule: FrameworkRule, case: Case) -> Broken:

@@ -89,6 +89,13 @@ def _batch(c: Case) -> list[str]:
     return [f"training.global_batch_size {total} is no multiple of {local} x {_replicas(c)}"]
 
 
+def _whole_batch(c: Case) -> str:
+    total, most = field(c, "training.global_batch_size"), _replicas(c)
+    most *= field(c, "training.local_batch_size", 8)
+    name = "training.global_batch_size"
+    return f"{name} {-(-total // most) * most}, or -1, which takes {most}"
+
+
 def _schedule(c: Case) -> str:
     return str(field(c, "parallelism.pipeline_parallel_schedule", "1F1B")).lower()
 
@@ -187,10 +194,11 @@ RULES: tuple[FrameworkRule, ...] = (
     _faults(
         "TTN122", "degrees that do not make the devices", _mesh,
         "data_parallel_shard_degree -1, which takes the rest", f"{MESH}._validate",
+        covers=("TTN100", "TTN101"),
     ),
     _faults(
         "TTN123", "global batch that is no multiple of local batch x dp", _batch,
-        "training.global_batch_size -1, or a multiple", f"{TRAINER}.__init__", "start",
+        _whole_batch, f"{TRAINER}.__init__", "start", covers=("TTN110",),
     ),
     _rule(
         "TTN124", "attention that cannot be split over the context",

@@ -177,6 +177,33 @@ def test_missing_overlap_is_named_with_its_flag(tmp_path: Path) -> None:
     assert named[0].step_s == pytest.approx(with_flags.plan.step_time_s)
 
 
+EXPERTS = (
+    "--num-experts 32 --expert-model-parallel-size 32 --moe-router-topk 8"
+    " --moe-token-dispatcher-type alltoall --moe-grouped-gemm --micro-batch-size 1"
+    " --global-batch-size 128 --moe-ffn-hidden-size 1024"
+)
+DEEPEP = "write --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
+
+
+def test_a_setting_that_the_framework_would_refuse_is_no_change(checked: Check) -> None:
+    """DeepEP cannot pad experts to capacity (MLM324)."""
+    offered = checked(EXPERTS, nodes=4)
+    assert DEEPEP in {change.text for change in offered.changes}
+    padded = checked(
+        f"{EXPERTS} --moe-expert-capacity-factor 1.0 --moe-pad-expert-input-to-capacity", nodes=4
+    )
+    assert padded.accepted
+    assert DEEPEP not in {change.text for change in padded.changes}
+
+
+def test_a_changed_setting_gives_the_time_of_the_run_with_it(checked: Check) -> None:
+    report = checked(f"{GOOD} --no-gradient-accumulation-fusion")
+    texts = {change.text: change for change in report.changes}
+    assert texts["add --tp-comm-overlap"].step_s == pytest.approx(
+        checked(f"{GOOD} --no-gradient-accumulation-fusion --tp-comm-overlap").plan.step_time_s  # type: ignore[union-attr]
+    )
+
+
 def test_what_does_not_fit_and_what_would_make_it(checked: Check) -> None:
     report = checked("--micro-batch-size 4 --global-batch-size 128", nodes=1)
     assert (report.accepted, report.fits, report.exit_code) == (True, False, 3)
@@ -276,7 +303,42 @@ def test_a_model_file_in_place_of_the_flags(checked: Check) -> None:
     report = checked(GOOD, model="llama3-8b")
     assert report.model is not None
     assert report.model.shape.name == "llama3-8b"
-    assert report.model.job.global_batch == 512
+    assert report.run.assumed == ()
+
+
+def test_flags_win_over_the_job_of_a_model_file(checked: Check) -> None:
+    report = checked(f"{GOOD} --seq-length 4096 --train-iters 100 --fp8-format e4m3"
+                     " --fp8-recipe blockwise", model="llama3-8b")  # fmt: skip
+    assert report.model is not None
+    assert report.model.job.seq_len == 4096  # the file: 8192
+    assert report.model.job.global_batch == 128  # the file: 512
+    assert report.model.job.precision == "fp8-blockwise"
+    assert report.model.job.tokens == 100 * 128 * 4096
+    asked = checked(f"{GOOD} --seq-length 4096", model="llama3-8b",
+                    overrides=(("training.seq_len", "2048"),))  # fmt: skip
+    assert asked.model is not None
+    assert asked.model.job.seq_len == 2048
+
+
+def test_the_batch_of_micro_batches_alone_is_not_that_of_a_model_file(checked: Check) -> None:
+    """One micro-batch on each of 16 ranks: 48, where 512 would not divide by 3 x 16."""
+    report = checked("--micro-batch-size 3", model="llama3-8b")
+    assert report.model is not None
+    assert (report.refusals, report.model.job.global_batch) == ((), 48)
+    assert any(text.startswith("gbs = 48: no --global-batch-size") for text in report.run.assumed)
+
+
+def test_a_model_file_fills_what_the_flags_do_not_say(tmp_path: Path) -> None:
+    file = tmp_path / "launch.sh"
+    file.write_text("torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096"
+                    " --num-attention-heads 32 --use-distributed-optimizer")  # fmt: skip
+    report = check(file, "h100-x8", model="llama3-8b")
+    assert report.model is not None
+    job = report.model.job
+    assert (job.seq_len, job.global_batch, job.precision) == (8192, 512, "bf16")
+    assert [text.split(":")[0] for text in report.run.assumed] == [
+        "seq_len = 8192", "gbs = 512", "precision = bf16",
+    ]  # fmt: skip
 
 
 def test_the_same_bytes_each_time(checked: Check) -> None:
@@ -285,8 +347,8 @@ def test_the_same_bytes_each_time(checked: Check) -> None:
     data = json.loads(first)
     assert set(data) == {
         "schema_version", "source", "format", "framework", "release", "accepted", "fits",
-        "refusals", "unwritten", "n_devices", "enough_devices", "layout", "plan", "repairs",
-        "not_priced", "standing", "changes", "assumed", "notes", "inputs",
+        "refusals", "ignored", "unwritten", "n_devices", "enough_devices", "layout", "plan",
+        "repairs", "not_priced", "standing", "changes", "assumed", "notes", "inputs",
     }  # fmt: skip
     assert set(data["changes"][0]) == {
         "change", "words", "step_time_s", "gain_frac", "peak_bytes", "fits", "plan_id", "layout",
@@ -315,6 +377,56 @@ def test_pins_say_what_a_file_cannot(tmp_path: Path) -> None:
     flags.write_text(f"{FLAGS} {GOOD}")
     with pytest.raises(UsageError, match="says its whole layout"):
         check(flags, "h100-x8", pins={"pp": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        ("a.yaml", "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n"
+         "  fsdp_version: 2\n  fsdp_reshard: true\n", "ACC121"),
+        ("a.json", json.dumps(DEEPSPEED | {"zero_optimisation": 3}), "DSP122"),
+    ],
+)  # fmt: skip
+def test_a_key_that_is_passed_over_is_a_warning(
+    tmp_path: Path, name: str, text: str, code: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    report = check(file, "h100-x8", model="llama3-8b")
+    assert (report.refusals, report.accepted) == ((), True)
+    assert [broken.rule.code for broken in report.ignored] == [code]
+    (told,) = report.to_json()["ignored"]
+    assert (told["code"], told["when"]) == (code, "ignored")
+    assert f"\nwarning {code}: " in report_text(report)
+
+
+def test_a_file_whose_batch_sizes_are_for_fewer_devices_is_judged_on_those(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps(DEEPSPEED | {"train_batch_size": 32}))  # 32 / (1 x 4): 8 ranks
+    two = {"pools": [{"accelerator": "h100-sxm-80gb", "nodes": 2}], "fabric": {}}
+    report = check(file, two, model="llama3-8b", pins={"recompute": "full"})
+    assert report.plan is not None
+    assert (report.accepted, report.run.n_devices, report.plan.layout.dp) == (True, 8, 8)
+    assert any("the file is for 8 of the cluster's 16 devices" in note for note in report.notes)
+    assert all(c.layout.n_devices == 8 for c in report.changes if c.layout)
+    # Whoever says the number of nodes means them.
+    told = check(file, two, model="llama3-8b", overrides=(("pools.0.nodes", "2"),))
+    assert "DSP123" in {broken.rule.code for broken in told.refusals}
+    script = tmp_path / "run.sh"
+    script.write_text("deepspeed --num_nodes 2 --num_gpus 8 train.py --deepspeed ds.json\n")
+    launched = check(script, two, model="llama3-8b")
+    assert "DSP123" in {broken.rule.code for broken in launched.refusals}
+    assert launched.run.n_devices == 16
+
+
+def test_a_file_whose_batch_sizes_are_for_more_devices_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps(DEEPSPEED | {"train_batch_size": 128}))
+    report = check(file, "h100-x8", model="llama3-8b")
+    assert "DSP123" in {broken.rule.code for broken in report.refusals}
+    assert any("for 32 devices, the cluster has 8" in note for note in report.notes)
 
 
 @pytest.mark.parametrize(

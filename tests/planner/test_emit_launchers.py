@@ -501,11 +501,11 @@ def test_the_commands(
     shown = capsys.readouterr().out
     assert "# ---- jobset-megatron.yaml" in shown
     assert "hosts.txt: |\n    n2\n    n1\n" in shown
-    run_emit("last#1", "megatron", "", "torchrun", "")
+    run_emit("last#1", "megatron", "", "torchrun")
     assert capsys.readouterr().out == (folder / "megatron.sh").read_text().replace(
         head[1], head[1].partition(" of result")[0])  # fmt: skip
     with pytest.raises(UsageError, match="names no framework"):
-        run_emit("last#1", ",", "", "torchrun", "")
+        run_emit("last#1", ",", "", "torchrun")
 
 
 def test_names_of_launchers() -> None:

@@ -495,7 +495,7 @@ def test_the_command(
     pins: dict[str, object] = {"tp": 4, "pp": 2}
     save_result(planner.evaluate("llama3-8b", "h100-x8", pins=pins,
                                  overrides=(("pools.0.nodes", 2),)))  # fmt: skip
-    run_place("last#1", "", "", "table")
+    run_place("last#1", None, "", "table")
     shown = capsys.readouterr().out
     assert "rank = tp + 4 dp + 8 pp" in shown
     assert "node0001: ranks 8-15" in shown
@@ -513,10 +513,15 @@ def test_the_command(
     with pytest.raises(UsageError, match="not a host list"):
         run_place("last#1", "n[1", "", "table")
     with pytest.raises(UsageError, match="table or json"):
-        run_place("last#1", "", "", "csv")
+        run_place("last#1", None, "", "csv")
     (tmp_path / "taken").write_text("")
     with pytest.raises(EmitError, match="cannot write taken"):
-        run_place("last#1", "", "taken", "table")
+        run_place("last#1", None, "taken", "table")
+    for empty in ("", " "):  # a variable of the shell that is not set
+        with pytest.raises(UsageError, match="--hosts is empty"):
+            run_place("last#1", empty, "", "table")
+        with pytest.raises(UsageError, match="--hosts is empty"):
+            run_emit("last#1", "megatron", "", "torchrun", empty)
     assert not capsys.readouterr().out
 
 
@@ -532,12 +537,12 @@ def test_hosts_of_the_cluster_file_are_taken_unless_others_are_named(
     pool_of = {"accelerator": "h100-sxm-80gb", "nodes": 2, "hosts": "b[07,03]"}
     save_result(planner.evaluate("llama3-8b", {"name": "two", "pools": [pool_of]},
                                  pins={"tp": 4, "pp": 2}))  # fmt: skip
-    run_place("last#1", "", "", "table")
+    run_place("last#1", None, "", "table")
     shown = capsys.readouterr().out
     assert "hosts in network order:\n  b07: ranks 0-7\n  b03: ranks 8-15\n" in shown
     run_place("last#1", "x[1-2]", "", "json")
     assert json.loads(capsys.readouterr().out)["hosts"] == ["x1", "x2"]
-    run_emit("last#1", "megatron", "", "slurm", "")
+    run_emit("last#1", "megatron", "", "slurm")
     assert "#SBATCH --nodelist=b[07,03]\n" in capsys.readouterr().out
 
 

@@ -259,7 +259,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("TTN124", "attention that cannot be split", _varlen),
     ("TTN222", "CUDA graphs in a pipeline",
      put("disable_cuda_graphs", False, lambda file: file.is_recipe and file.pp > 1, "training")),
-    ("TTN100", "a degree of 0", put("tensor_parallel_degree", 0)),
+    ("TTN122", "a degree of 0", put("tensor_parallel_degree", 0)),
 )  # fmt: skip
 """Rule, what is changed, and the change."""
 

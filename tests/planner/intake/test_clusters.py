@@ -225,6 +225,8 @@ def test_command_asks_and_takes_the_answer():
         (["--nic", "mlx5_0"], "is no network port"),
         (["--selector", "zone"], "is not KEY=VALUE"),
         (["--nodes", "n[1-"], "is not a host list"),
+        (["--nodes", ""], "--nodes is empty"),
+        (["--partition", " "], "--partition is empty"),
         (["--partition", "x"], "no node is in 'x'"),
         (["--most", "4", "--partial"], "drop one of them"),
         (["--out", "no/such/folder/c.yaml"], "cannot write"),

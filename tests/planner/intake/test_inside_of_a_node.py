@@ -1,5 +1,7 @@
 """Dumps of one node: nvidia-smi, NCCL and RCCL topology, rocm-smi and amd-smi."""
 
+import re
+
 import pytest
 
 from planner.errors import SpecError
@@ -48,8 +50,22 @@ def test_matrix_of_cards_without_nvlink():
     assert (found.devices[0].n, found.domain, found.ports.n) == (4, 1, 0)
     assert found.devices[0].evidence.n_links == {0}
     text = question("smi-topo-pcie.txt")
-    assert "h100-pcie-80gb" in text
-    assert "h100-sxm-80gb" not in text
+    # Those without NVLink, then cards without their bridges; nothing that always has it.
+    assert (
+        "--accelerator l40s-48gb (or rtx-pro-6000-96gb, a100-pcie-80gb, h100-pcie-80gb,"
+        " h100-nvl-94gb, h200-nvl-141gb, none to leave it out)"
+    ) in " ".join(text.split())
+
+
+def test_matrix_of_eight_devices_behind_a_switch_is_of_no_superchips():
+    """GB200 and GH200 come with four in a node at most."""
+    text = " ".join(question("smi-topo-h100.txt").split())
+    assert "h100-sxm-80gb" in text
+    assert not re.search("g[bh][23]00-", text)
+    four = re.sub(r"(?m)^GPU[4-7].*\n", "", dump("smi-topo-h100.txt")[1])
+    with pytest.raises(SpecError) as caught:
+        import_cluster([("four.txt", four)])
+    assert "--accelerator gb200-186gb (or" in " ".join(str(caught.value).split())
 
 
 def test_hybrid_mesh():

@@ -27,7 +27,9 @@ def test_a_tree_of_switches_with_every_kind_of_state():
         "not free now: n009 allocated; n015 planned for another job; n014 reserved"
     )
     assert "n007" in note(found, "not used: 6 free GPUs")
-    assert note(found, "all GPUs are free").endswith("whole nodes waits for them: n020")
+    (told,) = [line for line in found.assumptions if "CPU work" in line]
+    assert told.startswith("pools.0.nodes = 18: healthy ones of 20 nodes; 1 node with CPU work")
+    assert "(n020)" in told
     assert note(found, "left out, without GPUs") == "left out, without GPUs: 1 node"
     # Usable: leaf1 has 6, leaf2 and leaf3 have 4: groups of 4 hold 12 of 14.
     (tier,) = found.document["fabric"]["tiers"]
@@ -395,3 +397,44 @@ def test_tree_paths_go_from_the_root_to_the_leaf():
     at = facts.positions["n010"]
     assert (at.path, at.levels) == (("spine1", "leaf2"), ("spine", "leaf"))
     assert len(facts.positions) == 21
+
+
+def slurm_nodes(*use: tuple[str, str, str]) -> str:
+    """Return `scontrol show node` of nodes of eight GPUs: name, state, resources in use."""
+    return "\n\n".join(
+        f"NodeName={name} CPUAlloc=8 Gres=gpu:h100:8 State={state} Partitions=gpu"
+        f" CfgTRES=cpu=224,mem=2T,gres/gpu=8,gres/gpu:h100=8 AllocTRES={held}"
+        for name, state, held in use
+    )
+
+
+CPU_JOB, GPU_JOB = "cpu=8,mem=64G", "cpu=8,mem=64G,gres/gpu=8,gres/gpu:h100=8"
+
+
+def cpu_work(text: str, **options: object) -> list[str]:
+    """Return what a cluster file assumes of nodes on which only CPU jobs run."""
+    found = import_cluster([("nodes.txt", text)], ImportOptions(**options))  # type: ignore[arg-type]
+    return [line for line in found.assumptions if "CPU work" in line]
+
+
+def test_free_gpus_of_nodes_with_cpu_jobs_are_assumed_to_be_of_use():
+    all_free = slurm_nodes(("n1", "IDLE", ""), ("n2", "MIXED", CPU_JOB), ("n3", "MIXED", CPU_JOB))
+    text = (
+        "2 nodes with CPU work of other jobs and no GPU in use, planned as free (n[2-3]): a job"
+        " that takes whole nodes waits for them"
+    )
+    assert cpu_work(all_free) == [f"pools.0.nodes = 3: nodes of this kind; {text}"]
+    some_free = slurm_nodes(("n1", "MIXED", CPU_JOB), ("n2", "ALLOCATED", GPU_JOB))
+    (line,) = cpu_work(some_free)
+    assert line.startswith("pools.0.free_nodes = 1: nodes that nobody uses now; 1 node with CPU")
+    assert "(n1)" in line
+
+
+def test_cpu_work_is_told_of_nodes_that_plans_use_alone():
+    text = slurm_nodes(("n1", "IDLE", ""), ("n2", "MIXED", CPU_JOB), ("n3", "MIXED", GPU_JOB))
+    assert cpu_work(text, nodes="n1") == []
+    assert cpu_work(text, everything=True) == []
+    assert len(cpu_work(text)) == 1
+    # Where Slurm does not account GPUs they count as in use, and nothing is assumed.
+    blind = text.replace(",gres/gpu=8,gres/gpu:h100=8", "")
+    assert cpu_work(blind) == []

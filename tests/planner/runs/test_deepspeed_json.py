@@ -27,6 +27,45 @@ def test_two_of_three_batch_sizes_give_the_third() -> None:
     assert run(total | BATCH | {"train_batch_size": 100}).layout.get("n_micro") is None
 
 
+ALL_SIZES = BATCH | {"train_batch_size": 64}
+"""For 64 / (2 x 4) = 8 ranks."""
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "n_devices", "dp"),
+    [
+        ({}, {}, 8, 8),
+        ({"sequence_parallel_size": 2}, {}, 16, 8),
+        ({}, {"pipeline_stages": 4}, 32, 8),
+        # DeepSpeed counts the ranks of AutoTP: 8 devices, of which tp leaves 4 replicas.
+        ({"tensor_parallel": {"autotp_size": 2}}, {}, 8, 4),
+    ],
+)
+def test_all_three_batch_sizes_say_the_ranks(
+    config: dict[str, Any], arguments: dict[str, Any], n_devices: int, dp: int
+) -> None:
+    found = run(ALL_SIZES | config, 64, **arguments)
+    assert (found.n_devices, found.layout["n_devices"], found.layout["dp"]) == (
+        n_devices, n_devices, dp,
+    )  # fmt: skip
+    assert f"the file is for {n_devices} of the cluster's 64 devices" in found.notes[0]
+    there = run(ALL_SIZES | config, n_devices, **arguments)
+    assert (there.n_devices, there.notes) == (None, ())
+
+
+def test_batch_sizes_for_more_ranks_than_there_are() -> None:
+    found = run(ALL_SIZES, 4)
+    assert (found.n_devices, found.layout["n_devices"]) == (None, 4)
+    assert "for 8 devices, the cluster has 4; DeepSpeed refuses it there" in found.notes[0]
+
+
+def test_batch_sizes_that_give_no_ranks_or_those_without_autotp() -> None:
+    odd = run(ALL_SIZES | {"train_batch_size": 60}, 16)
+    assert (odd.n_devices, odd.layout["n_devices"], odd.notes) == (None, 16, ())
+    uncounted = run(ALL_SIZES | {"tensor_parallel": {"autotp_size": 2}}, 16)
+    assert (uncounted.n_devices, uncounted.layout["dp"], uncounted.notes) == (None, 8, ())
+
+
 @pytest.mark.parametrize(
     ("config", "fields"),
     [

@@ -85,7 +85,7 @@ def test_model_args(name: str, text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "text"), entries("deepspeed.txt"), ids=lambda x: str(x)[:40])
 def test_deepspeed(name: str, text: str, tmp_path: Path) -> None:
     report = judged(text, ".json", tmp_path, "llama3-8b")
-    refused = {"CIFAR tutorial": "DSP115", "GPT-2 1.5B of the tutorial": "DSP125"}
+    refused = {"CIFAR tutorial": "DSP123", "GPT-2 1.5B of the tutorial": "DSP125"}
     codes = [broken.rule.code for broken in report.refusals]
     assert codes[:1] == ([refused[name]] if name in refused else [])
     assert (report.plan is None) == (name == "tf32 without mixed precision")

@@ -177,6 +177,16 @@ def test_recipes_that_change_another() -> None:
     assert run.stack["fused_activation"] is True
 
 
+def test_a_setting_goes_by_its_name_in_the_release() -> None:
+    sets = [("compile.enable", "true"), ("compile.components", "[model, loss]")]
+    run = read_recipe(RECIPE, "r.py", function="llama3_8b", n_devices=16, sets=sets)
+    assert [s.sets for s in run.switches] == [(("compile.enable_async_tensor_parallel", "true"),)]
+    old = toml(compile={"enable": True}, parallelism={"tensor_parallel_degree": 8})
+    assert [s.sets for s in old.switches] == [
+        (("parallelism.enable_async_tensor_parallel", "true"),)
+    ]
+
+
 def test_several_recipes_are_asked_for_by_name() -> None:
     with pytest.raises(SpecError, match="2 recipes in one file") as caught:
         read_recipe(RECIPE, "r.py")

@@ -51,10 +51,40 @@ def test_every_rule_is_well_formed(code):
         assert len(text) > 3
         assert text == " ".join(text.split())
         assert not text.endswith(".")
-    assert rule.when in ("parse", "start", "first step", "planner")
+    assert rule.when in ("parse", "start", "first step", "ignored", "planner")
     assert rule.level in ("layout", "settings")
     assert not (rule.level == "settings" and rule.when == "planner")
     assert SpecifierSet(rule.versions) is not None
+    of_layouts = {x.code for x in rules_of(rule.framework, "layout")}
+    assert set(rule.covers) <= (of_layouts if rule.level == "settings" else set())
+
+
+@pytest.mark.parametrize(
+    ("framework", "fields", "keys", "told", "covered", "closest"),
+    [
+        ("deepspeed", {"mbs": 4, "gbs": 96, "dp": 64},
+         {"train_batch_size": 96, "train_micro_batch_size_per_gpu": 4,
+          "gradient_accumulation_steps": 2}, "DSP123", "DSP115", "train_batch_size 512,"),
+        ("deepspeed", {"mbs": 1, "gbs": 96, "dp": 64}, {"train_batch_size": 96}, "DSP123",
+         "DSP115", "train_batch_size 128,"),
+        ("torchtitan", {"mbs": 3, "gbs": 100, "dp": 64},
+         {"training.local_batch_size": 3, "training.global_batch_size": 100}, "TTN123", "TTN110",
+         "training.global_batch_size 192, or -1"),
+        ("torchtitan", {"tp": 3}, {"parallelism.tensor_parallel_degree": 3}, "TTN122", "TTN101",
+         "data_parallel_shard_degree -1"),
+    ],
+)  # fmt: skip
+def test_one_cause_is_told_once_in_the_words_of_the_framework(
+    framework, fields, keys, told, covered, closest
+):
+    given = case(fields, keys)
+    assert RULES[covered].broken(given)
+    found = {one.rule.code: one for one in broken_rules(framework, given)}
+    assert told in found
+    assert covered not in found
+    assert found[told].closest.startswith(closest)
+    alone = broken_rules(framework, given, level="layout")
+    assert covered in {one.rule.code for one in alone}
 
 
 def test_every_rule_has_an_example():
@@ -76,9 +106,8 @@ def test_a_broken_rule_is_reported_with_its_numbers(code):
     version = RELEASES[rule.framework] if applies(rule, RELEASES[rule.framework]) else ""
     if not version:  # a rule of older releases, or of one to come
         version = bound[1] if applies(rule, bound[1]) else "0.1"
-    found = {
-        x.rule.code: x for x in broken_rules(rule.framework, EXAMPLES[code][0], version=version)
-    }
+    told = broken_rules(rule.framework, EXAMPLES[code][0], level=rule.level, version=version)
+    found = {x.rule.code: x for x in told}
     assert code in found
     for text in (found[code].reason, found[code].closest):
         assert text
