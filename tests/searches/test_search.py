@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.plans import CP_COMMS, ShapeTable
+from costmodels.plans import CP_COMMS, RANK_ORDERS, ShapeTable
 from costmodels.shape_terms import shape_terms
 from costmodels.step import score
 from hardware.parts import Fabric
@@ -275,7 +275,8 @@ def test_lower_bounds_are_below_the_exact_time_of_every_plan(name):
     tightest = 0.0
     for plan in search(with_options(c, n_finalists=300)).finalists:
         x = plan.layout
-        degrees = (x.tp, x.pp, x.vpp, x.split, x.cp, x.cp_comm, x.ep, x.etp)
+        order = RANK_ORDERS.index(x.rank_order)
+        degrees = (x.tp, x.pp, x.vpp, x.split, x.cp, x.cp_comm, x.ep, x.etp, order)
         least = least_s[row[degrees], sizes.index(x.mbs), int(x.sp)]
         assert least <= plan.least_s <= plan.step_s * (1 + 1e-12), x
         assert least <= plan.closed_form_s
@@ -285,7 +286,7 @@ def test_lower_bounds_are_below_the_exact_time_of_every_plan(name):
 
 def shape_degrees(shapes: ShapeTable) -> list[tuple[object, ...]]:
     columns = (shapes.tp, shapes.pp, shapes.vpp, shapes.split, shapes.cp, shapes.cp_comm,
-               shapes.ep, shapes.etp)  # fmt: skip
+               shapes.ep, shapes.etp, shapes.rank_order)  # fmt: skip
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [(*r[:3], shapes.splits[r[3]], r[4], CP_COMMS[r[5]], *r[6:]) for r in rows]
 
