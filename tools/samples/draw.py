@@ -98,10 +98,8 @@ def size_class(n_devices: int) -> str:
 
 def pool_of(generation: str, n_devices: int, per_node: int) -> Pool:
     """Return a pool of which only the generation and the nodes matter; memory is no limit."""
-    nothing = (0.0, 0.0, 0.0)
-    link = Link(
-        "none", "scale-up", 1.0, 1.0, nothing, nothing, nothing, nothing, nothing, nothing, 0.0
-    )
+    ones = (1.0, 1.0, 1.0)
+    link = Link("none", "scale-up", 1.0, 1.0, ones, ones, ones, ones, ones, ones, 0.0)
     rates = Efficiency(1.0, 0.0, 1.0, 1.0, 0.0, {}, 0.0)
     part = Accelerator(
         "sample",
@@ -109,7 +107,7 @@ def pool_of(generation: str, n_devices: int, per_node: int) -> Pool:
         generation,
         1e15,
         1.0,
-        {"bf16": 1.0},
+        {"bf16": 1.0, "fp16": 1.0, "fp32": 1.0, "tf32": 1.0, "fp8": 1.0},
         100,
         "none",
         1.0,
