@@ -20,10 +20,7 @@ from planner.emit._text import (
     wrap,
 )
 from planner.schemas import NO_DETAILS, DetailsSpec
-from searches.frameworks import pipeline_partition
-
-DEEPSPEED_RELEASE = "0.19.8"
-"""Release whose own configuration code accepts the emitted JSON (scripts/check_frameworks)."""
+from searches.frameworks import RELEASES, pipeline_partition
 
 BUCKET_LIMITS = (50_000_000, 500_000_000)
 """Elements of a bucket: enough for full bandwidth, at most DeepSpeed's default."""
@@ -138,7 +135,7 @@ def _launcher(
     n_nodes, per_node = nodes(layout, pool)
     words = _script_words(layout, job)
     lines = [
-        *head(f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {DEEPSPEED_RELEASE}.",
+        *head(f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {RELEASES['deepspeed']}.",
               header, facts(layout, shape, job, pool, stated_or_none(details))),
         "#",
         *(f"# {line}" for line in (*_notes(layout, shape, job), *shown_details(details))),

@@ -16,10 +16,7 @@ from planner.emit.core_details import AUX_LOSS, comment_lines, core_details
 from planner.runs.megatron_details import stated_details
 from planner.runs.megatron_flags import flag_table, parse_flags
 from planner.schemas import NO_DETAILS, DetailsSpec
-from searches.frameworks import vocab_divisor
-
-MEGATRON_RELEASE = "0.19.2"
-"""Release whose own parser and validators accept the emitted lines (scripts/check_frameworks)."""
+from searches.frameworks import RELEASES, vocab_divisor
 
 SINGLE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 NO_QUEUE_LIMIT = ("blackwell", "rubin")
@@ -71,7 +68,8 @@ def megatron_script(
     """Return the script of a plan that Megatron-LM can run."""
     n_nodes, per_node = nodes(layout, pool)
     title = (
-        f"Megatron-LM launch script; flags as of Megatron-LM (megatron-core) {MEGATRON_RELEASE}."
+        "Megatron-LM launch script; flags as of Megatron-LM (megatron-core) "
+        f"{RELEASES['megatron']}."
     )
     groups = flag_groups(layout, shape, job, details, tp_comm_overlap=tp_comm_overlap)
     lines = [line for _, words in groups for line in wrap(words)]

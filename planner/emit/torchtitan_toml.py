@@ -13,9 +13,7 @@ from hardware.parts import Pool
 from planner.emit._text import facts, head, shown_details, stated_or_none, train_steps
 from planner.emit.torchtitan_words import batch, parallelism, pipeline
 from planner.schemas import DetailsSpec
-
-TOML_RELEASE = "0.2.2"
-"""Release whose own dataclasses accept the emitted file (scripts/check_frameworks)."""
+from searches.frameworks import RELEASES, TOML_RELEASE
 
 FLAVORS: dict[tuple[str, str], dict[str, int | bool]] = {}
 """Sizes of the registered models (torchtitan/models/*/__init__.py) under the names of the model
@@ -103,7 +101,8 @@ def toml_files(
     """Return the job file, or a text that says why there is none."""
     reasons = list(_why_not(layout, shape, job))
     if reasons:
-        first = f"No job file for torchtitan {TOML_RELEASE}; the recipe is for 0.3.0 and later."
+        recipe = f"the recipe is for {RELEASES['torchtitan']} and later."
+        first = f"No job file for torchtitan {TOML_RELEASE}; {recipe}"
         lines = [first, *header, "", *(f"- {reason}" for reason in reasons)]
         return {"torchtitan-toml.txt": "\n".join(lines) + "\n"}
     return {"torchtitan.toml": _job_file(layout, shape, job, pool, header, details)}

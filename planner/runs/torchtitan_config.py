@@ -21,7 +21,7 @@ from planner.inputs import ModelInput
 from planner.intake.imported import Imported, Origin
 from planner.runs.existing_run import ExistingRun, Switch
 from planner.runs.settings import Reader, flattened, with_set
-from searches.frameworks import RELEASES
+from searches.frameworks import RELEASES, TOML_RELEASE
 
 SECTIONS = ("model", "training", "parallelism", "activation_checkpoint")
 SCHEDULES = {
@@ -30,8 +30,6 @@ SCHEDULES = {
     "interleavedzerobubble": "interleaved",
 }  # fmt: skip
 """Schedule of a plan by lower-case name in torch.distributed.pipelining."""
-TOML_RELEASE = "0.2.2"
-"""The last release that reads job files."""
 ONE_STAGE = ("1f1b", "gpipe")
 """Names (lower case) of schedules with one stage a rank; the others have two unless told."""
 _CLASS_SECTIONS = {

@@ -44,7 +44,9 @@ RELEASES = {
     "fsdp2": "1.15.0",
     "bridge": "0.6.2",
 }
-"""The release of each framework that plans are written for."""
+"""The release of each framework that plans are written for, asked by scripts/check_frameworks."""
+TOML_RELEASE = "0.2.2"
+"""The last release of torchtitan that reads job files (TOML), which are written too."""
 
 RULES: dict[str, FrameworkRule] = {
     rule.code: rule
