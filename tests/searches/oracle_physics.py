@@ -941,8 +941,9 @@ def rank_bytes(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
 
 def stalled_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
     """Return what a layer takes longer because messages to another node block its collectives."""
-    pipeline = place(problem, layout.pp, next_stage(layout))
-    if not problem.stack.blocking_p2p or layout.tp == 1 or pipeline.n_domains == 1:
+    if not problem.stack.blocking_p2p or layout.tp == 1:
+        return 0.0
+    if place(problem, layout.pp, next_stage(layout)).n_domains == 1:
         return 0.0
     least = launch_s(problem, layout.tp) + 8 * (layout.tp - 1) * STALLED_HOP_S
     return max(0.0, least - sum(one.layer))
