@@ -398,7 +398,9 @@ def validate(
     models: Annotated[str, typer.Option(help="Models by the names in POINTS.csv.")] = "",
     hardware: Annotated[str, typer.Option(help="Hardware by the names in POINTS.csv.")] = "",
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
-    by: Annotated[str, typer.Option(help="source, sweep or row.")] = "source",
+    by: Annotated[
+        str, typer.Option(help="source, sweep or row; or search, each sweep searched (minutes).")
+    ] = "source",
 ) -> None:
     """Compare predictions with measured training runs, source by source."""
     from planner.validation.report import run_validate
