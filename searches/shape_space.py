@@ -377,9 +377,12 @@ def _enumerate(model: Any, variables: list[Any]) -> list[tuple[int, ...]]:
     return sorted(found)
 
 
-def legal_shapes(context: Context) -> ShapeSpace:
-    """Return every legal shape, enumerated by CP-SAT, and the rejections by rule."""
-    n_candidates, rejected = count_rejections(context)
+def legal_shape_table(context: Context) -> ShapeTable:
+    """Return every legal shape, enumerated by CP-SAT."""
     built = build_model(context)
-    rows = _enumerate(*built) if built else []
-    return ShapeSpace(table_of(context, rows), n_candidates, rejected)
+    return table_of(context, _enumerate(*built) if built else [])
+
+
+def legal_shapes(context: Context) -> ShapeSpace:
+    """Return every legal shape, and the rejections by rule."""
+    return ShapeSpace(legal_shape_table(context), *count_rejections(context))

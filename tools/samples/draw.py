@@ -134,7 +134,8 @@ def draw_problem(random: Random, framework: str, shape: ModelShape, n_devices: i
     seq_len = random.choice(SEQ_LENS)
     job = TrainingJob(seq_len, batch, random.choice(PRECISIONS), tokens=0.0)
     problem = Problem(shape, job, pool, Fabric(), STACKS["megatron-core"])
-    options = SearchOptions(framework=framework, memory_bound=False)
+    either = {"optimizer_offload": frozenset({0, 1})}
+    options = SearchOptions(either, framework=framework, memory_bound=False)
     return Context(problem, options, n_devices)
 
 
