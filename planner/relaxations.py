@@ -1,8 +1,8 @@
 """When nothing fits: the smallest changes after which a plan exists, each found by a search.
 
 Tried one at a time: a restriction dropped or moved to its nearest value, any framework, optimizer
-states on the host, a smaller margin, narrower gradients, a fused attention kernel, another batch, shorter sequences, more nodes.
-When no single change helps, restrictions are dropped in twos and all at once, with and without one
+states on the host, a smaller margin, narrower gradients, a fused attention kernel, another batch,
+shorter sequences, more nodes. When no single change helps, restrictions are dropped in twos and all at once, with and without one
 of the other changes. Answers are ordered by what they touch, then by how far they move it.
 """
 
