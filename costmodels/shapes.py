@@ -1,6 +1,7 @@
 """What is trained: the architecture and the job, as plain numbers."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from costmodels.precision import RECIPES, Recipe
 
@@ -101,12 +102,7 @@ class ModelShape:
         >>> replace(LLAMA3_8B, layers=5, n_experts=8, dense_layers=1, moe_every=2).expert_layers
         (False, False, True, False, True)
         """
-        return tuple(
-            self.n_experts > 0
-            and i >= self.dense_layers
-            and (i - self.dense_layers + 1) % self.moe_every == 0
-            for i in range(self.layers)
-        )
+        return _expert_layers(self.layers, self.n_experts, self.dense_layers, self.moe_every)
 
     @property
     def n_expert_layers(self) -> int:
@@ -116,6 +112,17 @@ class ModelShape:
     def without_experts(self) -> "ModelShape":
         """Return what an expert layer computes for every token: its shared experts as the MLP."""
         return replace(self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0)
+
+
+@cache
+def _expert_layers(
+    layers: int, n_experts: int, dense_layers: int, moe_every: int
+) -> tuple[bool, ...]:
+    # Asked for thousands of times in a search.
+    return tuple(
+        n_experts > 0 and i >= dense_layers and (i - dense_layers + 1) % moe_every == 0
+        for i in range(layers)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,13 @@ class Masks:
         whole = self.sp[:, :, None, None] & whole
         return whole if self.coupled is None else whole & self.coupled
 
+    def take(self, rows: NDArray[np.intp]) -> "Masks":
+        """Return the masks of some shapes."""
+        axes = (self.batches, self.sp, self.sharding, self.recompute)
+        whole = self.coupled is None or len(self.coupled) == 1
+        coupled = self.coupled if whole or self.coupled is None else self.coupled[rows]
+        return Masks(*(mask[rows] for mask in axes), coupled)
+
     def keeping(self, rule: "PlanRule") -> "Masks":
         """Return what a rule leaves."""
         legal = rule.legal

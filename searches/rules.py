@@ -7,6 +7,7 @@ of coupled axes take arrays of one length; those of free axes broadcast.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -489,10 +490,11 @@ def modules_in(shape: ModelShape) -> int:
     return modules_code(name for name, there in has.items() if there)
 
 
-def module_sets(shape: ModelShape) -> list[int]:
+@cache
+def module_sets(shape: ModelShape) -> tuple[int, ...]:
     """Return the sets of modules that selective recomputation of a model may name, ascending."""
     codes = range(1, 1 << len(RECOMPUTE_MODULES))
-    return [code for code in codes if not broken_module_rule(shape, code)]
+    return tuple(code for code in codes if not broken_module_rule(shape, code))
 
 
 def broken_module_rule(shape: ModelShape, modules: int) -> str:
