@@ -16,6 +16,7 @@ from costmodels.stages import n_kinds
 from costmodels.step import (
     join,
     least_batch_times,
+    least_peak_bytes,
     peak_bytes,
     score,
     step_parts,
@@ -32,6 +33,7 @@ from searches.splits import ShapeSplit, SplitPlan, improve_splits
 Floats = NDArray[np.float64]
 
 Counts = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 RIVAL_MARGIN = 1.05
 """Plans whose lower bound is less than this share of the best closed form are kept until the exact
@@ -53,6 +55,9 @@ class Shard:
     least_s: Floats
     """What the plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, 2)`."""
     known: "Limits"
+    nearest: bool = False
+    """Whether the plan that misses the memory by least is asked for: then none is left out for
+    its memory before it is priced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ class ShardAnswer:
     rivals: tuple[Candidate, ...]
     """Other plans whose lower bound is below that of a plan that may be the first."""
     closest: Candidate | None
-    """The plan that misses the memory by least, when nothing fits."""
+    """The plan that misses the memory by least, where that is asked for and nothing fits."""
     n_candidates: int
     batches: Batches
     n_faster: int
@@ -294,8 +299,15 @@ def search_shard(shard: Shard) -> ShardAnswer:
         shapes, masks, least_s = shapes.take(rows), masks.take(rows), shard.least_s[rows]
         terms = shape_terms(context.problem, shapes, axes.shardings)
         layers = layer_table(context.problem, shapes, axes.mbs, axes.recompute_modules)
-        bounds = (least_s, lambda: limits.least_s) if bounded else ()
-        for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS, *bounds):
+
+        def may_fit(block: PlanBlock, shardings: Bools, options: Bools) -> Bools:
+            rows = join(context.problem, terms, block, layers)
+            usable = context.problem.pool.usable_bytes
+            return least_peak_bytes(rows, shardings, options) <= usable
+
+        args = (context, shapes, axes, masks, BLOCK_CELLS)
+        bounds = (least_s, lambda: limits.least_s) if bounded else (None, lambda: np.inf)
+        for block in plan_blocks(*args, *bounds, None if shard.nearest else may_fit):
             found = price_block(context.problem, terms, layers, block, n, limits, front)
             batch = rows[block.block.shape[0, 0]], block.mbs, block.block.sp[0, 0]
             np.add.at(n_fit, batch, found.n_fit)
@@ -439,6 +451,10 @@ def search(
                 if progress is not None:
                     progress(len(answers), len(shards))
             merged = _merge(context, space, answers, known)
+            if merged.n_legal and not merged.n_fit and not shards[0].nearest:
+                shards = [replace(shard, nearest=True) for shard in shards]
+                if not stopped:
+                    continue
             first_s = merged.finalists[0].step_s if merged.finalists else 0.0
             if stopped or first_s <= known.rivals_s:
                 break
