@@ -27,7 +27,7 @@ class Distinct:
 def _codes(column: Ints) -> tuple[NDArray[np.intp], Ints]:
     """Return small consecutive codes of non-negative integers, and the values they stand for."""
     values = np.flatnonzero(np.bincount(column))
-    table = np.zeros(int(values[-1]) + 1, dtype=np.intp)
+    table = np.zeros(int(values.max(initial=-1)) + 1, dtype=np.intp)
     table[values] = np.arange(len(values))
     return table[column], values.astype(np.int32)
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels import lockstep, zero_bubble
+from costmodels import lockstep, rounds, zero_bubble
 from costmodels.plans import ZERO_BUBBLE
 from costmodels.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD, Step
 
@@ -252,52 +252,24 @@ def _simulate_split(
     The same recurrence; a pair of forward and backward starts when both can and takes as long as
     both, and W needs the B of its own rank, which its program has put before it.
     """
+    times = _round_times(schedule, pp, forward_s, backward_s, weight_grad_s, hop_s)
+    flush, ends = rounds.simulate(schedule, pp, n_micro, [times])
+    forward, backward = ends[..., 0].tolist()
+    return flush.item(), forward, backward
+
+
+def _round_times(
+    schedule: str,
+    pp: int,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    weight_grad_s: Sequence[float],
+    hop_s: float | Sequence[float],
+) -> rounds.Times:
     times = _split_times(schedule, forward_s, backward_s, weight_grad_s)
-    n_stages = len(times[FORWARD])
-    both_ways = schedule == "dualpipe"
-    ways = ((0, pp - 1), (pp, n_stages - 1)) if both_ways else ((0, n_stages - 1),)
-    firsts, lasts = {way[0] for way in ways}, {way[1] for way in ways}
     # After stage j: the boundary between two ranks, none where the V turns.
-    hops = [tau for _, _, tau in _boundaries(schedule, pp, n_stages, hop_s)]
-    forward_end = [[-1.0] * n_micro for _ in range(n_stages)]
-    backward_end = [[-1.0] * n_micro for _ in range(n_stages)]
-
-    def ready_s(stage: int, micro: int, kind: int) -> float:
-        """Return when a block's input is there, -1 where that is not known yet."""
-        if kind == WEIGHT_GRAD or (kind == FORWARD and stage in firsts):
-            return 0.0
-        if kind == FORWARD:
-            sent, hop = forward_end[stage - 1][micro], hops[stage - 1]
-        elif stage in lasts:
-            sent, hop = forward_end[stage][micro], 0.0
-        else:
-            sent, hop = backward_end[stage + 1][micro], hops[stage]
-        return sent + hop if sent >= 0.0 else sent
-
-    programs = [zero_bubble.program(schedule, rank, pp, n_micro) for rank in range(pp)]
-    clock, position = [0.0] * pp, [0] * pp
-    active = list(range(pp))
-    while active:
-        before = sum(position)
-        for rank in active:
-            program, now, i = programs[rank], clock[rank], position[rank]
-            while i < len(program):
-                ready, took = now, 0.0
-                for stage, micro, kind in program[i]:
-                    arrived = ready_s(stage, micro, kind)
-                    ready = -1.0 if arrived < 0.0 or ready < 0.0 else max(ready, arrived)
-                    took += times[kind][stage]
-                if ready < 0.0:
-                    break
-                now = ready + took
-                for stage, micro, kind in program[i]:
-                    if kind != WEIGHT_GRAD:
-                        (forward_end if kind == FORWARD else backward_end)[stage][micro] = now
-                i += 1
-            position[rank], clock[rank] = i, now
-        assert sum(position) > before, "the programs deadlock"
-        active = [rank for rank in active if position[rank] < len(programs[rank])]
-    return max(clock), forward_end, backward_end
+    hops = [tau for _, _, tau in _boundaries(schedule, pp, len(times[FORWARD]), hop_s)]
+    return rounds.Times([times[kind] for kind in range(rounds.N_KINDS)], hops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +369,7 @@ def _steps(schedule: str, rank: int, pp: int, vpp: int, n_micro: int) -> list[St
     return [((j, i, BACKWARD if backward else FORWARD),) for j, i, backward in program]
 
 
-def _period_s(schedule: str, pp: int, n_micro: int, forward: Ends, backward: Ends) -> float:
+def _period_s(schedule: str, pp: int, n_micro: int, ends: Floats) -> float:
     """Return the time by which every block shifts from one period to the next, -1 if not all do.
 
     Looked at are two periods in the middle of the step, which neither the warm-up nor the end
@@ -406,7 +378,7 @@ def _period_s(schedule: str, pp: int, n_micro: int, forward: Ends, backward: End
     """
     shift, n = (pp // 2, n_micro // 2) if schedule == "dualpipe" else (pp, n_micro)
     first, last = n - 5 * shift, n - 3 * shift
-    ends = np.array([forward, backward])[..., :n]
+    ends = ends[..., :n]
     steps = ends[..., first + shift : last + shift] - ends[..., first:last]
     period = float(steps.flat[0])
     return period if np.ptp(steps) <= 1e-10 * period else -1.0
@@ -446,18 +418,19 @@ def flush_times_s(runs: Sequence[PipelineRun]) -> list[float]:
     [2409.0, 2409.0]
     """
     found: dict[PipelineRun, float] = {}
-    together = []
+    together, split = [], []
     for run in dict.fromkeys(runs):
         if run.pp == 1:
             found[run] = run.n_micro * (sum(run.forward_s) + sum(run.backward_s))
         elif run.schedule == "gpipe":
             found[run] = _gpipe_s(run)
         elif run.schedule in ZERO_BUBBLE:
-            found[run] = _flush_split_s(run)
+            split.append(run)
         else:
             _check_rounds(run.schedule, run.pp, run.n_micro)
             together.append(run)
     found |= _flush_together_s(together)
+    found |= _flush_split_s(split)
     return [found[run] for run in runs]
 
 
@@ -509,25 +482,53 @@ def _order(run: PipelineRun) -> lockstep.Order:
     return lockstep.Order(run.schedule, run.pp, run.vpp, run.n_micro)
 
 
-def _flush_split_s(run: PipelineRun) -> float:
-    """Return the step of a schedule that splits the backward, seconds."""
-    schedule, pp, vpp, n_micro = run.schedule, run.pp, run.vpp, run.n_micro
-    times = (run.forward_s, run.backward_s, run.hop_s, run.weight_grad_s)
-    # Two ways of a period each in DualPipe; the number of micro-batches stays even.
-    rest = n_micro % pp
+def _flush_split_s(runs: Sequence[PipelineRun]) -> dict[PipelineRun, float]:
+    """Return the step of schedules that split the backward, seconds."""
+    found: dict[PipelineRun, float] = {}
+    unproven = list(runs)
     for periods in PROVEN_PERIODS:
-        m = periods * pp + rest
-        if n_micro <= m:
-            return simulate_s(schedule, pp, vpp, n_micro, *times)
-        total, forward, backward = _simulate(schedule, pp, vpp, m, *times)
-        period = _period_s(schedule, pp, m, forward, backward)
-        if period >= 0.0:
-            return total + (n_micro - m) // pp * period
-    short, long = (periods * pp + rest for periods in STEADY_PERIODS)
-    if n_micro <= long:
-        return simulate_s(schedule, pp, vpp, n_micro, *times)
-    first, second = (simulate_s(schedule, pp, vpp, m, *times) for m in (short, long))
-    return second + (n_micro - long) * (second - first) / (long - short)
+        short = [_first_periods(run, periods) for run in unproven]
+        for run, one, (total, period) in zip(unproven, short, _split_together(short), strict=True):
+            if one.n_micro == run.n_micro:
+                found[run] = total
+            elif period >= 0.0:
+                found[run] = total + (run.n_micro - one.n_micro) // run.pp * period
+        unproven = [run for run in unproven if run not in found]
+    # What the last periods of a longer simulation add, for the rest.
+    both = [[_first_periods(run, periods) for run in unproven] for periods in STEADY_PERIODS]
+    (short, first), (long, second) = ((runs, _split_together(runs)) for runs in both)
+    for i, run in enumerate(unproven):
+        each = (second[i][0] - first[i][0]) / max(1, long[i].n_micro - short[i].n_micro)
+        found[run] = second[i][0] + (run.n_micro - long[i].n_micro) * each
+    return found
+
+
+def _first_periods(run: PipelineRun, periods: int) -> PipelineRun:
+    """Return the run with no more than some periods of p micro-batches and what is left of one.
+
+    Two ways of a period each in DualPipe; the number of micro-batches stays even.
+    """
+    n_micro = periods * run.pp + run.n_micro % run.pp
+    return run if run.n_micro <= n_micro else replace(run, n_micro=n_micro)
+
+
+def _split_together(runs: Sequence[PipelineRun]) -> list[tuple[float, float]]:
+    """Return the step and the period, -1 where none is seen, of each run, seconds."""
+    found: list[tuple[float, float]] = [(0.0, -1.0)] * len(runs)
+    alike: dict[tuple[str, int, int], list[int]] = {}
+    for i, run in enumerate(runs):
+        alike.setdefault((run.schedule, run.pp, run.n_micro), []).append(i)
+    for (schedule, pp, n_micro), rows in alike.items():
+        times = [
+            _round_times(schedule, pp, x.forward_s, x.backward_s, x.weight_grad_s, x.hop_s)
+            for x in (runs[i] for i in rows)
+        ]
+        flush, ends = rounds.simulate(schedule, pp, n_micro, times)
+        repeats = n_micro // pp >= PROVEN_PERIODS[0]
+        for j, i in enumerate(rows):
+            period = _period_s(schedule, pp, n_micro, ends[..., j]) if repeats else -1.0
+            found[i] = float(flush[j]), period
+    return found
 
 
 def flush_s(

@@ -30,6 +30,12 @@ class Group:
     """0: inside the scale-up domain; 1 + i: traffic climbs into tier i of the fabric."""
     extra_hop_s: float = 0.0
 
+    def take(self, rows: NDArray[np.intp]) -> "Group":
+        """Return the groups at `rows` of the first axis."""
+        columns = (self.n_ranks, self.ranks_per_domain, self.n_domains, self.wire_bytes_per_s)
+        taken = (column[rows] for column in columns)
+        return Group(*taken, self.tier[rows], self.extra_hop_s)
+
 
 def tier_names(fabric: Fabric) -> tuple[str, ...]:
     """Return the names that `Group.tier` indexes, from the scale-up domain upwards."""

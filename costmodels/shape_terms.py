@@ -1,5 +1,6 @@
 """All that depends on the coupled axes (tp, pp, dp, vpp, split) and the ZeRO stage alone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -32,6 +33,7 @@ from costmodels.stages import BOTH_WAYS, FOLDED, StageKinds, stage_kinds
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
+Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,27 @@ def expert_shape_terms(
     return ExpertShapeTerms(
         params=params,
         state_bytes=per_param[..., None] * params,
-        data_parallel=data_parallel_times(problem, wide, params, by_layer, stage),
+        data_parallel=_traffic(problem, shardings, wide, params, by_layer),
         data_groups=groups,
     )
+
+
+def _traffic(
+    problem: Problem, shardings: ShardingTable, groups: DataGroups, params: Floats, pieces: Floats
+) -> DataParallelTimes:
+    """Return `data_parallel_times` by sharding, once for all that move the same."""
+    rows, of = _distinct_rows(shardings, TRAFFIC)
+    if len(rows) == len(shardings):
+        return data_parallel_times(
+            problem, groups, params, pieces, shardings.zero[:, None, None]
+        )
+    few = groups
+    if groups.shard.n_ranks.ndim == params.ndim + 1:
+        few = DataGroups(groups.whole, groups.shard.take(rows), groups.replicas.take(rows))
+    stage = shardings.zero[rows][:, None, None]
+    found = data_parallel_times(problem, few, params, pieces[rows], stage)
+    columns = (getattr(found, name) for name in DataParallelTimes.__slots__)
+    return DataParallelTimes(*(column[of] for column in columns))
 
 
 def once_a_step_times(
@@ -341,12 +361,24 @@ def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     whole = place(copy_spacing(shapes, shapes.replicas), pool, fabric)
     if (shardings.copies == 1).all():
         return DataGroups(whole, whole, place_group(np.ones_like(shapes.dp), 1, pool, fabric))
-    shard = shardings.shard(shapes.replicas)
+    rows, of = _distinct_rows(shardings, ("copies",))
+    shard = shardings.take(rows).shard(shapes.replicas)
     return DataGroups(
         whole,
-        place(copy_spacing(shapes, shard), pool, fabric),
-        place(replica_spacing(shapes, shard), pool, fabric),
+        place(copy_spacing(shapes, shard), pool, fabric).take(of),
+        place(replica_spacing(shapes, shard), pool, fabric).take(of),
     )
+
+
+def _distinct_rows(shardings: ShardingTable, names: Sequence[str]) -> tuple[Rows, Rows]:
+    """Return one row for each combination of some columns, and where each row finds its own."""
+    columns = np.array([getattr(shardings, name) for name in names])
+    _, rows, of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+    return rows, of.reshape(-1)
+
+
+TRAFFIC = ("zero", "copies", "dp_blocking")
+"""Columns of shardings on which traffic depends: not where the optimizer is."""
 
 
 def copy_spacing(shapes: ShapeTable, n_ranks: Ints) -> Spacing:
@@ -405,11 +437,12 @@ def expert_data_groups(
     """
     pool, fabric, copies = problem.pool, problem.fabric, expert_copies(shapes)
     stride = shapes.ep * shapes.etp * np.where(shapes.pipelines_inside, shapes.pp, 1)
-    shard = shardings.shard(copies)
+    rows, of = _distinct_rows(shardings, ("copies",))
+    shard = shardings.take(rows).shard(copies)
     return DataGroups(
         place_group(copies, stride, pool, fabric),
-        place_group(shard, stride, pool, fabric),
-        place_group(copies // shard, stride * shard, pool, fabric),
+        place_group(shard, stride, pool, fabric).take(of),
+        place_group(copies // shard, stride * shard, pool, fabric).take(of),
     )
 
 
@@ -484,12 +517,12 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         params=params,
         state_bytes=per_param[..., None] * params,
         zero_working_bytes=memory.zero3_working_bytes(recipe, layer, ends, zero[:, None]),
-        data_parallel=data_parallel_times(
+        data_parallel=_traffic(
             problem,
+            shardings,
             DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas)),
             params,
             by_layer,
-            zero[:, None, None],
         ),
         data_groups=groups,
         optimizer_s=once,

@@ -1,6 +1,7 @@
 """What is trained: the architecture and the job, as plain numbers."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from costmodels.precision import RECIPES, Recipe
 
@@ -101,12 +102,9 @@ class ModelShape:
         >>> replace(LLAMA3_8B, layers=5, n_experts=8, dense_layers=1, moe_every=2).expert_layers
         (False, False, True, False, True)
         """
-        return tuple(
-            self.n_experts > 0
-            and i >= self.dense_layers
-            and (i - self.dense_layers + 1) % self.moe_every == 0
-            for i in range(self.layers)
-        )
+        if not self.n_experts:
+            return (False,) * self.layers
+        return _expert_layers(self.layers, self.dense_layers, self.moe_every)
 
     @property
     def n_expert_layers(self) -> int:
@@ -116,6 +114,14 @@ class ModelShape:
     def without_experts(self) -> "ModelShape":
         """Return what an expert layer computes for every token: its shared experts as the MLP."""
         return replace(self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0)
+
+
+@lru_cache(maxsize=256)
+def _expert_layers(layers: int, dense_layers: int, moe_every: int) -> tuple[bool, ...]:
+    """Return which layers of a model with experts have some."""
+    return tuple(
+        i >= dense_layers and (i - dense_layers + 1) % moe_every == 0 for i in range(layers)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.factor import distinct
 from costmodels.shapes import ModelShape
 
 SPLITS = ("even", "ends")
@@ -100,6 +102,11 @@ class StageKinds:
     """Expert layers among the first i of each of the rank's chunks, summed over its chunks,
     `(n_shapes, n_kinds, 1 + layers of the longest chunk)`; None without expert layers."""
 
+    def take(self, rows: NDArray[np.intp]) -> "StageKinds":
+        """Return the kinds of the shapes at `rows`."""
+        columns = (getattr(self, name) for name in StageKinds.__slots__)
+        return StageKinds(*(None if column is None else column[rows] for column in columns))
+
     @property
     def expert_layers(self) -> NDArray[np.float64] | None:
         """Expert layers of the rank, `(n_shapes, n_kinds)`; None without any."""
@@ -117,9 +124,10 @@ def expert_prefix(
     >>> expert_prefix((3, 3), (0, 1), (False, True, True, True, False, True), 3)
     (0.0, 1.0, 2.0, 4.0)
     """
-    starts = [sum(counts[:j]) for j in range(len(counts))]
+    starts = [0, *accumulate(counts)]
+    before = [0, *accumulate(experts)]
     return tuple(
-        float(sum(sum(experts[starts[j] : starts[j] + min(i, counts[j])]) for j in chunks))
+        float(sum(before[starts[j] + min(i, counts[j])] - before[starts[j]] for j in chunks))
         for i in range(longest + 1)
     )
 
@@ -215,11 +223,15 @@ def stage_kinds(
     `experts` says of each layer whether it has experts; empty where none has. Ranks that differ in
     their expert layers are of different kinds then.
     """
+    # Many shapes are the same but for their other degrees.
+    several = distinct((pp, vpp, split, np.zeros_like(pp) if placement is None else placement))
+    pp, vpp, split, places = several.columns
+    placement = None if placement is None else places
     found, sizes = _found(layers, pp, vpp, split, names, placement)
     if any(experts):
         found, _ = _found(layers, pp, vpp, split, names, placement, experts)
-        return _kinds_with_experts(found, sizes)
-    return _as_kinds(found, sizes)
+        return _kinds_with_experts(found, sizes).take(several.index)
+    return _as_kinds(found, sizes).take(several.index)
 
 
 def _kinds_with_experts(found: list[tuple[tuple[float, ...], ...]], sizes: int) -> StageKinds:

@@ -29,6 +29,7 @@ from costmodels.stacks import STALLED_HOP_S
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
 FULL = RECOMPUTES.index("full")
 CORE = modules_code(["core_attn"])
 
@@ -692,11 +693,30 @@ def peak_bytes(rows: Rows) -> Floats:
     The sum of `memory_terms`, what ZeRO does not change first: in a block that part is computed
     once for all ZeRO stages.
     """
+    stays, shared = _peak_parts(rows)
+    return _greatest(stays + shared)
+
+
+def _peak_parts(rows: Rows) -> tuple[Floats, Floats]:
+    """Return the memory that ZeRO does not change and what it does, by kind of rank, bytes."""
     found = _memory(rows)
     stays = (1.0 + rows.problem.stack.fragmentation_frac) * found.activations
     stays += found.passing
     stays += found.logits + found.overhead
-    return _greatest(stays + (found.states + found.zero_units))
+    return stays, found.states + found.zero_units
+
+
+def least_peak_bytes(rows: Rows, shardings: Bools, options: Bools) -> Floats:
+    """Return a lower bound on the peak memory of each batch of a block, `(n_batches,)` bytes.
+
+    The sum of the least that any of its recompute options needs and the least that any of its
+    shardings does, on the rank where that is most. `shardings`, `(n_shardings, n_batches)`, and
+    `options`, `(n_options, n_batches)`, say which a batch has.
+    """
+    stays, shared = _peak_parts(rows)
+    least = np.where(options[None, None], stays, np.inf).min(axis=2)
+    least = least + np.where(shardings[None, :, None], shared, np.inf).min(axis=1)
+    return np.asarray(least.max(axis=(0, 1)))
 
 
 def score(

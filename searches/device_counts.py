@@ -45,7 +45,7 @@ from searches.rules import (
     least_state_bytes,
     offers_offload,
 )
-from searches.search import exact_step_s, make_shards, search_shard
+from searches.search import Limits, exact_step_s, make_shards, search_shard
 from searches.shape_space import (
     PLAINEST,
     ShapeSpace,
@@ -169,13 +169,15 @@ class StepBounds:
         the best by more than that gap.
         """
         context, space = self.context(n_devices), self.promising(n_devices, limit_s)
-        found = [
-            c
-            for shard in make_shards(context, space.shapes)
-            for c in search_shard(shard).best
-            if c.closed_form_s < limit_s * (1.0 + CLOSED_FORM_GAP)
-        ]
-        found = sorted(found, key=closed_form_order)[:MOST_EXACT]
+        # The bounds hold for the exact times too: what they place above the limit stays there.
+        slowest_s = limit_s * (1.0 + CLOSED_FORM_GAP)
+        known = Limits(last_s=slowest_s, first_s=0.0, exact_s=limit_s)
+        found: list[Candidate] = []
+        for shard in make_shards(context, space.shapes, limit_s):
+            found += search_shard(replace(shard, known=known)).best
+            found = sorted(found, key=closed_form_order)[:MOST_EXACT]
+            known = known.after(found, MOST_EXACT)
+        found = [c for c in found if c.closed_form_s < slowest_s]
         priced: list[Candidate] = []
         for start in range(0, len(found), EXACT_AT_ONCE):
             some = found[start : start + EXACT_AT_ONCE]

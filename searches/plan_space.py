@@ -210,6 +210,13 @@ class Masks:
         whole = self.sp[:, :, None, None] & whole
         return whole if self.coupled is None else whole & self.coupled
 
+    def take(self, rows: NDArray[np.intp]) -> "Masks":
+        """Return the masks of some shapes."""
+        axes = (self.batches, self.sp, self.sharding, self.recompute)
+        whole = self.coupled is None or len(self.coupled) == 1
+        coupled = self.coupled if whole or self.coupled is None else self.coupled[rows]
+        return Masks(*(mask[rows] for mask in axes), coupled)
+
     def keeping(self, rule: "PlanRule") -> "Masks":
         """Return what a rule leaves."""
         legal = rule.legal
@@ -365,11 +372,14 @@ def plan_blocks(
     n_cells: int,
     least_s: Floats | None = None,
     limit_s: Callable[[], float] = lambda: np.inf,
+    may_fit: Callable[[PlanBlock, Bools, Bools], Bools] | None = None,
 ) -> Iterator[LegalBlock]:
     """Yield the legal plans as blocks of about `n_cells` cells, every plan in exactly one.
 
     With `least_s`, a lower bound by shape, mbs and sp, batches come in the order of their bounds,
-    and those above what `limit_s` says when it is their turn are left out. ZeRO stages that move
+    and those above what `limit_s` says when it is their turn are left out. So are those of which
+    `may_fit` says no, which is asked of whole batches: a block, and which of its shardings and
+    options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`. ZeRO stages that move
     traffic once per step stand in blocks of their own, apart from those that move it per
     micro-batch: the formulas of the two differ.
     """
@@ -388,29 +398,44 @@ def plan_blocks(
             of, mbs, sp, bounds = of[order], mbs[order], sp[order], bounds[order]
         options, exists = _options_of(np.asarray(offered))
         size = max(1, n_cells // (len(rows) * options.shape[1]))
-        for start in range(0, len(of), size):
-            end = start + int(np.searchsorted(bounds[start : start + size], limit_s(), "right"))
-            if end == start:
-                break
-            s, b, p = (column[start:end] for column in (of, mbs, sp))
-            at = options[s].T
-            legal = mine[s, p]
-            used = np.flatnonzero(legal.any(axis=(0, 2)))
-            legal = legal[:, used].transpose(1, 2, 0)
-            block = PlanBlock(
+        # Whole batches are looked at many at a time: that takes no cell for each plan.
+        step = size if may_fit is None else max(size, n_cells // (len(rows) + options.shape[1]))
+
+        def block_of(at: NDArray[np.intp], used: NDArray[np.intp]) -> PlanBlock:
+            s, option = of[at], options[of[at]].T  # noqa: B023  # used up within the round
+            return PlanBlock(
                 shapes=shapes,
                 shardings=axes.shardings,
                 gbs=context.problem.job.global_batch,
                 shape=s.astype(np.int32)[None, None],
-                mbs=axes.mbs[b][None, None],
-                sharding=rows[used].astype(np.int32)[:, None, None],
-                sp=p.astype(np.int32)[None, None],
-                recompute=axes.recompute[at],
-                recompute_layers=axes.recompute_layers[at],
-                recompute_modules=axes.recompute_modules[at],
+                mbs=axes.mbs[mbs[at]][None, None],  # noqa: B023
+                sharding=used.astype(np.int32)[:, None, None],
+                sp=sp[at].astype(np.int32)[None, None],  # noqa: B023
+                recompute=axes.recompute[option],
+                recompute_layers=axes.recompute_layers[option],
+                recompute_modules=axes.recompute_modules[option],
             )
-            found = np.take_along_axis(legal, at[None], axis=1) & exists[s].T[None]
-            yield LegalBlock(block, found, b)
+
+        waiting = np.zeros(0, dtype=np.intp)
+        for start in range(0, len(of), step):
+            end = start + int(np.searchsorted(bounds[start : start + step], limit_s(), "right"))
+            more = np.arange(start, end)
+            if may_fit is not None and len(more):
+                has = masks.sharding[of[more]][:, rows].T
+                more = more[may_fit(block_of(more, rows), has, exists[of[more]].T)]
+            waiting = np.concatenate((waiting, more))
+            last = end < min(start + step, len(of)) or end == len(of)
+            while len(waiting) >= size or (last and len(waiting)):
+                now, waiting = waiting[:size], waiting[size:]
+                s = of[now]
+                legal = mine[s, sp[now]]
+                used = np.flatnonzero(legal.any(axis=(0, 2)))
+                legal = legal[:, used].transpose(1, 2, 0)
+                block = block_of(now, rows[used])
+                found = np.take_along_axis(legal, options[s].T[None], axis=1) & exists[s].T[None]
+                yield LegalBlock(block, found, mbs[now])
+            if last:
+                break
 
 
 def plan_tables(

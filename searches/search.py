@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from costmodels.stages import n_kinds
 from costmodels.step import (
     join,
     least_batch_times,
+    least_peak_bytes,
     peak_bytes,
     score,
     step_parts,
@@ -31,6 +33,7 @@ from searches.splits import ShapeSplit, SplitPlan, improve_splits
 Floats = NDArray[np.float64]
 
 Counts = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 RIVAL_MARGIN = 1.05
 """Plans whose lower bound is less than this share of the best closed form are kept until the exact
@@ -39,6 +42,8 @@ BLOCK_CELLS = 16384
 """Plans priced at a time: their columns stay in the second-level cache."""
 SHARD_SHAPES = 512
 """Shapes of one shard, the unit that executors spread."""
+FIRST_SHAPES = 32
+"""Shapes that are searched before all others: the fastest plan is usually among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,9 @@ class Shard:
     least_s: Floats
     """What the plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, 2)`."""
     known: "Limits"
+    nearest: bool = False
+    """Whether the plan that misses the memory by least is asked for: then none is left out for
+    its memory before it is priced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,8 @@ class Limits:
     """Plans that may take less than this by the exact recurrence are asked for."""
     rival_s: float = 0.0
     """Plans that the closed form prices below this are counted."""
+    exact_s: float = float("inf")
+    """Exact time from which on a plan is not asked for."""
 
     @property
     def rivals_s(self) -> float:
@@ -73,7 +83,7 @@ class Limits:
     @property
     def least_s(self) -> float:
         """Lower bound above which no plan needs a price."""
-        return max(self.last_s, self.rivals_s, self.rival_s)
+        return min(max(self.last_s, self.rivals_s, self.rival_s), self.exact_s)
 
     def after(self, best: list[Candidate], n: int) -> "Limits":
         """Return the limits once `best` are found, in order; n are asked for."""
@@ -105,7 +115,7 @@ class ShardAnswer:
     rivals: tuple[Candidate, ...]
     """Other plans whose lower bound is below that of a plan that may be the first."""
     closest: Candidate | None
-    """The plan that misses the memory by least, when nothing fits."""
+    """The plan that misses the memory by least, where that is asked for and nothing fits."""
     n_candidates: int
     batches: Batches
     n_faster: int
@@ -283,13 +293,23 @@ def search_shard(shard: Shard) -> ShardAnswer:
     n, n_faster, limits = context.options.n_finalists, 0, shard.known
     bounded = context.options.bound and front is None
     worthy = shard.least_s <= limits.least_s if bounded else np.ones(shard.least_s.shape, bool)
-    if (n_legal[worthy] > 0).any():
+    # Of shapes whose bounds are all too high nothing but the counts is needed.
+    rows = np.flatnonzero((worthy & (n_legal > 0)).any(axis=(1, 2)))
+    if len(rows):
+        shapes, masks, least_s = shapes.take(rows), masks.take(rows), shard.least_s[rows]
         terms = shape_terms(context.problem, shapes, axes.shardings)
         layers = layer_table(context.problem, shapes, axes.mbs, axes.recompute_modules)
-        bounds = (shard.least_s, lambda: limits.least_s) if bounded else ()
-        for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS, *bounds):
+
+        def may_fit(block: PlanBlock, shardings: Bools, options: Bools) -> Bools:
+            rows = join(context.problem, terms, block, layers)
+            usable = context.problem.pool.usable_bytes
+            return least_peak_bytes(rows, shardings, options) <= usable
+
+        args = (context, shapes, axes, masks, BLOCK_CELLS)
+        bounds = (least_s, lambda: limits.least_s) if bounded else (None, lambda: np.inf)
+        for block in plan_blocks(*args, *bounds, None if shard.nearest else may_fit):
             found = price_block(context.problem, terms, layers, block, n, limits, front)
-            batch = block.block.shape[0, 0], block.mbs, block.block.sp[0, 0]
+            batch = rows[block.block.shape[0, 0]], block.mbs, block.block.sp[0, 0]
             np.add.at(n_fit, batch, found.n_fit)
             n_faster += found.n_faster
             best = sorted(best + found.best, key=closed_form_order)[:n]
@@ -335,8 +355,14 @@ def price_layouts(problem: Problem, layouts: list[Layout]) -> list[Candidate]:
     return [Candidate(*row) for row in rows]
 
 
-def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
+def make_shards(
+    context: Context, shapes: ShapeTable, below_s: float = float("inf")
+) -> list[Shard]:
     """Cut the shapes into shards, the one with the most promising shape first.
+
+    The `FIRST_SHAPES` with the lowest bounds come before all others, so that what they take is
+    known when the rest is looked at. Shapes without a plan that may take less than `below_s` are
+    left out.
 
     Shapes with equally many kinds of rank go together: the kinds are a dimension of the cost
     model's arrays, so a shard of plans without a pipeline costs a fraction of one whose ranks are
@@ -348,8 +374,13 @@ def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
     least_s = batch_bounds_s(context, shapes)
     kinds = n_kinds(layers, shapes.pp, shapes.vpp, shapes.split, shapes.placement)
     shards = []
-    for count in np.unique(kinds):
-        rows = np.flatnonzero(kinds == count)
+    lowest = least_s.min(axis=(1, 2), initial=np.inf)
+    rank = np.empty(len(shapes), dtype=np.intp)
+    rank[np.argsort(lowest, kind="stable")] = np.arange(len(shapes))
+    promising = (rank < FIRST_SHAPES) & options.bound
+    kept = (lowest < below_s) | np.isinf(below_s)
+    for first, count in product((True, False), np.unique(kinds)):
+        rows = np.flatnonzero((kinds == count) & (promising == first) & kept)
         # Blocks of shapes with equally many replicas have the same sharding groups.
         rows = rows[np.argsort(shapes.replicas[rows], kind="stable")]
         for i in range(0, len(rows), SHARD_SHAPES):
@@ -359,6 +390,17 @@ def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
     if options.bound:
         shards.sort(key=lambda shard: float(shard.least_s.min(initial=np.inf)))
     return shards
+
+
+def _groups(shards: list[Shard], size: int) -> list[list[Shard]]:
+    """Return the shards in groups of `size`, those of the most promising shapes in one of theirs.
+
+    Each group knows what the groups before it found.
+    """
+    n_shapes = np.cumsum([len(shard.shapes) for shard in shards])
+    first = int(np.searchsorted(n_shapes, FIRST_SHAPES, "right"))
+    starts = [*range(0, first, size), *range(first, len(shards), size), len(shards)]
+    return [shards[a:b] for a, b in pairwise(starts)]
 
 
 def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
@@ -395,12 +437,11 @@ def search(
         while True:
             answers.clear()
             best: list[Candidate] = []
-            group = executor.group_size
-            for i in range(0, len(shards), group):
+            for group in _groups(shards, executor.group_size):
                 if stop is not None and answers and stop():
                     stopped = "time limit"
                     break
-                part = [replace(shard, known=known) for shard in shards[i : i + group]]
+                part = [replace(shard, known=known) for shard in group]
                 found = executor.map(search_shard, part)
                 answers.extend(found)
                 best = sorted(
@@ -410,6 +451,10 @@ def search(
                 if progress is not None:
                     progress(len(answers), len(shards))
             merged = _merge(context, space, answers, known)
+            if merged.n_legal and not merged.n_fit and not shards[0].nearest:
+                shards = [replace(shard, nearest=True) for shard in shards]
+                if not stopped:
+                    continue
             first_s = merged.finalists[0].step_s if merged.finalists else 0.0
             if stopped or first_s <= known.rivals_s:
                 break

@@ -7,12 +7,13 @@ multiplication; everything else is a table of allowed tuples or a linear bound:
     sum over tp, pp, cp, dp of e[axis, prime] = exponent of the prime in n_devices
     e[ep, prime] + e[etp, prime] <= that exponent - e[pp, prime]
     (axis, e[axis, .])  in the table of legal degrees of each axis
-    (pp, vpp, split, schedule) , (tp, cp, cp_comm) , (tp, etp) , (tp, cp, rank_order)
-                                        in the tables of legal tuples
+    pp , (tp, cp) , (tp, etp) , (tp, cp, rank_order)    in the tables of legal tuples
     pipelines inside  ->  pp >= 2, dp >= 2, and with experts
                           e[ep, prime] + e[etp, prime] = e[tp, prime] + e[cp, prime]
     dp cp <= n_devices / (least tp * pp that holds weights and gradients)   unless pp = 1 may shard
 
+What hangs on one or two degrees alone, (vpp, split, schedule) on pp and cp_comm on (tp, cp), is
+crossed with the solutions: the solver would only find every combination anew.
 Every table comes from the predicates in `searches.rules`.
 """
 
@@ -317,16 +318,23 @@ def _add_inside(
             model.add(ep + etp == tp + cp).only_enforce_if(inside)
 
 
-def build_model(context: Context) -> tuple[Any, list[Any]] | None:
-    """Return the CP-SAT model and its variables (`SHAPE_AXES`); None if a table is empty."""
+GRID = ("tp", "pp", "cp", "dp", "ep", "etp", "rank_order")
+"""The axes that the solver enumerates: each is coupled with several others."""
+
+Rows = list[tuple[int, ...]]
+
+
+def build_model(context: Context, splits: Rows, kinds: Rows) -> tuple[Any, list[Any]] | None:
+    """Return the CP-SAT model and its variables (`GRID`); None if a table is empty.
+
+    `splits` and `kinds` are the legal (pp, vpp, split, schedule) and (tp, cp, cp_comm).
+    """
     from ortools.sat.python import cp_model
 
     n = context.n_devices
     totals = prime_exponents(n)
     primes = sorted(totals)
     degrees = {axis: legal_degrees(context, axis) for axis in DEGREE_RULES}
-    splits = _split_rows(context, degrees["pp"])
-    kinds = _context_rows(context, degrees["tp"], degrees["cp"])
     grids = [(t, x) for t in degrees["tp"] for x in expert_tensor_degrees(context, t)]
     orders = _order_rows(context, degrees["tp"], degrees["cp"])
     if not all((*degrees.values(), splits, kinds, orders)):
@@ -342,14 +350,10 @@ def build_model(context: Context) -> tuple[Any, list[Any]] | None:
         model.add(e["cp"][i] + e["dp"][i] == e["replicas"][i])
         model.add(e["tp"][i] + e["pp"][i] + e["replicas"][i] == totals[prime])
         model.add(e["ep"][i] + e["etp"][i] + e["pp"][i] <= totals[prime])
-    value["vpp"] = model.new_int_var(1, max(row[1] for row in splits), "vpp")
-    value["split"] = model.new_int_var(0, len(SPLITS) - 1, "split")
-    value["schedule"] = model.new_int_var(0, len(SCHEDULES) - 1, "schedule")
     value["rank_order"] = model.new_int_var(0, len(RANK_ORDERS) - 1, "rank_order")
-    value["cp_comm"] = model.new_int_var(0, len(CP_COMMS) - 1, "cp_comm")
     for axes, table in (
-        (("pp", "vpp", "split", "schedule"), splits),
-        (("tp", "cp", "cp_comm"), kinds),
+        (("pp",), sorted({row[:1] for row in splits})),
+        (("tp", "cp"), sorted({row[:2] for row in kinds})),
         (("tp", "etp"), grids),
         (("tp", "cp", "rank_order"), orders),
     ):
@@ -357,11 +361,11 @@ def build_model(context: Context) -> tuple[Any, list[Any]] | None:
     if any(row[2] for row in orders):
         _add_inside(model, context, value, e)
     _add_memory_bound(model, context, value["pp"], value["replicas"])
-    return model, [value[axis] for axis in SHAPE_AXES]
+    return model, [value[axis] for axis in GRID]
 
 
-def _enumerate(model: Any, variables: list[Any]) -> list[tuple[int, ...]]:
-    """Return every solution, sorted: the order in which the solver finds them is not kept."""
+def _enumerate(model: Any, variables: list[Any]) -> Rows:
+    """Return every solution, in the order in which the solver finds them."""
     from ortools.sat.python import cp_model
 
     found: list[tuple[int, ...]] = []
@@ -374,12 +378,32 @@ def _enumerate(model: Any, variables: list[Any]) -> list[tuple[int, ...]]:
     solver.parameters.num_workers = 1
     solver.parameters.enumerate_all_solutions = True
     solver.solve(model, Collector())
-    return sorted(found)
+    return found
+
+
+def legal_shape_table(context: Context) -> ShapeTable:
+    """Return every legal shape, enumerated by CP-SAT; sorted."""
+    tp, pp, cp = (legal_degrees(context, axis) for axis in ("tp", "pp", "cp"))
+    splits, kinds = _split_rows(context, pp), _context_rows(context, tp, cp)
+    built = build_model(context, splits, kinds)
+    of_pp, of_context = _by_head(splits, 1), _by_head(kinds, 2)
+    rows = [
+        (tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule, order)
+        for tp, pp, cp, dp, ep, etp, order in (_enumerate(*built) if built else ())
+        for vpp, split, schedule in of_pp[pp,]
+        for (kind,) in of_context[tp, cp]
+    ]
+    return table_of(context, sorted(rows))
 
 
 def legal_shapes(context: Context) -> ShapeSpace:
-    """Return every legal shape, enumerated by CP-SAT, and the rejections by rule."""
-    n_candidates, rejected = count_rejections(context)
-    built = build_model(context)
-    rows = _enumerate(*built) if built else []
-    return ShapeSpace(table_of(context, rows), n_candidates, rejected)
+    """Return every legal shape, and the rejections by rule."""
+    return ShapeSpace(legal_shape_table(context), *count_rejections(context))
+
+
+def _by_head(rows: Rows, n: int) -> dict[tuple[int, ...], Rows]:
+    """Return the rest of each row by its first `n` values."""
+    found: dict[tuple[int, ...], Rows] = {}
+    for row in rows:
+        found.setdefault(row[:n], []).append(row[n:])
+    return found

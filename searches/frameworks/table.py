@@ -125,12 +125,14 @@ def _broken(rule: FrameworkRule, case: Case) -> Broken:
         return Broken(rule, rule.title, "")
 
 
+@cache
 def schedule_runs(framework: str, schedule: str) -> bool:
     """Tell whether a framework, or one of those that `default` searches, has a schedule."""
     case = Case.of_run({}, layout={"schedule": schedule})
     return any(not broken_rules(name, case, level="layout") for name in _searched(framework))
 
 
+@cache
 def order_runs(framework: str, rank_order: str) -> bool:
     """Tell whether a framework, or one of those that `default` searches, can number ranks so."""
     case = Case.of_run({}, layout={"rank_order": rank_order})

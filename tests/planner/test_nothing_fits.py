@@ -15,13 +15,13 @@ from searches.rules import RULES
 
 H100 = "h100-x512"
 HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "too few devices": ("llama3-70b", "h100-x8", {"pins": {"optimizer_offload": "off"}}),
+    "too few devices": ("llama3-70b", "h100-x8", {}),
     "far too few devices": ("llama3-405b", "h100-x8", {}),
     "no divisor": ("llama3-70b", H100, {"pins": {"tp": 8, "pp": 3, "devices": 512}}),
     "two conflicts": ("llama3-70b", H100, {"pins": {"tp": 128, "pp": 3}}),
     "three pins": ("llama3-70b", H100, {"pins": {"tp": 1, "pp": 1, "zero": 0}}),
     "large micro-batch": (
-        "llama3-8b", "h100-x8", {"pins": {"tp": 1, "mbs": 16, "optimizer_offload": "off"}}
+        "llama3-8b", "h100-x8", {"pins": {"tp": 1, "mbs": 16}}
     ),
     "too little recompute": (
         "llama3-70b", H100, {"pins": {"tp": 8, "pp": 1, "cp": 1, "mbs": 4, "recompute": "none"}}

@@ -327,10 +327,8 @@ def sharding_choices(ranks: int) -> list[tuple[int, int]]:
 
 
 def offload_choices(problem: Problem, options: SearchOptions) -> tuple[bool, ...]:
-    """Return where the optimizer may be: on a host that is known, or that the user asks for."""
-    asked = options.only.get("optimizer_offload")
-    offered = problem.pool.host is not None if asked is None else 1 in asked
-    return (False, True) if offered else (False,)
+    """Return where the optimizer may be: on the host where the user asks for it."""
+    return (False, True) if 1 in options.only.get("optimizer_offload", ()) else (False,)
 
 
 def switch_choices(problem: Problem, options: SearchOptions) -> list[tuple[bool, bool]]:
