@@ -146,7 +146,8 @@ def module_sets_of(context: Context) -> list[int]:
 
 def longest_chunks(context: Context, shapes: ShapeTable) -> Ints:
     """Return the layers of the largest virtual stage of each shape."""
-    kinds = stage_kinds(context.problem.shape.layers, shapes.pp, shapes.vpp, shapes.split)
+    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits)
+    kinds = stage_kinds(context.problem.shape.layers, *columns)
     held = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, 0.0)
     return np.asarray(held.max(axis=(1, 2)).astype(np.int32))
 

@@ -372,7 +372,8 @@ def make_shards(
         return []
     options, layers = context.options, context.problem.shape.layers
     least_s = batch_bounds_s(context, shapes)
-    kinds = n_kinds(layers, shapes.pp, shapes.vpp, shapes.split, shapes.placement)
+    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.placement, shapes.splits)
+    kinds = n_kinds(layers, *columns)
     shards = []
     lowest = least_s.min(axis=(1, 2), initial=np.inf)
     rank = np.empty(len(shapes), dtype=np.intp)

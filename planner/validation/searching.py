@@ -107,7 +107,7 @@ def restricted(plans: Sequence[Used]) -> tuple[Layout | None, float]:
         mine = [layout for layout in named if layout.dp_shard == shard]
         only = {axis: frozenset(axis_number(x, axis) for x in mine) for axis in FREE_AXES}
         options = SearchOptions(only=only, framework="any", bound=False, n_finalists=1_000_000)
-        shapes = PlanTable.from_layouts(mine).shapes
+        shapes = PlanTable.from_layouts(one_of_each_shape(mine)).shapes
         context = Context(problem, options, case.layout.n_devices)
         outcome = search(context, space=ShapeSpace(shapes, len(shapes), {}))
         listed = {*mine}
@@ -116,6 +116,15 @@ def restricted(plans: Sequence[Used]) -> tuple[Layout | None, float]:
         return None, float("inf")
     step_s, layout = min(found, key=lambda x: x[0])
     return layout, step_s
+
+
+def one_of_each_shape(layouts: Iterable[Layout]) -> list[Layout]:
+    """Return the first layout of every shape among some."""
+    found: dict[object, Layout] = {}
+    for x in layouts:
+        key = (x.tp, x.pp, x.vpp, x.split, x.cp, x.cp_comm, x.ep, x.etp, x.schedule, x.rank_order)
+        found.setdefault(key, x)
+    return list(found.values())
 
 
 def unrestricted(problem: Problem, n_devices: int) -> tuple[Layout | None, float]:
@@ -191,22 +200,22 @@ def searched_json(found: Sequence[SearchedSweep]) -> dict[str, Any]:
 
 
 def searched_text(found: Sequence[SearchedSweep]) -> str:
-    """Return the same as lines: the best plan's gain over the fastest measured layout, both
-    predicted.
-    """
+    """Return the same as lines, with what the best plan gains on the fastest measured layout."""
     lines = [
-        "the search on every sweep: restricted to the measured layouts it picks what ranking them",
-        "one by one does; unrestricted, what it gains on the best of them (both predicted)",
+        "Every sweep searched. Restricted to the measured layouts: is the pick that of ranking",
+        "them one by one? Unrestricted: what the first gains on the best of them, both predicted.",
         "",
     ]
     for one in found:
         lines.append(f"{one.sweep.key}, {len(one.sweep.plans)} layouts")
         same = "the same" if one.agrees else "ANOTHER"
-        lines += wrapped("  measured:", f"{shown_layout(one.ranked)}, {one.ranked_s:.3f} s", 12)
+        lines += wrapped(
+            "  measured:", f"{shown_layout(one.ranked)}, {one.ranked_s:.3f} s", indent=12
+        )
         lines.append(f"  search:   {same}")
         gain = 1.0 - one.best_s / one.ranked_s
         best = f"{shown_layout(one.best)}, {gain:.1%} less" if one.best else "nothing fits"
-        lines += wrapped("  open:", best + ("" if one.covers else ", LONGER"), 12)
+        lines += wrapped("  open:", best + ("" if one.covers else ", LONGER"), indent=12)
     gains = [1.0 - one.best_s / one.ranked_s for one in found if one.best]
     lines += [
         "",
