@@ -157,11 +157,19 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
         "etp": ("etp", f"an expert is cut over {a.etp} -> {b.etp} devices"),
         "vpp": ("vpp", f"{a.vpp} -> {b.vpp} chunks a stage"),
         "schedule": ("schedule", "order of forwards and backwards"),
+        "rank_order": (
+            "rank_order",
+            f"the next stage of a pipeline is {a.stage_stride} -> {b.stage_stride} ranks away",
+        ),
         "mbs": ("mbs", "sequences in a micro-batch"),
         "gbs": ("gbs", "sequences in a step"),
         "n_micro": ("n_micro", f"{a.n_micro} -> {b.n_micro} micro-batches through a pipeline"),
         "zero": ("zero", f"{sharded[a.zero]} -> {sharded[b.zero]} sharded"),
-        "dp_shard": ("dp_shard", "ranks over which ZeRO shards"),
+        "dp_shard": (
+            "dp_shard",
+            f"ranks over which ZeRO shards, {a.dp * a.cp // a.dp_shard} ->"
+            f" {b.dp * b.cp // b.dp_shard} copies of what it shards",
+        ),
         "sp": ("sp", "activations between the layers cut over tp"),
         "dp_overlap": ("dp_overlap", "data-parallel traffic beside compute"),
         "optimizer_offload": ("offload", "where the optimizer states are, and the update runs"),

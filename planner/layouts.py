@@ -166,6 +166,24 @@ def _exchange(pins: Mapping[str, int]) -> str:
     return kind
 
 
+def _shard(pins: Mapping[str, int], zero: int, ranks: int) -> int:
+    """Return the size of the ZeRO groups, 0 for all `ranks`; `SearchError` where none has it."""
+    named = pins.get("dp_shard", ranks)
+    if named == ranks:
+        return 0
+    if not zero:
+        raise SearchError(
+            f"dp_shard {named} contradicts zero 0, which shards nothing",
+            "zero 1, 2 or 3 with it, or drop dp_shard",
+        )
+    if named < 2 or ranks % named:
+        raise SearchError(
+            f"dp_shard {named} cuts the {ranks} ranks of dp x cp into no equal groups",
+            f"a divisor of {ranks} above 1, or drop dp_shard",
+        )
+    return named
+
+
 def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     """Return the one layout that `pins` describe; axes not named take their plainest value.
 
@@ -174,8 +192,8 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     data or context parallelism, sp to on with tp,
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise,
     `selective` the attention core unless `recompute_modules` does, which alone mean selective),
-    the split to `even` where the layers divide, rank_order to the usual one. Raises `SearchError`
-    with the rule that it breaks.
+    dp_shard to all dp cp ranks, the split to `even` where the layers divide, rank_order to the
+    usual one. Raises `SearchError` with the rule that it breaks.
     """
     shape, job = context.problem.shape, context.problem.job
     tp, pp, cp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "cp", "mbs"))
@@ -186,6 +204,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     split = TEXT_AXES["split"][pins["split"]] if "split" in pins else split
     counts = stage_layers(shape.layers, pp, vpp, split)
     recompute, recompute_layers, modules = _recompute(pins, counts)
+    zero = pins.get("zero", 1 if dp * cp > 1 else 0)
     implied = "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
     layout = Layout(
         n_devices=context.n_devices,
@@ -196,7 +215,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         split=split,
         mbs=mbs,
         gbs=job.global_batch,
-        zero=pins.get("zero", 1 if dp * cp > 1 else 0),
+        zero=zero,
         sp=bool(pins.get("sp", int(tp > 1))),
         schedule=named or implied,
         recompute=recompute,
@@ -206,6 +225,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         ep=pins.get("ep", 1),
         etp=pins.get("etp", 1),
         cp_comm=cp_comm,
+        shard=_shard(pins, zero, dp * cp),
         recompute_modules=modules_of(modules),
         rank_order=RANK_ORDERS[pins.get("rank_order", 0)],
         optimizer_offload=bool(pins.get("optimizer_offload", 0)),

@@ -155,8 +155,7 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
     if axis == "zero":
         return [0, 1, 2, 3]
     if axis == "dp_shard":
-        whole = x.dp * x.cp
-        return [whole] if x.zero and x.dp_shard != whole else []
+        return [d for d in divisors(x.dp * x.cp) if d > 1] if x.zero else []
     if axis in ("sp", "optimizer_offload", "dp_overlap"):
         return [False, True]
     if axis == "cp_comm":

@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack, redirect_stdout
 from typing import Any, Protocol, TypeVar
 
 Shard = TypeVar("Shard")
@@ -213,6 +214,7 @@ class RayExecutor:
         self._address = address
         self._n_cpus = n_cpus
         self._started = False
+        self._aside = ExitStack()
 
     @property
     def group_size(self) -> int:
@@ -257,6 +259,8 @@ class RayExecutor:
                 "start it with `ray start --head` and name HOST:PORT, or --executor processes",
             ) from error
         self._started = True
+        # A thread of Ray's prints what happens to workers, and answers are read from stdout.
+        self._aside.enter_context(redirect_stdout(sys.stderr))
 
     def map(self, run: Callable[[Shard], Answer], shards: Sequence[Shard]) -> list[Answer]:
         """Return `run(shard)` for every shard, in order; the first call starts Ray."""
@@ -281,6 +285,7 @@ class RayExecutor:
             import ray
 
             ray.shutdown()
+            self._aside.close()
             self._started = False
 
 

@@ -53,6 +53,44 @@ def test_terms_add_up_to_the_step_and_to_the_peak(tmp_path: Path) -> None:
     assert "zero" not in axes
 
 
+NEWER = {
+    "schedule": ({"schedule": "zb-h1"}, "1f1b -> zb-h1: order of forwards and backwards"),
+    "rank_order": (
+        {"rank_order": "tp-cp-ep-pp-dp"},
+        "the next stage of a pipeline is 16 -> 2 ranks away",
+    ),
+    "dp_shard": (
+        {"dp_shard": 4},
+        "8 -> 4: ranks over which ZeRO shards, 1 -> 2 copies of what it shards",
+    ),
+    "recompute": (
+        {"recompute": "selective", "recompute_modules": "mlp"},
+        "none -> mlp: what runs forward twice",
+    ),
+    "offload": (
+        {"optimizer_offload": "on"},
+        "off -> on: where the optimizer states are, and the update runs",
+    ),
+    "dp_overlap": ({"dp_overlap": "off"}, "on -> off: data-parallel traffic beside compute"),
+    "split": ({"split": "ends"}, "even -> ends: layers of the stages"),
+}
+"""An axis that changes alone, and what the comparison says of it."""
+
+
+@pytest.mark.parametrize("axis", NEWER)
+def test_every_axis_that_changes_is_named_in_words(axis: str, tmp_path: Path) -> None:
+    pins, words = NEWER[axis]
+    sides = [
+        planner.evaluate("llama3-8b", CLUSTER, pins=PINS | more, framework="any")
+        for more in ({}, pins)
+    ]
+    found = compare(*(opened(tmp_path, f"{i}", side) for i, side in enumerate(sides)))
+    assert [row[0] for row in found.layout] == [axis]
+    text = " ".join(comparison_text(found).split())
+    assert words in text
+    assert found.inputs == ()
+
+
 def test_the_other_way_round_says_the_same(tmp_path: Path) -> None:
     one, two = evaluated(tmp_path), evaluated(tmp_path, pp=8)
     ahead, back = compare(one, two).to_json(), compare(two, one).to_json()

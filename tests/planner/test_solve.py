@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from planner.inputs import example_names, load_cluster
 from planner.recommendation import recommendation_text
 from planner.result import SCHEMA_VERSION
 from planner.tables import plan_details
+from planner.yamlfile import load_yaml
 
 H100 = "h100-x512"
+EXAMPLES = Path(planner.__file__).parents[1] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -294,6 +297,8 @@ def test_a_precision_that_the_accelerator_lacks() -> None:
         ({"tp": 128}, "TP001"),
         ({"pp": 128}, "PP001"),
         ({"tp": 8, "dp": 3}, "contradicts"),
+        ({"tp": 8, "zero": 0, "dp_shard": 8}, "dp_shard 8 contradicts zero 0"),
+        ({"tp": 8, "dp_shard": 3}, "cuts the 64 ranks of dp x cp"),
         ({"pp": 2, "zero": 3}, "ZER001"),
         ({"mbs": 7}, "BAT001"),
         ({"recompute": "selective"}, "REC001"),
@@ -305,6 +310,36 @@ def test_a_precision_that_the_accelerator_lacks() -> None:
 def test_evaluate_names_the_rule_that_a_layout_breaks(pins: dict[str, object], part: str) -> None:
     with pytest.raises(SearchError, match=part):
         planner.evaluate("llama3-70b", H100, pins=pins)
+
+
+def test_evaluate_prices_the_groups_that_are_asked_for() -> None:
+    few, whole, plain = (
+        planner.evaluate("llama3-70b", H100, pins={"tp": 8, "pp": 2} | more).best.layout
+        for more in ({"dp_shard": 8}, {"dp_shard": 32}, {})
+    )
+    assert (few.shard, few.dp_shard) == (8, 8)
+    assert whole == plain
+
+
+def test_the_order_of_lists_pins_and_keys_changes_nothing() -> None:
+    model, cluster = (
+        load_yaml(EXAMPLES / path).data
+        for path in ("models/llama3-8b.yaml", "clusters/h100-x8.yaml")
+    )
+
+    def backwards(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: backwards(value[key]) for key in reversed(value)}
+        return value
+
+    only = {"tp": [1, 2, 4], "mbs": [1, 2], "recompute": ["none", "full"], "zero": [0, 1, 3]}
+    other = {axis: values[::-1] for axis, values in reversed(only.items())}
+    ours = planner.solve(model, cluster, only=only, at_most={"pp": 4, "vpp": 2})
+    theirs = planner.solve(
+        backwards(model), backwards(cluster), only=other, at_most={"vpp": 2, "pp": 4}
+    )
+    assert ours.result_id == theirs.result_id
+    assert [p.to_json() for p in ours.plans] == [p.to_json() for p in theirs.plans]
 
 
 def test_evaluate_refuses_to_split_the_backward_of_experts() -> None:

@@ -1,5 +1,6 @@
 """The trace file: its format, its end and its peak, and what is cut out of a long step."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,13 +12,14 @@ import pytest
 
 import planner
 from costmodels.breakdown import break_down
-from costmodels.plans import Layout
+from costmodels.plans import RANK_ORDERS, Layout
 from costmodels.problem import Problem
-from hardware.parts import Link
+from costmodels.stages import spelled
+from hardware.parts import Host, Link
 from planner.errors import UsageError
 from planner.result import Plan
 from planner.trace import MAX_BLOCKS, trace_events, trace_json
-from tests.costmodels.timelines import CASES, case
+from tests.costmodels.timelines import CASES, SCHEDULES, case
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = planner.evaluate("llama3-8b", "h100-x8", pins={"tp": 2, "pp": 2, "zero": 1}).plans[0]
@@ -239,3 +241,31 @@ def test_the_command_writes_a_file_or_prints_it(
     nowhere = run("trace", "last#1", "-o", "no/such/folder.json")
     assert nowhere.returncode == 1
     assert "cannot write" in nowhere.stderr
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_ends_with_its_step_under_every_other_axis(name: str) -> None:
+    """Optimizer on the host, pipelines inside, uneven stages, recomputed modules and layers."""
+    problem, plain = case(name)
+    host = Host(20e9, 2e12, 300e9)
+    problem = replace(problem, pool=replace(problem.pool, host=host))
+    held = (plain.stage_layers[0] - 1, plain.stage_layers[1] + 1, *plain.stage_layers[2:])
+    uneven = {"stage_layers": held, "split": spelled(held)}
+    again = (
+        {"recompute": "none"},
+        {"recompute": "selective", "recompute_modules": ("mlp",)},
+        {"recompute": "full", "recompute_layers": 2},
+    )
+    for away, order, split, what in itertools.product(
+        (False, True), RANK_ORDERS, ({}, uneven), again
+    ):
+        layout = replace(plain, optimizer_offload=away, rank_order=order, **split, **what)
+        found = break_down(problem, layout)
+        events = trace_events(problem, as_plan(layout))
+        check_format(events)
+        assert end_us(events) == pytest.approx(found.step_s * 1e6, rel=1e-9), layout
+        expected = {rank: sum(stage.values()) for rank, stage in enumerate(found.stages)}
+        assert peaks(events) == pytest.approx(expected, rel=1e-9), layout
+        assert max(expected.values()) == pytest.approx(found.peak_bytes, rel=1e-12)
+        titles = {e["name"] for e in events if e.get("cat") == "after the pipeline"}
+        assert ("offload" in titles) == away

@@ -5,6 +5,8 @@ import signal
 import time
 from pathlib import Path
 
+from searches.search import Shard, ShardAnswer, search_shard
+
 
 def square(x: int) -> int:
     time.sleep(0.002 * (5 - x % 5))  # later shards finish first
@@ -41,3 +43,15 @@ def always_dies(x: int) -> int:
 def process_id(x: int) -> int:
     time.sleep(0.05)
     return os.getpid()
+
+
+def search_shard_dying_once(shard: Shard) -> ShardAnswer:
+    """Search a shard; the first worker that is asked to is killed in place of an answer.
+
+    What was killed is said in the folder `DIES_ONCE_IN` of the environment, which workers inherit.
+    """
+    mark = Path(os.environ["DIES_ONCE_IN"]) / "killed"
+    if not mark.exists():
+        mark.write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    return search_shard(shard)
