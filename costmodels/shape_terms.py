@@ -317,7 +317,8 @@ def boundary_hops(
     floor(((b p + r + 2) s - 1) / U) > floor((b p + r) s / U) for some b.
     Crossing costs one NIC outside the scale-up domain, and above a tier that holds r ranks of the
     pipeline r shares of the uplink, 1/oversubscription of a NIC each; where not all pipelines
-    cross, the slower of that and the link inside counts.
+    cross, the slower of that and the link inside counts. What stays inside the domain crosses no
+    tier, however small its units.
     """
     pool = problem.pool
     extra = 0.0 if problem.fabric.rail_optimized else NON_RAIL_HOP_S
@@ -329,12 +330,15 @@ def boundary_hops(
         levels.append((unit, max(wire_s, over * wire_s / max(1, unit // stride))))
     latency = np.full(pp, pool.scale_up.p2p_latency_s)
     per_byte = np.full(pp, 1.0 / pool.accelerator.pair_bytes_per_s)
+    leaves = np.zeros(pp, dtype=bool)
     for level, (unit, cost) in enumerate(levels):
         crosses, all_cross = _crossings(stride, pp, blocks, unit)
         inside = np.where(all_cross, 0.0, per_byte) if level == 0 else per_byte
-        per_byte = np.where(crosses, np.maximum(cost, inside), per_byte)
         if level == 0:
+            leaves = crosses
             latency = np.where(crosses, pool.nic.p2p_latency_s + extra, latency)
+        # A leaf may hold fewer nodes than a rack: inside the domain no message climbs.
+        per_byte = np.where(crosses & leaves, np.maximum(cost, inside), per_byte)
     return latency, per_byte
 
 

@@ -1,7 +1,7 @@
 """What is trained: the architecture and the job, as plain numbers."""
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 
 from costmodels.precision import RECIPES, Recipe
 
@@ -102,7 +102,9 @@ class ModelShape:
         >>> replace(LLAMA3_8B, layers=5, n_experts=8, dense_layers=1, moe_every=2).expert_layers
         (False, False, True, False, True)
         """
-        return _expert_layers(self.layers, self.n_experts, self.dense_layers, self.moe_every)
+        if not self.n_experts:
+            return (False,) * self.layers
+        return _expert_layers(self.layers, self.dense_layers, self.moe_every)
 
     @property
     def n_expert_layers(self) -> int:
@@ -114,14 +116,11 @@ class ModelShape:
         return replace(self, ffn=self.shared_ffn, n_experts=0, shared_ffn=0)
 
 
-@cache
-def _expert_layers(
-    layers: int, n_experts: int, dense_layers: int, moe_every: int
-) -> tuple[bool, ...]:
-    # Asked for thousands of times in a search.
+@lru_cache(maxsize=256)
+def _expert_layers(layers: int, dense_layers: int, moe_every: int) -> tuple[bool, ...]:
+    """Return which layers of a model with experts have some."""
     return tuple(
-        n_experts > 0 and i >= dense_layers and (i - dense_layers + 1) % moe_every == 0
-        for i in range(layers)
+        i >= dense_layers and (i - dense_layers + 1) % moe_every == 0 for i in range(layers)
     )
 
 

@@ -127,6 +127,8 @@ class Searches:
 def largest_allowed(problem: Problem, options: SolveOptions) -> int:
     """Return the most devices of the pool that the options allow; `UsageError` where none are."""
     pool = problem.pool
+    if options.allows_devices(pool.n_devices):
+        return pool.n_devices
     allowed = [n for n in device_counts(pool) if options.allows_devices(n)]
     if allowed:
         return allowed[-1]

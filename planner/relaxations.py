@@ -1,8 +1,8 @@
 """When nothing fits: the smallest changes after which a plan exists, each found by a search.
 
-Tried one at a time: a restriction dropped or moved to its nearest value, any framework, a smaller
-margin, narrower gradients, a fused attention kernel, another batch, shorter sequences, more nodes.
-When no single change helps, restrictions are dropped in twos and all at once, with and without one
+Tried one at a time: a restriction dropped or moved to its nearest value, any framework, optimizer
+states on the host, a smaller margin, narrower gradients, a fused attention kernel, another batch,
+shorter sequences, more nodes. When no single change helps, restrictions are dropped in twos and all at once, with and without one
 of the other changes. Answers are ordered by what they touch, then by how far they move it.
 """
 
@@ -25,8 +25,9 @@ from searches.shape_space import divisors
 
 KINDS = ("value", "restriction", "software", "numerics", "job", "hardware")
 """What a change touches, from the least to the most; `value` is that of a pin."""
+OFFLOAD = "optimizer_offload"
 MAX_NODE_DOUBLINGS = 12
-NODE_COUNTS_TRIED = 64
+NODE_COUNTS_TRIED = 32
 """Node counts tried one after the other before they are doubled."""
 BATCHES_TRIED = 12
 MAX_DOUBLE_CHANGES = 3
@@ -188,6 +189,12 @@ def _file_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt
         freer = replace(options, framework="default", stack=options.stack_name)
         change = _joined(start, "any framework")
         yield replace(start, change=change, options=freer, kind="software")
+    named = {**options.only, **{axis: {value} for axis, value in options.pins.items()}}
+    if pool.host is not None and 1 not in named.get(OFFLOAD, ()):
+        pins = {axis: value for axis, value in options.pins.items() if axis != OFFLOAD}
+        wider = replace(options, pins=pins, only={**options.only, OFFLOAD: frozenset({0, 1})})
+        change = _joined(start, "optimizer states on the host")
+        yield replace(start, change=change, options=wider, kind="software")
     if closest and closest.peak_bytes <= pool.accelerator.memory_bytes:
         # What the closest plan leaves free, rounded down to a tenth of a GiB.
         free = int((pool.accelerator.memory_bytes - closest.peak_bytes) / 2**30 * 10) / 10

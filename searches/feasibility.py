@@ -1,6 +1,7 @@
 """Whether any plan fits, without pricing time; and the questions that need only that."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,15 +13,19 @@ from costmodels.step import join, peak_bytes
 from searches.plan_space import free_axes, legal_masks, plan_blocks
 from searches.rules import Context, least_state_bytes
 from searches.search import BLOCK_CELLS, make_shards
-from searches.shape_space import legal_shapes
+from searches.shape_space import legal_shape_table
 
 
 def any_fits(context: Context) -> bool:
     """Tell whether some legal plan fits into memory: what `search` finds, in a third of the time.
 
-    Stops at the first block of plans that holds one.
+    Stops at the first block of plans that holds one. Overlap moves time alone, so one of its
+    positions stands for both.
     """
-    for shard in make_shards(context, legal_shapes(context).shapes):
+    if "dp_overlap" not in context.options.only:
+        only = {**context.options.only, "dp_overlap": frozenset({1})}
+        context = replace(context, options=replace(context.options, only=only))
+    for shard in make_shards(context, legal_shape_table(context)):
         axes = free_axes(context, shard.shapes)
         masks, _, _ = legal_masks(context, shard.shapes, axes)
         if not masks.n_plans:

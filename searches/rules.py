@@ -7,7 +7,7 @@ of coupled axes take arrays of one length; those of free axes broadcast.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -390,9 +390,12 @@ def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
 
 
 def offers_offload(context: Context) -> bool:
-    """Tell whether plans with the optimizer on the host are looked at."""
-    named = context.options.only.get("optimizer_offload")
-    return 1 in named if named is not None else context.problem.pool.host is not None
+    """Tell whether plans with the optimizer on the host are looked at: where they are asked for.
+
+    Closed unless named, because what a host sustains is known less well than what a device does:
+    half of the catalogue's hosts are those of a reference platform, and the cores decide.
+    """
+    return 1 in context.options.only.get("optimizer_offload", ())
 
 
 def usable_host_bytes(problem: Problem) -> float:
@@ -490,7 +493,7 @@ def modules_in(shape: ModelShape) -> int:
     return modules_code(name for name, there in has.items() if there)
 
 
-@cache
+@lru_cache(maxsize=256)
 def module_sets(shape: ModelShape) -> tuple[int, ...]:
     """Return the sets of modules that selective recomputation of a model may name, ascending."""
     codes = range(1, 1 << len(RECOMPUTE_MODULES))

@@ -381,9 +381,8 @@ def _enumerate(model: Any, variables: list[Any]) -> Rows:
     return found
 
 
-def legal_shapes(context: Context) -> ShapeSpace:
-    """Return every legal shape, enumerated by CP-SAT, and the rejections by rule; sorted."""
-    n_candidates, rejected = count_rejections(context)
+def legal_shape_table(context: Context) -> ShapeTable:
+    """Return every legal shape, enumerated by CP-SAT; sorted."""
     tp, pp, cp = (legal_degrees(context, axis) for axis in ("tp", "pp", "cp"))
     splits, kinds = _split_rows(context, pp), _context_rows(context, tp, cp)
     built = build_model(context, splits, kinds)
@@ -394,7 +393,12 @@ def legal_shapes(context: Context) -> ShapeSpace:
         for vpp, split, schedule in of_pp[pp,]
         for (kind,) in of_context[tp, cp]
     ]
-    return ShapeSpace(table_of(context, sorted(rows)), n_candidates, rejected)
+    return table_of(context, sorted(rows))
+
+
+def legal_shapes(context: Context) -> ShapeSpace:
+    """Return every legal shape, and the rejections by rule."""
+    return ShapeSpace(legal_shape_table(context), *count_rejections(context))
 
 
 def _by_head(rows: Rows, n: int) -> dict[tuple[int, ...], Rows]:

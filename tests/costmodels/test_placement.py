@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from costmodels.placement import Spacing, place, place_group, spread_runs
 from costmodels.plans import PIPELINES_INSIDE, ShapeTable
-from costmodels.shape_terms import copy_spacing, end_pair, replica_spacing
+from costmodels.shape_terms import boundary_hops, copy_spacing, end_pair, replica_spacing
 from hardware.parts import Fabric, Pool, Tier
-from tests.searches.instances import context, toy_pool
+from tests.searches.instances import GQA, ONE_TIER, context, real_pool, toy_pool
 
 SMALL = st.integers(1, 4)
 
@@ -114,3 +114,18 @@ def test_whole_pipelines_in_a_node_leave_data_parallelism_between_the_nodes() ->
     assert shapes.stage_stride.item() == 2
     data = place(copy_spacing(shapes, shapes.replicas), pool, Fabric())
     assert (data.ranks_per_domain.item(), data.n_domains.item()) == (1, 4)
+
+
+def test_a_message_inside_a_rack_climbs_no_tier():
+    """Leaves of two trays under racks of 18: only the way from rack to rack climbs."""
+    trays = replace(real_pool("gb200", 36, 4), scale_up_domain=72)
+    latency, per_byte = boundary_hops(context(GQA, trays, fabric=ONE_TIER).problem, 36, 4)
+    near = 1.0 / trays.accelerator.pair_bytes_per_s
+    assert per_byte.tolist() == [
+        near,
+        3.0 / trays.nic_bytes_per_s,
+        near,
+        3.0 / trays.nic_bytes_per_s,
+    ]
+    assert latency[0] == latency[2] == trays.scale_up.p2p_latency_s
+    assert latency[1] == latency[3] == pytest.approx(trays.nic.p2p_latency_s + 1e-6)

@@ -105,8 +105,7 @@ def test_solve_writes_configurations_of_the_top_plans(folder: Path) -> None:
 
 
 def test_exit_codes(folder: Path) -> None:
-    pins = ("--pin", "optimizer_offload=off")
-    assert run("solve", "llama3-70b", "h100-x8", *pins).returncode == 3
+    assert run("solve", "llama3-70b", "h100-x8").returncode == 3
     assert run("evaluate", "llama3-70b", "h100-x8", "--pin", "tp=8").returncode == 3
     assert run("solve", "llama3-70b", "h100-x512", "--time-limit", "0.000001").returncode == 4
     assert run("--version").stdout.startswith("planner ")
@@ -147,7 +146,7 @@ BAD = [
     (["recommend", "micro-batch", "llama3-8b", "h100-x8", "--pin", "mbs=4"], 2, "drop mbs"),
     (["recommend", "bandwidth", "llama3-8b", "h100-x8", "--tolerance", "7"], 2, "--tolerance"),
     (
-        ["recommend", "bandwidth", "llama3-70b", "h100-x8", "--pin", "optimizer_offload=off"],
+        ["recommend", "bandwidth", "llama3-70b", "h100-x8"],
         1,
         "nothing fits",
     ),
@@ -224,7 +223,6 @@ def test_executors_give_the_same_bytes(folder: Path) -> None:
 
 def test_recommend_prints_its_answer(folder: Path) -> None:
     asked = ("recommend", "devices", "llama3-70b", "h100-x512")
-    asked += ("--pin", "optimizer_offload=off")
     done = run(*asked)
     assert done.returncode == 0
     assert done.stdout.startswith("Fewest devices on which the job fits: 24, in 3 node(s)\n")
@@ -237,12 +235,11 @@ def test_recommend_prints_its_answer(folder: Path) -> None:
 
 def test_the_cache_is_capped_and_optional(folder: Path) -> None:
     from planner.saved import cache_folder, save_result
-    from planner.solving import solve
+    from planner.solving import evaluate
 
     for batch in range(1, MAX_SAVED + 4):
-        save_result(
-            solve("llama3-8b", "h100-x8", top=1, overrides=(("training.global_batch", 8 * batch),))
-        )
+        more = (("training.global_batch", 8 * batch),)
+        save_result(evaluate("llama3-8b", "h100-x8", pins={"tp": 8}, overrides=more))
     assert len(list(cache_folder().glob("*.json"))) == MAX_SAVED
     folder.joinpath("cache").rename(folder / "old")
     (folder / "cache").write_text("in the way")

@@ -87,13 +87,11 @@ def test_fewest_devices_against_every_smaller_count(
     assert found.plan.layout.n_devices == found.answer["n_devices"]
 
 
-ON_DEVICE = {"optimizer_offload": "off"}
-
-
 def test_parts_of_a_node_are_tried_first() -> None:
-    found = planner.recommend("devices", "llama3-8b", "h100-x8", pins=ON_DEVICE)
+    found = planner.recommend("devices", "llama3-8b", "h100-x8")
     assert found.answer == {"nodes": 1, "n_devices": 2}
-    away = planner.recommend("devices", "llama3-8b", "h100-x8")
+    on_host = {"optimizer_offload": ("off", "on")}
+    away = planner.recommend("devices", "llama3-8b", "h100-x8", only=on_host)
     assert away.answer == {"nodes": 1, "n_devices": 1}
     pool = problem_of("llama3-8b", "h100-x8").pool
     assert list(node_counts(pool, 2)) == [(1, 1), (1, 2), (1, 4), (1, 8), (2, 8)]
@@ -120,9 +118,10 @@ def test_no_number_of_devices_is_an_answer() -> None:
 # Size --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", FAMILIES)
 def test_largest_model_against_every_larger_member(by: str) -> None:
-    found = planner.recommend("size", "llama3-8b", "h100-x8", by=by, pins=ON_DEVICE)
+    found = planner.recommend("size", "llama3-8b", "h100-x8", by=by)
     assert found.answer is not None
     problem = problem_of("llama3-8b", "h100-x8")
     parts = family_parts(problem)
@@ -137,7 +136,7 @@ def test_largest_model_against_every_larger_member(by: str) -> None:
     for larger in range(k, limit + 1):
         sizes = member(problem, by, larger, parts)
         overrides = [(f"model.{name}", value) for name, value in sizes.items()]
-        fits = plans("llama3-8b", "h100-x8", *overrides, pins=ON_DEVICE)
+        fits = plans("llama3-8b", "h100-x8", *overrides)
         assert fits == (larger == k), larger
 
 
@@ -177,7 +176,11 @@ def test_the_bound_on_the_size_is_monotone(by: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "options"),
-    [("llama3-8b", {}), ("llama3-8b", {"pins": {"tp": 1}}), (SMALL, {"pins": {"zero": 1}})],
+    [
+        ("llama3-8b", {}),
+        ("llama3-8b", {"pins": {"tp": 1}}),
+        pytest.param(SMALL, {"pins": {"zero": 1}}, marks=pytest.mark.slow),
+    ],
 )
 def test_longest_sequence_against_a_scan(model: Any, options: dict[str, Any]) -> None:
     step = 65_536

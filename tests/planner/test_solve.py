@@ -33,9 +33,6 @@ def test_public_surface() -> None:
         planner.missing  # noqa: B018
 
 
-ON_DEVICE = {"optimizer_offload": "off"}
-"""With the optimizer on the host a 70B model fits eight devices."""
-
 # Sizes apart, the other examples are like these; DeepSeek's fit with expert parallelism only.
 MODELS = ("gpt3-175b", "llama3-405b", "llama3-70b", "llama3-8b", "mixtral-8x7b")
 WITH_EVERY_MODEL = ("a100-x1024", "h100-x16384", "h100-x512", "h100-x8")
@@ -207,7 +204,7 @@ def test_a_pin_never_improves_the_best(llama70: planner.Result) -> None:
 
 
 def test_nothing_fits_is_an_answer() -> None:
-    result = planner.solve("llama3-70b", "h100-x8", pins=ON_DEVICE)
+    result = planner.solve("llama3-70b", "h100-x8")
     assert result.plans == ()
     assert result.closest is not None
     assert result.closest.peak_bytes > result.closest.usable_bytes
@@ -219,12 +216,15 @@ def test_nothing_fits_is_an_answer() -> None:
     assert "--set pools.0.nodes=" in change.command
     nodes = int(change.command.rpartition("=")[2])
     few, more = (
-        planner.solve("llama3-70b", "h100-x8", pins=ON_DEVICE, overrides=(("pools.0.nodes", n),))
+        planner.solve("llama3-70b", "h100-x8", overrides=(("pools.0.nodes", n),))
         for n in (nodes - 1, nodes)
     )
     assert more.plans
     assert not few.plans
-    assert planner.solve("llama3-70b", "h100-x8").best.layout.optimizer_offload
+    on_host = next(x for x in result.relaxations if x.change == "optimizer states on the host")
+    assert on_host.command.endswith("--only optimizer_offload=off,on")
+    with_host = planner.solve("llama3-70b", "h100-x8", only={"optimizer_offload": ("off", "on")})
+    assert with_host.best.layout.optimizer_offload
 
 
 def test_a_pin_that_excludes_everything_is_the_first_relaxation() -> None:
@@ -440,7 +440,7 @@ def test_what_helps_when_no_pool_is_large_enough_names_the_pool_of_the_file() ->
         {"name": "old", "accelerator": "a100-40gb", "nodes": 1},
         {"name": "new", "accelerator": "h100", "nodes": 1},
     ]
-    result = planner.solve("llama3-70b", {"pools": pools}, pins=ON_DEVICE)
+    result = planner.solve("llama3-70b", {"pools": pools})
     assert not result.plans
     assert any("--set pools.1.nodes=" in change.command for change in result.relaxations)
 
@@ -460,7 +460,7 @@ def test_what_helps_when_no_pool_is_large_enough_names_the_pool_of_the_file() ->
 def test_more_nodes_are_asked_for_in_the_words_of_the_file(
     pool: dict[str, Any], parts: list[str]
 ) -> None:
-    result = planner.solve("llama3-70b", {"pools": [pool]}, pins=ON_DEVICE)
+    result = planner.solve("llama3-70b", {"pools": [pool]})
     assert not result.plans
     more = [c for c in result.relaxations if ".nodes=" in c.command]
     assert bool(more) == bool(parts)

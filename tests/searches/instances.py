@@ -88,7 +88,9 @@ TOY_HOST = Host(20 * GB, 100 * GB, 50 * GB)
 
 def with_host(old: Context, memory: float = 100 * GB) -> Context:
     """Return the same search with hosts to offload to."""
-    return with_pool(old, host=replace(TOY_HOST, memory_bytes=memory))
+    asked = {"optimizer_offload": frozenset({0, 1}), **old.options.only}
+    options = replace(old.options, only=asked)
+    return replace(with_pool(old, host=replace(TOY_HOST, memory_bytes=memory)), options=options)
 
 
 def with_part(old: Context, **changes: object) -> Context:

@@ -6,10 +6,13 @@ Nothing of `searches` but its plain options and of `costmodels` but its plain da
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.shapes import ModelShape
 from searches.options import SearchOptions
+from tests.searches import oracle_models as models
 from tests.searches import oracle_physics as physics
 
 SPLITS = ("even", "ends")
@@ -183,7 +186,7 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
         return "PP001"
     if not splits(model.layers, pp, vpp, split):
         return "PP002"
-    if model.n_experts and schedule in SPLIT_BACKWARD:
+    if (model.n_experts or model.mtp_layers) and schedule in SPLIT_BACKWARD:
         return "SCH002"
     if options.framework != "any" and schedule not in ("none", "1f1b", "interleaved"):
         return "SCH003"
@@ -202,6 +205,8 @@ def broken_shape_rule(problem: Problem, options: SearchOptions, shape: Shape) ->
 
 def true_params(problem: Problem) -> float:
     """Return the parameters of the whole model, the vocabulary unpadded."""
+    if models.is_special(problem, ""):
+        return models.true_params(problem)
     shape = problem.shape
     rows = shape.vocab * (1 if shape.tied else 2)
     if shape.positions == "learned":
@@ -213,19 +218,18 @@ def true_params(problem: Problem) -> float:
 def states_may_fit(problem: Problem, options: SearchOptions, tp: int, pp: int, dp: int) -> bool:
     """Tell whether weights and gradients alone fit, sharded as far as the rules let them be.
 
-    What the host can take counts as gone.
-
-    Of a dense model; how far experts are sharded the bound does not look at.
+    What the host can take counts as gone. Experts may be sharded over all devices.
     """
-    recipe, params = problem.job.recipe, true_params(problem)
+    recipe, params, routed = problem.job.recipe, true_params(problem), problem.shape.n_experts > 0
     usable = usable_bytes(problem)
-    if (recipe.param_bytes + recipe.grad_bytes) * params / max(usable, 1.0) <= tp * pp:
+    held = (recipe.param_bytes + recipe.grad_bytes) * params
+    if not routed and held / max(usable, 1.0) <= tp * pp:
         return True
     per_param = recipe.param_bytes + recipe.grad_bytes + recipe.state_bytes
     if True in offload_choices(problem, options):
         leaves = problem.stack.offload_overlap == "gradients"
         per_param = recipe.param_bytes + (0 if leaves else recipe.grad_bytes)
-    any_framework = options.framework == "any" or problem.shape.n_experts > 0
+    any_framework = options.framework == "any" or routed
     return (pp == 1 or any_framework) and per_param * params / (tp * pp * dp) <= usable
 
 
@@ -251,12 +255,10 @@ def recompute_choices(
 ) -> list[tuple[str, int, tuple[str, ...]]]:
     """Return none, selective with sets of modules, and full over k layers.
 
-    The sets: the attention core, what a dense model may recompute, and pinned ones. Many k are
+    The sets: the attention core, what the model may recompute, and pinned ones. Many k are
     thinned, the ends kept.
     """
-    sets = {("core_attn",), ("mlp",)}
-    if not problem.shape.flash_attention:
-        sets.add(("core_attn", "mlp"))
+    sets = {("core_attn",), *legal_module_sets(problem.shape)}
     for code in options.only.get("recompute_modules", ()):
         sets.add(tuple(name for i, name in enumerate(MODULES) if code & 2**i))
     chosen = [("selective", 0, names) for names in sorted(sets - {()}, key=number)]
@@ -265,6 +267,29 @@ def recompute_choices(
     every = "recompute_layers" in options.only
     depths = [k for k in range(1, longest + 1) if every or k == 1 or (longest - k) % step == 0]
     return [("none", 0, ()), *chosen, *(("full", k, ()) for k in depths)]
+
+
+@cache
+def legal_module_sets(shape: ModelShape) -> list[tuple[str, ...]]:
+    every = (tuple(x for i, x in enumerate(MODULES) if n & 2**i) for n in range(1, 2**7))
+    return [names for names in every if not broken_module_rule(shape, names)]
+
+
+def broken_module_rule(shape: ModelShape, names: tuple[str, ...]) -> str:
+    """Return the code of the rule that a set of recomputed modules breaks, or ""."""
+    kinds = models.routed_layers(shape)
+    there = {"core_attn"}
+    if shape.kv_rank:
+        there |= {"layernorm", "mla_up_proj"}
+    if any(kinds):
+        there |= {"layernorm", "moe", "moe_act", *(["shared_experts"] if shape.shared_ffn else [])}
+    if not all(kinds):
+        there.add("mlp")
+    if "core_attn" in names and shape.flash_attention:
+        return "REC001"
+    if set(names) - there:
+        return "REC002"
+    return "REC003" if "moe" in names and {"moe_act", "shared_experts"} & {*names} else ""
 
 
 def schedules_of(pp: int, vpp: int) -> tuple[str, ...]:
@@ -301,10 +326,8 @@ def sharding_choices(ranks: int) -> list[tuple[int, int]]:
 
 
 def offload_choices(problem: Problem, options: SearchOptions) -> tuple[bool, ...]:
-    """Return where the optimizer may be: on a host that is known, or that the user asks for."""
-    asked = options.only.get("optimizer_offload")
-    offered = problem.pool.host is not None if asked is None else 1 in asked
-    return (False, True) if offered else (False,)
+    """Return where the optimizer may be: on the host where the user asks for it."""
+    return (False, True) if 1 in options.only.get("optimizer_offload", ()) else (False,)
 
 
 def switch_choices(problem: Problem, options: SearchOptions) -> list[tuple[bool, bool]]:
@@ -333,7 +356,9 @@ def is_dominated(
     key = (plan.tp, plan.pp, plan.vpp, plan.dp, plan.cp, plan.zero, plan.shard, plan.stage_layers,
            plan.schedule, plan.ep, plan.etp, plan.rank_order)  # fmt: skip
     if key not in proven:
-        proven[key] = physics.overlap_is_no_slower(problem, plan, least)
+        special = models.is_special(problem, plan.schedule)
+        proves = (models if special else physics).overlap_is_no_slower
+        proven[key] = proves(problem, plan, least)
     return proven[key]
 
 
@@ -366,10 +391,8 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "ZER002"
     if not plan.dp_overlap and plan.dp * plan.cp == 1:
         return "OVL001"
-    if "core_attn" in plan.recompute_modules and problem.shape.flash_attention:
-        return "REC001"
-    if set(plan.recompute_modules) - {"core_attn", "mlp"}:
-        return "REC002"
+    if plan.recompute_modules and broken_module_rule(problem.shape, plan.recompute_modules):
+        return broken_module_rule(problem.shape, plan.recompute_modules)
     if plan.optimizer_offload and problem.pool.host is None:
         return "OFF001"
     piped = problem.stack.offload_overlap == "pipelined"
@@ -406,6 +429,10 @@ def megatron_runs(problem: Problem, plan: Layout) -> bool:
         return False
     if shape.n_experts and ((plan.tp > 1 and not plan.sp) or (shape.bias and plan.etp > 1)):
         return False
+    if shape.n_experts and plan.zero and plan.shard:
+        holders = plan.tp * plan.cp * plan.dp // (plan.ep * plan.etp)
+        if holders % (plan.cp * plan.dp // plan.shard):
+            return False
     if plan.optimizer_offload and not megatron_offloads(precision, plan):
         return False
     return not (plan.zero >= 2 and plan.pp > 1) and megatron_pads_alike(problem, plan.tp)
@@ -428,13 +455,14 @@ def megatron_pads_alike(problem: Problem, tp: int) -> bool:
 
 
 def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
+    shape = problem.shape
     if not plan.dp_overlap and (plan.zero == 0 or plan.pp > 1):
         return False
-    if plan.sp or plan.vpp > 1 or plan.cp > 1 or plan.tp > problem.shape.kv_heads or plan.shard:
+    if plan.sp or plan.vpp > 1 or plan.cp > 1 or plan.tp > shape.kv_heads or plan.shard:
         return False
     if plan.recompute == "selective" and plan.recompute_modules != ("core_attn",):
         return False
-    if problem.shape.n_experts or plan.rank_order == INSIDE:
+    if plan.rank_order == INSIDE or (shape.n_experts and not auto_ep_runs(shape, plan)):
         return False
     precision = problem.job.precision
     if precision.startswith("fp8"):
@@ -445,6 +473,13 @@ def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
     elif precision in ("bf16", "fp16") and plan.zero == 0:
         return False
     return plan.pp == 1 or deepspeed_pipeline_runs(precision, plan)
+
+
+def auto_ep_runs(shape: ModelShape, plan: Layout) -> bool:
+    """Tell whether DeepSpeed's AutoEP has the experts of a plan without context parallelism."""
+    if plan.pp > 1 or plan.etp > 1 or shape.capacity_factor or (plan.tp > 1 and plan.ep == 1):
+        return False
+    return not (plan.optimizer_offload and plan.tp > 1)
 
 
 def deepspeed_pipeline_runs(precision: str, plan: Layout) -> bool:
@@ -476,7 +511,7 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
     rejected_shapes: Counter[str] = Counter()
     rejected_plans: Counter[str] = Counter()
     legal: list[Priced] = []
-    known: dict[tuple[object, ...], physics.MicroBatch] = {}
+    known: dict[tuple[object, ...], Micro] = {}
     proven: dict[object, bool] = {}
     for shape in all_shapes(problem, options, n_devices):
         code = broken_shape_rule(problem, options, shape)
@@ -495,9 +530,10 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
                 rejected_plans[code] += 1
             else:
                 # What a micro-batch takes on one rank: the order of ranks moves neither tp nor cp.
-                key = layout.tp, layout.cp, layout.cp_comm, layout.mbs, layout.sp
+                key = (layout.tp, layout.cp, layout.cp_comm, layout.mbs, layout.sp, layout.ep,
+                       layout.etp, models.is_special(problem, layout.schedule))  # fmt: skip
                 if key not in known:
-                    known[key] = physics.micro_batch(problem, layout)
+                    known[key] = micro_batch(problem, layout)
                 legal.append(price(problem, layout, known[key]))
     fitting = [plan for plan in legal if plan.peak_bytes <= usable_bytes(problem)]
     if len(fitting) < len(legal):
@@ -505,7 +541,20 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
     return Answer(shapes, rejected_shapes, legal, rejected_plans, sorted(fitting, key=rank_key))
 
 
-def price(problem: Problem, layout: Layout, one: physics.MicroBatch) -> Priced:
+Micro = physics.MicroBatch | models.Micro
+
+
+def micro_batch(problem: Problem, layout: Layout) -> Micro:
+    """Return everything of one micro-batch, from whichever module knows the plan."""
+    if models.is_special(problem, layout.schedule):
+        return models.micro_batch(problem, layout)
+    return physics.micro_batch(problem, layout)
+
+
+def price(problem: Problem, layout: Layout, one: Micro) -> Priced:
+    if isinstance(one, models.Micro):
+        peak = models.peak_bytes(problem, layout, one)
+        return Priced(layout, models.closed_form_s(problem, layout, one), peak)
     flush = physics.straggler(problem, layout) * physics.closed_flush_s(problem, layout, one)
     ranks = range(layout.pp)
     return Priced(
@@ -517,7 +566,9 @@ def price(problem: Problem, layout: Layout, one: physics.MicroBatch) -> Priced:
 
 def exact_step_s(problem: Problem, layout: Layout) -> float:
     """Return the step time with every block of the pipeline simulated."""
-    one = physics.micro_batch(problem, layout)
+    one = micro_batch(problem, layout)
+    if isinstance(one, models.Micro):
+        return models.exact_step_s(problem, layout, one)
     flush = physics.simulated_flush_s(problem, layout, one)
     slow = physics.straggler(problem, layout)
     return slow * flush + physics.outside_pipeline_s(problem, layout, one)

@@ -7,6 +7,7 @@ prices kinds of rank.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -104,13 +105,12 @@ def spread(n_ranks: int, unit: int, stride: int, n_devices: int) -> tuple[int, i
     """
     if n_ranks == 1 or unit >= n_devices:
         return n_ranks, 1
+    blocks = {group * n_ranks * stride % unit for group in range(unit)}
+    residues = {residue % unit for residue in range(stride)}
     fewest, most = n_ranks, 1
-    for group in range(unit):
-        for residue in range(stride):
-            start = group * n_ranks * stride + residue
-            units = [(start + i * stride) // unit for i in range(n_ranks)]
-            fewest = min(fewest, *(units.count(u) for u in units))
-            most = max(most, len(set(units)))
+    for start in {(block + residue) % unit for block in blocks for residue in residues}:
+        units = Counter((start + i * stride) // unit for i in range(n_ranks))
+        fewest, most = min(fewest, *units.values()), max(most, len(units))
     return fewest, most
 
 
@@ -941,8 +941,9 @@ def rank_bytes(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
 
 def stalled_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
     """Return what a layer takes longer because messages to another node block its collectives."""
-    pipeline = place(problem, layout.pp, next_stage(layout))
-    if not problem.stack.blocking_p2p or layout.tp == 1 or pipeline.n_domains == 1:
+    if not problem.stack.blocking_p2p or layout.tp == 1:
+        return 0.0
+    if place(problem, layout.pp, next_stage(layout)).n_domains == 1:
         return 0.0
     least = launch_s(problem, layout.tp) + 8 * (layout.tp - 1) * STALLED_HOP_S
     return max(0.0, least - sum(one.layer))

@@ -54,6 +54,7 @@ def test_rare_kinds_of_plans_come_up():
         "zero 0", "zero 1", "zero 2", "zero 3", "uneven", "recompute full",
         "recompute selective", "moe", "mla", "mtp",
         "gqa", "tied", "kv replicated", "fp16", "bf16-grads", "order tp-cp-ep-pp-dp", "hsdp",
+        "offload", "overlap off",
         "1-8 devices", "9-64 devices", "65-1024 devices", "1025-16384 devices",
     )  # fmt: skip
     assert [name for name in wanted if not found[name]] == []

@@ -199,6 +199,8 @@ class BridgeChecker(check_megatron.Checker):
             fp8_recipe=m.fp8_recipe if m.fp8 else None, use_megatron_fsdp=fsdp,
             data_parallel_sharding_strategy=p.data_parallel_sharding_strategy,
             params_dtype=m.params_dtype, grad_reduce_in_fp32=p.grad_reduce_in_fp32,
+            optimizer_cpu_offload=self.container.optimizer.optimizer_cpu_offload,
+            optimizer_offload_fraction=self.container.optimizer.optimizer_offload_fraction,
             vocab_size=m.vocab_size, make_vocab_size_divisible_by=m.make_vocab_size_divisible_by)
 
     def vocabulary(self):

@@ -421,6 +421,8 @@ class Checker:
             ("grad_reduce_in_fp32", "grad_reduce_in_fp32"), ("cp_comm_type", "cp_comm_type"), ("fp8_recipe", "fp8_recipe"),
             ("recompute_num_layers", "recompute_num_layers"), ("recompute_modules", "recompute_modules"),
             ("use_megatron_fsdp", "use_megatron_fsdp"),
+            ("optimizer_cpu_offload", "optimizer_cpu_offload"),
+            ("optimizer_offload_fraction", "optimizer_offload_fraction"),
             ("data_parallel_sharding_strategy", "data_parallel_sharding_strategy"),
             ("params_dtype", "params_dtype"), ("grad_reduce_in_bf16", "grad_reduce_in_bf16"),
             ("accumulate_allreduce_grads_in_fp32", "accumulate_allreduce_grads_in_fp32"),

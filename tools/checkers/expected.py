@@ -99,7 +99,8 @@ def megatron_wants(plan: Facts) -> Facts:
     pp, vpp, counts = plan["pp"], plan["vpp"], plan["stage_layers"]
     full = plan["recompute"] == "full" and plan["recompute_layers"] > 0
     none = plan["recompute"] == "none" or (plan["recompute"] == "full" and not full)
-    fsdp = plan["zero"] >= 2
+    fsdp, away = plan["zero"] >= 2, plan.get("optimizer_offload", False)
+    beside = plan.get("dp_overlap", True) and plan["dp"] * plan["cp"] > 1
     dtype = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     precision = plan["precision"].removesuffix("-grads")
     fp8 = precision.removeprefix("fp8-") if precision.startswith("fp8-") else None
@@ -118,7 +119,9 @@ def megatron_wants(plan: Facts) -> Facts:
         "layers_per_stage": [counts[rank::pp] for rank in range(pp)],
         "padded_vocab_size": plan["padded_vocab"],
         "sequence_parallel": plan["sp"] and plan["tp"] > 1,
-        "use_distributed_optimizer": plan["zero"] > 0,
+        "use_distributed_optimizer": plan["zero"] > 0 or away,
+        "overlap_grad_reduce": beside or fsdp,
+        "overlap_param_gather": (beside and plan["zero"] > 0) or fsdp,
         "use_megatron_fsdp": fsdp,
         "recompute_granularity": None if none else plan["recompute"],
         "recompute_num_layers": plan["recompute_layers"] if full else None,
@@ -129,6 +132,8 @@ def megatron_wants(plan: Facts) -> Facts:
     }
     if fp8:
         wants["fp8_recipe"] = fp8
+    if away:
+        wants |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0}
     if plan["recompute"] == "selective":
         wants["recompute_modules"] = list(plan.get("recompute_modules", ["core_attn"]))
     if plan["cp"] > 1:
@@ -207,7 +212,7 @@ def ask_deepspeed(files: Mapping[str, str], plan: Facts) -> Facts | None:
 
 def deepspeed_wants(plan: Facts) -> Facts:
     """Return what DeepSpeed must have derived from the JSON."""
-    precision = plan["precision"]
+    precision, away = plan["precision"], plan.get("optimizer_offload", False)
     wants: Facts = {
         "world_size": plan["n_devices"],
         "tp": plan["tp"],
@@ -215,12 +220,14 @@ def deepspeed_wants(plan: Facts) -> Facts:
         "dp": plan["dp"],
         "train_micro_batch_size_per_gpu": plan["mbs"],
         "gradient_accumulation_steps": plan["n_micro"],
-        "zero_stage": plan["zero"],
+        "zero_stage": max(plan["zero"], away),
         "sp": plan["cp"],
         "ep": plan["ep"],
         "bf16": precision.startswith("bf16"),
         "fp16": precision.startswith("fp16"),
     }
+    if away:
+        wants["offload_optimizer"] = "cpu"
     if plan["zero"]:
         wide = precision in ("bf16", "fp16", "fp32")
         wants["grad_accum_dtype"] = "fp32" if wide else precision.removesuffix("-grads")

@@ -19,7 +19,7 @@ from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
 from costmodels.stages import spelled
-from hardware.parts import Accelerator, Efficiency, Fabric, Link, Pool
+from hardware.parts import Accelerator, Efficiency, Fabric, Host, Link, Pool
 from planner.emit import why_not
 from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.options import FRAMEWORKS, SearchOptions
@@ -78,6 +78,7 @@ class Drawn:
             "gqa": shape.kv_heads < shape.heads, "tied": shape.tied, "dense": not shape.n_experts,
             self.job.precision: True, f"{size_class(x.n_devices)} devices": True,
             "kv replicated": x.tp > shape.kv_heads, "details": self.details != NO_DETAILS,
+            "offload": x.optimizer_offload, "overlap off": not x.dp_overlap,
         }  # fmt: skip
         return tuple(sorted(name for name, on in found.items() if on))
 
@@ -116,8 +117,8 @@ def pool_of(generation: str, n_devices: int, per_node: int) -> Pool:
         1.0,
         rates,
     )
-    n_nodes = n_devices // per_node
-    return Pool("sample", part, n_nodes, per_node, per_node, link, per_node, link, 0.0)
+    n_nodes, host = n_devices // per_node, Host(1.0, 1e15, 1.0)
+    return Pool("sample", part, n_nodes, per_node, per_node, link, per_node, link, 0.0, host=host)
 
 
 def draw_problem(random: Random, framework: str, shape: ModelShape, n_devices: int) -> Context:
@@ -133,7 +134,8 @@ def draw_problem(random: Random, framework: str, shape: ModelShape, n_devices: i
     seq_len = random.choice(SEQ_LENS)
     job = TrainingJob(seq_len, batch, random.choice(PRECISIONS), tokens=0.0)
     problem = Problem(shape, job, pool, Fabric(), STACKS["megatron-core"])
-    options = SearchOptions(framework=framework, memory_bound=False)
+    either = {"optimizer_offload": frozenset({0, 1})}
+    options = SearchOptions(either, framework=framework, memory_bound=False)
     return Context(problem, options, n_devices)
 
 
@@ -196,6 +198,8 @@ def beyond_the_search(random: Random, drawn: Drawn) -> Drawn:
     smaller = [d for d in divisors(group) if 1 < d < group]
     if smaller and layout.zero:
         changes.append({"shard": random.choice(smaller)})
+    if group > 1:
+        changes.append({"dp_overlap": False})
     changes.append({"rank_order": "tp-cp-ep-pp-dp"})
     if layout.pp > 1:
         if layout.vpp == 1:

@@ -26,6 +26,7 @@ VPP = "--num-virtual-stages-per-pipeline-rank"
 FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 COUNT_FIRST = "--account-for-embedding-in-pipeline-split"
 COUNT_LAST = "--account-for-loss-in-pipeline-split"
+OFFLOAD = "--optimizer-cpu-offload"
 DISTRIBUTED, FSDP = "--use-distributed-optimizer", "--use-megatron-fsdp"
 
 
@@ -654,13 +655,22 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
         "checkpoints of PyTorch",
         given(lambda x: not x.has(FSDP), ("--ckpt-format", "torch_dcp")),
     ),
-    ("MLM417", "moments in bf16", set_to("--exp-avg-dtype", "bf16")),
+    (
+        "MLM417",
+        "moments in bf16",
+        given(lambda x: not x.has("--use-precision-aware-optimizer"), ("--exp-avg-dtype", "bf16")),
+    ),
     (
         "MLM418",
         "precision-aware optimizer",
         given(lambda x: not x.has(DISTRIBUTED), ("--use-precision-aware-optimizer",)),
     ),
-    ("MLM419", "offloaded optimizer", set_to("--optimizer-cpu-offload")),
+    (
+        "MLM402|MLM418",
+        "offloaded optimizer without the distributed one",
+        without(lambda x: x.has(OFFLOAD), DISTRIBUTED, "--overlap-param-gather"),
+    ),
+    ("MLM419", "offloaded optimizer", given(lambda x: not x.has(OFFLOAD), (OFFLOAD,))),
     (
         "MLM421",
         "number and size of buckets",

@@ -83,7 +83,8 @@ def misread(found: Verdict, drawn: Drawn) -> list[str]:
             if name in ("counts", "stage_layers")
             else getattr(layout, name, value)
         )
-        if name == "split" or wanted == value or (name == "zero" and layout.dp * layout.cp == 1):
+        alone = layout.dp * layout.cp == 1 and name in ("zero", "dp_overlap")
+        if name == "split" or wanted == value or alone:
             continue
         lines.append(f"{name} is {value}, the plan says {wanted}")
     if found.model:
