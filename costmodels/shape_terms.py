@@ -478,9 +478,12 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
 
 
 def _layers_again(kinds: StageKinds) -> Floats:
-    held, counts = kinds.chunk_layers[..., None], kinds.chunk_counts[..., None]
-    longest = int(np.where(counts > 0, held, 0.0).max(initial=0.0))
-    return np.asarray((counts * np.minimum(held, np.arange(longest + 1))).sum(axis=2))
+    held, counts = kinds.chunk_layers, kinds.chunk_counts
+    depths = np.arange(1.0 + np.where(counts > 0, held, 0.0).max(initial=0.0))
+    total = np.zeros((*counts.shape[:2], len(depths)))
+    for i in range(counts.shape[-1]):
+        total += counts[..., i, None] * np.minimum(held[..., i, None], depths)
+    return total
 
 
 def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> ShapeTerms:
