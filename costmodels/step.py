@@ -41,6 +41,13 @@ class StageTimes:
     forward_s: Floats
     backward_s: Floats
     """With recomputation."""
+    weight_grad_s: Floats | None = None
+    """Part of the backward that can wait; None where no schedule splits it."""
+
+    def kind(self, k: int) -> "StageTimes":
+        """Return the times of one kind of rank."""
+        late = None if self.weight_grad_s is None else self.weight_grad_s[k]
+        return StageTimes(self.forward_s[k], self.backward_s[k], late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,26 +99,25 @@ def join(
     of, kinds = table.shape, shapes.kinds
     index = layers.index(of, table.mbs, table.sp)
     k = np.where(table.recompute == FULL, table.recompute_layers, 0)
-    span = np.arange(int(k.max(initial=0)) + 1)
-    # Looked up by (shape, k): the sum over a rank's chunks is taken once for each.
-    again = (kinds.chunk_counts[..., None] * np.minimum(kinds.chunk_layers[..., None], span)).sum(
-        axis=2
-    )
-    at = of.astype(np.intp) * len(span) + k
-    recomputed = _by_rank(again.transpose(0, 2, 1).reshape(-1, again.shape[1]), at)
-    routed = None
+    recomputed, routed = _of_depth(shapes.layers_again, of, k), None
     if kinds.expert_prefix is not None:
-        last = kinds.expert_prefix.shape[-1] - 1
-        prefix = kinds.expert_prefix[..., np.minimum(span, last)]
-        routed = _by_rank(prefix.transpose(0, 2, 1).reshape(-1, prefix.shape[1]), at)
+        routed = _of_depth(kinds.expert_prefix, of, k)
     sets, of_sets = layers.sets, layers.sets.index(table.recompute_modules, index)
     return Rows(problem, table, shapes, layers.terms, index, sets, of_sets, recomputed, routed)
 
 
 def _by_rank(values: NDArray[Any], at: NDArray[Any]) -> Floats:
-    """Return `values[at]` of an array `(..., n_kinds)` with the kinds first."""
-    found: Floats = np.ascontiguousarray(values.T).take(at, axis=1)
+    """Return `values[at]` of an array `(n, n_kinds)` with the kinds first."""
+    found: Floats = np.ascontiguousarray(np.moveaxis(values.take(at, axis=0), -1, 0))
     return found
+
+
+def _of_depth(values: Floats, of: Ints, k: Ints) -> Floats:
+    """Return what `(n_shapes, n_kinds, 1 + most layers)` says of k layers a chunk, kinds first."""
+    n_kinds, n_depths = values.shape[1:]
+    at = of.astype(np.intp) * (n_kinds * n_depths) + np.minimum(k, n_depths - 1)
+    kinds = np.arange(n_kinds).reshape(-1, *(1,) * at.ndim) * n_depths
+    return values.reshape(-1).take(at + kinds)
 
 
 def _greatest(by_kind: Floats) -> Floats:
@@ -200,7 +206,8 @@ def stage_times(rows: Rows) -> StageTimes:
         # Each stage held both ways runs every second micro-batch.
         share = np.where(table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)
         forward, backward = share * forward, share * backward
-    return StageTimes(forward, backward)
+    late = weight_grad_times(rows) if splits_backward(rows).any() else None
+    return StageTimes(forward, backward, late)
 
 
 def _modules_again_s(rows: Rows, held: Floats, last: Floats) -> Floats:
@@ -288,11 +295,13 @@ def hop_s(rows: Rows) -> Floats:
 
 def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
     """Return (exposed, hidden) data-parallel time of a step by kind of rank, seconds."""
-    exposed, total = _data_parallel(rows, times)
+    exposed, total = _data_parallel(rows, times, _wire_times(rows))
     return exposed, np.maximum(0.0, total - exposed)
 
 
-def _data_parallel(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
+def _data_parallel(
+    rows: Rows, times: StageTimes, wire: DataParallelTimes
+) -> tuple[Floats, Floats]:
     """Return (exposed, whole) data-parallel time of a step by kind of rank, seconds.
 
     ZeRO 0 and 1 move once per step: the reduction beside the last backward, the gather beside
@@ -300,17 +309,18 @@ def _data_parallel(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
     (twice) per micro-batch; ZeRO 2 gathers once, like ZeRO 1. Routed experts move over their own
     group, one after the other with the rest. Nothing is hidden with `dp_blocking`.
     """
-    exposed, total = _overlapped_data_parallel(rows, times)
+    exposed, total = _overlapped_data_parallel(rows, times, wire)
     blocking = rows.table.shardings.dp_blocking
     if blocking.any():
         exposed = np.where(blocking[rows.table.sharding] > 0, total, exposed)
     return exposed, total
 
 
-def _overlapped_data_parallel(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
+def _overlapped_data_parallel(
+    rows: Rows, times: StageTimes, wire: DataParallelTimes
+) -> tuple[Floats, Floats]:
     """Return (exposed, whole) as far as the stack overlaps the traffic."""
     zero, often = rows.table.zero, rows.table.zero >= 2
-    wire = _wire_times(rows)
     total = wire.reduce_s + wire.gather_s
     if not often.any():
         exposed = _exposed_reduce_once(rows, times, wire)
@@ -373,9 +383,9 @@ def _last_backward(
     """Return window, pp, chunks and micro-batches of what runs beside the last backward."""
     pp, chunks = _pp_vpp(rows)
     late, window = splits_backward(rows), times.backward_s
-    if late.any():
+    if times.weight_grad_s is not None:
         # Gradients are whole when the last weight gradients are, all chunks together.
-        window = np.where(late, weight_grad_times(rows), window)
+        window = np.where(late, times.weight_grad_s, window)
         chunks = np.where(late, 1, chunks)
     return window, pp, chunks, rows.table.n_micro
 
@@ -404,8 +414,12 @@ def offload_exposed(rows: Rows, times: StageTimes) -> Floats:
         added = wait + update.adam_s + update.up_s
     else:
         added = pipelined_s(update)
-    away = rows.table.shardings.optimizer_offload[rows.table.sharding]
-    return np.asarray(np.where(away > 0, added, 0.0))
+    return np.asarray(np.where(_offloaded(rows), added, 0.0))
+
+
+def _offloaded(rows: Rows) -> Bools:
+    """Tell which plans have the optimizer on the host."""
+    return np.asarray(rows.table.shardings.optimizer_offload[rows.table.sharding] > 0)
 
 
 def _exposed_sums(rows: Rows, times: StageTimes, update: HostUpdate) -> Floats:
@@ -492,7 +506,8 @@ def _zero_bubble_s(rows: Rows, times: StageTimes) -> Floats:
     """
     table, of = rows.table, rows.table.shape
     pp, n_ranks = table.shapes.pp[of], _by_rank(rows.shapes.kinds.n_ranks, of)
-    late = weight_grad_times(rows)
+    late = times.weight_grad_s
+    assert late is not None  # some schedule splits the backward
     slowest = (times.forward_s + times.backward_s).argmax(axis=0)[None]
 
     def others(by_kind: Floats) -> Floats:
@@ -557,15 +572,18 @@ def least_batch_times(
 def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
     """Return the part of a step outside the pipeline: data parallel, optimizer, fixed; seconds."""
     of, stack = rows.table.shape, rows.problem.stack
-    exposed, total = _data_parallel(rows, times)
-    # Compute beside the hidden rest, total - exposed, is slowed down.
+    wire, data = _wire_times(rows), None
     slow = stack.overlap_slowdown
-    exposed *= 1.0 - slow
-    exposed += slow * total
-    data = _greatest(exposed)
+    for k in range(len(times.forward_s)):  # one after the other, so that all stay in the cache
+        exposed, total = _data_parallel(rows, times.kind(k), wire.kind(k))
+        # Compute beside the hidden rest, total - exposed, is slowed down.
+        exposed *= 1.0 - slow
+        exposed += slow * total
+        data = exposed if data is None else np.maximum(data, exposed, out=data)
+    assert data is not None  # there is a rank
     once = _of_sharding(rows.shapes.optimizer_s, _sharding_and_shape(rows))
     once = once + rows.shapes.embedding_sync_s[of]
-    if rows.shapes.host_update is not None:
+    if rows.shapes.host_update is not None and _offloaded(rows).any():
         once = once + _greatest(offload_exposed(rows, times))
     return np.asarray(data + once + stack.fixed_step_s)
 
@@ -694,7 +712,11 @@ def peak_bytes(rows: Rows) -> Floats:
     once for all ZeRO stages.
     """
     stays, shared = _peak_parts(rows)
-    return _greatest(stays + shared)
+    most: Floats = stays[0] + shared[0]
+    one = np.empty_like(most)
+    for of_kind in zip(stays[1:], shared[1:], strict=True):
+        np.maximum(most, np.add(*of_kind, out=one), out=most)
+    return most
 
 
 def _peak_parts(rows: Rows) -> tuple[Floats, Floats]:

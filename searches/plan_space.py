@@ -392,18 +392,23 @@ def plan_blocks(
         mine: Bools = rest[:, :, rows, :]
         with_sp, offered = np.any(mine, axis=(2, 3)), np.any(mine, axis=(1, 2))
         of, mbs, sp = np.nonzero(masks.batches[:, :, None] & np.asarray(with_sp)[:, None, :])
-        bounds = np.zeros(len(of))
-        if least_s is not None:
-            bounds = least_s[of, mbs, sp]
-            order = np.argsort(bounds, kind="stable")
-            of, mbs, sp, bounds = of[order], mbs[order], sp[order], bounds[order]
         options, exists = _options_of(np.asarray(offered))
+        n_options, bounds = exists.sum(axis=1), np.zeros(len(of))
+        if least_s is None:
+            # Batches with equally many plans side by side leave few places of a block empty.
+            n_shardings = np.count_nonzero(masks.sharding[:, rows], axis=1)
+            order = np.lexsort((n_shardings[of], n_options[of]))
+        else:
+            order = np.argsort(least_s[of, mbs, sp], kind="stable")
+            bounds = least_s[of, mbs, sp][order]
+        of, mbs, sp = of[order], mbs[order], sp[order]
         size = max(1, n_cells // (len(rows) * options.shape[1]))
         # Whole batches are looked at many at a time: that takes no cell for each plan.
         step = size if may_fit is None else max(size, n_cells // (len(rows) + options.shape[1]))
 
         def block_of(at: NDArray[np.intp], used: NDArray[np.intp]) -> PlanBlock:
-            s, option = of[at], options[of[at]].T  # noqa: B023  # used up within the round
+            s = of[at]  # noqa: B023  # used up within the round
+            option = options[s, : n_options[s].max()].T  # noqa: B023
             return PlanBlock(
                 shapes=shapes,
                 shardings=axes.shardings,
@@ -423,7 +428,8 @@ def plan_blocks(
             more = np.arange(start, end)
             if may_fit is not None and len(more):
                 has = masks.sharding[of[more]][:, rows].T
-                more = more[may_fit(block_of(more, rows), has, exists[of[more]].T)]
+                existing = exists[of[more], : n_options[of[more]].max()].T
+                more = more[may_fit(block_of(more, rows), has, existing)]
             waiting = np.concatenate((waiting, more))
             last = end < min(start + step, len(of)) or end == len(of)
             while len(waiting) >= size or (last and len(waiting)):
@@ -433,7 +439,8 @@ def plan_blocks(
                 used = np.flatnonzero(legal.any(axis=(0, 2)))
                 legal = legal[:, used].transpose(1, 2, 0)
                 block = block_of(now, rows[used])
-                found = np.take_along_axis(legal, options[s].T[None], axis=1) & exists[s].T[None]
+                at, there = (x[s, : n_options[s].max()].T[None] for x in (options, exists))
+                found = np.take_along_axis(legal, at, axis=1) & there
                 yield LegalBlock(block, found, mbs[now])
             if last:
                 break

@@ -38,8 +38,9 @@ Bools = NDArray[np.bool_]
 RIVAL_MARGIN = 1.05
 """Plans whose lower bound is less than this share of the best closed form are kept until the exact
 times are known: the exact time of the first is seldom further above its closed form."""
-BLOCK_CELLS = 16384
-"""Plans priced at a time: their columns stay in the second-level cache."""
+BLOCK_CELLS = 131072
+"""Plans priced at a time: one kind of rank's columns of them, a megabyte each, stay in the cache,
+and the innermost loops are long."""
 SHARD_SHAPES = 512
 """Shapes of one shard, the unit that executors spread."""
 FIRST_SHAPES = 32
