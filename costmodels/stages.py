@@ -203,9 +203,10 @@ def n_kinds(
     vpp: NDArray[np.int32],
     split: NDArray[np.int32],
     placement: NDArray[np.int32] | None = None,
+    names: tuple[str, ...] = SPLITS,
 ) -> NDArray[np.int64]:
     """Return how many distinct kinds of rank each shape has, `(n_shapes,)`."""
-    found, _ = _found(layers, pp, vpp, split, SPLITS, placement)
+    found, _ = _found(layers, pp, vpp, split, names, placement)
     return np.array([len(rows) for rows in found], dtype=np.int64)
 
 

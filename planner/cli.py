@@ -398,7 +398,9 @@ def validate(
     models: Annotated[str, typer.Option(help="Models by the names in POINTS.csv.")] = "",
     hardware: Annotated[str, typer.Option(help="Hardware by the names in POINTS.csv.")] = "",
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
-    by: Annotated[str, typer.Option(help="source, sweep or row.")] = "source",
+    by: Annotated[
+        str, typer.Option(help="source, sweep or row; or search, each sweep searched (minutes).")
+    ] = "source",
 ) -> None:
     """Compare predictions with measured training runs, source by source."""
     from planner.validation.report import run_validate
@@ -550,6 +552,11 @@ def _wrapped(text: str, width: int = 100) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _interrupted() -> int:
+    sys.stderr.write("interrupted before any plan was found\n")
+    return 130
+
+
 def main() -> NoReturn:
     """Run the command line; no traceback reaches the user."""
     import os
@@ -560,8 +567,12 @@ def main() -> NoReturn:
         sys.stderr.write(_wrapped(f"error: {error}"))
         code = error.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted before any plan was found\n")
-        code = 130
+        code = _interrupted()
+    except SystemExit as left:
+        # Typer makes an exit of Ctrl-C, without a word.
+        if not isinstance(getattr(left.__context__, "__cause__", None), KeyboardInterrupt):
+            raise
+        code = _interrupted()
     except BrokenPipeError:
         # The reader went away (head, less): nothing more to say, and Python must not flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -233,6 +233,14 @@ def _bound_fewer(pools: list[PoolToSearch], found: Searches) -> None:
                 found.left.append(pool.key(n, pool.bounds.least_s(n))[0])
 
 
+def _bound_by_flops(pools: list[PoolToSearch], found: Searches) -> None:
+    """Note what the FLOPs alone take on the numbers of devices not searched: takes no time."""
+    for pool in pools:
+        for n in device_counts(pool.bounds.problem.pool):
+            if n not in pool.tally.searched and pool.options.allows_devices(n):
+                found.left.append(pool.key(n, flops_bound_s(pool.bounds.context(n)))[0])
+
+
 def _n_counts(pool: PoolToSearch) -> int:
     return sum(pool.options.allows_devices(n) for n in device_counts(pool.bounds.problem.pool))
 
@@ -333,10 +341,11 @@ def _search_fewer(
 
     Returns the best key known then.
     """
-    entries = sorted(_entries(pools, best), key=lambda x: x[:3])
     winner: tuple[PoolToSearch, int] | None = None
+    entries: list[tuple[Point, int, int, PoolToSearch]] = []
     tried = 0
     try:
+        entries = sorted(_entries(pools, best), key=lambda x: x[:3])
         for i, (bound, minus_n, _, pool) in enumerate(entries):
             n = -minus_n
             if best is not None and bound >= best:
@@ -364,6 +373,8 @@ def _search_fewer(
             raise
         found.stopped = "interrupted"
         found.left += [x[0][0] for x in entries if -x[1] not in x[3].tally.searched]
+        if not entries:
+            _bound_by_flops(pools, found)
     if progress is not None and entries:
         progress(len(entries), len(entries))
     if winner:

@@ -24,7 +24,7 @@ from costmodels.shape_terms import shape_terms
 from costmodels.stages import stage_layers
 from costmodels.step import join, peak_bytes, step_times
 from searches.frameworks import Case, broken_rules
-from searches.options import MAX_MBS, MAX_VPP, MODULE_SETS, SearchOptions
+from searches.options import MAX_VPP, MODULE_SETS, SearchOptions, usual_most_mbs
 from searches.rules import Context, module_sets, rules_that_break
 from searches.search import exact_step_s
 from searches.shape_space import divisors
@@ -150,7 +150,8 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
     if axis == "split":
         return ["even", "ends"] if x.pp > 1 else []
     if axis == "mbs":
-        return [d for d in divisors(x.gbs // x.dp) if d <= MAX_MBS]
+        most = usual_most_mbs(problem.job.seq_len)
+        return [d for d in divisors(x.gbs // x.dp) if d <= most]
     if axis == "zero":
         return [0, 1, 2, 3]
     if axis == "dp_shard":

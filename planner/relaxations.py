@@ -18,7 +18,7 @@ from planner.result import Relaxation
 from searches.candidates import Candidate
 from searches.executors import SerialExecutor
 from searches.feasibility import any_fits, largest_true, least_true, states_can_fit
-from searches.options import MAX_MBS, TEXT_AXES
+from searches.options import TEXT_AXES, usual_most_mbs
 from searches.rules import Context
 from searches.search import search
 from searches.shape_space import divisors
@@ -158,7 +158,9 @@ def _other_values(start: Attempt, axis: str) -> Iterator[Attempt]:
     old = options.pins[axis]
     pins = {a: v for a, v in options.pins.items() if a != axis}
     if axis == "mbs":
-        sizes = [d for d in divisors(start.model.job.global_batch) if d <= max(old, MAX_MBS)]
+        job = start.model.job
+        most = max(old, usual_most_mbs(job.seq_len))
+        sizes = [d for d in divisors(job.global_batch) if d <= most]
         for value in sorted((d for d in sizes if d != old), key=lambda d: (_ratio(d, old), d)):
             moved = replace(options, pins={**pins, "mbs": value})
             change = f"mbs {value} instead of {old}"

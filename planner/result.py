@@ -256,9 +256,9 @@ class Result:
         """What the command line returns: 0, 3 nothing fits, 4 time limit, 130 interrupted."""
         if self.stopped == "interrupted":
             return 130
-        if not self.plans:
-            return 3
-        return 4 if self.stopped else 0
+        if self.stopped:
+            return 4
+        return 0 if self.plans else 3
 
     def to_json(self) -> dict[str, Any]:
         """Return the result with the field names of the result schema."""

@@ -283,8 +283,13 @@ def solve_table(result: Result, source: str = "last") -> str:
     lines = result_heading(result)
     if result.stopped:
         gap = "" if result.gap is None else f", at most {result.gap:.1%} from the best there is"
-        lines.append(f"stopped ({result.stopped}): best so far{gap}")
+        found = f"best so far{gap}" if result.plans else "no plan was found so far"
+        lines.append(f"stopped ({result.stopped}): {found}")
     lines.append("")
+    if result.stopped and not result.plans:
+        looked_at = f"None of the {result.counts.space:,} legal plans that were looked at is one."
+        more = "The others were not: a longer --time-limit, or --pin, --only or --max, finds more."
+        return "\n".join(lines + wrapped("", f"{looked_at} {more}")) + "\n"
     if not result.plans:
         return "\n".join(lines + nothing_fits(result)) + "\n"
     lines += [*plan_rows(result.plans, columns_of(result)), *stage_lines(result.plans)]

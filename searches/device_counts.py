@@ -35,7 +35,7 @@ from costmodels.step import straggler_factor
 from hardware.parts import Pool
 from searches.candidates import Candidate, closed_form_order, layout_key
 from searches.frameworks import schedule_runs
-from searches.options import MAX_MBS, SearchOptions
+from searches.options import SearchOptions
 from searches.rules import (
     SHAPE_AXES,
     SHAPE_RULES,
@@ -315,10 +315,9 @@ def _least_layer(
         for ep, etp in pairs
         for kind in kinds
     ]
-    batch = context.problem.job.global_batch
-    named = options.only.get("mbs", frozenset())
-    most = options.at_most.get("mbs", max(MAX_MBS, *named) if named else MAX_MBS)
-    sizes = [b for b in divisors(batch) if b <= most and options.allows("mbs", b)]
+    job = context.problem.job
+    most = options.most_mbs(job.seq_len)
+    sizes = [b for b in divisors(job.global_batch) if b <= most and options.allows("mbs", b)]
     if not rows or not sizes:
         return None
     splits = table_of(context, [[row[axis] for axis in SHAPE_AXES] for row in rows])

@@ -18,7 +18,7 @@ from costmodels.plans import (
 from costmodels.stages import stage_kinds
 from searches.dominance import overlap_never_slower
 from searches.frameworks import runnable, runnable_batches
-from searches.options import MAX_MBS, MAX_RECOMPUTE_STEPS
+from searches.options import MAX_RECOMPUTE_STEPS
 from searches.rules import (
     CORE,
     MODULE_RULES,
@@ -58,11 +58,10 @@ class FreeAxes:
 
 def batch_sizes(context: Context) -> Ints:
     """Return the micro-batch sizes that a search looks at, ascending."""
-    options, batch = context.options, context.problem.job.global_batch
-    pinned = options.only.get("mbs", frozenset())
-    most = options.at_most.get("mbs", max(MAX_MBS, *pinned) if pinned else MAX_MBS)
+    options, job = context.options, context.problem.job
+    pinned, most = options.only.get("mbs", frozenset()), options.most_mbs(job.seq_len)
     # A pinned size that does not divide the batch is kept, so that BAT001 names it.
-    sizes = sorted({d for d in divisors(batch) if d <= most} | set(pinned))
+    sizes = sorted({d for d in divisors(job.global_batch) if d <= most} | set(pinned))
     return np.array([d for d in sizes if options.allows("mbs", d)], dtype=np.int32)
 
 
@@ -147,7 +146,8 @@ def module_sets_of(context: Context) -> list[int]:
 
 def longest_chunks(context: Context, shapes: ShapeTable) -> Ints:
     """Return the layers of the largest virtual stage of each shape."""
-    kinds = stage_kinds(context.problem.shape.layers, shapes.pp, shapes.vpp, shapes.split)
+    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits)
+    kinds = stage_kinds(context.problem.shape.layers, *columns)
     held = np.where(kinds.chunk_counts > 0, kinds.chunk_layers, 0.0)
     return np.asarray(held.max(axis=(1, 2)).astype(np.int32))
 

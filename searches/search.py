@@ -373,7 +373,8 @@ def make_shards(
         return []
     options, layers = context.options, context.problem.shape.layers
     least_s = batch_bounds_s(context, shapes)
-    kinds = n_kinds(layers, shapes.pp, shapes.vpp, shapes.split, shapes.placement)
+    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.placement, shapes.splits)
+    kinds = n_kinds(layers, *columns)
     shards = []
     lowest = least_s.min(axis=(1, 2), initial=np.inf)
     rank = np.empty(len(shapes), dtype=np.intp)
@@ -433,6 +434,7 @@ def search(
     shards = make_shards(context, space.shapes)
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     answers: list[ShardAnswer] = []
+    round_before: tuple[list[ShardAnswer], Limits] | None = None
     try:
         executor.prepare(lambda: sum(count_plans(shard) for shard in shards))
         while True:
@@ -460,17 +462,26 @@ def search(
             if stopped or first_s <= known.rivals_s:
                 break
             # The exact time of the first lies further above its closed form than was looked at.
+            round_before = answers.copy(), known
             known = replace(known, settled_s=first_s)
     except KeyboardInterrupt:
-        if not any(answer.best for answer in answers):
+        if not round_before and not any(answer.best for answer in answers):
             raise
         stopped = "interrupted"
         merged = _merge(context, space, answers, known)
     finally:
         executor.close()
     unseen = [float(shard.least_s.min(initial=np.inf)) for shard in shards[len(answers) :]]
+    if stopped and round_before:
+        # It priced all that can be the first but for what its own bound left out.
+        answers, known = round_before
+        merged, unseen = _merge(context, space, answers, known), [known.least_s]
+    try:
+        merged = _with_uneven_splits(context, merged)
+    except KeyboardInterrupt:
+        stopped = "interrupted"
     return replace(
-        _with_uneven_splits(context, merged),
+        merged,
         stopped=stopped,
         shards=(len(answers), len(shards)),
         least_unseen_s=min(unseen, default=float("inf")),

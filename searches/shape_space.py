@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from costmodels.plans import CP_COMMS, PIPELINES_INSIDE, RANK_ORDERS, SCHEDULES, ShapeTable
 from costmodels.stages import SPLITS
+from searches import cp_sat
 from searches.frameworks import order_runs
 from searches.options import MAX_VPP, TOKENS_PER_CP
 from searches.rules import (
@@ -374,10 +375,9 @@ def _enumerate(model: Any, variables: list[Any]) -> Rows:
         def on_solution_callback(self) -> None:
             found.append(tuple(self.value(v) for v in variables))
 
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
+    solver = cp_sat.make_solver()
     solver.parameters.enumerate_all_solutions = True
-    solver.solve(model, Collector())
+    cp_sat.solve(solver, model, Collector())
     return found
 
 

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.rank_costs import RankCosts
+from searches import cp_sat
 
 Ints = NDArray[np.int64]
 
@@ -447,12 +448,11 @@ def _solve(
             counts = tuple(self.value(n) for n in model.counts)
             passed.insert(0, Split(counts, self.value(model.k)))
 
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
+    solver = cp_sat.make_solver()
     solver.parameters.max_deterministic_time = WORK
     solver.parameters.relative_gap_limit = TOLERANCE
     solver.parameters.cp_model_presolve = False  # takes longer than it saves on models this small
-    status = solver.solve(model.model, Collector())
+    status = cp_sat.solve(solver, model.model, Collector())
     done = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
     return passed[:MAX_PASSED], done, max(solver.best_objective_bound, float(bound))
 

@@ -37,7 +37,7 @@ DATA = Path(__file__).resolve().parent.parent / "data" / "validation"
 HEADLINE = ("aa", "us", "lf", "ie", "tt", "dlp", "bs3", "bsg", "dgxc", "nemo", "mbridge")
 """Families of the shipped runs whose mean error is the headline; the others stand beside them."""
 FORMATS = ("table", "json")
-VIEWS = ("source", "sweep", "row")
+VIEWS = ("source", "sweep", "row", "search")
 ESTIMATORS = ("model", "b0", "b1", "b2")
 
 
@@ -320,11 +320,15 @@ def run_validate(
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
     if by not in VIEWS:
         raise UsageError(f"--by: unknown {by!r}", f"one of {', '.join(VIEWS)}")
-    found = validate(
+    given = (
         read_points(points or DATA / "points.csv"),
         _entries(models or DATA / "models.yaml"),
         _entries(hardware or DATA / "hardware.yaml"),
     )
+    if by == "search":
+        sys.stdout.write(_search_text(use(price_points(*given)), form))
+        return 0
+    found = validate(*given)
     text = (
         json.dumps(found.to_json(by), indent=2, allow_nan=False) + "\n"
         if form == "json"
@@ -332,3 +336,13 @@ def run_validate(
     )
     sys.stdout.write(text)
     return 0
+
+
+def _search_text(used: Sequence[Used], form: str) -> str:
+    """Return what the search says about every sweep, as text or as JSON."""
+    from planner.validation.searching import search_sweeps, searched_json, searched_text
+
+    found = search_sweeps(sweeps(used, "any"))
+    if form == "json":
+        return json.dumps(searched_json(found), indent=2, allow_nan=False) + "\n"
+    return searched_text(found)

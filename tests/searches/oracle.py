@@ -29,7 +29,7 @@ SPLIT_BACKWARD = WORDS["schedule"][4:]
 USUAL, INSIDE = WORDS["rank_order"]
 MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
 """Bit i of a set of recomputed modules, as the options number it, stands for the i-th."""
-MAX_VPP, MAX_MBS, MAX_RECOMPUTE_STEPS = 12, 32, 16
+MAX_VPP, MAX_RECOMPUTE_STEPS = 12, 16
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
 Shape = tuple[int, int, int, int, str, int, str, int, int, str, str]
 """tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule, rank_order."""
@@ -241,7 +241,8 @@ def usable_bytes(problem: Problem) -> float:
 
 
 def micro_batch_sizes(problem: Problem, options: SearchOptions) -> list[int]:
-    limit = options.at_most.get("mbs", max([MAX_MBS, *options.only.get("mbs", ())]))
+    usual = max(32, 65536 // problem.job.seq_len)
+    limit = options.at_most.get("mbs", max([usual, *options.only.get("mbs", ())]))
     sizes = divisors(problem.job.global_batch)
     return [size for size in sizes if size <= limit and allows(options, "mbs", size)]
 

@@ -470,6 +470,34 @@ def test_an_interrupt_returns_what_was_found():
     assert replace(stopped, stopped="interrupted") == outcome
 
 
+def second_round(c: Context, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """Return a search that needs two rounds: the first keeps no rivals."""
+    monkeypatch.setattr(search_module, "RIVAL_MARGIN", 0.5)
+    told: list[int] = []
+    outcome = search(c, progress=lambda done, of: told.append(done))
+    assert told.count(1) == 2
+    return outcome
+
+
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("how", ["stop", "interrupt"])
+def test_a_stop_in_the_second_round_keeps_what_the_first_found(how, monkeypatch):
+    c = with_options(INSTANCES["h100-24-megatron"], n_finalists=1, bound=True)
+    whole, told = second_round(c, monkeypatch), list[int]()
+
+    def progress(done: int, of: int) -> None:
+        told.append(done)
+        if how == "interrupt" and told.count(1) == 2:
+            raise KeyboardInterrupt
+
+    outcome = search(c, stop=lambda: how == "stop" and told.count(1) == 2, progress=progress)
+    assert outcome.stopped == ("time limit" if how == "stop" else "interrupted")
+    assert outcome.shards[0] == outcome.shards[1]
+    assert outcome.n_legal == whole.n_legal
+    assert outcome.finalists[0].closed_form_s <= whole.finalists[0].closed_form_s
+    assert outcome.finalists[0].step_s / (1 + outcome.gap) <= whole.finalists[0].step_s
+
+
 @pytest.mark.usefixtures("small_shards")
 def test_an_interrupt_before_anything_was_found_goes_on_up():
     with pytest.raises(KeyboardInterrupt):

@@ -1,0 +1,139 @@
+"""The search on measured sweeps: its pick among what was measured, and what it finds besides."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from planner.validation import searching
+from planner.validation.points import read_points
+from planner.validation.report import DATA, _entries, run_validate
+from planner.validation.rows import Used, price_points, sweeps, use
+from planner.validation.searching import (
+    EQUAL,
+    best_of,
+    by_problem,
+    fitting,
+    restricted,
+    search_sweep,
+    searched_name,
+    unrestricted,
+)
+
+SOURCES = ("bs3", "bsg", "dlp")
+"""Families of the default run: ten sweeps that take a few seconds."""
+N_SWEEPS, N_LAYOUTS = 172, 3253
+"""What ships: sweeps, and layouts that are priced."""
+
+
+def shipped(*sources: str) -> tuple[Used, ...]:
+    """Return the measured layouts of some families, or of all."""
+    points = [p for p in read_points(DATA / "points.csv") if not sources or p.source in sources]
+    entries = (_entries(DATA / name) for name in ("models.yaml", "hardware.yaml"))
+    return use(price_points(points, *entries))
+
+
+@pytest.fixture(scope="module")
+def few() -> tuple[Used, ...]:
+    return shipped(*SOURCES)
+
+
+@pytest.fixture(scope="module")
+def every() -> tuple[Used, ...]:
+    return shipped()
+
+
+def check_picks(used: tuple[Used, ...]) -> int:
+    """Assert that the restricted search picks what ranking one by one picks; count the sweeps."""
+    found = sweeps(used, "any")
+    for sweep in found:
+        first = min(sweep.plans, key=lambda plan: plan.prediction.step_s)
+        groups = (restricted(group) for group in by_problem(sweep.plans))
+        picked, step_s = min(groups, key=lambda x: x[1])
+        assert step_s == pytest.approx(first.prediction.step_s, rel=EQUAL), sweep.key
+        assert picked == searched_name(first.case.problem, first.case.layout), sweep.key
+    return len(found)
+
+
+def check_covers(used: tuple[Used, ...]) -> None:
+    """Assert that the unrestricted search predicts no longer step than any published layout.
+
+    Of layouts of one problem the fastest stands for all: among those that fit by the model, and
+    among all with room for it.
+    """
+    for group in by_problem(used):
+        fit = [plan for plan in group if plan.prediction.fits]
+        for plans in (group, *([fit] if 0 < len(fit) < len(group) else [])):
+            first = min(plans, key=lambda plan: plan.prediction.step_s)
+            found, step_s = best_of(plans)
+            assert step_s <= first.prediction.step_s * (1 + EQUAL), (first.point.id, found)
+
+
+def test_the_restricted_search_picks_what_ranking_one_by_one_picks(few):
+    assert check_picks(few) == 6
+
+
+def test_the_open_search_is_never_slower_than_a_published_layout(few):
+    check_covers(few[::25])
+
+
+@pytest.mark.slow
+def test_every_shipped_sweep_has_the_pick_of_ranking_one_by_one(every):
+    assert len(every) == N_LAYOUTS
+    assert check_picks(every) == N_SWEEPS
+
+
+@pytest.mark.slow
+def test_no_shipped_layout_is_predicted_faster_than_what_the_search_finds(every):
+    check_covers(every)
+
+
+def test_layouts_have_the_names_of_the_search(few):
+    plans = [(plan.case.problem, plan.case.layout) for plan in few]
+    alone = [searched_name(*plan) for plan in plans if plan[1].dp * plan[1].cp == 1]
+    assert alone
+    assert {layout.zero for layout in alone} == {0}
+    problem, layout = next(x for x in plans if x[1].dp > 1)
+    core = replace(layout, recompute="selective", recompute_layers=0, recompute_modules=())
+    unfused, fused = (
+        replace(problem, shape=replace(problem.shape, flash_attention=flash))
+        for flash in (False, True)
+    )
+    assert searched_name(unfused, core) == core
+    assert searched_name(fused, core).recompute == "none"
+
+
+def test_memory_is_raised_to_what_a_published_run_needs(few):
+    case = few[0].case
+    usable = case.problem.pool.usable_bytes
+    assert fitting(case.problem, usable) is case.problem
+    assert fitting(case.problem, 2 * usable).pool.usable_bytes > 2 * usable
+    tiny = replace(case.problem.pool.accelerator, memory_bytes=1e6)
+    none = replace(case.problem, pool=replace(case.problem.pool, accelerator=tiny))
+    assert unrestricted(none, case.layout.n_devices) == (None, float("inf"))
+
+
+def test_a_pick_that_differs_is_said(few, monkeypatch):
+    sweep = sweeps(few, "any")[0]
+    whole = search_sweep(sweep)
+    assert whole.agrees
+    assert whole.covers
+    assert whole.best_s <= whole.picked_s
+    monkeypatch.setattr(searching, "restricted", lambda plans: (whole.ranked, 9e9))
+    monkeypatch.setattr(searching, "unrestricted", lambda *x: (None, float("inf")))
+    other = search_sweep(sweep)
+    assert (other.agrees, other.covers) == (False, False)
+    text = searching.searched_text([whole, other])
+    assert "ANOTHER" in text
+    assert "nothing fits, LONGER" in text
+    assert "2 sweeps: the same pick in 1, no longer step in 1" in text
+
+
+def test_the_command_searches_the_sweeps(tmp_path, capsys):
+    lines = (DATA / "points.csv").read_text(encoding="utf-8").splitlines()
+    mine = tmp_path / "dlp.csv"
+    mine.write_text("\n".join([lines[0], *(x for x in lines if x.startswith("dlp-"))]) + "\n")
+    assert run_validate(str(mine), form="json", by="search") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["n_agree"] == found["n_cover"] == len(found["sweeps"]) == 2
+    assert all(one["best_s"] <= one["ranked_s"] for one in found["sweeps"])
