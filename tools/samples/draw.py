@@ -179,9 +179,10 @@ def draw_layouts(
         sp, _, kind = group
         sharding, option = random.choice(free[group])
         layers, modules = axes.recompute_layers[option], axes.recompute_modules[option]
+        away = axes.activation_offload_layers[option]
         mbs = axes.mbs[random.choice(np.flatnonzero(masks.batches[row]).tolist())]
         one = shapes.take(np.array([row]))
-        values = (0, mbs, sharding, sp, kind, layers, modules)
+        values = (0, mbs, sharding, sp, kind, layers, modules, away)
         columns = (np.array([value], dtype=np.int32) for value in values)
         batch = context.problem.job.global_batch
         table = PlanTable(one, axes.shardings, batch, *columns)
