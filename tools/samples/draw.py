@@ -198,6 +198,10 @@ def beyond_the_search(random: Random, drawn: Drawn) -> Drawn:
     if smaller and layout.zero:
         changes.append({"shard": random.choice(smaller)})
     changes.append({"rank_order": "tp-cp-ep-pp-dp"})
+    if layout.pp == 1 and layout.recompute == "full":
+        changes.append({"activation_offload_layers": layout.recompute_layers})
+    elif layout.pp == 1 and shape.layers > 2:
+        changes.append({"activation_offload_layers": random.randint(1, shape.layers - 2)})
     if layout.pp > 1:
         if layout.vpp == 1:
             changes.append({"schedule": "gpipe"})
