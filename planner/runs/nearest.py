@@ -169,7 +169,8 @@ def why_not_priced(problem: Problem, layout: Layout) -> str:
     asked = {"rank_order": frozenset({PIPELINES_INSIDE})}  # whether or not it changes anything
     options = SearchOptions(only=asked, framework="any")
     context = Context(problem, options, layout.n_devices)
-    plain = replace(layout, recompute="none", recompute_layers=0)
+    away = min(layout.activation_offload_layers, 1)  # whether there is a host
+    plain = replace(layout, recompute="none", recompute_layers=0, activation_offload_layers=away)
     code = first_broken_rule(context, plain)
     return f"{code} {RULES[code].title}: {RULES[code].why}" if code else ""
 

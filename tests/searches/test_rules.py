@@ -207,7 +207,8 @@ PLAN_EXAMPLES = {
     ),
     "OFF005": (
         with_host(context(batch=24)),
-        {"activation_offload_layers": 5, "pp": 1}, {"activation_offload_layers": 4, "pp": 1},
+        {"activation_offload_layers": 5, "recompute": 0},
+        {"activation_offload_layers": 4, "recompute": 0},
     ),
     "FRM001": (
         context(batch=24, options=SearchOptions(framework="deepspeed")),
