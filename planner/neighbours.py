@@ -49,6 +49,7 @@ HELPS: Mapping[str, tuple[str, ...]] = {
     "ORD002": ("rank_order", "ep"),
     "SP001": ("sp",),
     "ZER001": ("zero",),
+    "OFF004": ("pp",),
     "ZER002": ("zero",),
 }
 """Axes whose change can lift a broken rule: the second change of a pair."""
@@ -179,7 +180,7 @@ def _offloads(problem: Problem, x: Layout) -> list[int]:
 
     Without recomputation a quarter, a half and all but two of the layers.
     """
-    if problem.pool.host is None or x.pp > 1 or x.recompute == "selective":
+    if problem.pool.host is None or x.recompute == "selective":
         return [0]
     if x.recompute == "full":
         return [0, x.recompute_layers]
@@ -271,8 +272,10 @@ def _schedule(pp: int, vpp: int, x: Layout) -> str:
 def _offloaded(
     layers: int, pp: int, kind: str, recomputed: int, x: Layout, changes: Mapping[str, Any]
 ) -> int:
-    """Return the layers whose activations are on the host; none where they cannot be."""
+    """Return the layers whose activations are on the host; none where they cannot stay there."""
     n = int(changes.get("activation_offload_layers", x.activation_offload_layers))
+    if "activation_offload_layers" in changes:
+        return recomputed if n and kind == "full" else n
     if n == 0 or pp > 1 or kind == "selective":
         return 0
     return recomputed if kind == "full" else max(0, min(n, layers - RESIDENT_LAYERS))
