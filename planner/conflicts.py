@@ -113,7 +113,7 @@ _TEXTS = {
     "SCH003": "a framework that is searched runs the schedule",
     "SCH002": "models with experts or multi-token prediction have a schedule with whole backwards",
     "OFF001": "what is offloaded needs a host whose link and memory are known",
-    "OFF002": "the host's memory takes 16 bytes for every parameter updated there, and activations",
+    "OFF002": "the host's memory takes 16 bytes a parameter updated there, and activations",
     "OFF003": "the stack has an optimizer on the host with whole gradients only (ZeRO 0 or 1)",
     "OFF004": "stored activations leave for the host without a pipeline only",
     "OFF005": "of the layers all but two can leave for the host, or all recomputed ones",

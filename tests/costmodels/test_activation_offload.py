@@ -8,6 +8,7 @@ import pytest
 
 from costmodels.activation_offload import RESIDENT_LAYERS, copy_bytes_per_s, waits
 from costmodels.breakdown import break_down
+from costmodels.examples import DEEPSEEK_V3
 from costmodels.stacks import STACKS
 from costmodels.step import activation_waits, needed_host_bytes, offloaded_activation_bytes
 from costmodels.step_timeline import step_timeline
@@ -128,3 +129,20 @@ def test_the_timeline_ends_with_the_step(offloading):
     timeline = step_timeline(found)
     end = timeline.pipeline.end_s + sum(seconds for _, _, seconds in timeline.after)
     assert end == pytest.approx(found.step_s)
+
+
+def test_layers_with_experts_keep_more(toy_problem, toy_pool, plain_layout):
+    """Of DeepSeek-V3's 61 layers the first three are dense; what leaves no longer stays."""
+    problem = toy_problem(DEEPSEEK_V3, pool=toy_pool(host=HOST), gbs=32)
+    plain = plain_layout(problem, dp=8, zero=1)
+    before = break_down(problem, plain)
+    layers = before.rows.layers
+    dense, expert = layers.kept_bytes.item(), layers.experts.kept_bytes.item()
+    assert expert != pytest.approx(dense, rel=1e-3)
+    for n in (2, 10):
+        found = break_down(problem, replace(plain, activation_offload_layers=n))
+        wanted = min(n, 3) * dense + max(0, n - 3) * expert
+        assert offloaded_activation_bytes(found.rows).max() == pytest.approx(wanted)
+        freed = before.stages[0]["activations"] - found.stages[0]["activations"]
+        assert freed == pytest.approx(wanted)
+        assert found.step_s == pytest.approx(found.closed_form_step_s)
