@@ -1,9 +1,10 @@
 """When nothing fits: the smallest changes after which a plan exists, each found by a search.
 
-Tried one at a time: a restriction dropped or moved to its nearest value, any framework, a smaller
-margin, narrower gradients, a fused attention kernel, another batch, shorter sequences, more nodes.
-When no single change helps, restrictions are dropped in twos and all at once, with and without one
-of the other changes. Answers are ordered by what they touch, then by how far they move it.
+Tried one at a time: a restriction dropped or moved to its nearest value, any framework, stored
+activations on the host, a smaller margin, narrower gradients, a fused attention kernel, another
+batch, shorter sequences, more nodes. When no single change helps, restrictions are dropped in twos
+and all at once, with and without one of the other changes. Answers are ordered by what they touch,
+then by how far they move it.
 """
 
 import itertools
@@ -188,6 +189,11 @@ def _file_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt
         freer = replace(options, framework="default", stack=options.stack_name)
         change = _joined(start, "any framework")
         yield replace(start, change=change, options=freer, kind="software")
+    named = {*options.pins, *options.only} & {"activation_offload", "activation_offload_layers"}
+    if pool.host and not named:
+        opened = replace(options, only={**options.only, "activation_offload": frozenset((0, 1))})
+        change = _joined(start, "stored activations on the host")
+        yield replace(start, change=change, options=opened, kind="software")
     if closest and closest.peak_bytes <= pool.accelerator.memory_bytes:
         # What the closest plan leaves free, rounded down to a tenth of a GiB.
         free = int((pool.accelerator.memory_bytes - closest.peak_bytes) / 2**30 * 10) / 10

@@ -77,6 +77,19 @@ def test_neighbours_move_it() -> None:
     assert derived(problem, near, {"pp": 2}).activation_offload_layers == 0
 
 
+def test_it_is_named_where_it_makes_a_job_fit() -> None:
+    pins = {
+        "tp": 1, "pp": 1, "cp": 2, "zero": 1, "mbs": 1, "recompute": "none",
+        "optimizer_offload": "off",
+    }  # fmt: skip
+    result = planner.solve("llama3-8b", "h100-x8", pins=pins)
+    assert not result.plans
+    found = {change.change: change for change in result.relaxations}
+    with_it = found["stored activations on the host"]
+    assert with_it.layout.activation_offload
+    assert "--only activation_offload=off,on" in with_it.command
+
+
 STATED = {
     "n_devices": 8, "tp": 1, "pp": 1, "dp": 8, "cp": 1, "ep": 1, "etp": 1, "mbs": 1, "gbs": 64,
     "counts": (32,), "recompute": "none", "activation_offload_layers": 31,
