@@ -111,6 +111,9 @@ class Layout:
     recompute_modules: tuple[str, ...] = ()
     """Modules recomputed with `selective`, in the order of `RECOMPUTE_MODULES`; the attention core
     where none is named, and none with the other kinds."""
+    activation_offload_layers: int = 0
+    """Layers whose stored activations lie on the host between forward and backward: the first of
+    all without recomputation, the recomputed ones (their inputs) with `full`; 0 is off."""
 
     def __post_init__(self) -> None:
         named = self.recompute_modules or RECOMPUTE_MODULES[:1]
@@ -122,6 +125,11 @@ class Layout:
         """The kind of recomputation; where it is not the attention core alone, the modules."""
         named = self.recompute_modules
         return self.recompute if named in ((), RECOMPUTE_MODULES[:1]) else "+".join(named)
+
+    @property
+    def activation_offload(self) -> bool:
+        """Whether stored activations of some layers lie on the host."""
+        return self.activation_offload_layers > 0
 
     @property
     def switches(self) -> dict[str, bool]:
@@ -369,6 +377,7 @@ class PlanTable:
     recompute_layers: Ints
     recompute_modules: Ints
     """Sets of `RECOMPUTE_MODULES` as numbers; 0 unless selective."""
+    activation_offload_layers: Ints
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -398,6 +407,7 @@ class PlanTable:
             self.recompute,
             self.recompute_layers,
             self.recompute_modules,
+            self.activation_offload_layers,
         )
         taken = (column[rows] for column in columns)
         return PlanTable(self.shapes, self.shardings, self.gbs, *taken)
@@ -433,6 +443,7 @@ class PlanTable:
             dp_overlap=not self.shardings.dp_blocking[z],
             recompute_modules=modules_of(int(self.recompute_modules[row])),
             rank_order=RANK_ORDERS[int(shapes.rank_order[k])],
+            activation_offload_layers=int(self.activation_offload_layers[row]),
         )
 
     @staticmethod
@@ -472,6 +483,7 @@ class PlanTable:
             column(RECOMPUTES.index(x.recompute) for x in rows),
             column(x.recompute_layers for x in rows),
             column(modules_code(x.recompute_modules) for x in rows),
+            column(x.activation_offload_layers for x in rows),
         )
 
 
@@ -495,6 +507,7 @@ class PlanBlock:
     recompute: Ints
     recompute_layers: Ints
     recompute_modules: Ints
+    activation_offload_layers: Ints
 
     @property
     def n_micro(self) -> Ints:
@@ -530,4 +543,5 @@ class PlanBlock:
             self.recompute[option, batch],
             self.recompute_layers[option, batch],
             self.recompute_modules[option, batch],
+            self.activation_offload_layers[option, batch],
         )

@@ -41,6 +41,10 @@ class StackProfile:
     """With the optimizer on the host: `pipelined` (gradients down, Adam and weights up side by
     side, piece by piece, after the backward) or `gradients` (they leave as they are reduced,
     beside the backward, and stay on the host; then Adam, then all weights up)."""
+    activation_copies: str
+    """With stored activations on the host: `windowed` (both ways beside compute), `on-demand`
+    (down beside the forward, up when the backward asks) or `blocking` (in line with compute), see
+    `costmodels.activation_offload.waits`."""
     zero1_gather: str
     """`all-gather`, or `broadcast`: every rank in turn broadcasts its shard of the weights."""
     balancer: str
@@ -141,6 +145,7 @@ FUSED = StackProfile(
     zero1_overlap="both",
     zero3_traffic="prefetched",
     offload_overlap="pipelined",
+    activation_copies="windowed",
     zero1_gather="all-gather",
     balancer="even",
     fused_activation=True,
@@ -176,6 +181,7 @@ EAGER = replace(
     dp_overlap="reduce",
     zero1_overlap="none",
     offload_overlap="gradients",
+    activation_copies="on-demand",
     bucket_params_per_rank=0.0,
     host_s_per_layer=3.0e-3,
     tp_hop_s=10e-6,
@@ -209,6 +215,7 @@ _MEGATRON_DEEPSPEED = replace(
     elementwise_factor=1.3,
     p2p_scatter=False,
     offload_overlap="gradients",
+    activation_copies="blocking",  # DeepSpeed of 2021 copies in line
     host_s_per_layer=3.3e-3,
     tp_hop_s=20e-6,
     fused_wgrad=False,
@@ -262,7 +269,7 @@ STACKS: dict[str, StackProfile] = {
         ),
         replace(EAGER, name="torchtitan"),
         # Hugging Face model code: its plan for tensor parallelism gathers the logits.
-        replace(EAGER, name="hf-fsdp2", logits_sharded=False),
+        replace(EAGER, name="hf-fsdp2", logits_sharded=False, activation_copies="blocking"),
         # The loss of flash-attn: one kernel that turns the logits into their gradient in place.
         replace(EAGER, name="llm-foundry", fused_loss=True, logit_bytes=6.0),
         replace(EAGER, name="meta"),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline, zero_bubble
+from costmodels.activation_offload import INPUTS_AT_ONCE, copy_bytes_per_s, waits
 from costmodels.compute import ForwardBackward
 from costmodels.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
 from costmodels.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
@@ -24,7 +25,7 @@ from costmodels.plans import (
 )
 from costmodels.problem import Problem
 from costmodels.recompute import SetTerms
-from costmodels.shape_terms import ShapeTerms, boundary_hops, shape_terms
+from costmodels.shape_terms import ShapeTerms, boundary_hops, host_bytes, shape_terms
 from costmodels.stacks import STALLED_HOP_S
 
 Floats = NDArray[np.float64]
@@ -202,6 +203,9 @@ def stage_times(rows: Rows) -> StageTimes:
         backward = backward + rows.recomputed_experts * again[index]
     if len(rows.sets.codes) > 1:
         backward = backward + _modules_again_s(rows, held, last)
+    if rows.table.activation_offload_layers.any():
+        more = activation_waits(rows)
+        forward, backward = forward + more.forward_s, backward + more.backward_s
     if np.any(table.schedule == zero_bubble.DUALPIPE):
         # Each stage held both ways runs every second micro-batch.
         share = np.where(table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)
@@ -225,6 +229,82 @@ def _modules_again_s(rows: Rows, held: Floats, last: Floats) -> Floats:
             routed = routed + last * shape.mtp_layers
         again = again + routed * sets.expert_again_s.take(at)
     return np.asarray(again)
+
+
+@dataclass(frozen=True, slots=True)
+class _Away:
+    """Layers whose stored activations lie on the host, by kind of rank."""
+
+    whole: Floats
+    """Those with all that they keep."""
+    expert: Floats | float
+    """Those of them that have experts."""
+    inputs: Floats
+    """Those of which only the input is kept: they are recomputed."""
+
+
+def _away(rows: Rows) -> _Away:
+    """Return what of each plan lies on the host; one micro-batch of a rank with all layers."""
+    table, kinds = rows.table, rows.shapes.kinds
+    n, full = table.activation_offload_layers, table.recompute == FULL
+    first = np.where(full, 0, n)
+    whole = np.minimum(_by_rank(kinds.layers, table.shape), first)
+    inputs = np.where(full & (n > 0), rows.recomputed, 0.0)
+    routed: Floats | float = 0.0
+    if kinds.expert_prefix is not None:
+        prefix = kinds.expert_prefix
+        most = prefix.shape[-1] - 1
+        at = table.shape.astype(np.intp) * (most + 1) + np.minimum(first, most)
+        by_shape = prefix.transpose(0, 2, 1).reshape(-1, prefix.shape[1])
+        routed = _by_rank(by_shape, at)
+    return _Away(whole, routed, inputs)
+
+
+def offloaded_activation_bytes(rows: Rows) -> Floats:
+    """Return what a micro-batch of each kind of rank has on the host, bytes.
+
+    n k, k what a layer keeps, for the first n layers where nothing is recomputed; the inputs of
+    the recomputed layers with full recomputation.
+    """
+    away = _away(rows)
+    kept = rows.sets.kept_bytes.take(rows.set_index)
+    found = away.whole * kept + away.inputs * rows.layers.checkpoint_bytes[rows.index]
+    if rows.sets.expert_kept_bytes is not None:
+        found = found + away.expert * rows.sets.expert_kept_bytes.take(rows.set_index)
+    return np.asarray(found)
+
+
+def activation_waits(rows: Rows) -> ForwardBackward:
+    """Return what a micro-batch waits for copies of activations, by kind of rank, seconds."""
+    host, layers, index = rows.problem.pool.host, rows.layers, rows.index
+    if host is None:  # refused (OFF001), and priced as if it were free where somebody insists
+        nothing = np.zeros(np.broadcast(index, rows.table.activation_offload_layers).shape)[None]
+        return ForwardBackward(nothing, nothing)
+    held = _by_rank(rows.shapes.kinds.layers, rows.table.shape)
+    forward = held * layers.layer.forward_s[index]
+    backward = held * layers.layer.backward_s[index]
+    backward = backward + rows.recomputed * layers.recompute_full_s[index]
+    if layers.experts:
+        routed, more = _routed(rows), _expert_layer_adds(layers)
+        again = layers.experts.recompute_full_s - layers.recompute_full_s
+        forward = forward + routed * more.forward_s[index]
+        backward = backward + routed * more.backward_s[index]
+        backward = backward + np.asarray(rows.recomputed_experts) * again[index]
+    copy = offloaded_activation_bytes(rows) / copy_bytes_per_s(host)
+    found = waits(rows.problem.stack, copy, forward, backward, held)
+    off = rows.table.activation_offload_layers == 0
+    return ForwardBackward(
+        np.where(off, 0.0, found.forward_s), np.where(off, 0.0, found.backward_s)
+    )
+
+
+def needed_host_bytes(rows: Rows) -> Floats:
+    """Return what a device of each plan has on the host, bytes: its optimizer and activations."""
+    of_optimizer = host_bytes(rows.problem, rows.table.shapes, rows.table.shardings)
+    found = _of_sharding(of_optimizer, _sharding_and_shape(rows))
+    if not rows.table.activation_offload_layers.any():
+        return found
+    return np.asarray(found + _greatest(offloaded_activation_bytes(rows)))
 
 
 def _routed(rows: Rows) -> Floats:
@@ -562,7 +642,7 @@ def least_batch_times(
     of, at, sp = (x.reshape(-1) for x in np.indices((len(shapes), len(mbs), 2), dtype=np.int32))
     nothing = np.zeros_like(of)
     unsharded = WHOLE.take([0])
-    columns = (of, mbs[at], nothing, sp, nothing, nothing, nothing)
+    columns = (of, mbs[at], nothing, sp, nothing, nothing, nothing, nothing)
     table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns)
     rows = join(problem, shape_terms(problem, shapes, unsharded), table, layers)
     least = least_flush_times(rows, stage_times(rows)) * _straggle(rows)
@@ -614,13 +694,18 @@ def _memory(rows: Rows) -> _Memory:
     chunks = in_flight_chunks(table.schedule, rank, pp, vpp, table.n_micro)
     in_flight = chunks / np.where(table.schedule == zero_bubble.DUALPIPE, 2, vpp)
     kept = rows.sets.kept_bytes.take(rows.set_index)
-    whole = _by_rank(kinds.layers, of) - rows.recomputed
-    activations = np.asarray(rows.recomputed * layers.checkpoint_bytes[index] + whole * kept)
+    whole, inputs = _by_rank(kinds.layers, of) - rows.recomputed, rows.recomputed
+    away = _away(rows) if table.activation_offload_layers.any() else None
+    if away:
+        whole = whole - away.whole
+        inputs = inputs - away.inputs + np.minimum(away.inputs, INPUTS_AT_ONCE)
+    activations = np.asarray(inputs * layers.checkpoint_bytes[index] + whole * kept)
     activations *= in_flight
     if splits_backward(rows).any():
         activations = np.maximum(activations, _late_activations(rows, whole, kept))
     if layers.experts:
-        activations = activations + in_flight * _expert_activations(rows)
+        on_host = away.expert if away else 0.0
+        activations = activations + in_flight * _expert_activations(rows, on_host)
     if rows.problem.shape.mtp_layers:
         kept_module, more = kept, rows.sets.expert_kept_bytes
         if rows.problem.shape.expert_layers[-1] and more is not None:
@@ -676,12 +761,16 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     return {term: np.broadcast_to(part, whole) for term, part in parts.items()}
 
 
-def _expert_activations(rows: Rows) -> Floats:
-    """Return what the expert layers of a rank keep beyond dense ones, bytes, by kind of rank."""
+def _expert_activations(rows: Rows, on_host: Floats | float) -> Floats:
+    """Return what the expert layers of a rank keep beyond dense ones, bytes, by kind of rank.
+
+    But for those whose activations lie on the host.
+    """
     more = rows.sets.expert_kept_bytes
     assert more is not None  # asked for models with experts only
     assert rows.recomputed_experts is not None
-    return np.asarray((_routed(rows) - rows.recomputed_experts) * more.take(rows.set_index))
+    stay = _routed(rows) - rows.recomputed_experts - on_host
+    return np.asarray(stay * more.take(rows.set_index))
 
 
 def _late_activations(rows: Rows, whole: Floats, kept: Floats) -> Floats:

@@ -165,6 +165,10 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
         "sp": ("sp", "activations between the layers cut over tp"),
         "dp_overlap": ("dp_overlap", "data-parallel traffic beside compute"),
         "optimizer_offload": ("offload", "where the optimizer states are, and the update runs"),
+        "activation_offload_layers": (
+            "activation offload",
+            "layers whose stored activations are on the host",
+        ),
     }
     out = []
     for axis, (name, meaning) in said.items():

@@ -3,6 +3,7 @@
 from costmodels.breakdown import COMPUTE_TERMS, NETWORK_TERMS
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
+from costmodels.step import offloaded_activation_bytes
 from planner.errors import UsageError
 from planner.reasons import shown_layout
 from planner.result import Plan
@@ -104,6 +105,14 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
         lines.append(
             f"  optimizer offload: master weights and Adam states are updated on the host, "
             f"{on_host / GIB:.1f} GiB of its memory for a device."
+        )
+    if x.activation_offload:
+        on_host = offloaded_activation_bytes(plan.breakdown.rows).max()
+        what = "inputs" if x.recompute == "full" else "activations"
+        lines.append(
+            f"  activation offload: the {what} of {x.activation_offload_layers} layers are on the "
+            f"host between forward and backward, {on_host / GIB:.1f} GiB of its memory for a "
+            "device."
         )
     if x.recompute == "full":
         lines.append(

@@ -131,6 +131,7 @@ def _same(run: ExistingRun, new: Layout, name: str) -> bool:
         "zero": 0,
         "sp": False,
         "recompute_modules": (),
+        "activation_offload_layers": 0,
         **SWITCHES,
     }.get(name, 1)
     return bool(run.layout.get(name, usual) == value)
@@ -183,6 +184,7 @@ MEGATRON_PARTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ("optimizer_cpu_offload", "use_precision_aware_optimizer", "optimizer_offload_fraction",
          "overlap_cpu_optimizer_d2h_h2d"),
     ),
+    (("activation_offload_layers",), ("cpu_offloading_num_layers",)),
 )  # fmt: skip
 """Fields of a layout and the settings that say them."""
 NEEDS: Mapping[str, Callable[[Layout], bool]] = {

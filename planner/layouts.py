@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from costmodels.activation_offload import RESIDENT_LAYERS
 from costmodels.plans import (
     CP_COMMS,
     PLACEMENT_OF,
@@ -30,6 +31,8 @@ def layout_to_json(layout: Layout) -> dict[str, Any]:
     """
     exchange = {"cp_comm": layout.cp_comm} if layout.cp > 1 else {}
     named: dict[str, Any] = {**exchange, **layout.switches}
+    if layout.activation_offload:
+        named["activation_offload_layers"] = layout.activation_offload_layers
     return named | {
         "n_devices": layout.n_devices,
         "tp": layout.tp,
@@ -90,7 +93,8 @@ def axis_values(axis: str, text: str, option: str) -> int:
         value = int(text)
     except ValueError:
         raise UsageError(f"{option}: {axis} needs a whole number, not {text!r}", "") from None
-    least = 0 if axis in ("zero", "sp", "recompute_layers") else 1
+    counts = ("zero", "sp", "recompute_layers", "activation_offload_layers")
+    least = 0 if axis in counts else 1
     if value < least:
         raise UsageError(f"{option}: {axis} must be at least {least}, not {value}", "")
     most = {"zero": 3, "sp": 1}.get(axis, value)
@@ -128,6 +132,19 @@ def _recompute(pins: Mapping[str, int], counts: tuple[int, ...]) -> tuple[str, i
     longest = max(counts, default=0)
     k = min(pins.get("recompute_layers", longest), longest)
     return kind, k if kind == "full" else 0, modules
+
+
+def _activation_offload(pins: Mapping[str, int], layers: int, recomputed: int) -> int:
+    """Return the layers whose activations are on the host; `SearchError` contradicting."""
+    n = pins.get("activation_offload_layers", 0)
+    on = pins.get("activation_offload", int(n > 0))
+    if "activation_offload_layers" in pins and on != (n > 0):
+        raise SearchError(
+            f"activation_offload_layers {n} contradicts activation_offload {SWITCH_WORDS[on]}",
+            "name one of them, or both alike",
+        )
+    most = recomputed or max(1, layers - RESIDENT_LAYERS)
+    return n or on * most
 
 
 def _data_parallel(context: Context, pins: Mapping[str, int]) -> int:
@@ -174,7 +191,8 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     data or context parallelism, sp to on with tp,
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise,
     `selective` the attention core unless `recompute_modules` does, which alone mean selective),
-    the split to `even` where the layers divide, rank_order to the usual one. Raises `SearchError`
+    activation_offload to off (`on` means all recomputed layers, or else all but two), the split to
+    `even` where the layers divide, rank_order to the usual one. Raises `SearchError`
     with the rule that it breaks.
     """
     shape, job = context.problem.shape, context.problem.job
@@ -210,6 +228,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         rank_order=RANK_ORDERS[pins.get("rank_order", 0)],
         optimizer_offload=bool(pins.get("optimizer_offload", 0)),
         dp_overlap=bool(pins.get("dp_overlap", 1)),
+        activation_offload_layers=_activation_offload(pins, shape.layers, recompute_layers),
     )
     broken = first_broken_rule(context, layout)
     if broken:

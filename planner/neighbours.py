@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodels.activation_offload import RESIDENT_LAYERS
 from costmodels.plans import (
     CP_COMMS,
     RANK_ORDERS,
@@ -31,7 +32,7 @@ from searches.shape_space import divisors
 
 AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "sp",
         "cp_comm", "recompute", "recompute_layers", "recompute_modules", "optimizer_offload",
-        "dp_overlap", "rank_order")  # fmt: skip
+        "activation_offload_layers", "dp_overlap", "rank_order")  # fmt: skip
 """Axes that a neighbour may change, in the order in which changes are named."""
 HELPS: Mapping[str, tuple[str, ...]] = {
     "BAT001": ("mbs",),
@@ -48,6 +49,7 @@ HELPS: Mapping[str, tuple[str, ...]] = {
     "ORD002": ("rank_order", "ep"),
     "SP001": ("sp",),
     "ZER001": ("zero",),
+    "OFF004": ("pp",),
     "ZER002": ("zero",),
 }
 """Axes whose change can lift a broken rule: the second change of a pair."""
@@ -169,7 +171,22 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
         now = modules_code(x.recompute_modules)
         return [MODULE_SETS[c] for c in module_sets(shape) if (c ^ now).bit_count() == 1]
     longest = max(x.stage_layers)
+    if axis == "activation_offload_layers":
+        return _offloads(problem, x)
     return _thinned(longest) if x.recompute == "full" else []
+
+
+def _offloads(problem: Problem, x: Layout) -> list[int]:
+    """Return numbers of layers whose activations may be on the host: none, and what copies hide.
+
+    Without recomputation a quarter, a half and all but two of the layers.
+    """
+    if problem.pool.host is None or x.recompute == "selective":
+        return [0]
+    if x.recompute == "full":
+        return [0, x.recompute_layers]
+    most, layers = problem.shape.layers - RESIDENT_LAYERS, problem.shape.layers
+    return sorted({0, *(n for n in (layers // 4, layers // 2, most) if 0 < n <= most)})
 
 
 def _thinned(longest: int) -> list[int]:
@@ -205,6 +222,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
     modules = x.recompute_modules
     if "recompute_modules" in changes:
         kind, modules = "selective", modules_of(MODULE_SETS.index(changes["recompute_modules"]))
+    again = _recomputed(kind, counts, x, changes)
     return replace(
         x,
         tp=tp,
@@ -225,11 +243,12 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
             changes.get("etp", x.etp)
         ),
         recompute=kind,
-        recompute_layers=_recomputed(kind, counts, x, changes),
+        recompute_layers=again,
         recompute_modules=modules,
         rank_order=str(changes.get("rank_order", x.rank_order)),
         optimizer_offload=bool(changes.get("optimizer_offload", x.optimizer_offload)),
         dp_overlap=bool(changes.get("dp_overlap", x.dp_overlap)) or dp * cp == 1,
+        activation_offload_layers=_offloaded(shape.layers, pp, kind, again, x, changes),
     )  # fmt: skip
 
 
@@ -249,6 +268,18 @@ def _schedule(pp: int, vpp: int, x: Layout) -> str:
     if (pp, vpp) == (x.pp, x.vpp):
         return x.schedule
     return "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
+
+
+def _offloaded(
+    layers: int, pp: int, kind: str, recomputed: int, x: Layout, changes: Mapping[str, Any]
+) -> int:
+    """Return the layers whose activations are on the host; none where they cannot stay there."""
+    n = int(changes.get("activation_offload_layers", x.activation_offload_layers))
+    if "activation_offload_layers" in changes:
+        return recomputed if n and kind == "full" else n
+    if n == 0 or pp > 1 or kind == "selective":
+        return 0
+    return recomputed if kind == "full" else max(0, min(n, layers - RESIDENT_LAYERS))
 
 
 def _recomputed(kind: str, counts: tuple[int, ...], x: Layout, changes: Mapping[str, Any]) -> int:

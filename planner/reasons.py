@@ -46,6 +46,8 @@ def shown_layout(layout: Layout) -> str:
         words.append(f"recompute {x.recompute_text} {x.recompute_layers or ''}".strip())
     if x.optimizer_offload:
         words.append("optimizer offload")
+    if x.activation_offload:
+        words.append(f"activation offload {x.activation_offload_layers}")
     if not x.dp_overlap:
         words.append("no dp overlap")
     return " ".join(words)

@@ -1,9 +1,10 @@
 """When nothing fits: the smallest changes after which a plan exists, each found by a search.
 
 Tried one at a time: a restriction dropped or moved to its nearest value, any framework, optimizer
-states on the host, a smaller margin, narrower gradients, a fused attention kernel, another batch,
-shorter sequences, more nodes. When no single change helps, restrictions are dropped in twos and all at once, with and without one
-of the other changes. Answers are ordered by what they touch, then by how far they move it.
+states or stored activations on the host, a smaller margin, narrower gradients, a fused attention
+kernel, another batch, shorter sequences, more nodes. When no single change helps, restrictions are
+dropped in twos and all at once, with and without one of the other changes. Answers are ordered by
+what they touch, then by how far they move it.
 """
 
 import itertools
@@ -197,6 +198,11 @@ def _file_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt
         wider = replace(options, pins=pins, only={**options.only, OFFLOAD: frozenset({0, 1})})
         change = _joined(start, "optimizer states on the host")
         yield replace(start, change=change, options=wider, kind="software")
+    there = {*options.pins, *options.only} & {"activation_offload", "activation_offload_layers"}
+    if pool.host and not there:
+        opened = replace(options, only={**options.only, "activation_offload": frozenset((0, 1))})
+        change = _joined(start, "stored activations on the host")
+        yield replace(start, change=change, options=opened, kind="software")
     if closest and closest.peak_bytes <= pool.accelerator.memory_bytes:
         # What the closest plan leaves free, rounded down to a tenth of a GiB.
         free = int((pool.accelerator.memory_bytes - closest.peak_bytes) / 2**30 * 10) / 10

@@ -415,6 +415,7 @@ def plans_csv(result: Result) -> str:
         "recompute",
         "recompute_layers",
         "recompute_modules",
+        "activation_offload_layers",
         "split",
         "step_time_s",
         "tokens_per_s",
@@ -442,6 +443,7 @@ def plans_csv(result: Result) -> str:
             "runs_on": " ".join(plan.runs_on),
         }
         row["recompute_modules"] = "+".join(plan.layout.recompute_modules)
+        row["activation_offload_layers"] = plan.layout.activation_offload_layers
         writer.writerow(row)
     return out.getvalue()
 

@@ -129,7 +129,8 @@ def _open(context: Context) -> Context:
     Kept are pinned depths and modules, which say which values there are, and switches, of which
     the search may not have what nobody names.
     """
-    named = ("recompute_layers", "recompute_modules", "optimizer_offload", "dp_overlap")
+    named = ("recompute_layers", "recompute_modules", "optimizer_offload", "activation_offload",
+             "activation_offload_layers", "dp_overlap")  # fmt: skip
     kept = {a: v for a, v in context.options.only.items() if a in named}
     return replace(context, options=replace(context.options, only=kept, at_most={}))
 

@@ -30,6 +30,8 @@ AXES = (
     "recompute_modules",
     "schedule",
     "optimizer_offload",
+    "activation_offload",
+    "activation_offload_layers",
     "dp_overlap",
 )
 """Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
@@ -42,6 +44,7 @@ TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "recompute_modules": MODULE_SETS,
     "schedule": SCHEDULES,
     "optimizer_offload": ("off", "on"),
+    "activation_offload": ("off", "on"),
     "dp_overlap": ("off", "on"),
 }
 """Axes whose values are words; the tables hold the position of the word."""

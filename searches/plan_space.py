@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.activation_offload import INPUTS_AT_ONCE, RESIDENT_LAYERS
 from costmodels.offload import gradients_leave
 from costmodels.plans import (
     RECOMPUTES,
@@ -27,7 +28,9 @@ from searches.rules import (
     fills_dualpipe,
     fits_host,
     module_sets,
+    offers_activation_offload,
     offers_offload,
+    offloads_whole_layers,
 )
 from searches.shape_space import divisors
 
@@ -50,6 +53,8 @@ class FreeAxes:
     """Layers per virtual stage of each option, 0 unless `full`."""
     recompute_modules: Ints
     """Set of modules of each option (`plans.modules_code`), 0 unless selective."""
+    activation_offload_layers: Ints
+    """Layers of each option whose activations lie on the host."""
     exists: Bools
     """Which shardings each shape has, `(n_shapes, n_shardings)`."""
     dominates: Bools
@@ -73,7 +78,9 @@ def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
     kinds = [0, *[RECOMPUTES.index("selective")] * len(sets)]
     kinds += [RECOMPUTES.index("full")] * len(depths)
     layers, modules = [0] * (1 + len(sets)) + [*depths], [0, *sets] + [0] * len(depths)
-    kind, depth, named = (np.array(x, dtype=np.int32) for x in (kinds, layers, modules))
+    plain = list(zip(kinds, layers, modules, [0] * len(kinds), strict=True))
+    options = np.array(plain + _offload_options(context, plain), dtype=np.int32)
+    kind, depth, named, away = (np.ascontiguousarray(column) for column in options.T)
     least = int(mbs[0]) if len(mbs) else 1
     shardings, proven = with_overlap_off(context, shapes, sharding_options(context, shapes), least)
     exists = existing_shardings(shapes, shardings)
@@ -83,7 +90,28 @@ def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
         overlaps, apart = shardings.dp_blocking == 0, shapes.replicas[:, None] > 1
         exists &= overlaps | (~proven & apart)
         dominates = exists & overlaps & proven & apart
-    return FreeAxes(mbs, shardings, kind, depth, named, exists, dominates)
+    return FreeAxes(mbs, shardings, kind, depth, named, away, exists, dominates)
+
+
+def _offload_options(
+    context: Context, plain: list[tuple[int, int, int, int]]
+) -> list[tuple[int, int, int, int]]:
+    """Return recompute options (kind, layers, modules, offloaded layers) with activations away.
+
+    The first 1, 2, ... layers without recomputation, the recomputed ones with full where they are
+    more than stay on the device anyhow; and pinned numbers with every option, so that the rule
+    that they break is named.
+    """
+    if not offers_activation_offload(context):
+        return []
+    none, full = (RECOMPUTES.index(name) for name in ("none", "full"))
+    most = context.problem.shape.layers - RESIDENT_LAYERS
+    found = [(none, 0, 0, n) for n in range(1, most + 1)]
+    deep = [x for x in plain if x[0] == full and x[1] > INPUTS_AT_ONCE]
+    found += [(kind, k, modules, k) for kind, k, modules, _ in deep]
+    named = context.options.only.get("activation_offload_layers", frozenset()) - {0}
+    pinned = [(*option[:3], n) for n in sorted(named) for option in plain]
+    return list(dict.fromkeys(found + pinned))
 
 
 def with_overlap_off(
@@ -156,7 +184,8 @@ def recompute_options(context: Context, shapes: ShapeTable, axes: FreeAxes) -> B
     """Return which recompute options exist for each shape, `(n_shapes, n_options)`.
 
     `full` runs over 1 .. layers of the largest virtual stage; longer ranges than
-    `MAX_RECOMPUTE_STEPS` are thinned evenly, ends kept. A pinned value is never thinned.
+    `MAX_RECOMPUTE_STEPS` are thinned evenly, ends kept. A pinned value is never thinned. The
+    same of layers whose activations leave without recomputation.
     """
     longest = longest_chunks(context, shapes)[:, None]
     k = axes.recompute_layers[None, :]
@@ -164,7 +193,20 @@ def recompute_options(context: Context, shapes: ShapeTable, axes: FreeAxes) -> B
     on_grid = ((longest - k) % step == 0) | (k == 1)
     if "recompute_layers" in context.options.only:
         on_grid = np.ones_like(on_grid)
-    return np.asarray((k == 0) | ((k <= longest) & on_grid))
+    exists = (k == 0) | ((k <= longest) & on_grid)
+    if axes.activation_offload_layers.any():
+        exists = exists & _offload_exists(context, axes)[None]
+    return np.asarray(exists)
+
+
+def _offload_exists(context: Context, axes: FreeAxes) -> Bools:
+    """Return which options are on the grid of layers whose activations leave, `(n_options,)`."""
+    n, most = axes.activation_offload_layers, context.problem.shape.layers - RESIDENT_LAYERS
+    if "activation_offload_layers" in context.options.only:
+        return np.ones(len(n), dtype=bool)
+    step = max(1, -(-most // MAX_RECOMPUTE_STEPS))
+    kept = (n == 0) | (n == 1) | ((most - n) % step == 0)
+    return np.asarray(kept | (axes.recompute != RECOMPUTES.index("none")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +347,12 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     rules += _host_rules(context, shapes, axes)
     if emitted:
         framework = context.options.framework
-        options = (axes.recompute, axes.recompute_layers, axes.recompute_modules)
+        options = (
+            axes.recompute,
+            axes.recompute_layers,
+            axes.recompute_modules,
+            axes.activation_offload_layers,
+        )
         runs = runnable(framework, problem, shapes, axes.shardings, *options)
         rules.append(PlanRule("FRM001", runs))
         runs = runnable_batches(framework, problem, shapes, axes.mbs)
@@ -316,13 +363,25 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
 
 
 def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
-    """Return what the host allows of optimizers on it."""
+    """Return what the host allows of optimizers and activations on it.
+
+    Whether the activations fit depends on the micro-batch too: that is looked at with the memory.
+    """
+    rules, host = [], context.problem.pool.host
+    n_away = axes.activation_offload_layers
+    if n_away.any():
+        stays = (n_away == 0)[None, None, None, :]
+        if host is None:
+            rules.append(PlanRule("OFF001", stays))
+        rules.append(PlanRule("OFF004", stays | (shapes.pp == 1)[:, None, None, None]))
+        columns = (axes.recompute, axes.recompute_layers, n_away)
+        whole = offloads_whole_layers(context.problem.shape, *columns)
+        rules.append(PlanRule("OFF005", whole[None, None, None, :]))
     away = axes.shardings.optimizer_offload > 0
     if not away.any():
-        return []
-    if context.problem.pool.host is None:
-        return [PlanRule("OFF001", ~away[None, None, :, None])]
-    rules = []
+        return rules
+    if host is None:
+        return [*rules, PlanRule("OFF001", ~away[None, None, :, None])]
     if not gradients_leave(context.problem.stack):
         whole = ~away | (axes.shardings.zero <= 1)
         rules.append(PlanRule("OFF003", whole[None, None, :, None]))
@@ -337,6 +396,10 @@ def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict
         "zero": axes.shardings.zero[None, None, :, None],
         "dp_shard": axes.shardings.shard(shapes.replicas).T[:, None, :, None],
         "optimizer_offload": axes.shardings.optimizer_offload[None, None, :, None],
+        "activation_offload": (axes.activation_offload_layers > 0)[None, None, None, :].astype(
+            np.int32
+        ),
+        "activation_offload_layers": axes.activation_offload_layers[None, None, None, :],
         "dp_overlap": 1 - axes.shardings.dp_blocking[None, None, :, None],
         "recompute": axes.recompute[None, None, None, :],
         "recompute_layers": axes.recompute_layers[None, None, None, :],
@@ -420,6 +483,7 @@ def plan_blocks(
                 recompute=axes.recompute[option],
                 recompute_layers=axes.recompute_layers[option],
                 recompute_modules=axes.recompute_modules[option],
+                activation_offload_layers=axes.activation_offload_layers[option],
             )
 
         waiting = np.zeros(0, dtype=np.intp)

@@ -26,7 +26,7 @@ from searches.executors import Executor, SerialExecutor
 from searches.objectives import Front, merged_front
 from searches.options import SearchOptions
 from searches.plan_space import LegalBlock, batch_sizes, free_axes, legal_masks, plan_blocks
-from searches.rules import Context
+from searches.rules import Context, fits_host_with_activations
 from searches.shape_space import ShapeSpace, legal_shapes
 from searches.splits import ShapeSplit, SplitPlan, improve_splits
 
@@ -216,10 +216,13 @@ def price_block(
     """
     rows, n_layers, block = join(problem, terms, found.block, layers), problem.shape.layers, found
     peaks = peak_bytes(rows)
-    fits = found.legal & (peaks <= problem.pool.usable_bytes)
+    legal = found.legal
+    if found.block.activation_offload_layers.any():
+        legal = legal & fits_host_with_activations(rows)
+    fits = legal & (peaks <= problem.pool.usable_bytes)
     n_fit = np.asarray(np.count_nonzero(fits, axis=(0, 1)), dtype=np.int64)
     if not n_fit.any():
-        cell = int(np.argmin(np.where(found.legal, peaks, np.inf)))
+        cell = int(np.argmin(np.where(legal if legal.any() else found.legal, peaks, np.inf)))
         table = found.block.rows(np.array([cell]))
         closest = Candidate(table.layout(0, n_layers), 0.0, float(peaks.flat[cell]))
         return BlockAnswer([], [], closest, n_fit, 0)

@@ -178,6 +178,12 @@ def _recompute_fields(layout: Layout) -> dict[str, object]:
             "recompute_granularity": "selective",
             "recompute_modules": list(layout.recompute_modules),
         }
+    if layout.activation_offload:
+        return {
+            "cpu_offloading": True,
+            "cpu_offloading_num_layers": layout.activation_offload_layers,
+            "cpu_offloading_weights": False,
+        }
     return {}
 
 

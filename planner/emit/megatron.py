@@ -391,6 +391,8 @@ def _recompute_flags(layout: Layout) -> list[str]:
     if layout.recompute == "selective":
         modules = list(layout.recompute_modules)
         return ["--recompute-granularity", "selective", "--recompute-modules", *modules]
+    if layout.activation_offload:
+        return ["--cpu-offloading-num-layers", str(layout.activation_offload_layers)]
     return []
 
 

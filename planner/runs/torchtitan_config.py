@@ -515,6 +515,7 @@ def _degrees(read: Reader, n_devices: int | None) -> dict[str, Any]:
         "sp": tp > 1 and read.switch("parallelism.enable_sequence_parallel", True),
         "cp_comm": "" if cp == 1 else "p2p" if rotate == "alltoall" else "all-gather",
         "rank_order": "tp-cp-ep-dp-pp", "optimizer_offload": False,
+        "activation_offload_layers": 0,
         "dp_overlap": True,
     }  # fmt: skip
     rest = tp * pp * cp * max(1, replicate)

@@ -165,13 +165,14 @@ def framework_mask(
     recompute: Ints,
     recompute_layers: Ints,
     recompute_modules: Ints | None = None,
+    activation_offload_layers: Ints | None = None,
 ) -> Bools:
     """Return which plans a framework can run, `(n_shapes, sp, sharding, recompute options)`.
 
     `refusals` over arrays (tests compare the two). Rules about the micro-batches are apart, in
     `framework_batches`; no rule couples them with the other free axes.
     """
-    options = (recompute, recompute_layers, recompute_modules)
+    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers)
     return _mask((framework,), problem, shapes, shardings, *options)
 
 
@@ -188,9 +189,10 @@ def runnable(
     recompute: Ints,
     recompute_layers: Ints,
     recompute_modules: Ints | None = None,
+    activation_offload_layers: Ints | None = None,
 ) -> Bools:
     """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
-    options = (recompute, recompute_layers, recompute_modules)
+    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers)
     return _mask(_searched(framework), problem, shapes, shardings, *options)
 
 
@@ -207,8 +209,9 @@ def _mask(
     recompute: Ints,
     recompute_layers: Ints,
     recompute_modules: Ints | None,
+    activation_offload_layers: Ints | None,
 ) -> Bools:
-    options = (recompute, recompute_layers, recompute_modules)
+    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers)
     case = Case.of_shapes(problem, shapes, shardings, *options)
     kept = reduce(np.logical_or, (_kept(name, case, of_batches=False) for name in names))
     return np.broadcast_to(kept, (len(shapes), 2, len(shardings), len(recompute)))

@@ -60,6 +60,8 @@ MEGATRON: dict[str, Case] = {
     "racks": ("llama3-70b", "gb300-nvl72-x512", {"tp": 8, "pp": 8}),
     "optimizer on the host": ("llama3-70b", "h100-x512", {"tp": 4, "pp": 2,
                                                           "optimizer_offload": True}),
+    "activations on the host": ("llama3-8b", "h100-x512", {"tp": 2,
+                                                           "activation_offload_layers": 11}),
     "nothing overlaps": ("llama3-8b", "h100-x512", {"tp": 2, "dp_overlap": False}),
     "nothing overlaps, ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3, "dp_overlap": False}),
 }  # fmt: skip
@@ -121,6 +123,8 @@ DEEPSPEED: dict[str, Case] = {
     "ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3}),
     "AutoTP": ("llama3-70b", "h100-x512", {"tp": 8, "sp": False, "zero": 1}),
     "optimizer on the host": ("llama3-8b", "h100-x8", {"zero": 2, "optimizer_offload": True}),
+    "inputs on the host": ("llama3-8b", "h100-x8", {"zero": 3, "recompute": "full",
+                                                    "activation_offload": True}),
     "nothing overlaps": ("llama3-8b", "h100-x8", {"zero": 2, "dp_overlap": False}),
     "pipeline": ("llama3-70b", "a100-x1024", {"pp": 8, "recompute": "full"}),
     "recompute": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full",
@@ -180,6 +184,7 @@ def test_torchtitan_with_its_model(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "pins",
     [{"zero": 3}, {"zero": 2}, {"zero": 3, "recompute": "full"}, {"zero": 3, "mbs": 2},
+     {"zero": 3, "recompute": "full", "activation_offload": True},
      {"zero": 3, "cp": 2, "cp_comm": "p2p"}, {"zero": 3, "tp": 2, "sp": False}],
     ids=str,
 )  # fmt: skip

@@ -253,6 +253,28 @@ def number(modules: tuple[str, ...]) -> int:
 
 def recompute_choices(
     problem: Problem, options: SearchOptions, stage_layers: tuple[int, ...]
+) -> list[tuple[str, int, tuple[str, ...], int]]:
+    """Return what is recomputed, with the layers whose activations are on the host.
+
+    Those only where the user names them: a grid of the first layers of all, but two, without
+    recomputation, the recomputed layers from three on, and pinned numbers with everything.
+    """
+    plain = without_offload(problem, options, stage_layers)
+    numbers = options.only.get("activation_offload_layers", frozenset()) - {0}
+    away: list[tuple[str, int, tuple[str, ...], int]] = []
+    if numbers or 1 in options.only.get("activation_offload", ()):
+        most, fine = problem.shape.layers - 2, "activation_offload_layers" in options.only
+        step = -(-most // MAX_RECOMPUTE_STEPS)
+        for n in range(1, most + 1):
+            if fine or n == 1 or (most - n) % step == 0:
+                away.append(("none", 0, (), n))
+        away += [("full", k, (), k) for kind, k, _ in plain if kind == "full" and k > 2]
+        away += [(*choice, n) for n in sorted(numbers) for choice in plain]
+    return list(dict.fromkeys([*((*choice, 0) for choice in plain), *away]))
+
+
+def without_offload(
+    problem: Problem, options: SearchOptions, stage_layers: tuple[int, ...]
 ) -> list[tuple[str, int, tuple[str, ...]]]:
     """Return none, selective with sets of modules, and full over k layers.
 
@@ -311,12 +333,13 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
         for sp in (False, True):
             for zero, shard in sharding_choices(dp * cp):
                 for away, beside in switch_choices(problem, options):
-                    for recompute, depth, modules in recompute_choices(problem, options, held):
+                    for recompute, depth, modules, n in recompute_choices(problem, options, held):
                         yield Layout(
                             tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
                             schedule, recompute, depth, held, cp, ep, etp, cp_comm=cp_comm,
                             shard=shard, recompute_modules=modules, rank_order=order,
                             optimizer_offload=away, dp_overlap=beside,
+                            activation_offload_layers=n,
                         )  # fmt: skip
 
 
@@ -372,6 +395,8 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         "recompute_modules": number(plan.recompute_modules),
         "optimizer_offload": int(plan.optimizer_offload),
         "dp_overlap": int(plan.dp_overlap),
+        "activation_offload": int(plan.activation_offload_layers > 0),
+        "activation_offload_layers": plan.activation_offload_layers,
     }  # fmt: skip
     if not all(allows(options, axis, value) for axis, value in pinned.items()):
         return "PIN001"
@@ -394,6 +419,14 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "OVL001"
     if plan.recompute_modules and broken_module_rule(problem.shape, plan.recompute_modules):
         return broken_module_rule(problem.shape, plan.recompute_modules)
+    away = plan.activation_offload_layers
+    if away and problem.pool.host is None:
+        return "OFF001"
+    if away and plan.pp > 1:
+        return "OFF004"
+    leaves = {"none": away <= problem.shape.layers - 2, "full": away == plan.recompute_layers}
+    if away and not leaves.get(plan.recompute, False):
+        return "OFF005"
     if plan.optimizer_offload and problem.pool.host is None:
         return "OFF001"
     piped = problem.stack.offload_overlap == "pipelined"
@@ -436,6 +469,8 @@ def megatron_runs(problem: Problem, plan: Layout) -> bool:
             return False
     if plan.optimizer_offload and not megatron_offloads(precision, plan):
         return False
+    if plan.activation_offload_layers and (plan.recompute != "none" or plan.zero >= 2):
+        return False
     return not (plan.zero >= 2 and plan.pp > 1) and megatron_pads_alike(problem, plan.tp)
 
 
@@ -467,6 +502,8 @@ def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
         return False
     precision = problem.job.precision
     if precision.startswith("fp8"):
+        return False
+    if plan.activation_offload_layers and plan.recompute != "full":
         return False
     if plan.optimizer_offload:
         if plan.pp > 1 or (plan.zero == 0 and plan.dp * plan.cp > 1):
@@ -536,10 +573,21 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
                 if key not in known:
                     known[key] = micro_batch(problem, layout)
                 legal.append(price(problem, layout, known[key]))
-    fitting = [plan for plan in legal if plan.peak_bytes <= usable_bytes(problem)]
+    fitting = [
+        plan
+        for plan in legal
+        if plan.peak_bytes <= usable_bytes(problem) and host_holds(problem, plan.layout)
+    ]
     if len(fitting) < len(legal):
         rejected_plans["MEM001"] = len(legal) - len(fitting)
     return Answer(shapes, rejected_shapes, legal, rejected_plans, sorted(fitting, key=rank_key))
+
+
+def host_holds(problem: Problem, layout: Layout) -> bool:
+    """Tell whether the activations on the host fit beside the optimizer there."""
+    if not layout.activation_offload_layers:
+        return True
+    return physics.host_holds_all(problem, layout, physics.micro_batch(problem, layout))
 
 
 Micro = physics.MicroBatch | models.Micro
@@ -581,7 +629,7 @@ def degrees(layout: Layout) -> tuple[object, ...]:
             layout.ep, layout.etp, -(layout.shard or layout.dp * layout.cp),
             WORDS["schedule"].index(layout.schedule), number(layout.recompute_modules),
             layout.rank_order == INSIDE, layout.optimizer_offload,
-            not layout.dp_overlap)  # fmt: skip
+            not layout.dp_overlap, layout.activation_offload_layers)  # fmt: skip
 
 
 def rank_key(plan: Priced) -> tuple[object, ...]:

@@ -420,6 +420,7 @@ class Checker:
             ("num_distributed_optimizer_instances", "num_distributed_optimizer_instances"),
             ("grad_reduce_in_fp32", "grad_reduce_in_fp32"), ("cp_comm_type", "cp_comm_type"), ("fp8_recipe", "fp8_recipe"),
             ("recompute_num_layers", "recompute_num_layers"), ("recompute_modules", "recompute_modules"),
+            ("cpu_offloading_num_layers", "cpu_offloading_num_layers"),
             ("use_megatron_fsdp", "use_megatron_fsdp"),
             ("optimizer_cpu_offload", "optimizer_cpu_offload"),
             ("optimizer_offload_fraction", "optimizer_offload_fraction"),

@@ -181,9 +181,10 @@ def draw_layouts(
         sp, _, kind = group
         sharding, option = random.choice(free[group])
         layers, modules = axes.recompute_layers[option], axes.recompute_modules[option]
+        away = axes.activation_offload_layers[option]
         mbs = axes.mbs[random.choice(np.flatnonzero(masks.batches[row]).tolist())]
         one = shapes.take(np.array([row]))
-        values = (0, mbs, sharding, sp, kind, layers, modules)
+        values = (0, mbs, sharding, sp, kind, layers, modules, away)
         columns = (np.array([value], dtype=np.int32) for value in values)
         batch = context.problem.job.global_batch
         table = PlanTable(one, axes.shardings, batch, *columns)
@@ -201,6 +202,10 @@ def beyond_the_search(random: Random, drawn: Drawn) -> Drawn:
     if group > 1:
         changes.append({"dp_overlap": False})
     changes.append({"rank_order": "tp-cp-ep-pp-dp"})
+    if layout.pp == 1 and layout.recompute == "full":
+        changes.append({"activation_offload_layers": layout.recompute_layers})
+    elif layout.pp == 1 and shape.layers > 2:
+        changes.append({"activation_offload_layers": random.randint(1, shape.layers - 2)})
     if layout.pp > 1:
         if layout.vpp == 1:
             changes.append({"schedule": "gpipe"})

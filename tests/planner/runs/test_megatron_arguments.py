@@ -28,6 +28,7 @@ def test_plain_data_parallelism() -> None:
         "gbs": 64, "n_micro": 4, "sp": False, "cp_comm": "", "vpp": 1, "schedule": "none",
         "split": "even", "counts": (16,), "recompute": "none", "recompute_layers": 0, "zero": 0,
         "rank_order": "tp-cp-ep-dp-pp", "dp_overlap": False, "optimizer_offload": False,
+        "activation_offload_layers": 0,
     }  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def test_plain_data_parallelism() -> None:
         ("--use-torch-fsdp2", {"dp_overlap": True}),
         ("--use-distributed-optimizer --use-precision-aware-optimizer --optimizer-cpu-offload",
          {"optimizer_offload": True}),
+        ("--cpu-offloading-num-layers 5", {"activation_offload_layers": 5}),
         ("--recompute-activations", {"recompute": "selective"}),
         ("--recompute-granularity selective", {"recompute": "selective"}),
         ("--recompute-granularity selective --recompute-modules moe_act layernorm",
