@@ -500,7 +500,7 @@ def standing_of(
     wanted = replace(usual.search_options(), rival_s=rival_s, bound=False)
     context = Context(problem, wanted, problem.pool.n_devices)
     outcome = search(context)
-    ranked = rank_over_pools([Searched(cluster, context, outcome)])
+    ranked = rank_over_pools([Searched(model, cluster, context, outcome)])
     best = None
     if ranked:
         opened = break_down(problem, ranked[0][0].layout)

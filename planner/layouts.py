@@ -15,11 +15,18 @@ from costmodels.plans import (
 )
 from costmodels.stages import FOLDED, stage_layers
 from planner.errors import SearchError, UsageError
+from planner.schemas import PRECISIONS
 from searches.options import AXES, MODULE_SETS, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
 
 DEVICES = "devices"
-"""The axis of the number of accelerators in use, which the product searches, not `searches`."""
+"""The axis of the number of accelerators in use."""
+PRECISION = "precision"
+"""The axis of the numeric recipe."""
+PROBLEM_AXES = (DEVICES, PRECISION)
+"""Axes that change the problem, not the layout: `planner.counts` searches each of their values."""
+WORDS: Mapping[str, tuple[str, ...]] = {**TEXT_AXES, PRECISION: PRECISIONS}
+"""The values of the axes that are words, at their positions."""
 
 
 def layout_to_json(layout: Layout) -> dict[str, Any]:
@@ -72,12 +79,12 @@ SWITCH_FORMS = {"false": 0, "true": 1, "0": 0, "1": 1}
 
 def axis_values(axis: str, text: str, option: str) -> int:
     """Return the table value of one axis given as text, such as `recompute=full`."""
-    if axis not in (*AXES, DEVICES):
-        known = ", ".join((*AXES, DEVICES))
+    if axis not in (*AXES, *PROBLEM_AXES):
+        known = ", ".join((*AXES, *PROBLEM_AXES))
         raise UsageError(f"{option}: unknown axis {axis!r}", f"axes: {known}")
     if axis == "recompute_modules":
         return _modules(text, option)
-    words = TEXT_AXES.get(axis)
+    words = WORDS.get(axis)
     if words == SWITCH_WORDS and text.lower() in SWITCH_FORMS:
         return SWITCH_FORMS[text.lower()]
     if words:

@@ -4,7 +4,7 @@ The job (model, sequence, global batch) and the devices stay. What follows from 
 dp from the degrees, the schedule from pp and vpp, the layers of the stages from the split.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -317,13 +317,13 @@ class SingleChange:
 
 
 def single_changes(
-    problem: Problem, layout: Layout, framework: str = "any"
+    problem: Problem, layout: Layout, framework: str = "any", recipes: Sequence[str] = ()
 ) -> tuple[SingleChange, ...]:
     """Return every value that each axis may take alone, legal or not, axis by axis.
 
     The axes are those of `AXES` and the schedule, whose change brings the chunks that it needs;
     `full:3` recomputes three layers of every virtual stage.
-    `framework` as in `neighbours`.
+    `framework` as in `neighbours`; `recipes` are the values that the job's precision may take.
     """
     context = _context(problem, layout)
     present = _framework_codes(problem, layout, framework)
@@ -345,13 +345,29 @@ def single_changes(
         if near and not code
     }
     priced = {found.layout: found for found in _priced(problem, layout, legal)}
-    return tuple(
+    of_layout = tuple(
         SingleChange(
             axis, axis_value(layout, axis), value, code, priced.get(near) if near else None
         )
         for (axis, value, near), code in zip(tried, codes, strict=True)
         if near != layout
     )
+    return of_layout + tuple(_recipe_steps(problem, layout, framework, recipes))
+
+
+def _recipe_steps(
+    problem: Problem, layout: Layout, framework: str, recipes: Sequence[str]
+) -> Iterator[SingleChange]:
+    """Yield the layout in every other recipe that the accelerator runs."""
+    for name in recipes:
+        job = replace(problem.job, precision=name)
+        peaks = problem.pool.accelerator.peak_flops_per_s
+        if name == problem.job.precision or job.recipe.linear not in peaks:
+            continue
+        other = replace(problem, job=job)
+        code = _broken(_context(other, layout), layout, framework, frozenset())
+        priced = () if code else _priced(other, layout, {layout: ()})
+        yield SingleChange("precision", problem.job.precision, name, code, *priced or (None,))
 
 
 def _recompute_steps(problem: Problem, layout: Layout) -> list[tuple[str, Any, Layout | None]]:
