@@ -33,8 +33,7 @@ class Comparison:
     first: Opened
     second: Opened
     inputs: tuple[str, ...]
-    """What differs besides layout and precision (model, job, cluster, software); empty for the same
-    job."""
+    """What differs besides layout and precision: model, job, cluster, software."""
     layout: tuple[tuple[str, str, str, str], ...]
     """Axis, value in A, value in B, what that means."""
     turns: tuple[str, ...]

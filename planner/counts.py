@@ -160,7 +160,7 @@ def variants_of(
 ) -> tuple[list[Variant], list[str]]:
     """Return pool by pool its variants, a recipe each, and a note for each that is not modelled.
 
-    Raises the `SearchError` of the first one when none is modelled.
+    Raises a `SearchError` with all reasons when none is modelled.
     """
     found, notes, refusals = [], [], []
     for index, pool in enumerate(cluster.cluster.pools):
@@ -178,7 +178,8 @@ def variants_of(
             tally = Tally(pool.name, model.job.precision, pool.n_devices)
             found.append(Variant(model, one, bounds, tally, options))
     if not found:
-        raise refusals[0]
+        texts = dict.fromkeys(refusal.message for refusal in refusals)
+        raise SearchError("; ".join(texts), refusals[0].fix)
     return found, notes
 
 

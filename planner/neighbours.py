@@ -23,6 +23,7 @@ from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.stages import stage_layers
 from costmodels.step import join, peak_bytes, step_times
+from planner.capabilities import is_modelled
 from searches.frameworks import Case, broken_rules
 from searches.options import MAX_MBS, MAX_VPP, MODULE_SETS, SearchOptions
 from searches.rules import Context, module_sets, rules_that_break
@@ -352,20 +353,22 @@ def single_changes(
         for (axis, value, near), code in zip(tried, codes, strict=True)
         if near != layout
     )
-    return of_layout + tuple(_recipe_steps(problem, layout, framework, recipes))
+    return of_layout + tuple(_recipe_steps(problem, layout, framework, recipes, present))
 
 
 def _recipe_steps(
-    problem: Problem, layout: Layout, framework: str, recipes: Sequence[str]
+    problem: Problem,
+    layout: Layout,
+    framework: str,
+    recipes: Sequence[str],
+    present: frozenset[str],
 ) -> Iterator[SingleChange]:
-    """Yield the layout in every other recipe that the accelerator runs."""
+    """Yield the layout in every other recipe that is modelled for the accelerator."""
     for name in recipes:
-        job = replace(problem.job, precision=name)
-        peaks = problem.pool.accelerator.peak_flops_per_s
-        if name == problem.job.precision or job.recipe.linear not in peaks:
+        other = replace(problem, job=replace(problem.job, precision=name))
+        if name == problem.job.precision or not is_modelled(other):
             continue
-        other = replace(problem, job=job)
-        code = _broken(_context(other, layout), layout, framework, frozenset())
+        code = _broken(_context(other, layout), layout, framework, present)
         priced = () if code else _priced(other, layout, {layout: ()})
         yield SingleChange("precision", problem.job.precision, name, code, *priced or (None,))
 

@@ -106,7 +106,8 @@ def _recipes(value: object) -> str | list[str]:
         return one(value)
     names = [one(name) for name in value]
     if not names or len(set(names)) < len(names):
-        raise BadValue(f"{show(value)} is no list of different recipes", "such as [bf16, fp16]")
+        what = "repeats a recipe" if names else "is empty"
+        raise BadValue(f"the list {what}", "such as [bf16, fp8-tensorwise]")
     return names
 
 

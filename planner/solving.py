@@ -106,11 +106,11 @@ def solve(
     of the cluster; the plans of all pools are ranked together unless `pool` names one, and so are
     those of all recipes where `precision` is left open: a list in the job or in `only`.
     `objective` is one of `planner.objectives.OBJECTIVES`; `deadline` the longest run (`"30d"`),
-    `step_limit_s` the longest step; `pareto` two or three objectives whose front is wanted instead. What is not
-    given is taken from the `search:` section of the model file, if it has one. `executor`
-    is `automatic`, `serial`, `processes` or `ray` (on the cluster at `ray_address`, else on this
-    machine); the answer does not depend on it. When nothing fits the result holds no plans but the
-    counted reasons and the smallest changes that would help.
+    `step_limit_s` the longest step; `pareto` two or three objectives whose front is wanted
+    instead. What is not given is taken from the `search:` section of the model file, if it has
+    one. `executor` is `automatic`, `serial`, `processes` or `ray` (on the cluster at
+    `ray_address`, else on this machine); the answer does not depend on it. When nothing fits the
+    result holds no plans but the counted reasons and the smallest changes that would help.
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
     start = time.monotonic()
@@ -427,12 +427,12 @@ def solve_inputs(
 
 
 def _without_plans(searched: list[Searched]) -> tuple[str, ...]:
-    """Return which recipes have no legal plan, and the rule that left most of them out."""
+    """Return which recipes have no legal plan, and why: of the rules, two look at the recipe."""
     lines = []
     for one in searched:
-        counted = one.outcome.rejected_plans or one.outcome.rejected_shapes
+        counted = {**one.outcome.rejected_shapes, **one.outcome.rejected_plans}
         if not one.outcome.n_legal and counted and not one.outcome.stopped:
-            code = max(counted, key=lambda x: (counted[x], x))
+            code = max(counted, key=lambda x: (x in ("FRM001", "MEM000"), counted[x], x))
             pool, precision = one.name
             lines.append(f"pool {pool} in {precision} has no plan: {code} {RULES[code].title}")
     return tuple(lines)

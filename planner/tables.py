@@ -190,8 +190,11 @@ def result_heading(result: Result) -> list[str]:
             for i, (pool, part) in enumerate(zip(pools, parts, strict=True))
         ]
     return [
-        f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
-        f"{job['seq_len']}, global batch {job['global_batch']}, {_recipes(result)}",
+        *wrapped(
+            "",
+            f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
+            f"{job['seq_len']}, global batch {job['global_batch']}, {_recipes(result)}",
+        ),
         *assumed_lines(result.notes),
         *wrapped("on", f"{', or '.join(parts)}, as {result.inputs['options']['stack']} runs it"),
         *_space_lines(c),
