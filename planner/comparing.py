@@ -164,6 +164,7 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
         "dp_shard": ("dp_shard", "ranks over which ZeRO shards"),
         "sp": ("sp", "activations between the layers cut over tp"),
         "dp_overlap": ("dp_overlap", "data-parallel traffic beside compute"),
+        "tp_overlap": ("tp_overlap", "tensor-parallel traffic in pieces beside the GEMMs"),
         "optimizer_offload": ("offload", "where the optimizer states are, and the update runs"),
     }
     out = []

@@ -116,6 +116,7 @@ _TEXTS = {
     "OFF002": "the host's memory takes 16 bytes for every parameter that is updated there",
     "OFF003": "the stack has an optimizer on the host with whole gradients only (ZeRO 0 or 1)",
     "OVL001": "dp_overlap off needs dp * cp above 1",
+    "OVL002": "tp_overlap on needs sp, tp inside a scale-up domain, and a stack that has it",
     "FRM001": "{framework} can run it",
     "DOM001": "data-parallel traffic runs beside compute, which is never slower",
     "MEM001": "the fullest device holds at most {usable} GiB",

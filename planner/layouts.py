@@ -217,6 +217,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         rank_order=RANK_ORDERS[pins.get("rank_order", 0)],
         optimizer_offload=bool(pins.get("optimizer_offload", 0)),
         dp_overlap=bool(pins.get("dp_overlap", 1)),
+        tp_overlap=bool(pins.get("tp_overlap", 0)),
     )
     broken = first_broken_rule(context, layout)
     if broken:

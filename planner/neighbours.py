@@ -32,7 +32,7 @@ from searches.shape_space import divisors
 
 AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "sp",
         "cp_comm", "recompute", "recompute_layers", "recompute_modules", "optimizer_offload",
-        "dp_overlap", "rank_order")  # fmt: skip
+        "dp_overlap", "tp_overlap", "rank_order")  # fmt: skip
 """Axes that a neighbour may change, in the order in which changes are named."""
 HELPS: Mapping[str, tuple[str, ...]] = {
     "BAT001": ("mbs",),
@@ -159,6 +159,8 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
         return [whole] if x.zero and x.dp_shard != whole else []
     if axis in ("sp", "optimizer_offload", "dp_overlap"):
         return [False, True]
+    if axis == "tp_overlap":
+        return [False, True] if x.sp and problem.stack.tp_overlap_on else []
     if axis == "cp_comm":
         return list(CP_COMMS[1:]) if x.cp > 1 else []
     if axis == "rank_order":
@@ -230,6 +232,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         rank_order=str(changes.get("rank_order", x.rank_order)),
         optimizer_offload=bool(changes.get("optimizer_offload", x.optimizer_offload)),
         dp_overlap=bool(changes.get("dp_overlap", x.dp_overlap)) or dp * cp == 1,
+        tp_overlap=bool(changes.get("tp_overlap", x.tp_overlap)) and sp and tp > 1,
     )  # fmt: skip
 
 

@@ -48,6 +48,8 @@ def shown_layout(layout: Layout) -> str:
         words.append("optimizer offload")
     if not x.dp_overlap:
         words.append("no dp overlap")
+    if x.tp_overlap:
+        words.append("tp overlap")
     return " ".join(words)
 
 

@@ -103,6 +103,7 @@ OPTIONAL: tuple[tuple[Column, Callable[[Layout], bool]], ...] = (
     (Column("ep", "", lambda p: str(p.layout.ep)), lambda x: x.ep > 1),
     (Column("etp", "", lambda p: str(p.layout.etp)), lambda x: x.etp > 1),
     (Column("pp", "in dp", _inside), lambda x: x.pipelines_inside),
+    (Column("tp", "ovl", lambda p: "y" if p.layout.tp_overlap else "-"), lambda x: x.tp_overlap),
 )
 """Columns of axes that are off in most answers, shown where some plan uses them."""
 

@@ -40,6 +40,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         layout.pipelines_inside,
         layout.optimizer_offload,
         not layout.dp_overlap,
+        layout.tp_overlap,
     )
 
 

@@ -31,6 +31,7 @@ AXES = (
     "schedule",
     "optimizer_offload",
     "dp_overlap",
+    "tp_overlap",
 )
 """Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
 
@@ -43,6 +44,7 @@ TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "schedule": SCHEDULES,
     "optimizer_offload": ("off", "on"),
     "dp_overlap": ("off", "on"),
+    "tp_overlap": ("off", "on"),
 }
 """Axes whose values are words; the tables hold the position of the word."""
 
@@ -93,3 +95,8 @@ class SearchOptions:
         """Tell whether `value` is allowed on `axis` by the pins and limits."""
         listed = axis not in self.only or value in self.only[axis]
         return listed and value <= self.at_most.get(axis, value)
+
+    @property
+    def n_sp(self) -> int:
+        """Values of the `sp` column: 3 where `tp_overlap` may be on, which it is only if named."""
+        return 3 if 1 in self.only.get("tp_overlap", ()) else 2

@@ -10,6 +10,7 @@ from costmodels.offload import gradients_leave
 from costmodels.plans import (
     RECOMPUTES,
     SCHEDULES,
+    SP_OVERLAPPED,
     PlanBlock,
     PlanTable,
     ShapeTable,
@@ -28,14 +29,13 @@ from searches.rules import (
     fits_host,
     module_sets,
     offers_offload,
+    pieces_differ,
 )
 from searches.shape_space import divisors
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
-
-N_SP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Masks:
 
     @property
     def batch_plans(self) -> NDArray[np.int64]:
-        """Legal plans by shape, mbs and sp, `(n_shapes, n_mbs, 2)`."""
+        """Legal plans by shape, mbs and sp, `(n_shapes, n_mbs, n_sp)`."""
         if self.coupled is not None:
             of_sp = np.count_nonzero(self.rest, axis=(2, 3))
         else:
@@ -243,7 +243,7 @@ def legal_masks(
     """Return the legal combinations, the candidates before the rules, the rejections by rule."""
     masks = Masks(
         np.ones((len(shapes), len(axes.mbs)), dtype=bool),
-        np.ones((len(shapes), N_SP), dtype=bool),
+        np.ones((len(shapes), context.options.n_sp), dtype=bool),
         axes.exists,
         recompute_options(context, shapes, axes),
     )
@@ -268,7 +268,8 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     job, problem = context.problem.job, context.problem
     column = (slice(None), None, None, None)
     tp, pp, cp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.cp, shapes.dp))
-    sp, zero = np.arange(N_SP)[None, :, None, None], axes.shardings.zero[None, None, :, None]
+    sp = np.arange(context.options.n_sp)[None, :, None, None]
+    zero = axes.shardings.zero[None, None, :, None]
     sequences = job.global_batch // shapes.dp[:, None]
     n_micro = sequences // axes.mbs[None, :]
     divides = sequences % axes.mbs[None, :] == 0
@@ -290,6 +291,9 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     blocking = axes.shardings.dp_blocking[None, None, :, None]
     if blocking.any():
         rules.append(PlanRule("OVL001", (blocking == 0) | (dp * cp > 1)))
+    if context.options.n_sp > SP_OVERLAPPED:
+        pieces = pieces_differ(problem, shapes.tp)[column]
+        rules.append(PlanRule("OVL002", (sp < SP_OVERLAPPED) | pieces))
     faults = [broken_module_rule(problem.shape, code) for code in axes.recompute_modules.tolist()]
     for code in MODULE_RULES:
         broken = np.array([fault == code for fault in faults])
@@ -299,7 +303,8 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     if emitted:
         framework = context.options.framework
         options = (axes.recompute, axes.recompute_layers, axes.recompute_modules)
-        runs = runnable(framework, problem, shapes, axes.shardings, *options)
+        n_sp = context.options.n_sp
+        runs = runnable(framework, problem, shapes, axes.shardings, *options, n_sp=n_sp)
         rules.append(PlanRule("FRM001", runs))
         runs = runnable_batches(framework, problem, shapes, axes.mbs)
         runs = runs | ~(divides & rounds & fills)  # what the rules above refuse is theirs
@@ -325,8 +330,10 @@ def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pl
 
 def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:
     """Return the values of the axes besides mbs, over shapes x sp x sharding x recompute."""
+    sp = np.arange(context.options.n_sp, dtype=np.int32)[None, :, None, None]
     return {
-        "sp": np.arange(N_SP, dtype=np.int32)[None, :, None, None],
+        "sp": np.minimum(sp, 1),
+        "tp_overlap": (sp == SP_OVERLAPPED).astype(np.int32),
         "zero": axes.shardings.zero[None, None, :, None],
         "dp_shard": axes.shardings.shard(shapes.replicas).T[:, None, :, None],
         "optimizer_offload": axes.shardings.optimizer_offload[None, None, :, None],

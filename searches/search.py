@@ -285,7 +285,9 @@ def search_shard(shard: Shard) -> ShardAnswer:
     worthy = shard.least_s <= limits.least_s if bounded else np.ones(shard.least_s.shape, bool)
     if (n_legal[worthy] > 0).any():
         terms = shape_terms(context.problem, shapes, axes.shardings)
-        layers = layer_table(context.problem, shapes, axes.mbs, axes.recompute_modules)
+        layers = layer_table(
+            context.problem, shapes, axes.mbs, axes.recompute_modules, context.options.n_sp
+        )
         bounds = (shard.least_s, lambda: limits.least_s) if bounded else ()
         for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS, *bounds):
             found = price_block(context.problem, terms, layers, block, n, limits, front)
@@ -362,11 +364,11 @@ def make_shards(context: Context, shapes: ShapeTable) -> list[Shard]:
 
 
 def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
-    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, 2)`."""
-    mbs = batch_sizes(context)
+    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, n_sp)`."""
+    mbs, n_sp = batch_sizes(context), context.options.n_sp
     if not len(mbs):
-        return np.zeros((len(shapes), 0, 2))
-    layers = layer_table(context.problem, shapes, mbs, np.zeros(1, dtype=np.int32))
+        return np.zeros((len(shapes), 0, n_sp))
+    layers = layer_table(context.problem, shapes, mbs, np.zeros(1, dtype=np.int32), n_sp)
     return least_batch_times(context.problem, shapes, layers, mbs)
 
 

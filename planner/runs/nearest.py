@@ -106,6 +106,7 @@ def nearest_layout(
         recompute_modules=modules,
         optimizer_offload=bool(stated.get("optimizer_offload")),
         dp_overlap=bool(stated.get("dp_overlap", True)) or dp * cp == 1,
+        tp_overlap=bool(stated.get("tp_overlap")) and sp,
     )
     return Nearest(layout, tuple(repairs))
 

@@ -282,7 +282,7 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
     gbs = problem.job.global_batch
     held = stage_layers(problem.shape.layers, pp, vpp, split)
     for mbs in micro_batch_sizes(problem, options):
-        for sp in (False, True):
+        for sp, pieces in piece_choices(options):
             for zero, shard in sharding_choices(dp * cp):
                 for away, beside in switch_choices(problem, options):
                     for recompute, depth, modules in recompute_choices(problem, options, held):
@@ -290,7 +290,7 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
                             tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
                             schedule, recompute, depth, held, cp, ep, etp, cp_comm=cp_comm,
                             shard=shard, recompute_modules=modules, rank_order=order,
-                            optimizer_offload=away, dp_overlap=beside,
+                            optimizer_offload=away, dp_overlap=beside, tp_overlap=pieces,
                         )  # fmt: skip
 
 
@@ -312,6 +312,20 @@ def switch_choices(problem: Problem, options: SearchOptions) -> list[tuple[bool,
     asked = options.only.get("dp_overlap")
     beside = (True, False) if asked is None or 0 in asked else (True,)
     return [(away, b) for away in offload_choices(problem, options) for b in beside]
+
+
+def piece_choices(options: SearchOptions) -> list[tuple[bool, bool]]:
+    """Return the positions of sp and tp_overlap, which is only where the user names it."""
+    more = [(True, True)] if 1 in options.only.get("tp_overlap", ()) else []
+    return [(False, False), (True, False), *more]
+
+
+def as_overlapped(problem: Problem, layout: Layout) -> Problem:
+    """Return the problem with the overlap of tensor-parallel traffic that a plan has."""
+    if not layout.tp_overlap:
+        return problem
+    stack = replace(problem.stack, tp_overlap=problem.stack.tp_overlap_on)
+    return replace(problem, stack=stack)
 
 
 def is_no_candidate(problem: Problem, options: SearchOptions, plan: Layout) -> bool:
@@ -345,7 +359,7 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         "dp_shard": plan.shard or plan.dp * plan.cp,
         "recompute_modules": number(plan.recompute_modules),
         "optimizer_offload": int(plan.optimizer_offload),
-        "dp_overlap": int(plan.dp_overlap),
+        "dp_overlap": int(plan.dp_overlap), "tp_overlap": int(plan.tp_overlap),
     }  # fmt: skip
     if not all(allows(options, axis, value) for axis, value in pinned.items()):
         return "PIN001"
@@ -366,6 +380,9 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "ZER002"
     if not plan.dp_overlap and plan.dp * plan.cp == 1:
         return "OVL001"
+    inside = plan.tp > 1 and problem.pool.scale_up_domain % plan.tp == 0
+    if plan.tp_overlap and not (inside and problem.stack.tp_overlap_on):
+        return "OVL002"
     if "core_attn" in plan.recompute_modules and problem.shape.flash_attention:
         return "REC001"
     if set(plan.recompute_modules) - {"core_attn", "mlp"}:
@@ -496,9 +513,10 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
             else:
                 # What a micro-batch takes on one rank: the order of ranks moves neither tp nor cp.
                 key = layout.tp, layout.cp, layout.cp_comm, layout.mbs, layout.sp
+                key, seen = (*key, layout.tp_overlap), as_overlapped(problem, layout)
                 if key not in known:
-                    known[key] = physics.micro_batch(problem, layout)
-                legal.append(price(problem, layout, known[key]))
+                    known[key] = physics.micro_batch(seen, layout)
+                legal.append(price(seen, layout, known[key]))
     fitting = [plan for plan in legal if plan.peak_bytes <= usable_bytes(problem)]
     if len(fitting) < len(legal):
         rejected_plans["MEM001"] = len(legal) - len(fitting)
@@ -517,6 +535,7 @@ def price(problem: Problem, layout: Layout, one: physics.MicroBatch) -> Priced:
 
 def exact_step_s(problem: Problem, layout: Layout) -> float:
     """Return the step time with every block of the pipeline simulated."""
+    problem = as_overlapped(problem, layout)
     one = physics.micro_batch(problem, layout)
     flush = physics.simulated_flush_s(problem, layout, one)
     slow = physics.straggler(problem, layout)
@@ -529,7 +548,7 @@ def degrees(layout: Layout) -> tuple[object, ...]:
             layout.ep, layout.etp, -(layout.shard or layout.dp * layout.cp),
             WORDS["schedule"].index(layout.schedule), number(layout.recompute_modules),
             layout.rank_order == INSIDE, layout.optimizer_offload,
-            not layout.dp_overlap)  # fmt: skip
+            not layout.dp_overlap, layout.tp_overlap)  # fmt: skip
 
 
 def rank_key(plan: Priced) -> tuple[object, ...]:
