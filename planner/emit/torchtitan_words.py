@@ -42,7 +42,7 @@ def compiler(layout: Layout) -> dict[str, object]:
     """
     if not layout.tp_overlap:
         return {}
-    return {"enable": True, "components": ["model", "loss"], "enable_async_tensor_parallel": True}
+    return {"enable": True, "enable_async_tensor_parallel": True}
 
 
 def pipeline(layout: Layout, lm_head: str) -> dict[str, object]:
