@@ -280,7 +280,7 @@ def _search_whole(
 ) -> None:
     for variant in variants:
         for n in _whole_counts(variant):
-            if found.stopped and stop is not None and stop():
+            if found.stopped and (found.stopped == "interrupted" or (stop and stop())):
                 found.left.append(variant.key(n, variant.bounds.least_s(n))[0])
                 continue
             _search_one(variant, n, found, executor, stop, progress)

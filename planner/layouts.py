@@ -13,9 +13,9 @@ from costmodels.plans import (
     modules_code,
     modules_of,
 )
+from costmodels.precision import PRECISIONS
 from costmodels.stages import FOLDED, stage_layers
 from planner.errors import SearchError, UsageError
-from planner.schemas import PRECISIONS
 from searches.options import AXES, MODULE_SETS, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from costmodels.precision import PRECISIONS
 from planner.errors import UsageError
 from planner.inputs import ModelInput
 from planner.layouts import PRECISION
 from planner.options import SolveOptions
-from planner.schemas import PRECISIONS
 
 
 def with_recipe(model: ModelInput, precision: str) -> ModelInput:

@@ -10,14 +10,13 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from costmodels.precision import RECIPES
+from costmodels.precision import PRECISIONS, RECIPES
 from planner import units
 from planner.errors import BadValue
 from planner.intake.hostlist import expand_hosts
 from planner.units import show
 from planner.yamlfile import KeyPath, close_names
 
-PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in RECIPES))
 OPTIMIZERS = tuple(dict.fromkeys(optimizer for _, optimizer in RECIPES))
 PEAK_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 """Precisions for which an accelerator may state a dense peak."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from costmodels.plans import Layout
+from costmodels.precision import PRECISIONS
 from costmodels.stages import SPLITS
 from planner.layouts import PRECISION
 from planner.objectives import COLUMNS as GOAL_COLUMNS
 from planner.placement_text import tier_lines
 from planner.reasons import shown_layout, stage_words
 from planner.result import Counts, Plan, Relaxation, Result
-from planner.schemas import PRECISIONS
 from planner.units import format_gib, format_percent, format_size
 from searches.rules import RULES
 

@@ -1,12 +1,15 @@
 """Precision left open: recipes searched as variants of one problem and ranked in one list."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import planner
+from costmodels.precision import PRECISIONS
+from planner import counts
 from planner.comparing import compare
 from planner.errors import SearchError, SpecError, UsageError
 from planner.inputs import cluster_from_dict, model_from_dict
@@ -14,11 +17,13 @@ from planner.layouts import layout_to_json
 from planner.neighbours import single_changes
 from planner.options import SolveOptions, parse_only
 from planner.recipes import asked_recipes, with_recipe
+from planner.recommending import recommend
 from planner.result import Result
 from planner.saved import open_plan
-from planner.schemas import PRECISIONS
 from planner.solving import make_problem
 from planner.tables import plans_csv, solve_table
+from searches.rules import Context
+from searches.search import Outcome, search
 from tests.planner.command import run_here
 from tests.searches import oracle
 
@@ -331,3 +336,28 @@ def test_recipes_are_asked_for_in_one_order() -> None:
     other = with_recipe(given, "fp16")
     assert other.document["training"]["precision"] == other.job.precision == "fp16"
     assert given.document["training"]["precision"] == "bf16"
+
+
+def test_a_recommendation_is_for_one_recipe() -> None:
+    with pytest.raises(UsageError, match="answered for one recipe"):
+        recommend("micro-batch", model(OPEN), cluster(), at_most={"vpp": 1})
+    pins = {"precision": "fp8-delayed", "tp": 4}
+    named = recommend("micro-batch", model(OPEN), cluster(), pins=pins)
+    alone = recommend("micro-batch", model("fp8-delayed"), cluster(), pins={"tp": 4})
+    assert named.answer == alone.answer
+    assert named.plan is not None
+    assert named.plan.precision == "fp8-delayed"
+
+
+def test_an_interrupted_search_goes_on_to_no_other_recipe(monkeypatch: Any) -> None:
+    asked: list[str] = []
+
+    def interrupted(context: Context, *rest: Any) -> Outcome:
+        asked.append(context.problem.job.precision)
+        return replace(search(context, *rest), stopped="interrupted")
+
+    monkeypatch.setattr(counts, "search", interrupted)
+    result = solve(model(OPEN), top=3)
+    assert asked == ["bf16"]
+    assert result.exit_code == 130
+    assert {plan.precision for plan in result.plans} == {"bf16"}
