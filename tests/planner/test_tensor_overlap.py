@@ -140,6 +140,10 @@ def test_check_names_the_switch_for_a_run_without_it(tmp_path: Path) -> None:
     found = check(again, "h100-x8")
     assert found.plan is not None
     assert found.plan.plan_id == change.plan_id
+    # It stands among plans that may have the switch too.
+    assert found.standing is not None
+    assert found.standing.best is not None
+    assert found.standing.best.step_time_s <= found.plan.step_time_s * 1.01
     assert found.plan.step_time_s == pytest.approx(change.step_s)
 
 
