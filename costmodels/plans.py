@@ -108,6 +108,9 @@ class Layout:
     """Master weights and optimizer states live, and are updated, on the host."""
     dp_overlap: bool = True
     """Data-parallel traffic runs beside compute as far as the stack overlaps it; off: nothing."""
+    tp_overlap: bool = False
+    """Tensor-parallel traffic in pieces beside the GEMMs that it feeds, as far as the stack has
+    that (`StackProfile.tp_overlap_on`); needs sp."""
     recompute_modules: tuple[str, ...] = ()
     """Modules recomputed with `selective`, in the order of `RECOMPUTE_MODULES`; the attention core
     where none is named, and none with the other kinds."""
@@ -135,6 +138,11 @@ class Layout:
     def switches(self) -> dict[str, bool]:
         """The switches that are not as usual, by name: one at rest changes no plan's id."""
         return {n: getattr(self, n) for n, usual in SWITCHES.items() if getattr(self, n) != usual}
+
+    @property
+    def sp_code(self) -> int:
+        """The value of the `sp` column of tables: 0 off, 1 on, 2 on with `tp_overlap`."""
+        return SP_OVERLAPPED if self.sp and self.tp_overlap else int(self.sp)
 
     @property
     def n_micro(self) -> int:
@@ -183,8 +191,10 @@ class Layout:
         return self.shard or self.dp * self.cp
 
 
-SWITCHES = {"optimizer_offload": False, "dp_overlap": True}
+SWITCHES = {"optimizer_offload": False, "dp_overlap": True, "tp_overlap": False}
 """Switches of a layout with their usual position."""
+SP_OVERLAPPED = 2
+"""Value of the `sp` column of a plan with `tp_overlap`, which there is beside sp alone."""
 
 
 def usual_schedule(pp: Ints, vpp: Ints) -> Ints:
@@ -371,7 +381,7 @@ class PlanTable:
     sharding: Ints
     """Row of `shardings`."""
     sp: Ints
-    """0 or 1."""
+    """`Layout.sp_code`: 0, 1, or 2 with `tp_overlap`."""
     recompute: Ints
     """Index into `RECOMPUTES`."""
     recompute_layers: Ints
@@ -441,6 +451,7 @@ class PlanTable:
             cp_comm=CP_COMMS[int(shapes.cp_comm[k])],
             optimizer_offload=bool(self.shardings.optimizer_offload[z]),
             dp_overlap=not self.shardings.dp_blocking[z],
+            tp_overlap=bool(self.sp[row] == SP_OVERLAPPED),
             recompute_modules=modules_of(int(self.recompute_modules[row])),
             rank_order=RANK_ORDERS[int(shapes.rank_order[k])],
             activation_offload_layers=int(self.activation_offload_layers[row]),
@@ -479,7 +490,7 @@ class PlanTable:
             np.arange(len(rows), dtype=np.int32),
             column(x.mbs for x in rows),
             column(distinct.index(option) for option in options),
-            column(int(x.sp) for x in rows),
+            column(x.sp_code for x in rows),
             column(RECOMPUTES.index(x.recompute) for x in rows),
             column(x.recompute_layers for x in rows),
             column(modules_code(x.recompute_modules) for x in rows),

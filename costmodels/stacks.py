@@ -24,6 +24,8 @@ class StackProfile:
     """`none`; `bulk`: backward collectives run beside the weight and data gradient GEMMs;
     `userbuffers`: also the forward ones, in pieces beside their own GEMM; `pieces`: every second
     collective in pieces beside its own GEMM (PyTorch's async TP)."""
+    tp_overlap_on: str
+    """The same with `Layout.tp_overlap`; empty where the software has no such switch."""
     sp_regather: bool
     """Keeps only the shard of a column-parallel input and gathers it again in backward."""
     p2p_scatter: bool
@@ -139,6 +141,7 @@ FUSED = StackProfile(
     attention_kernels=("cudnn", "flash3", "flash2"),
     elementwise_factor=3.2,
     tp_overlap="bulk",
+    tp_overlap_on="userbuffers",
     sp_regather=True,
     p2p_scatter=False,
     dp_overlap="both",
@@ -177,6 +180,7 @@ EAGER = replace(
     attention_kernels=("flash2",),
     elementwise_factor=3.5,
     tp_overlap="none",
+    tp_overlap_on="",
     sp_regather=False,
     dp_overlap="reduce",
     zero1_overlap="none",
@@ -200,6 +204,7 @@ _MEGATRON_2021 = replace(
     attention_kernels=("flash2",),
     elementwise_factor=2.6,
     tp_overlap="none",
+    tp_overlap_on="",
     p2p_scatter=True,
     dp_overlap="none",
     zero1_overlap="none",
@@ -267,14 +272,14 @@ STACKS: dict[str, StackProfile] = {
             zero1_overlap="reduce",
             zero1_gather="broadcast",
         ),
-        replace(EAGER, name="torchtitan"),
+        replace(EAGER, name="torchtitan", tp_overlap_on="pieces"),
         # Hugging Face model code: its plan for tensor parallelism gathers the logits.
         replace(EAGER, name="hf-fsdp2", logits_sharded=False, activation_copies="blocking"),
         # The loss of flash-attn: one kernel that turns the logits into their gradient in place.
         replace(EAGER, name="llm-foundry", fused_loss=True, logit_bytes=6.0),
         replace(EAGER, name="meta"),
-        replace(FUSED, name="maxtext", elementwise_factor=4.5),
-        replace(FUSED, name="paxml", elementwise_factor=4.5),
+        replace(FUSED, name="maxtext", tp_overlap_on="", elementwise_factor=4.5),
+        replace(FUSED, name="paxml", tp_overlap_on="", elementwise_factor=4.5),
     )
 }
 """Profiles by name. Sources: the sections named in docs/stacks.md."""

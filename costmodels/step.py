@@ -96,7 +96,9 @@ def join(
 
     `layers` are those of `table.shapes` computed beforehand, for callers that join many tables.
     """
-    layers = layers or layer_table(problem, table.shapes, table.mbs, table.recompute_modules)
+    if layers is None:
+        n_sp = 1 + max(1, int(table.sp.max(initial=0)))
+        layers = layer_table(problem, table.shapes, table.mbs, table.recompute_modules, n_sp)
     of, kinds = table.shape, shapes.kinds
     index = layers.index(of, table.mbs, table.sp)
     k = np.where(table.recompute == FULL, table.recompute_layers, 0)
@@ -636,17 +638,18 @@ def least_batch_times(
 ) -> Floats:
     """Return what every plan of a shape, micro-batch and sp takes at least, seconds.
 
-    `(n_shapes, n_mbs, 2)`: `least_flush_times` without recomputation, and the fixed time. All
+    `(n_shapes, n_mbs, n_sp)`: `least_flush_times` without recomputation, and the fixed time. All
     that sharding and recomputation add is left out, so it bounds every plan of the batch.
     """
-    of, at, sp = (x.reshape(-1) for x in np.indices((len(shapes), len(mbs), 2), dtype=np.int32))
+    size = len(shapes), len(mbs), layers.n_sp
+    of, at, sp = (x.reshape(-1) for x in np.indices(size, dtype=np.int32))
     nothing = np.zeros_like(of)
     unsharded = WHOLE.take([0])
     columns = (of, mbs[at], nothing, sp, nothing, nothing, nothing, nothing)
     table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns)
     rows = join(problem, shape_terms(problem, shapes, unsharded), table, layers)
     least = least_flush_times(rows, stage_times(rows)) * _straggle(rows)
-    return (least + problem.stack.fixed_step_s).reshape(len(shapes), len(mbs), 2)
+    return (least + problem.stack.fixed_step_s).reshape(size)
 
 
 def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:

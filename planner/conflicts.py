@@ -118,6 +118,7 @@ _TEXTS = {
     "OFF004": "stored activations leave for the host without a pipeline only",
     "OFF005": "of the layers all but two can leave for the host, or all recomputed ones",
     "OVL001": "dp_overlap off needs dp * cp above 1",
+    "OVL002": "tp_overlap on needs sp, tp inside a scale-up domain, and a stack that has it",
     "FRM001": "{framework} can run it",
     "DOM001": "data-parallel traffic runs beside compute, which is never slower",
     "MEM001": "the fullest device holds at most {usable} GiB",

@@ -99,6 +99,8 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
     lines.append(f"  ZeRO {x.zero}: {sharded} over {x.dp_shard} ranks.")
     if not x.dp_overlap:
         lines.append("  dp overlap off: all gathers and reductions are waited for.")
+    if x.tp_overlap:
+        lines.append("  tp overlap on: gathers and reductions of tp run in pieces beside GEMMs.")
     if x.optimizer_offload:
         table = plan.breakdown.rows.table
         on_host = host_bytes(problem, table.shapes, table.shardings).max()

@@ -14,13 +14,20 @@ from costmodels.plans import (
     modules_code,
     modules_of,
 )
+from costmodels.precision import PRECISIONS
 from costmodels.stages import FOLDED, stage_layers
 from planner.errors import SearchError, UsageError
 from searches.options import AXES, MODULE_SETS, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
 
 DEVICES = "devices"
-"""The axis of the number of accelerators in use, which the product searches, not `searches`."""
+"""The axis of the number of accelerators in use."""
+PRECISION = "precision"
+"""The axis of the numeric recipe."""
+PROBLEM_AXES = (DEVICES, PRECISION)
+"""Axes that change the problem, not the layout: `planner.counts` searches each of their values."""
+WORDS: Mapping[str, tuple[str, ...]] = {**TEXT_AXES, PRECISION: PRECISIONS}
+"""The values of the axes that are words, at their positions."""
 
 
 def layout_to_json(layout: Layout) -> dict[str, Any]:
@@ -75,12 +82,12 @@ SWITCH_FORMS = {"false": 0, "true": 1, "0": 0, "1": 1}
 
 def axis_values(axis: str, text: str, option: str) -> int:
     """Return the table value of one axis given as text, such as `recompute=full`."""
-    if axis not in (*AXES, DEVICES):
-        known = ", ".join((*AXES, DEVICES))
+    if axis not in (*AXES, *PROBLEM_AXES):
+        known = ", ".join((*AXES, *PROBLEM_AXES))
         raise UsageError(f"{option}: unknown axis {axis!r}", f"axes: {known}")
     if axis == "recompute_modules":
         return _modules(text, option)
-    words = TEXT_AXES.get(axis)
+    words = WORDS.get(axis)
     if words == SWITCH_WORDS and text.lower() in SWITCH_FORMS:
         return SWITCH_FORMS[text.lower()]
     if words:
@@ -229,6 +236,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         optimizer_offload=bool(pins.get("optimizer_offload", 0)),
         dp_overlap=bool(pins.get("dp_overlap", 1)),
         activation_offload_layers=_activation_offload(pins, shape.layers, recompute_layers),
+        tp_overlap=bool(pins.get("tp_overlap", 0)),
     )
     broken = first_broken_rule(context, layout)
     if broken:

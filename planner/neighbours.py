@@ -4,7 +4,7 @@ The job (model, sequence, global batch) and the devices stay. What follows from 
 dp from the degrees, the schedule from pp and vpp, the layers of the stages from the split.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.stages import stage_layers
 from costmodels.step import join, peak_bytes, step_times
+from planner.capabilities import is_modelled
 from searches.frameworks import Case, broken_rules
 from searches.options import MAX_VPP, MODULE_SETS, SearchOptions, usual_most_mbs
 from searches.rules import Context, module_sets, rules_that_break
@@ -32,7 +33,7 @@ from searches.shape_space import divisors
 
 AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "sp",
         "cp_comm", "recompute", "recompute_layers", "recompute_modules", "optimizer_offload",
-        "activation_offload_layers", "dp_overlap", "rank_order")  # fmt: skip
+        "activation_offload_layers", "dp_overlap", "tp_overlap", "rank_order")  # fmt: skip
 """Axes that a neighbour may change, in the order in which changes are named."""
 HELPS: Mapping[str, tuple[str, ...]] = {
     "BAT001": ("mbs",),
@@ -161,6 +162,8 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
         return [whole] if x.zero and x.dp_shard != whole else []
     if axis in ("sp", "optimizer_offload", "dp_overlap"):
         return [False, True]
+    if axis == "tp_overlap":
+        return [False, True] if x.sp and problem.stack.tp_overlap_on else []
     if axis == "cp_comm":
         return list(CP_COMMS[1:]) if x.cp > 1 else []
     if axis == "rank_order":
@@ -249,6 +252,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         optimizer_offload=bool(changes.get("optimizer_offload", x.optimizer_offload)),
         dp_overlap=bool(changes.get("dp_overlap", x.dp_overlap)) or dp * cp == 1,
         activation_offload_layers=_offloaded(shape.layers, pp, kind, again, x, changes),
+        tp_overlap=bool(changes.get("tp_overlap", x.tp_overlap)) and sp and tp > 1,
     )  # fmt: skip
 
 
@@ -349,13 +353,13 @@ class SingleChange:
 
 
 def single_changes(
-    problem: Problem, layout: Layout, framework: str = "any"
+    problem: Problem, layout: Layout, framework: str = "any", recipes: Sequence[str] = ()
 ) -> tuple[SingleChange, ...]:
     """Return every value that each axis may take alone, legal or not, axis by axis.
 
     The axes are those of `AXES` and the schedule, whose change brings the chunks that it needs;
     `full:3` recomputes three layers of every virtual stage.
-    `framework` as in `neighbours`.
+    `framework` as in `neighbours`; `recipes` are the values that the job's precision may take.
     """
     context = _context(problem, layout)
     present = _framework_codes(problem, layout, framework)
@@ -377,13 +381,31 @@ def single_changes(
         if near and not code
     }
     priced = {found.layout: found for found in _priced(problem, layout, legal)}
-    return tuple(
+    of_layout = tuple(
         SingleChange(
             axis, axis_value(layout, axis), value, code, priced.get(near) if near else None
         )
         for (axis, value, near), code in zip(tried, codes, strict=True)
         if near != layout
     )
+    return of_layout + tuple(_recipe_steps(problem, layout, framework, recipes, present))
+
+
+def _recipe_steps(
+    problem: Problem,
+    layout: Layout,
+    framework: str,
+    recipes: Sequence[str],
+    present: frozenset[str],
+) -> Iterator[SingleChange]:
+    """Yield the layout in every other recipe that is modelled for the accelerator."""
+    for name in recipes:
+        other = replace(problem, job=replace(problem.job, precision=name))
+        if name == problem.job.precision or not is_modelled(other):
+            continue
+        code = _broken(_context(other, layout), layout, framework, present)
+        priced = () if code else _priced(other, layout, {layout: ()})
+        yield SingleChange("precision", problem.job.precision, name, code, *priced or (None,))
 
 
 def _recompute_steps(problem: Problem, layout: Layout) -> list[tuple[str, Any, Layout | None]]:

@@ -145,12 +145,17 @@ def _head(problem: Problem, plan: Plan) -> Numbers:
     return [*rows[:-1], *more, term]
 
 
+def _tp_kind(problem: Problem, plan: Plan) -> str:
+    stack = problem.stack
+    return stack.tp_overlap_on if plan.layout.tp_overlap else stack.tp_overlap
+
+
 def _tp(problem: Problem, plan: Plan) -> Numbers:
     layers = plan.breakdown.rows.layers
     x = 2.0 * plan.layout.mbs * problem.job.seq_len / plan.layout.cp * problem.shape.hidden
     rows = [
         ("x = 2 b s h / c", f"{x / 1e6:.1f} MB"),
-        ("overlap of the stack", problem.stack.tp_overlap),
+        ("overlap of the stack", _tp_kind(problem, plan)),
     ]
     for name, both in (("forward", layers.tp_forward), ("backward", layers.tp_backward)):
         total, waits = both.total_s.item() * 1e3, both.exposed_s.item() * 1e3

@@ -41,6 +41,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         layout.optimizer_offload,
         not layout.dp_overlap,
         layout.activation_offload_layers,
+        layout.tp_overlap,
     )
 
 

@@ -29,7 +29,9 @@ def any_fits(context: Context) -> bool:
         if not masks.n_plans:
             continue
         terms = shape_terms(context.problem, shard.shapes, axes.shardings)
-        layers = layer_table(context.problem, shard.shapes, axes.mbs, axes.recompute_modules)
+        layers = layer_table(
+            context.problem, shard.shapes, axes.mbs, axes.recompute_modules, context.options.n_sp
+        )
         for found in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
             rows = join(context.problem, terms, found.block, layers)
             fits = found.legal & (peak_bytes(rows) <= context.problem.pool.usable_bytes)

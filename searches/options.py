@@ -33,6 +33,7 @@ AXES = (
     "activation_offload",
     "activation_offload_layers",
     "dp_overlap",
+    "tp_overlap",
 )
 """Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
 
@@ -46,6 +47,7 @@ TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "optimizer_offload": ("off", "on"),
     "activation_offload": ("off", "on"),
     "dp_overlap": ("off", "on"),
+    "tp_overlap": ("off", "on"),
 }
 """Axes whose values are words; the tables hold the position of the word."""
 
@@ -113,3 +115,8 @@ class SearchOptions:
         """Return the largest micro-batch to look at: the user's, else `usual_most_mbs`."""
         pinned = self.only.get("mbs", frozenset())
         return self.at_most.get("mbs", max(usual_most_mbs(seq_len), *pinned, 1))
+
+    @property
+    def n_sp(self) -> int:
+        """Values of the `sp` column: 3 where `tp_overlap` may be on, which it is only if named."""
+        return 3 if 1 in self.only.get("tp_overlap", ()) else 2

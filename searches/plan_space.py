@@ -11,6 +11,7 @@ from costmodels.offload import gradients_leave
 from costmodels.plans import (
     RECOMPUTES,
     SCHEDULES,
+    SP_OVERLAPPED,
     PlanBlock,
     PlanTable,
     ShapeTable,
@@ -31,14 +32,13 @@ from searches.rules import (
     offers_activation_offload,
     offers_offload,
     offloads_whole_layers,
+    pieces_differ,
 )
 from searches.shape_space import divisors
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
-
-N_SP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class Masks:
 
     @property
     def batch_plans(self) -> NDArray[np.int64]:
-        """Legal plans by shape, mbs and sp, `(n_shapes, n_mbs, 2)`."""
+        """Legal plans by shape, mbs and sp, `(n_shapes, n_mbs, n_sp)`."""
         if self.coupled is not None:
             of_sp = np.count_nonzero(self.rest, axis=(2, 3))
         else:
@@ -292,7 +292,7 @@ def legal_masks(
     """Return the legal combinations, the candidates before the rules, the rejections by rule."""
     masks = Masks(
         np.ones((len(shapes), len(axes.mbs)), dtype=bool),
-        np.ones((len(shapes), N_SP), dtype=bool),
+        np.ones((len(shapes), context.options.n_sp), dtype=bool),
         axes.exists,
         recompute_options(context, shapes, axes),
     )
@@ -317,7 +317,8 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     job, problem = context.problem.job, context.problem
     column = (slice(None), None, None, None)
     tp, pp, cp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.cp, shapes.dp))
-    sp, zero = np.arange(N_SP)[None, :, None, None], axes.shardings.zero[None, None, :, None]
+    sp = np.arange(context.options.n_sp)[None, :, None, None]
+    zero = axes.shardings.zero[None, None, :, None]
     sequences = job.global_batch // shapes.dp[:, None]
     n_micro = sequences // axes.mbs[None, :]
     divides = sequences % axes.mbs[None, :] == 0
@@ -339,6 +340,9 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     blocking = axes.shardings.dp_blocking[None, None, :, None]
     if blocking.any():
         rules.append(PlanRule("OVL001", (blocking == 0) | (dp * cp > 1)))
+    if context.options.n_sp > SP_OVERLAPPED:
+        pieces = pieces_differ(problem, shapes.tp)[column]
+        rules.append(PlanRule("OVL002", (sp < SP_OVERLAPPED) | pieces))
     faults = [broken_module_rule(problem.shape, code) for code in axes.recompute_modules.tolist()]
     for code in MODULE_RULES:
         broken = np.array([fault == code for fault in faults])
@@ -353,7 +357,7 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
             axes.recompute_modules,
             axes.activation_offload_layers,
         )
-        runs = runnable(framework, problem, shapes, axes.shardings, *options)
+        runs = runnable(framework, problem, shapes, axes.shardings, *options, context.options.n_sp)
         rules.append(PlanRule("FRM001", runs))
         runs = runnable_batches(framework, problem, shapes, axes.mbs)
         runs = runs | ~(divides & rounds & fills)  # what the rules above refuse is theirs
@@ -391,8 +395,10 @@ def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pl
 
 def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:
     """Return the values of the axes besides mbs, over shapes x sp x sharding x recompute."""
+    sp = np.arange(context.options.n_sp, dtype=np.int32)[None, :, None, None]
     return {
-        "sp": np.arange(N_SP, dtype=np.int32)[None, :, None, None],
+        "sp": np.minimum(sp, 1),
+        "tp_overlap": (sp == SP_OVERLAPPED).astype(np.int32),
         "zero": axes.shardings.zero[None, None, :, None],
         "dp_shard": axes.shardings.shard(shapes.replicas).T[:, None, :, None],
         "optimizer_offload": axes.shardings.optimizer_offload[None, None, :, None],
@@ -443,8 +449,8 @@ def plan_blocks(
     With `least_s`, a lower bound by shape, mbs and sp, batches come in the order of their bounds,
     and those above what `limit_s` says when it is their turn are left out. So are those of which
     `may_fit` says no, which is asked of whole batches: a block, and which of its shardings and
-    options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`. ZeRO stages that move
-    traffic once per step stand in blocks of their own, apart from those that move it per
+    options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`. ZeRO stages that
+    move traffic once per step stand in blocks of their own, apart from those that move it per
     micro-batch: the formulas of the two differ.
     """
     rest = masks.rest

@@ -214,6 +214,11 @@ RULES: dict[str, Rule] = {
         Rule("OVL001", "no data-parallel traffic to wait for",
              "With dp * cp = 1 nothing is reduced or gathered; dp_overlap on is the same plan.",
              "dp > 1 or cp > 1", "definition"),
+        Rule("OVL002", "no tensor-parallel traffic to cut into pieces",
+             "tp_overlap cuts the collectives of sequence parallelism into pieces, written into "
+             "the memory of peers: it needs sp, a tp group inside a scale-up domain, and a stack "
+             "that has it. Elsewhere it is the same plan.",
+             "sp on and tp inside the domain, or tp_overlap off", "docs/terms/tp.md"),
         Rule("FRM001", "the framework cannot run it",
              "The chosen framework has no such combination.", "--framework any",
              "docs/frameworks.md"),
@@ -549,6 +554,12 @@ def broken_module_rule(shape: ModelShape, modules: int) -> str:
     return "REC003" if modules & MOE and modules & INSIDE_MOE else ""
 
 
+def pieces_differ(problem: Problem, tp: Ints) -> Bools:
+    """Tell by tp whether the stack cuts the traffic of a group into pieces with `tp_overlap`."""
+    inside = problem.pool.scale_up_domain % tp == 0
+    return np.asarray(inside & (tp > 1) & bool(problem.stack.tp_overlap_on))
+
+
 def splits_cleanly(shape: ModelShape) -> bool:
     """Tell whether the model is one of whose backward the weight gradients can run apart."""
     return not (shape.n_experts or shape.mtp_layers)
@@ -589,6 +600,8 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         "ZER001": layout.zero >= 2 and layout.pp > 1 and context.options.framework != "any",
         "ZER002": layout.zero >= 1 and layout.dp * layout.cp == 1,
         "OVL001": not layout.dp_overlap and layout.dp * layout.cp == 1,
+        "OVL002": layout.tp_overlap
+        and not (layout.sp and pieces_differ(context.problem, shape.tp)[0]),
         **{code: modules == code for code in MODULE_RULES},
         "OFF001": (layout.optimizer_offload or layout.activation_offload)
         and context.problem.pool.host is None,

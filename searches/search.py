@@ -302,7 +302,8 @@ def search_shard(shard: Shard) -> ShardAnswer:
     if len(rows):
         shapes, masks, least_s = shapes.take(rows), masks.take(rows), shard.least_s[rows]
         terms = shape_terms(context.problem, shapes, axes.shardings)
-        layers = layer_table(context.problem, shapes, axes.mbs, axes.recompute_modules)
+        columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
+        layers = layer_table(context.problem, shapes, *columns)
 
         def may_fit(block: PlanBlock, shardings: Bools, options: Bools) -> Bools:
             rows = join(context.problem, terms, block, layers)
@@ -409,11 +410,11 @@ def _groups(shards: list[Shard], size: int) -> list[list[Shard]]:
 
 
 def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
-    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, 2)`."""
-    mbs = batch_sizes(context)
+    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, n_sp)`."""
+    mbs, n_sp = batch_sizes(context), context.options.n_sp
     if not len(mbs):
-        return np.zeros((len(shapes), 0, 2))
-    layers = layer_table(context.problem, shapes, mbs, np.zeros(1, dtype=np.int32))
+        return np.zeros((len(shapes), 0, n_sp))
+    layers = layer_table(context.problem, shapes, mbs, np.zeros(1, dtype=np.int32), n_sp)
     return least_batch_times(context.problem, shapes, layers, mbs)
 
 

@@ -268,7 +268,7 @@ def bridge_recipe(
         model["init_model_with_meta_device"] = layout.zero == 3
     ddp = ddp_fields(layout, job)
     overlap = {
-        "tp_comm_overlap": False,
+        "tp_comm_overlap": layout.tp_overlap,
         **{k: ddp[k] for k in ("overlap_grad_reduce", "overlap_param_gather", "bucket_size")},
     }
     dist = {"use_tp_pp_dp_mapping": layout.rank_order == "tp-cp-ep-pp-dp"}

@@ -193,6 +193,7 @@ def _layout(
     layout["mbs"] = s.number("micro_batch_size") or 1
     layout["gbs"] = document["training"]["global_batch"]
     layout["sp"] = bool(s.get("sequence_parallel")) and tp > 1
+    layout["tp_overlap"] = bool(s.get("tp_comm_overlap")) and layout["sp"]
     layout["cp_comm"] = _exchange(s, cp, notes)
     layout |= _stages(s, document, notes)
     layout |= _recompute(s, layout, notes)
@@ -422,11 +423,6 @@ def _stack(
         changed["fused_wgrad"] = False
         drop = "drop --no-gradient-accumulation-fusion"
         switches.append(Switch(drop, (("gradient_accumulation_fusion", None),)))
-    if layout["sp"]:
-        if s.get("tp_comm_overlap"):
-            changed["tp_overlap"] = "userbuffers"
-        else:
-            switches.append(Switch("add --tp-comm-overlap", (("tp_comm_overlap", "true"),)))
     if layout["ep"] > 1:
         flex = s.get("moe_token_dispatcher_type") == "flex" or s.get("moe_enable_deepep")
         if flex:

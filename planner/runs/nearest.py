@@ -109,6 +109,7 @@ def nearest_layout(
         optimizer_offload=bool(stated.get("optimizer_offload")),
         dp_overlap=bool(stated.get("dp_overlap", True)) or dp * cp == 1,
         activation_offload_layers=_offloaded(stated, pp, kind, again, shape.layers, repairs),
+        tp_overlap=bool(stated.get("tp_overlap")) and sp,
     )
     return Nearest(layout, tuple(repairs))
 

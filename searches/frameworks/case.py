@@ -159,12 +159,14 @@ class Case:
         recompute_layers: Ints,
         recompute_modules: Ints | None = None,
         activation_offload_layers: Ints | None = None,
+        n_sp: int = 2,
     ) -> "Case":
         """Return the case of all plans of some shapes: shapes x sp x sharding x recompute options.
 
         `recompute_modules` holds a set for each option; without it the attention core of those
-        that are selective. `activation_offload_layers` are none where not given. Micro-batches
-        are another axis and not stated here (`of_batches`).
+        that are selective. `activation_offload_layers` are none where not given, `n_sp` is 3 with
+        plans that have `tp_overlap`. Micro-batches are another axis and not stated here
+        (`of_batches`).
         """
         if recompute_modules is None:
             recompute_modules = np.where(recompute == RECOMPUTES.index("selective"), 1, 0)
@@ -190,7 +192,7 @@ class Case:
             dp_shard=shardings.shard(shapes.replicas).astype(np.int64).T[:, None, :, None],
             optimizer_offload=(shardings.optimizer_offload > 0)[None, None, :, None],
             dp_overlap=(shardings.dp_blocking == 0)[None, None, :, None],
-            sp=np.arange(2)[None, :, None, None] == 1,
+            sp=np.arange(n_sp)[None, :, None, None] > 0,
             schedule=column(shapes.schedule),
             cp_comm=column(shapes.cp_comm),
             recompute=recompute[None, None, None, :],

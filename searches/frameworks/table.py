@@ -190,9 +190,13 @@ def runnable(
     recompute_layers: Ints,
     recompute_modules: Ints | None = None,
     activation_offload_layers: Ints | None = None,
+    n_sp: int = 2,
 ) -> Bools:
-    """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
-    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers)
+    """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs.
+
+    `(n_shapes, n_sp, n_shardings, n_options)`.
+    """
+    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers, n_sp)
     return _mask(_searched(framework), problem, shapes, shardings, *options)
 
 
@@ -208,13 +212,14 @@ def _mask(
     shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
-    recompute_modules: Ints | None,
-    activation_offload_layers: Ints | None,
+    recompute_modules: Ints | None = None,
+    activation_offload_layers: Ints | None = None,
+    n_sp: int = 2,
 ) -> Bools:
-    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers)
+    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers, n_sp)
     case = Case.of_shapes(problem, shapes, shardings, *options)
     kept = reduce(np.logical_or, (_kept(name, case, of_batches=False) for name in names))
-    return np.broadcast_to(kept, (len(shapes), 2, len(shardings), len(recompute)))
+    return np.broadcast_to(kept, (len(shapes), n_sp, len(shardings), len(recompute)))
 
 
 def _batches(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:

@@ -288,6 +288,22 @@ INSTANCES: dict[str, Context] = {
     "overlap-or-not": with_host(
         context(THIRDS, toy_pool(6, 6), batch=9, options=pins(dp_overlap=(0, 1), vpp=1))
     ),
+    "tensor-overlap": context(
+        GQA, toy_pool(8), batch=8, options=pins(tp_overlap=(0, 1), vpp=(1, 2))
+    ),
+    "tensor-overlap-in-eager-code": context(
+        THIRDS, toy_pool(12, 6), batch=6, stack="torchtitan",
+        options=replace(
+            pins(tp_overlap=(0, 1), vpp=1, mbs=(1, 2), schedule=WHOLE), framework="any"
+        ),
+    ),
+    "tensor-overlap-alone": context(
+        GQA, toy_pool(16, 4), batch=8,
+        options=replace(pins(tp_overlap=1, cp=(1, 2), vpp=1), at_most={"cp": 2}),
+    ),
+    "no-tensor-overlap-to-have": context(
+        GQA, toy_pool(4), batch=4, stack="deepspeed", options=pins(tp_overlap=(0, 1))
+    ),
     "overlap-in-doubt": context(
         replace(GQA, hidden=512, heads=4, ffn=1536), toy_pool(24, 2), batch=48, seq_len=64,
         options=pins(vpp=1, tp=1),

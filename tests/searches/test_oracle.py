@@ -143,6 +143,7 @@ def test_search_equals_the_oracle(name):
 
 SWITCHES = {
     "tp_overlap": {"none", "bulk", "pieces", "userbuffers"},
+    "tp_overlap_on": {"", "pieces", "userbuffers"},
     "dp_overlap": {"none", "reduce", "both"},
     "zero1_overlap": {"none", "reduce", "both"},
     "zero3_traffic": {"prefetched", "by-tensor"},
@@ -182,6 +183,7 @@ def test_layers_stall_only_where_messages_leave_the_node():
 def check_breakdown(problem: Problem, layout: Layout) -> None:
     """Compare the terms of one plan, of time and of memory, and what its transfers expose."""
     opened = break_down(problem, layout)
+    problem = oracle.as_overlapped(problem, layout)
     one = oracle.physics.micro_batch(problem, layout)
     priced = oracle.price(problem, layout, one)
     assert opened.closed_form_step_s == pytest.approx(priced.closed_form_s, rel=CLOSE)

@@ -414,6 +414,7 @@ class Checker:
             ("ffn_hidden_size", "ffn_hidden_size"), ("num_attention_heads", "num_attention_heads"),
             ("num_query_groups", "num_query_groups"), ("kv_channels", "kv_channels"),
             ("num_experts", "num_experts"), ("sequence_parallel", "sequence_parallel"),
+            ("tp_comm_overlap", "tp_comm_overlap"),
             ("use_distributed_optimizer", "use_distributed_optimizer"),
             ("overlap_grad_reduce", "overlap_grad_reduce"), ("overlap_param_gather", "overlap_param_gather"),
             ("recompute_granularity", "recompute_granularity"), ("recompute_method", "recompute_method"),

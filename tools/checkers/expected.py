@@ -122,6 +122,7 @@ def megatron_wants(plan: Facts) -> Facts:
         "use_distributed_optimizer": plan["zero"] > 0 or away,
         "overlap_grad_reduce": beside or fsdp,
         "overlap_param_gather": (beside and plan["zero"] > 0) or fsdp,
+        "tp_comm_overlap": plan.get("tp_overlap", False),
         "use_megatron_fsdp": fsdp,
         "recompute_granularity": None if none else plan["recompute"],
         "recompute_num_layers": plan["recompute_layers"] if full else None,
@@ -184,6 +185,7 @@ def ask_bridge(files: Mapping[str, str], plan: Facts) -> Facts | None:
 def bridge_wants(plan: Facts) -> Facts:
     """Return what Megatron-Bridge must have derived: what Megatron-LM does, under its own names."""
     wants = megatron_wants(plan)
+    del wants["tp_comm_overlap"]  # which Megatron-Bridge switches off without Transformer Engine
     wide = wants.pop("accumulate_allreduce_grads_in_fp32")
     wants["grad_reduce_in_fp32"] = wide or plan["precision"] == "fp32"
     return wants
@@ -290,6 +292,7 @@ def torchtitan_wants(plan: Facts) -> Facts:
         "layers": plan["layers"],
         "mixed_precision_param": "float32" if plan["precision"] == "fp32" else "bfloat16",
         "reshard_after_forward": "always" if zero == 3 else "never",
+        "compile": plan.get("tp_overlap", False),
     }
     if pp > 1:
         counts = plan["stage_layers"]
