@@ -15,6 +15,7 @@ from costmodels.shape_terms import shape_terms
 from costmodels.stages import N_KINDS, expert_prefix
 from costmodels.step import (
     Rows,
+    activation_waits,
     boundary_hops_s,
     data_parallel_exposed,
     join,
@@ -131,6 +132,10 @@ def virtual_stage_times(
     backward[0] += terms.embedding.backward_s[at]
     forward[-1] += terms.head.forward_s[at]
     backward[-1] += terms.head.backward_s[at] + _mtp_again_s(rows, row)
+    if layout.activation_offload:
+        copies = activation_waits(rows)
+        forward[0] += copies.forward_s[0, row]
+        backward[0] += copies.backward_s[0, row]
     return forward.tolist(), backward.tolist()
 
 
@@ -247,6 +252,7 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
     head_tp, embedding_tp = layers.head_tp.total_s.item(), layers.embedding_tp.total_s.item()
     head_cp, head_ep = layers.head_cp.total_s.item(), layers.head_ep.total_s.item()
     ends_tp = head_tp * last + embedding_tp * first
+    copied = activation_waits(rows).total_s[0].item() if layout.activation_offload else 0.0
     return {
         "linear": m * held * layers.linear.total_s.item() + m * more["linear"],
         "attention": m * held * layers.attention.total_s.item(),
@@ -265,7 +271,7 @@ def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
         + slowdown * hidden[kind, 0].item(),
         "dp": exposed[kind, 0].item(),
         "optimizer": rows.shapes.optimizer_s.item(),
-        "offload": offload_exposed(rows, stage_times(rows)).max().item(),
+        "offload": offload_exposed(rows, stage_times(rows)).max().item() + m * copied,
         "fixed": rows.problem.stack.fixed_step_s,
     }
 

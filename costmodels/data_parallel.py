@@ -29,6 +29,11 @@ class DataParallelTimes:
     """Weights: all-gather; 0 without sharding."""
     gather_piece_s: Floats
 
+    def kind(self, k: int) -> "DataParallelTimes":
+        """Return those of one kind of rank, where the kinds come first."""
+        columns = (self.reduce_s, self.reduce_piece_s, self.gather_s, self.gather_piece_s)
+        return DataParallelTimes(*(column[k] for column in columns))
+
 
 def n_pieces(
     problem: Problem, params: Floats, dp: ArrayLike, zero: ArrayLike, blocking: ArrayLike = 0

@@ -339,13 +339,15 @@ class LayerTable:
     mbs_code: NDArray[np.intp]
     """Micro-batch -> position in the grid; unused sizes hold 0."""
     n_mbs: int
+    n_sp: int
+    """Values of sp in the grid: 2, or 3 with `tp_overlap`."""
     sets: SetTerms
     """The same of the sets of recomputed modules in use."""
 
     def index(self, shape: Ints, mbs: Ints, sp: Ints) -> NDArray[np.intp]:
         """Return where each (shape, mbs, sp) stands in `terms`, `(n,)`."""
         at = self.split_code[shape] * self.n_mbs + self.mbs_code[mbs]
-        return np.asarray(at * 2 + sp)
+        return np.asarray(at * self.n_sp + sp)
 
 
 def sets_of(problem: Problem, terms: LayerTerms, codes: Ints) -> SetTerms:
@@ -361,8 +363,12 @@ def sets_of(problem: Problem, terms: LayerTerms, codes: Ints) -> SetTerms:
     )
 
 
-def layer_table(problem: Problem, shapes: ShapeTable, mbs: Ints, modules: Ints) -> LayerTable:
+def layer_table(
+    problem: Problem, shapes: ShapeTable, mbs: Ints, modules: Ints, n_sp: int = 2
+) -> LayerTable:
     """Return the layer terms of the splits of `shapes` with the distinct values of `mbs`.
+
+    `n_sp` is 3 where plans with `tp_overlap` are among them.
 
     `modules` are the sets of recomputed modules that plans over them may have, as
     `plans.modules_code` numbers them.
@@ -372,9 +378,9 @@ def layer_table(problem: Problem, shapes: ShapeTable, mbs: Ints, modules: Ints) 
     mbs_code = np.zeros(int(sizes[-1]) + 1, dtype=np.intp)
     mbs_code[sizes] = np.arange(len(sizes))
     n_splits = len(found.columns[0])
-    grid = np.meshgrid(np.arange(n_splits), sizes, np.arange(2), indexing="ij")
+    grid = np.meshgrid(np.arange(n_splits), sizes, np.arange(n_sp), indexing="ij")
     of_split, of_mbs, of_sp = (axis.reshape(-1).astype(np.int32) for axis in grid)
     split = SplitDegrees(*(column[of_split] for column in found.columns))
     terms = layer_terms(problem, split, of_mbs, of_sp)
     sets = sets_of(problem, terms, modules)
-    return LayerTable(terms, found.index, mbs_code, len(sizes), sets)
+    return LayerTable(terms, found.index, mbs_code, len(sizes), n_sp, sets)

@@ -108,9 +108,15 @@ class Layout:
     """Master weights and optimizer states live, and are updated, on the host."""
     dp_overlap: bool = True
     """Data-parallel traffic runs beside compute as far as the stack overlaps it; off: nothing."""
+    tp_overlap: bool = False
+    """Tensor-parallel traffic in pieces beside the GEMMs that it feeds, as far as the stack has
+    that (`StackProfile.tp_overlap_on`); needs sp."""
     recompute_modules: tuple[str, ...] = ()
     """Modules recomputed with `selective`, in the order of `RECOMPUTE_MODULES`; the attention core
     where none is named, and none with the other kinds."""
+    activation_offload_layers: int = 0
+    """Layers whose stored activations lie on the host between forward and backward: the first of
+    all without recomputation, the recomputed ones (their inputs) with `full`; 0 is off."""
 
     def __post_init__(self) -> None:
         named = self.recompute_modules or RECOMPUTE_MODULES[:1]
@@ -124,9 +130,19 @@ class Layout:
         return self.recompute if named in ((), RECOMPUTE_MODULES[:1]) else "+".join(named)
 
     @property
+    def activation_offload(self) -> bool:
+        """Whether stored activations of some layers lie on the host."""
+        return self.activation_offload_layers > 0
+
+    @property
     def switches(self) -> dict[str, bool]:
         """The switches that are not as usual, by name: one at rest changes no plan's id."""
         return {n: getattr(self, n) for n, usual in SWITCHES.items() if getattr(self, n) != usual}
+
+    @property
+    def sp_code(self) -> int:
+        """The value of the `sp` column of tables: 0 off, 1 on, 2 on with `tp_overlap`."""
+        return SP_OVERLAPPED if self.sp and self.tp_overlap else int(self.sp)
 
     @property
     def n_micro(self) -> int:
@@ -175,8 +191,10 @@ class Layout:
         return self.shard or self.dp * self.cp
 
 
-SWITCHES = {"optimizer_offload": False, "dp_overlap": True}
+SWITCHES = {"optimizer_offload": False, "dp_overlap": True, "tp_overlap": False}
 """Switches of a layout with their usual position."""
+SP_OVERLAPPED = 2
+"""Value of the `sp` column of a plan with `tp_overlap`, which there is beside sp alone."""
 
 
 def usual_schedule(pp: Ints, vpp: Ints) -> Ints:
@@ -363,12 +381,13 @@ class PlanTable:
     sharding: Ints
     """Row of `shardings`."""
     sp: Ints
-    """0 or 1."""
+    """`Layout.sp_code`: 0, 1, or 2 with `tp_overlap`."""
     recompute: Ints
     """Index into `RECOMPUTES`."""
     recompute_layers: Ints
     recompute_modules: Ints
     """Sets of `RECOMPUTE_MODULES` as numbers; 0 unless selective."""
+    activation_offload_layers: Ints
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -398,6 +417,7 @@ class PlanTable:
             self.recompute,
             self.recompute_layers,
             self.recompute_modules,
+            self.activation_offload_layers,
         )
         taken = (column[rows] for column in columns)
         return PlanTable(self.shapes, self.shardings, self.gbs, *taken)
@@ -431,8 +451,10 @@ class PlanTable:
             cp_comm=CP_COMMS[int(shapes.cp_comm[k])],
             optimizer_offload=bool(self.shardings.optimizer_offload[z]),
             dp_overlap=not self.shardings.dp_blocking[z],
+            tp_overlap=bool(self.sp[row] == SP_OVERLAPPED),
             recompute_modules=modules_of(int(self.recompute_modules[row])),
             rank_order=RANK_ORDERS[int(shapes.rank_order[k])],
+            activation_offload_layers=int(self.activation_offload_layers[row]),
         )
 
     @staticmethod
@@ -468,10 +490,11 @@ class PlanTable:
             np.arange(len(rows), dtype=np.int32),
             column(x.mbs for x in rows),
             column(distinct.index(option) for option in options),
-            column(int(x.sp) for x in rows),
+            column(x.sp_code for x in rows),
             column(RECOMPUTES.index(x.recompute) for x in rows),
             column(x.recompute_layers for x in rows),
             column(modules_code(x.recompute_modules) for x in rows),
+            column(x.activation_offload_layers for x in rows),
         )
 
 
@@ -495,6 +518,7 @@ class PlanBlock:
     recompute: Ints
     recompute_layers: Ints
     recompute_modules: Ints
+    activation_offload_layers: Ints
 
     @property
     def n_micro(self) -> Ints:
@@ -530,4 +554,5 @@ class PlanBlock:
             self.recompute[option, batch],
             self.recompute_layers[option, batch],
             self.recompute_modules[option, batch],
+            self.activation_offload_layers[option, batch],
         )

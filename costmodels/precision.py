@@ -118,3 +118,5 @@ _RECIPES = (
 )
 RECIPES: dict[tuple[str, str], Recipe] = dict(_RECIPES)
 """Recipe by (precision, optimizer) of the training section."""
+PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in RECIPES))
+"""The names of the recipes."""

@@ -8,12 +8,13 @@ earlier one. A round is then a maximum and a sum over its ranks, for all runs at
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import zero_bubble
-from costmodels.zero_bubble import FORWARD, INPUT_GRAD, WEIGHT_GRAD, Part
+from costmodels.zero_bubble import FORWARD, WEIGHT_GRAD
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -62,48 +63,63 @@ def rounds_of(schedule: str, pp: int, n_micro: int) -> Rounds:
     """Return the rounds of an order; `zero_bubble.program` says what each rank runs."""
     n_stages = pp if schedule == "zb-h1" else 2 * pp
     ways = ((0, pp - 1), (pp, n_stages - 1)) if schedule == "dualpipe" else ((0, n_stages - 1),)
-    firsts, lasts = {way[0] for way in ways}, {way[1] for way in ways}
-    whole = n_stages * n_micro
-    # Two more places: an end that is always there, at 0, and one that nobody looks at.
-    at_once, nowhere, no_hop, no_time = 2 * whole, 2 * whole + 1, n_stages - 1, N_KINDS * n_stages
-
-    def block(part: Part) -> tuple[int, int, int, int]:
-        stage, micro, kind = part
-        took, end = kind * n_stages + stage, stage * n_micro + micro
-        if kind == WEIGHT_GRAD:
-            return at_once, no_hop, took, nowhere
-        if kind == FORWARD:
-            if stage in firsts:
-                return at_once, no_hop, took, end
-            return end - n_micro, stage - 1, took, end
-        if stage in lasts:
-            return end, no_hop, took, whole + end
-        return whole + end + n_micro, stage, took, whole + end
-
-    none = (at_once, no_hop, no_time, nowhere)
     programs = [zero_bubble.program(schedule, rank, pp, n_micro) for rank in range(pp)]
-    rows = [
-        (block(step[0]), block(step[1]) if len(step) > 1 else none)
-        for program in programs
-        for step in program
-    ]
-    table = np.array(rows, dtype=np.intp)
+    n_blocks = np.fromiter((len(step) for program in programs for step in program), dtype=np.intp)
+    blocks = chain.from_iterable(chain.from_iterable(programs))
+    parts = np.fromiter(chain.from_iterable(blocks), dtype=np.intp).reshape(-1, 3)
+    # Two more places: an end that is always there, at 0, and one that nobody looks at.
+    places = 2 * n_stages * n_micro + 2
+    none = np.array([places - 2, n_stages - 1, N_KINDS * n_stages, places - 1])
+    table = np.tile(none, (len(n_blocks), 2, 1))
+    first, pair = np.cumsum(n_blocks) - n_blocks, np.flatnonzero(n_blocks == 2)
+    found = _blocks(parts, ways, n_stages, n_micro, none)
+    table[:, 0], table[pair, 1] = found[first], found[first[pair] + 1]
     lengths = np.array([len(program) for program in programs])
     stop = np.cumsum(lengths)
-    order = _order(table[..., 0], table[..., 3], stop - lengths, stop)
+    ended = np.arange(places) == none[0]
+    order = _order(ended, table[..., 0], table[..., 3], stop - lengths, stop)
     table, rank = table[np.concatenate(order)], np.repeat(np.arange(pp), lengths)
     stops = np.cumsum([len(steps) for steps in order]).tolist()
-    second = table[:, 1, 2] != no_time
+    second = table[:, 1, 3] != none[3]
     pairs = [bool(second[a:b].any()) for a, b in zip([0, *stops], stops, strict=False)]
     columns = (np.ascontiguousarray(table[..., i]) for i in range(4))
     steps = rank[np.concatenate(order)]
     return Rounds(n_stages, n_micro, tuple(stops), tuple(pairs), steps, *columns)
 
 
-def _order(waits_for: Ints, ends: Ints, start: Ints, stop: Ints) -> list[Ints]:
-    """Return the steps of each round; rank r runs steps `start[r]` to `stop[r]` in order."""
-    ended = np.zeros(int(ends.max()) + 1, dtype=bool)
-    ended[-2] = True
+def _blocks(
+    parts: Ints, ways: Sequence[tuple[int, int]], n_stages: int, n_micro: int, none: Ints
+) -> Ints:
+    """Return what each block waits for, its hop, its time and its end: positions, `(n, 4)`.
+
+    `parts` are (virtual stage, micro-batch, kind); `none` the positions that stand for nothing.
+    """
+    stage, micro, kind = parts.T
+    forward, late, whole = kind == FORWARD, kind == WEIGHT_GRAD, n_stages * n_micro
+    end = stage * n_micro + micro
+    starts, turns = (np.isin(stage, [way[i] for way in ways]) for i in (0, 1))
+    free = late | (forward & starts)
+    # The gradient of the last stage needs its own forward, no message.
+    alone = free | (~forward & turns)
+    waits_for = np.where(forward, end - n_micro, np.where(turns, end, whole + end + n_micro))
+    return np.stack(
+        [
+            np.where(free, none[0], waits_for),
+            np.where(alone, none[1], np.where(forward, stage - 1, stage)),
+            kind * n_stages + stage,
+            np.where(late, none[3], np.where(forward, end, whole + end)),
+        ],
+        axis=1,
+    )
+
+
+def _order(
+    ended: NDArray[np.bool_], waits_for: Ints, ends: Ints, start: Ints, stop: Ints
+) -> list[Ints]:
+    """Return the steps of each round; rank r runs steps `start[r]` to `stop[r]` in order.
+
+    `ended` says which ends are there from the start; it is filled.
+    """
     position, live = start.copy(), np.flatnonzero(start < stop)
     rounds = []
     while len(live):

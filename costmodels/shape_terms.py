@@ -74,6 +74,9 @@ class ShapeTerms:
     hop_s_per_byte: Floats
     overhead_bytes: Floats
     """Context and communication buffers."""
+    layers_again: Floats
+    """Layers of a kind of rank that run again where k of each chunk do, `(n_shapes, n_kinds, 1 +
+    layers of the longest chunk)`."""
     experts: ExpertShapeTerms | None = None
     host_update: HostUpdate | None = None
     """By sharding and kind, of all parameters; None where nothing is offloaded."""
@@ -472,6 +475,15 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
     return latency, per_byte
 
 
+def _layers_again(kinds: StageKinds) -> Floats:
+    held, counts = kinds.chunk_layers, kinds.chunk_counts
+    depths = np.arange(1.0 + np.where(counts > 0, held, 0.0).max(initial=0.0))
+    total = np.zeros((*counts.shape[:2], len(depths)))
+    for i in range(counts.shape[-1]):
+        total += counts[..., i, None] * np.minimum(held[..., i, None], depths)
+    return total
+
+
 def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> ShapeTerms:
     """Return the terms of each shape with each sharding; cost is one pass over both."""
     recipe, stack = problem.job.recipe, problem.stack
@@ -529,6 +541,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         hop_latency_s=latency,
         hop_s_per_byte=per_byte,
         overhead_bytes=stack.context_bytes + stack.communicator_bytes * communicators,
+        layers_again=_layers_again(kinds),
         experts=routed,
         host_update=_host_update(
             problem, shapes, shardings, params, routed.params if routed else None

@@ -24,6 +24,8 @@ class StackProfile:
     """`none`; `bulk`: backward collectives run beside the weight and data gradient GEMMs;
     `userbuffers`: also the forward ones, in pieces beside their own GEMM; `pieces`: every second
     collective in pieces beside its own GEMM (PyTorch's async TP)."""
+    tp_overlap_on: str
+    """The same with `Layout.tp_overlap`; empty where the software has no such switch."""
     sp_regather: bool
     """Keeps only the shard of a column-parallel input and gathers it again in backward."""
     p2p_scatter: bool
@@ -41,6 +43,10 @@ class StackProfile:
     """With the optimizer on the host: `pipelined` (gradients down, Adam and weights up side by
     side, piece by piece, after the backward) or `gradients` (they leave as they are reduced,
     beside the backward, and stay on the host; then Adam, then all weights up)."""
+    activation_copies: str
+    """With stored activations on the host: `windowed` (both ways beside compute), `on-demand`
+    (down beside the forward, up when the backward asks) or `blocking` (in line with compute), see
+    `costmodels.activation_offload.waits`."""
     zero1_gather: str
     """`all-gather`, or `broadcast`: every rank in turn broadcasts its shard of the weights."""
     balancer: str
@@ -135,12 +141,14 @@ FUSED = StackProfile(
     attention_kernels=("cudnn", "flash3", "flash2"),
     elementwise_factor=3.2,
     tp_overlap="bulk",
+    tp_overlap_on="userbuffers",
     sp_regather=True,
     p2p_scatter=False,
     dp_overlap="both",
     zero1_overlap="both",
     zero3_traffic="prefetched",
     offload_overlap="pipelined",
+    activation_copies="windowed",
     zero1_gather="all-gather",
     balancer="even",
     fused_activation=True,
@@ -172,10 +180,12 @@ EAGER = replace(
     attention_kernels=("flash2",),
     elementwise_factor=3.5,
     tp_overlap="none",
+    tp_overlap_on="",
     sp_regather=False,
     dp_overlap="reduce",
     zero1_overlap="none",
     offload_overlap="gradients",
+    activation_copies="on-demand",
     bucket_params_per_rank=0.0,
     host_s_per_layer=3.0e-3,
     tp_hop_s=10e-6,
@@ -194,6 +204,7 @@ _MEGATRON_2021 = replace(
     attention_kernels=("flash2",),
     elementwise_factor=2.6,
     tp_overlap="none",
+    tp_overlap_on="",
     p2p_scatter=True,
     dp_overlap="none",
     zero1_overlap="none",
@@ -209,6 +220,7 @@ _MEGATRON_DEEPSPEED = replace(
     elementwise_factor=1.3,
     p2p_scatter=False,
     offload_overlap="gradients",
+    activation_copies="blocking",  # DeepSpeed of 2021 copies in line
     host_s_per_layer=3.3e-3,
     tp_hop_s=20e-6,
     fused_wgrad=False,
@@ -260,14 +272,14 @@ STACKS: dict[str, StackProfile] = {
             zero1_overlap="reduce",
             zero1_gather="broadcast",
         ),
-        replace(EAGER, name="torchtitan"),
+        replace(EAGER, name="torchtitan", tp_overlap_on="pieces"),
         # Hugging Face model code: its plan for tensor parallelism gathers the logits.
-        replace(EAGER, name="hf-fsdp2", logits_sharded=False),
+        replace(EAGER, name="hf-fsdp2", logits_sharded=False, activation_copies="blocking"),
         # The loss of flash-attn: one kernel that turns the logits into their gradient in place.
         replace(EAGER, name="llm-foundry", fused_loss=True, logit_bytes=6.0),
         replace(EAGER, name="meta"),
-        replace(FUSED, name="maxtext", elementwise_factor=4.5),
-        replace(FUSED, name="paxml", elementwise_factor=4.5),
+        replace(FUSED, name="maxtext", tp_overlap_on="", elementwise_factor=4.5),
+        replace(FUSED, name="paxml", tp_overlap_on="", elementwise_factor=4.5),
     )
 }
 """Profiles by name. Sources: the sections named in docs/stacks.md."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline, zero_bubble
+from costmodels.activation_offload import INPUTS_AT_ONCE, copy_bytes_per_s, waits
 from costmodels.compute import ForwardBackward
 from costmodels.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
 from costmodels.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
@@ -24,7 +25,7 @@ from costmodels.plans import (
 )
 from costmodels.problem import Problem
 from costmodels.recompute import SetTerms
-from costmodels.shape_terms import ShapeTerms, boundary_hops, shape_terms
+from costmodels.shape_terms import ShapeTerms, boundary_hops, host_bytes, shape_terms
 from costmodels.stacks import STALLED_HOP_S
 
 Floats = NDArray[np.float64]
@@ -41,6 +42,13 @@ class StageTimes:
     forward_s: Floats
     backward_s: Floats
     """With recomputation."""
+    weight_grad_s: Floats | None = None
+    """Part of the backward that can wait; None where no schedule splits it."""
+
+    def kind(self, k: int) -> "StageTimes":
+        """Return the times of one kind of rank."""
+        late = None if self.weight_grad_s is None else self.weight_grad_s[k]
+        return StageTimes(self.forward_s[k], self.backward_s[k], late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,30 +96,31 @@ def join(
 
     `layers` are those of `table.shapes` computed beforehand, for callers that join many tables.
     """
-    layers = layers or layer_table(problem, table.shapes, table.mbs, table.recompute_modules)
+    if layers is None:
+        n_sp = 1 + max(1, int(table.sp.max(initial=0)))
+        layers = layer_table(problem, table.shapes, table.mbs, table.recompute_modules, n_sp)
     of, kinds = table.shape, shapes.kinds
     index = layers.index(of, table.mbs, table.sp)
     k = np.where(table.recompute == FULL, table.recompute_layers, 0)
-    span = np.arange(int(k.max(initial=0)) + 1)
-    # Looked up by (shape, k): the sum over a rank's chunks is taken once for each.
-    again = (kinds.chunk_counts[..., None] * np.minimum(kinds.chunk_layers[..., None], span)).sum(
-        axis=2
-    )
-    at = of.astype(np.intp) * len(span) + k
-    recomputed = _by_rank(again.transpose(0, 2, 1).reshape(-1, again.shape[1]), at)
-    routed = None
+    recomputed, routed = _of_depth(shapes.layers_again, of, k), None
     if kinds.expert_prefix is not None:
-        last = kinds.expert_prefix.shape[-1] - 1
-        prefix = kinds.expert_prefix[..., np.minimum(span, last)]
-        routed = _by_rank(prefix.transpose(0, 2, 1).reshape(-1, prefix.shape[1]), at)
+        routed = _of_depth(kinds.expert_prefix, of, k)
     sets, of_sets = layers.sets, layers.sets.index(table.recompute_modules, index)
     return Rows(problem, table, shapes, layers.terms, index, sets, of_sets, recomputed, routed)
 
 
 def _by_rank(values: NDArray[Any], at: NDArray[Any]) -> Floats:
-    """Return `values[at]` of an array `(..., n_kinds)` with the kinds first."""
-    found: Floats = np.ascontiguousarray(values.T).take(at, axis=1)
+    """Return `values[at]` of an array `(n, n_kinds)` with the kinds first."""
+    found: Floats = np.ascontiguousarray(np.moveaxis(values.take(at, axis=0), -1, 0))
     return found
+
+
+def _of_depth(values: Floats, of: Ints, k: Ints) -> Floats:
+    """Return what `(n_shapes, n_kinds, 1 + most layers)` says of k layers a chunk, kinds first."""
+    n_kinds, n_depths = values.shape[1:]
+    at = of.astype(np.intp) * (n_kinds * n_depths) + np.minimum(k, n_depths - 1)
+    kinds = np.arange(n_kinds).reshape(-1, *(1,) * at.ndim) * n_depths
+    return values.reshape(-1).take(at + kinds)
 
 
 def _greatest(by_kind: Floats) -> Floats:
@@ -196,11 +205,15 @@ def stage_times(rows: Rows) -> StageTimes:
         backward = backward + rows.recomputed_experts * again[index]
     if len(rows.sets.codes) > 1:
         backward = backward + _modules_again_s(rows, held, last)
+    if rows.table.activation_offload_layers.any():
+        more = activation_waits(rows)
+        forward, backward = forward + more.forward_s, backward + more.backward_s
     if np.any(table.schedule == zero_bubble.DUALPIPE):
         # Each stage held both ways runs every second micro-batch.
         share = np.where(table.schedule == zero_bubble.DUALPIPE, 0.5, 1.0)
         forward, backward = share * forward, share * backward
-    return StageTimes(forward, backward)
+    late = weight_grad_times(rows) if splits_backward(rows).any() else None
+    return StageTimes(forward, backward, late)
 
 
 def _modules_again_s(rows: Rows, held: Floats, last: Floats) -> Floats:
@@ -218,6 +231,82 @@ def _modules_again_s(rows: Rows, held: Floats, last: Floats) -> Floats:
             routed = routed + last * shape.mtp_layers
         again = again + routed * sets.expert_again_s.take(at)
     return np.asarray(again)
+
+
+@dataclass(frozen=True, slots=True)
+class _Away:
+    """Layers whose stored activations lie on the host, by kind of rank."""
+
+    whole: Floats
+    """Those with all that they keep."""
+    expert: Floats | float
+    """Those of them that have experts."""
+    inputs: Floats
+    """Those of which only the input is kept: they are recomputed."""
+
+
+def _away(rows: Rows) -> _Away:
+    """Return what of each plan lies on the host; one micro-batch of a rank with all layers."""
+    table, kinds = rows.table, rows.shapes.kinds
+    n, full = table.activation_offload_layers, table.recompute == FULL
+    first = np.where(full, 0, n)
+    whole = np.minimum(_by_rank(kinds.layers, table.shape), first)
+    inputs = np.where(full & (n > 0), rows.recomputed, 0.0)
+    routed: Floats | float = 0.0
+    if kinds.expert_prefix is not None:
+        prefix = kinds.expert_prefix
+        most = prefix.shape[-1] - 1
+        at = table.shape.astype(np.intp) * (most + 1) + np.minimum(first, most)
+        by_shape = prefix.transpose(0, 2, 1).reshape(-1, prefix.shape[1])
+        routed = _by_rank(by_shape, at)
+    return _Away(whole, routed, inputs)
+
+
+def offloaded_activation_bytes(rows: Rows) -> Floats:
+    """Return what a micro-batch of each kind of rank has on the host, bytes.
+
+    n k, k what a layer keeps, for the first n layers where nothing is recomputed; the inputs of
+    the recomputed layers with full recomputation.
+    """
+    away = _away(rows)
+    kept = rows.sets.kept_bytes.take(rows.set_index)
+    found = away.whole * kept + away.inputs * rows.layers.checkpoint_bytes[rows.index]
+    if rows.sets.expert_kept_bytes is not None:
+        found = found + away.expert * rows.sets.expert_kept_bytes.take(rows.set_index)
+    return np.asarray(found)
+
+
+def activation_waits(rows: Rows) -> ForwardBackward:
+    """Return what a micro-batch waits for copies of activations, by kind of rank, seconds."""
+    host, layers, index = rows.problem.pool.host, rows.layers, rows.index
+    if host is None:  # refused (OFF001), and priced as if it were free where somebody insists
+        nothing = np.zeros(np.broadcast(index, rows.table.activation_offload_layers).shape)[None]
+        return ForwardBackward(nothing, nothing)
+    held = _by_rank(rows.shapes.kinds.layers, rows.table.shape)
+    forward = held * layers.layer.forward_s[index]
+    backward = held * layers.layer.backward_s[index]
+    backward = backward + rows.recomputed * layers.recompute_full_s[index]
+    if layers.experts:
+        routed, more = _routed(rows), _expert_layer_adds(layers)
+        again = layers.experts.recompute_full_s - layers.recompute_full_s
+        forward = forward + routed * more.forward_s[index]
+        backward = backward + routed * more.backward_s[index]
+        backward = backward + np.asarray(rows.recomputed_experts) * again[index]
+    copy = offloaded_activation_bytes(rows) / copy_bytes_per_s(host)
+    found = waits(rows.problem.stack, copy, forward, backward, held)
+    off = rows.table.activation_offload_layers == 0
+    return ForwardBackward(
+        np.where(off, 0.0, found.forward_s), np.where(off, 0.0, found.backward_s)
+    )
+
+
+def needed_host_bytes(rows: Rows) -> Floats:
+    """Return what a device of each plan has on the host, bytes: its optimizer and activations."""
+    of_optimizer = host_bytes(rows.problem, rows.table.shapes, rows.table.shardings)
+    found = _of_sharding(of_optimizer, _sharding_and_shape(rows))
+    if not rows.table.activation_offload_layers.any():
+        return found
+    return np.asarray(found + _greatest(offloaded_activation_bytes(rows)))
 
 
 def _routed(rows: Rows) -> Floats:
@@ -288,11 +377,13 @@ def hop_s(rows: Rows) -> Floats:
 
 def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
     """Return (exposed, hidden) data-parallel time of a step by kind of rank, seconds."""
-    exposed, total = _data_parallel(rows, times)
+    exposed, total = _data_parallel(rows, times, _wire_times(rows))
     return exposed, np.maximum(0.0, total - exposed)
 
 
-def _data_parallel(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
+def _data_parallel(
+    rows: Rows, times: StageTimes, wire: DataParallelTimes
+) -> tuple[Floats, Floats]:
     """Return (exposed, whole) data-parallel time of a step by kind of rank, seconds.
 
     ZeRO 0 and 1 move once per step: the reduction beside the last backward, the gather beside
@@ -300,17 +391,18 @@ def _data_parallel(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
     (twice) per micro-batch; ZeRO 2 gathers once, like ZeRO 1. Routed experts move over their own
     group, one after the other with the rest. Nothing is hidden with `dp_blocking`.
     """
-    exposed, total = _overlapped_data_parallel(rows, times)
+    exposed, total = _overlapped_data_parallel(rows, times, wire)
     blocking = rows.table.shardings.dp_blocking
     if blocking.any():
         exposed = np.where(blocking[rows.table.sharding] > 0, total, exposed)
     return exposed, total
 
 
-def _overlapped_data_parallel(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
+def _overlapped_data_parallel(
+    rows: Rows, times: StageTimes, wire: DataParallelTimes
+) -> tuple[Floats, Floats]:
     """Return (exposed, whole) as far as the stack overlaps the traffic."""
     zero, often = rows.table.zero, rows.table.zero >= 2
-    wire = _wire_times(rows)
     total = wire.reduce_s + wire.gather_s
     if not often.any():
         exposed = _exposed_reduce_once(rows, times, wire)
@@ -373,9 +465,9 @@ def _last_backward(
     """Return window, pp, chunks and micro-batches of what runs beside the last backward."""
     pp, chunks = _pp_vpp(rows)
     late, window = splits_backward(rows), times.backward_s
-    if late.any():
+    if times.weight_grad_s is not None:
         # Gradients are whole when the last weight gradients are, all chunks together.
-        window = np.where(late, weight_grad_times(rows), window)
+        window = np.where(late, times.weight_grad_s, window)
         chunks = np.where(late, 1, chunks)
     return window, pp, chunks, rows.table.n_micro
 
@@ -404,8 +496,12 @@ def offload_exposed(rows: Rows, times: StageTimes) -> Floats:
         added = wait + update.adam_s + update.up_s
     else:
         added = pipelined_s(update)
-    away = rows.table.shardings.optimizer_offload[rows.table.sharding]
-    return np.asarray(np.where(away > 0, added, 0.0))
+    return np.asarray(np.where(_offloaded(rows), added, 0.0))
+
+
+def _offloaded(rows: Rows) -> Bools:
+    """Tell which plans have the optimizer on the host."""
+    return np.asarray(rows.table.shardings.optimizer_offload[rows.table.sharding] > 0)
 
 
 def _exposed_sums(rows: Rows, times: StageTimes, update: HostUpdate) -> Floats:
@@ -492,7 +588,8 @@ def _zero_bubble_s(rows: Rows, times: StageTimes) -> Floats:
     """
     table, of = rows.table, rows.table.shape
     pp, n_ranks = table.shapes.pp[of], _by_rank(rows.shapes.kinds.n_ranks, of)
-    late = weight_grad_times(rows)
+    late = times.weight_grad_s
+    assert late is not None  # some schedule splits the backward
     slowest = (times.forward_s + times.backward_s).argmax(axis=0)[None]
 
     def others(by_kind: Floats) -> Floats:
@@ -541,31 +638,35 @@ def least_batch_times(
 ) -> Floats:
     """Return what every plan of a shape, micro-batch and sp takes at least, seconds.
 
-    `(n_shapes, n_mbs, 2)`: `least_flush_times` without recomputation, and the fixed time. All
+    `(n_shapes, n_mbs, n_sp)`: `least_flush_times` without recomputation, and the fixed time. All
     that sharding and recomputation add is left out, so it bounds every plan of the batch.
     """
-    of, at, sp = (x.reshape(-1) for x in np.indices((len(shapes), len(mbs), 2), dtype=np.int32))
+    size = len(shapes), len(mbs), layers.n_sp
+    of, at, sp = (x.reshape(-1) for x in np.indices(size, dtype=np.int32))
     nothing = np.zeros_like(of)
     unsharded = WHOLE.take([0])
-    columns = (of, mbs[at], nothing, sp, nothing, nothing, nothing)
+    columns = (of, mbs[at], nothing, sp, nothing, nothing, nothing, nothing)
     table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns)
     rows = join(problem, shape_terms(problem, shapes, unsharded), table, layers)
     least = least_flush_times(rows, stage_times(rows)) * _straggle(rows)
-    return (least + problem.stack.fixed_step_s).reshape(len(shapes), len(mbs), 2)
+    return (least + problem.stack.fixed_step_s).reshape(size)
 
 
 def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
     """Return the part of a step outside the pipeline: data parallel, optimizer, fixed; seconds."""
     of, stack = rows.table.shape, rows.problem.stack
-    exposed, total = _data_parallel(rows, times)
-    # Compute beside the hidden rest, total - exposed, is slowed down.
+    wire, data = _wire_times(rows), None
     slow = stack.overlap_slowdown
-    exposed *= 1.0 - slow
-    exposed += slow * total
-    data = _greatest(exposed)
+    for k in range(len(times.forward_s)):  # one after the other, so that all stay in the cache
+        exposed, total = _data_parallel(rows, times.kind(k), wire.kind(k))
+        # Compute beside the hidden rest, total - exposed, is slowed down.
+        exposed *= 1.0 - slow
+        exposed += slow * total
+        data = exposed if data is None else np.maximum(data, exposed, out=data)
+    assert data is not None  # there is a rank
     once = _of_sharding(rows.shapes.optimizer_s, _sharding_and_shape(rows))
     once = once + rows.shapes.embedding_sync_s[of]
-    if rows.shapes.host_update is not None:
+    if rows.shapes.host_update is not None and _offloaded(rows).any():
         once = once + _greatest(offload_exposed(rows, times))
     return np.asarray(data + once + stack.fixed_step_s)
 
@@ -596,13 +697,18 @@ def _memory(rows: Rows) -> _Memory:
     chunks = in_flight_chunks(table.schedule, rank, pp, vpp, table.n_micro)
     in_flight = chunks / np.where(table.schedule == zero_bubble.DUALPIPE, 2, vpp)
     kept = rows.sets.kept_bytes.take(rows.set_index)
-    whole = _by_rank(kinds.layers, of) - rows.recomputed
-    activations = np.asarray(rows.recomputed * layers.checkpoint_bytes[index] + whole * kept)
+    whole, inputs = _by_rank(kinds.layers, of) - rows.recomputed, rows.recomputed
+    away = _away(rows) if table.activation_offload_layers.any() else None
+    if away:
+        whole = whole - away.whole
+        inputs = inputs - away.inputs + np.minimum(away.inputs, INPUTS_AT_ONCE)
+    activations = np.asarray(inputs * layers.checkpoint_bytes[index] + whole * kept)
     activations *= in_flight
     if splits_backward(rows).any():
         activations = np.maximum(activations, _late_activations(rows, whole, kept))
     if layers.experts:
-        activations = activations + in_flight * _expert_activations(rows)
+        on_host = away.expert if away else 0.0
+        activations = activations + in_flight * _expert_activations(rows, on_host)
     if rows.problem.shape.mtp_layers:
         kept_module, more = kept, rows.sets.expert_kept_bytes
         if rows.problem.shape.expert_layers[-1] and more is not None:
@@ -658,12 +764,16 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
     return {term: np.broadcast_to(part, whole) for term, part in parts.items()}
 
 
-def _expert_activations(rows: Rows) -> Floats:
-    """Return what the expert layers of a rank keep beyond dense ones, bytes, by kind of rank."""
+def _expert_activations(rows: Rows, on_host: Floats | float) -> Floats:
+    """Return what the expert layers of a rank keep beyond dense ones, bytes, by kind of rank.
+
+    But for those whose activations lie on the host.
+    """
     more = rows.sets.expert_kept_bytes
     assert more is not None  # asked for models with experts only
     assert rows.recomputed_experts is not None
-    return np.asarray((_routed(rows) - rows.recomputed_experts) * more.take(rows.set_index))
+    stay = _routed(rows) - rows.recomputed_experts - on_host
+    return np.asarray(stay * more.take(rows.set_index))
 
 
 def _late_activations(rows: Rows, whole: Floats, kept: Floats) -> Floats:
@@ -694,7 +804,11 @@ def peak_bytes(rows: Rows) -> Floats:
     once for all ZeRO stages.
     """
     stays, shared = _peak_parts(rows)
-    return _greatest(stays + shared)
+    most: Floats = stays[0] + shared[0]
+    one = np.empty_like(most)
+    for of_kind in zip(stays[1:], shared[1:], strict=True):
+        np.maximum(most, np.add(*of_kind, out=one), out=most)
+    return most
 
 
 def _peak_parts(rows: Rows) -> tuple[Floats, Floats]:

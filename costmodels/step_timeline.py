@@ -23,6 +23,7 @@ from costmodels.step import (
     Rows,
     boundary_hops_s,
     data_parallel_exposed,
+    offload_exposed,
     stage_times,
     straggler_factor,
 )
@@ -186,7 +187,7 @@ def _after(found: Breakdown, pipeline_s: float) -> tuple[tuple[str, str, float],
         ("dp", "dp", exposed[kind, 0].item()),
         ("overlap", "compute", slowed[kind, 0].item()),
         ("optimizer", "compute", found.time_s["optimizer"]),
-        ("offload", "compute", found.time_s["offload"]),
+        ("offload", "compute", offload_exposed(rows, stage_times(rows)).max().item()),
         ("fixed", "compute", found.time_s["fixed"]),
     )
     return tuple(part for part in parts if part[2] > 0.0)

@@ -8,6 +8,7 @@ from costmodels.compute import LinearTimes
 from costmodels.exposure import Exposure
 from costmodels.parameters import padded_vocab
 from costmodels.placement import Group, place_group
+from costmodels.plans import SP_OVERLAPPED
 from costmodels.problem import Problem
 
 Floats = NDArray[np.float64]
@@ -72,30 +73,36 @@ def layer_exposures(
     gather = tp_collective_s(problem, "all-gather", x, group)
     reduce = tp_collective_s(problem, "all-reduce", x, group)
     regather = blocks * gather if stack.sp_regather else 0 * gather
-    with_sp = np.asarray(sp) > 0
+    with_sp, on = np.asarray(sp) > 0, np.asarray(sp) == SP_OVERLAPPED
     forward = np.where(with_sp, 2 * blocks * gather, blocks * reduce)
     backward = np.where(with_sp, 2 * blocks * gather + regather, blocks * reduce)
-    if stack.tp_overlap == "none":
-        return Exposure(forward, forward), Exposure(backward, backward)
-    input_grad = np.where(with_sp, blocks * gather, blocks * reduce)
-    behind = _behind(input_grad, linear.column_wgrad_s)
-    behind = behind + np.where(with_sp, _behind(regather, linear.column_dgrad_s), 0.0)
-    plain_forward, output_grad = forward, np.where(with_sp, blocks * gather, 0.0)
-    bulk, apart = behind + output_grad, group.n_domains > 1
-    if stack.tp_overlap == "pieces":
-        own_s = linear.both.forward_s / 2
-        plain_forward = np.where(with_sp, _half_piped(forward, own_s, t), forward)
-        own_s = linear.both.backward_s / 2
-        half = np.where(with_sp, _half_piped(backward, own_s, t), behind + output_grad)
-        half, plain_forward = np.where(apart, bulk, half), np.where(apart, forward, plain_forward)
-        return Exposure(forward, plain_forward), Exposure(backward, half)
-    if stack.tp_overlap == "userbuffers":
-        piped = _pieces(blocks * gather, linear.column_forward_s, t)
-        piped = piped + _pieces(blocks * gather, linear.row_forward_s, t)
-        plain_forward = np.where(with_sp & ~apart, piped, forward)
-        output_grad = np.where(with_sp, _pieces(blocks * gather, linear.row_dgrad_s, t), 0.0)
-        bulk = np.where(apart, bulk, behind + output_grad)
-    return Exposure(forward, plain_forward), Exposure(backward, bulk)
+
+    def exposed(kind: str) -> tuple[Floats, Floats]:
+        if kind == "none":
+            return forward, backward
+        input_grad = np.where(with_sp, blocks * gather, blocks * reduce)
+        behind = _behind(input_grad, linear.column_wgrad_s)
+        behind = behind + np.where(with_sp, _behind(regather, linear.column_dgrad_s), 0.0)
+        output_grad = np.where(with_sp, blocks * gather, 0.0)
+        bulk, apart = behind + output_grad, group.n_domains > 1
+        if kind == "pieces":
+            ahead = _half_piped(forward, linear.both.forward_s / 2, t)
+            after = _half_piped(backward, linear.both.backward_s / 2, t)
+            cut = with_sp & ~apart
+            return np.where(cut, ahead, forward), np.where(cut, after, bulk)
+        if kind == "userbuffers":
+            ahead = _pieces(blocks * gather, linear.column_forward_s, t)
+            ahead = ahead + _pieces(blocks * gather, linear.row_forward_s, t)
+            piped = _pieces(blocks * gather, linear.row_dgrad_s, t)
+            after = behind + np.where(with_sp, piped, 0.0)
+            return np.where(with_sp & ~apart, ahead, forward), np.where(apart, bulk, after)
+        return forward, bulk
+
+    usual = exposed(stack.tp_overlap)
+    if stack.tp_overlap_on and on.any():
+        pieces = exposed(stack.tp_overlap_on)
+        usual = np.where(on, pieces[0], usual[0]), np.where(on, pieces[1], usual[1])
+    return Exposure(forward, usual[0]), Exposure(backward, usual[1])
 
 
 def end_times(

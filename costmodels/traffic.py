@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodels.activation_offload import copy_bytes_per_s
 from costmodels.collectives import chosen_algorithm, collective_s, point_to_point_s
 from costmodels.context_parallel import ELEMENT_BYTES
 from costmodels.data_parallel import DataGroups, DataParallelTimes
@@ -24,9 +25,11 @@ from costmodels.shape_terms import end_pair, shared_params
 from costmodels.stages import expert_prefix
 from costmodels.step import (
     Rows,
+    activation_waits,
     boundary_hops_s,
     data_parallel_exposed,
     offload_exposed,
+    offloaded_activation_bytes,
     stage_times,
 )
 from costmodels.tensor_parallel import tensor_parallel_group, tp_collective_s
@@ -79,7 +82,7 @@ def transfers(
     found += _expert_parallel(rows, layout, critical)
     found += _pipeline(rows, layout, pp_exposed_s)
     found += _data_parallel(rows, layout) + _tied_embedding(rows, layout)
-    return tuple(found + _host_copies(rows, layout))
+    return tuple(found + _host_copies(rows, layout) + _activation_copies(rows, layout))
 
 
 def _make(
@@ -425,6 +428,26 @@ def _tied_embedding(rows: Rows, layout: Layout) -> list[Transfer]:
             _width(rows, recipe.grad_wire_bytes),
         )
     ]
+
+
+def _activation_copies(rows: Rows, layout: Layout) -> list[Transfer]:
+    """Return the copies of stored activations, a call for each layer and micro-batch."""
+    host = rows.problem.pool.host
+    if not layout.activation_offload or host is None:
+        return []
+    sent = layout.n_micro * offloaded_activation_bytes(rows)[0].item()
+    calls, late = layout.n_micro * layout.activation_offload_layers, activation_waits(rows)
+    time_s, width = sent / copy_bytes_per_s(host), _activation_type(rows)
+    return [
+        Transfer(
+            "host", name, "host", 1, calls, sent / calls, sent, time_s,
+            layout.n_micro * waited.item(), width, "copy",
+        )
+        for name, waited in (
+            ("activations-to-host", late.forward_s[0]),
+            ("activations-to-device", late.backward_s[0]),
+        )
+    ]  # fmt: skip
 
 
 def _host_copies(rows: Rows, layout: Layout) -> list[Transfer]:

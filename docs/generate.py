@@ -100,7 +100,7 @@ def _shown(value: object) -> str:
         return f"{value / 2.0**30:g} GiB"
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= 1e4 else f"{value:g}"
-    return str(value)
+    return str(value) or "-"
 
 
 def _setting(name: str, value: object) -> str:

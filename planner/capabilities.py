@@ -20,6 +20,10 @@ NO_FRAMEWORK = {
 UNEVEN_LINKS = {"cdna2": "the two dies of a module have more links between them than to others"}
 """Generations whose domain has neither a switch nor equal links between all devices."""
 
+SCALED_BLOCKS = ("blackwell", "blackwell-ultra", "rubin", "cdna4", "cdna5")
+"""Generations whose matrix units take a scale per 32 elements, which mxfp8 needs (Transformer
+Engine, transformer_engine/pytorch/quantization.py, check_mxfp8_support)."""
+
 
 def check_options(options: SolveOptions) -> None:
     """Raise `UsageError` for an option that `solve` does not search."""
@@ -34,6 +38,15 @@ def check_options(options: SolveOptions) -> None:
                 f"add --framework {' or --framework '.join([*able, 'any'])}, or leave schedule"
                 " open",
             )
+
+
+def is_modelled(problem: Problem) -> bool:
+    """Tell whether `check_problem` has nothing to say."""
+    try:
+        check_problem(problem)
+    except SearchError:
+        return False
+    return True
 
 
 def check_problem(problem: Problem) -> None:
@@ -57,6 +70,13 @@ def check_problem(problem: Problem) -> None:
             f"{part.name} has no {precision} matrix units, needed by precision {job.precision!r}",
             f"its precisions: {', '.join(sorted(peaks))}; "
             "for example --set training.precision=fp16",
+        )
+    if job.recipe.fp8_recipe == "mxfp8" and part.generation not in SCALED_BLOCKS:
+        raise SearchError(
+            f"{part.name} has no matrix units with a scale per 32 elements, needed by precision"
+            f" {job.precision!r}",
+            "use an accelerator that has them (Blackwell, CDNA 4), or"
+            " --set training.precision=fp8-tensorwise",
         )
     if job.precision == "fp32":
         raise SearchError(

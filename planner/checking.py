@@ -448,7 +448,7 @@ def judge(
 CASE_FIELDS = frozenset(
     ("n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_micro", "zero",
      "dp_shard", "optimizer_offload", "dp_overlap", "sp", "schedule", "cp_comm", "recompute",
-     "recompute_layers", "recompute_modules", "rank_order", "counts")
+     "recompute_layers", "recompute_modules", "activation_offload_layers", "rank_order", "counts")
 )  # fmt: skip
 """Fields of a run's layout that framework rules read."""
 
@@ -470,7 +470,9 @@ def _priced(base: Report, model: ModelInput, cluster: ClusterInput, judged: "_Ju
     if layout.gbs != model.job.global_batch:
         changed = dict(model.document["training"], global_batch=layout.gbs)
         model = model_from_dict({**model.document, "training": changed})
-    options = SolveOptions(framework=run.framework, stack=run.stack_name)
+    # A run that has the switch stands among plans that may have it too.
+    open_ = {"tp_overlap": frozenset((0, 1))} if layout.tp_overlap else {}
+    options = SolveOptions(framework=run.framework, stack=run.stack_name, only=open_)
     try:
         standard = make_problem(model, cluster, options)
     except PlannerError as error:
@@ -500,7 +502,7 @@ def standing_of(
     wanted = replace(usual.search_options(), rival_s=rival_s, bound=False)
     context = Context(problem, wanted, problem.pool.n_devices)
     outcome = search(context)
-    ranked = rank_over_pools([Searched(cluster, context, outcome)])
+    ranked = rank_over_pools([Searched(model, cluster, context, outcome)])
     best = None
     if ranked:
         opened = break_down(problem, ranked[0][0].layout)

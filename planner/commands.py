@@ -15,16 +15,17 @@ from planner.errors import EmitError, UsageError
 from planner.explain import explain_plan, explain_term
 from planner.identity import content_id
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
+from planner.layouts import WORDS
 from planner.options import parse_max, parse_only, parse_pins
 from planner.placement import place_plan
 from planner.placing import chosen_hosts, read_hosts, write_files
+from planner.recipes import with_recipe
 from planner.result import Plan, Result
 from planner.saved import open_plan, read_options, save_result
 from planner.solving import evaluate, make_problem, solve, under_framework
 from planner.yamlfile import close_names
 from searches.frameworks import RULES as FRAMEWORK_RULES
 from searches.frameworks import TITLES, FrameworkRule
-from searches.options import TEXT_AXES
 from searches.rules import RULES
 
 FORMATS: Mapping[str, Callable[[Result], str]] = {
@@ -51,13 +52,13 @@ def _targets(text: str) -> list[str]:
 
 def _words(values: Mapping[str, int]) -> dict[str, object]:
     """Return parsed pins in the words of the Python API."""
-    return {a: TEXT_AXES[a][v] if a in TEXT_AXES else v for a, v in values.items()}
+    return {a: WORDS[a][v] if a in WORDS else v for a, v in values.items()}
 
 
 def _lists(only: list[str]) -> dict[str, object]:
     """Return lists of allowed values in the words of the Python API."""
     return {
-        a: [TEXT_AXES[a][v] if a in TEXT_AXES else v for v in sorted(values)]
+        a: [WORDS[a][v] if a in WORDS else v for v in sorted(values)]
         for a, values in parse_only(only).items()
     }
 
@@ -139,7 +140,7 @@ def run_solve(
         read_cluster = cluster_from_dict(result.inputs["cluster"])
         refused: Counter[str] = Counter()
         for plan in result.plans:
-            given = read_model, read_cluster.pool(plan.pool)
+            given = with_recipe(read_model, plan.precision), read_cluster.pool(plan.pool)
             problem = make_problem(
                 *given, read_options(result.inputs["options"]), plan.layout.n_devices
             )

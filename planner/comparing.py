@@ -33,7 +33,7 @@ class Comparison:
     first: Opened
     second: Opened
     inputs: tuple[str, ...]
-    """What differs besides the layout: model, job, cluster, software; empty for the same job."""
+    """What differs besides layout and precision: model, job, cluster, software."""
     layout: tuple[tuple[str, str, str, str], ...]
     """Axis, value in A, value in B, what that means."""
     turns: tuple[str, ...]
@@ -111,7 +111,7 @@ def compare(first: Opened, second: Opened) -> Comparison:
 
 
 def _input_differences(first: Opened, second: Opened) -> list[str]:
-    """Return what differs between the problems of two plans, in words."""
+    """Return what differs between the problems of two plans besides the precision, in words."""
     out = []
     for name, a, b in (
         ("model", first[0].document["model"], second[0].document["model"]),
@@ -119,7 +119,7 @@ def _input_differences(first: Opened, second: Opened) -> list[str]:
         ("fabric", first[1].document["fabric"], second[1].document["fabric"]),
         ("pool", first[1].document["pools"][0], second[1].document["pools"][0]),
     ):
-        keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+        keys = [k for k in {**a, **b} if a.get(k) != b.get(k) and k != "precision"]
         if keys:
             shown = [f"{key} {_short(a.get(key))} -> {_short(b.get(key))}" for key in keys[:4]]
             more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
@@ -172,9 +172,18 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
         ),
         "sp": ("sp", "activations between the layers cut over tp"),
         "dp_overlap": ("dp_overlap", "data-parallel traffic beside compute"),
+        "tp_overlap": ("tp_overlap", "tensor-parallel traffic in pieces beside the GEMMs"),
         "optimizer_offload": ("offload", "where the optimizer states are, and the update runs"),
+        "activation_offload_layers": (
+            "activation offload",
+            "layers whose stored activations are on the host",
+        ),
     }
     out = []
+    recipes = first[2].job.recipe, second[2].job.recipe
+    if recipes[0] != recipes[1]:
+        names = first[3].precision, second[3].precision
+        out.append(("precision", *names, f"{recipes[0].name} -> {recipes[1].name}"))
     for axis, (name, meaning) in said.items():
         values = getattr(a, axis), getattr(b, axis)
         if values[0] != values[1]:
@@ -235,7 +244,7 @@ def _turns(lost: Opened, won: Opened, names: tuple[str, str]) -> list[str]:
 
     Each thing alone, priced anew: its own terms, one change of its layout, a link, the batch.
     """
-    problem, slow, fast = lost[2], lost[3], won[3]
+    slow, fast = lost[3], won[3]
     loser, winner = names
     gap = slow.step_time_s - fast.step_time_s
     out = []
@@ -253,8 +262,8 @@ def _turns(lost: Opened, won: Opened, names: tuple[str, str]) -> list[str]:
     out.append(
         f"{loser} is {_ms(gap)} ms behind: it wins with {' and '.join(chosen)} as in {winner}"
     )
-    out += _one_change(problem, slow, fast, names)
-    out += _other_hardware(problem, slow.layout, fast.layout, names)
+    out += _one_change(lost[2], slow, fast, names)
+    out += _other_hardware(lost, won, names)
     return out
 
 
@@ -262,7 +271,7 @@ def _one_change(problem: Problem, slow: Plan, fast: Plan, names: tuple[str, str]
     """Return the best single change of the slower plan that fits, if it wins."""
     fitting = [
         (c.near.step_s, c)
-        for c in single_changes(problem, slow.layout)
+        for c in single_changes(problem, slow.layout, recipes=[fast.precision])
         if c.near and c.near.peak_bytes <= slow.usable_bytes
     ]
     if not fitting:
@@ -274,25 +283,27 @@ def _one_change(problem: Problem, slow: Plan, fast: Plan, names: tuple[str, str]
     return [f"{names[0]} wins with {what}: {step_s:.4f} s"]
 
 
-def _other_hardware(
-    problem: Problem, slow: Layout, fast: Layout, names: tuple[str, str]
-) -> list[str]:
+def _other_hardware(lost: Opened, won: Opened, names: tuple[str, str]) -> list[str]:
     """Return the mildest change of each link and of the batch under which the slower plan wins."""
+    sides = [(opened[2], opened[3].layout) for opened in (lost, won)]
     out, failed = [], []
     for link in ("scale-up", "scale-out"):
-        tried = [(r, with_bandwidth(problem, link, r)) for r in LINK_RATIOS]
-        won = [r for r, p in tried if _beats(p, slow, fast)]
-        nearest = [next((r for r in won if (r > 1) is up), None) for up in (True, False)]
+        turned = [
+            r for r in LINK_RATIOS if _beats(*((with_bandwidth(p, link, r), x) for p, x in sides))
+        ]
+        nearest = [next((r for r in turned if (r > 1) is up), None) for up in (True, False)]
         for ratio in nearest:
             if ratio:
                 out.append(f"{names[0]} wins on {ratio:.3g} times the {link} bandwidth")
-        if not won:
+        if not turned:
             failed.append(f"a {link} link between 1/8 and 8 times its bandwidth")
     for ratio in BATCH_RATIOS:
-        batch = problem.job.global_batch * ratio
-        job = replace(problem.job, global_batch=batch)
-        sides = [replace(x, gbs=x.gbs * ratio) for x in (slow, fast)]
-        if _beats(replace(problem, job=job), *sides):
+        batch = sides[0][0].job.global_batch * ratio
+        larger = (
+            (replace(p, job=replace(p.job, global_batch=batch)), replace(x, gbs=x.gbs * ratio))
+            for p, x in sides
+        )
+        if _beats(*larger):
             out.append(f"{names[0]} wins with a global batch of {batch:,}")
             break
     else:
@@ -300,8 +311,8 @@ def _other_hardware(
     return out + ([f"not with {' or '.join(failed)}"] if failed else [])
 
 
-def _beats(problem: Problem, slow: Layout, fast: Layout) -> bool:
-    return break_down(problem, slow).step_s < break_down(problem, fast).step_s
+def _beats(slow: tuple[Problem, Layout], fast: tuple[Problem, Layout]) -> bool:
+    return break_down(*slow).step_s < break_down(*fast).step_s
 
 
 def _ms(seconds: float) -> str:

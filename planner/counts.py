@@ -1,8 +1,9 @@
-"""How many devices to use: which numbers of each pool are searched, and what is found there.
+"""Variants of a problem: pools, numeric recipes and numbers of devices, and what is found there.
 
-All devices that may be used are searched first. A smaller number is searched only as far as its
-lower bound (`searches.device_counts`) allows a better value than the best so far, and the plans of
-the best number are listed beside those on all devices.
+A pool in each recipe that is left open is a variant, searched as if it were asked for alone; one
+list ranks the plans of all. All devices that may be used are searched first. A smaller number is
+searched only as far as its lower bound (`searches.device_counts`) allows a better value than the
+best so far, and the plans of the best number are listed beside those on all devices.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
-from planner.inputs import ClusterInput
+from planner.inputs import ClusterInput, ModelInput
 from planner.layouts import DEVICES
 from planner.objectives import OVER_COUNTS, check_inputs, step_limit_s, value_per_s
 from planner.options import SolveOptions
@@ -31,12 +32,19 @@ Progress = Callable[[int, int], None] | None
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """One pool and what the search found on some of its devices."""
+    """One variant and what the search found on some of its devices."""
 
+    model: ModelInput
+    """In the recipe of the variant."""
     cluster: ClusterInput
-    """With this pool alone."""
+    """With its pool alone."""
     context: Context
     outcome: Outcome
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Pool and recipe."""
+        return self.problem.pool.name, self.problem.job.precision
 
     @property
     def problem(self) -> Problem:
@@ -51,9 +59,10 @@ class Searched:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the numbers of devices of one pool."""
+    """What became of the numbers of devices of one variant."""
 
     pool: str
+    precision: str
     n_given: int
     searched: list[int] = field(default_factory=list)
     n_excluded: int = 0
@@ -63,19 +72,25 @@ class Tally:
     def to_counts(self) -> DeviceCounts:
         """Return it as a part of the result."""
         return DeviceCounts(
-            self.pool, self.n_given, tuple(sorted(self.searched, reverse=True)),
+            self.pool, self.precision, self.n_given, tuple(sorted(self.searched, reverse=True)),
             self.n_excluded, self.n_without_layout, self.n_left,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class PoolToSearch:
-    """A pool with its bounds, before any search."""
+class Variant:
+    """A pool in one recipe with its bounds, before any search."""
 
+    model: ModelInput
     cluster: ClusterInput
     bounds: StepBounds
     tally: Tally
     options: SolveOptions
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Pool and recipe."""
+        return self.tally.pool, self.tally.precision
 
     @property
     def largest(self) -> int:
@@ -110,13 +125,13 @@ class PoolToSearch:
 
 @dataclass(slots=True)
 class Searches:
-    """What was searched on all pools."""
+    """What was searched of all variants."""
 
     listed: list[Searched]
     """Those whose plans the answer ranks."""
     tallies: list[Tally]
     notes: list[str]
-    """Why pools are left out."""
+    """Why pools and recipes are left out."""
     stopped: str = ""
     left: list[float] = field(default_factory=list)
     """Lower bounds on the value of the objective in what was not searched."""
@@ -139,35 +154,44 @@ def largest_allowed(problem: Problem, options: SolveOptions) -> int:
     )
 
 
-def pools_to_search(
+def variants_of(
+    models: Sequence[ModelInput],
     cluster: ClusterInput,
     options: SolveOptions,
-    make: Callable[[ClusterInput], Problem],
-) -> tuple[list[PoolToSearch], list[str]]:
-    """Return the pools of a cluster with their bounds, and a note for each that is not modelled.
+    make: Callable[[ModelInput, ClusterInput], Problem],
+) -> tuple[list[Variant], list[str]]:
+    """Return pool by pool its variants, a recipe each, and a note for each that is not modelled.
 
-    Raises the `SearchError` of the first pool when none is modelled.
+    Raises a `SearchError` with all reasons when none is modelled.
     """
     found, notes, refusals = [], [], []
     for index, pool in enumerate(cluster.cluster.pools):
         one = cluster.only(index)
-        try:
-            problem = make(one)
-        except SearchError as refusal:
-            refusals.append(refusal)
-            notes.append(f"pool {pool.name} is left out: {refusal.message}")
-            continue
-        check_inputs(options.goals, options.deadline_s, problem, one.operations[0], index)
-        bounds = StepBounds(problem, options.search_options())
-        tally = Tally(pool.name, pool.n_devices)
-        found.append(PoolToSearch(one, bounds, tally, options))
+        for model in models:
+            try:
+                problem = make(model, one)
+            except SearchError as refusal:
+                refusals.append(refusal)
+                recipe = f" in {model.job.precision}" if len(models) > 1 else ""
+                notes.append(f"pool {pool.name}{recipe} is left out: {refusal.message}")
+                continue
+            check_inputs(options.goals, options.deadline_s, problem, one.operations[0], index)
+            bounds = StepBounds(problem, options.search_options())
+            tally = Tally(pool.name, model.job.precision, pool.n_devices)
+            found.append(Variant(model, one, bounds, tally, options))
     if not found:
-        raise refusals[0]
+        texts = dict.fromkeys(refusal.message for refusal in refusals)
+        raise SearchError("; ".join(texts), refusals[0].fix)
     return found, notes
 
 
+def by_name(variants: Sequence[Variant]) -> dict[tuple[str, str], Variant]:
+    """Return variants by pool and recipe, as `Searched.name` has them."""
+    return {variant.name: variant for variant in variants}
+
+
 def search_counts(
-    pools: list[PoolToSearch],
+    variants: list[Variant],
     notes: list[str],
     options: SolveOptions,
     executor: Executor,
@@ -175,101 +199,105 @@ def search_counts(
     progress: Progress = None,
     fewer: bool = True,
 ) -> Searches:
-    """Search the pools; `fewer` also on fewer devices than allowed where they may be better."""
-    found = Searches([], [pool.tally for pool in pools], notes)
+    """Search the variants; `fewer` also on fewer devices than allowed where they may be better."""
+    found = Searches([], [variant.tally for variant in variants], notes)
     if options.pareto:
         try:
-            _search_front(pools, found, options, executor, stop, progress, fewer)
+            _search_front(variants, found, options, executor, stop, progress, fewer)
         except KeyboardInterrupt:
             if not found.front:
                 raise
             found.stopped = "interrupted"
     elif options.objective == "devices" and fewer and not options.names_devices:
-        best = _search_fewer(pools, found, None, stop, progress, executor)
+        best = _search_fewer(variants, found, None, stop, progress, executor)
         if best is None and not found.stopped:
-            _search_whole(pools, found, executor, stop, progress)
+            _search_whole(variants, found, executor, stop, progress)
     else:
-        _search_whole(pools, found, executor, stop, progress)
+        _search_whole(variants, found, executor, stop, progress)
         if fewer and not options.names_devices:
             if found.stopped:
-                _bound_fewer(pools, found)
+                _bound_fewer(variants, found)
             else:
-                _search_fewer(pools, found, _best_key(pools, found), stop, progress, executor)
+                _search_fewer(
+                    variants, found, _best_key(variants, found), stop, progress, executor
+                )
     limited = options.deadline_s is not None or options.step_limit_s is not None
     if limited and fewer and not any(one.outcome.finalists for one in found.listed):
-        _search_unlimited(pools, found, executor, stop)
+        _search_unlimited(variants, found, executor, stop)
     if found.stopped:
-        for pool in pools:
-            pool.tally.n_left = _n_counts(pool) - _n_known(pool.tally)
+        for variant in variants:
+            variant.tally.n_left = _n_counts(variant) - _n_known(variant.tally)
     return found
 
 
 def _search_unlimited(
-    pools: list[PoolToSearch], found: Searches, executor: Executor, stop: Stop
+    variants: list[Variant], found: Searches, executor: Executor, stop: Stop
 ) -> None:
     """List the fastest number of devices whatever the limits, to say how far it misses them."""
     free = [
         replace(
-            pool,
-            tally=replace(pool.tally, searched=_whole_counts(pool)),
+            variant,
+            tally=replace(variant.tally, searched=_whole_counts(variant)),
             options=replace(
-                pool.options, objective="step_time", deadline_s=None, step_limit_s=None
+                variant.options, objective="step_time", deadline_s=None, step_limit_s=None
             ),
         )
-        for pool in pools
+        for variant in variants
     ]
     _search_fewer(free, found, None, stop, None, executor)
 
 
-def _bound_fewer(pools: list[PoolToSearch], found: Searches) -> None:
+def _bound_fewer(variants: list[Variant], found: Searches) -> None:
     """Note the bounds of the smaller numbers of devices that a stopped search did not reach."""
-    for pool in pools:
-        for n in reversed(device_counts(pool.bounds.problem.pool)):
-            if n in pool.tally.searched or not pool.options.allows_devices(n):
+    for variant in variants:
+        for n in reversed(device_counts(variant.bounds.problem.pool)):
+            if n in variant.tally.searched or not variant.options.allows_devices(n):
                 continue
             least = min(found.left, default=math.inf)
-            floor = flops_bound_s(pool.bounds.context(n))
-            if pool.key(n, floor)[0] < least:
-                found.left.append(pool.key(n, pool.bounds.least_s(n))[0])
+            floor = flops_bound_s(variant.bounds.context(n))
+            if variant.key(n, floor)[0] < least:
+                found.left.append(variant.key(n, variant.bounds.least_s(n))[0])
 
 
-def _bound_by_flops(pools: list[PoolToSearch], found: Searches) -> None:
+def _bound_by_flops(variants: list[Variant], found: Searches) -> None:
     """Note what the FLOPs alone take on the numbers of devices not searched: takes no time."""
-    for pool in pools:
-        for n in device_counts(pool.bounds.problem.pool):
-            if n not in pool.tally.searched and pool.options.allows_devices(n):
-                found.left.append(pool.key(n, flops_bound_s(pool.bounds.context(n)))[0])
+    for variant in variants:
+        for n in device_counts(variant.bounds.problem.pool):
+            if n not in variant.tally.searched and variant.options.allows_devices(n):
+                found.left.append(variant.key(n, flops_bound_s(variant.bounds.context(n)))[0])
 
 
-def _n_counts(pool: PoolToSearch) -> int:
-    return sum(pool.options.allows_devices(n) for n in device_counts(pool.bounds.problem.pool))
+def _n_counts(variant: Variant) -> int:
+    return sum(
+        variant.options.allows_devices(n) for n in device_counts(variant.bounds.problem.pool)
+    )
 
 
 def _n_known(tally: Tally) -> int:
     return len(tally.searched) + tally.n_excluded + tally.n_without_layout
 
 
-def _whole_counts(pool: PoolToSearch) -> list[int]:
+def _whole_counts(variant: Variant) -> list[int]:
     """Return the numbers of devices that are searched in any case, the largest first."""
-    if not pool.options.names_devices:
-        return [pool.largest]
-    counts = device_counts(pool.bounds.problem.pool)
-    return [n for n in reversed(counts) if pool.options.allows_devices(n)]
+    if not variant.options.names_devices:
+        return [variant.largest]
+    counts = device_counts(variant.bounds.problem.pool)
+    return [n for n in reversed(counts) if variant.options.allows_devices(n)]
 
 
 def _search_whole(
-    pools: list[PoolToSearch], found: Searches, executor: Executor, stop: Stop, progress: Progress
+    variants: list[Variant], found: Searches, executor: Executor, stop: Stop, progress: Progress
 ) -> None:
-    for pool in pools:
-        for n in _whole_counts(pool):
-            if found.stopped and stop is not None and stop():
-                found.left.append(pool.key(n, pool.bounds.least_s(n))[0])
+    for variant in variants:
+        for n in _whole_counts(variant):
+            if found.stopped and (found.stopped == "interrupted" or (stop and stop())):
+                found.left.append(variant.key(n, variant.bounds.least_s(n))[0])
                 continue
-            _search_one(pool, n, found, executor, stop, progress)
+            _search_one(variant, n, found, executor, stop, progress)
 
 
 def _search_one(
-    pool: PoolToSearch,
+    variant: Variant,
     n_devices: int,
     found: Searches,
     executor: Executor,
@@ -277,60 +305,59 @@ def _search_one(
     progress: Progress,
 ) -> Searched:
     """Search one number of devices in full and list it."""
-    context = pool.bounds.context(n_devices)
-    if {"memory"} & set(pool.options.goals):
+    context = variant.bounds.context(n_devices)
+    if {"memory"} & set(variant.options.goals):
         context = replace(context, options=replace(context.options, front=True))
     outcome = search(context, executor, stop, progress)
-    one = Searched(pool.cluster, context, outcome)
+    one = Searched(variant.model, variant.cluster, context, outcome)
     found.listed.append(one)
-    if n_devices not in pool.tally.searched:
-        pool.tally.searched.append(n_devices)
+    if n_devices not in variant.tally.searched:
+        variant.tally.searched.append(n_devices)
     if outcome.stopped:
         found.stopped = found.stopped or outcome.stopped
-        bounds = [pool.bounds.of_shapes(context, shapes).min() for shapes in outcome.unsearched]
+        bounds = [variant.bounds.of_shapes(context, shapes).min() for shapes in outcome.unsearched]
         if bounds:
-            found.left.append(pool.per_s(n_devices) * float(min(bounds)))
+            found.left.append(variant.per_s(n_devices) * float(min(bounds)))
     return one
 
 
-def _best_key(pools: list[PoolToSearch], found: Searches) -> Point | None:
+def _best_key(variants: list[Variant], found: Searches) -> Point | None:
     """Return the best key among the listed plans that keep the limits."""
-    by_name = {pool.tally.pool: pool for pool in pools}
-    keys = []
+    of, keys = by_name(variants), []
     for one in found.listed:
-        pool, n = by_name[one.problem.pool.name], one.n_devices
-        steps = [c.step_s for c in one.outcome.finalists if c.step_s <= pool.limit_s(n)]
+        variant, n = of[one.name], one.n_devices
+        steps = [c.step_s for c in one.outcome.finalists if c.step_s <= variant.limit_s(n)]
         if steps:
-            keys.append(pool.key(n, min(steps)))
+            keys.append(variant.key(n, min(steps)))
     return min(keys, default=None)
 
 
 def _entries(
-    pools: list[PoolToSearch], best: Point | None
-) -> Iterator[tuple[Point, int, int, PoolToSearch]]:
-    """Yield the smaller numbers of devices whose bound leaves hope: (bound, -n, pool, ...)."""
-    for i, pool in enumerate(pools):
-        whole = set(pool.tally.searched)
-        for n in device_counts(pool.bounds.problem.pool):
-            if n in whole or not pool.options.allows_devices(n):
+    variants: list[Variant], best: Point | None
+) -> Iterator[tuple[Point, int, int, Variant]]:
+    """Yield the smaller numbers of devices whose bound leaves hope: (bound, -n, variant, ...)."""
+    for i, variant in enumerate(variants):
+        whole = set(variant.tally.searched)
+        for n in device_counts(variant.bounds.problem.pool):
+            if n in whole or not variant.options.allows_devices(n):
                 continue
-            limit = pool.limit_s(n)
+            limit = variant.limit_s(n)
             # The count of FLOPs is known at once and excludes most.
-            floor = flops_bound_s(pool.bounds.context(n))
-            if floor > limit or (best is not None and pool.key(n, floor) >= best):
-                pool.tally.n_excluded += 1
+            floor = flops_bound_s(variant.bounds.context(n))
+            if floor > limit or (best is not None and variant.key(n, floor) >= best):
+                variant.tally.n_excluded += 1
                 continue
-            bound = pool.bounds.least_s(n)
+            bound = variant.bounds.least_s(n)
             if bound == math.inf:
-                pool.tally.n_without_layout += 1
-            elif bound > limit or (best is not None and pool.key(n, bound) >= best):
-                pool.tally.n_excluded += 1
+                variant.tally.n_without_layout += 1
+            elif bound > limit or (best is not None and variant.key(n, bound) >= best):
+                variant.tally.n_excluded += 1
             else:
-                yield pool.key(n, bound), -n, i, pool
+                yield variant.key(n, bound), -n, i, variant
 
 
 def _search_fewer(
-    pools: list[PoolToSearch],
+    variants: list[Variant],
     found: Searches,
     best: Point | None,
     stop: Stop,
@@ -341,18 +368,18 @@ def _search_fewer(
 
     Returns the best key known then.
     """
-    winner: tuple[PoolToSearch, int] | None = None
-    entries: list[tuple[Point, int, int, PoolToSearch]] = []
+    winner: tuple[Variant, int] | None = None
+    entries: list[tuple[Point, int, int, Variant]] = []
     tried = 0
     try:
-        entries = sorted(_entries(pools, best), key=lambda x: x[:3])
-        for i, (bound, minus_n, _, pool) in enumerate(entries):
+        entries = sorted(_entries(variants, best), key=lambda x: x[:3])
+        for i, (bound, minus_n, _, variant) in enumerate(entries):
             n = -minus_n
             if best is not None and bound >= best:
-                pool.tally.n_excluded += 1
+                variant.tally.n_excluded += 1
                 continue
             if best is None and tried >= MOST_TRIED:
-                pool.tally.n_left += 1
+                variant.tally.n_left += 1
                 continue
             if stop is not None and stop():
                 found.stopped = found.stopped or "time limit"
@@ -360,26 +387,26 @@ def _search_fewer(
                 break
             if progress is not None:
                 progress(i, len(entries))
-            limit = pool.limit_s(n)
+            limit = variant.limit_s(n)
             limit = math.nextafter(limit, math.inf)
             if best is not None:
-                limit = min(limit, pool.limit_of(best, n))
-            plans, tried = pool.bounds.below(n, limit), tried + 1
-            pool.tally.searched.append(n)
+                limit = min(limit, variant.limit_of(best, n))
+            plans, tried = variant.bounds.below(n, limit), tried + 1
+            variant.tally.searched.append(n)
             if plans:
-                best, winner = pool.key(n, plans[0].step_s), (pool, n)
+                best, winner = variant.key(n, plans[0].step_s), (variant, n)
     except KeyboardInterrupt:
         if best is None:
             raise
         found.stopped = "interrupted"
         found.left += [x[0][0] for x in entries if -x[1] not in x[3].tally.searched]
         if not entries:
-            _bound_by_flops(pools, found)
+            _bound_by_flops(variants, found)
     if progress is not None and entries:
         progress(len(entries), len(entries))
     if winner:
-        pool, n = winner
-        _search_one(pool, n, found, executor, None, None)
+        variant, n = winner
+        _search_one(variant, n, found, executor, None, None)
     return best
 
 
@@ -420,7 +447,7 @@ def undominated_below_s(
 
 
 def _search_front(
-    pools: list[PoolToSearch],
+    variants: list[Variant],
     found: Searches,
     options: SolveOptions,
     executor: Executor,
@@ -432,13 +459,13 @@ def _search_front(
     goals, with_memory = options.pareto, "memory" in options.pareto
     points: list[tuple[Point, tuple[Candidate, Searched]]] = []
 
-    def rates(pool: PoolToSearch, n: int) -> list[float]:
-        problem, operations = pool.bounds.context(n).problem, pool.cluster.operations[0]
+    def rates(variant: Variant, n: int) -> list[float]:
+        problem, operations = variant.bounds.context(n).problem, variant.cluster.operations[0]
         return [value_per_s(goal, problem, operations, n) for goal in goals]
 
-    def take(pool: PoolToSearch, one: Searched, plans: Sequence[Candidate]) -> None:
+    def take(variant: Variant, one: Searched, plans: Sequence[Candidate]) -> None:
         nonlocal points
-        limit, per_s = pool.limit_s(one.n_devices), rates(pool, one.n_devices)
+        limit, per_s = variant.limit_s(one.n_devices), rates(variant, one.n_devices)
         new = [
             (goal_point(goals, one, per_s, c.step_s, c.peak_bytes), (c, one))
             for c in plans
@@ -446,59 +473,59 @@ def _search_front(
         ]
         found.front = points = non_dominated([*points, *new])
 
-    def search_all(pool: PoolToSearch, n: int) -> None:
-        one = _search_one(pool, n, found, executor, stop, progress)
+    def search_all(variant: Variant, n: int) -> None:
+        one = _search_one(variant, n, found, executor, stop, progress)
         plans = list(one.outcome.finalists)
         if with_memory:
             known = {c.layout for c in plans}
             plans += repriced(one.context, [c for c in one.outcome.front if c.layout not in known])
-        take(pool, one, plans)
+        take(variant, one, plans)
 
-    for pool in pools:
-        for n in _whole_counts(pool):
-            search_all(pool, n)
+    for variant in variants:
+        for n in _whole_counts(variant):
+            search_all(variant, n)
     over_counts = set(goals) & set(OVER_COUNTS)
     if fewer and not options.names_devices and not found.stopped:
         if not over_counts:
             before = len(found.listed)
-            replaced = replace_objective(pools, "step_time")
+            replaced = replace_objective(variants, "step_time")
             _search_fewer(replaced, found, _best_key(replaced, found), stop, progress, executor)
             for one in found.listed[before:]:
-                pool = next(p for p in pools if p.tally.pool == one.problem.pool.name)
+                variant = by_name(variants)[one.name]
                 more = list(one.outcome.finalists)
                 if with_memory:
                     more += repriced(one.context, one.outcome.front)
-                take(pool, one, more)
+                take(variant, one, more)
         else:
             entries = [
-                (pool, n)
-                for pool in pools
-                for n in device_counts(pool.bounds.problem.pool)
-                if n not in pool.tally.searched and options.allows_devices(n)
+                (variant, n)
+                for variant in variants
+                for n in device_counts(variant.bounds.problem.pool)
+                if n not in variant.tally.searched and options.allows_devices(n)
             ]
-            for i, (pool, n) in enumerate(entries):
+            for i, (variant, n) in enumerate(entries):
                 if stop is not None and stop():
                     found.stopped = "time limit"
                     break
                 if progress is not None:
                     progress(i, len(entries))
-                bound = pool.bounds.least_s(n)
+                bound = variant.bounds.least_s(n)
                 if bound == math.inf:
-                    pool.tally.n_without_layout += 1
+                    variant.tally.n_without_layout += 1
                     continue
-                context, per_s = pool.bounds.context(n), rates(pool, n)
-                empty = Searched(pool.cluster, context, EMPTY)
-                floor = goal_point(goals, empty, per_s, bound, pool.bounds.least_bytes(n))
-                if bound > pool.limit_s(n) or dominated(floor, [p for p, _ in points]):
-                    pool.tally.n_excluded += 1
+                context, per_s = variant.bounds.context(n), rates(variant, n)
+                empty = Searched(variant.model, variant.cluster, context, EMPTY)
+                floor = goal_point(goals, empty, per_s, bound, variant.bounds.least_bytes(n))
+                if bound > variant.limit_s(n) or dominated(floor, [p for p, _ in points]):
+                    variant.tally.n_excluded += 1
                 elif with_memory:
-                    search_all(pool, n)
+                    search_all(variant, n)
                 else:
-                    limit = math.nextafter(pool.limit_s(n), math.inf)
+                    limit = math.nextafter(variant.limit_s(n), math.inf)
                     hope = undominated_below_s(goals, empty, per_s, [p for p, _ in points])
-                    plans = pool.bounds.below(n, min(limit, hope))
-                    pool.tally.searched.append(n)
-                    take(pool, empty, plans)
+                    plans = variant.bounds.below(n, min(limit, hope))
+                    variant.tally.searched.append(n)
+                    take(variant, empty, plans)
             if progress is not None and entries:
                 progress(len(entries), len(entries))
 
@@ -507,6 +534,9 @@ EMPTY = Outcome((), 0, 0, 0, 0, 0, 0, math.inf, 0, {}, {}, None)
 """The outcome of a number of devices that was searched only as far as its bound allowed."""
 
 
-def replace_objective(pools: Sequence[PoolToSearch], objective: str) -> list[PoolToSearch]:
-    """Return the pools with another objective and the same tallies."""
-    return [replace(pool, options=replace(pool.options, objective=objective)) for pool in pools]
+def replace_objective(variants: Sequence[Variant], objective: str) -> list[Variant]:
+    """Return the variants with another objective and the same tallies."""
+    return [
+        replace(variant, options=replace(variant.options, objective=objective))
+        for variant in variants
+    ]

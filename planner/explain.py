@@ -3,6 +3,7 @@
 from costmodels.breakdown import COMPUTE_TERMS, NETWORK_TERMS
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
+from costmodels.step import offloaded_activation_bytes
 from planner.errors import UsageError
 from planner.reasons import shown_layout
 from planner.result import Plan
@@ -98,12 +99,22 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
     lines.append(f"  ZeRO {x.zero}: {sharded} over {x.dp_shard} ranks.")
     if not x.dp_overlap:
         lines.append("  dp overlap off: all gathers and reductions are waited for.")
+    if x.tp_overlap:
+        lines.append("  tp overlap on: gathers and reductions of tp run in pieces beside GEMMs.")
     if x.optimizer_offload:
         table = plan.breakdown.rows.table
         on_host = host_bytes(problem, table.shapes, table.shardings).max()
         lines.append(
             f"  optimizer offload: master weights and Adam states are updated on the host, "
             f"{on_host / GIB:.1f} GiB of its memory for a device."
+        )
+    if x.activation_offload:
+        on_host = offloaded_activation_bytes(plan.breakdown.rows).max()
+        what = "inputs" if x.recompute == "full" else "activations"
+        lines.append(
+            f"  activation offload: the {what} of {x.activation_offload_layers} layers are on the "
+            f"host between forward and backward, {on_host / GIB:.1f} GiB of its memory for a "
+            "device."
         )
     if x.recompute == "full":
         lines.append(

@@ -131,6 +131,7 @@ def _same(run: ExistingRun, new: Layout, name: str) -> bool:
         "zero": 0,
         "sp": False,
         "recompute_modules": (),
+        "activation_offload_layers": 0,
         **SWITCHES,
     }.get(name, 1)
     return bool(run.layout.get(name, usual) == value)
@@ -178,15 +179,16 @@ MEGATRON_PARTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
          "init_model_with_meta_device", "ckpt_format", "num_distributed_optimizer_instances"),
     ),
     (("dp_overlap",), ("overlap_grad_reduce", "overlap_param_gather")),
+    (("tp_overlap",), ("tp_comm_overlap",)),
     (
         ("optimizer_offload",),
         ("optimizer_cpu_offload", "use_precision_aware_optimizer", "optimizer_offload_fraction",
          "overlap_cpu_optimizer_d2h_h2d"),
     ),
+    (("activation_offload_layers",), ("cpu_offloading_num_layers",)),
 )  # fmt: skip
 """Fields of a layout and the settings that say them."""
 NEEDS: Mapping[str, Callable[[Layout], bool]] = {
-    "tp_comm_overlap": lambda x: x.sp and x.tp > 1,
     "overlap_param_gather": lambda x: x.zero > 0,
     "overlap_param_gather_with_optimizer_step": lambda x: x.zero > 0 and x.vpp > 1,
     "defer_embedding_wgrad_compute": lambda x: x.pp > 1,
@@ -241,10 +243,11 @@ def _deepspeed(layout: Layout, problem: Problem) -> Words:
 def _torchtitan(layout: Layout, problem: Problem) -> Words:
     import json
 
-    from planner.emit.torchtitan_words import batch, parallelism
+    from planner.emit.torchtitan_words import batch, compiler, parallelism
 
     words = {f"parallelism.{key}": json.dumps(v) for key, v in parallelism(layout).items()}
     words |= {f"training.{key}": json.dumps(value) for key, value in batch(layout).items()}
+    words |= {f"compile.{key}": json.dumps(value) for key, value in compiler(layout).items()}
     if layout.recompute == "full":
         some = layout.recompute_layers < max(layout.stage_layers)
         what = f"first {layout.recompute_layers} layers of a stage" if some else "full"
@@ -260,6 +263,9 @@ def _torchtitan_toml(layout: Layout, problem: Problem) -> Words:
 
     words = _torchtitan(layout, problem)
     words.pop("parallelism.enable_sequence_parallel")
+    if layout.tp_overlap:
+        found = words.pop("compile.enable_async_tensor_parallel")
+        words["parallelism.enable_async_tensor_parallel"] = found
     said = words.pop("activation_checkpoint")
     keys = recompute_keys(layout)
     if not keys:

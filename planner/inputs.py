@@ -94,6 +94,13 @@ class ModelInput:
     """What emitted files say of the model and no figure depends on."""
     search: SearchSpec | None = None
     """What the file asks `solve` to search for."""
+    listed: tuple[str, ...] = ()
+    """Recipes that the file leaves open; none where it names one."""
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The recipes that the file leaves open, or its only one."""
+        return self.listed or (self.job.precision,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +394,7 @@ def _model(document: Document) -> ModelInput:
     model, job = spec.model, spec.training
     shape = _shape(model, model.name or _default_name(document, "model"))
     training = TrainingJob(
-        job.seq_len, job.global_batch, job.precision, job.optimizer, job.tokens or 0.0
+        job.seq_len, job.global_batch, job.precisions[0], job.optimizer, job.tokens or 0.0
     )
     canonical = {
         "model": _canonical_model(shape, model.details),
@@ -402,6 +409,7 @@ def _model(document: Document) -> ModelInput:
         notes=_import_notes(document),
         details=model.details,
         search=spec.search,
+        listed=job.precisions if len(job.precisions) > 1 else (),
     )
 
 
@@ -417,7 +425,7 @@ def sizes_as_stated(data: Mapping[str, Any]) -> tuple[ModelShape, TrainingJob] |
         return None
     job = spec.training
     shape = _shape(spec.model, spec.model.name or "model")
-    return shape, TrainingJob(job.seq_len, job.global_batch, job.precision, job.optimizer)
+    return shape, TrainingJob(job.seq_len, job.global_batch, job.precisions[0], job.optimizer)
 
 
 def _shape(model: ModelSpec, name: str) -> ModelShape:
@@ -891,7 +899,8 @@ def _model_summary(given: ModelInput) -> str:
         f" {'tied' if shape.tied else 'untied'}\n"
         f"{_expert_summary(given)}"
         f"  seq {job.seq_len}, global batch {job.global_batch}"
-        f" ({units.format_count(job.tokens_per_step)} tokens per step), {job.precision},"
+        f" ({units.format_count(job.tokens_per_step)} tokens per step),"
+        f" {' or '.join(given.precisions)},"
         f" {job.optimizer}{run}{notes}"
     )
 

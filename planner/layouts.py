@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from costmodels.activation_offload import RESIDENT_LAYERS
 from costmodels.plans import (
     CP_COMMS,
     PLACEMENT_OF,
@@ -13,13 +14,20 @@ from costmodels.plans import (
     modules_code,
     modules_of,
 )
+from costmodels.precision import PRECISIONS
 from costmodels.stages import FOLDED, stage_layers
 from planner.errors import SearchError, UsageError
 from searches.options import AXES, MODULE_SETS, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
 
 DEVICES = "devices"
-"""The axis of the number of accelerators in use, which the product searches, not `searches`."""
+"""The axis of the number of accelerators in use."""
+PRECISION = "precision"
+"""The axis of the numeric recipe."""
+PROBLEM_AXES = (DEVICES, PRECISION)
+"""Axes that change the problem, not the layout: `planner.counts` searches each of their values."""
+WORDS: Mapping[str, tuple[str, ...]] = {**TEXT_AXES, PRECISION: PRECISIONS}
+"""The values of the axes that are words, at their positions."""
 
 
 def layout_to_json(layout: Layout) -> dict[str, Any]:
@@ -30,6 +38,8 @@ def layout_to_json(layout: Layout) -> dict[str, Any]:
     """
     exchange = {"cp_comm": layout.cp_comm} if layout.cp > 1 else {}
     named: dict[str, Any] = {**exchange, **layout.switches}
+    if layout.activation_offload:
+        named["activation_offload_layers"] = layout.activation_offload_layers
     return named | {
         "n_devices": layout.n_devices,
         "tp": layout.tp,
@@ -72,12 +82,12 @@ SWITCH_FORMS = {"false": 0, "true": 1, "0": 0, "1": 1}
 
 def axis_values(axis: str, text: str, option: str) -> int:
     """Return the table value of one axis given as text, such as `recompute=full`."""
-    if axis not in (*AXES, DEVICES):
-        known = ", ".join((*AXES, DEVICES))
+    if axis not in (*AXES, *PROBLEM_AXES):
+        known = ", ".join((*AXES, *PROBLEM_AXES))
         raise UsageError(f"{option}: unknown axis {axis!r}", f"axes: {known}")
     if axis == "recompute_modules":
         return _modules(text, option)
-    words = TEXT_AXES.get(axis)
+    words = WORDS.get(axis)
     if words == SWITCH_WORDS and text.lower() in SWITCH_FORMS:
         return SWITCH_FORMS[text.lower()]
     if words:
@@ -90,7 +100,8 @@ def axis_values(axis: str, text: str, option: str) -> int:
         value = int(text)
     except ValueError:
         raise UsageError(f"{option}: {axis} needs a whole number, not {text!r}", "") from None
-    least = 0 if axis in ("zero", "sp", "recompute_layers") else 1
+    counts = ("zero", "sp", "recompute_layers", "activation_offload_layers")
+    least = 0 if axis in counts else 1
     if value < least:
         raise UsageError(f"{option}: {axis} must be at least {least}, not {value}", "")
     most = {"zero": 3, "sp": 1}.get(axis, value)
@@ -128,6 +139,19 @@ def _recompute(pins: Mapping[str, int], counts: tuple[int, ...]) -> tuple[str, i
     longest = max(counts, default=0)
     k = min(pins.get("recompute_layers", longest), longest)
     return kind, k if kind == "full" else 0, modules
+
+
+def _activation_offload(pins: Mapping[str, int], layers: int, recomputed: int) -> int:
+    """Return the layers whose activations are on the host; `SearchError` contradicting."""
+    n = pins.get("activation_offload_layers", 0)
+    on = pins.get("activation_offload", int(n > 0))
+    if "activation_offload_layers" in pins and on != (n > 0):
+        raise SearchError(
+            f"activation_offload_layers {n} contradicts activation_offload {SWITCH_WORDS[on]}",
+            "name one of them, or both alike",
+        )
+    most = recomputed or max(1, layers - RESIDENT_LAYERS)
+    return n or on * most
 
 
 def _data_parallel(context: Context, pins: Mapping[str, int]) -> int:
@@ -192,8 +216,9 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     data or context parallelism, sp to on with tp,
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise,
     `selective` the attention core unless `recompute_modules` does, which alone mean selective),
-    dp_shard to all dp cp ranks, the split to `even` where the layers divide, rank_order to the
-    usual one. Raises `SearchError` with the rule that it breaks.
+    activation_offload to off (`on` means all recomputed layers, or else all but two), dp_shard to
+    all dp cp ranks, the split to `even` where the layers divide, rank_order to the usual one.
+    Raises `SearchError` with the rule that it breaks.
     """
     shape, job = context.problem.shape, context.problem.job
     tp, pp, cp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "cp", "mbs"))
@@ -230,6 +255,8 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         rank_order=RANK_ORDERS[pins.get("rank_order", 0)],
         optimizer_offload=bool(pins.get("optimizer_offload", 0)),
         dp_overlap=bool(pins.get("dp_overlap", 1)),
+        activation_offload_layers=_activation_offload(pins, shape.layers, recompute_layers),
+        tp_overlap=bool(pins.get("tp_overlap", 0)),
     )
     broken = first_broken_rule(context, layout)
     if broken:

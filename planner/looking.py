@@ -51,7 +51,7 @@ def run_neighbours(reference: str, framework: str, form: str) -> None:
     if framework not in (*FRAMEWORKS, "any"):
         known = ", ".join((*FRAMEWORKS, "any"))
         raise UsageError(f"--framework: unknown {framework!r}", f"one of {known}")
-    _, _, problem, plan = open_plan(reference)
-    found = single_changes(problem, plan.layout, framework)
+    model, _, problem, plan = open_plan(reference)
+    found = single_changes(problem, plan.layout, framework, model.precisions)
     shown = changes_json if form == "json" else changes_text
     sys.stdout.write(shown(plan, found, framework))

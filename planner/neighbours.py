@@ -4,12 +4,13 @@ The job (model, sequence, global batch) and the devices stay. What follows from 
 dp from the degrees, the schedule from pp and vpp, the layers of the stages from the split.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from costmodels.activation_offload import RESIDENT_LAYERS
 from costmodels.plans import (
     CP_COMMS,
     RANK_ORDERS,
@@ -23,6 +24,7 @@ from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.stages import stage_layers
 from costmodels.step import join, peak_bytes, step_times
+from planner.capabilities import is_modelled
 from searches.frameworks import Case, broken_rules
 from searches.options import MAX_VPP, MODULE_SETS, SearchOptions, usual_most_mbs
 from searches.rules import Context, module_sets, rules_that_break
@@ -31,7 +33,7 @@ from searches.shape_space import divisors
 
 AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "sp",
         "cp_comm", "recompute", "recompute_layers", "recompute_modules", "optimizer_offload",
-        "dp_overlap", "rank_order")  # fmt: skip
+        "activation_offload_layers", "dp_overlap", "tp_overlap", "rank_order")  # fmt: skip
 """Axes that a neighbour may change, in the order in which changes are named."""
 HELPS: Mapping[str, tuple[str, ...]] = {
     "BAT001": ("mbs",),
@@ -48,6 +50,7 @@ HELPS: Mapping[str, tuple[str, ...]] = {
     "ORD002": ("rank_order", "ep"),
     "SP001": ("sp",),
     "ZER001": ("zero",),
+    "OFF004": ("pp",),
     "ZER002": ("zero",),
 }
 """Axes whose change can lift a broken rule: the second change of a pair."""
@@ -158,6 +161,8 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
         return [d for d in divisors(x.dp * x.cp) if d > 1] if x.zero else []
     if axis in ("sp", "optimizer_offload", "dp_overlap"):
         return [False, True]
+    if axis == "tp_overlap":
+        return [False, True] if x.sp and problem.stack.tp_overlap_on else []
     if axis == "cp_comm":
         return list(CP_COMMS[1:]) if x.cp > 1 else []
     if axis == "rank_order":
@@ -168,7 +173,22 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
         now = modules_code(x.recompute_modules)
         return [MODULE_SETS[c] for c in module_sets(shape) if (c ^ now).bit_count() == 1]
     longest = max(x.stage_layers)
+    if axis == "activation_offload_layers":
+        return _offloads(problem, x)
     return _thinned(longest) if x.recompute == "full" else []
+
+
+def _offloads(problem: Problem, x: Layout) -> list[int]:
+    """Return numbers of layers whose activations may be on the host: none, and what copies hide.
+
+    Without recomputation a quarter, a half and all but two of the layers.
+    """
+    if problem.pool.host is None or x.recompute == "selective":
+        return [0]
+    if x.recompute == "full":
+        return [0, x.recompute_layers]
+    most, layers = problem.shape.layers - RESIDENT_LAYERS, problem.shape.layers
+    return sorted({0, *(n for n in (layers // 4, layers // 2, most) if 0 < n <= most)})
 
 
 def _thinned(longest: int) -> list[int]:
@@ -204,6 +224,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
     modules = x.recompute_modules
     if "recompute_modules" in changes:
         kind, modules = "selective", modules_of(MODULE_SETS.index(changes["recompute_modules"]))
+    again = _recomputed(kind, counts, x, changes)
     return replace(
         x,
         tp=tp,
@@ -224,11 +245,13 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
             changes.get("etp", x.etp)
         ),
         recompute=kind,
-        recompute_layers=_recomputed(kind, counts, x, changes),
+        recompute_layers=again,
         recompute_modules=modules,
         rank_order=str(changes.get("rank_order", x.rank_order)),
         optimizer_offload=bool(changes.get("optimizer_offload", x.optimizer_offload)),
         dp_overlap=bool(changes.get("dp_overlap", x.dp_overlap)) or dp * cp == 1,
+        activation_offload_layers=_offloaded(shape.layers, pp, kind, again, x, changes),
+        tp_overlap=bool(changes.get("tp_overlap", x.tp_overlap)) and sp and tp > 1,
     )  # fmt: skip
 
 
@@ -248,6 +271,18 @@ def _schedule(pp: int, vpp: int, x: Layout) -> str:
     if (pp, vpp) == (x.pp, x.vpp):
         return x.schedule
     return "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
+
+
+def _offloaded(
+    layers: int, pp: int, kind: str, recomputed: int, x: Layout, changes: Mapping[str, Any]
+) -> int:
+    """Return the layers whose activations are on the host; none where they cannot stay there."""
+    n = int(changes.get("activation_offload_layers", x.activation_offload_layers))
+    if "activation_offload_layers" in changes:
+        return recomputed if n and kind == "full" else n
+    if n == 0 or pp > 1 or kind == "selective":
+        return 0
+    return recomputed if kind == "full" else max(0, min(n, layers - RESIDENT_LAYERS))
 
 
 def _recomputed(kind: str, counts: tuple[int, ...], x: Layout, changes: Mapping[str, Any]) -> int:
@@ -317,13 +352,13 @@ class SingleChange:
 
 
 def single_changes(
-    problem: Problem, layout: Layout, framework: str = "any"
+    problem: Problem, layout: Layout, framework: str = "any", recipes: Sequence[str] = ()
 ) -> tuple[SingleChange, ...]:
     """Return every value that each axis may take alone, legal or not, axis by axis.
 
     The axes are those of `AXES` and the schedule, whose change brings the chunks that it needs;
     `full:3` recomputes three layers of every virtual stage.
-    `framework` as in `neighbours`.
+    `framework` as in `neighbours`; `recipes` are the values that the job's precision may take.
     """
     context = _context(problem, layout)
     present = _framework_codes(problem, layout, framework)
@@ -345,13 +380,31 @@ def single_changes(
         if near and not code
     }
     priced = {found.layout: found for found in _priced(problem, layout, legal)}
-    return tuple(
+    of_layout = tuple(
         SingleChange(
             axis, axis_value(layout, axis), value, code, priced.get(near) if near else None
         )
         for (axis, value, near), code in zip(tried, codes, strict=True)
         if near != layout
     )
+    return of_layout + tuple(_recipe_steps(problem, layout, framework, recipes, present))
+
+
+def _recipe_steps(
+    problem: Problem,
+    layout: Layout,
+    framework: str,
+    recipes: Sequence[str],
+    present: frozenset[str],
+) -> Iterator[SingleChange]:
+    """Yield the layout in every other recipe that is modelled for the accelerator."""
+    for name in recipes:
+        other = replace(problem, job=replace(problem.job, precision=name))
+        if name == problem.job.precision or not is_modelled(other):
+            continue
+        code = _broken(_context(other, layout), layout, framework, present)
+        priced = () if code else _priced(other, layout, {layout: ()})
+        yield SingleChange("precision", problem.job.precision, name, code, *priced or (None,))
 
 
 def _recompute_steps(problem: Problem, layout: Layout) -> list[tuple[str, Any, Layout | None]]:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.errors import UsageError
-from planner.layouts import DEVICES, axis_values
+from planner.layouts import DEVICES, PROBLEM_AXES, WORDS, axis_values
 from planner.objectives import (
     WITHIN,
     parse_duration,
     parse_objective,
     parse_pareto,
 )
-from searches.options import AXES, TEXT_AXES, SearchOptions
+from searches.options import AXES, SearchOptions
 from searches.options import FRAMEWORKS as NAMED
 
 FRAMEWORKS = ("default", *NAMED, "any")
@@ -79,8 +79,8 @@ class SolveOptions:
         """The profile that prices the plans."""
         return self.stack or STACK_OF_FRAMEWORK[self.framework]
 
-    def search_options(self) -> SearchOptions:
-        """Return the restrictions of the search."""
+    def restricted(self) -> dict[str, frozenset[int]]:
+        """Return the values that pins and lists leave, by axis; `UsageError` where none."""
         only = {axis: frozenset([value]) for axis, value in self.pins.items()}
         for axis, values in self.only.items():
             only[axis] = only.get(axis, values) & values
@@ -88,10 +88,14 @@ class SolveOptions:
                 raise UsageError(
                     f"--pin {axis} and --only {axis} contradict each other", "drop one of them"
                 )
-        only.pop(DEVICES, None)
+        return only
+
+    def search_options(self) -> SearchOptions:
+        """Return the restrictions of the search."""
+        only = self.restricted()
         return SearchOptions(
-            only=only,
-            at_most={axis: n for axis, n in self.at_most.items() if axis != DEVICES},
+            only={axis: values for axis, values in only.items() if axis not in PROBLEM_AXES},
+            at_most={axis: n for axis, n in self.at_most.items() if axis not in PROBLEM_AXES},
             framework=self.framework,
             n_finalists=max(64, self.top),
             split_shapes=SPLIT_SHAPES,
@@ -135,7 +139,7 @@ class Asked:
         """Return the `planner solve` command with the user's restrictions and changed fields."""
 
         def shown(axis: str, value: int) -> str:
-            return TEXT_AXES[axis][value] if axis in TEXT_AXES else str(value)
+            return WORDS[axis][value] if axis in WORDS else str(value)
 
         words = ["planner", "solve", self.model, self.cluster]
         if self.pool:
@@ -247,8 +251,8 @@ def parse_max(items: Iterable[str]) -> dict[str, int]:
     """Return limits from items such as `pp=16`."""
     limits: dict[str, int] = {}
     for axis, value in _pairs(items, "--max"):
-        if axis in TEXT_AXES:
-            usable = ", ".join(a for a in AXES if a not in TEXT_AXES)
+        if axis in WORDS:
+            usable = ", ".join(a for a in AXES if a not in WORDS)
             raise UsageError(f"--max: {axis} has no order", f"axes with one: {usable}")
         limits[axis] = axis_values(axis, value, "--max")
     return limits

@@ -46,8 +46,12 @@ def shown_layout(layout: Layout) -> str:
         words.append(f"recompute {x.recompute_text} {x.recompute_layers or ''}".strip())
     if x.optimizer_offload:
         words.append("optimizer offload")
+    if x.activation_offload:
+        words.append(f"activation offload {x.activation_offload_layers}")
     if not x.dp_overlap:
         words.append("no dp overlap")
+    if x.tp_overlap:
+        words.append("tp overlap")
     return " ".join(words)
 
 
@@ -119,8 +123,10 @@ def why_first(
     return tuple(lines)
 
 
-def why_pool(first: Plan, others: Sequence[tuple[str, Candidate | None]]) -> str:
-    """Return the sentence that compares the pool of the first plan with the others' best plans."""
+def why_others(
+    first: Plan, chosen: str, kind: str, others: Sequence[tuple[str, Candidate | None]]
+) -> str:
+    """Return the sentence that compares pool or recipe of the first plan with the others' best."""
     parts = [
         f"{name} {rival.step_s:.2f} s ({rival.step_s / first.step_time_s - 1:+.1%}, "
         f"{shown_layout(rival.layout)})"
@@ -128,7 +134,8 @@ def why_pool(first: Plan, others: Sequence[tuple[str, Candidate | None]]) -> str
         else f"{name}: nothing fits"
         for name, rival in others
     ]
-    return f"on pool {first.pool}; at best the other pools take: {'; '.join(parts)}"
+    lead = "in" if kind == "recipes" else "on"
+    return f"{lead} {chosen}; at best the other {kind} take: {'; '.join(parts)}"
 
 
 def why_count(first: Plan, others: Sequence[tuple[int, Candidate | None]]) -> str:

@@ -22,6 +22,7 @@ from planner.errors import SearchError, SpecError, UsageError
 from planner.identity import content_id
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.options import Asked, SolveOptions
+from planner.recipes import one_recipe
 from planner.recommendation import Recommendation
 from planner.result import Plan, Result
 from planner.solving import (
@@ -165,7 +166,8 @@ def recommend(
     _check_own_options(question, most, by, step, tolerance_frac)
     options = solve_options(1, pins, only, at_most, framework, stack, allow)
     check_options(options)
-    given = read_inputs(model, cluster, overrides)
+    read = read_inputs(model, cluster, overrides)
+    given = one_recipe(read[0], options, "this question is answered for one recipe"), read[1]
     names = source_names(model, cluster)
     asked = _Question(*given, options, Asked(*names, tuple(overrides)))
     if question == "devices":

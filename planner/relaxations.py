@@ -1,9 +1,10 @@
 """When nothing fits: the smallest changes after which a plan exists, each found by a search.
 
 Tried one at a time: a restriction dropped or moved to its nearest value, any framework, optimizer
-states on the host, a smaller margin, narrower gradients, a fused attention kernel, another batch,
-shorter sequences, more nodes. When no single change helps, restrictions are dropped in twos and all at once, with and without one
-of the other changes. Answers are ordered by what they touch, then by how far they move it.
+states or stored activations on the host, a smaller margin, narrower gradients, a fused attention
+kernel, another batch, shorter sequences, more nodes. When no single change helps, restrictions are
+dropped in twos and all at once, with and without one of the other changes. Answers are ordered by
+what they touch, then by how far they move it.
 """
 
 import itertools
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field, replace
 
 from planner.errors import SpecError
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
+from planner.layouts import PRECISION
 from planner.options import Asked, SolveOptions
+from planner.recipes import pinned_to
 from planner.result import Relaxation
 from searches.candidates import Candidate
 from searches.executors import SerialExecutor
@@ -61,7 +64,8 @@ def find_relaxations(
     `closest` is the plan that misses the memory by least, if memory is what is missing.
     """
     start = Attempt("", model, cluster, options)
-    axes = tuple(dict.fromkeys((*options.pins, *options.only, *options.at_most)))
+    named = dict.fromkeys((*options.pins, *options.only, *options.at_most))
+    axes = tuple(axis for axis in named if axis != PRECISION)
     found = [a for a in _small_changes(start, axes, closest) if _fits(a)]
     found += [a for a in (_more_nodes(start),) if a]
     for group in () if found else _double_changes(start, axes, closest):
@@ -123,6 +127,14 @@ def _of_model(
         start, change=_joined(start, change), model=changed, kind=kind,
         factor=factor, fields={**start.fields, path: value},
     )  # fmt: skip
+
+
+def _of_recipe(start: Attempt, change: str, precision: str) -> Attempt:
+    """Change the recipe: its pin where there is one, which wins over the file."""
+    found = _of_model(start, change, "training.precision", precision, "numerics")
+    if PRECISION not in start.options.pins:
+        return found
+    return replace(found, options=pinned_to(start.options, precision), fields=start.fields)
 
 
 def _opened(start: Attempt, axes: tuple[str, ...]) -> Attempt:
@@ -197,6 +209,11 @@ def _file_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt
         wider = replace(options, pins=pins, only={**options.only, OFFLOAD: frozenset({0, 1})})
         change = _joined(start, "optimizer states on the host")
         yield replace(start, change=change, options=wider, kind="software")
+    there = {*options.pins, *options.only} & {"activation_offload", "activation_offload_layers"}
+    if pool.host and not there:
+        opened = replace(options, only={**options.only, "activation_offload": frozenset((0, 1))})
+        change = _joined(start, "stored activations on the host")
+        yield replace(start, change=change, options=opened, kind="software")
     if closest and closest.peak_bytes <= pool.accelerator.memory_bytes:
         # What the closest plan leaves free, rounded down to a tenth of a GiB.
         free = int((pool.accelerator.memory_bytes - closest.peak_bytes) / 2**30 * 10) / 10
@@ -210,7 +227,7 @@ def _file_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt
     if job.precision in ("bf16", "fp16"):
         value = f"{job.precision}-grads"
         change = f"gradients in {job.precision}"
-        yield _of_model(start, change, "training.precision", value, "numerics")
+        yield _of_recipe(start, change, value)
     yield from _batches(start)
     for divisor in (2, 4, 8):
         tokens = job.seq_len // divisor

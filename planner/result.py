@@ -31,6 +31,8 @@ class Plan:
     plan_id: str
     pool: str
     """Name of the pool that the plan uses."""
+    precision: str
+    """Its numeric recipe."""
     layout: Layout
     breakdown: Breakdown
     step_time_s: float
@@ -67,6 +69,7 @@ class Plan:
             "rank": self.rank,
             "plan_id": self.plan_id,
             "pool": self.pool,
+            "precision": self.precision,
             "layout": layout_to_json(self.layout),
             "step_time_s": self.step_time_s,
             "step_time_p10_s": self.step_time_p10_s,
@@ -166,9 +169,10 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCounts:
-    """What became of the numbers of devices that plans on one pool might use."""
+    """What became of the numbers of devices that plans on one pool in one recipe might use."""
 
     pool: str
+    precision: str
     n_given: int
     """Devices of the pool."""
     searched: tuple[int, ...]
@@ -239,7 +243,7 @@ class Result:
     certificate: Certificate | None = None
     notes: tuple[str, ...] = field(default=())
     devices: tuple[DeviceCounts, ...] = ()
-    """By pool: the numbers of devices that were searched and excluded."""
+    """By pool and recipe: the numbers of devices that were searched and excluded."""
     gap: float | None = None
     """Where the search was stopped: by how much, as a share, what was not searched may be better
     than the first plan, in the value that was asked for."""
@@ -274,6 +278,7 @@ class Result:
             "devices": [
                 {
                     "pool": d.pool,
+                    "precision": d.precision,
                     "given": d.n_given,
                     "searched": list(d.searched),
                     "excluded_by_bound": d.n_excluded,

@@ -12,6 +12,7 @@ from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_fr
 from planner.layouts import layout_from_json
 from planner.objectives import WITHIN
 from planner.options import SolveOptions
+from planner.recipes import with_asked_recipes, with_recipe
 from planner.result import SCHEMA_VERSION, Plan, Result
 
 MAX_SAVED = 20
@@ -115,6 +116,7 @@ def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
     model, cluster = model_from_dict(inputs["model"]), cluster_from_dict(inputs["cluster"])
     cluster = cluster.pool(plan["pool"])
     options = read_options(inputs["options"])
+    model = with_recipe(with_asked_recipes(model, options), plan.get("precision", ""))
     problem, priced = plan_of_layout(
         model, cluster, options, layout_from_json(plan["layout"]), plan["rank"]
     )

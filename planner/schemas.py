@@ -10,14 +10,13 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from costmodels.precision import RECIPES
+from costmodels.precision import PRECISIONS, RECIPES
 from planner import units
 from planner.errors import BadValue
 from planner.intake.hostlist import expand_hosts
 from planner.units import show
 from planner.yamlfile import KeyPath, close_names
 
-PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in RECIPES))
 OPTIMIZERS = tuple(dict.fromkeys(optimizer for _, optimizer in RECIPES))
 PEAK_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 """Precisions for which an accelerator may state a dense peak."""
@@ -97,6 +96,18 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
         raise BadValue(f"unknown value {show(value)}", f"{guess}allowed: {', '.join(allowed)}")
 
     return check
+
+
+def _recipes(value: object) -> str | list[str]:
+    """Accept one recipe, or a list of recipes without repeats."""
+    one = _one_of(*PRECISIONS)
+    if not isinstance(value, list):
+        return one(value)
+    names = [one(name) for name in value]
+    if not names or len(set(names)) < len(names):
+        what = "repeats a recipe" if names else "is empty"
+        raise BadValue(f"the list {what}", "such as [bf16, fp8-tensorwise]")
+    return names
 
 
 def _quantity(
@@ -344,6 +355,9 @@ class ModelSpec(_Spec):
     """What changes the model and no figure of a plan: rotary base, epsilon, router."""
 
 
+Recipes = str | list[str]
+
+
 class TrainingSpec(_Spec):
     """The `training:` section: the job."""
 
@@ -351,12 +365,19 @@ class TrainingSpec(_Spec):
     """Tokens in one sequence."""
     global_batch: Width
     """Sequences per optimizer step, over all devices."""
-    precision: Annotated[str, BeforeValidator(_one_of(*PRECISIONS))] = "bf16"
-    """Numeric recipe, see `costmodels.precision`."""
+    precision: Annotated[Recipes, BeforeValidator(_recipes)] = "bf16"
+    """Numeric recipe, see `costmodels.precision`; a list leaves the choice open: `[bf16,
+    fp8-tensorwise]`."""
     optimizer: Annotated[str, BeforeValidator(_one_of(*OPTIMIZERS))] = "adam"
     """`adam` (AdamW counts the same)."""
     tokens: Tokens | None = None
     """Tokens of the whole run, such as 15e12 or 15T; only for the days in the table."""
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The recipes in the order of `PRECISIONS`, whatever the order in the file."""
+        named = self.precision if isinstance(self.precision, list) else [self.precision]
+        return tuple(sorted(named, key=PRECISIONS.index))
 
 
 AxisValue = int | str
@@ -740,9 +761,9 @@ _FFN_FAULT = Fault(
 
 def _job_faults(job: TrainingSpec) -> list[Fault]:
     faults = []
-    if (job.precision, job.optimizer) not in RECIPES:
+    for name in (x for x in job.precisions if (x, job.optimizer) not in RECIPES):
         known = ", ".join("+".join(key) for key in RECIPES)
-        message = f"no recipe for {job.precision} with {job.optimizer}"
+        message = f"no recipe for {name} with {job.optimizer}"
         faults.append(Fault(("training", "optimizer"), message, f"known: {known}"))
     step = job.seq_len * job.global_batch
     if job.tokens is not None and job.tokens < step:

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.errors import UsageError
-from planner.layouts import axis_values
+from planner.layouts import WORDS, axis_values
 from planner.objectives import parse_duration, parse_objective, parse_pareto
 from planner.options import ALLOWANCES, FRAMEWORKS
 from planner.schemas import Fault, SearchSpec
 from planner.yamlfile import KeyPath
-from searches.options import TEXT_AXES
 
 
 def section_faults(spec: SearchSpec) -> list[Fault]:
@@ -19,7 +18,7 @@ def section_faults(spec: SearchSpec) -> list[Fault]:
         for axis, value in getattr(spec, key).items():
             several = value if isinstance(value, list) and key == "only" else [value]
             checks += [((key, axis), lambda a=axis, v=v: _value(a, v)) for v in several]
-            if key == "max" and axis in TEXT_AXES:
+            if key == "max" and axis in WORDS:
                 checks.append(((key, axis), _no_order))
     for name, parse in (
         ("objective", lambda: parse_objective(spec.objective or "step_time")),

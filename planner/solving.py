@@ -17,13 +17,14 @@ from costmodels.step import peak_bytes
 from planner.advice import plan_warnings
 from planner.capabilities import check_options, check_problem
 from planner.counts import (
-    PoolToSearch,
     Searched,
     Searches,
+    Variant,
+    by_name,
     largest_allowed,
-    pools_to_search,
     repriced,
     search_counts,
+    variants_of,
 )
 from planner.emit import runs_on
 from planner.errors import SearchError, UsageError
@@ -49,7 +50,8 @@ from planner.options import (
     parse_only,
     parse_pins,
 )
-from planner.reasons import why_count, why_first, why_pool
+from planner.reasons import why_count, why_first, why_others
+from planner.recipes import asked_recipes, one_recipe, pinned_to, with_open_recipes, with_recipe
 from planner.result import Certificate, Conflict, Counts, Miss, Plan, Rejection, Relaxation, Result
 from planner.search_section import with_section
 from planner.uncertainty import (
@@ -63,7 +65,7 @@ from searches.candidates import Candidate, layout_key
 from searches.device_counts import on_devices
 from searches.executors import NAMES as EXECUTORS
 from searches.executors import Executor, ExecutorError, make_executor
-from searches.rules import Context
+from searches.rules import RULES, Context
 from searches.search import Outcome, search
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
@@ -101,13 +103,14 @@ def solve(
     `model` and `cluster` are paths, names of packaged examples or dicts. `pins` fixes axes
     (`{"tp": 8}`), `only` lists allowed values (`{"tp": [4, 8]}`), `at_most` bounds them.
     `overrides` changes fields of the two inputs: `(("pools.0.nodes", 16),)`. A plan uses one pool
-    of the cluster; the plans of all pools are ranked together unless `pool` names one. `objective`
-    is one of `planner.objectives.OBJECTIVES`; `deadline` the longest run (`"30d"`), `step_limit_s`
-    the longest step; `pareto` two or three objectives whose front is wanted instead. What is not
-    given is taken from the `search:` section of the model file, if it has one. `executor`
-    is `automatic`, `serial`, `processes` or `ray` (on the cluster at `ray_address`, else on this
-    machine); the answer does not depend on it. When nothing fits the result holds no plans but the
-    counted reasons and the smallest changes that would help.
+    of the cluster; the plans of all pools are ranked together unless `pool` names one, and so are
+    those of all recipes where `precision` is left open: a list in the job or in `only`.
+    `objective` is one of `planner.objectives.OBJECTIVES`; `deadline` the longest run (`"30d"`),
+    `step_limit_s` the longest step; `pareto` two or three objectives whose front is wanted
+    instead. What is not given is taken from the `search:` section of the model file, if it has
+    one. `executor` is `automatic`, `serial`, `processes` or `ray` (on the cluster at
+    `ray_address`, else on this machine); the answer does not depend on it. When nothing fits the
+    result holds no plans but the counted reasons and the smallest changes that would help.
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
     start = time.monotonic()
@@ -156,7 +159,8 @@ def evaluate(
     cluster with several pools needs `pool`. Raises `SearchError` when the layout breaks a rule.
     """
     options = solve_options(1, pins, None, None, framework, stack, allow)
-    given = read_inputs(model, cluster, overrides, pool)
+    read = read_inputs(model, cluster, overrides, pool)
+    given = one_recipe(read[0], options, "one layout is priced in one recipe"), read[1]
     names = [pool.name for pool in given[1].cluster.pools]
     if len(names) > 1:
         raise UsageError(
@@ -171,8 +175,8 @@ def evaluate(
     fits = found.peak_bytes <= problem.pool.usable_bytes
     counts = Counts(1, 1, 1, int(not fits), int(fits), 1, 0)
     return Result(
-        result_id=_result_id(*given, options, "evaluate"),
-        inputs=inputs_json(*given, options, source_names(model, cluster)),
+        result_id=_result_id(read[0], read[1], options, "evaluate"),
+        inputs=inputs_json(read[0], read[1], options, source_names(model, cluster)),
         calibration=calibration(),
         counts=counts,
         rejected=(),
@@ -277,7 +281,7 @@ def make_problem(
 
 
 Found = tuple[Candidate, Searched, bool]
-"""A candidate, its pool, and whether it ties with the best of all."""
+"""A candidate, its variant, and whether it ties with the best of all."""
 
 
 def rank_over_pools(
@@ -285,7 +289,7 @@ def rank_over_pools(
     value: Callable[[Candidate, Searched], float] | None = None,
     limit_s: Callable[[Searched], float] | None = None,
 ) -> list[Found]:
-    """Return the finalists of all pools ranked together: ties by headroom, the rest by value.
+    """Return the finalists of all variants in one list: ties by headroom, the rest by value.
 
     The value is the step time unless `value` says another; plans above `limit_s` are left out.
     """
@@ -306,14 +310,14 @@ def rank_over_pools(
     return [(c, pool, x <= limit) for c, pool, x in ranked]
 
 
-def _ranked(found: Searches, pools: list[PoolToSearch], options: SolveOptions) -> list[Found]:
+def _ranked(found: Searches, variants: list[Variant], options: SolveOptions) -> list[Found]:
     """Return the plans of the answer, best first."""
     if options.pareto:
         return [(c, one, False) for _, (c, one) in found.front]
-    by_name = {pool.tally.pool: pool for pool in pools}
+    named = by_name(variants)
 
-    def of(one: Searched) -> PoolToSearch:
-        return by_name[one.problem.pool.name]
+    def of(one: Searched) -> Variant:
+        return named[one.name]
 
     def limit_s(one: Searched) -> float:
         return of(one).limit_s(one.n_devices)
@@ -370,17 +374,21 @@ def solve_inputs(
 
     `fewer` also looks at fewer devices than are given, where they may be better.
     """
-    pools, left_out = pools_to_search(
-        cluster, options, lambda one: make_problem(model, one, options)
+    options = with_open_recipes(model, options)
+    models = [with_recipe(model, name) for name in asked_recipes(model, options)]
+    variants, left_out = variants_of(
+        models, cluster, options, lambda mine, one: make_problem(mine, one, options)
     )
-    found = search_counts(pools, left_out, options, executor, stop, progress, fewer)
-    ranked, searched = _ranked(found, pools, options), found.listed
+    found = search_counts(variants, left_out, options, executor, stop, progress, fewer)
+    ranked, searched = _ranked(found, variants, options), found.listed
     n_plans = len(ranked) if options.pareto else options.top
     plans = tuple(
-        make_plan(rank, pool.problem, break_down(pool.problem, c.layout), model, pool.cluster, tie)
-        for rank, (c, pool, tie) in enumerate(ranked[:n_plans], start=1)
+        make_plan(
+            rank, one.problem, break_down(one.problem, c.layout), one.model, one.cluster, tie
+        )
+        for rank, (c, one, tie) in enumerate(ranked[:n_plans], start=1)
     )
-    outcomes = [pool.outcome for pool in searched]
+    outcomes = [one.outcome for one in searched]
     relaxations: tuple[Relaxation, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
     fits = any(outcome.finalists for outcome in outcomes)
@@ -391,7 +399,8 @@ def solve_inputs(
         from planner.relaxations import find_relaxations
 
         conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
-        relaxations = find_relaxations(model, nearest.cluster, options, closest, asked)
+        pinned = pinned_to(options, nearest.model.job.precision)
+        relaxations = find_relaxations(nearest.model, nearest.cluster, pinned, closest, asked)
     return Result(
         result_id=_result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (asked.model, asked.cluster)),
@@ -408,20 +417,32 @@ def solve_inputs(
         why_first=() if options.pareto else _why_first(plans, ranked, searched),
         notes=(
             *found.notes,
-            *(_too_late(searched, pools) if fits and not plans else ()),
+            *(_without_plans(searched) if len(models) > 1 else ()),
+            *(_too_late(searched, variants) if fits and not plans else ()),
             *_notes(model, cluster),
         ),
         devices=tuple(tally.to_counts() for tally in found.tallies),
-        gap=_gap(found, ranked, pools, options),
+        gap=_gap(found, ranked, variants, options),
     )
 
 
-def _too_late(searched: list[Searched], pools: list[PoolToSearch]) -> tuple[str, ...]:
-    """Return why no plan that fits is in the answer: the fastest against the limits."""
-    by_name = {pool.tally.pool: pool for pool in pools}
+def _without_plans(searched: list[Searched]) -> tuple[str, ...]:
+    """Return which recipes have no legal plan, and why: of the rules, two look at the recipe."""
     lines = []
     for one in searched:
-        limit_s, best_s = by_name[one.problem.pool.name].limit_s(one.n_devices), _best_s(one)
+        counted = {**one.outcome.rejected_shapes, **one.outcome.rejected_plans}
+        if not one.outcome.n_legal and counted and not one.outcome.stopped:
+            code = max(counted, key=lambda x: (x in ("FRM001", "MEM000"), counted[x], x))
+            pool, precision = one.name
+            lines.append(f"pool {pool} in {precision} has no plan: {code} {RULES[code].title}")
+    return tuple(lines)
+
+
+def _too_late(searched: list[Searched], variants: list[Variant]) -> tuple[str, ...]:
+    """Return why no plan that fits is in the answer: the fastest against the limits."""
+    named, lines = by_name(variants), []
+    for one in searched:
+        limit_s, best_s = named[one.name].limit_s(one.n_devices), _best_s(one)
         if best_s < float("inf"):
             lines.append(
                 f"limit: the fastest plan on {one.n_devices} devices of {one.problem.pool.name}"
@@ -432,7 +453,7 @@ def _too_late(searched: list[Searched], pools: list[PoolToSearch]) -> tuple[str,
 
 
 def _gap(
-    found: Searches, ranked: list[Found], pools: list[PoolToSearch], options: SolveOptions
+    found: Searches, ranked: list[Found], variants: list[Variant], options: SolveOptions
 ) -> float | None:
     """Return by how much, as a share, what was not searched may be better than the first plan.
 
@@ -443,8 +464,7 @@ def _gap(
     if not (found.stopped and found.left and ranked and ordered):
         return None
     first, one, _ = ranked[0]
-    pool = next(pool for pool in pools if pool.tally.pool == one.problem.pool.name)
-    value = pool.per_s(one.n_devices) * first.step_s
+    value = by_name(variants)[one.name].per_s(one.n_devices) * first.step_s
     return max(0.0, value / min(found.left) - 1.0)
 
 
@@ -458,22 +478,30 @@ def _why_first(
     lines = why_first(
         winner.problem, plans, [(c, tie) for c, pool, tie in ranked if pool is winner]
     )
-    others, counts = [], []
-    for pool in searched:
-        rival = next((c for c, mine, _ in ranked if mine is pool), None)
-        if pool.problem.pool.name != winner.problem.pool.name:
-            others.append((pool.problem.pool.name, rival))
-        elif pool is not winner:
-            counts.append((pool.n_devices, rival))
+    pools, recipes, counts = [], [], []
+    several = len({one.name[1] for one in searched}) > 1
+    for one in searched:
+        rival = next((c for c, mine, _ in ranked if mine is one), None)
+        pool, precision = one.name
+        if pool != winner.name[0]:
+            pools.append((f"{pool} in {precision}" if several else pool, rival))
+        elif precision != winner.name[1]:
+            recipes.append((precision, rival))
+        elif one is not winner:
+            counts.append((one.n_devices, rival))
     if counts:
         lines = (*lines, why_count(plans[0], counts))
-    return (*lines, why_pool(plans[0], others)) if others else lines
+    if recipes:
+        lines = (*lines, why_others(plans[0], winner.name[1], "recipes", recipes))
+    return (
+        (*lines, why_others(plans[0], f"pool {plans[0].pool}", "pools", pools)) if pools else lines
+    )
 
 
 def nearest_miss(searched: list[Searched], look_again: bool) -> tuple[Searched, Candidate | None]:
-    """Return the pool whose memory is missed by least, and the plan that misses it.
+    """Return the variant whose memory is missed by least, and the plan that misses it.
 
-    `look_again` asks pools where a bound excluded every shape for the plan that comes closest.
+    `look_again` asks those where a bound excluded every shape for the plan that comes closest.
     """
     found = []
     for pool in searched:
@@ -513,6 +541,7 @@ def make_plan(
         rank=rank,
         plan_id=plan_id(model.document, cluster.document, layout_to_json(layout)),
         pool=problem.pool.name,
+        precision=job.precision,
         layout=layout,
         breakdown=found,
         step_time_s=found.step_s,

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from costmodels.plans import Layout
+from costmodels.precision import PRECISIONS
 from costmodels.stages import SPLITS
+from planner.layouts import PRECISION
 from planner.objectives import COLUMNS as GOAL_COLUMNS
 from planner.placement_text import tier_lines
 from planner.reasons import shown_layout, stage_words
@@ -101,6 +103,7 @@ OPTIONAL: tuple[tuple[Column, Callable[[Layout], bool]], ...] = (
     (Column("ep", "", lambda p: str(p.layout.ep)), lambda x: x.ep > 1),
     (Column("etp", "", lambda p: str(p.layout.etp)), lambda x: x.etp > 1),
     (Column("pp", "in dp", _inside), lambda x: x.pipelines_inside),
+    (Column("tp", "ovl", lambda p: "y" if p.layout.tp_overlap else "-"), lambda x: x.tp_overlap),
 )
 """Columns of axes that are off in most answers, shown where some plan uses them."""
 
@@ -131,6 +134,8 @@ def columns_of(result: Result) -> tuple[Column, ...]:
     others = [*others, *(Column(*x) for goal in goals for x in GOAL_COLUMNS.get(goal, ()))]
     pool = Column("pool", "", lambda p: str(names.index(p.pool)))
     columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
+    if len({plan.precision for plan in result.plans}) > 1:
+        columns.insert(1, Column("recipe", "", lambda p: p.precision))
     for title in DISPENSABLE:
         if max(len(line) for line in plan_rows(result.plans, columns)) > MAX_WIDTH:
             columns = [column for column in columns if column.title != title]
@@ -186,13 +191,26 @@ def result_heading(result: Result) -> list[str]:
             for i, (pool, part) in enumerate(zip(pools, parts, strict=True))
         ]
     return [
-        f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
-        f"{job['seq_len']}, global batch {job['global_batch']}, {job['precision']}",
+        *wrapped(
+            "",
+            f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
+            f"{job['seq_len']}, global batch {job['global_batch']}, {_recipes(result)}",
+        ),
         *assumed_lines(result.notes),
         *wrapped("on", f"{', or '.join(parts)}, as {result.inputs['options']['stack']} runs it"),
         *_space_lines(c),
         *_count_lines(result),
     ]
+
+
+def _recipes(result: Result) -> str:
+    """Return the numeric recipes that were asked for, in words."""
+    options = result.inputs["options"]
+    named = options["only"].get(PRECISION, [])
+    if PRECISION in options["pins"]:
+        named = [options["pins"][PRECISION]]
+    words = [PRECISIONS[i] for i in named]
+    return " or ".join(words) or str(result.inputs["model"]["training"][PRECISION])
 
 
 def _space_lines(counts: Counts) -> list[str]:
@@ -398,6 +416,7 @@ def plans_csv(result: Result) -> str:
         "rank",
         "plan_id",
         "pool",
+        "precision",
         "n_devices",
         "tp",
         "pp",
@@ -415,6 +434,7 @@ def plans_csv(result: Result) -> str:
         "recompute",
         "recompute_layers",
         "recompute_modules",
+        "activation_offload_layers",
         "split",
         "step_time_s",
         "tokens_per_s",
@@ -442,6 +462,7 @@ def plans_csv(result: Result) -> str:
             "runs_on": " ".join(plan.runs_on),
         }
         row["recompute_modules"] = "+".join(plan.layout.recompute_modules)
+        row["activation_offload_layers"] = plan.layout.activation_offload_layers
         writer.writerow(row)
     return out.getvalue()
 
@@ -463,6 +484,7 @@ def plan_details(plan: Plan) -> str:
     free, problem = plan.headroom_frac, b.rows.problem
     lines = [
         f"plan {plan.plan_id}: {shown_layout(x)}",
+        f"  precision {plan.precision}: {problem.job.recipe.name}",
         f"  {x.n_devices} devices, {x.n_micro} micro-batch(es) of {x.mbs} on each of {x.dp} ranks"
         + (f"; {plan.n_idle} devices idle" if plan.n_idle else ""),
         *_context_line(plan),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels import (
+    activation_offload,
     compute,
     context_parallel,
     data_parallel,
@@ -28,7 +29,7 @@ from costmodels.placement import Group, place_group
 from costmodels.plans import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
-from hardware.parts import Provenance
+from hardware.parts import Host, Provenance
 from planner.result import Plan
 
 GIB = 2.0**30
@@ -144,12 +145,17 @@ def _head(problem: Problem, plan: Plan) -> Numbers:
     return [*rows[:-1], *more, term]
 
 
+def _tp_kind(problem: Problem, plan: Plan) -> str:
+    stack = problem.stack
+    return stack.tp_overlap_on if plan.layout.tp_overlap else stack.tp_overlap
+
+
 def _tp(problem: Problem, plan: Plan) -> Numbers:
     layers = plan.breakdown.rows.layers
     x = 2.0 * plan.layout.mbs * problem.job.seq_len / plan.layout.cp * problem.shape.hidden
     rows = [
         ("x = 2 b s h / c", f"{x / 1e6:.1f} MB"),
-        ("overlap of the stack", problem.stack.tp_overlap),
+        ("overlap of the stack", _tp_kind(problem, plan)),
     ]
     for name, both in (("forward", layers.tp_forward), ("backward", layers.tp_backward)):
         total, waits = both.total_s.item() * 1e3, both.exposed_s.item() * 1e3
@@ -362,28 +368,58 @@ def _straggler(problem: Problem, plan: Plan) -> Numbers:
 
 def _offload(problem: Problem, plan: Plan) -> Numbers:
     host, update = problem.pool.host, plan.breakdown.rows.shapes.host_update
-    if host is None or update is None:
-        return [("optimizer states", "on the device"), ("term", "0 s")]
+    term = ("term", f"{plan.breakdown.time_s['offload']:.4f} s")
+    if host is None or (update is None and not plan.layout.activation_offload):
+        return [("optimizer states and activations", "on the device"), ("term", "0 s")]
+    found = _optimizer_away(problem, plan, host, update) if update is not None else []
+    found += _activations_away(problem, plan, host) if plan.layout.activation_offload else []
+    return [*found, term]
+
+
+def _optimizer_away(
+    problem: Problem, plan: Plan, host: Host, update: offload.HostUpdate
+) -> Numbers:
+    """Return the numbers of an optimizer on the host."""
     table = plan.breakdown.rows.table
     held = float(host_bytes(problem, table.shapes, table.shardings).max())
     usable = offload.HOST_USABLE_FRAC * host.memory_bytes
     parts = (update.down_s, update.adam_s, update.up_s)
     down, adam, up = (f"{part.max():.4f}" for part in parts)
-    figures = problem.pool.accelerator.provenance
     return [
         ("what overlaps what", problem.stack.offload_overlap),
         ("n (parameters that one device offloads)", f"{held / offload.HOST_STATE_BYTES:,.0f}"),
         ("on the host, of the share of a device", f"{held / GIB:.2f} of {usable / GIB:.2f} GiB"),
-        *(
-            (f"{name}{_origin(figures.get(f'host.{figure}'))}", f"{value / 1e9:.1f} GB/s")
-            for name, figure, value in (
-                ("B_link", "link_bytes_per_s", host.link_bytes_per_s),
-                ("B_host", "memory_bytes_per_s", host.memory_bytes_per_s),
-            )
-        ),
+        *_host_figures(problem, host),
         ("down, Adam, up", f"{down}, {adam}, {up} s"),
         ("pieces", f"{update.n_pieces.max():.0f}"),
-        ("term", f"{plan.breakdown.time_s['offload']:.4f} s"),
+    ]
+
+
+def _host_figures(problem: Problem, host: Host) -> Numbers:
+    figures = problem.pool.accelerator.provenance
+    return [
+        (f"{name}{_origin(figures.get(f'host.{figure}'))}", f"{value / 1e9:.1f} GB/s")
+        for name, figure, value in (
+            ("B_link", "link_bytes_per_s", host.link_bytes_per_s),
+            ("B_host", "memory_bytes_per_s", host.memory_bytes_per_s),
+        )
+    ]
+
+
+def _activations_away(problem: Problem, plan: Plan, host: Host) -> Numbers:
+    """Return the numbers of stored activations on the host."""
+    x, rows = plan.layout, plan.breakdown.rows
+    held = step.offloaded_activation_bytes(rows).max()
+    copy_s, late = held / activation_offload.copy_bytes_per_s(host), step.activation_waits(rows)
+    waited = f"{late.forward_s.max() * 1e3:.3f}, {late.backward_s.max() * 1e3:.3f} ms"
+    usable = offload.HOST_USABLE_FRAC * host.memory_bytes
+    return [
+        ("copies of activations", problem.stack.activation_copies),
+        ("layers on the host, L", f"{x.activation_offload_layers}, {problem.shape.layers}"),
+        *_host_figures(problem, host),
+        ("activations on the host, of the share", f"{held / GIB:.2f} of {usable / GIB:.2f} GiB"),
+        ("C (all copies of a micro-batch one way)", f"{copy_s * 1e3:.3f} ms"),
+        ("waited for, forward and backward", waited),
     ]
 
 
@@ -584,12 +620,14 @@ TERMS: dict[str, Term] = {
         Term(
             "offload",
             "time",
-            "update of an optimizer on the host",
+            "an optimizer and stored activations on the host",
             (
                 step.offload_exposed,
                 offload.host_update,
                 offload.pipelined_s,
                 offload.host_state_bytes,
+                activation_offload.waits,
+                step.offloaded_activation_bytes,
             ),
             _offload,
         ),

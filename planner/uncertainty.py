@@ -34,7 +34,8 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
     def degrees(c: Candidate) -> tuple[object, ...]:
         x = c.layout
         split = (x.tp, x.pp, x.dp, x.cp, x.cp_comm, x.ep, x.etp)
-        return (*split, x.vpp, x.split, x.mbs, x.zero, x.sp, x.optimizer_offload, x.dp_overlap)
+        switches = (x.optimizer_offload, x.activation_offload, x.dp_overlap)
+        return (*split, x.vpp, x.split, x.mbs, x.zero, x.sp_code, *switches)
 
     kept: dict[tuple[object, ...], list[Candidate]] = {}
     out = []
@@ -76,9 +77,11 @@ def simplicity(candidate: Candidate) -> tuple[int, int, int]:
     """Return how involved a plan is: axes in use, virtual stages, recomputed layers or modules."""
     x = candidate.layout
     axes = (
-        x.tp > 1, x.pp > 1, x.cp > 1, x.vpp > 1, x.zero > 1, x.shard > 0, x.recompute != "none"
+        x.tp > 1, x.pp > 1, x.cp > 1, x.vpp > 1, x.zero > 1, x.shard > 0, x.recompute != "none",
+        x.tp_overlap,
     )  # fmt: skip
-    return sum(axes) + (x.split != "even"), x.vpp, x.recompute_layers + len(x.recompute_modules)
+    again = x.recompute_layers + len(x.recompute_modules)
+    return sum(axes) + (x.split != "even"), x.vpp, again + x.activation_offload_layers
 
 
 def tie_limit(values: Sequence[float]) -> float:
@@ -90,10 +93,11 @@ def rank_key(c: Candidate, usable_bytes: float, value: float, limit: float) -> t
     """Return the sort key of a plan, by its value from `limit` on.
 
     Plans up to `limit` come first, ordered by memory headroom, then simplicity, then time;
-    those with the optimizer on the host after the others, as their headroom is bought with it.
+    those with the optimizer or activations on the host after the others, as their headroom is
+    bought with it.
     """
     if value > limit:
         return (1, value, c.step_s, c.peak_bytes, layout_key(c.layout))
     headroom = int((1.0 - c.peak_bytes / usable_bytes) / HEADROOM_STEP)
-    away = c.layout.optimizer_offload
+    away = c.layout.optimizer_offload + c.layout.activation_offload
     return (0, away, -headroom, *simplicity(c), c.step_s, layout_key(c.layout))

@@ -40,6 +40,8 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         layout.pipelines_inside,
         layout.optimizer_offload,
         not layout.dp_overlap,
+        layout.activation_offload_layers,
+        layout.tp_overlap,
     )
 
 

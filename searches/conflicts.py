@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from costmodels.plans import ShapeTable
 from searches.options import MAX_VPP
 from searches.plan_space import (
-    N_SP,
     free_axes,
     pinned_columns,
     plan_rules,
@@ -129,7 +128,8 @@ def _open(context: Context) -> Context:
     Kept are pinned depths and modules, which say which values there are, and switches, of which
     the search may not have what nobody names.
     """
-    named = ("recompute_layers", "recompute_modules", "optimizer_offload", "dp_overlap")
+    named = ("recompute_layers", "recompute_modules", "optimizer_offload", "activation_offload",
+             "activation_offload_layers", "dp_overlap", "tp_overlap")  # fmt: skip
     kept = {a: v for a, v in context.options.only.items() if a in named}
     return replace(context, options=replace(context.options, only=kept, at_most={}))
 
@@ -195,7 +195,8 @@ def _free_groups(
     of_mbs += [(Condition(r.code), r.legal) for r in rules if r.of_batches]
     of_rest += [(Condition(r.code), r.legal) for r in rules if not r.of_batches]
     batches = _broken(bits, of_mbs, (len(shapes), len(axes.mbs)))
-    rest = _broken(bits, of_rest, (len(shapes), N_SP, len(axes.shardings), len(axes.recompute)))
+    n_rest = options.n_sp, len(axes.shardings), len(axes.recompute)
+    rest = _broken(bits, of_rest, (len(shapes), *n_rest))
     exists = recompute_options(opened, shapes, axes)
     grouped = axes.exists
     found = set()

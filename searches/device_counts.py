@@ -328,12 +328,13 @@ def _least_layer(
     if not ok.any():
         return None
     mbs = np.array(sizes, dtype=np.int32)
-    table = layer_table(context.problem, splits, mbs, np.zeros(1, dtype=np.int32))
+    n_sp = options.n_sp
+    table = layer_table(context.problem, splits, mbs, np.zeros(1, dtype=np.int32), n_sp)
     of, size, sp = (
         x.ravel().astype(np.int32)
-        for x in np.meshgrid(np.arange(len(splits)), mbs, np.arange(2), indexing="ij")
+        for x in np.meshgrid(np.arange(len(splits)), mbs, np.arange(n_sp), indexing="ij")
     )
-    at = table.index(of, size, sp).reshape(len(pairs), len(kinds), len(mbs), 2)
+    at = table.index(of, size, sp).reshape(len(pairs), len(kinds), len(mbs), n_sp)
     barred = ~ok.reshape(len(pairs), len(kinds), 1, 1)
 
     def least(times: Floats) -> Floats:

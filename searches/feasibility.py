@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from costmodels.layer_terms import layer_table
 from costmodels.parameters import total_params
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes
 from searches.plan_space import free_axes, legal_masks, plan_blocks
-from searches.rules import Context, least_state_bytes
+from searches.rules import Context, fits_host_with_activations, least_state_bytes
 from searches.search import BLOCK_CELLS, make_shards
 from searches.shape_space import legal_shape_table
 
@@ -31,10 +29,15 @@ def any_fits(context: Context) -> bool:
         if not masks.n_plans:
             continue
         terms = shape_terms(context.problem, shard.shapes, axes.shardings)
-        layers = layer_table(context.problem, shard.shapes, axes.mbs, axes.recompute_modules)
+        layers = layer_table(
+            context.problem, shard.shapes, axes.mbs, axes.recompute_modules, context.options.n_sp
+        )
         for found in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
-            peaks = peak_bytes(join(context.problem, terms, found.block, layers))
-            if np.any(found.legal & (peaks <= context.problem.pool.usable_bytes)):
+            rows = join(context.problem, terms, found.block, layers)
+            fits = found.legal & (peak_bytes(rows) <= context.problem.pool.usable_bytes)
+            if found.block.activation_offload_layers.any():
+                fits &= fits_host_with_activations(rows)
+            if fits.any():
                 return True
     return False
 

@@ -30,7 +30,10 @@ AXES = (
     "recompute_modules",
     "schedule",
     "optimizer_offload",
+    "activation_offload",
+    "activation_offload_layers",
     "dp_overlap",
+    "tp_overlap",
 )
 """Axes that can be pinned (`--pin`), listed (`--only`) or bounded (`--max`)."""
 
@@ -42,7 +45,9 @@ TEXT_AXES: Mapping[str, tuple[str, ...]] = {
     "recompute_modules": MODULE_SETS,
     "schedule": SCHEDULES,
     "optimizer_offload": ("off", "on"),
+    "activation_offload": ("off", "on"),
     "dp_overlap": ("off", "on"),
+    "tp_overlap": ("off", "on"),
 }
 """Axes whose values are words; the tables hold the position of the word."""
 
@@ -110,3 +115,8 @@ class SearchOptions:
         """Return the largest micro-batch to look at: the user's, else `usual_most_mbs`."""
         pinned = self.only.get("mbs", frozenset())
         return self.at_most.get("mbs", max(usual_most_mbs(seq_len), *pinned, 1))
+
+    @property
+    def n_sp(self) -> int:
+        """Values of the `sp` column: 3 where `tp_overlap` may be on, which it is only if named."""
+        return 3 if 1 in self.only.get("tp_overlap", ()) else 2

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.activation_offload import INPUTS_AT_ONCE, RESIDENT_LAYERS
 from costmodels.offload import gradients_leave
 from costmodels.plans import (
     RECOMPUTES,
     SCHEDULES,
+    SP_OVERLAPPED,
     PlanBlock,
     PlanTable,
     ShapeTable,
@@ -27,15 +29,16 @@ from searches.rules import (
     fills_dualpipe,
     fits_host,
     module_sets,
+    offers_activation_offload,
     offers_offload,
+    offloads_whole_layers,
+    pieces_differ,
 )
 from searches.shape_space import divisors
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
-
-N_SP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class FreeAxes:
     """Layers per virtual stage of each option, 0 unless `full`."""
     recompute_modules: Ints
     """Set of modules of each option (`plans.modules_code`), 0 unless selective."""
+    activation_offload_layers: Ints
+    """Layers of each option whose activations lie on the host."""
     exists: Bools
     """Which shardings each shape has, `(n_shapes, n_shardings)`."""
     dominates: Bools
@@ -73,7 +78,9 @@ def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
     kinds = [0, *[RECOMPUTES.index("selective")] * len(sets)]
     kinds += [RECOMPUTES.index("full")] * len(depths)
     layers, modules = [0] * (1 + len(sets)) + [*depths], [0, *sets] + [0] * len(depths)
-    kind, depth, named = (np.array(x, dtype=np.int32) for x in (kinds, layers, modules))
+    plain = list(zip(kinds, layers, modules, [0] * len(kinds), strict=True))
+    options = np.array(plain + _offload_options(context, plain), dtype=np.int32)
+    kind, depth, named, away = (np.ascontiguousarray(column) for column in options.T)
     least = int(mbs[0]) if len(mbs) else 1
     shardings, proven = with_overlap_off(context, shapes, sharding_options(context, shapes), least)
     exists = existing_shardings(shapes, shardings)
@@ -83,7 +90,28 @@ def free_axes(context: Context, shapes: ShapeTable) -> FreeAxes:
         overlaps, apart = shardings.dp_blocking == 0, shapes.replicas[:, None] > 1
         exists &= overlaps | (~proven & apart)
         dominates = exists & overlaps & proven & apart
-    return FreeAxes(mbs, shardings, kind, depth, named, exists, dominates)
+    return FreeAxes(mbs, shardings, kind, depth, named, away, exists, dominates)
+
+
+def _offload_options(
+    context: Context, plain: list[tuple[int, int, int, int]]
+) -> list[tuple[int, int, int, int]]:
+    """Return recompute options (kind, layers, modules, offloaded layers) with activations away.
+
+    The first 1, 2, ... layers without recomputation, the recomputed ones with full where they are
+    more than stay on the device anyhow; and pinned numbers with every option, so that the rule
+    that they break is named.
+    """
+    if not offers_activation_offload(context):
+        return []
+    none, full = (RECOMPUTES.index(name) for name in ("none", "full"))
+    most = context.problem.shape.layers - RESIDENT_LAYERS
+    found = [(none, 0, 0, n) for n in range(1, most + 1)]
+    deep = [x for x in plain if x[0] == full and x[1] > INPUTS_AT_ONCE]
+    found += [(kind, k, modules, k) for kind, k, modules, _ in deep]
+    named = context.options.only.get("activation_offload_layers", frozenset()) - {0}
+    pinned = [(*option[:3], n) for n in sorted(named) for option in plain]
+    return list(dict.fromkeys(found + pinned))
 
 
 def with_overlap_off(
@@ -156,7 +184,8 @@ def recompute_options(context: Context, shapes: ShapeTable, axes: FreeAxes) -> B
     """Return which recompute options exist for each shape, `(n_shapes, n_options)`.
 
     `full` runs over 1 .. layers of the largest virtual stage; longer ranges than
-    `MAX_RECOMPUTE_STEPS` are thinned evenly, ends kept. A pinned value is never thinned.
+    `MAX_RECOMPUTE_STEPS` are thinned evenly, ends kept. A pinned value is never thinned. The
+    same of layers whose activations leave without recomputation.
     """
     longest = longest_chunks(context, shapes)[:, None]
     k = axes.recompute_layers[None, :]
@@ -164,7 +193,20 @@ def recompute_options(context: Context, shapes: ShapeTable, axes: FreeAxes) -> B
     on_grid = ((longest - k) % step == 0) | (k == 1)
     if "recompute_layers" in context.options.only:
         on_grid = np.ones_like(on_grid)
-    return np.asarray((k == 0) | ((k <= longest) & on_grid))
+    exists = (k == 0) | ((k <= longest) & on_grid)
+    if axes.activation_offload_layers.any():
+        exists = exists & _offload_exists(context, axes)[None]
+    return np.asarray(exists)
+
+
+def _offload_exists(context: Context, axes: FreeAxes) -> Bools:
+    """Return which options are on the grid of layers whose activations leave, `(n_options,)`."""
+    n, most = axes.activation_offload_layers, context.problem.shape.layers - RESIDENT_LAYERS
+    if "activation_offload_layers" in context.options.only:
+        return np.ones(len(n), dtype=bool)
+    step = max(1, -(-most // MAX_RECOMPUTE_STEPS))
+    kept = (n == 0) | (n == 1) | ((most - n) % step == 0)
+    return np.asarray(kept | (axes.recompute != RECOMPUTES.index("none")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +238,7 @@ class Masks:
 
     @property
     def batch_plans(self) -> NDArray[np.int64]:
-        """Legal plans by shape, mbs and sp, `(n_shapes, n_mbs, 2)`."""
+        """Legal plans by shape, mbs and sp, `(n_shapes, n_mbs, n_sp)`."""
         if self.coupled is not None:
             of_sp = np.count_nonzero(self.rest, axis=(2, 3))
         else:
@@ -250,7 +292,7 @@ def legal_masks(
     """Return the legal combinations, the candidates before the rules, the rejections by rule."""
     masks = Masks(
         np.ones((len(shapes), len(axes.mbs)), dtype=bool),
-        np.ones((len(shapes), N_SP), dtype=bool),
+        np.ones((len(shapes), context.options.n_sp), dtype=bool),
         axes.exists,
         recompute_options(context, shapes, axes),
     )
@@ -275,7 +317,8 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     job, problem = context.problem.job, context.problem
     column = (slice(None), None, None, None)
     tp, pp, cp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.cp, shapes.dp))
-    sp, zero = np.arange(N_SP)[None, :, None, None], axes.shardings.zero[None, None, :, None]
+    sp = np.arange(context.options.n_sp)[None, :, None, None]
+    zero = axes.shardings.zero[None, None, :, None]
     sequences = job.global_batch // shapes.dp[:, None]
     n_micro = sequences // axes.mbs[None, :]
     divides = sequences % axes.mbs[None, :] == 0
@@ -297,6 +340,9 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     blocking = axes.shardings.dp_blocking[None, None, :, None]
     if blocking.any():
         rules.append(PlanRule("OVL001", (blocking == 0) | (dp * cp > 1)))
+    if context.options.n_sp > SP_OVERLAPPED:
+        pieces = pieces_differ(problem, shapes.tp)[column]
+        rules.append(PlanRule("OVL002", (sp < SP_OVERLAPPED) | pieces))
     faults = [broken_module_rule(problem.shape, code) for code in axes.recompute_modules.tolist()]
     for code in MODULE_RULES:
         broken = np.array([fault == code for fault in faults])
@@ -305,8 +351,13 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     rules += _host_rules(context, shapes, axes)
     if emitted:
         framework = context.options.framework
-        options = (axes.recompute, axes.recompute_layers, axes.recompute_modules)
-        runs = runnable(framework, problem, shapes, axes.shardings, *options)
+        options = (
+            axes.recompute,
+            axes.recompute_layers,
+            axes.recompute_modules,
+            axes.activation_offload_layers,
+        )
+        runs = runnable(framework, problem, shapes, axes.shardings, *options, context.options.n_sp)
         rules.append(PlanRule("FRM001", runs))
         runs = runnable_batches(framework, problem, shapes, axes.mbs)
         runs = runs | ~(divides & rounds & fills)  # what the rules above refuse is theirs
@@ -316,13 +367,25 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
 
 
 def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
-    """Return what the host allows of optimizers on it."""
+    """Return what the host allows of optimizers and activations on it.
+
+    Whether the activations fit depends on the micro-batch too: that is looked at with the memory.
+    """
+    rules, host = [], context.problem.pool.host
+    n_away = axes.activation_offload_layers
+    if n_away.any():
+        stays = (n_away == 0)[None, None, None, :]
+        if host is None:
+            rules.append(PlanRule("OFF001", stays))
+        rules.append(PlanRule("OFF004", stays | (shapes.pp == 1)[:, None, None, None]))
+        columns = (axes.recompute, axes.recompute_layers, n_away)
+        whole = offloads_whole_layers(context.problem.shape, *columns)
+        rules.append(PlanRule("OFF005", whole[None, None, None, :]))
     away = axes.shardings.optimizer_offload > 0
     if not away.any():
-        return []
-    if context.problem.pool.host is None:
-        return [PlanRule("OFF001", ~away[None, None, :, None])]
-    rules = []
+        return rules
+    if host is None:
+        return [*rules, PlanRule("OFF001", ~away[None, None, :, None])]
     if not gradients_leave(context.problem.stack):
         whole = ~away | (axes.shardings.zero <= 1)
         rules.append(PlanRule("OFF003", whole[None, None, :, None]))
@@ -332,11 +395,17 @@ def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pl
 
 def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict[str, Ints]:
     """Return the values of the axes besides mbs, over shapes x sp x sharding x recompute."""
+    sp = np.arange(context.options.n_sp, dtype=np.int32)[None, :, None, None]
     return {
-        "sp": np.arange(N_SP, dtype=np.int32)[None, :, None, None],
+        "sp": np.minimum(sp, 1),
+        "tp_overlap": (sp == SP_OVERLAPPED).astype(np.int32),
         "zero": axes.shardings.zero[None, None, :, None],
         "dp_shard": axes.shardings.shard(shapes.replicas).T[:, None, :, None],
         "optimizer_offload": axes.shardings.optimizer_offload[None, None, :, None],
+        "activation_offload": (axes.activation_offload_layers > 0)[None, None, None, :].astype(
+            np.int32
+        ),
+        "activation_offload_layers": axes.activation_offload_layers[None, None, None, :],
         "dp_overlap": 1 - axes.shardings.dp_blocking[None, None, :, None],
         "recompute": axes.recompute[None, None, None, :],
         "recompute_layers": axes.recompute_layers[None, None, None, :],
@@ -380,8 +449,8 @@ def plan_blocks(
     With `least_s`, a lower bound by shape, mbs and sp, batches come in the order of their bounds,
     and those above what `limit_s` says when it is their turn are left out. So are those of which
     `may_fit` says no, which is asked of whole batches: a block, and which of its shardings and
-    options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`. ZeRO stages that move
-    traffic once per step stand in blocks of their own, apart from those that move it per
+    options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`. ZeRO stages that
+    move traffic once per step stand in blocks of their own, apart from those that move it per
     micro-batch: the formulas of the two differ.
     """
     rest = masks.rest
@@ -392,18 +461,23 @@ def plan_blocks(
         mine: Bools = rest[:, :, rows, :]
         with_sp, offered = np.any(mine, axis=(2, 3)), np.any(mine, axis=(1, 2))
         of, mbs, sp = np.nonzero(masks.batches[:, :, None] & np.asarray(with_sp)[:, None, :])
-        bounds = np.zeros(len(of))
-        if least_s is not None:
-            bounds = least_s[of, mbs, sp]
-            order = np.argsort(bounds, kind="stable")
-            of, mbs, sp, bounds = of[order], mbs[order], sp[order], bounds[order]
         options, exists = _options_of(np.asarray(offered))
+        n_options, bounds = exists.sum(axis=1), np.zeros(len(of))
+        if least_s is None:
+            # Batches with equally many plans side by side leave few places of a block empty.
+            n_shardings = np.count_nonzero(masks.sharding[:, rows], axis=1)
+            order = np.lexsort((n_shardings[of], n_options[of]))
+        else:
+            order = np.argsort(least_s[of, mbs, sp], kind="stable")
+            bounds = least_s[of, mbs, sp][order]
+        of, mbs, sp = of[order], mbs[order], sp[order]
         size = max(1, n_cells // (len(rows) * options.shape[1]))
         # Whole batches are looked at many at a time: that takes no cell for each plan.
         step = size if may_fit is None else max(size, n_cells // (len(rows) + options.shape[1]))
 
         def block_of(at: NDArray[np.intp], used: NDArray[np.intp]) -> PlanBlock:
-            s, option = of[at], options[of[at]].T  # noqa: B023  # used up within the round
+            s = of[at]  # noqa: B023  # used up within the round
+            option = options[s, : n_options[s].max()].T  # noqa: B023
             return PlanBlock(
                 shapes=shapes,
                 shardings=axes.shardings,
@@ -415,6 +489,7 @@ def plan_blocks(
                 recompute=axes.recompute[option],
                 recompute_layers=axes.recompute_layers[option],
                 recompute_modules=axes.recompute_modules[option],
+                activation_offload_layers=axes.activation_offload_layers[option],
             )
 
         waiting = np.zeros(0, dtype=np.intp)
@@ -423,7 +498,8 @@ def plan_blocks(
             more = np.arange(start, end)
             if may_fit is not None and len(more):
                 has = masks.sharding[of[more]][:, rows].T
-                more = more[may_fit(block_of(more, rows), has, exists[of[more]].T)]
+                existing = exists[of[more], : n_options[of[more]].max()].T
+                more = more[may_fit(block_of(more, rows), has, existing)]
             waiting = np.concatenate((waiting, more))
             last = end < min(start + step, len(of)) or end == len(of)
             while len(waiting) >= size or (last and len(waiting)):
@@ -433,7 +509,8 @@ def plan_blocks(
                 used = np.flatnonzero(legal.any(axis=(0, 2)))
                 legal = legal[:, used].transpose(1, 2, 0)
                 block = block_of(now, rows[used])
-                found = np.take_along_axis(legal, options[s].T[None], axis=1) & exists[s].T[None]
+                at, there = (x[s, : n_options[s].max()].T[None] for x in (options, exists))
+                found = np.take_along_axis(legal, at, axis=1) & there
                 yield LegalBlock(block, found, mbs[now])
             if last:
                 break

@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.activation_offload import RESIDENT_LAYERS
 from costmodels.memory import state_bytes_per_param
 from costmodels.offload import HOST_USABLE_FRAC, gradients_leave
 from costmodels.parameters import total_params
@@ -19,6 +20,7 @@ from costmodels.plans import (
     CP_COMMS,
     PIPELINES_INSIDE,
     RECOMPUTE_MODULES,
+    RECOMPUTES,
     SCHEDULES,
     ZERO_BUBBLE,
     Layout,
@@ -28,9 +30,10 @@ from costmodels.plans import (
     modules_code,
 )
 from costmodels.problem import Problem
-from costmodels.shape_terms import host_bytes
+from costmodels.shape_terms import host_bytes, shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.stages import stage_layers
+from costmodels.step import Rows, join, needed_host_bytes
 from searches.frameworks.table import schedule_runs
 from searches.options import SearchOptions
 
@@ -182,22 +185,40 @@ RULES: dict[str, Rule] = {
              "another schedule, pp or vpp", "definition"),
         Rule("OFF001", "no host to offload to",
              "What the accelerators' hosts have (link, memory, its bandwidth) is not known, so an "
-             "optimizer there has no price.",
+             "optimizer or activations there have no price.",
              "host_link, host_memory and host_memory_bandwidth in the cluster file",
              "docs/terms/offload.md"),
-        Rule("OFF002", "the host's memory is too small for the optimizer",
-             "Every offloaded parameter takes 16 bytes on the host, and all devices of a node "
-             "share nine tenths of its memory.",
-             "a larger host_memory, more sharding (zero 1, dp), or optimizer_offload off",
+        Rule("OFF002", "the host's memory is too small for what is offloaded",
+             "Every offloaded parameter takes 16 bytes on the host, offloaded activations what a "
+             "micro-batch keeps, and all devices of a node share nine tenths of its memory. A "
+             "search counts plans that only their activations keep out under MEM001.",
+             "a larger host_memory, more sharding (zero 1, dp), a smaller mbs, or "
+             "optimizer_offload or activation_offload off",
              "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py"),
         Rule("OFF003", "the stack offloads no sharded gradients",
              "A stack that updates piece by piece after the backward (Megatron-LM) keeps whole "
              "gradients: its optimizer goes to the host up to ZeRO 1. One whose gradients leave "
              "(DeepSpeed) has it with every stage.",
              "zero 1, or --framework deepspeed", "docs/terms/offload.md"),
+        Rule("OFF004", "stored activations leave only where one stage holds all layers",
+             "Copies are timed by the layers of one forward and one backward that follow each "
+             "other; Megatron-LM refuses them with a pipeline.",
+             "pp 1, or activation_offload off",
+             "Megatron-LM TransformerConfig: cpu_offloading and pipeline_model_parallel_size"),
+        Rule("OFF005", "layers that cannot leave",
+             "Without recomputation the activations of the first layers leave, and at least two "
+             "layers stay; with full recomputation the inputs of all recomputed layers leave; "
+             "with selective none do.",
+             "activation_offload_layers up to layers - 2, or recompute full with as many layers",
+             "Transformer Engine cpu_offload.py; DeepSpeed activation_checkpointing"),
         Rule("OVL001", "no data-parallel traffic to wait for",
              "With dp * cp = 1 nothing is reduced or gathered; dp_overlap on is the same plan.",
              "dp > 1 or cp > 1", "definition"),
+        Rule("OVL002", "no tensor-parallel traffic to cut into pieces",
+             "tp_overlap cuts the collectives of sequence parallelism into pieces, written into "
+             "the memory of peers: it needs sp, a tp group inside a scale-up domain, and a stack "
+             "that has it. Elsewhere it is the same plan.",
+             "sp on and tp inside the domain, or tp_overlap off", "docs/terms/tp.md"),
         Rule("FRM001", "the framework cannot run it",
              "The chosen framework has no such combination.", "--framework any",
              "docs/frameworks.md"),
@@ -207,7 +228,8 @@ RULES: dict[str, Rule] = {
              "not priced. Where latency leaves that open, both are.",
              "--pin dp_overlap=off", "docs/terms/dp.md"),
         Rule("MEM001", "over the usable memory",
-             "The rank that needs most exceeds the accelerator's memory less the margin.",
+             "The rank that needs most exceeds the accelerator's memory less the margin, or what "
+             "it offloads the host's.",
              "more recompute, a smaller mbs, larger tp or pp, more devices", "docs/memory.md"),
     )
 }  # fmt: skip
@@ -398,10 +420,33 @@ def offers_offload(context: Context) -> bool:
     return 1 in context.options.only.get("optimizer_offload", ())
 
 
+def offers_activation_offload(context: Context) -> bool:
+    """Tell whether plans with activations on the host are looked at: where they are named."""
+    only = context.options.only
+    named = only.get("activation_offload", frozenset()) & {1}
+    return bool(named or only.get("activation_offload_layers", frozenset()) - {0})
+
+
+def offloads_whole_layers(shape: ModelShape, kind: Ints, recomputed: Ints, away: Ints) -> Bools:
+    """Tell whether the layers whose activations are on the host are some that can be.
+
+    None; without recomputation the first of all, with `RESIDENT_LAYERS` left; with full
+    recomputation the recomputed ones. `kind` is a position in `RECOMPUTES`.
+    """
+    none, full = (RECOMPUTES.index(name) for name in ("none", "full"))
+    first = (kind == none) & (away <= shape.layers - RESIDENT_LAYERS)
+    return np.asarray((away == 0) | first | ((kind == full) & (away == recomputed)))
+
+
 def usable_host_bytes(problem: Problem) -> float:
     """Return the host memory that one device's optimizer may fill; 0 without a known host."""
     host = problem.pool.host
     return HOST_USABLE_FRAC * host.memory_bytes if host else 0.0
+
+
+def fits_host_with_activations(rows: Rows) -> Bools:
+    """Tell which plans leave the host's memory enough, activations and optimizer together."""
+    return np.asarray(needed_host_bytes(rows) <= usable_host_bytes(rows.problem))
 
 
 def fits_host(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> Bools:
@@ -509,9 +554,24 @@ def broken_module_rule(shape: ModelShape, modules: int) -> str:
     return "REC003" if modules & MOE and modules & INSIDE_MOE else ""
 
 
+def pieces_differ(problem: Problem, tp: Ints) -> Bools:
+    """Tell by tp whether the stack cuts the traffic of a group into pieces with `tp_overlap`."""
+    inside = problem.pool.scale_up_domain % tp == 0
+    return np.asarray(inside & (tp > 1) & bool(problem.stack.tp_overlap_on))
+
+
 def splits_cleanly(shape: ModelShape) -> bool:
     """Tell whether the model is one of whose backward the weight gradients can run apart."""
     return not (shape.n_experts or shape.mtp_layers)
+
+
+def _fits_host(problem: Problem, table: PlanTable) -> bool:
+    """Tell whether the host's memory is enough for the plans of a table."""
+    shapes, shardings = table.shapes, table.shardings
+    if not table.activation_offload_layers.any():
+        return bool(fits_host(problem, shapes, shardings).all())
+    rows = join(problem, shape_terms(problem, shapes, shardings), table)
+    return bool(fits_host_with_activations(rows).all())
 
 
 def first_broken_rule(context: Context, layout: Layout) -> str:
@@ -540,12 +600,21 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         "ZER001": layout.zero >= 2 and layout.pp > 1 and context.options.framework != "any",
         "ZER002": layout.zero >= 1 and layout.dp * layout.cp == 1,
         "OVL001": not layout.dp_overlap and layout.dp * layout.cp == 1,
+        "OVL002": layout.tp_overlap
+        and not (layout.sp and pieces_differ(context.problem, shape.tp)[0]),
         **{code: modules == code for code in MODULE_RULES},
-        "OFF001": layout.optimizer_offload and context.problem.pool.host is None,
+        "OFF001": (layout.optimizer_offload or layout.activation_offload)
+        and context.problem.pool.host is None,
         "OFF003": layout.optimizer_offload
         and layout.zero >= 2
         and not gradients_leave(context.problem.stack),
-        "OFF002": context.problem.pool.host is not None
-        and not fits_host(context.problem, shape, table.shardings).all(),
+        "OFF004": layout.activation_offload and layout.pp > 1,
+        "OFF005": not offloads_whole_layers(
+            context.problem.shape,
+            table.recompute,
+            table.recompute_layers,
+            table.activation_offload_layers,
+        ).all(),
+        "OFF002": context.problem.pool.host is not None and not _fits_host(context.problem, table),
     }
     yield from (code for code, hit in broken.items() if hit)

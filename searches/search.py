@@ -26,7 +26,7 @@ from searches.executors import Executor, SerialExecutor
 from searches.objectives import Front, merged_front
 from searches.options import SearchOptions
 from searches.plan_space import LegalBlock, batch_sizes, free_axes, legal_masks, plan_blocks
-from searches.rules import Context
+from searches.rules import Context, fits_host_with_activations
 from searches.shape_space import ShapeSpace, legal_shapes
 from searches.splits import ShapeSplit, SplitPlan, improve_splits
 
@@ -38,8 +38,9 @@ Bools = NDArray[np.bool_]
 RIVAL_MARGIN = 1.05
 """Plans whose lower bound is less than this share of the best closed form are kept until the exact
 times are known: the exact time of the first is seldom further above its closed form."""
-BLOCK_CELLS = 16384
-"""Plans priced at a time: their columns stay in the second-level cache."""
+BLOCK_CELLS = 131072
+"""Plans priced at a time: one kind of rank's columns of them, a megabyte each, stay in the cache,
+and the innermost loops are long."""
 SHARD_SHAPES = 512
 """Shapes of one shard, the unit that executors spread."""
 FIRST_SHAPES = 32
@@ -215,10 +216,13 @@ def price_block(
     """
     rows, n_layers, block = join(problem, terms, found.block, layers), problem.shape.layers, found
     peaks = peak_bytes(rows)
-    fits = found.legal & (peaks <= problem.pool.usable_bytes)
+    legal = found.legal
+    if found.block.activation_offload_layers.any():
+        legal = legal & fits_host_with_activations(rows)
+    fits = legal & (peaks <= problem.pool.usable_bytes)
     n_fit = np.asarray(np.count_nonzero(fits, axis=(0, 1)), dtype=np.int64)
     if not n_fit.any():
-        cell = int(np.argmin(np.where(found.legal, peaks, np.inf)))
+        cell = int(np.argmin(np.where(legal if legal.any() else found.legal, peaks, np.inf)))
         table = found.block.rows(np.array([cell]))
         closest = Candidate(table.layout(0, n_layers), 0.0, float(peaks.flat[cell]))
         return BlockAnswer([], [], closest, n_fit, 0)
@@ -298,7 +302,8 @@ def search_shard(shard: Shard) -> ShardAnswer:
     if len(rows):
         shapes, masks, least_s = shapes.take(rows), masks.take(rows), shard.least_s[rows]
         terms = shape_terms(context.problem, shapes, axes.shardings)
-        layers = layer_table(context.problem, shapes, axes.mbs, axes.recompute_modules)
+        columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
+        layers = layer_table(context.problem, shapes, *columns)
 
         def may_fit(block: PlanBlock, shardings: Bools, options: Bools) -> Bools:
             rows = join(context.problem, terms, block, layers)
@@ -405,11 +410,11 @@ def _groups(shards: list[Shard], size: int) -> list[list[Shard]]:
 
 
 def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
-    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, 2)`."""
-    mbs = batch_sizes(context)
+    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, n_sp)`."""
+    mbs, n_sp = batch_sizes(context), context.options.n_sp
     if not len(mbs):
-        return np.zeros((len(shapes), 0, 2))
-    layers = layer_table(context.problem, shapes, mbs, np.zeros(1, dtype=np.int32))
+        return np.zeros((len(shapes), 0, n_sp))
+    layers = layer_table(context.problem, shapes, mbs, np.zeros(1, dtype=np.int32), n_sp)
     return least_batch_times(context.problem, shapes, layers, mbs)
 
 

@@ -5,7 +5,6 @@ plan. `runs_on` and `why_not` answer the same question without files.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
@@ -68,14 +67,12 @@ def emit_plan(
     header: Sequence[str] = (),
     *,
     details: DetailsSpec = NO_DETAILS,
-    tp_comm_overlap: bool = False,
 ) -> EmittedFiles:
     """Return the files of `target` for one plan.
 
     `header` goes into every script as comment lines. A framework that cannot run the plan gets
     `<target>.txt` with the reason instead. `details` of the model, on which no figure depends, are
-    written as far as the framework has them. `tp_comm_overlap` says that the plan counts on tensor
-    parallel traffic overlapped with GEMMs (Transformer Engine user buffers).
+    written as far as the framework has them.
     """
     _check_target(target)
     _check_layout(layout, shape, job)
@@ -87,10 +84,7 @@ def emit_plan(
         )
     if reasons:
         return {f"{target}.txt": _refusal_text(target, reasons, header)}
-    files = FILES[target]
-    if target == "megatron":
-        files = partial(files, tp_comm_overlap=tp_comm_overlap)
-    return files(layout, shape, job, pool, header, details)
+    return FILES[target](layout, shape, job, pool, header, details)
 
 
 def _reasons(

@@ -30,6 +30,7 @@ def facts(
     plain = asdict(layout)
     # An axis that is off is not named.
     off = SWITCHES.keys() - layout.switches.keys() | ({"cp_comm"} if layout.cp == 1 else set())
+    off |= set() if layout.activation_offload else {"activation_offload_layers"}
     for name in off:
         del plain[name]
     if layout.recompute_text == layout.recompute:

@@ -64,12 +64,14 @@ def launch_config(layout: Layout, job: TrainingJob, pool: Pool) -> dict[str, obj
 
 def _fsdp(layout: Layout) -> dict[str, object]:
     """Return the FSDP block; ZeRO-3 frees gathered weights after the forward pass, ZeRO-2 not."""
+    away = {"fsdp_activation_checkpointing_offload": True} if layout.activation_offload else {}
     return {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": layout.zero == 3,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_activation_checkpointing": layout.recompute == "full"
         and layout.recompute_layers > 0,
+        **away,
         "fsdp_cpu_ram_efficient_loading": True,
         "fsdp_offload_params": False,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",

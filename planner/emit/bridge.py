@@ -178,6 +178,12 @@ def _recompute_fields(layout: Layout) -> dict[str, object]:
             "recompute_granularity": "selective",
             "recompute_modules": list(layout.recompute_modules),
         }
+    if layout.activation_offload:
+        return {
+            "cpu_offloading": True,
+            "cpu_offloading_num_layers": layout.activation_offload_layers,
+            "cpu_offloading_weights": False,
+        }
     return {}
 
 
@@ -262,7 +268,7 @@ def bridge_recipe(
         model["init_model_with_meta_device"] = layout.zero == 3
     ddp = ddp_fields(layout, job)
     overlap = {
-        "tp_comm_overlap": False,
+        "tp_comm_overlap": layout.tp_overlap,
         **{k: ddp[k] for k in ("overlap_grad_reduce", "overlap_param_gather", "bucket_size")},
     }
     dist = {"use_tp_pp_dp_mapping": layout.rank_order == "tp-cp-ep-pp-dp"}

@@ -66,7 +66,7 @@ def deepspeed_config(layout: Layout, shape: ModelShape, job: TrainingJob) -> dic
         config["activation_checkpointing"] = {
             "partition_activations": False,
             "contiguous_memory_optimization": False,
-            "cpu_checkpointing": False,
+            "cpu_checkpointing": layout.activation_offload,
         }
     return config | {"steps_per_print": 1, "wall_clock_breakdown": False}
 
@@ -212,7 +212,7 @@ def _recompute_notes(layout: Layout) -> list[str]:
     return [
         f"Recompute: {layout.recompute_layers} of the layers, each under",
         "deepspeed.checkpointing.checkpoint; the model code decides which, the JSON only how",
-        "their inputs are kept.",
+        f"their inputs are kept{' on the host' * layout.activation_offload}.",
     ]
 
 

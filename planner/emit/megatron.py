@@ -45,14 +45,9 @@ def megatron_files(
     pool: Pool,
     header: Sequence[str],
     details: DetailsSpec = NO_DETAILS,
-    *,
-    tp_comm_overlap: bool = False,
 ) -> dict[str, str]:
     """Return the script of a plan that Megatron-LM can run, by its file name."""
-    script = megatron_script(
-        layout, shape, job, pool, header, details, tp_comm_overlap=tp_comm_overlap
-    )
-    return {"megatron.sh": script}
+    return {"megatron.sh": megatron_script(layout, shape, job, pool, header, details)}
 
 
 def megatron_script(
@@ -62,8 +57,6 @@ def megatron_script(
     pool: Pool,
     header: Sequence[str],
     details: DetailsSpec = NO_DETAILS,
-    *,
-    tp_comm_overlap: bool = False,
 ) -> str:
     """Return the script of a plan that Megatron-LM can run."""
     n_nodes, per_node = nodes(layout, pool)
@@ -71,7 +64,7 @@ def megatron_script(
         "Megatron-LM launch script; flags as of Megatron-LM (megatron-core) "
         f"{RELEASES['megatron']}."
     )
-    groups = flag_groups(layout, shape, job, details, tp_comm_overlap=tp_comm_overlap)
+    groups = flag_groups(layout, shape, job, details)
     lines = [line for _, words in groups for line in wrap(words)]
     launch = [
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
@@ -146,11 +139,8 @@ def flag_groups(
     shape: ModelShape,
     job: TrainingJob,
     details: DetailsSpec = NO_DETAILS,
-    *,
-    tp_comm_overlap: bool = False,
 ) -> list[tuple[str, list[str]]]:
     """Return the words after `pretrain_gpt.py` in named groups."""
-    overlap = _overlap_flags(layout, tp_comm_overlap=tp_comm_overlap)
     of_core = core_details(details, layout, shape, job)
     groups = [
         ("model", _model_flags(layout, shape, job, of_core.model)),
@@ -159,7 +149,7 @@ def flag_groups(
         ("batch and schedule", _batch_flags(layout, job)),
         ("precision and optimizer", _precision_flags(layout, job)),
         ("recompute", _recompute_flags(layout)),
-        ("overlap", overlap),
+        ("overlap", _overlap_flags(layout)),
         ("logging", ["--log-interval", "1", "--log-throughput", "--eval-iters", "0"]),
         ("data", ["--mock-data", "--tokenizer-type", "NullTokenizer"]),
     ]
@@ -391,14 +381,16 @@ def _recompute_flags(layout: Layout) -> list[str]:
     if layout.recompute == "selective":
         modules = list(layout.recompute_modules)
         return ["--recompute-granularity", "selective", "--recompute-modules", *modules]
+    if layout.activation_offload:
+        return ["--cpu-offloading-num-layers", str(layout.activation_offload_layers)]
     return []
 
 
-def _overlap_flags(layout: Layout, *, tp_comm_overlap: bool) -> list[str]:
+def _overlap_flags(layout: Layout) -> list[str]:
     beside = layout.dp_overlap and layout.dp * layout.cp > 1
     flags = ["--overlap-grad-reduce"] * beside
     flags += ["--overlap-param-gather"] * (beside and layout.zero > 0)
-    return flags + ["--tp-comm-overlap"] * (tp_comm_overlap and layout.sp and layout.tp > 1)
+    return flags + ["--tp-comm-overlap"] * layout.tp_overlap
 
 
 def environment(layout: Layout, job: TrainingJob, pool: Pool) -> list[str]:

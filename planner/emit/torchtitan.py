@@ -26,7 +26,7 @@ from planner.emit.core_details import comment_lines
 from planner.emit.torchtitan_details import not_said
 from planner.emit.torchtitan_model import model_code, model_family, model_imports, model_sizes
 from planner.emit.torchtitan_toml import toml_files
-from planner.emit.torchtitan_words import batch, parallelism
+from planner.emit.torchtitan_words import batch, compiler, parallelism
 from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.frameworks import RELEASES, padded_vocab
 
@@ -91,7 +91,11 @@ def _imports(layout: Layout, shape: ModelShape, details: DetailsSpec) -> str:
         loss: ["MTPLoss" if shape.mtp_layers else "CrossEntropyLoss"],
         "torchtitan.components.metrics": ["MetricsProcessor"],
         "torchtitan.components.optimizer": ["default_adamw"],
-        "torchtitan.config": ["ParallelismConfig", "TrainingConfig"],
+        "torchtitan.config": [
+            *["CompileConfig"] * layout.tp_overlap,
+            "ParallelismConfig",
+            "TrainingConfig",
+        ],
         "torchtitan.hf_datasets.text_datasets": ["HuggingFaceTextDataLoader"],
         "torchtitan.trainer": ["Trainer"],
     }
@@ -151,12 +155,24 @@ def _train(layout: Layout, shape: ModelShape, job: TrainingJob) -> str:
         training=keywords(training, 12),
         parallelism=keywords(parallelism(layout), 12),
         recompute=_recompute(layout),
+        compile=_compile(layout),
     )
+
+
+def _compile(layout: Layout) -> str:
+    """Return the argument that switches the compiler on, "" where the plan does without it."""
+    fields = compiler(layout)
+    return f"        compile=CompileConfig(\n{keywords(fields, 12)}        ),\n" if fields else ""
 
 
 def _notes(layout: Layout) -> list[str]:
     """Return where torchtitan does something else than the plan counts, or hides what it does."""
     notes = []
+    if layout.tp_overlap:
+        notes += [
+            "Asynchronous tensor parallelism needs torch.compile, which takes less time for the",
+            "elementwise operators than the plan says.",
+        ]
     if layout.pp > 1:
         notes += [
             f"A local batch is the {layout.n_micro} micro-batches of {layout.mbs} that one",
@@ -277,5 +293,5 @@ _TRAIN = '''def train() -> Trainer.Config:
         parallelism=ParallelismConfig(
 {parallelism}        ),
         activation_checkpoint={recompute},
-    )
+{compile}    )
 '''

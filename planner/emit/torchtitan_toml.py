@@ -11,7 +11,7 @@ from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.emit._text import facts, head, shown_details, stated_or_none, train_steps
-from planner.emit.torchtitan_words import batch, parallelism, pipeline
+from planner.emit.torchtitan_words import batch, compiler, parallelism, pipeline
 from planner.schemas import DetailsSpec
 from searches.frameworks import RELEASES, TOML_RELEASE
 
@@ -161,6 +161,9 @@ def _job_file(
         words["context_parallel_rotate_method"] = _ROTATE[layout.cp_comm]
     if layout.schedule == "dualpipe-v" and layout.recompute != "none":
         words["pipeline_parallel_expert_parallel_overlap"] = False
+    asynchronous = compiler(layout)
+    if asynchronous:
+        words["enable_async_tensor_parallel"] = asynchronous.pop("enable_async_tensor_parallel")
     title = f"torchtitan job file; keys as of torchtitan {TOML_RELEASE}."
     precision = "float32" if job.precision == "fp32" else "bfloat16"
     sections: dict[str, dict[str, object]] = {
@@ -177,6 +180,8 @@ def _job_file(
         "activation_checkpoint": recompute_keys(layout),
         "metrics": {"log_freq": 1},
     }
+    if asynchronous:
+        sections["compile"] = asynchronous
     lines = [
         *head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:],
         "#",

@@ -35,6 +35,16 @@ def parallelism(layout: Layout) -> dict[str, object]:
     return words | (pipeline(layout, "lm_head") if layout.pp > 1 else {})
 
 
+def compiler(layout: Layout) -> dict[str, object]:
+    """Return the fields of torchtitan's CompileConfig that the plan decides, {} where it is off.
+
+    Asynchronous tensor parallelism is a pass of the compiler.
+    """
+    if not layout.tp_overlap:
+        return {}
+    return {"enable": True, "enable_async_tensor_parallel": True}
+
+
 def pipeline(layout: Layout, lm_head: str) -> dict[str, object]:
     """Return the pipeline's fields; `lm_head` is the name of the head's module."""
     return {

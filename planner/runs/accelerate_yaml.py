@@ -143,6 +143,8 @@ def _fsdp(
     full = read.switch("fsdp_config.fsdp_activation_checkpointing")
     full = full or arguments.get("gradient_checkpointing") is True
     layout |= {"recompute": "full" if full else "none", "recompute_layers": layers if full else 0}
+    away = full and read.switch("fsdp_config.fsdp_activation_checkpointing_offload")
+    layout["activation_offload_layers"] = layers if away else 0
     if read.switch("fsdp_config.fsdp_offload_params"):
         notes.append("fsdp_offload_params: states on the CPU are not modelled: memory is"
                      " overestimated, the step underestimated")  # fmt: skip
@@ -181,6 +183,7 @@ def _degrees(read: Reader, sharded: bool, n_devices: int | None) -> dict[str, An
     found: dict[str, Any] = {
         "tp": tp, "pp": 1, "cp": cp, "ep": 1, "etp": 1, "sp": False, "cp_comm": exchange,
         "rank_order": "tp-cp-ep-dp-pp", "optimizer_offload": False,
+        "activation_offload_layers": 0,
         "dp_overlap": True,
     }  # fmt: skip
     if n_devices:

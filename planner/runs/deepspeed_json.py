@@ -103,6 +103,8 @@ def deepspeed_run(
     if "dp" in layout and zero:
         layout["dp_shard"] = layout["dp"] * layout["cp"]
     layout["optimizer_offload"] = _offload(read, notes)
+    away = read.switch("activation_checkpointing.cpu_checkpointing")
+    layout["activation_offload_layers"] = layout["recompute_layers"] if away else 0
     layout["dp_overlap"] = _overlaps(read, layout)
     if read.number("zero_optimization.zero_hpz_partition_size", 1) > 1:
         notes.append("hpZ keeps a second copy of the weights in a node: priced as plain ZeRO-3;"

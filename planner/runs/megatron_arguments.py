@@ -40,7 +40,7 @@ LAYOUT_DESTS = frozenset(
      "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "cp_comm_type",
      "recompute_granularity", "recompute_method", "recompute_modules",
      "data_parallel_sharding_strategy", "num_distributed_optimizer_instances",
-     "microbatch_group_size_per_vp_stage")
+     "microbatch_group_size_per_vp_stage", "cpu_offloading_num_layers")
 )  # fmt: skip
 """Settings that the layout depends on."""
 LAYOUT_TEXT_ERROR = "cannot be read as stages"
@@ -49,8 +49,6 @@ UNFUSED_LOSS = {"fused_loss": False, "logit_bytes": 12.0}
 FUSED_LOSS = {"fused_loss": True, "logit_bytes": 6.0}
 
 NOT_PRICED = {
-    "cpu_offloading_num_layers": "activations on the CPU are not modelled: memory is"
-    " overestimated",
     "fine_grained_activation_offloading": "offloaded activations are not modelled: memory is"
     " overestimated",
     "overlap_moe_expert_parallel_comm": "all-to-alls beside compute are not modelled: the step is"
@@ -195,11 +193,13 @@ def _layout(
     layout["mbs"] = s.number("micro_batch_size") or 1
     layout["gbs"] = document["training"]["global_batch"]
     layout["sp"] = bool(s.get("sequence_parallel")) and tp > 1
+    layout["tp_overlap"] = bool(s.get("tp_comm_overlap")) and layout["sp"]
     layout["cp_comm"] = _exchange(s, cp, notes)
     layout |= _stages(s, document, notes)
     layout |= _recompute(s, layout, notes)
     layout["zero"] = _zero(s)
     layout["optimizer_offload"] = bool(s.get("optimizer_cpu_offload"))
+    layout["activation_offload_layers"] = s.number("cpu_offloading_num_layers")
     layout["dp_overlap"] = bool(s.get("overlap_grad_reduce") or s.get("use_torch_fsdp2"))
     degrees = tp * pp * cp
     if world:
@@ -423,11 +423,6 @@ def _stack(
         changed["fused_wgrad"] = False
         drop = "drop --no-gradient-accumulation-fusion"
         switches.append(Switch(drop, (("gradient_accumulation_fusion", None),)))
-    if layout["sp"]:
-        if s.get("tp_comm_overlap"):
-            changed["tp_overlap"] = "userbuffers"
-        else:
-            switches.append(Switch("add --tp-comm-overlap", (("tp_comm_overlap", "true"),)))
     if layout["ep"] > 1:
         flex = s.get("moe_token_dispatcher_type") == "flex" or s.get("moe_enable_deepep")
         if flex:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from costmodels.activation_offload import RESIDENT_LAYERS
 from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, Layout, modules_code, modules_of
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
@@ -82,6 +83,7 @@ def nearest_layout(
     modules = _modules(stated, kind, shape, repairs)
     kind = "none" if kind == "selective" and not modules else kind
     again = int(stated.get("recompute_layers") or max(counts)) if kind == "full" else 0
+    again = max(min(again, max(counts)), int(kind == "full"))
     layout = Layout(
         n_devices=n,
         tp=tp,
@@ -95,7 +97,7 @@ def nearest_layout(
         sp=sp,
         schedule=_schedule(stated, pp, vpp),
         recompute=kind,
-        recompute_layers=max(min(again, max(counts)), int(kind == "full")),
+        recompute_layers=again,
         stage_layers=counts,
         cp=cp,
         ep=ep,
@@ -106,8 +108,30 @@ def nearest_layout(
         recompute_modules=modules,
         optimizer_offload=bool(stated.get("optimizer_offload")),
         dp_overlap=bool(stated.get("dp_overlap", True)) or dp * cp == 1,
+        activation_offload_layers=_offloaded(stated, pp, kind, again, shape.layers, repairs),
+        tp_overlap=bool(stated.get("tp_overlap")) and sp,
     )
     return Nearest(layout, tuple(repairs))
+
+
+def _offloaded(
+    stated: Mapping[str, Any],
+    pp: int,
+    kind: str,
+    recomputed: int,
+    layers: int,
+    repairs: list[str],
+) -> int:
+    """Return the layers whose stored activations are on the host, as far as that has a price."""
+    n = int(stated.get("activation_offload_layers") or 0)
+    most = recomputed if kind == "full" else max(0, layers - RESIDENT_LAYERS)
+    if n and (pp > 1 or kind == "selective"):
+        why = "beside selective recompute" if pp == 1 else "in a pipeline"
+        repairs.append(f"activations on the device: on the host {why} they have no price")
+        return 0
+    if n > most:
+        repairs.append(f"activations of {most} layers on the host, not of {n}")
+    return most if n and kind == "full" else min(n, most)
 
 
 def _modules(
@@ -146,7 +170,8 @@ def why_not_priced(problem: Problem, layout: Layout) -> str:
     asked = {"rank_order": frozenset({PIPELINES_INSIDE})}  # whether or not it changes anything
     options = SearchOptions(only=asked, framework="any")
     context = Context(problem, options, layout.n_devices)
-    plain = replace(layout, recompute="none", recompute_layers=0)
+    away = min(layout.activation_offload_layers, 1)  # whether there is a host
+    plain = replace(layout, recompute="none", recompute_layers=0, activation_offload_layers=away)
     code = first_broken_rule(context, plain)
     return f"{code} {RULES[code].title}: {RULES[code].why}" if code else ""
 

@@ -394,7 +394,9 @@ def _megatron_deepspeed(
     )
     if recompute:
         whole = max(layout.get("counts") or (1,))
+        away = whole if arguments.get("checkpoint_in_cpu") else 0
         layout |= {"recompute": "full", "recompute_layers": whole}
+        layout |= {"activation_offload_layers": away}
     notes = [note for note in base.notes if "overlap" not in note]
     away = {
         what: settings.get(f"zero_optimization.offload_{what}.device", "none")

@@ -515,8 +515,10 @@ def _degrees(read: Reader, n_devices: int | None) -> dict[str, Any]:
         "sp": tp > 1 and read.switch("parallelism.enable_sequence_parallel", True),
         "cp_comm": "" if cp == 1 else "p2p" if rotate == "alltoall" else "all-gather",
         "rank_order": "tp-cp-ep-dp-pp", "optimizer_offload": False,
+        "activation_offload_layers": 0,
         "dp_overlap": True,
     }  # fmt: skip
+    found["tp_overlap"] = found["sp"] and any(read.switch(key) for key in ASYNC_TP)
     rest = tp * pp * cp * max(1, replicate)
     if shard < 0:
         if not n_devices or n_devices % rest:
@@ -667,7 +669,7 @@ ASYNC_TP = (
 def _stack(
     read: Reader, notes: list[str], layout: Mapping[str, Any], release: str
 ) -> tuple[dict[str, Any], tuple[Switch, ...]]:
-    """Return what torch.compile and async TP change in the profile, and which are off."""
+    """Return what torch.compile and the exchange of tokens change in the profile, and switches."""
     base = STACKS["torchtitan"]
     fast = compiled(base)
     fields = {
@@ -686,12 +688,6 @@ def _stack(
         sets += [("compile.components", "[model, loss]")] * (components is not None)
         words = "set compile.enable = true (components model and loss)"
         switches.append(Switch(words, tuple(sets)))
-    if layout["tp"] > 1:
-        if any(read.switch(key) for key in ASYNC_TP):
-            changed["tp_overlap"] = "pieces"
-        elif enabled:
-            key = next(key for key in ASYNC_TP if key in known_fields(release))
-            switches.append(Switch(f"set {key} = true", ((key, "true"),)))
     if layout["ep"] > 1:
         backend = read.text("parallelism.expert_parallel_comm_backend", "standard")
         if backend in ("deepep", "hybridep"):

@@ -25,7 +25,7 @@ EQUAL = 1e-9
 """Relative difference below which two predicted steps count as equal."""
 FREE_AXES = (
     "mbs", "zero", "dp_shard", "sp", "recompute", "recompute_layers", "recompute_modules",
-    "optimizer_offload", "dp_overlap",
+    "optimizer_offload", "dp_overlap", "tp_overlap", "activation_offload_layers",
 )  # fmt: skip
 """Axes besides those of a shape."""
 N_FINALISTS = 8

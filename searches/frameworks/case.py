@@ -99,6 +99,8 @@ class Case:
     recompute_layers: Any = 0
     recompute_modules: Any = 0
     """Set of modules (`plans.modules_code`)."""
+    activation_offload_layers: Any = 0
+    """Layers whose stored activations lie on the host."""
     rank_order: Any = RANK_ORDER
     """The order of ranks as a word, or an array of them."""
     counts: Any = UNKNOWN
@@ -141,6 +143,7 @@ class Case:
             recompute=RECOMPUTES.index(layout.recompute),
             recompute_layers=layout.recompute_layers,
             recompute_modules=modules_code(layout.recompute_modules),
+            activation_offload_layers=layout.activation_offload_layers,
             rank_order=layout.rank_order,
             counts=layout.stage_layers,
             model=shape,
@@ -155,14 +158,20 @@ class Case:
         recompute: Ints,
         recompute_layers: Ints,
         recompute_modules: Ints | None = None,
+        activation_offload_layers: Ints | None = None,
+        n_sp: int = 2,
     ) -> "Case":
         """Return the case of all plans of some shapes: shapes x sp x sharding x recompute options.
 
         `recompute_modules` holds a set for each option; without it the attention core of those
-        that are selective. Micro-batches are another axis and not stated here (`of_batches`).
+        that are selective. `activation_offload_layers` are none where not given, `n_sp` is 3 with
+        plans that have `tp_overlap`. Micro-batches are another axis and not stated here
+        (`of_batches`).
         """
         if recompute_modules is None:
             recompute_modules = np.where(recompute == RECOMPUTES.index("selective"), 1, 0)
+        if activation_offload_layers is None:
+            activation_offload_layers = np.zeros_like(recompute)
         splits, layers = shapes.splits, problem.shape.layers
         rows = zip(shapes.pp.tolist(), shapes.vpp.tolist(), shapes.split.tolist(), strict=True)
 
@@ -183,12 +192,13 @@ class Case:
             dp_shard=shardings.shard(shapes.replicas).astype(np.int64).T[:, None, :, None],
             optimizer_offload=(shardings.optimizer_offload > 0)[None, None, :, None],
             dp_overlap=(shardings.dp_blocking == 0)[None, None, :, None],
-            sp=np.arange(2)[None, :, None, None] == 1,
+            sp=np.arange(n_sp)[None, :, None, None] > 0,
             schedule=column(shapes.schedule),
             cp_comm=column(shapes.cp_comm),
             recompute=recompute[None, None, None, :],
             recompute_layers=recompute_layers[None, None, None, :],
             recompute_modules=recompute_modules[None, None, None, :],
+            activation_offload_layers=activation_offload_layers[None, None, None, :],
             rank_order=_order_names(shapes)[:, None, None, None],
             counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
             model=problem.shape,
@@ -230,6 +240,7 @@ class Case:
             recompute=UNKNOWN,
             recompute_layers=UNKNOWN,
             recompute_modules=UNKNOWN,
+            activation_offload_layers=UNKNOWN,
             rank_order=_order_names(shapes)[:, None],
             counts=[stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
             model=problem.shape,
@@ -320,6 +331,11 @@ class Case:
         return SCHEDULES[self.schedule]
 
     @property
+    def recompute_name(self) -> str:
+        """The recomputation of one plan as a word."""
+        return RECOMPUTES[self.recompute]
+
+    @property
     def exchange_name(self) -> str:
         """How the context-parallel ranks of one plan exchange keys and values, as a word."""
         return CP_COMMS[self.cp_comm]
@@ -336,7 +352,7 @@ class Case:
 _LAYOUT = (
     "n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_micro", "zero",
     "dp_shard", "optimizer_offload", "dp_overlap", "sp", "schedule", "cp_comm", "recompute",
-    "recompute_layers", "recompute_modules", "rank_order", "counts",
+    "recompute_layers", "recompute_modules", "activation_offload_layers", "rank_order", "counts",
 )  # fmt: skip
 """Fields of a case that describe its layout."""
 

@@ -189,6 +189,34 @@ def optimizer_on_device(code: str, framework: str, source: str, setting: str) ->
     )
 
 
+def activations_on_device(code: str, framework: str, source: str) -> FrameworkRule:
+    """Stored activations stay where they are."""
+    return FrameworkRule(
+        code,
+        framework,
+        "stored activations on the host",
+        "planner",
+        source,
+        lambda c: c.activation_offload_layers > 0,
+        "activations on the host: there is no setting for it",
+        "activation_offload off",
+    )
+
+
+def inputs_alone_leave(code: str, framework: str, source: str, setting: str) -> FrameworkRule:
+    """Of stored activations the inputs of recomputed layers go to the host, no others."""
+    return FrameworkRule(
+        code,
+        framework,
+        "activations on the host without full recompute",
+        "planner",
+        source,
+        lambda c: (c.activation_offload_layers > 0) & c.is_recompute("none", "selective"),
+        f"activations on the host: {setting} moves the inputs of recomputed layers only",
+        "recompute full, or activation_offload off",
+    )
+
+
 def overlap_stays(code: str, framework: str, source: str) -> FrameworkRule:
     """Gathers and reductions always run beside compute."""
     return FrameworkRule(

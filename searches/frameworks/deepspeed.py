@@ -13,6 +13,7 @@ from searches.frameworks.common import (
     dense_without_experts,
     experts_divide,
     heads_divide,
+    inputs_alone_leave,
     kv_heads_split_or_replicated,
     plain_schedule,
     usual_rank_order,
@@ -266,6 +267,18 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: f"dp_overlap off with zero {c.zero} and pp {c.pp}: overlap_comm is a key of ZeRO"
         " outside a pipeline",
         "dp_overlap on",
+    ),
+    inputs_alone_leave(
+        "DSP406", "deepspeed", "deepspeed/runtime/activation_checkpointing/checkpointing.py",
+        "activation_checkpointing.cpu_checkpointing",
+    ),
+    FrameworkRule(
+        "DSP407", "deepspeed", "activations on the host in a pipeline", "planner",
+        "deepspeed/runtime/activation_checkpointing/offload_activations.py",
+        lambda c: (c.activation_offload_layers > 0) & (c.pp > 1),
+        lambda c: f"activations on the host with a pipeline of {c.pp}: inputs of several"
+        " micro-batches leave there, which has no price",
+        "pp 1, or activation_offload off",
     ),
     FrameworkRule(
         "DSP501", "deepspeed", "fp8 training", "planner", CONFIG,

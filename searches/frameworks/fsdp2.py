@@ -15,6 +15,7 @@ from searches.frameworks.common import (
     degrees_divide,
     degrees_positive,
     heads_divide,
+    inputs_alone_leave,
     kv_heads_split,
     optimizer_on_device,
     overlap_stays,
@@ -166,6 +167,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     ),
     optimizer_on_device("ACC405", "fsdp2", PLUGIN, "fsdp_offload_params"),
     overlap_stays("ACC406", "fsdp2", PLUGIN),
+    inputs_alone_leave("ACC407", "fsdp2", PLUGIN, "fsdp_activation_checkpointing_offload"),
     FrameworkRule(
         "ACC501", "fsdp2", "precision that the launch file cannot say", "planner", PLUGIN,
         lambda c: c.job.precision not in ("bf16", "fp16", "fp32"),

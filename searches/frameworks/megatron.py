@@ -248,6 +248,23 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision bf16, or optimizer_offload off",
     ),
     FrameworkRule(
+        "MLM405", "megatron", "activations on the host beside recompute or a pipeline", "parse",
+        TRANSFORMER_CONFIG,
+        lambda c: (c.activation_offload_layers > 0)
+        & (c.is_recompute("selective", "full") | (c.pp > 1)),
+        lambda c: f"activations on the host with recompute {c.recompute_name} and pp {c.pp}:"
+        " --cpu-offloading-num-layers excludes recompute and a pipeline",
+        "recompute none and pp 1, or activation_offload off",
+    ),
+    FrameworkRule(
+        "MLM406", "megatron", "activations on the host with Megatron-FSDP", "planner",
+        "megatron/core/transformer/transformer_block.py, get_cpu_offload_context",
+        lambda c: (c.activation_offload_layers > 0) & (c.zero >= 2),
+        lambda c: f"activations on the host with ZeRO-{c.zero}: what a layer keeps holds views of"
+        " gathered weights there, which would be copied too",
+        "zero 1, or activation_offload off",
+    ),
+    FrameworkRule(
         "MLM501", "megatron", "fp16 gradients", "planner",
         "megatron/core/optimizer/optimizer.py, Float16OptimizerWithFloat16Params",
         lambda c: c.job.precision == "fp16-grads",

@@ -165,13 +165,14 @@ def framework_mask(
     recompute: Ints,
     recompute_layers: Ints,
     recompute_modules: Ints | None = None,
+    activation_offload_layers: Ints | None = None,
 ) -> Bools:
     """Return which plans a framework can run, `(n_shapes, sp, sharding, recompute options)`.
 
     `refusals` over arrays (tests compare the two). Rules about the micro-batches are apart, in
     `framework_batches`; no rule couples them with the other free axes.
     """
-    options = (recompute, recompute_layers, recompute_modules)
+    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers)
     return _mask((framework,), problem, shapes, shardings, *options)
 
 
@@ -188,9 +189,14 @@ def runnable(
     recompute: Ints,
     recompute_layers: Ints,
     recompute_modules: Ints | None = None,
+    activation_offload_layers: Ints | None = None,
+    n_sp: int = 2,
 ) -> Bools:
-    """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs."""
-    options = (recompute, recompute_layers, recompute_modules)
+    """Return the plans of a framework's space: `default` is what Megatron-LM or DeepSpeed runs.
+
+    `(n_shapes, n_sp, n_shardings, n_options)`.
+    """
+    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers, n_sp)
     return _mask(_searched(framework), problem, shapes, shardings, *options)
 
 
@@ -206,12 +212,14 @@ def _mask(
     shardings: ShardingTable,
     recompute: Ints,
     recompute_layers: Ints,
-    recompute_modules: Ints | None,
+    recompute_modules: Ints | None = None,
+    activation_offload_layers: Ints | None = None,
+    n_sp: int = 2,
 ) -> Bools:
-    options = (recompute, recompute_layers, recompute_modules)
+    options = (recompute, recompute_layers, recompute_modules, activation_offload_layers, n_sp)
     case = Case.of_shapes(problem, shapes, shardings, *options)
     kept = reduce(np.logical_or, (_kept(name, case, of_batches=False) for name in names))
-    return np.broadcast_to(kept, (len(shapes), 2, len(shardings), len(recompute)))
+    return np.broadcast_to(kept, (len(shapes), n_sp, len(shardings), len(recompute)))
 
 
 def _batches(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:

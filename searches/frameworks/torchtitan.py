@@ -8,6 +8,7 @@ from costmodels.plans import RECOMPUTE_MODULES
 from costmodels.shapes import ModelShape
 from searches.frameworks.case import Bools, Case
 from searches.frameworks.common import (
+    activations_on_device,
     batch_divides,
     columns_divide,
     degrees_divide,
@@ -234,6 +235,9 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     ),
     optimizer_on_device("TTN406", "torchtitan", FSDP, "training.enable_cpu_offload"),
     overlap_stays("TTN407", "torchtitan", FSDP),
+    activations_on_device(
+        "TTN408", "torchtitan", "torchtitan/distributed/activation_checkpoint.py"
+    ),
     FrameworkRule(
         "TTN501", "torchtitan", "precision that is not emitted", "planner",
         "torchtitan/config/configs.py, TrainingConfig",

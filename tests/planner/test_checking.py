@@ -199,7 +199,7 @@ def test_a_setting_that_the_framework_would_refuse_is_no_change(checked: Check) 
 def test_a_changed_setting_gives_the_time_of_the_run_with_it(checked: Check) -> None:
     report = checked(f"{GOOD} --no-gradient-accumulation-fusion")
     texts = {change.text: change for change in report.changes}
-    assert texts["add --tp-comm-overlap"].step_s == pytest.approx(
+    assert texts["tp_overlap off -> on"].step_s == pytest.approx(
         checked(f"{GOOD} --no-gradient-accumulation-fusion --tp-comm-overlap").plan.step_time_s  # type: ignore[union-attr]
     )
 

@@ -235,12 +235,11 @@ def test_recommend_prints_its_answer(folder: Path) -> None:
 
 def test_the_cache_is_capped_and_optional(folder: Path) -> None:
     from planner.saved import cache_folder, save_result
-    from planner.solving import solve
+    from planner.solving import evaluate
 
     for batch in range(1, MAX_SAVED + 4):
-        save_result(
-            solve("llama3-8b", "h100-x8", top=1, overrides=(("training.global_batch", 8 * batch),))
-        )
+        more = (("training.global_batch", 8 * batch),)
+        save_result(evaluate("llama3-8b", "h100-x8", pins={"tp": 8}, overrides=more))
     assert len(list(cache_folder().glob("*.json"))) == MAX_SAVED
     folder.joinpath("cache").rename(folder / "old")
     (folder / "cache").write_text("in the way")

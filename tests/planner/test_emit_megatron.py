@@ -33,10 +33,9 @@ from tests.planner.emitting import GOLDENS, HEADER, JOB, golden, layout, pool
 
 
 def script(shape: ModelShape = LLAMA3_8B, job: TrainingJob = JOB, generation: str = "hopper",
-           tp_comm_overlap: bool = False, **changes: Any) -> str:  # fmt: skip
+           **changes: Any) -> str:  # fmt: skip
     plan = layout(shape, **({"gbs": job.global_batch} | changes))
-    files = emit_plan("megatron", plan, shape, job, pool(generation), HEADER,
-                      tp_comm_overlap=tp_comm_overlap)  # fmt: skip
+    files = emit_plan("megatron", plan, shape, job, pool(generation), HEADER)
     return files["megatron.sh"]
 
 
@@ -281,9 +280,8 @@ def test_steps_follow_the_tokens() -> None:
     assert flags(script(job=job))["--train-iters"] == "954"
 
 
-def test_user_buffers_only_where_they_mean_something() -> None:
-    assert "--tp-comm-overlap" in flags(script(tp=2, sp=True, tp_comm_overlap=True))
-    assert "--tp-comm-overlap" not in flags(script(tp=2, sp=False, tp_comm_overlap=True))
+def test_user_buffers_where_the_plan_counts_on_them() -> None:
+    assert "--tp-comm-overlap" in flags(script(tp=2, sp=True, tp_overlap=True))
     assert "--tp-comm-overlap" not in flags(script(tp=2, sp=True))
 
 

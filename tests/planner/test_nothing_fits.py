@@ -69,7 +69,17 @@ def answer(name: str) -> planner.Result:
     return planner.solve(model, cluster, **options)
 
 
-@pytest.fixture(scope="module", params=HOPELESS)
+BY_DEFAULT = ("far too few devices", "too little recompute", "three pins", "framework")
+"""The others take a second or more each."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in BY_DEFAULT))
+        for name in HOPELESS
+    ],
+)
 def asked(request: pytest.FixtureRequest) -> tuple[str, planner.Result]:
     return request.param, answer(request.param)
 
@@ -150,19 +160,25 @@ def test_what_must_change_is_named_for_pins_that_memory_forbids() -> None:
         assert planner.solve("llama3-70b", H100, pins=pins).plans
 
 
+EXPECTED = {
+    "large micro-batch": "mbs 8 instead of 16",
+    "too little recompute": "of every virtual stage instead of none",
+    "shallow recompute": "of every virtual stage instead of 2",
+    "odd micro-batch": "mbs 4 instead of 3",
+    "odd batch": "a global batch of 8 sequences",
+    "long sequences": "sequences of",
+    "wide margin": "a memory margin of",
+    "framework": "any framework",
+    "too few devices": "3 nodes (24 devices)",
+    "two conflicts": "leave tp and pp open",
+}
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("large micro-batch", "mbs 8 instead of 16"),
-        ("too little recompute", "of every virtual stage instead of none"),
-        ("shallow recompute", "of every virtual stage instead of 2"),
-        ("odd micro-batch", "mbs 4 instead of 3"),
-        ("odd batch", "a global batch of 8 sequences"),
-        ("long sequences", "sequences of"),
-        ("wide margin", "a memory margin of"),
-        ("framework", "any framework"),
-        ("too few devices", "3 nodes (24 devices)"),
-        ("two conflicts", "leave tp and pp open"),
+        pytest.param(name, change, marks=[pytest.mark.slow] * (name not in BY_DEFAULT))
+        for name, change in EXPECTED.items()
     ],
 )
 def test_the_change_that_one_expects_is_among_them(name: str, change: str) -> None:
@@ -170,9 +186,10 @@ def test_the_change_that_one_expects_is_among_them(name: str, change: str) -> No
     assert any(change in text for text in changes), changes
 
 
+@pytest.mark.slow
 def test_a_moved_value_is_the_nearest_that_fits() -> None:
     model, cluster, options = HOPELESS["shallow recompute"]
-    result = planner.solve(model, cluster, **options)
+    result = answer("shallow recompute")
     moved = next(r for r in result.relaxations if r.kind == "value")
     layers = int(moved.change.split()[1])
     for fewer in range(2, layers):

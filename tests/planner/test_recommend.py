@@ -118,6 +118,7 @@ def test_no_number_of_devices_is_an_answer() -> None:
 # Size --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", FAMILIES)
 def test_largest_model_against_every_larger_member(by: str) -> None:
     found = planner.recommend("size", "llama3-8b", "h100-x8", by=by)
@@ -175,7 +176,11 @@ def test_the_bound_on_the_size_is_monotone(by: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "options"),
-    [("llama3-8b", {}), ("llama3-8b", {"pins": {"tp": 1}}), (SMALL, {"pins": {"zero": 1}})],
+    [
+        ("llama3-8b", {}),
+        ("llama3-8b", {"pins": {"tp": 1}}),
+        pytest.param(SMALL, {"pins": {"zero": 1}}, marks=pytest.mark.slow),
+    ],
 )
 def test_longest_sequence_against_a_scan(model: Any, options: dict[str, Any]) -> None:
     step = 65_536

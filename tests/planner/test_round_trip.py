@@ -60,7 +60,10 @@ MEGATRON: dict[str, Case] = {
     "racks": ("llama3-70b", "gb300-nvl72-x512", {"tp": 8, "pp": 8}),
     "optimizer on the host": ("llama3-70b", "h100-x512", {"tp": 4, "pp": 2,
                                                           "optimizer_offload": True}),
+    "activations on the host": ("llama3-8b", "h100-x512", {"tp": 2,
+                                                           "activation_offload_layers": 11}),
     "nothing overlaps": ("llama3-8b", "h100-x512", {"tp": 2, "dp_overlap": False}),
+    "user buffers": ("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "tp_overlap": True}),
     "nothing overlaps, ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3, "dp_overlap": False}),
 }  # fmt: skip
 PRECISIONS = ("bf16", "bf16-grads", "fp16", "fp8-tensorwise", "fp8-delayed")
@@ -121,6 +124,8 @@ DEEPSPEED: dict[str, Case] = {
     "ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3}),
     "AutoTP": ("llama3-70b", "h100-x512", {"tp": 8, "sp": False, "zero": 1}),
     "optimizer on the host": ("llama3-8b", "h100-x8", {"zero": 2, "optimizer_offload": True}),
+    "inputs on the host": ("llama3-8b", "h100-x8", {"zero": 3, "recompute": "full",
+                                                    "activation_offload": True}),
     "nothing overlaps": ("llama3-8b", "h100-x8", {"zero": 2, "dp_overlap": False}),
     "pipeline": ("llama3-70b", "a100-x1024", {"pp": 8, "recompute": "full"}),
     "recompute": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full",
@@ -152,6 +157,7 @@ TORCHTITAN: dict[str, Case] = {
     "ZeRO-2": ("llama3-8b", "h100-x8", {"zero": 2, "tp": 2}),
     "pipeline": ("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "vpp": 2}),
     "experts": ("mixtral-8x7b", "h100-x512", {"ep": 8, "zero": 3}),
+    "asynchronous tp": ("llama3-8b", "h100-x8", {"zero": 3, "tp": 4, "tp_overlap": True}),
     "latent attention": ("deepseek-v2", "h100-x512", {"pp": 4, "ep": 8}),
     "recompute": ("llama3-8b", "h100-x8", {"zero": 3, "recompute": "full",
                                            "recompute_layers": 7}),
@@ -180,6 +186,7 @@ def test_torchtitan_with_its_model(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "pins",
     [{"zero": 3}, {"zero": 2}, {"zero": 3, "recompute": "full"}, {"zero": 3, "mbs": 2},
+     {"zero": 3, "recompute": "full", "activation_offload": True},
      {"zero": 3, "cp": 2, "cp_comm": "p2p"}, {"zero": 3, "tp": 2, "sp": False}],
     ids=str,
 )  # fmt: skip

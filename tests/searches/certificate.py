@@ -44,7 +44,7 @@ class Checked:
 def batch_of(plan: Layout) -> Batch:
     return (
         plan.tp, plan.pp, plan.dp, plan.vpp, plan.split, plan.cp, plan.cp_comm, plan.ep, plan.etp,
-        plan.schedule, plan.rank_order, plan.mbs, plan.sp,
+        plan.schedule, plan.rank_order, plan.mbs, plan.sp + (plan.sp and plan.tp_overlap),
     )  # fmt: skip
 
 
@@ -56,10 +56,10 @@ def bounds_of(context: Context) -> dict[Batch, float]:
     rows = zip(*(x.tolist() for x in (*columns, s.rank_order)), strict=True)
     return {
         (*row[:4], oracle.SPLITS[row[4]], row[5], CP_COMMS[row[6]], *row[7:9],
-         SCHEDULES[row[9]], RANK_ORDERS[row[10]], mbs, bool(sp)): float(least[i, j, sp])
+         SCHEDULES[row[9]], RANK_ORDERS[row[10]], mbs, sp): float(least[i, j, sp])
         for i, row in enumerate(rows)
         for j, mbs in enumerate(sizes)
-        for sp in (0, 1)
+        for sp in range(least.shape[2])
     }  # fmt: skip
 
 
@@ -100,13 +100,15 @@ def check_certificate(context: Context, outcome: Outcome) -> Checked:
     with remembered():
         for plan in legal_plans(context):
             key = (plan.tp, plan.cp, plan.cp_comm, plan.mbs, plan.sp, plan.ep, plan.etp,
-                   models.is_special(problem, plan.schedule))  # fmt: skip
+                   plan.tp_overlap, models.is_special(problem, plan.schedule))  # fmt: skip
+            problem = oracle.as_overlapped(context.problem, plan)
             if key not in known:
                 known[key] = oracle.micro_batch(problem, plan)
             one = known[key]
             priced = oracle.price(problem, plan, one)
             at_least = busiest_s(problem, plan, one)
-            fits, named = priced.peak_bytes <= usable, least[batch_of(plan)]
+            fits = priced.peak_bytes <= usable and oracle.host_holds(problem, plan)
+            named = least[batch_of(plan)]
             counts["legal"] += 1
             counts["fit"] += fits
             counts["below"] += priced.closed_form_s < outcome.bound_s * (1 - ROUNDING)
@@ -173,7 +175,8 @@ def _of_rank(problem: Problem, plan: Layout, one: oracle.Micro, rank: int) -> ob
     return (
         plan.tp, plan.pp, plan.dp, plan.vpp, plan.cp, plan.cp_comm, plan.ep, plan.etp,
         plan.stage_layers, plan.rank_order, plan.schedule, plan.mbs, plan.sp, plan.recompute,
-        plan.recompute_layers, plan.recompute_modules, rank,
+        plan.recompute_layers, plan.recompute_modules, plan.tp_overlap,
+        plan.activation_offload_layers, rank,
     )  # fmt: skip
 
 

@@ -255,9 +255,54 @@ INSTANCES: dict[str, Context] = {
             options=replace(pins(schedule=(0, 2, 3)), framework="any", at_most={"vpp": 2}),
         )
     ),
+    "activations-on-the-host": with_host(
+        context(
+            GQA, toy_pool(4, memory=7 * GB), batch=8, seq_len=2048,
+            options=pins(activation_offload=(0, 1), vpp=1),
+        )
+    ),
+    "inputs-on-the-host": with_host(
+        context(
+            GQA, toy_pool(4, memory=9 * GB), batch=8, stack="deepspeed",
+            options=pins(activation_offload=(0, 1), vpp=1),
+        )
+    ),
+    "activations-in-line": with_host(
+        context(
+            FLAT, toy_pool(2, 2), batch=4, stack="hf-fsdp2", options=replace(
+                pins(activation_offload_layers=(0, 2, 3, 9), schedule=WHOLE, vpp=1),
+                framework="any",
+            ),
+        )
+    ),
+    "activations-on-a-small-host": with_host(
+        context(
+            THIRDS, toy_pool(4), batch=8, seq_len=4096, options=pins(vpp=1, activation_offload=1),
+        ),
+        memory=2 * GB,
+    ),
+    "no-host-for-activations": context(
+        GQA, toy_pool(2, 2), batch=4, options=pins(activation_offload=(0, 1))
+    ),
     "nothing-overlaps": context(GQA, toy_pool(8), batch=16, options=pins(dp_overlap=0)),
     "overlap-or-not": with_host(
         context(THIRDS, toy_pool(6, 6), batch=9, options=pins(dp_overlap=(0, 1), vpp=1))
+    ),
+    "tensor-overlap": context(
+        GQA, toy_pool(8), batch=8, options=pins(tp_overlap=(0, 1), vpp=(1, 2))
+    ),
+    "tensor-overlap-in-eager-code": context(
+        THIRDS, toy_pool(12, 6), batch=6, stack="torchtitan",
+        options=replace(
+            pins(tp_overlap=(0, 1), vpp=1, mbs=(1, 2), schedule=WHOLE), framework="any"
+        ),
+    ),
+    "tensor-overlap-alone": context(
+        GQA, toy_pool(16, 4), batch=8,
+        options=replace(pins(tp_overlap=1, cp=(1, 2), vpp=1), at_most={"cp": 2}),
+    ),
+    "no-tensor-overlap-to-have": context(
+        GQA, toy_pool(4), batch=4, stack="deepspeed", options=pins(tp_overlap=(0, 1))
     ),
     "overlap-in-doubt": context(
         replace(GQA, hidden=512, heads=4, ffn=1536), toy_pool(24, 2), batch=48, seq_len=64,

@@ -253,6 +253,28 @@ def number(modules: tuple[str, ...]) -> int:
 
 def recompute_choices(
     problem: Problem, options: SearchOptions, stage_layers: tuple[int, ...]
+) -> list[tuple[str, int, tuple[str, ...], int]]:
+    """Return what is recomputed, with the layers whose activations are on the host.
+
+    Those only where the user names them: a grid of the first layers of all, but two, without
+    recomputation, the recomputed layers from three on, and pinned numbers with everything.
+    """
+    plain = without_offload(problem, options, stage_layers)
+    numbers = options.only.get("activation_offload_layers", frozenset()) - {0}
+    away: list[tuple[str, int, tuple[str, ...], int]] = []
+    if numbers or 1 in options.only.get("activation_offload", ()):
+        most, fine = problem.shape.layers - 2, "activation_offload_layers" in options.only
+        step = -(-most // MAX_RECOMPUTE_STEPS)
+        for n in range(1, most + 1):
+            if fine or n == 1 or (most - n) % step == 0:
+                away.append(("none", 0, (), n))
+        away += [("full", k, (), k) for kind, k, _ in plain if kind == "full" and k > 2]
+        away += [(*choice, n) for n in sorted(numbers) for choice in plain]
+    return list(dict.fromkeys([*((*choice, 0) for choice in plain), *away]))
+
+
+def without_offload(
+    problem: Problem, options: SearchOptions, stage_layers: tuple[int, ...]
 ) -> list[tuple[str, int, tuple[str, ...]]]:
     """Return none, selective with sets of modules, and full over k layers.
 
@@ -308,15 +330,16 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
     gbs = problem.job.global_batch
     held = stage_layers(problem.shape.layers, pp, vpp, split)
     for mbs in micro_batch_sizes(problem, options):
-        for sp in (False, True):
+        for sp, pieces in piece_choices(options):
             for zero, shard in sharding_choices(dp * cp):
                 for away, beside in switch_choices(problem, options):
-                    for recompute, depth, modules in recompute_choices(problem, options, held):
+                    for recompute, depth, modules, n in recompute_choices(problem, options, held):
                         yield Layout(
                             tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
                             schedule, recompute, depth, held, cp, ep, etp, cp_comm=cp_comm,
                             shard=shard, recompute_modules=modules, rank_order=order,
-                            optimizer_offload=away, dp_overlap=beside,
+                            optimizer_offload=away, dp_overlap=beside, tp_overlap=pieces,
+                            activation_offload_layers=n,
                         )  # fmt: skip
 
 
@@ -336,6 +359,20 @@ def switch_choices(problem: Problem, options: SearchOptions) -> list[tuple[bool,
     asked = options.only.get("dp_overlap")
     beside = (True, False) if asked is None or 0 in asked else (True,)
     return [(away, b) for away in offload_choices(problem, options) for b in beside]
+
+
+def piece_choices(options: SearchOptions) -> list[tuple[bool, bool]]:
+    """Return the positions of sp and tp_overlap, which is only where the user names it."""
+    more = [(True, True)] if 1 in options.only.get("tp_overlap", ()) else []
+    return [(False, False), (True, False), *more]
+
+
+def as_overlapped(problem: Problem, layout: Layout) -> Problem:
+    """Return the problem with the overlap of tensor-parallel traffic that a plan has."""
+    if not layout.tp_overlap:
+        return problem
+    stack = replace(problem.stack, tp_overlap=problem.stack.tp_overlap_on)
+    return replace(problem, stack=stack)
 
 
 def is_no_candidate(problem: Problem, options: SearchOptions, plan: Layout) -> bool:
@@ -371,7 +408,9 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         "dp_shard": plan.shard or plan.dp * plan.cp,
         "recompute_modules": number(plan.recompute_modules),
         "optimizer_offload": int(plan.optimizer_offload),
-        "dp_overlap": int(plan.dp_overlap),
+        "dp_overlap": int(plan.dp_overlap), "tp_overlap": int(plan.tp_overlap),
+        "activation_offload": int(plan.activation_offload_layers > 0),
+        "activation_offload_layers": plan.activation_offload_layers,
     }  # fmt: skip
     if not all(allows(options, axis, value) for axis, value in pinned.items()):
         return "PIN001"
@@ -392,8 +431,19 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "ZER002"
     if not plan.dp_overlap and plan.dp * plan.cp == 1:
         return "OVL001"
+    inside = plan.tp > 1 and problem.pool.scale_up_domain % plan.tp == 0
+    if plan.tp_overlap and not (inside and problem.stack.tp_overlap_on):
+        return "OVL002"
     if plan.recompute_modules and broken_module_rule(problem.shape, plan.recompute_modules):
         return broken_module_rule(problem.shape, plan.recompute_modules)
+    away = plan.activation_offload_layers
+    if away and problem.pool.host is None:
+        return "OFF001"
+    if away and plan.pp > 1:
+        return "OFF004"
+    leaves = {"none": away <= problem.shape.layers - 2, "full": away == plan.recompute_layers}
+    if away and not leaves.get(plan.recompute, False):
+        return "OFF005"
     if plan.optimizer_offload and problem.pool.host is None:
         return "OFF001"
     piped = problem.stack.offload_overlap == "pipelined"
@@ -436,6 +486,8 @@ def megatron_runs(problem: Problem, plan: Layout) -> bool:
             return False
     if plan.optimizer_offload and not megatron_offloads(precision, plan):
         return False
+    if plan.activation_offload_layers and (plan.recompute != "none" or plan.zero >= 2):
+        return False
     return not (plan.zero >= 2 and plan.pp > 1) and megatron_pads_alike(problem, plan.tp)
 
 
@@ -467,6 +519,8 @@ def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
         return False
     precision = problem.job.precision
     if precision.startswith("fp8"):
+        return False
+    if plan.activation_offload_layers and plan.recompute != "full":
         return False
     if plan.optimizer_offload:
         if plan.pp > 1 or (plan.zero == 0 and plan.dp * plan.cp > 1):
@@ -533,13 +587,25 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
                 # What a micro-batch takes on one rank: the order of ranks moves neither tp nor cp.
                 key = (layout.tp, layout.cp, layout.cp_comm, layout.mbs, layout.sp, layout.ep,
                        layout.etp, models.is_special(problem, layout.schedule))  # fmt: skip
+                key, seen = (*key, layout.tp_overlap), as_overlapped(problem, layout)
                 if key not in known:
-                    known[key] = micro_batch(problem, layout)
-                legal.append(price(problem, layout, known[key]))
-    fitting = [plan for plan in legal if plan.peak_bytes <= usable_bytes(problem)]
+                    known[key] = micro_batch(seen, layout)
+                legal.append(price(seen, layout, known[key]))
+    fitting = [
+        plan
+        for plan in legal
+        if plan.peak_bytes <= usable_bytes(problem) and host_holds(problem, plan.layout)
+    ]
     if len(fitting) < len(legal):
         rejected_plans["MEM001"] = len(legal) - len(fitting)
     return Answer(shapes, rejected_shapes, legal, rejected_plans, sorted(fitting, key=rank_key))
+
+
+def host_holds(problem: Problem, layout: Layout) -> bool:
+    """Tell whether the activations on the host fit beside the optimizer there."""
+    if not layout.activation_offload_layers:
+        return True
+    return physics.host_holds_all(problem, layout, physics.micro_batch(problem, layout))
 
 
 Micro = physics.MicroBatch | models.Micro
@@ -567,6 +633,7 @@ def price(problem: Problem, layout: Layout, one: Micro) -> Priced:
 
 def exact_step_s(problem: Problem, layout: Layout) -> float:
     """Return the step time with every block of the pipeline simulated."""
+    problem = as_overlapped(problem, layout)
     one = micro_batch(problem, layout)
     if isinstance(one, models.Micro):
         return models.exact_step_s(problem, layout, one)
@@ -581,7 +648,8 @@ def degrees(layout: Layout) -> tuple[object, ...]:
             layout.ep, layout.etp, -(layout.shard or layout.dp * layout.cp),
             WORDS["schedule"].index(layout.schedule), number(layout.recompute_modules),
             layout.rank_order == INSIDE, layout.optimizer_offload,
-            not layout.dp_overlap)  # fmt: skip
+            not layout.dp_overlap, layout.activation_offload_layers,
+            layout.tp_overlap)  # fmt: skip
 
 
 def rank_key(plan: Priced) -> tuple[object, ...]:

@@ -835,6 +835,7 @@ def shared_s(problem: Problem, layout: Layout) -> float:
 
 def outside_s(problem: Problem, layout: Layout, one: Micro) -> float:
     assert not layout.optimizer_offload, "the instances have no host"
+    assert not layout.activation_offload_layers
     data = max(data_parallel_s(problem, layout, one, rank) for rank in range(layout.pp))
     once = optimizer_s(problem, layout) + shared_s(problem, layout)
     return data + once + problem.stack.fixed_step_s

@@ -907,10 +907,13 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
     The loss's tensors and what the first layer's backward needs for a moment share one place.
     """
     again = recomputed_layers(layout, rank)
+    away = layout.activation_offload_layers
+    whole_away, inputs_away = (0, away) if layout.recompute == "full" else (away, 0)
     scores = one.scores if "core_attn" in layout.recompute_modules else 0.0
     of_mlp = one.of_mlp if "mlp" in layout.recompute_modules else 0.0
     kept = one.kept - scores - of_mlp
-    per_micro = (rank_layers(layout, rank) - again) * kept + again * one.checkpoint
+    per_micro = (rank_layers(layout, rank) - again - whole_away) * kept
+    per_micro += (again - inputs_away + min(2, inputs_away)) * one.checkpoint
     if rank == 0:
         per_micro += one.embedding_bytes
     activations = in_flight(layout, rank) * per_micro
@@ -964,7 +967,49 @@ def virtual_stage_s(
         forward, backward = forward + one.embedding.forward, backward + one.embedding.backward
     if stage == len(layout.stage_layers) - 1:
         forward, backward = forward + one.head.forward, backward + one.head.backward
-    return forward, backward
+    down, up = copy_waits_s(problem, layout, one)
+    return forward + down, backward + up
+
+
+def activations_on_host(layout: Layout, one: MicroBatch) -> float:
+    """Return the bytes of a micro-batch that wait on the host for their backward."""
+    each = one.checkpoint if layout.recompute == "full" else one.kept
+    return layout.activation_offload_layers * each
+
+
+def copy_waits_s(problem: Problem, layout: Layout, one: MicroBatch) -> tuple[float, float]:
+    """Return what forward and backward of a micro-batch wait for copies of activations."""
+    n, layers = layout.activation_offload_layers, problem.shape.layers
+    if not n:
+        return 0.0, 0.0
+    host, kind = problem.pool.host, problem.stack.activation_copies
+    copies = activations_on_host(layout, one) / min(host.link_bytes_per_s, host.memory_bytes_per_s)
+    forward, backward = one.layer
+    if kind == "blocking":
+        return copies, copies
+    if kind == "windowed" and layout.recompute == "none":
+        return (waits_of_window(copies / n, forward, layers, n),
+                waits_of_window(copies / n, backward, layers, n))  # fmt: skip
+    backward += one.again_full_s * layout.recompute_layers / layers
+    down, up = (max(0.0, copies - max(0, layers - 2) * x) for x in (forward, backward))
+    return down, copies if kind == "on-demand" else up
+
+
+def waits_of_window(copy: float, compute: float, layers: int, n: int) -> float:
+    """Follow layers and copies one by one: what the last of the layers starts late.
+
+    Of the first n layers the copy of each starts when the layer has ended and the copy before it
+    too; the layer that needs its place, `layers - n` further on, waits for its end. The backward
+    is the same in a mirror: the last copy up ends when the first layer needs it.
+    """
+    start, copied = 0.0, []
+    for i in range(layers):
+        if i >= layers - n:
+            start = max(start, copied[i - (layers - n)])
+        if i < n:
+            copied.append(max([start + compute, *copied[-1:]]) + copy)
+        start += compute
+    return start - layers * compute
 
 
 def rank_s(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> tuple[float, float]:
@@ -1147,6 +1192,17 @@ def host_holds(problem: Problem, layout: Layout) -> bool:
     return (4 + 4 + 4 + 4) * most <= 0.9 * problem.pool.host.memory_bytes
 
 
+def host_holds_all(problem: Problem, layout: Layout, one: MicroBatch) -> bool:
+    """Tell whether stored activations fit there too."""
+    if not layout.activation_offload_layers:
+        return True
+    most = activations_on_host(layout, one)
+    if layout.optimizer_offload:
+        ranks = range(layout.pp)
+        most += 16 * max(offloaded_params(problem, layout, rank) for rank in ranks)
+    return most <= 0.9 * problem.pool.host.memory_bytes
+
+
 def offload_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
     """Return the update on the host where it takes longest."""
     if not layout.optimizer_offload:
@@ -1247,7 +1303,7 @@ def time_terms(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> 
         "bubble": at_once - m * sum(rank_s(problem, layout, one, rank)),
         "dp": dp,
         "optimizer": optimizer_s(problem, layout),
-        "offload": offload_s(problem, layout, one),
+        "offload": offload_s(problem, layout, one) + m * sum(copy_waits_s(problem, layout, one)),
         "straggler": (straggler(problem, layout) - 1) * flush,
         "fixed": problem.stack.fixed_step_s,
     }

@@ -35,6 +35,7 @@ def test_no_plan_is_faster_without_overlap_where_that_is_proven(name):
             PlanTable(
                 table.shapes, both, table.gbs, table.shape, table.mbs, table.sharding + add,
                 table.sp, table.recompute, table.recompute_layers, table.recompute_modules,
+                table.activation_offload_layers,
             )
             for add in (0, n)
         )  # fmt: skip

@@ -201,6 +201,15 @@ PLAN_EXAMPLES = {
         with_host(context(batch=24)),
         {"optimizer_offload": 1, "pp": 1, "zero": 2}, {"optimizer_offload": 1, "pp": 1, "zero": 1},
     ),
+    "OFF004": (
+        with_host(context(batch=24)),
+        {"activation_offload": 1, "pp": 2}, {"activation_offload": 1, "pp": 1},
+    ),
+    "OFF005": (
+        with_host(context(batch=24)),
+        {"activation_offload_layers": 5, "recompute": 0},
+        {"activation_offload_layers": 4, "recompute": 0},
+    ),
     "FRM001": (
         context(batch=24, options=SearchOptions(framework="deepspeed")),
         {"tp": 2, "pp": 2}, {"tp": 2, "pp": 1},

@@ -106,6 +106,7 @@ def check(path, world, errors, notes, resolved, out):
             state_dict_type=str(plugin.state_dict_type), cpu_offload=type(plugin.cpu_offload).__name__ == "CPUOffloadPolicy"
             or bool(getattr(plugin.cpu_offload, "offload_params", False)),
             activation_checkpointing=plugin.activation_checkpointing,
+            activation_checkpointing_offload=bool(getattr(plugin, "activation_checkpointing_offload", False)),
             transformer_cls_names_to_wrap=plugin.transformer_cls_names_to_wrap)
     if parallel:
         check_parallelism(args, cfg, n, resolved, errors)

@@ -195,6 +195,7 @@ class BridgeChecker(check_megatron.Checker):
             overlap_grad_reduce=p.overlap_grad_reduce, overlap_param_gather=p.overlap_param_gather,
             recompute_granularity=m.recompute_granularity, recompute_method=m.recompute_method,
             recompute_num_layers=m.recompute_num_layers, recompute_modules=m.recompute_modules,
+            cpu_offloading_num_layers=m.cpu_offloading_num_layers if m.cpu_offloading else 0,
             cp_comm_type=[cp_comm] if isinstance(cp_comm, str) else cp_comm,
             fp8_recipe=m.fp8_recipe if m.fp8 else None, use_megatron_fsdp=fsdp,
             data_parallel_sharding_strategy=p.data_parallel_sharding_strategy,

@@ -358,6 +358,7 @@ def check_one(text, o, deepspeed, log):
                 "overlap_comm": z.overlap_comm, "reduce_bucket_size": int(z.reduce_bucket_size),
                 "offload_optimizer": str(getattr(z.offload_optimizer, "device", None)),
                 "offload_param": str(getattr(z.offload_param, "device", None)),
+                "cpu_checkpointing": bool(cfg.activation_checkpointing_config.cpu_checkpointing),
                 "bf16": bool(getattr(getattr(cfg, "bfloat16_config", None), "enabled", getattr(cfg, "bfloat16_enabled", False))),
                 "fp16": bool(getattr(getattr(cfg, "float16_config", None), "enabled", getattr(cfg, "fp16_enabled", False))),
                 "optimizer": cfg.optimizer_name,

@@ -122,9 +122,11 @@ def megatron_wants(plan: Facts) -> Facts:
         "use_distributed_optimizer": plan["zero"] > 0 or away,
         "overlap_grad_reduce": beside or fsdp,
         "overlap_param_gather": (beside and plan["zero"] > 0) or fsdp,
+        "tp_comm_overlap": plan.get("tp_overlap", False),
         "use_megatron_fsdp": fsdp,
         "recompute_granularity": None if none else plan["recompute"],
         "recompute_num_layers": plan["recompute_layers"] if full else None,
+        "cpu_offloading_num_layers": plan.get("activation_offload_layers", 0),
         "params_dtype": "torch." + ("bfloat16" if fp8 else dtype[precision]),
         "accumulate_allreduce_grads_in_fp32": plan["precision"] in ("bf16", f"fp8-{fp8}"),
         "groups": megatron_groups(plan),
@@ -183,6 +185,7 @@ def ask_bridge(files: Mapping[str, str], plan: Facts) -> Facts | None:
 def bridge_wants(plan: Facts) -> Facts:
     """Return what Megatron-Bridge must have derived: what Megatron-LM does, under its own names."""
     wants = megatron_wants(plan)
+    del wants["tp_comm_overlap"]  # which Megatron-Bridge switches off without Transformer Engine
     wide = wants.pop("accumulate_allreduce_grads_in_fp32")
     wants["grad_reduce_in_fp32"] = wide or plan["precision"] == "fp32"
     return wants
@@ -221,6 +224,7 @@ def deepspeed_wants(plan: Facts) -> Facts:
         "train_micro_batch_size_per_gpu": plan["mbs"],
         "gradient_accumulation_steps": plan["n_micro"],
         "zero_stage": max(plan["zero"], away),
+        "cpu_checkpointing": plan.get("activation_offload_layers", 0) > 0,
         "sp": plan["cp"],
         "ep": plan["ep"],
         "bf16": precision.startswith("bf16"),
@@ -288,6 +292,7 @@ def torchtitan_wants(plan: Facts) -> Facts:
         "layers": plan["layers"],
         "mixed_precision_param": "float32" if plan["precision"] == "fp32" else "bfloat16",
         "reshard_after_forward": "always" if zero == 3 else "never",
+        "compile": plan.get("tp_overlap", False),
     }
     if pp > 1:
         counts = plan["stage_layers"]
@@ -334,6 +339,7 @@ def accelerate_wants(plan: Facts) -> Facts:
         "dp_replicate": dp // shard,
         "reshard_after_forward": zero == 3,
         "activation_checkpointing": full,
+        "activation_checkpointing_offload": plan.get("activation_offload_layers", 0) > 0,
         "mixed_precision": "no" if precision == "fp32" else precision,
         "trainer_bf16": precision == "bf16",
         "trainer_fp16": precision == "fp16",

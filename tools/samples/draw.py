@@ -70,6 +70,7 @@ class Drawn:
         x, shape = self.layout, self.shape
         found = {
             "tp": x.tp > 1, "sp": x.sp, "pp": x.pp > 1, "vpp": x.vpp > 1, "ep": x.ep > 1,
+            "tp overlap": x.tp_overlap,
             "etp": x.etp > 1, f"cp {x.cp_comm}": x.cp > 1, f"zero {x.zero}": True,
             f"recompute {x.recompute}": True, "hsdp": x.dp_shard != x.dp * x.cp,
             "uneven": len(set(x.stage_layers)) > 1, f"schedule {x.schedule}": x.pp > 1,
@@ -181,9 +182,10 @@ def draw_layouts(
         sp, _, kind = group
         sharding, option = random.choice(free[group])
         layers, modules = axes.recompute_layers[option], axes.recompute_modules[option]
+        away = axes.activation_offload_layers[option]
         mbs = axes.mbs[random.choice(np.flatnonzero(masks.batches[row]).tolist())]
         one = shapes.take(np.array([row]))
-        values = (0, mbs, sharding, sp, kind, layers, modules)
+        values = (0, mbs, sharding, sp, kind, layers, modules, away)
         columns = (np.array([value], dtype=np.int32) for value in values)
         batch = context.problem.job.global_batch
         table = PlanTable(one, axes.shardings, batch, *columns)
@@ -201,6 +203,12 @@ def beyond_the_search(random: Random, drawn: Drawn) -> Drawn:
     if group > 1:
         changes.append({"dp_overlap": False})
     changes.append({"rank_order": "tp-cp-ep-pp-dp"})
+    if layout.pp == 1 and layout.recompute == "full":
+        changes.append({"activation_offload_layers": layout.recompute_layers})
+    elif layout.pp == 1 and shape.layers > 2:
+        changes.append({"activation_offload_layers": random.randint(1, shape.layers - 2)})
+    if layout.sp:
+        changes.append({"tp_overlap": True})
     if layout.pp > 1:
         if layout.vpp == 1:
             changes.append({"schedule": "gpipe"})

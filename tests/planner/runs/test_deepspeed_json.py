@@ -149,6 +149,14 @@ def test_switches(zero: dict[str, Any], fields: dict[str, bool]) -> None:
     assert {name: found[name] for name in fields} == fields
 
 
+@pytest.mark.parametrize(("away", "script", "n"), [(True, "full", 32), (False, "full", 0),
+                                                  (True, "none", 0)])  # fmt: skip
+def test_inputs_of_recomputed_layers_on_the_host(away: bool, script: str, n: int) -> None:
+    block = {"activation_checkpointing": {"cpu_checkpointing": away}}
+    found = run(BATCH | block, recompute=script)
+    assert found.layout["activation_offload_layers"] == n
+
+
 def test_keys_twice() -> None:
     text = '{"train_batch_size": 16, "train_batch_size": 32, "bf16": {"enabled": true}}'
     found = read_deepspeed(text, "ds.json", model=MODEL, n_devices=16)

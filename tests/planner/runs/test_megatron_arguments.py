@@ -28,6 +28,8 @@ def test_plain_data_parallelism() -> None:
         "gbs": 64, "n_micro": 4, "sp": False, "cp_comm": "", "vpp": 1, "schedule": "none",
         "split": "even", "counts": (16,), "recompute": "none", "recompute_layers": 0, "zero": 0,
         "rank_order": "tp-cp-ep-dp-pp", "dp_overlap": False, "optimizer_offload": False,
+        "activation_offload_layers": 0,
+        "tp_overlap": False,
     }  # fmt: skip
 
 
@@ -52,11 +54,15 @@ def test_plain_data_parallelism() -> None:
          {"ep": 1, "etp": 1}),
         ("--use-tp-pp-dp-mapping", {"rank_order": "tp-cp-ep-pp-dp"}),
         ("", {"dp_overlap": False, "optimizer_offload": False}),
+        ("--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap",
+         {"tp_overlap": True}),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", {"tp_overlap": False}),
         ("--use-distributed-optimizer --overlap-grad-reduce", {"dp_overlap": True}),
         ("--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather", {"dp_overlap": True}),
         ("--use-torch-fsdp2", {"dp_overlap": True}),
         ("--use-distributed-optimizer --use-precision-aware-optimizer --optimizer-cpu-offload",
          {"optimizer_offload": True}),
+        ("--cpu-offloading-num-layers 5", {"activation_offload_layers": 5}),
         ("--recompute-activations", {"recompute": "selective"}),
         ("--recompute-granularity selective", {"recompute": "selective"}),
         ("--recompute-granularity selective --recompute-modules moe_act layernorm",
@@ -155,9 +161,9 @@ def test_settings_hold_only_what_is_given() -> None:
          {"dp_overlap": "both", "fused_wgrad": False},
          ["drop --no-gradient-accumulation-fusion"]),
         ("--overlap-grad-reduce --tensor-model-parallel-size 2 --sequence-parallel",
-         {"dp_overlap": "both"}, ["add --tp-comm-overlap"]),
+         {"dp_overlap": "both"}, []),
         ("--overlap-grad-reduce --tensor-model-parallel-size 2 --sequence-parallel"
-         " --tp-comm-overlap", {"dp_overlap": "both", "tp_overlap": "userbuffers"}, []),
+         " --tp-comm-overlap", {"dp_overlap": "both"}, []),
         ("--overlap-grad-reduce --num-experts 4 --expert-model-parallel-size 4"
          " --moe-token-dispatcher-type flex",
          {"dp_overlap": "both", "expert_dispatch": "deduplicated"}, []),

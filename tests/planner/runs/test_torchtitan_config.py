@@ -117,7 +117,7 @@ def test_batch_and_job() -> None:
                        "tokens": 10.0 * 512 * 4096}  # fmt: skip
 
 
-def test_compile_and_async_tensor_parallel_are_the_stack_s() -> None:
+def test_compile_is_the_stack_s_and_async_tensor_parallel_the_layout_s() -> None:
     off = toml(parallelism={"tensor_parallel_degree": 8})
     assert off.stack == {}
     assert [s.change for s in off.switches] == [
@@ -125,9 +125,12 @@ def test_compile_and_async_tensor_parallel_are_the_stack_s() -> None:
     ]
     on = toml(compile={"enable": True}, parallelism={"tensor_parallel_degree": 8})
     assert on.stack["fused_activation"] is True
-    assert [s.change for s in on.switches] == [
-        "set parallelism.enable_async_tensor_parallel = true"
-    ]
+    assert on.switches == ()
+    assert on.layout["tp_overlap"] is False
+    cut = {"tensor_parallel_degree": 8, "enable_async_tensor_parallel": True}
+    pieces = toml(compile={"enable": True}, parallelism=cut)
+    assert pieces.layout["tp_overlap"] is True
+    assert pieces.stack == on.stack
     both = toml(compile={"enable": True, "components": ["loss"]})
     assert both.stack == {}
 
@@ -193,11 +196,10 @@ def test_recipes_that_change_another() -> None:
 def test_a_setting_goes_by_its_name_in_the_release() -> None:
     sets = [("compile.enable", "true"), ("compile.components", "[model, loss]")]
     run = read_recipe(RECIPE, "r.py", function="llama3_8b", n_devices=16, sets=sets)
-    assert [s.sets for s in run.switches] == [(("compile.enable_async_tensor_parallel", "true"),)]
-    old = toml(compile={"enable": True}, parallelism={"tensor_parallel_degree": 8})
-    assert [s.sets for s in old.switches] == [
-        (("parallelism.enable_async_tensor_parallel", "true"),)
-    ]
+    assert run.layout["tp_overlap"] is False
+    sets = [*sets, ("compile.enable_async_tensor_parallel", "true")]
+    run = read_recipe(RECIPE, "r.py", function="llama3_8b", n_devices=16, sets=sets)
+    assert run.layout["tp_overlap"] is True
 
 
 def test_several_recipes_are_asked_for_by_name() -> None:

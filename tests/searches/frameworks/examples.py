@@ -49,6 +49,7 @@ def _recomputed(*modules: str) -> dict[str, Any]:
 
 PIPE = {"pp": 4, "dp": 16, "schedule": "1f1b", "counts": (8,) * 4}
 RING = {"cp": 2, "dp": 32, "cp_comm": "p2p"}
+INPUTS = {"recompute": "full", "recompute_layers": 32, "activation_offload_layers": 32}
 OFFLOAD = {"optimizer_offload": True, "zero": 1}
 ALL_TO_ALL = {"cp": 2, "dp": 32, "cp_comm": "a2a"}
 
@@ -75,6 +76,8 @@ _SHARED: dict[str, Both] = {
     "another order of ranks": ({"rank_order": "tp-cp-ep-pp-dp"}, {}),
     "optimizer alone on the host": (OFFLOAD, {}),
     "data-parallel traffic that runs beside nothing": ({"dp_overlap": False}, {}),
+    "stored activations on the host": (INPUTS, {}),
+    "activations on the host without full recompute": ({"activation_offload_layers": 8}, INPUTS),
 }  # fmt: skip
 """By title, of rules that several frameworks have."""
 
@@ -115,6 +118,8 @@ _LAYOUT: dict[str, Both] = {
     "MLM402": ({**OFFLOAD, "zero": 0}, OFFLOAD),
     "MLM403": ({**OFFLOAD, "zero": 2}, OFFLOAD),
     "MLM404": ({**OFFLOAD, "precision": "fp16"}, {**OFFLOAD, "precision": "fp8-delayed"}),
+    "MLM405": ({"activation_offload_layers": 8, **INPUTS}, {"activation_offload_layers": 8}),
+    "MLM406": ({"activation_offload_layers": 8, "zero": 2}, {"activation_offload_layers": 8}),
     "MLM501": ({"precision": "fp16-grads"}, {"precision": "fp16"}),
     "MLM502": ({"precision": "fp8-rowwise"}, {"precision": "fp8-delayed"}),
     "MLM503": (
@@ -166,6 +171,7 @@ _LAYOUT: dict[str, Both] = {
         {**OFFLOAD, "ep": 4, "tp": 2, "model": EXPERTS}, {**OFFLOAD, "ep": 4, "model": EXPERTS},
     ),
     "DSP405": ({"dp_overlap": False, "zero": 0}, {"dp_overlap": False, "zero": 1}),
+    "DSP407": ({**INPUTS, **PIPE, "recompute_layers": 8}, INPUTS),
     "DSP501": ({"precision": "fp8-tensorwise"}, {}),
     "DSP502": ({"zero": 0}, {"zero": 0, "precision": "bf16-grads"}),
     "DSP503": (

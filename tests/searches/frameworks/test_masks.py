@@ -120,7 +120,7 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
             table = PlanTable(
                 shapes, shardings, job.global_batch, column(row), column(mbs[size]),
                 column(sharding), column(sp), column(recompute[option]), column(layers[option]),
-                column(modules[option]),
+                column(modules[option]), column(0),
             )  # fmt: skip
             layout = table.layout(0, model.layers)
             reasons = refusals(framework, layout, model, job)
