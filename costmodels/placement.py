@@ -32,9 +32,14 @@ class Group:
 
     def take(self, rows: NDArray[np.intp]) -> "Group":
         """Return the groups at `rows` of the first axis."""
-        columns = (self.n_ranks, self.ranks_per_domain, self.n_domains, self.wire_bytes_per_s)
-        taken = (column[rows] for column in columns)
-        return Group(*taken, self.tier[rows], self.extra_hop_s)
+        return Group(
+            self.n_ranks[rows],
+            self.ranks_per_domain[rows],
+            self.n_domains[rows],
+            self.wire_bytes_per_s[rows],
+            self.tier[rows],
+            self.extra_hop_s,
+        )
 
 
 def tier_names(fabric: Fabric) -> tuple[str, ...]:

@@ -310,9 +310,17 @@ def search_shard(shard: Shard) -> ShardAnswer:
             usable = context.problem.pool.usable_bytes
             return least_peak_bytes(rows, shardings, options) <= usable
 
-        args = (context, shapes, axes, masks, BLOCK_CELLS)
-        bounds = (least_s, lambda: limits.least_s) if bounded else (None, lambda: np.inf)
-        for block in plan_blocks(*args, *bounds, None if shard.nearest else may_fit):
+        blocks = plan_blocks(
+            context,
+            shapes,
+            axes,
+            masks,
+            BLOCK_CELLS,
+            least_s if bounded else None,
+            lambda: limits.least_s if bounded else np.inf,
+            None if shard.nearest else may_fit,
+        )
+        for block in blocks:
             found = price_block(context.problem, terms, layers, block, n, limits, front)
             batch = rows[block.block.shape[0, 0]], block.mbs, block.block.sp[0, 0]
             np.add.at(n_fit, batch, found.n_fit)
