@@ -449,9 +449,9 @@ def plan_blocks(
     With `least_s`, a lower bound by shape, mbs and sp, batches come in the order of their bounds,
     and those above what `limit_s` says when it is their turn are left out. So are those of which
     `may_fit` says no, which is asked of whole batches: a block, and which of its shardings and
-    options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`. ZeRO stages that
-    move traffic once per step stand in blocks of their own, apart from those that move it per
-    micro-batch: the formulas of the two differ.
+    options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`. ZeRO stages
+    that move traffic once per step stand in blocks of their own, apart from those that move it
+    per micro-batch: the formulas of the two differ.
     """
     rest = masks.rest
     for stages in ((0, 1), (2, 3)):
