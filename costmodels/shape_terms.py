@@ -142,9 +142,7 @@ def _traffic(
     """Return `data_parallel_times` by sharding, once for all that move the same."""
     rows, of = _distinct_rows(shardings, TRAFFIC)
     if len(rows) == len(shardings):
-        return data_parallel_times(
-            problem, groups, params, pieces, shardings.zero[:, None, None]
-        )
+        return data_parallel_times(problem, groups, params, pieces, shardings.zero[:, None, None])
     few = groups
     if groups.shard.n_ranks.ndim == params.ndim + 1:
         few = DataGroups(groups.whole, groups.shard.take(rows), groups.replicas.take(rows))
