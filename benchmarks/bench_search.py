@@ -3,13 +3,13 @@
     python benchmarks/bench_search.py [--json] [--only scoring,405b,deepseek,calculon]
 
 Figures per core are over process CPU time, so that a busy machine changes them little. `scoring`
-prices every legal plan of a pair, none pruned; a plan counts only if a random sample of its block
-equals the scalar model of the tests (`tests/searches/oracle.py`, one plan at a time in plain
-Python) in step time and peak memory to 1e-9; ranks in the usual order, as that model takes
-minutes to place a plan of the other order on 16,384 devices (the tests do it on fewer). What the memory rules out is counted apart. `405b`
-and `deepseek` run whole solves in a fresh interpreter: as a Python call once everything is
-imported, and as the command, from the start of the process. The reference of both is the same
-search without bounds, as plans a second of that call against those of `scoring`.
+prices every legal plan of a pair, none pruned; a random sample must equal the scalar model of the
+tests (`tests/searches/oracle.py`, one plan at a time in plain Python) in step time and peak memory
+to 1e-9. The sample has ranks in the usual order: that model takes minutes to place a plan of the
+other order on 16,384 devices (the tests do it on fewer). `405b` and `deepseek` run whole solves in
+a fresh interpreter: as a Python call once everything is imported, and as the command, from the
+start of the process; once over every number of devices and once on all. Plans left out by a bound
+or for their memory are counted apart.
 
 `calculon` is the space of Calculon (github.com/calculon-ai/calculon, SC23) for GPT-3 175B on 512
 A100: tp, pp, dp, micro-batch, interleaving, sequence parallelism, recomputation (none, attention,

@@ -104,8 +104,18 @@ class StageKinds:
 
     def take(self, rows: NDArray[np.intp]) -> "StageKinds":
         """Return the kinds of the shapes at `rows`."""
-        columns = (getattr(self, name) for name in StageKinds.__slots__)
-        return StageKinds(*(None if column is None else column[rows] for column in columns))
+        prefix = self.expert_prefix
+        return StageKinds(
+            rank=self.rank[rows],
+            late_rank=self.late_rank[rows],
+            n_ranks=self.n_ranks[rows],
+            layers=self.layers[rows],
+            has_embedding=self.has_embedding[rows],
+            has_head=self.has_head[rows],
+            chunk_layers=self.chunk_layers[rows],
+            chunk_counts=self.chunk_counts[rows],
+            expert_prefix=None if prefix is None else prefix[rows],
+        )
 
     @property
     def expert_layers(self) -> NDArray[np.float64] | None:

@@ -117,7 +117,7 @@ def _of_depth(values: Floats, of: Ints, k: Ints) -> Floats:
     n_kinds, n_depths = values.shape[1:]
     at = of.astype(np.intp) * (n_kinds * n_depths) + np.minimum(k, n_depths - 1)
     kinds = np.arange(n_kinds).reshape(-1, *(1,) * at.ndim) * n_depths
-    return values.reshape(-1).take(at + kinds)
+    return np.asarray(values.reshape(-1).take(at + kinds))
 
 
 def _greatest(by_kind: Floats) -> Floats:

@@ -213,10 +213,11 @@ class Masks:
 
     def take(self, rows: NDArray[np.intp]) -> "Masks":
         """Return the masks of some shapes."""
-        axes = (self.batches, self.sp, self.sharding, self.recompute)
-        whole = self.coupled is None or len(self.coupled) == 1
-        coupled = self.coupled if whole or self.coupled is None else self.coupled[rows]
-        return Masks(*(mask[rows] for mask in axes), coupled)
+        coupled = self.coupled
+        if coupled is not None and len(coupled) > 1:
+            coupled = coupled[rows]
+        batches, sp = self.batches[rows], self.sp[rows]
+        return Masks(batches, sp, self.sharding[rows], self.recompute[rows], coupled)
 
     def keeping(self, rule: "PlanRule") -> "Masks":
         """Return what a rule leaves."""
@@ -380,8 +381,8 @@ def plan_blocks(
     With `least_s`, a lower bound by shape, mbs and sp, batches come in the order of their bounds,
     and those above what `limit_s` says when it is their turn are left out. So are those of which
     `may_fit` says no, which is asked of whole batches: a block, and which of its shardings and
-    options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`. ZeRO stages that move
-    traffic once per step stand in blocks of their own, apart from those that move it per
+    options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`. ZeRO stages
+    that move traffic once per step stand in blocks of their own, apart from those that move it per
     micro-batch: the formulas of the two differ.
     """
     rest = masks.rest
@@ -439,8 +440,9 @@ def plan_blocks(
                 used = np.flatnonzero(legal.any(axis=(0, 2)))
                 legal = legal[:, used].transpose(1, 2, 0)
                 block = block_of(now, rows[used])
-                at, there = (x[s, : n_options[s].max()].T[None] for x in (options, exists))
-                found = np.take_along_axis(legal, at, axis=1) & there
+                most = n_options[s].max()
+                at = options[s, :most].T[None]
+                found = np.take_along_axis(legal, at, axis=1) & exists[s, :most].T[None]
                 yield LegalBlock(block, found, mbs[now])
             if last:
                 break
