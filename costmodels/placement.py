@@ -1,6 +1,6 @@
 """Where the ranks of a process group sit: in how many domains, across which tiers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,13 +32,13 @@ class Group:
 
     def take(self, rows: NDArray[np.intp]) -> "Group":
         """Return the groups at `rows` of the first axis."""
-        return Group(
-            self.n_ranks[rows],
-            self.ranks_per_domain[rows],
-            self.n_domains[rows],
-            self.wire_bytes_per_s[rows],
-            self.tier[rows],
-            self.extra_hop_s,
+        return replace(
+            self,
+            n_ranks=self.n_ranks[rows],
+            ranks_per_domain=self.ranks_per_domain[rows],
+            n_domains=self.n_domains[rows],
+            wire_bytes_per_s=self.wire_bytes_per_s[rows],
+            tier=self.tier[rows],
         )
 
 

@@ -104,6 +104,7 @@ class StageKinds:
 
     def take(self, rows: NDArray[np.intp]) -> "StageKinds":
         """Return the kinds of the shapes at `rows`."""
+        prefix = self.expert_prefix
         return StageKinds(
             rank=self.rank[rows],
             late_rank=self.late_rank[rows],
@@ -113,7 +114,7 @@ class StageKinds:
             has_head=self.has_head[rows],
             chunk_layers=self.chunk_layers[rows],
             chunk_counts=self.chunk_counts[rows],
-            expert_prefix=None if self.expert_prefix is None else self.expert_prefix[rows],
+            expert_prefix=None if prefix is None else prefix[rows],
         )
 
     @property

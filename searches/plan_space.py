@@ -255,12 +255,11 @@ class Masks:
 
     def take(self, rows: NDArray[np.intp]) -> "Masks":
         """Return the masks of some shapes."""
-        batches, sp, sharding, recompute = (
-            mask[rows] for mask in (self.batches, self.sp, self.sharding, self.recompute)
-        )
-        whole = self.coupled is None or len(self.coupled) == 1
-        coupled = self.coupled if whole or self.coupled is None else self.coupled[rows]
-        return Masks(batches, sp, sharding, recompute, coupled)
+        coupled = self.coupled
+        if coupled is not None and len(coupled) > 1:
+            coupled = coupled[rows]
+        batches, sp = self.batches[rows], self.sp[rows]
+        return Masks(batches, sp, self.sharding[rows], self.recompute[rows], coupled)
 
     def keeping(self, rule: "PlanRule") -> "Masks":
         """Return what a rule leaves."""
@@ -512,8 +511,8 @@ def plan_blocks(
                 legal = legal[:, used].transpose(1, 2, 0)
                 block = block_of(now, rows[used])
                 most = n_options[s].max()
-                at, there = options[s, :most].T[None], exists[s, :most].T[None]
-                found = np.take_along_axis(legal, at, axis=1) & there
+                at = options[s, :most].T[None]
+                found = np.take_along_axis(legal, at, axis=1) & exists[s, :most].T[None]
                 yield LegalBlock(block, found, mbs[now])
             if last:
                 break

@@ -310,17 +310,19 @@ def search_shard(shard: Shard) -> ShardAnswer:
             usable = context.problem.pool.usable_bytes
             return least_peak_bytes(rows, shardings, options) <= usable
 
-        blocks = plan_blocks(
+        def limit_s() -> float:
+            return limits.least_s if bounded else float("inf")
+
+        for block in plan_blocks(
             context,
             shapes,
             axes,
             masks,
             BLOCK_CELLS,
             least_s if bounded else None,
-            lambda: limits.least_s if bounded else np.inf,
+            limit_s,
             None if shard.nearest else may_fit,
-        )
-        for block in blocks:
+        ):
             found = price_block(context.problem, terms, layers, block, n, limits, front)
             batch = rows[block.block.shape[0, 0]], block.mbs, block.block.sp[0, 0]
             np.add.at(n_fit, batch, found.n_fit)
@@ -466,10 +468,10 @@ def search(
                 if progress is not None:
                     progress(len(answers), len(shards))
             merged = _merge(context, space, answers, known)
-            if merged.n_legal and not merged.n_fit and not shards[0].nearest:
+            nothing = merged.n_legal and not merged.n_fit
+            if nothing and not stopped and not shards[0].nearest:
                 shards = [replace(shard, nearest=True) for shard in shards]
-                if not stopped:
-                    continue
+                continue
             first_s = merged.finalists[0].step_s if merged.finalists else 0.0
             if stopped or first_s <= known.rivals_s:
                 break

@@ -17,7 +17,7 @@ from searches.executors import SerialExecutor
 from searches.options import SearchOptions
 from searches.plan_space import free_axes, legal_masks, plan_blocks, plan_tables
 from searches.rules import Context
-from searches.search import Outcome, search, search_problem
+from searches.search import Outcome, make_shards, search, search_problem, search_shard
 from searches.shape_space import ShapeSpace, legal_shapes
 from tests.searches import oracle
 from tests.searches.instances import (
@@ -256,6 +256,18 @@ def test_plans_left_out_by_their_bound_change_nothing(name):
         assert outcome.n_legal == outcome.n_fit + over + outcome.n_excluded
         assert outcome.n_fit <= whole.n_fit
         assert whole.n_excluded == 0
+
+
+@pytest.mark.parametrize("name", ["toy-24-tight", "toy-8-hopeless"])
+def test_batches_left_out_for_their_memory_hold_no_plan_that_fits(name):
+    c = INSTANCES[name]
+    left_out = 0
+    for shard in make_shards(c, legal_shapes(c).shapes):
+        found, whole = search_shard(shard), search_shard(replace(shard, nearest=True))
+        assert (found.best, found.n_faster) == (whole.best, whole.n_faster)
+        assert found.batches.n_fit.tolist() == whole.batches.n_fit.tolist()
+        left_out += int((found.batches.n_fit == 0).sum())
+    assert left_out  # some batch is too large, or nothing was tested
 
 
 def test_bounds_leave_out_most_of_a_large_space():
