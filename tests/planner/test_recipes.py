@@ -118,6 +118,7 @@ def test_nested_loops_over_every_recipe_find_the_same(together: Result) -> None:
     assert together.certificate.fastest_s <= min(fastest) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_every_way_of_leaving_it_open_gives_the_same_answer() -> None:
     even = {"split": ["even"]}
     first, *others = (

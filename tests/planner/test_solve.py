@@ -39,9 +39,17 @@ def test_public_surface() -> None:
 # Sizes apart, the other examples are like these; DeepSeek's fit with expert parallelism only.
 MODELS = ("gpt3-175b", "llama3-405b", "llama3-70b", "llama3-8b", "mixtral-8x7b")
 WITH_EVERY_MODEL = ("a100-x1024", "h100-x16384", "h100-x512", "h100-x8")
-SLOW = {("llama3-405b", "h100-x512"), ("llama3-405b", "a100-x1024")}
+QUICK = {
+    ("gpt3-175b", "a100-x1024"),
+    ("llama3-405b", "h100-x16384"),
+    ("llama3-70b", "h100-x512"),
+    ("llama3-70b", "gb200-nvl72-x576"),
+    ("mixtral-8x7b", "h100-x512"),
+    ("llama3-8b", "h100-x8"),
+}
+"""The others run as slow tests."""
 PAIRS = [
-    pytest.param(model, cluster, marks=[pytest.mark.slow] * ((model, cluster) in SLOW))
+    pytest.param(model, cluster, marks=[pytest.mark.slow] * ((model, cluster) not in QUICK))
     for cluster in example_names("cluster")
     for model in (MODELS if cluster in WITH_EVERY_MODEL else ["llama3-70b"])
 ]
@@ -87,6 +95,7 @@ def test_llama3_405b_comes_out_like_its_paper() -> None:
     assert best.layout.stage_layers[0] < best.layout.stage_layers[1]
 
 
+@pytest.mark.slow
 def test_tensor_parallelism_leaves_the_node_where_it_pays() -> None:
     """16 sequences on 1,024 H100: dp 16 at most, so the rest is tp and a long pipeline."""
     few = (("pools.0.nodes", 128), ("training.global_batch", 16))

@@ -1,6 +1,10 @@
 """Small problems for the tests of the search: toy and real parts, many kinds of model."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from costmodels.plans import SCHEDULES
 from costmodels.problem import Problem
@@ -13,6 +17,13 @@ from searches.options import SearchOptions
 from searches.rules import Context
 
 GB = 1e9
+
+
+def one_in(n: int, names: Iterable[str]) -> list[Any]:
+    """Return parameters of which every n-th runs by default and the others are slow tests."""
+    slow = pytest.mark.slow
+    return [pytest.param(x, marks=[slow] if i % n else []) for i, x in enumerate(names)]
+
 
 TOY_UP = Link(
     "toy-link", "scale-up", 0.0, 0.8, (6e-6, 14e-6, 8e-6), (0.6e-6, 2e-6, 3e-6),

@@ -136,7 +136,14 @@ def check_ranking(c, finalists, wanted, ours) -> None:
     assert keys == sorted(keys)
 
 
-@pytest.mark.parametrize("name", INSTANCES)
+LONG = ("toy-24-racks-of-8", "toy-24-tight", "toy-24-sums-up-to-the-leaf", "toy-24-one-tier",
+        "toy-20-racks-of-8-the-last-half-full", "a100-16-2022-flash")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] if n in LONG else []) for n in INSTANCES],
+)
 def test_search_equals_the_oracle(name):
     check_against_oracle(INSTANCES[name])
 
@@ -262,7 +269,15 @@ def test_spelled_out_splits_have_the_numbers_of_the_oracle(name):
     check_table(INSTANCES[name].problem, list(spelled_layouts(INSTANCES[name])))
 
 
-@pytest.mark.parametrize("name", ["toy-8", "toy-12-odd-batch", "toy-24-one-tier", "v100-8-fp16"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "toy-8",
+        "toy-12-odd-batch",
+        pytest.param("toy-24-one-tier", marks=pytest.mark.slow),
+        "v100-8-fp16",
+    ],
+)
 def test_the_rule_of_one_layout_is_the_oracles(name):
     c = with_options(INSTANCES[name], framework="any")  # frameworks are not looked at
     problem, options = c.problem, c.options
