@@ -13,12 +13,14 @@ or for their memory are counted apart.
 
 `calculon` is the space of Calculon (github.com/calculon-ai/calculon, SC23) for GPT-3 175B on 512
 A100: tp, pp, dp, micro-batch, interleaving, sequence parallelism, recomputation (none, attention,
-full), optimizer sharding (ZeRO-1), data-parallel overlap on and off, optimizer on the host. Every
-legal plan is priced. Its figure of 145 to 237 configurations per CPU-second is that of its own
-code at commit caa4b11, on random samples of its default space. Switches of Calculon that have no
+full), optimizer sharding (ZeRO-1), overlap of data- and of tensor-parallel traffic on and off.
+Every legal plan is priced. Its figure of 145 to 237 configurations per CPU-second is that of its
+own code at commit caa4b11, on random samples of its default space. Switches of Calculon that have no
 counterpart here: all-reduce or reduce-scatter with all-gather beside sequence parallelism (sp has
-the second, else the first), gathering again in the backward, overlap of tensor-parallel traffic in
-a ring or a pipe, fused activations, and which network each axis uses (placement decides that).
+the second, else the first), gathering again in the backward, a ring or a pipe for the overlap of
+tensor-parallel traffic, fused activations, what lies on the host (weights; and optimizer and
+activations, because the example says nothing of its hosts), and which network each axis uses
+(placement decides that).
 Here recomputation in full runs over 1 to all layers of a stage, there over all or none.
 """
 
@@ -65,15 +67,19 @@ SAMPLE = 64
 """Plans of a pair that are compared with the scalar model."""
 SAME = 1e-9
 
+CLOSED = ("optimizer_offload", "activation_offload", "tp_overlap")
+EVERYTHING = [word for axis in CLOSED for word in ("--only", f"{axis}=off,on")]
 SOLVES = {
-    "405b": ["llama3-405b", "h100-x16384", "--framework", "any", "--max", "cp=4"],
+    "405b": ["llama3-405b", "h100-x16384", "--framework", "any", "--max", "cp=4", *EVERYTHING],
     "deepseek": ["deepseek-v3", "h800-x2048"],
 }
-"""Arguments of `planner solve`. Everything is open: without `--max cp=4` the search would stop at
-one rank of context parallelism for 4,096 tokens, which is cp 2."""
+"""Arguments of `planner solve`. In the first everything is open: without `--max cp=4` the search
+would stop at one rank of context parallelism for 4,096 tokens, which is cp 2, and the axes that
+are named are closed by default."""
 CALCULON_CONFIGURATIONS_PER_S = (145, 237)
 CALCULON = {
-    "only": "zero=0,1;dp_overlap=off,on;split=even;cp=1;schedule=none,1f1b,interleaved;"
+    "only": "zero=0,1;dp_overlap=off,on;tp_overlap=off,on;split=even;cp=1;"
+    "schedule=none,1f1b,interleaved;"
     "recompute_modules=none,core_attn;rank_order=tp-cp-ep-dp-pp",
     "at_most": {"vpp": 96, "mbs": 1536},
 }
@@ -105,7 +111,8 @@ def blocks_of(context: Context, most: int = 0) -> list[tuple[Any, Any, Any]]:
         axes = free_axes(context, shard.shapes)
         masks, _, _ = legal_masks(context, shard.shapes, axes)
         terms = shape_terms(context.problem, shard.shapes, axes.shardings)
-        layers = layer_table(context.problem, shard.shapes, axes.mbs, axes.recompute_modules)
+        columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
+        layers = layer_table(context.problem, shard.shapes, *columns)
         for one in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
             found.append((terms, one.block, layers, one.legal))
     total = n_legal(found)

@@ -194,7 +194,8 @@ def test_longest_sequence_against_a_scan(model: Any, options: dict[str, Any]) ->
 
 @pytest.mark.parametrize("name", one_in(4, sorted(INSTANCES)))
 def test_the_memory_of_every_layout_grows_with_the_sequence(name: str) -> None:
-    c = with_options(INSTANCES[name], at_most={**INSTANCES[name].options.at_most, "cp": 2})
+    limits = {**INSTANCES[name].options.at_most, "cp": 2, "mbs": 4}
+    c = with_options(INSTANCES[name], at_most=limits)
     grid = 4 * int(np.lcm.reduce(legal_degrees(c, "tp")))
     before = None
     for k in (1, 2, 3, 5, 64, 65):

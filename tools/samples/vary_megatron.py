@@ -580,7 +580,7 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("MLM218", "layout and ends", _layout_and_ends),
     ("MLM219", "damaged layout", _damaged_layout),
     (
-        "MLM220",
+        "MLM220|MLM405",
         "offloaded activations",
         given(lambda x: x.number(PP) > 1 or full(x), ("--cpu-offloading-num-layers", 1)),
     ),
