@@ -15,13 +15,13 @@ or for their memory are counted apart.
 A100: tp, pp, dp, micro-batch, interleaving, sequence parallelism, recomputation (none, attention,
 full), optimizer sharding (ZeRO-1), overlap of data- and of tensor-parallel traffic on and off.
 Every legal plan is priced. Its figure of 145 to 237 configurations per CPU-second is that of its
-own code at commit caa4b11, on random samples of its default space. Switches of Calculon that have no
-counterpart here: all-reduce or reduce-scatter with all-gather beside sequence parallelism (sp has
-the second, else the first), gathering again in the backward, a ring or a pipe for the overlap of
-tensor-parallel traffic, fused activations, what lies on the host (weights; and optimizer and
+own code at commit caa4b11, on random samples of its default space. Switches of Calculon that have
+no counterpart here: all-reduce or reduce-scatter with all-gather beside sequence parallelism (sp
+has the second, else the first), gathering again in the backward, a ring or a pipe for the overlap
+of tensor-parallel traffic, fused activations, what lies on the host (weights; and optimizer and
 activations, because the example says nothing of its hosts), and which network each axis uses
-(placement decides that).
-Here recomputation in full runs over 1 to all layers of a stage, there over all or none.
+(placement decides that). Here recomputation in full runs over 1 to all layers of a stage, there
+over all or none.
 """
 
 import argparse
