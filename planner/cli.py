@@ -51,7 +51,12 @@ PlanArg = Annotated[
     str, typer.Argument(metavar="PLAN", help="RESULT.json#RANK_OR_ID, or last#RANK_OR_ID.")
 ]
 Pin = Annotated[
-    list[str], typer.Option("--pin", metavar="AXIS=V,...", help="Fix axes: tp=8,pp=4,devices=512.")
+    list[str],
+    typer.Option(
+        "--pin",
+        metavar="AXIS=V,...",
+        help="Fix axes: tp=8,pp=4,devices=512; docs/search.md lists them, and so does a wrong one.",
+    ),
 ]
 Only = Annotated[
     list[str], typer.Option("--only", metavar="AXIS=A,B", help="Allowed values: tp=4,8.")
@@ -91,14 +96,23 @@ Deadline = Annotated[
     str, typer.Option(metavar="TIME", help="Longest run, failures included: 30d, 36h.")
 ]
 StepLimit = Annotated[
-    float, typer.Option("--step-limit", metavar="S", help="Longest step, seconds.")
+    float,
+    typer.Option("--step-limit", metavar="S", help="Longest step, seconds.", show_default=False),
 ]
 Within = Annotated[
     float,
-    typer.Option(metavar="F", help="--objective memory: at most F times the fastest (1.05)."),
+    typer.Option(
+        metavar="F",
+        help="--objective memory: at most F times the fastest (1.05).",
+        show_default=False,
+    ),
 ]
 Pareto = Annotated[
-    str, typer.Option(metavar="X,Y[,Z]", help="The front of two or three objectives instead.")
+    str,
+    typer.Option(
+        metavar="X,Y[,Z]",
+        help="The front of two or three objectives instead, such as step_time,memory.",
+    ),
 ]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
 
@@ -151,7 +165,8 @@ def solve(
         str, typer.Option(metavar="HOST:PORT", help="A running Ray cluster, for large work.")
     ] = "",
     time_limit: Annotated[
-        float, typer.Option(metavar="S", help="Stop after S seconds, best so far.")
+        float,
+        typer.Option(metavar="S", help="Stop after S seconds, best so far.", show_default=False),
     ] = 0.0,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")

@@ -106,8 +106,8 @@ def run_solve(
         raise UsageError("--launcher starts what --emit writes, and nothing is emitted", fix)
     if out:
         _make_folder(Path(out))
-    if time_limit_s < 0:
-        raise UsageError("--time-limit must not be negative", "--time-limit 2.5")
+    if not 0 <= time_limit_s < float("inf"):
+        raise UsageError(f"--time-limit must be seconds, not {time_limit_s:g}", "--time-limit 2.5")
     result = solve(
         model,
         cluster,

@@ -94,19 +94,28 @@ def axis_values(axis: str, text: str, option: str) -> int:
         if text not in words:
             raise UsageError(f"{option}: {axis} cannot be {text!r}", f"one of {', '.join(words)}")
         return words.index(text)
-    if axis == "sp" and text.lower() in ("true", "false"):
-        return int(text.lower() == "true")
+    if axis == "sp" and text.lower() in ("true", "false", *SWITCH_WORDS):
+        return int(text.lower() in ("true", "on"))
     try:
         value = int(text)
     except ValueError:
-        raise UsageError(f"{option}: {axis} needs a whole number, not {text!r}", "") from None
+        raise UsageError(
+            f"{option}: {axis} needs a whole number, not {text!r}",
+            f"for example {option} {axis}=1",
+        ) from None
     counts = ("zero", "sp", "recompute_layers", "activation_offload_layers")
     least = 0 if axis in counts else 1
     if value < least:
-        raise UsageError(f"{option}: {axis} must be at least {least}, not {value}", "")
+        raise UsageError(
+            f"{option}: {axis} must be at least {least}, not {value}",
+            f"for example {option} {axis}={least}",
+        )
     most = {"zero": 3, "sp": 1}.get(axis, value)
     if value > most:
-        raise UsageError(f"{option}: {axis} is at most {most}, not {value}", "")
+        raise UsageError(
+            f"{option}: {axis} is at most {most}, not {value}",
+            f"for example {option} {axis}={most}",
+        )
     return value
 
 

@@ -34,6 +34,10 @@ def shown_layout(layout: Layout) -> str:
         words.append(f"ep{x.ep}")
     if x.etp > 1:
         words.append(f"etp{x.etp}")
+    if x.shard:
+        words.append(f"groups of {x.dp_shard}")
+    if x.schedule not in ("none", "1f1b", "interleaved"):
+        words.append(x.schedule)
     if x.split == "ends":
         words.append("ends split")
     elif x.split != "even":

@@ -156,6 +156,12 @@ class Certificate:
     """What every plan takes at least that was left out; None where none was."""
     proven: bool
     """Whether all of this holds; not where the search was stopped."""
+    uneven_shapes: int = 0
+    """Shapes whose layers were split unevenly besides: such plans are not among those counted."""
+    uneven_proven: int = 0
+    """Those of them of which no split has a shorter closed form than the best that was found."""
+    uneven_gap_frac: float = 0.0
+    """By how much one of the others might be shorter at most, as a share."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the certificate with the field names of the result schema."""
@@ -164,6 +170,11 @@ class Certificate:
             "fastest_s": self.fastest_s,
             "simulated": self.simulated,
             "bound_s": self.bound_s,
+            "uneven": {
+                "shapes": self.uneven_shapes,
+                "proven": self.uneven_proven,
+                "gap_frac": self.uneven_gap_frac,
+            },
         }
 
 

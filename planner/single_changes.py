@@ -29,7 +29,7 @@ def changes_text(plan: Plan, changes: Sequence[SingleChange], framework: str) ->
         "",
         "one change at a time; job and devices stay, dp and the stages follow"
         + (f"; as {framework} runs them" if framework != "any" else ""),
-        f"{'':2}{'axis':<17}{'change':<26}{'step s':>9}{'delta':>9}{'GiB':>8}  ",
+        f"{'':2}{'axis':<26}{'change':<26}{'step s':>9}{'delta':>9}{'GiB':>8}  ",
     ]
     best = _best(plan, changes)
     for axis in dict.fromkeys(change.axis for change in changes):
@@ -39,7 +39,7 @@ def changes_text(plan: Plan, changes: Sequence[SingleChange], framework: str) ->
                 lines.append(_priced_line(plan, change, change is best))
         for code in dict.fromkeys(change.rule for change in mine if change.rule):
             values = ", ".join(_word(change.new) for change in mine if change.rule == code)
-            lines += wrapped(f"  {axis:<17}{values}:", f"{code} {rule_title(code)}", indent=19)
+            lines += wrapped(f"  {axis:<26}{values}:", f"{code} {rule_title(code)}", indent=28)
     lines.append("")
     lines += _summary(plan, changes, best)
     return "\n".join(lines) + "\n"
@@ -53,7 +53,7 @@ def _priced_line(plan: Plan, change: SingleChange, best: bool) -> str:
     mark = "*" if best else " "
     delta = f"{step / plan.step_time_s - 1:+.1%}"
     return (
-        f"{mark} {change.axis:<17}{text:<26}{step:>9.4f}{delta:>9}{peak / GIB:>8.2f}  {fits}"
+        f"{mark} {change.axis:<26}{text:<26}{step:>9.4f}{delta:>9}{peak / GIB:>8.2f}  {fits}"
     ).rstrip()
 
 

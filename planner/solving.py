@@ -649,11 +649,15 @@ def _certificate(outcomes: list[Outcome]) -> Certificate | None:
         return None
     fastest_s = min(x.finalists[0].step_s for x in found)
     bound_s = min(x.bound_s for x in outcomes)
+    uneven = [shape for x in found for shape in x.split_shapes]
     return Certificate(
         fastest_s=fastest_s,
         simulated=sum(len(x.finalists) for x in found),
         bound_s=bound_s if bound_s < float("inf") else None,
         proven=all(x.complete for x in outcomes),
+        uneven_shapes=len(uneven),
+        uneven_proven=sum(x.proven for x in uneven),
+        uneven_gap_frac=max((x.gap_frac for x in uneven if not x.proven), default=0.0),
     )
 
 

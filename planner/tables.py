@@ -18,7 +18,7 @@ from searches.rules import RULES
 
 GIB = 2.0**30
 MAX_WIDTH = 100
-DISPENSABLE = ("split", "sp", "bubl", "comm", "MFU")
+DISPENSABLE = ("bubl", "comm", "sp", "MFU", "split")
 """Columns that give way, in this order, where the table would be wider than `MAX_WIDTH`."""
 ASSUMED = "assumed "
 """Beginning of the notes on what an imported file left open."""
@@ -98,12 +98,35 @@ def _inside(plan: Plan) -> str:
     return "y" if plan.layout.pipelines_inside else "-"
 
 
+PLAIN_SCHEDULES = ("none", "1f1b", "interleaved")
+"""Schedules that vpp tells apart."""
+
+
+def _schedule(plan: Plan) -> str:
+    return "int" if plan.layout.schedule == "interleaved" else plan.layout.schedule
+
+
+def _optimizer(plan: Plan) -> str:
+    return "y" if plan.layout.optimizer_offload else "-"
+
+
 OPTIONAL: tuple[tuple[Column, Callable[[Layout], bool]], ...] = (
     (Column("cp", "pga", _context), lambda x: x.cp > 1),
     (Column("ep", "", lambda p: str(p.layout.ep)), lambda x: x.ep > 1),
     (Column("etp", "", lambda p: str(p.layout.etp)), lambda x: x.etp > 1),
     (Column("pp", "in dp", _inside), lambda x: x.pipelines_inside),
     (Column("tp", "ovl", lambda p: "y" if p.layout.tp_overlap else "-"), lambda x: x.tp_overlap),
+    (
+        Column("dp", "ovl", lambda p: "y" if p.layout.dp_overlap else "-"),
+        lambda x: not x.dp_overlap,
+    ),
+    (Column("zero", "over", lambda p: str(p.layout.dp_shard)), lambda x: x.shard > 0),
+    (Column("sched", "", _schedule), lambda x: x.schedule not in PLAIN_SCHEDULES),
+    (Column("opt", "host", _optimizer), lambda x: x.optimizer_offload),
+    (
+        Column("act", "host", lambda p: str(p.layout.activation_offload_layers or "-")),
+        lambda x: x.activation_offload,
+    ),
 )
 """Columns of axes that are off in most answers, shown where some plan uses them."""
 
@@ -225,15 +248,29 @@ def _space_lines(counts: Counts) -> list[str]:
     ]
 
 
+BY_STEP_TIME = ("step_time", "tokens_per_s")
+"""Objectives of which the proof speaks, on one number of devices."""
+
+
 def proof_line(result: Result) -> str:
     """Return what is proven about the fastest plan."""
     found = result.certificate
     assert found is not None  # asked for answers with plans
     over = found.bound_s is not None and result.counts.excluded
     rest = f", {result.counts.excluded:,} take more than {found.bound_s:.2f} s" if over else ""
-    return (
-        f"proven: none of {result.counts.space:,} plans is faster than {found.fastest_s:.3f} s; "
+    options = result.inputs["options"]
+    fastest = not options.get("pareto") and options.get("objective") in (None, *BY_STEP_TIME)
+    line = (
+        f"proven{'' if fastest else ' of the step time alone'}: none of "
+        f"{result.counts.space:,} plans is faster than {found.fastest_s:.3f} s; "
         f"{found.simulated:,} were simulated{rest}"
+    )
+    if not found.uneven_shapes:
+        return line
+    gap = f", the others to {found.uneven_gap_frac:.2%}" if found.uneven_gap_frac else ""
+    return (
+        f"{line}. Besides them layers of {found.uneven_shapes} shapes were split unevenly, "
+        f"{found.uneven_proven} as well as can be{gap}"
     )
 
 
@@ -392,8 +429,9 @@ def nothing_fits(result: Result) -> list[str]:
 
 
 def _n_devices(result: Result) -> int:
+    pinned = result.inputs["options"].get("pins", {}).get("devices")
     pool = result.inputs["cluster"]["pools"][0]
-    return int(pool["nodes"] * pool["accelerators_per_node"])
+    return int(pinned or pool["nodes"] * pool["accelerators_per_node"])
 
 
 def _weight(code: str) -> tuple[int, str]:
@@ -577,7 +615,9 @@ def _memory_lines(plan: Plan) -> list[str]:
     """Return memory by stage and term in GiB; equal neighbours are folded into one line."""
     stages = plan.breakdown.stages
     names = list(stages[0])
-    lines = ["  stage   " + " ".join(f"{name[:12]:>12}" for name in names) + " total GiB"]
+    shown = {"fragmentation": "fragments"}
+    heads = [shown.get(name, name)[:12] for name in names]
+    lines = ["  stage   " + " ".join(f"{name:>12}" for name in heads) + " total GiB"]
     start = 0
     while start < len(stages):
         stop = start
