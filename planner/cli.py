@@ -55,7 +55,7 @@ Pin = Annotated[
     typer.Option(
         "--pin",
         metavar="AXIS=V,...",
-        help="Fix axes: tp=8,pp=4,devices=512; docs/search.md lists them, and so does a wrong one.",
+        help="Fix axes: tp=8,pp=4,devices=512; a wrong one lists them all.",
     ),
 ]
 Only = Annotated[
