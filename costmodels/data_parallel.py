@@ -35,8 +35,11 @@ class DataParallelTimes:
 
     def take(self, rows: NDArray[np.intp] | int) -> "DataParallelTimes":
         """Return the times at `rows` of the first axis."""
-        columns = (getattr(self, name) for name in DataParallelTimes.__slots__)
-        return DataParallelTimes(*(None if x is None else x[rows] for x in columns))
+        columns = (self.reduce_s, self.reduce_piece_s, self.gather_s, self.gather_piece_s)
+        found = DataParallelTimes(*(column[rows] for column in columns))
+        if self.again_s is None or self.again_piece_s is None:
+            return found
+        return replace(found, again_s=self.again_s[rows], again_piece_s=self.again_piece_s[rows])
 
     def kind(self, k: int) -> "DataParallelTimes":
         """Return those of one kind of rank, where the kinds come first."""

@@ -351,7 +351,7 @@ class ShardingTable:
 
     @staticmethod
     def from_tuples(rows: Sequence[tuple[int, ...]]) -> "ShardingTable":
-        """Build a table from tuples in the order of the columns; those left out at the end are off.
+        """Build a table from tuples in the order of the columns; those left out are off.
 
         >>> ShardingTable.from_tuples([(0, 1), (1, 2, 1)]).optimizer_offload.tolist()
         [0, 1]

@@ -391,8 +391,8 @@ def _data_parallel(
     (twice) per micro-batch; ZeRO 2 gathers once, like ZeRO 1. With a second copy of the weights
     (hpZ) the first forward of a step gathers over all ranks and fills it, and the other 2 m - 1
     gathers run inside its group, until the update makes it stale. Source: DeepSpeed runtime/zero/
-    partition_parameters.py (all_gather_coalesced), stage3.py (_post_step). Routed experts move over their own
-    group, one after the other with the rest. Nothing is hidden with `dp_blocking`.
+    partition_parameters.py (all_gather_coalesced), stage3.py (_post_step). Routed experts move
+    over their own group, one after the other with the rest. Nothing is hidden with `dp_blocking`.
     """
     exposed, total = _overlapped_data_parallel(rows, times, wire)
     blocking = rows.table.shardings.dp_blocking
@@ -459,7 +459,8 @@ def _wire_times(rows: Rows) -> DataParallelTimes:
     again, piece = _by_sharding(wire.again_s, at), _by_sharding(wire.again_piece_s, at)
     if rows.shapes.experts:
         more = rows.shapes.experts.data_parallel
-        assert more.again_s is not None and more.again_piece_s is not None  # they come with `wire`
+        assert more.again_s is not None  # they come with those of the rest
+        assert more.again_piece_s is not None
         again = again + _by_sharding(more.again_s, at)
         piece = np.maximum(piece, _by_sharding(more.again_piece_s, at))
     return replace(found, again_s=again, again_piece_s=piece)

@@ -409,8 +409,8 @@ def _copies(rows: Rows, layout: Layout, part: _Copies, kind: int) -> list[Transf
         if near and wire.again_s is not None:  # all but a step's first are from the second copy
             more = 2 * layout.n_micro - 1
             time_s = more * wire.again_s[at].item()
-            args = (more * pieces, size, 0.0, kind_of, time_s)
-            found.append(_make(rows, "dp", "all-gather", near, *args))
+            args = (near, more * pieces, size, 0.0, kind_of, time_s)
+            found.append(_make(rows, "dp", "all-gather", *args))
     return found
 
 

@@ -107,8 +107,8 @@ def deepspeed_run(
     layout["activation_offload_layers"] = layout["recompute_layers"] if away else 0
     layout["dp_overlap"] = _overlaps(read, layout)
     hpz = read.number("zero_optimization.zero_hpz_partition_size", 1)
-    if hpz > 1 and zero == 3:
-        layout["hpz"] = min(hpz, layout.get("n_devices", hpz))
+    # DeepSpeed cuts what is larger down to all ranks; below ZeRO-3 the key does nothing.
+    layout["hpz"] = min(hpz, layout["dp"] * layout["cp"]) if "dp" in layout and zero == 3 else 1
     for key in ("zero_quantized_weights", "zero_quantized_gradients"):
         if read.switch(f"zero_optimization.{key}"):
             notes.append(f"{key}: traffic is priced unquantized")

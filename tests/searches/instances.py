@@ -316,7 +316,9 @@ INSTANCES: dict[str, Context] = {
         GQA, toy_pool(24, 6), batch=48, seq_len=4096, fabric=ONE_TIER,
         options=SearchOptions(
             framework="any",
-            only=pins(hpz=(1, 2, 6, 16), zero=(2, 3), pp=(1, 2), cp=(1, 3), mbs=1, schedule=WHOLE).only,
+            only=pins(
+                hpz=(1, 2, 6, 16), zero=(2, 3), pp=(1, 2), cp=(1, 3), mbs=1, schedule=WHOLE
+            ).only,
             at_most={"cp": 3},
         ),
     ),
