@@ -50,6 +50,7 @@ HELPS: Mapping[str, tuple[str, ...]] = {
     "ORD002": ("rank_order", "ep"),
     "SP001": ("sp",),
     "ZER001": ("zero",),
+    "HPZ002": ("hpz",),
     "OFF004": ("pp",),
     "ZER002": ("zero",),
 }
@@ -255,7 +256,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         dp_overlap=bool(changes.get("dp_overlap", x.dp_overlap)) or dp * cp == 1,
         activation_offload_layers=_offloaded(shape.layers, pp, kind, again, x, changes),
         tp_overlap=bool(changes.get("tp_overlap", x.tp_overlap)) and sp and tp > 1,
-        hpz=hpz if tp * pp == 1 and dp * cp % hpz == 0 else 1,
+        hpz=hpz if tp * pp == 1 and (dp * cp) % hpz == 0 else 1,
     )  # fmt: skip
 
 
