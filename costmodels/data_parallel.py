@@ -1,6 +1,6 @@
 """Data-parallel and ZeRO traffic: how much, how long, and what compute waits for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,11 +28,22 @@ class DataParallelTimes:
     gather_s: Floats
     """Weights: all-gather; 0 without sharding."""
     gather_piece_s: Floats
+    again_s: Floats | None = None
+    """The same weights once more in a step, from the second copy (hpZ); as the gather where a plan
+    has none. None where no plan has one."""
+    again_piece_s: Floats | None = None
+
+    def take(self, rows: NDArray[np.intp] | int) -> "DataParallelTimes":
+        """Return the times at `rows` of the first axis."""
+        columns = (self.reduce_s, self.reduce_piece_s, self.gather_s, self.gather_piece_s)
+        found = DataParallelTimes(*(column[rows] for column in columns))
+        if self.again_s is None or self.again_piece_s is None:
+            return found
+        return replace(found, again_s=self.again_s[rows], again_piece_s=self.again_piece_s[rows])
 
     def kind(self, k: int) -> "DataParallelTimes":
         """Return those of one kind of rank, where the kinds come first."""
-        columns = (self.reduce_s, self.reduce_piece_s, self.gather_s, self.gather_piece_s)
-        return DataParallelTimes(*(column[k] for column in columns))
+        return self.take(k)
 
 
 def n_pieces(
@@ -62,6 +73,9 @@ class DataGroups:
     """Those among which ZeRO shards; equal to `whole` without replication."""
     replicas: Group
     """Ranks that hold the same shard; one rank without replication."""
+    again: Group | None = None
+    """Those that share a second copy of the weights (hpZ), `shard` where there is none; None where
+    no plan has one."""
 
 
 def broadcast_gather_s(problem: Problem, weights: Floats, group: Group) -> Floats:
@@ -82,8 +96,10 @@ def data_parallel_times(
 
     ZeRO 0: all-reduce of G_w N. ZeRO 1-3: reduce-scatter of G_w N and all-gather of W_w N over
     the ranks of one ZeRO group, G_w and W_w the recipe's widths on the wire; with groups of g
-    that are replicated, also an all-reduce of G_w N/g over the replicas.
-    Source: Megatron-LM dist_optimizer.md; ZeRO section 7; PyTorch FSDP (hybrid shard).
+    that are replicated, also an all-reduce of G_w N/g over the replicas. With a second copy of the
+    weights, gathers after a step's first run over the ranks that share it.
+    Source: Megatron-LM dist_optimizer.md; ZeRO section 7; PyTorch FSDP (hybrid shard); ZeRO++,
+    section 3.2 (hpZ).
     """
     recipe, stage, pool = problem.job.recipe, np.asarray(zero), problem.pool
     grads = recipe.grad_wire_bytes * params / pieces
@@ -99,10 +115,17 @@ def data_parallel_times(
         in_turn = broadcast_gather_s(problem, weights * pieces, groups.shard) / pieces
         gather = np.where(stage == 1, in_turn, gather)
     gather = np.where(stage >= 1, gather, 0.0)
+    again = gather
+    if groups.again is not None:
+        near = collective_s("all-gather", weights, groups.again, pool)
+        again = np.where(stage >= 3, near, gather)
     if problem.stack.zero3_traffic == "by-tensor":
         slow = np.where(stage >= 2, TENSOR_WIRE_FRAC, 1.0)
-        reduce, gather = reduce / slow, gather / slow
-    return DataParallelTimes(pieces * reduce, reduce, pieces * gather, gather)
+        reduce, gather, again = reduce / slow, gather / slow, again / slow
+    found = DataParallelTimes(pieces * reduce, reduce, pieces * gather, gather)
+    if groups.again is None:
+        return found
+    return replace(found, again_s=pieces * again, again_piece_s=again)
 
 
 def exposed_once_s(

@@ -23,15 +23,18 @@ def state_bytes_per_param(
     offload: ArrayLike = 0,
     *,
     gradients_leave: bool = False,
+    hpz: ArrayLike = 1,
 ) -> Floats:
     """Return bytes of weights, gradients and optimizer state per local parameter.
 
     stage 0: W + G + K; 1: W + G + K/D; 2: W + (G + K)/D; 3: (W + G + K)/D
 
     With the optimizer on the host (`offload`) K is 0; gradients stay in Megatron-LM, and in
-    DeepSpeed up to stage 1 (`gradients_leave`: G is 0 too from stage 2 on).
+    DeepSpeed up to stage 1 (`gradients_leave`: G is 0 too from stage 2 on). With stage 3 and a
+    second copy of the weights over groups of `hpz` ranks W/hpz comes on top.
 
-    Source: Rajbhandari et al. 2020 (ZeRO), section 5; Megatron-LM dist_optimizer.md. Left out:
+    Source: Rajbhandari et al. 2020 (ZeRO), section 5; Megatron-LM dist_optimizer.md; Wang et al.
+    2023 (ZeRO++), section 3.2; DeepSpeed partition_parameters.py (_partition_param_sec). Left out:
     the unsharded working set of stage 3 (`zero3_working_bytes`).
 
     >>> from costmodels.precision import RECIPES
@@ -42,6 +45,10 @@ def state_bytes_per_param(
     weights = recipe.param_bytes / np.where(stage >= 3, d, 1.0)
     grads = recipe.grad_bytes / np.where(stage >= 2, d, 1.0)
     states = recipe.state_bytes / np.where(stage >= 1, d, 1.0)
+    group = np.asarray(hpz, dtype=np.float64)
+    if np.any(group > 1):
+        second = (stage >= 3) & (group > 1)
+        weights = weights + np.where(second, recipe.param_bytes / group, 0.0)
     away = np.asarray(offload) > 0
     if not away.any():
         return weights + grads + states

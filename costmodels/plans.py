@@ -117,6 +117,9 @@ class Layout:
     activation_offload_layers: int = 0
     """Layers whose stored activations lie on the host between forward and backward: the first of
     all without recomputation, the recomputed ones (their inputs) with `full`; 0 is off."""
+    hpz: int = 1
+    """Ranks of one group that keeps a second copy of the weights between its members, neighbours
+    in the data-parallel group (hpZ of ZeRO++, with ZeRO-3); 1 is off."""
 
     def __post_init__(self) -> None:
         named = self.recompute_modules or RECOMPUTE_MODULES[:1]
@@ -326,6 +329,8 @@ class ShardingTable:
     """1: optimizer states on the host."""
     dp_blocking: Ints
     """1: data-parallel traffic runs beside nothing, whatever the stack overlaps."""
+    hpz: Ints
+    """Ranks that keep a second copy of the weights between them (`Layout.hpz`); 1 is off."""
 
     def __len__(self) -> int:
         return len(self.zero)
@@ -346,13 +351,13 @@ class ShardingTable:
 
     @staticmethod
     def from_tuples(rows: Sequence[tuple[int, ...]]) -> "ShardingTable":
-        """Build a table from tuples in the order of the columns; those left out at the end are 0.
+        """Build a table from tuples in the order of the columns; those left out are off.
 
         >>> ShardingTable.from_tuples([(0, 1), (1, 2, 1)]).optimizer_offload.tolist()
         [0, 1]
         """
-        width = len(ShardingTable.__slots__)
-        block = np.array([(*row, *(0,) * (width - len(row))) for row in rows], dtype=np.int32)
+        width = len(PLAIN_SHARDING)
+        block = np.array([(*row, *PLAIN_SHARDING[len(row) :]) for row in rows], dtype=np.int32)
         return ShardingTable(*(np.ascontiguousarray(x) for x in block.reshape(-1, width).T))
 
     def shard(self, ranks: Ints) -> Ints:
@@ -363,7 +368,17 @@ class ShardingTable:
         """
         return np.asarray(np.maximum(1, ranks // self.copies[:, None]))
 
+    def second_shard(self, ranks: Ints) -> Ints:
+        """Return the ranks over which a weight is gathered again in a step, `(n, n_shapes)`.
 
+        Those that share the second copy; without one, those of the ZeRO group.
+        """
+        group = np.minimum(self.hpz[:, None], ranks)
+        return np.where(self.hpz[:, None] > 1, group, self.shard(ranks))
+
+
+PLAIN_SHARDING = (0, 1, 0, 0, 1)
+"""The columns of a `ShardingTable` where everything is off."""
 WHOLE = ShardingTable.from_tuples([(zero, 1) for zero in range(4)])
 """The four stages of ZeRO over all data-parallel ranks."""
 
@@ -455,6 +470,7 @@ class PlanTable:
             recompute_modules=modules_of(int(self.recompute_modules[row])),
             rank_order=RANK_ORDERS[int(shapes.rank_order[k])],
             activation_offload_layers=int(self.activation_offload_layers[row]),
+            hpz=int(self.shardings.hpz[z]),
         )
 
     @staticmethod
@@ -479,7 +495,13 @@ class PlanTable:
             return np.fromiter(values, dtype=np.int32, count=len(rows))
 
         options = [
-            (x.zero, x.dp * x.cp // x.dp_shard, int(x.optimizer_offload), int(not x.dp_overlap))
+            (
+                x.zero,
+                x.dp * x.cp // x.dp_shard,
+                int(x.optimizer_offload),
+                int(not x.dp_overlap),
+                x.hpz,
+            )
             for x in rows
         ]
         distinct = sorted(set(options))

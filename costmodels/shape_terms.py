@@ -1,7 +1,7 @@
 """All that depends on the coupled axes (tp, pp, dp, vpp, split) and the ZeRO stage alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
@@ -122,7 +122,7 @@ def expert_shape_terms(
         return None
     params, copies = kind_expert_params(problem, shapes, kinds), expert_copies(shapes)
     shard, groups = shardings.shard(copies), expert_data_groups(problem, shapes, shardings)
-    wide = DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas))
+    wide = _wide_groups(groups)
     stage = shardings.zero[:, None, None]
     blocking = shardings.dp_blocking[:, None, None]
     pieces = n_pieces(problem, params, copies.astype(np.float64)[:, None], stage, blocking)
@@ -145,11 +145,11 @@ def _traffic(
         return data_parallel_times(problem, groups, params, pieces, shardings.zero[:, None, None])
     few = groups
     if groups.shard.n_ranks.ndim == params.ndim + 1:
-        few = DataGroups(groups.whole, groups.shard.take(rows), groups.replicas.take(rows))
+        few = replace(few, shard=groups.shard.take(rows), replicas=groups.replicas.take(rows))
+    if groups.again is not None:
+        few = replace(few, again=groups.again.take(rows))
     stage = shardings.zero[rows][:, None, None]
-    found = data_parallel_times(problem, few, params, pieces[rows], stage)
-    columns = (getattr(found, name) for name in DataParallelTimes.__slots__)
-    return DataParallelTimes(*(column[of] for column in columns))
+    return data_parallel_times(problem, few, params, pieces[rows], stage).take(of)
 
 
 def once_a_step_times(
@@ -163,7 +163,7 @@ def once_a_step_times(
     groups = data_groups(problem, shapes, shardings)
     stage, blocking = shardings.zero[:, None, None], shardings.dp_blocking[:, None, None]
     dp = shapes.replicas.astype(np.float64)[:, None]
-    wide = DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas))
+    wide = replace(_wide_groups(groups), again=None)
     pieces = n_pieces(problem, params, dp, stage, blocking)
     dense = data_parallel_times(problem, wide, params, pieces, stage)
     routed = expert_shape_terms(problem, shapes, shardings, kinds)
@@ -186,6 +186,7 @@ def _state_bytes_per_param(problem: Problem, shardings: ShardingTable, shard: In
         shard.astype(np.float64),
         shardings.optimizer_offload[:, None],
         gradients_leave=gradients_leave(problem.stack),
+        hpz=shardings.hpz[:, None],
     )
 
 
@@ -263,6 +264,12 @@ def _wide(group: Group) -> Group:
     columns = (group.n_ranks, group.ranks_per_domain, group.n_domains, group.wire_bytes_per_s)
     ranks, per_domain, n_domains, wire = (column[..., None] for column in columns)
     return Group(ranks, per_domain, n_domains, wire, group.tier[..., None], group.extra_hop_s)
+
+
+def _wide_groups(groups: DataGroups) -> DataGroups:
+    """Return `groups` with a trailing axis."""
+    again = None if groups.again is None else _wide(groups.again)
+    return DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas), again)
 
 
 def shared_params(problem: Problem, shapes: ShapeTable, most: Floats) -> Floats:
@@ -360,14 +367,21 @@ def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     """
     pool, fabric = problem.pool, problem.fabric
     whole = place(copy_spacing(shapes, shapes.replicas), pool, fabric)
+    again = None
+    if (shardings.hpz > 1).any():
+        rows, of = _distinct_rows(shardings, ("copies", "hpz"))
+        near = shardings.take(rows).second_shard(shapes.replicas)
+        again = place(copy_spacing(shapes, near), pool, fabric).take(of)
     if (shardings.copies == 1).all():
-        return DataGroups(whole, whole, place_group(np.ones_like(shapes.dp), 1, pool, fabric))
+        alone = place_group(np.ones_like(shapes.dp), 1, pool, fabric)
+        return DataGroups(whole, whole, alone, again)
     rows, of = _distinct_rows(shardings, ("copies",))
     shard = shardings.take(rows).shard(shapes.replicas)
     return DataGroups(
         whole,
         place(copy_spacing(shapes, shard), pool, fabric).take(of),
         place(replica_spacing(shapes, shard), pool, fabric).take(of),
+        again,
     )
 
 
@@ -378,7 +392,7 @@ def _distinct_rows(shardings: ShardingTable, names: Sequence[str]) -> tuple[Rows
     return rows, of.reshape(-1)
 
 
-TRAFFIC = ("zero", "copies", "dp_blocking")
+TRAFFIC = ("zero", "copies", "dp_blocking", "hpz")
 """Columns of shardings on which traffic depends: not where the optimizer is."""
 
 
@@ -438,12 +452,18 @@ def expert_data_groups(
     """
     pool, fabric, copies = problem.pool, problem.fabric, expert_copies(shapes)
     stride = shapes.ep * shapes.etp * np.where(shapes.pipelines_inside, shapes.pp, 1)
+    again = None
+    if (shardings.hpz > 1).any():
+        rows, of = _distinct_rows(shardings, ("copies", "hpz"))
+        near = shardings.take(rows).second_shard(copies)
+        again = place_group(near, stride, pool, fabric).take(of)
     rows, of = _distinct_rows(shardings, ("copies",))
     shard = shardings.take(rows).shard(copies)
     return DataGroups(
         place_group(copies, stride, pool, fabric),
         place_group(shard, stride, pool, fabric).take(of),
         place_group(copies // shard, stride * shard, pool, fabric).take(of),
+        again,
     )
 
 
@@ -530,7 +550,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         data_parallel=_traffic(
             problem,
             shardings,
-            DataGroups(_wide(groups.whole), _wide(groups.shard), _wide(groups.replicas)),
+            _wide_groups(groups),
             params,
             by_layer,
         ),

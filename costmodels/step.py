@@ -1,6 +1,6 @@
 """Step time and peak memory of a table of plans."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -388,8 +388,11 @@ def _data_parallel(
 
     ZeRO 0 and 1 move once per step: the reduction beside the last backward, the gather beside
     the first forward, as far as the stack overlaps them. ZeRO 2 reduces and ZeRO 3 also gathers
-    (twice) per micro-batch; ZeRO 2 gathers once, like ZeRO 1. Routed experts move over their own
-    group, one after the other with the rest. Nothing is hidden with `dp_blocking`.
+    (twice) per micro-batch; ZeRO 2 gathers once, like ZeRO 1. With a second copy of the weights
+    (hpZ) the first forward of a step gathers over all ranks and fills it, and the other 2 m - 1
+    gathers run inside its group, until the update makes it stale. Source: DeepSpeed runtime/zero/
+    partition_parameters.py (all_gather_coalesced), stage3.py (_post_step). Routed experts move
+    over their own group, one after the other with the rest. Nothing is hidden with `dp_blocking`.
     """
     exposed, total = _overlapped_data_parallel(rows, times, wire)
     blocking = rows.table.shardings.dp_blocking
@@ -409,15 +412,24 @@ def _overlapped_data_parallel(
         exposed = np.add(exposed, _exposed_gather_once(rows, times, wire), out=exposed)
         return exposed, total
     m, stack = rows.table.n_micro, rows.problem.stack
-    behind = np.where(zero >= 3, wire.gather_s, 0.0) + wire.reduce_s
+    near = wire.gather_s if wire.again_s is None else wire.again_s
+    behind = np.where(zero >= 3, near, 0.0) + wire.reduce_s
     ahead, after, once = wire.gather_s, behind, wire.gather_s
+    later = near
     if stack.zero3_traffic == "prefetched":
         ahead = exposed_each_s(ahead, wire.gather_piece_s, times.forward_s)
         after = exposed_each_s(behind, wire.reduce_piece_s, times.backward_s)
+        if wire.again_piece_s is not None:
+            later = exposed_each_s(near, wire.again_piece_s, times.forward_s)
         if stack.zero1_overlap == "both":
             once = _exposed_gather_once(rows, times, wire)
-    exposed = m * after + np.where(zero >= 3, m * ahead, once)
-    total_often = m * behind + np.where(zero >= 3, m, 1) * wire.gather_s
+    if wire.again_s is None:
+        gathers, all_ahead = np.where(zero >= 3, m, 1) * wire.gather_s, m * ahead
+    else:
+        gathers = wire.gather_s + np.where(zero >= 3, m - 1, 0) * near
+        all_ahead = ahead + (m - 1) * later
+    exposed = m * after + np.where(zero >= 3, all_ahead, once)
+    total_often = m * behind + gathers
     if not often.all():
         seldom = _exposed_gather_once(rows, times, wire)
         seldom = seldom + _exposed_reduce_once(rows, times, wire)
@@ -441,7 +453,17 @@ def _wire_times(rows: Rows) -> DataParallelTimes:
         )
         reduce_piece = np.maximum(reduce_piece, _by_sharding(more.reduce_piece_s, at))
         gather_piece = np.maximum(gather_piece, _by_sharding(more.gather_piece_s, at))
-    return DataParallelTimes(reduce, reduce_piece, gather, gather_piece)
+    found = DataParallelTimes(reduce, reduce_piece, gather, gather_piece)
+    if wire.again_s is None or wire.again_piece_s is None:
+        return found
+    again, piece = _by_sharding(wire.again_s, at), _by_sharding(wire.again_piece_s, at)
+    if rows.shapes.experts:
+        more = rows.shapes.experts.data_parallel
+        assert more.again_s is not None  # they come with those of the rest
+        assert more.again_piece_s is not None
+        again = again + _by_sharding(more.again_s, at)
+        piece = np.maximum(piece, _by_sharding(more.again_piece_s, at))
+    return replace(found, again_s=again, again_piece_s=piece)
 
 
 def _pp_vpp(rows: Rows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

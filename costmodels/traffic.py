@@ -379,6 +379,8 @@ def _copies(rows: Rows, layout: Layout, part: _Copies, kind: int) -> list[Transf
     group = part.groups.shard if zero else part.groups.whole
     reduces = layout.n_micro if zero >= 2 else 1
     gathers = {0: 0, 1: 1, 2: 1, 3: 2 * layout.n_micro}[zero]
+    near = part.groups.again if layout.hpz > 1 else None
+    gathers = 1 if near else gathers
     shard, replicas = (
         int(np.asarray(x.n_ranks).item()) for x in (part.groups.shard, part.groups.replicas)
     )
@@ -404,6 +406,11 @@ def _copies(rows: Rows, layout: Layout, part: _Copies, kind: int) -> list[Transf
         if zero == 1 and rows.problem.stack.zero1_gather == "broadcast":
             name, calls, size = "broadcast", shard, weights / shard
         found.append(_make(rows, "dp", name, group, calls, size, 0.0, kind_of, time_s))
+        if near and wire.again_s is not None:  # all but a step's first are from the second copy
+            more = 2 * layout.n_micro - 1
+            time_s = more * wire.again_s[at].item()
+            args = (near, more * pieces, size, 0.0, kind_of, time_s)
+            found.append(_make(rows, "dp", "all-gather", *args))
     return found
 
 

@@ -447,8 +447,9 @@ def judge(
 
 CASE_FIELDS = frozenset(
     ("n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_micro", "zero",
-     "dp_shard", "optimizer_offload", "dp_overlap", "sp", "schedule", "cp_comm", "recompute",
-     "recompute_layers", "recompute_modules", "activation_offload_layers", "rank_order", "counts")
+     "dp_shard", "hpz", "optimizer_offload", "dp_overlap", "sp", "schedule", "cp_comm",
+     "recompute", "recompute_layers", "recompute_modules", "activation_offload_layers",
+     "rank_order", "counts")
 )  # fmt: skip
 """Fields of a run's layout that framework rules read."""
 

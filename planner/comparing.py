@@ -170,6 +170,7 @@ def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, s
             f"ranks over which ZeRO shards, {a.dp * a.cp // a.dp_shard} ->"
             f" {b.dp * b.cp // b.dp_shard} copies of what it shards",
         ),
+        "hpz": ("hpz", "ranks that share a second copy of the weights (1: there is none)"),
         "sp": ("sp", "activations between the layers cut over tp"),
         "dp_overlap": ("dp_overlap", "data-parallel traffic beside compute"),
         "tp_overlap": ("tp_overlap", "tensor-parallel traffic in pieces beside the GEMMs"),

@@ -97,6 +97,11 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
                2: "optimizer states and gradients are sharded",
                3: "weights, gradients and optimizer states are sharded"}[x.zero]  # fmt: skip
     lines.append(f"  ZeRO {x.zero}: {sharded} over {x.dp_shard} ranks.")
+    if x.hpz > 1:
+        lines.append(
+            f"  hpz {x.hpz}: groups of {x.hpz} ranks keep a second copy of the weights; a step "
+            "gathers once over all ranks, then in these groups."
+        )
     if not x.dp_overlap:
         lines.append("  dp overlap off: all gathers and reductions are waited for.")
     if x.tp_overlap:

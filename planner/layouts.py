@@ -40,6 +40,8 @@ def layout_to_json(layout: Layout) -> dict[str, Any]:
     named: dict[str, Any] = {**exchange, **layout.switches}
     if layout.activation_offload:
         named["activation_offload_layers"] = layout.activation_offload_layers
+    if layout.hpz > 1:
+        named["hpz"] = layout.hpz
     return named | {
         "n_devices": layout.n_devices,
         "tp": layout.tp,
@@ -221,8 +223,8 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     """Return the one layout that `pins` describe; axes not named take their plainest value.
 
     tp, pp, cp, ep, etp, mbs default to 1, vpp to 2 with a schedule that folds the pipeline and to
-    1 with any other, cp_comm to p2p with cp, zero to 1 where there is
-    data or context parallelism, sp to on with tp,
+    1 with any other, cp_comm to p2p with cp, zero to 3 with hpz (which defaults to 1) and else to
+    1 where there is data or context parallelism, sp to on with tp,
     recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise,
     `selective` the attention core unless `recompute_modules` does, which alone mean selective),
     activation_offload to off (`on` means all recomputed layers, or else all but two), dp_shard to
@@ -238,7 +240,8 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     split = TEXT_AXES["split"][pins["split"]] if "split" in pins else split
     counts = stage_layers(shape.layers, pp, vpp, split)
     recompute, recompute_layers, modules = _recompute(pins, counts)
-    zero = pins.get("zero", 1 if dp * cp > 1 else 0)
+    hpz = pins.get("hpz", 1)
+    zero = pins.get("zero", 3 if hpz > 1 else 1 if dp * cp > 1 else 0)
     implied = "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
     layout = Layout(
         n_devices=context.n_devices,
@@ -266,6 +269,7 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         dp_overlap=bool(pins.get("dp_overlap", 1)),
         activation_offload_layers=_activation_offload(pins, shape.layers, recompute_layers),
         tp_overlap=bool(pins.get("tp_overlap", 0)),
+        hpz=hpz,
     )
     broken = first_broken_rule(context, layout)
     if broken:

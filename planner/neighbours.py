@@ -31,7 +31,7 @@ from searches.rules import Context, module_sets, rules_that_break
 from searches.search import exact_step_s
 from searches.shape_space import divisors
 
-AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "sp",
+AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "hpz", "sp",
         "cp_comm", "recompute", "recompute_layers", "recompute_modules", "optimizer_offload",
         "activation_offload_layers", "dp_overlap", "tp_overlap", "rank_order")  # fmt: skip
 """Axes that a neighbour may change, in the order in which changes are named."""
@@ -50,6 +50,7 @@ HELPS: Mapping[str, tuple[str, ...]] = {
     "ORD002": ("rank_order", "ep"),
     "SP001": ("sp",),
     "ZER001": ("zero",),
+    "HPZ002": ("hpz",),
     "OFF004": ("pp",),
     "ZER002": ("zero",),
 }
@@ -159,6 +160,8 @@ def _values(problem: Problem, x: Layout, axis: str) -> list[Any]:
         return [0, 1, 2, 3]
     if axis == "dp_shard":
         return [d for d in divisors(x.dp * x.cp) if d > 1] if x.zero else []
+    if axis == "hpz":
+        return [d for d in divisors(x.dp * x.cp) if d < x.dp * x.cp] if x.zero == 3 else [1]
     if axis in ("sp", "optimizer_offload", "dp_overlap"):
         return [False, True]
     if axis == "tp_overlap":
@@ -219,6 +222,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
     zero = int(changes.get("zero", x.zero)) if dp * cp > 1 else 0
     group = int(changes.get("dp_shard", x.shard))
     replicated = zero and 0 < group < dp * cp and dp * cp % group == 0
+    hpz = int(changes.get("hpz", x.hpz if zero == 3 and not replicated else 1))
     sp = bool(changes.get("sp", x.sp or (x.tp == 1 and problem.stack.kind == "fused")))
     kind = str(changes.get("recompute", x.recompute))
     modules = x.recompute_modules
@@ -252,6 +256,7 @@ def derived(problem: Problem, layout: Layout, changes: Mapping[str, Any]) -> Lay
         dp_overlap=bool(changes.get("dp_overlap", x.dp_overlap)) or dp * cp == 1,
         activation_offload_layers=_offloaded(shape.layers, pp, kind, again, x, changes),
         tp_overlap=bool(changes.get("tp_overlap", x.tp_overlap)) and sp and tp > 1,
+        hpz=hpz if tp * pp == 1 and (dp * cp) % hpz == 0 else 1,
     )  # fmt: skip
 
 

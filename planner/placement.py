@@ -73,6 +73,7 @@ MEANINGS = {
     "dp-cp": "sum the gradients of the dense layers",
     "zero": "shard optimizer, gradients or weights of the dense layers",
     "zero-replica": "hold the same shard",
+    "hpz": "share a second copy of the weights",
     "pp": "stages of one pipeline",
     "etp": "share every expert",
     "ep": "hold different experts and exchange tokens",
@@ -198,6 +199,8 @@ def process_groups(
         found["dp-cp"] = gradients
     if layout.zero and copies > 1:
         found["zero"], found["zero-replica"] = _shards(gradients, layout.dp_shard)
+    if layout.hpz > 1:
+        found["hpz"], _ = _shards(gradients, layout.hpz)
     if shape.n_experts:
         experts = expert_grid(layout)
         found |= {axis: experts.groups(axis) for axis in ("etp", "ep", "edp")}

@@ -48,6 +48,8 @@ def shown_layout(layout: Layout) -> str:
         words.append("no sp")
     if x.recompute != "none":
         words.append(f"recompute {x.recompute_text} {x.recompute_layers or ''}".strip())
+    if x.hpz > 1:
+        words.append(f"hpz{x.hpz}")
     if x.optimizer_offload:
         words.append("optimizer offload")
     if x.activation_offload:

@@ -338,9 +338,20 @@ def _dp(problem: Problem, plan: Plan) -> Numbers:
             f"{group.wire_bytes_per_s.item() / 1e9:.1f} GB/s",
         ),
         ("one reduction / one gather", f"{reduce * 1e3:.1f} / {gather * 1e3:.1f} ms"),
+        *_second_copy(plan),
         ("hidden beside compute", _overlap_words(plan)),
         ("term", f"{plan.breakdown.time_s['dp']:.4f} s"),
     ]
+
+
+def _second_copy(plan: Plan) -> Numbers:
+    """Return the gathers of a step from a second copy of the weights, where there is one."""
+    x, shapes = plan.layout, plan.breakdown.rows.shapes
+    again = shapes.data_parallel.again_s
+    if x.hpz == 1 or again is None:
+        return []
+    gathers = f"1, {2 * x.n_micro - 1} of {again.max() * 1e3:.1f} ms"
+    return [(f"gathers of a step over all ranks, over hpz {x.hpz}", gathers)]
 
 
 def _optimizer(problem: Problem, plan: Plan) -> Numbers:
@@ -447,6 +458,7 @@ def _states(problem: Problem, plan: Plan) -> Numbers:
             f"{recipe.param_bytes:g} + {recipe.grad_bytes:g} + {recipe.state_bytes:g} bytes",
         ),
         ("ZeRO stage, D", f"{x.zero}, {x.dp_shard}"),
+        *([("second copy, W / hpz", f"{recipe.param_bytes / x.hpz:g} bytes")] * (x.hpz > 1)),
         ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),
         *_routed_params(plan),
     ]

@@ -34,7 +34,7 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
     def degrees(c: Candidate) -> tuple[object, ...]:
         x = c.layout
         split = (x.tp, x.pp, x.dp, x.cp, x.cp_comm, x.ep, x.etp)
-        switches = (x.optimizer_offload, x.activation_offload, x.dp_overlap)
+        switches = (x.optimizer_offload, x.activation_offload, x.dp_overlap, x.hpz)
         return (*split, x.vpp, x.split, x.mbs, x.zero, x.sp_code, *switches)
 
     kept: dict[tuple[object, ...], list[Candidate]] = {}
@@ -78,7 +78,7 @@ def simplicity(candidate: Candidate) -> tuple[int, int, int]:
     x = candidate.layout
     axes = (
         x.tp > 1, x.pp > 1, x.cp > 1, x.vpp > 1, x.zero > 1, x.shard > 0, x.recompute != "none",
-        x.tp_overlap,
+        x.tp_overlap, x.hpz > 1,
     )  # fmt: skip
     again = x.recompute_layers + len(x.recompute_modules)
     return sum(axes) + (x.split != "even"), x.vpp, again + x.activation_offload_layers

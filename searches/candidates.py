@@ -42,6 +42,7 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
         not layout.dp_overlap,
         layout.activation_offload_layers,
         layout.tp_overlap,
+        layout.hpz,
     )
 
 

@@ -129,7 +129,7 @@ def _open(context: Context) -> Context:
     the search may not have what nobody names.
     """
     named = ("recompute_layers", "recompute_modules", "optimizer_offload", "activation_offload",
-             "activation_offload_layers", "dp_overlap", "tp_overlap")  # fmt: skip
+             "activation_offload_layers", "dp_overlap", "tp_overlap", "hpz")  # fmt: skip
     kept = {a: v for a, v in context.options.only.items() if a in named}
     return replace(context, options=replace(context.options, only=kept, at_most={}))
 

@@ -24,6 +24,7 @@ AXES = (
     "mbs",
     "zero",
     "dp_shard",
+    "hpz",
     "sp",
     "recompute",
     "recompute_layers",

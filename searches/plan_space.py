@@ -33,6 +33,7 @@ from searches.rules import (
     offers_offload,
     offloads_whole_layers,
     pieces_differ,
+    second_copy_faults,
 )
 from searches.shape_space import divisors
 
@@ -138,12 +139,16 @@ def with_overlap_off(
 def sharding_options(context: Context, shapes: ShapeTable) -> ShardingTable:
     """Return every ZeRO stage with every number of copies of its groups that some shape has.
 
-    Each with the optimizer on the device and, where there is a host, on that.
+    Each with the optimizer on the device and, where there is a host, on that; and with groups of a
+    second copy of the weights (hpZ) of the sizes that the user names.
     """
     copies = sorted({c for ranks in np.unique(shapes.replicas) for c in copies_of(int(ranks))})
     rows = [(0, 1), *((zero, c) for zero in (1, 2, 3) for c in copies or [1])]
     places = (0, 1) if offers_offload(context) else (0,)
-    return ShardingTable.from_tuples([(*row, place) for place in places for row in rows])
+    groups = [1, *sorted(context.options.only.get("hpz", frozenset()) - {1})]
+    return ShardingTable.from_tuples(
+        [(*row, place, 0, hpz) for place in places for hpz in groups for row in rows]
+    )
 
 
 def copies_of(ranks: int) -> list[int]:
@@ -338,6 +343,7 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     if emitted:
         rules.append(PlanRule("ZER001", (zero <= 1) | (pp == 1)))
     rules.append(PlanRule("ZER002", (zero == 0) | (dp * cp > 1)))
+    rules += _second_copy_rules(shapes, axes)
     blocking = axes.shardings.dp_blocking[None, None, :, None]
     if blocking.any():
         rules.append(PlanRule("OVL001", (blocking == 0) | (dp * cp > 1)))
@@ -365,6 +371,14 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         if not runs.all():
             rules.append(PlanRule("FRM001", runs, of_batches=True))
     return rules
+
+
+def _second_copy_rules(shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
+    """Return what is asked of plans with a second copy of the weights (hpZ)."""
+    if not (axes.shardings.hpz > 1).any():
+        return []
+    found = second_copy_faults(shapes, axes.shardings)
+    return [PlanRule(code, ~broken.T[:, None, :, None]) for code, broken in found.items()]
 
 
 def _host_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
@@ -402,6 +416,7 @@ def pinned_columns(context: Context, shapes: ShapeTable, axes: FreeAxes) -> dict
         "tp_overlap": (sp == SP_OVERLAPPED).astype(np.int32),
         "zero": axes.shardings.zero[None, None, :, None],
         "dp_shard": axes.shardings.shard(shapes.replicas).T[:, None, :, None],
+        "hpz": axes.shardings.hpz[None, None, :, None],
         "optimizer_offload": axes.shardings.optimizer_offload[None, None, :, None],
         "activation_offload": (axes.activation_offload_layers > 0)[None, None, None, :].astype(
             np.int32

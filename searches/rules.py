@@ -164,6 +164,20 @@ RULES: dict[str, Rule] = {
         Rule("ZER002", "ZeRO without data parallelism",
              "With dp * cp = 1 there is no group to shard over; ZeRO 0 is the same plan.",
              "dp > 1 or cp > 1", "definition"),
+        Rule("HPZ001", "a second copy of weights that are not sharded over all ranks",
+             "hpZ keeps a second copy of the weights so that most gathers stay in a small group: "
+             "it needs ZeRO-3 over all dp cp ranks. In replicated groups (dp_shard) the gathers "
+             "are small already.",
+             "zero 3 and dp_shard dp cp, or hpz 1", "DeepSpeed runtime/zero/config.py"),
+        Rule("HPZ002", "the group of a second copy has ranks with other weights",
+             "DeepSpeed makes its groups of ranks with consecutive numbers, whatever other groups "
+             "there are: with tp, pp, ep or etp neighbours hold different weights, and what is "
+             "gathered would be wrong.",
+             "tp 1, pp 1, ep 1 and etp 1, or hpz 1",
+             "DeepSpeed utils/groups.py, _create_zero_param_parallel_group"),
+        Rule("HPZ003", "the group of a second copy does not divide the ranks",
+             "dp cp ranks are cut into equal groups of hpz.",
+             "an hpz that divides dp cp", "DeepSpeed utils/groups.py"),
         Rule("REC001", "selective recompute saves nothing here",
              "Recomputing the attention core drops the attention scores; a flash kernel stores "
              "none.",
@@ -560,6 +574,21 @@ def pieces_differ(problem: Problem, tp: Ints) -> Bools:
     return np.asarray(inside & (tp > 1) & bool(problem.stack.tp_overlap_on))
 
 
+def second_copy_faults(shapes: ShapeTable, shardings: ShardingTable) -> dict[str, Bools]:
+    """Return by rule where plans with a second copy of the weights break it.
+
+    Arrays `(n_shardings, n_shapes)`; a sharding without one breaks none.
+    """
+    has, group = shardings.hpz[:, None] > 1, shardings.hpz[:, None]
+    partly = (shardings.zero != 3) | (shardings.copies > 1)
+    mixed = (shapes.tp > 1) | (shapes.pp > 1) | (shapes.ep > 1) | (shapes.etp > 1)
+    return {
+        "HPZ001": has & np.broadcast_to(partly[:, None], (len(shardings), len(shapes))),
+        "HPZ002": has & mixed[None],
+        "HPZ003": has & (shapes.replicas[None] % group != 0),
+    }
+
+
 def splits_cleanly(shape: ModelShape) -> bool:
     """Tell whether the model is one of whose backward the weight gradients can run apart."""
     return not (shape.n_experts or shape.mtp_layers)
@@ -599,6 +628,10 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
         "SP001": layout.sp and (layout.tp == 1 or job.seq_len % (layout.tp * layout.cp) > 0),
         "ZER001": layout.zero >= 2 and layout.pp > 1 and context.options.framework != "any",
         "ZER002": layout.zero >= 1 and layout.dp * layout.cp == 1,
+        **{
+            code: bool(fault.any())
+            for code, fault in second_copy_faults(shape, table.shardings).items()
+        },
         "OVL001": not layout.dp_overlap and layout.dp * layout.cp == 1,
         "OVL002": layout.tp_overlap
         and not (layout.sp and pieces_differ(context.problem, shape.tp)[0]),

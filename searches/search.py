@@ -209,8 +209,8 @@ def price_block(
 ) -> BlockAnswer:
     """Price the plans of a block.
 
-    Of plans that differ in nothing but the copies of their ZeRO groups and the overlap the fastest
-    stands for all.
+    Of plans that differ in nothing but the copies of their ZeRO groups, a second copy of the
+    weights and the overlap the fastest stands for all.
     The best are the n with the least closed form, the rivals those whose lower bound is below that
     of `limits`.
     """
@@ -269,14 +269,14 @@ def _fastest_shardings(block: PlanBlock, outside_s: Floats) -> tuple[NDArray[np.
 
     A kind is a ZeRO stage with the optimizer on the device or on the host: the latter is slower
     and takes less memory, so neither stands for the other. Both results are
-    `(n_kinds, n_options, n_batches)`. Of equally fast ones the one with the fewest copies is
-    taken: it needs least memory.
+    `(n_kinds, n_options, n_batches)`. Of equally fast ones the one with the fewest copies, and
+    without a second copy of the weights, is taken: it needs least memory.
     """
     used = block.shardings.take(block.sharding[:, 0, 0].astype(np.intp))
     rows, times = [], []
     for kind in sorted({*zip(used.zero.tolist(), used.optimizer_offload.tolist(), strict=True)}):
         mine = np.flatnonzero((used.zero == kind[0]) & (used.optimizer_offload == kind[1]))
-        mine = mine[np.argsort(used.copies[mine], kind="stable")]
+        mine = mine[np.lexsort((used.hpz[mine], used.copies[mine]))]
         one = outside_s[mine]
         fastest = one.argmin(axis=0)
         rows.append(mine[fastest])

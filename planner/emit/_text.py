@@ -31,6 +31,7 @@ def facts(
     # An axis that is off is not named.
     off = SWITCHES.keys() - layout.switches.keys() | ({"cp_comm"} if layout.cp == 1 else set())
     off |= set() if layout.activation_offload else {"activation_offload_layers"}
+    off |= set() if layout.hpz > 1 else {"hpz"}
     for name in off:
         del plain[name]
     if layout.recompute_text == layout.recompute:

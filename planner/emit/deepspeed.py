@@ -117,11 +117,16 @@ def _zero(layout: Layout, shape: ModelShape) -> dict[str, object]:
     }
     if stage < 3:
         return zero | {"allgather_partitions": True, "allgather_bucket_size": bucket}
-    return zero | {
-        "stage3_prefetch_bucket_size": bucket * 9 // 10,
-        "stage3_param_persistence_threshold": 10 * shape.hidden,
-        "stage3_gather_16bit_weights_on_model_save": False,
-    }
+    second = {"zero_hpz_partition_size": layout.hpz} if layout.hpz > 1 else {}
+    return (
+        zero
+        | second
+        | {
+            "stage3_prefetch_bucket_size": bucket * 9 // 10,
+            "stage3_param_persistence_threshold": 10 * shape.hidden,
+            "stage3_gather_16bit_weights_on_model_save": False,
+        }
+    )
 
 
 def _launcher(

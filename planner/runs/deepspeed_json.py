@@ -106,9 +106,9 @@ def deepspeed_run(
     away = read.switch("activation_checkpointing.cpu_checkpointing")
     layout["activation_offload_layers"] = layout["recompute_layers"] if away else 0
     layout["dp_overlap"] = _overlaps(read, layout)
-    if read.number("zero_optimization.zero_hpz_partition_size", 1) > 1:
-        notes.append("hpZ keeps a second copy of the weights in a node: priced as plain ZeRO-3;"
-                     " gather traffic is overestimated, memory underestimated")  # fmt: skip
+    hpz = read.number("zero_optimization.zero_hpz_partition_size", 1)
+    # DeepSpeed cuts what is larger down to all ranks; below ZeRO-3 the key does nothing.
+    layout["hpz"] = min(hpz, layout["dp"] * layout["cp"]) if "dp" in layout and zero == 3 else 1
     for key in ("zero_quantized_weights", "zero_quantized_gradients"):
         if read.switch(f"zero_optimization.{key}"):
             notes.append(f"{key}: traffic is priced unquantized")

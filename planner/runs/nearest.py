@@ -111,7 +111,23 @@ def nearest_layout(
         activation_offload_layers=_offloaded(stated, pp, kind, again, shape.layers, repairs),
         tp_overlap=bool(stated.get("tp_overlap")) and sp,
     )
+    layout = replace(layout, hpz=_second_copy(stated, layout, repairs))
     return Nearest(layout, tuple(repairs))
+
+
+def _second_copy(stated: Mapping[str, Any], layout: Layout, repairs: list[str]) -> int:
+    """Return the ranks that share a second copy of the weights, as far as that has a price."""
+    hpz = int(stated.get("hpz") or 1)
+    other = max(layout.tp, layout.pp, layout.ep, layout.etp) > 1
+    if hpz == 1 or layout.zero != 3:
+        return 1
+    if other or layout.shard:
+        repairs.append("without hpZ: its groups would hold ranks with different weights")
+        return 1
+    if layout.dp * layout.cp % hpz:
+        repairs.append(f"without hpZ: groups of {hpz} do not divide {layout.dp * layout.cp} ranks")
+        return 1
+    return hpz
 
 
 def _offloaded(

@@ -24,7 +24,7 @@ from searches.shape_space import ShapeSpace
 EQUAL = 1e-9
 """Relative difference below which two predicted steps count as equal."""
 FREE_AXES = (
-    "mbs", "zero", "dp_shard", "sp", "recompute", "recompute_layers", "recompute_modules",
+    "mbs", "zero", "dp_shard", "hpz", "sp", "recompute", "recompute_layers", "recompute_modules",
     "optimizer_offload", "dp_overlap", "tp_overlap", "activation_offload_layers",
 )  # fmt: skip
 """Axes besides those of a shape."""

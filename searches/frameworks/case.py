@@ -85,6 +85,8 @@ class Case:
     zero: Any = 0
     dp_shard: Any = UNKNOWN
     """Ranks of one ZeRO group; dp cp unless the group is replicated (HSDP)."""
+    hpz: Any = 1
+    """Ranks that keep a second copy of the weights between them; 1 without."""
     optimizer_offload: Any = False
     """Optimizer states on the host."""
     dp_overlap: Any = True
@@ -135,6 +137,7 @@ class Case:
             n_micro=layout.n_micro,
             zero=layout.zero,
             dp_shard=layout.dp_shard,
+            hpz=layout.hpz,
             optimizer_offload=layout.optimizer_offload,
             dp_overlap=layout.dp_overlap,
             sp=layout.sp,
@@ -190,6 +193,7 @@ class Case:
             gbs=problem.job.global_batch,
             zero=shardings.zero.astype(np.int64)[None, None, :, None],
             dp_shard=shardings.shard(shapes.replicas).astype(np.int64).T[:, None, :, None],
+            hpz=shardings.hpz.astype(np.int64)[None, None, :, None],
             optimizer_offload=(shardings.optimizer_offload > 0)[None, None, :, None],
             dp_overlap=(shardings.dp_blocking == 0)[None, None, :, None],
             sp=np.arange(n_sp)[None, :, None, None] > 0,
@@ -232,6 +236,7 @@ class Case:
             n_micro=problem.job.global_batch // (dp * sizes),
             zero=UNKNOWN,
             dp_shard=UNKNOWN,
+            hpz=UNKNOWN,
             optimizer_offload=UNKNOWN,
             dp_overlap=UNKNOWN,
             sp=UNKNOWN,
@@ -351,7 +356,7 @@ class Case:
 
 _LAYOUT = (
     "n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_micro", "zero",
-    "dp_shard", "optimizer_offload", "dp_overlap", "sp", "schedule", "cp_comm", "recompute",
+    "dp_shard", "hpz", "optimizer_offload", "dp_overlap", "sp", "schedule", "cp_comm", "recompute",
     "recompute_layers", "recompute_modules", "activation_offload_layers", "rank_order", "counts",
 )  # fmt: skip
 """Fields of a case that describe its layout."""

@@ -203,6 +203,23 @@ def activations_on_device(code: str, framework: str, source: str) -> FrameworkRu
     )
 
 
+def one_copy_of_weights(code: str, framework: str, source: str) -> FrameworkRule:
+    """There is no second copy of sharded weights over smaller groups."""
+    return FrameworkRule(
+        code,
+        framework,
+        "a second copy of the weights",
+        "planner",
+        source,
+        lambda c: c.hpz > 1,
+        lambda c: (
+            f"hpz {c.hpz}: there is no second copy of sharded weights that a step fills once"
+            " and then gathers from"
+        ),
+        "hpz 1",
+    )
+
+
 def inputs_alone_leave(code: str, framework: str, source: str, setting: str) -> FrameworkRule:
     """Of stored activations the inputs of recomputed layers go to the host, no others."""
     return FrameworkRule(

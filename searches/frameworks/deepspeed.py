@@ -281,6 +281,21 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "pp 1, or activation_offload off",
     ),
     FrameworkRule(
+        "DSP408", "deepspeed", "a second copy of the weights across tensor-parallel ranks",
+        "planner", "deepspeed/utils/groups.py, _create_zero_param_parallel_group",
+        lambda c: (c.hpz > 1) & (c.tp > 1),
+        lambda c: f"hpz {c.hpz} with tp {c.tp}: its groups are ranks with consecutive numbers,"
+        " which hold different slices of the weights",
+        "tp 1, or hpz 1",
+    ),
+    FrameworkRule(
+        "DSP409", "deepspeed", "AutoEP with a second copy of the weights", "start",
+        f"{ENGINE}._validate_zero3_moe_compatibility",
+        lambda c: _auto_ep(c) & (c.zero == 3) & (c.hpz > 1),
+        lambda c: f"hpz {c.hpz} with experts: AutoEP with ZeRO-3 excludes hpZ",
+        "hpz 1",
+    ),
+    FrameworkRule(
         "DSP501", "deepspeed", "fp8 training", "planner", CONFIG,
         lambda c: c.fp8_recipe != "",
         lambda c: f"precision {c.job.precision}: DeepSpeed has no fp8 training of its own",

@@ -253,8 +253,6 @@ def _experts(c: Case) -> list[str]:
             preset is not None and tp_preset is not None and preset != tp_preset,
         "AutoEP with ZeRO-3 excludes zero_quantized_gradients":
             _stage(c) == 3 and key(c, f"{zero}.zero_quantized_gradients", False),
-        "AutoEP with ZeRO-3 excludes hpZ":
-            _stage(c) == 3 and key(c, f"{zero}.zero_hpz_partition_size", 1) > 1,
     })  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from searches.frameworks.common import (
     heads_divide,
     inputs_alone_leave,
     kv_heads_split,
+    one_copy_of_weights,
     optimizer_on_device,
     overlap_stays,
     sequence_chunks,
@@ -168,6 +169,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     optimizer_on_device("ACC405", "fsdp2", PLUGIN, "fsdp_offload_params"),
     overlap_stays("ACC406", "fsdp2", PLUGIN),
     inputs_alone_leave("ACC407", "fsdp2", PLUGIN, "fsdp_activation_checkpointing_offload"),
+    one_copy_of_weights("ACC408", "fsdp2", PLUGIN),
     FrameworkRule(
         "ACC501", "fsdp2", "precision that the launch file cannot say", "planner", PLUGIN,
         lambda c: c.job.precision not in ("bf16", "fp16", "fp32"),

@@ -20,6 +20,7 @@ from searches.frameworks.common import (
     heads_divide,
     kv_heads_split,
     kv_heads_split_or_replicated,
+    one_copy_of_weights,
     plain_schedule,
     sequence_chunks,
 )
@@ -263,6 +264,9 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: f"activations on the host with ZeRO-{c.zero}: what a layer keeps holds views of"
         " gathered weights there, which would be copied too",
         "zero 1, or activation_offload off",
+    ),
+    one_copy_of_weights(
+        "MLM407", "megatron", "megatron/core/distributed/fsdp/src/README.md"
     ),
     FrameworkRule(
         "MLM501", "megatron", "fp16 gradients", "planner",

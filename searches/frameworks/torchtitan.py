@@ -17,6 +17,7 @@ from searches.frameworks.common import (
     experts_divide,
     heads_divide,
     kv_heads_split,
+    one_copy_of_weights,
     optimizer_on_device,
     overlap_stays,
     usual_rank_order,
@@ -238,6 +239,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     activations_on_device(
         "TTN408", "torchtitan", "torchtitan/distributed/activation_checkpoint.py"
     ),
+    one_copy_of_weights("TTN409", "torchtitan", FSDP),
     FrameworkRule(
         "TTN501", "torchtitan", "precision that is not emitted", "planner",
         "torchtitan/config/configs.py, TrainingConfig",

@@ -202,3 +202,15 @@ def test_the_table_is_narrow_and_the_command_prints_it(
     assert json.loads(capsys.readouterr().out)["a"]["step_time_s"] > 0
     with pytest.raises(planner.errors.UsageError, match="--format"):
         run_diff(*names, "csv")
+
+
+def test_a_second_copy_of_the_weights_is_named(tmp_path: Path) -> None:
+    pins = {"mbs": 1, "zero": 3}
+    sides = [
+        planner.evaluate("llama3-8b", CLUSTER, pins=pins | {"hpz": hpz}, framework="any")
+        for hpz in (1, 8)
+    ]
+    assert "hpz" not in json.loads(sides[0].dumps())["plans"][0]["layout"]
+    assert json.loads(sides[1].dumps())["plans"][0]["layout"]["hpz"] == 8
+    found = compare(*(opened(tmp_path, f"{i}", side) for i, side in enumerate(sides)))
+    assert [row[:3] for row in found.layout] == [("hpz", "1", "8")]

@@ -80,7 +80,23 @@ def test_every_axis_that_can_change_does() -> None:
     start = layout(MIXTRAL_8X7B, ep=8, etp=1, cp=2, dp=4, cp_comm="p2p", recompute="full",
                    recompute_layers=8, zero=1, shard=4)  # fmt: skip
     changed = {axis for near in neighbours(given, start) for axis, _, _ in near.changes}
-    assert changed == set(AXES)
+    assert changed == set(AXES) - {"hpz"}  # which no plan with experts over ep has
+
+
+def test_a_second_copy_of_the_weights_comes_and_goes() -> None:
+    given = problem(LLAMA3_8B, 256)
+    plain = layout(LLAMA3_8B, tp=1, pp=1, dp=64, schedule="none", sp=False, zero=3)
+    sizes = {x.layout.hpz for x in neighbours(given, plain) if x.changes[0][0] == "hpz"}
+    assert sizes == {2, 4, 8, 16, 32}
+    assert all(x.layout.hpz == 1 for x in neighbours(given, plain, "megatron"))
+    copied = layout(LLAMA3_8B, tp=1, pp=1, dp=64, schedule="none", sp=False, zero=3, hpz=8)
+    for change in ({"zero": 2}, {"tp": 2}, {"pp": 2}, {"dp_shard": 8}):
+        near = derived(given, copied, change)
+        assert near is not None
+        assert near.hpz == 1
+    kept = derived(given, copied, {"mbs": 2})
+    assert kept is not None
+    assert kept.hpz == 8
 
 
 def test_pairs_only_where_one_alone_is_illegal() -> None:

@@ -234,3 +234,19 @@ def test_conflicts_and_relaxations_are_in_the_json() -> None:
 def test_contradicting_restrictions_stay_an_error() -> None:
     with pytest.raises(PlannerError, match="contradict"):
         planner.solve("llama3-70b", H100, pins={"tp": 4}, only={"tp": [2]})
+
+
+@pytest.mark.parametrize(
+    ("pins", "code", "words"),
+    [
+        ({"zero": 2, "hpz": 4}, "HPZ001", "zero 3 over all dp cp ranks"),
+        ({"tp": 2, "hpz": 4}, "HPZ002", "tp, pp, ep and etp 1"),
+        ({"dp": 8, "hpz": 3}, "HPZ003", "divide dp * cp"),
+    ],
+)
+def test_what_a_second_copy_of_the_weights_needs_is_named(
+    pins: dict[str, int], code: str, words: str
+) -> None:
+    found = planner.solve("llama3-8b", "h100-x8", pins=pins)
+    parts = [part for conflict in found.conflicts for part in conflict.parts]
+    assert any(part.code == code and words in part.text for part in parts)

@@ -124,6 +124,7 @@ DEEPSPEED: dict[str, Case] = {
     "ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3}),
     "AutoTP": ("llama3-70b", "h100-x512", {"tp": 8, "sp": False, "zero": 1}),
     "optimizer on the host": ("llama3-8b", "h100-x8", {"zero": 2, "optimizer_offload": True}),
+    "second copy of the weights": ("llama3-8b", "h100-x512", {"zero": 3, "hpz": 8}),
     "inputs on the host": ("llama3-8b", "h100-x8", {"zero": 3, "recompute": "full",
                                                     "activation_offload": True}),
     "nothing overlaps": ("llama3-8b", "h100-x8", {"zero": 2, "dp_overlap": False}),

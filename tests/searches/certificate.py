@@ -162,7 +162,7 @@ def _of_states(problem: Problem, plan: Layout, *rest: object) -> object:
     return (
         plan.tp, plan.pp, plan.dp, plan.vpp, plan.cp, plan.ep, plan.etp, plan.stage_layers,
         plan.zero, plan.shard, plan.rank_order, plan.schedule, plan.dp_overlap,
-        plan.optimizer_offload, *rest,
+        plan.optimizer_offload, plan.hpz, *rest,
     )  # fmt: skip
 
 

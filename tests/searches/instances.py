@@ -319,6 +319,26 @@ INSTANCES: dict[str, Context] = {
         replace(GQA, hidden=512, heads=4, ffn=1536), toy_pool(24, 2), batch=48, seq_len=64,
         options=pins(vpp=1, tp=1),
     ),
+    "second-copy": context(
+        GQA, toy_pool(8, 4), batch=32, stack="deepspeed",
+        options=pins(hpz=(1, 2, 4), pp=1, mbs=(1, 2)),
+    ),
+    "second-copy-or-copies": context(
+        GQA, toy_pool(24, 6), batch=48, seq_len=4096, fabric=ONE_TIER,
+        options=SearchOptions(
+            framework="any",
+            only=pins(
+                hpz=(1, 2, 6, 16), zero=(2, 3), pp=(1, 2), cp=(1, 3), mbs=1, schedule=WHOLE
+            ).only,
+            at_most={"cp": 3},
+        ),
+    ),
+    "second-copy-on-the-host": with_host(
+        context(
+            DENSE, toy_pool(8, 2), batch=16, stack="deepspeed",
+            options=pins(hpz=(1, 2, 8), zero=3, pp=1, dp_overlap=(0, 1)),
+        )
+    ),
     "no-host-asked-for": context(
         GQA, toy_pool(4), batch=4, options=pins(optimizer_offload=(0, 1))
     ),

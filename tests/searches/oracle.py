@@ -331,7 +331,7 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
     held = stage_layers(problem.shape.layers, pp, vpp, split)
     for mbs in micro_batch_sizes(problem, options):
         for sp, pieces in piece_choices(options):
-            for zero, shard in sharding_choices(dp * cp):
+            for zero, shard, hpz in sharding_choices(dp * cp, options):
                 for away, beside in switch_choices(problem, options):
                     for recompute, depth, modules, n in recompute_choices(problem, options, held):
                         yield Layout(
@@ -339,14 +339,16 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
                             schedule, recompute, depth, held, cp, ep, etp, cp_comm=cp_comm,
                             shard=shard, recompute_modules=modules, rank_order=order,
                             optimizer_offload=away, dp_overlap=beside, tp_overlap=pieces,
-                            activation_offload_layers=n,
+                            activation_offload_layers=n, hpz=hpz,
                         )  # fmt: skip
 
 
-def sharding_choices(ranks: int) -> list[tuple[int, int]]:
-    """Return every ZeRO stage with every size of its group, 0 for all ranks."""
+def sharding_choices(ranks: int, options: SearchOptions) -> list[tuple[int, int, int]]:
+    """Return every ZeRO stage with every size of its group, 0 for all ranks, and hpZ if named."""
     smaller = [g for g in divisors(ranks) if 1 < g < ranks]
-    return [(0, 0), *((zero, g) for zero in (1, 2, 3) for g in (0, *smaller))]
+    rows = [(0, 0), *((zero, g) for zero in (1, 2, 3) for g in (0, *smaller))]
+    second = sorted({1, *options.only.get("hpz", ())})
+    return [(*row, hpz) for row in rows for hpz in second]
 
 
 def offload_choices(problem: Problem, options: SearchOptions) -> tuple[bool, ...]:
@@ -405,7 +407,7 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
     pinned = {
         "sp": int(plan.sp), "zero": plan.zero, "recompute": plan.recompute,
         "recompute_layers": plan.recompute_layers,
-        "dp_shard": plan.shard or plan.dp * plan.cp,
+        "dp_shard": plan.shard or plan.dp * plan.cp, "hpz": plan.hpz,
         "recompute_modules": number(plan.recompute_modules),
         "optimizer_offload": int(plan.optimizer_offload),
         "dp_overlap": int(plan.dp_overlap), "tp_overlap": int(plan.tp_overlap),
@@ -429,6 +431,12 @@ def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> 
         return "ZER001"
     if plan.zero >= 1 and plan.dp * plan.cp == 1:
         return "ZER002"
+    if plan.hpz > 1 and (plan.zero < 3 or plan.shard):
+        return "HPZ001"
+    if plan.hpz > 1 and max(plan.tp, plan.pp, plan.ep, plan.etp) > 1:
+        return "HPZ002"
+    if plan.dp * plan.cp % plan.hpz:
+        return "HPZ003"
     if not plan.dp_overlap and plan.dp * plan.cp == 1:
         return "OVL001"
     inside = plan.tp > 1 and problem.pool.scale_up_domain % plan.tp == 0
@@ -470,6 +478,8 @@ def framework_runs(framework: str, problem: Problem, plan: Layout) -> bool:
 
 def megatron_runs(problem: Problem, plan: Layout) -> bool:
     precision, shape = problem.job.precision, problem.shape
+    if plan.hpz > 1:
+        return False
     if plan.rank_order == INSIDE:
         expert_tp = plan.etp if shape.n_experts else plan.tp
         if plan.zero >= 2 or plan.n_devices != plan.dp * plan.ep * expert_tp * plan.pp:
@@ -533,6 +543,8 @@ def deepspeed_runs(problem: Problem, plan: Layout) -> bool:
 def auto_ep_runs(shape: ModelShape, plan: Layout) -> bool:
     """Tell whether DeepSpeed's AutoEP has the experts of a plan without context parallelism."""
     if plan.pp > 1 or plan.etp > 1 or shape.capacity_factor or (plan.tp > 1 and plan.ep == 1):
+        return False
+    if plan.zero == 3 and plan.hpz > 1:
         return False
     return not (plan.optimizer_offload and plan.tp > 1)
 
@@ -649,7 +661,7 @@ def degrees(layout: Layout) -> tuple[object, ...]:
             WORDS["schedule"].index(layout.schedule), number(layout.recompute_modules),
             layout.rank_order == INSIDE, layout.optimizer_offload,
             not layout.dp_overlap, layout.activation_offload_layers,
-            layout.tp_overlap)  # fmt: skip
+            layout.tp_overlap, layout.hpz)  # fmt: skip
 
 
 def rank_key(plan: Priced) -> tuple[object, ...]:

@@ -709,10 +709,11 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
         len(held) + 1 if zero >= 2 else pieces(problem, layout, params, ranks),
         (physics.place_copies(problem, layout, ranks, 1),
          physics.place_copies(problem, layout, g, 1),
-         physics.place_copies(problem, layout, ranks // g, g)),
+         physics.place_copies(problem, layout, ranks // g, g),
+         physics.place_copies(problem, layout, layout.hpz if layout.hpz > 1 else g, 1)),
     )  # fmt: skip
     if not problem.shape.n_experts:
-        return dense, physics.Passes(0.0, 0.0, 0.0, 0.0)
+        return dense, physics.Passes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     copies = layout.tp * ranks // (layout.ep * layout.etp)
     part = max(1, copies // (ranks // g))
     apart = layout.ep * layout.etp * (layout.pp if physics.pipelines_inside(layout) else 1)
@@ -721,7 +722,8 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
         problem, layout, params,
         max(1, sum(held)) if zero >= 2 else pieces(problem, layout, params, copies),
         (physics.place(problem, copies, apart), physics.place(problem, part, apart),
-         physics.place(problem, copies // part, apart * part)),
+         physics.place(problem, copies // part, apart * part),
+         physics.place(problem, layout.hpz if layout.hpz > 1 else part, apart)),
     )  # fmt: skip
     return dense, routed
 
@@ -740,14 +742,14 @@ def one_pass(
     layout: Layout,
     params: float,
     n: int,
-    groups: tuple[physics.Group, physics.Group, physics.Group],
+    groups: tuple[physics.Group, physics.Group, physics.Group, physics.Group],
 ) -> physics.Passes:
     stack, recipe = problem.stack, problem.job.recipe
-    whole, shard, copies = groups
+    whole, shard, copies, close = groups
     grads, weights = recipe.grad_wire_bytes * params / n, recipe.param_wire_bytes * params / n
     if layout.zero == 0:
         each = physics.all_reduce_s(problem, whole, grads)
-        return physics.Passes(n * each, each, 0.0, 0.0)
+        return physics.Passes(n * each, each, 0.0, 0.0, 0.0, 0.0)
     each = physics.all_gather_s(problem, shard, grads)
     each += physics.all_reduce_s(problem, copies, grads / shard.n_ranks)
     gather = n * physics.all_gather_s(problem, shard, weights)
@@ -756,7 +758,12 @@ def one_pass(
         gather = k * physics.broadcast_s(problem, shard, n * weights / k)
     if layout.zero >= 2 and stack.zero3_traffic == "by-tensor":
         each, gather = each / physics.TENSOR_WIRE_FRAC, gather / physics.TENSOR_WIRE_FRAC
-    return physics.Passes(n * each, each, gather, gather / n)
+    near = gather
+    if layout.hpz > 1:
+        near = n * physics.all_gather_s(problem, close, weights)
+        if stack.zero3_traffic == "by-tensor":
+            near /= physics.TENSOR_WIRE_FRAC
+    return physics.Passes(n * each, each, gather, gather / n, near, near / n)
 
 
 def both_passes(problem: Problem, layout: Layout, rank: int) -> physics.Passes:
@@ -767,6 +774,8 @@ def both_passes(problem: Problem, layout: Layout, rank: int) -> physics.Passes:
         max(a.reduce_piece, b.reduce_piece),
         a.gather + b.gather,
         max(a.gather_piece, b.gather_piece),
+        a.near + b.near,
+        max(a.near_piece, b.near_piece),
     )
 
 
@@ -790,9 +799,10 @@ def data_parallel_s(problem: Problem, layout: Layout, one: Micro, rank: int) -> 
         exposed = m * often(dp.reduce, dp.reduce_piece, backward) + gather
         total = m * dp.reduce + dp.gather
     else:
-        exposed = m * often(dp.gather, dp.gather_piece, forward)
-        exposed += m * often(dp.gather + dp.reduce, dp.reduce_piece, backward)
-        total = m * (2 * dp.gather + dp.reduce)
+        exposed = often(dp.gather, dp.gather_piece, forward)
+        exposed += (m - 1) * often(dp.near, dp.near_piece, forward)
+        exposed += m * often(dp.near + dp.reduce, dp.reduce_piece, backward)
+        total = dp.gather + (2 * m - 1) * dp.near + m * dp.reduce
     if not layout.dp_overlap or (zero >= 2 and stack.zero3_traffic == "by-tensor"):
         exposed = total
     return exposed + stack.overlap_slowdown * max(0.0, total - exposed)

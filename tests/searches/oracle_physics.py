@@ -847,6 +847,8 @@ def n_shards(layout: Layout) -> int:
 def state_bytes(problem: Problem, layout: Layout, params: float) -> float:
     recipe, d = problem.job.recipe, n_shards(layout)
     weights = recipe.param_bytes / (d if layout.zero >= 3 else 1)
+    if layout.hpz > 1:
+        weights += recipe.param_bytes / layout.hpz
     grads = recipe.grad_bytes / (d if layout.zero >= 2 else 1)
     states = recipe.state_bytes / (d if layout.zero >= 1 else 1)
     if layout.optimizer_offload:
@@ -1061,6 +1063,9 @@ class Passes:
     reduce_piece: float
     gather: float
     gather_piece: float
+    near: float
+    """The same weights again in a step: from the second copy where there is one."""
+    near_piece: float
 
 
 def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
@@ -1073,7 +1078,7 @@ def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
         reduce = pieces * all_reduce_s(
             problem, place_copies(problem, layout, layout.dp * layout.cp, 1), grads / pieces
         )
-        return Passes(reduce, reduce / pieces, 0.0, 0.0)
+        return Passes(reduce, reduce / pieces, 0.0, 0.0, 0.0, 0.0)
     group = place_copies(problem, layout, g, 1)
     copies = place_copies(problem, layout, layout.dp * layout.cp // g, g)
     reduce = all_gather_s(problem, group, grads / pieces)
@@ -1083,7 +1088,12 @@ def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
         gather = g * broadcast_s(problem, group, weights / g)
     if layout.zero >= 2 and stack.zero3_traffic == "by-tensor":
         reduce, gather = reduce / TENSOR_WIRE_FRAC, gather / TENSOR_WIRE_FRAC
-    return Passes(reduce, reduce / pieces, gather, gather / pieces)
+    near = gather
+    if layout.hpz > 1:
+        close = place_copies(problem, layout, layout.hpz, 1)
+        near = pieces * all_gather_s(problem, close, weights / pieces)
+        near /= TENSOR_WIRE_FRAC if stack.zero3_traffic == "by-tensor" else 1
+    return Passes(reduce, reduce / pieces, gather, gather / pieces, near, near / pieces)
 
 
 def data_parallel_s(
@@ -1105,9 +1115,11 @@ def data_parallel_s(
         exposed = m * exposed_each_s(dp.reduce, dp.reduce_piece, backward) + gather
         total = m * dp.reduce + dp.gather
     else:
-        exposed = m * exposed_each_s(dp.gather, dp.gather_piece, forward)
-        exposed += m * exposed_each_s(dp.gather + dp.reduce, dp.reduce_piece, backward)
-        total = m * (2 * dp.gather + dp.reduce)
+        # The first of 2 m gathers is over all ranks, the others where the second copy is.
+        exposed = exposed_each_s(dp.gather, dp.gather_piece, forward)
+        exposed += (m - 1) * exposed_each_s(dp.near, dp.near_piece, forward)
+        exposed += m * exposed_each_s(dp.near + dp.reduce, dp.reduce_piece, backward)
+        total = dp.gather + (2 * m - 1) * dp.near + m * dp.reduce
     if not layout.dp_overlap or (zero >= 2 and stack.zero3_traffic == "by-tensor"):
         exposed = total
     return exposed, max(0.0, total - exposed)

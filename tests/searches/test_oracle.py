@@ -120,7 +120,7 @@ def check_ranking(c, finalists, wanted, ours) -> None:
         assert a.closed_form_s == pytest.approx(b.closed_form_s, rel=CLOSE)
     pipelines: dict[Layout, oracle.Priced] = {}
     for plan in fitting:
-        plain = replace(plan.layout, shard=0, dp_overlap=True)
+        plain = replace(plan.layout, shard=0, dp_overlap=True, hpz=1)
         pipelines.setdefault(plain, plan)
     first = list(pipelines.values())[: c.options.n_finalists]
     best = {plan.layout for plan in first}

@@ -94,6 +94,8 @@ ZB_H1 = SCHEDULES.index("zb-h1")
 ROUTED = context(replace(GQA, n_experts=4, expert_ffn=512), toy_pool(8, 8), batch=8)
 EXTRA.append(replace(ROUTED, options=pins(recompute_modules=modules_code(["moe", "moe_act"]))))
 
+SECOND = context(batch=24, options=pins(hpz=(1, 2, 3)))
+EXTRA.append(replace(context(batch=24), options=replace(SECOND.options, framework="any")))
 EXPERTS = context(
     replace(GQA, n_experts=4, expert_ffn=510), toy_pool(8, 8), options=pins(ep=(1, 2, 3, 4))
 )
@@ -185,6 +187,9 @@ PLAN_EXAMPLES = {
     "SP001": (context(batch=24), {"tp": 1, "sp": 1}, {"tp": 2, "sp": 1}),
     "ZER001": (context(batch=24), {"pp": 2, "zero": 2}, {"pp": 1, "zero": 2}),
     "ZER002": (context(DENSE, batch=24), {"dp": 1, "zero": 1}, {"dp": 2, "zero": 1}),
+    "HPZ001": (context(batch=24), {"hpz": 2, "pp": 1, "zero": 2}, {"hpz": 2, "pp": 1, "zero": 3}),
+    "HPZ002": (context(batch=24), {"hpz": 2, "zero": 3, "tp": 2}, {"hpz": 2, "zero": 3, "tp": 1}),
+    "HPZ003": (context(batch=24), {"hpz": 3, "zero": 3, "tp": 1}, {"hpz": 2, "zero": 3, "tp": 1}),
     "REC001": (context(batch=24), {"recompute_modules": 1}, {"recompute_modules": 16}),
     "REC002": (context(batch=24), {"recompute_modules": 8}, {"recompute_modules": 16}),
     "REC003": (

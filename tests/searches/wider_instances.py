@@ -91,6 +91,10 @@ FAST: dict[str, Context] = {
         EVERYTHING, toy_pool(4), batch=4, stack="megatron-core-deepep",
         options=pins(mbs=1, recompute=(0, 2)),
     ),
+    "second-copy-of-experts": context(
+        MOE, toy_pool(8, 4), batch=32,
+        options=any_framework(hpz=(1, 2, 4), zero=3, mbs=(1, 2), vpp=1, recompute=(0, 2)),
+    ),
     "two-tokens-ahead": context(AHEAD, toy_pool(4), batch=8),
     "split-backward": context(
         GQA, toy_pool(8), batch=16,

@@ -232,6 +232,7 @@ def deepspeed_wants(plan: Facts) -> Facts:
     }
     if away:
         wants["offload_optimizer"] = "cpu"
+    wants["zero_hpz_partition_size"] = plan.get("hpz", 1)
     if plan["zero"]:
         wide = precision in ("bf16", "fp16", "fp32")
         wants["grad_accum_dtype"] = "fp32" if wide else precision.removesuffix("-grads")

@@ -73,6 +73,7 @@ class Drawn:
             "tp overlap": x.tp_overlap,
             "etp": x.etp > 1, f"cp {x.cp_comm}": x.cp > 1, f"zero {x.zero}": True,
             f"recompute {x.recompute}": True, "hsdp": x.dp_shard != x.dp * x.cp,
+            "hpz": x.hpz > 1,
             "uneven": len(set(x.stage_layers)) > 1, f"schedule {x.schedule}": x.pp > 1,
             f"order {x.rank_order}": x.rank_order != "tp-cp-ep-dp-pp",
             "moe": shape.n_experts > 0, "mla": shape.latent, "mtp": shape.mtp_layers > 0,
@@ -202,6 +203,8 @@ def beyond_the_search(random: Random, drawn: Drawn) -> Drawn:
         changes.append({"shard": random.choice(smaller)})
     if group > 1:
         changes.append({"dp_overlap": False})
+    if smaller and layout.zero == 3:
+        changes.append({"hpz": random.choice(smaller)})
     changes.append({"rank_order": "tp-cp-ep-pp-dp"})
     if layout.pp == 1 and layout.recompute == "full":
         changes.append({"activation_offload_layers": layout.recompute_layers})

@@ -124,11 +124,11 @@ def test_pipelines_are_the_script_s() -> None:
 
 def test_what_is_not_modelled_is_said() -> None:
     zero = {"stage": 3, "offload_optimizer": {"device": "nvme", "ratio": 0.3},
-            "offload_param": {"device": "cpu"}, "zero_hpz_partition_size": 8,
+            "offload_param": {"device": "cpu"},
             "zero_quantized_weights": True}  # fmt: skip
     text = " | ".join(run(BATCH | {"zero_optimization": zero}).notes)
     parts = ("offload_optimizer to nvme", "offload_optimizer.ratio 0.3", "offload_param to cpu",
-             "hpZ", "zero_quantized_weights")  # fmt: skip
+             "zero_quantized_weights")  # fmt: skip
     for part in parts:
         assert part in text
 
@@ -142,6 +142,10 @@ def test_what_is_not_modelled_is_said() -> None:
         ({"stage": 0, "overlap_comm": False}, {"dp_overlap": True}),
         ({"stage": 1, "offload_optimizer": {"device": "cpu"}}, {"optimizer_offload": True}),
         ({"stage": 2, "cpu_offload": True}, {"optimizer_offload": True}),
+        ({"stage": 3, "zero_hpz_partition_size": 8}, {"zero": 3, "hpz": 8}),
+        ({"stage": 3, "zero_hpz_partition_size": 1}, {"hpz": 1}),
+        ({"stage": 3, "zero_hpz_partition_size": 4096}, {"hpz": 16}),  # all there are
+        ({"stage": 2, "zero_hpz_partition_size": 8}, {"hpz": 1}),  # DSP411 says why
     ],
 )
 def test_switches(zero: dict[str, Any], fields: dict[str, bool]) -> None:

@@ -77,6 +77,7 @@ _SHARED: dict[str, Both] = {
     "optimizer alone on the host": (OFFLOAD, {}),
     "data-parallel traffic that runs beside nothing": ({"dp_overlap": False}, {}),
     "stored activations on the host": (INPUTS, {}),
+    "a second copy of the weights": ({"zero": 3, "hpz": 8}, {"zero": 3}),
     "activations on the host without full recompute": ({"activation_offload_layers": 8}, INPUTS),
 }  # fmt: skip
 """By title, of rules that several frameworks have."""
@@ -171,6 +172,8 @@ _LAYOUT: dict[str, Both] = {
         {**OFFLOAD, "ep": 4, "tp": 2, "model": EXPERTS}, {**OFFLOAD, "ep": 4, "model": EXPERTS},
     ),
     "DSP405": ({"dp_overlap": False, "zero": 0}, {"dp_overlap": False, "zero": 1}),
+    "DSP408": ({"zero": 3, "hpz": 8, "tp": 2}, {"zero": 3, "hpz": 8}),
+    "DSP409": ({"zero": 3, "hpz": 8, "model": EXPERTS}, {"zero": 3, "model": EXPERTS}),
     "DSP407": ({**INPUTS, **PIPE, "recompute_layers": 8}, INPUTS),
     "DSP501": ({"precision": "fp8-tensorwise"}, {}),
     "DSP502": ({"zero": 0}, {"zero": 0, "precision": "bf16-grads"}),
