@@ -53,14 +53,16 @@ def spread(n_ranks: Floats, stride: Floats, unit: int, n_devices: int) -> tuple[
 
     Groups of span P s follow one another in rank order. When the span divides the unit, a group
     lies inside one; otherwise groups start at multiples of gcd(span, unit) within a unit, so the
-    worst of them has max(1, gcd // s) ranks in some unit and touches ceil((span - gcd)/unit) + 1
-    units (span/unit when that is whole), never more than it has ranks. A unit that holds all
+    worst of them has max(1, gcd // s) ranks in some unit and touches
+    ceil((span - max(gcd, s))/unit) + 1 units (span/unit when that is whole), never more than it
+    has ranks: its last rank is s from the end of its span. A unit that holds all
     `n_devices` devices holds every group, whatever its span.
     """
     span = np.rint(n_ranks * stride).astype(np.int64)
     common = np.gcd(span, unit)
     within = (unit % span == 0) | (n_ranks <= 1) | (unit >= n_devices)
-    touched = np.where(span % unit == 0, span / unit, np.ceil((span - common) / unit) + 1)
+    beyond = np.ceil((span - np.maximum(common, np.rint(stride))) / unit) + 1
+    touched = np.where(span % unit == 0, span / unit, beyond)
     inside = np.minimum(n_ranks, np.maximum(1.0, np.floor(common / stride)))
     return (
         np.where(within, n_ranks, inside),

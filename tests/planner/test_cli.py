@@ -297,7 +297,7 @@ def test_no_line_is_wider_than_a_terminal(folder: Path) -> None:
     texts += [
         run("catalog", "show", name).stdout for name in ("h100", "mi300x", "ib-ndr-400", "p5")
     ]
-    texts += [run("evaluate", "llama3-70b", "h100-x512", "--pin", "tp=16").stderr]
+    texts += [run("evaluate", "llama3-70b", "h100-x512", "--pin", "tp=128").stderr]
     for text in texts:
         assert text
         wide = [line for line in text.splitlines() if len(line) > 100]

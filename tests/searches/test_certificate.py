@@ -24,8 +24,8 @@ LARGE: dict[str, Context] = {
         fabric=TWO_TIERS, options=SearchOptions(framework="any"),
     ),
 }  # fmt: skip
-"""Some 60,000 and 300,000 legal plans, most of them left out. At 8,192 tokens a sequence the second
-has 1,171,591: the same check holds there, in minutes."""
+"""Some 60,000 and 300,000 legal plans, most of them left out. With 8,192 tokens a sequence the
+second has 1,171,591: the same check holds there, in minutes."""
 SMALL = (
     "toy-8", "toy-8-tight", "toy-8-hopeless", "toy-24-tight", "toy-12-odd-batch", "deepspeed",
     "zero3-by-tensor", "long-run", "host", "either-order-over-tiers", "cp-by-default",
