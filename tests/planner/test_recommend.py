@@ -309,7 +309,7 @@ def test_the_port_speed_named_can_be_set(of_70b: Recommendation) -> None:
     x = found.plan.layout if found.plan else None
     assert x is not None
     pins = {"tp": x.tp, "pp": x.pp, "vpp": x.vpp, "zero": x.zero, "split": x.split, "mbs": x.mbs,
-            "cp": x.cp, "cp_comm": x.cp_comm or "none"}  # fmt: skip
+            "cp": x.cp, "cp_comm": x.cp_comm or "none", "rank_order": x.rank_order}  # fmt: skip
     again = planner.evaluate(
         "llama3-70b", H100, pins=pins, overrides=(("pools.0.nic_speed", speed),)
     )
