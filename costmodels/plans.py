@@ -280,15 +280,6 @@ class ShapeTable:
         )
 
     @staticmethod
-    def unreplicated(
-        n_devices: int, tp: Ints, pp: Ints, dp: Ints, vpp: Ints, split: Ints
-    ) -> "ShapeTable":
-        """Return dense shapes without context parallelism, schedule and order the usual ones."""
-        one, schedule = np.ones_like(dp), usual_schedule(pp, vpp)
-        none = 0 * one
-        return ShapeTable(n_devices, tp, pp, dp, vpp, split, one, one, one, none, schedule, none)
-
-    @staticmethod
     def from_tuples(
         n_devices: int,
         rows: Sequence[tuple[int, int, int, int, int]],

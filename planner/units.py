@@ -237,11 +237,6 @@ def format_gib(n_bytes: float, digits: int = 1) -> str:
     return _number(n_bytes / GIB, digits)
 
 
-def format_ms(time_s: float, digits: int = 1) -> str:
-    """Return seconds as a bare number of ms for a column that has the unit in its header."""
-    return _number(time_s / MS, digits)
-
-
 def format_size(n_bytes: float, digits: int = 1) -> str:
     """Return bytes with the binary unit that fits.
 

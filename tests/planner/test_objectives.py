@@ -20,6 +20,7 @@ from planner.inputs import cluster_from_dict, model_from_dict
 from planner.result import Plan, Result
 from planner.saved import open_plan
 from searches.objectives import dominated
+from tests.searches.instances import one_in
 
 MODEL: dict[str, Any] = {
     "model": {
@@ -85,7 +86,9 @@ def value(goal: str, plan: Plan) -> float:
     }[goal]
 
 
-@pytest.mark.parametrize("goal", ["step_time", "tokens_per_s", "cost", "energy", "goodput"])
+@pytest.mark.parametrize(
+    "goal", one_in(3, ["cost", "tokens_per_s", "energy", "goodput", "step_time"])
+)
 def test_the_best_is_that_of_all_numbers_of_devices(goal: str, by_count: Any) -> None:
     best = min(value(goal, p) for plans in by_count.values() for p in plans)
     found = solve(objective=goal, top=64)
@@ -167,7 +170,9 @@ def test_memory_is_least_within_a_factor_of_the_fastest() -> None:
 @pytest.mark.parametrize(
     "goals",
     [
-        ("step_time", "devices"), ("cost", "step_time"), ("tokens_per_s", "energy"),
+        ("cost", "step_time"),
+        pytest.param(("step_time", "devices"), marks=pytest.mark.slow),
+        pytest.param(("tokens_per_s", "energy"), marks=pytest.mark.slow),
         pytest.param(("goodput", "devices", "cost"), marks=pytest.mark.slow),
     ],
 )  # fmt: skip

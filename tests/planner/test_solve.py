@@ -208,6 +208,7 @@ def test_pins_lists_and_limits_restrict() -> None:
         assert plan.layout.recompute == "none"
 
 
+@pytest.mark.slow
 def test_a_pin_never_improves_the_best(llama70: planner.Result) -> None:
     free = min(plan.step_time_s for plan in llama70.plans)
     for pins in ({"tp": 8}, {"pp": 2}, {"zero": 1}, {"vpp": 1}):
@@ -386,6 +387,7 @@ def test_the_time_limit_gives_the_best_so_far() -> None:
     assert result.plans
 
 
+@pytest.mark.slow
 def test_odd_device_counts_have_plans() -> None:
     for nodes in (3, 5, 6, 12, 125):
         batch = nodes * 8
@@ -479,6 +481,7 @@ def test_a_pool_that_is_not_modelled_is_left_out_and_named() -> None:
         planner.solve("llama3-8b", {"pools": pools[1:]})
 
 
+@pytest.mark.slow
 def test_what_helps_when_no_pool_is_large_enough_names_the_pool_of_the_file() -> None:
     pools = [
         {"name": "old", "accelerator": "a100-40gb", "nodes": 1},

@@ -123,7 +123,6 @@ def test_any_text_is_read_or_refused(text):
 
 def test_formats_of_the_table():
     assert units.format_gib(61.2 * 2**30) == "61.2"
-    assert units.format_ms(0.0042) == "4.2"
     assert units.format_percent(0.4301) == "43.0%"
     assert units.format_count(999_960) == "1.0 M"
     assert units.format_count(0) == "0"

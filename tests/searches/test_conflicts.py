@@ -27,7 +27,6 @@ from tests.searches.instances import (
     INSTANCES,
     THIRDS,
     context,
-    one_in,
     pins,
     toy_pool,
     with_options,
@@ -117,7 +116,7 @@ def test_rules_can_conflict_without_any_pin():
     assert check(c)[0][-1].code != "PIN001"
 
 
-@pytest.mark.parametrize("name", one_in(4, INSTANCES))
+@pytest.mark.parametrize("name", [*INSTANCES][1::4])
 def test_no_conflict_where_a_layout_is_legal(name):
     check(INSTANCES[name])
 
@@ -163,7 +162,7 @@ def test_the_same_conflict_every_time():
     assert find_conflicts(c) == find_conflicts(c)
 
 
-@pytest.mark.parametrize("name", one_in(5, INSTANCES))
+@pytest.mark.parametrize("name", [*INSTANCES][::4])
 def test_any_fits_says_what_the_search_finds(name):
     c = INSTANCES[name]
     assert any_fits(c) == (search(c).n_fit > 0)

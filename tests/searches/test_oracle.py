@@ -31,6 +31,7 @@ from tests.searches.instances import (
     TOY_NIC,
     context,
     on_stack,
+    one_in,
     real_pool,
     toy_pool,
     with_options,
@@ -138,11 +139,12 @@ def check_ranking(c, finalists, wanted, ours) -> None:
 
 LONG = ("toy-24-racks-of-8", "toy-24-tight", "toy-24-sums-up-to-the-leaf", "toy-24-one-tier",
         "toy-20-racks-of-8-the-last-half-full", "a100-16-2022-flash")  # fmt: skip
+LONG_PARAMETERS = [pytest.param(name, marks=pytest.mark.slow) for name in LONG]
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] if n in LONG else []) for n in INSTANCES],
+    [*LONG_PARAMETERS, *one_in(2, [n for n in INSTANCES if n not in LONG])],
 )
 def test_search_equals_the_oracle(name):
     check_against_oracle(INSTANCES[name])
@@ -212,7 +214,7 @@ def check_breakdown(problem: Problem, layout: Layout) -> None:
         assert exposed == pytest.approx(terms[axis], rel=CLOSE, abs=CLOSE * exact), axis
 
 
-@pytest.mark.parametrize("name", INSTANCES)
+@pytest.mark.parametrize("name", one_in(3, INSTANCES))
 def test_a_breakdown_has_the_numbers_of_the_oracle(name):
     c = INSTANCES[name]
     for plan in thinned(sorted(legal_plans(c), key=oracle.rank_key), 12):

@@ -42,6 +42,7 @@ def test_the_same_seed_draws_the_same_plans(framework, plans):
     assert other != [drawn.layout for drawn in again]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", DRAWN)
 def test_drawn_plans_are_legal_and_as_many_as_asked_for(framework, plans):
     assert len(plans[framework]) == DRAWN[framework]
@@ -67,6 +68,7 @@ def test_shares_sum_to_what_is_asked_for():
         assert sum(shares(n).values()) == n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checker", KINDS)
 def test_check_reads_legal_files_as_the_plan_and_refuses_nothing(checker, plans):
     seen = 0
@@ -91,6 +93,7 @@ SELDOM = {
 """Rules that none of a few plans may be able to break."""
 
 
+@pytest.mark.slow
 def test_a_job_file_is_asked_about_on_the_devices_that_its_degrees_make(plans):
     kind = KINDS["torchtitan-toml"]
     drawn, files = of("torchtitan-toml", plans)[0]
@@ -105,6 +108,7 @@ def test_a_job_file_is_asked_about_on_the_devices_that_its_degrees_make(plans):
     assert kind.devices(changed, drawn) == n_devices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checker", KINDS)
 def test_a_change_breaks_the_rule_that_it_names(checker, plans):
     kind = KINDS[checker]
@@ -147,6 +151,7 @@ def test_every_rule_of_megatron_that_its_code_enforces_is_broken_by_some_change(
     assert broken <= enforced
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checker", KINDS)
 def test_variations_are_the_same_every_time(checker, plans):
     some = of(checker, plans)[:6]
@@ -157,6 +162,7 @@ def test_variations_are_the_same_every_time(checker, plans):
                zip(first, some, strict=True))  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_megatron_line_is_written_back_as_it_was_read(plans):
     for _, files in plans["megatron"]:
         line = MegatronLine(files["megatron.sh"])
@@ -165,6 +171,7 @@ def test_a_megatron_line_is_written_back_as_it_was_read(plans):
         assert (again.world, again.queue) == (line.world, line.queue)
 
 
+@pytest.mark.slow
 def test_a_megatron_line_is_changed_in_one_place(plans):
     line = MegatronLine(plans["megatron"][0][1]["megatron.sh"])
     before = list(line.options)

@@ -55,13 +55,13 @@ def check_picks(used: tuple[Used, ...]) -> int:
     return len(found)
 
 
-def check_covers(used: tuple[Used, ...]) -> None:
+def check_covers(used: tuple[Used, ...], one_in: int = 1) -> None:
     """Assert that the unrestricted search predicts no longer step than any published layout.
 
     Of layouts of one problem the fastest stands for all: among those that fit by the model, and
-    among all with room for it.
+    among all with room for it. Of `one_in` problems one is searched.
     """
-    for group in by_problem(used):
+    for group in by_problem(used)[::one_in]:
         fit = [plan for plan in group if plan.prediction.fits]
         for plans in (group, *([fit] if 0 < len(fit) < len(group) else [])):
             first = min(plans, key=lambda plan: plan.prediction.step_s)
@@ -85,7 +85,8 @@ def test_every_shipped_sweep_has_the_pick_of_ranking_one_by_one(every):
 
 @pytest.mark.slow
 def test_no_shipped_layout_is_predicted_faster_than_what_the_search_finds(every):
-    check_covers(every)
+    # All of them: planner validate --by search.
+    check_covers(every, one_in=4)
 
 
 def test_layouts_have_the_names_of_the_search(few):
