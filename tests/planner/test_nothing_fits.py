@@ -13,6 +13,7 @@ from planner.relaxations import KINDS
 from planner.tables import solve_table
 from searches.rules import RULES
 
+pytestmark = pytest.mark.xdist_group("nothing fits")  # whose answers are shared
 H100 = "h100-x512"
 HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "too few devices": ("llama3-70b", "h100-x8", {}),

@@ -136,7 +136,7 @@ SPACES = {
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(data=st.data(), name=st.sampled_from(sorted(SPACES)))
 def test_conflicts_of_random_restrictions(data, name):
     axes = data.draw(st.lists(st.sampled_from(sorted(VALUES)), max_size=5, unique=True))

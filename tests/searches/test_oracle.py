@@ -276,7 +276,6 @@ def test_spelled_out_splits_have_the_numbers_of_the_oracle(name):
     [
         "toy-8",
         "toy-12-odd-batch",
-        pytest.param("toy-24-one-tier", marks=pytest.mark.slow),
         "v100-8-fp16",
     ],
 )
