@@ -188,8 +188,11 @@ import planner.cli, planner.commands, planner
 import ortools.sat.python.cp_model
 from planner.options import parse_max
 args = json.loads(sys.argv[1])
-options = dict(zip(args[2::2], args[3::2]))
+pairs = list(zip(args[2::2], args[3::2]))
+options = dict(pairs)
 more = {"at_most": parse_max(options["--max"].split(","))} if "--max" in options else {}
+opened = [value.split("=") for name, value in pairs if name == "--only"]
+more["only"] = {axis: values.split(",") for axis, values in opened}
 if "--pin" in options:
     more["pins"] = {"devices": int(options["--pin"].split("=")[1])}
 start, cpu = time.perf_counter(), time.process_time()
