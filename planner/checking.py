@@ -16,7 +16,7 @@ from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.stacks import StackProfile
-from planner.counts import Searched
+from planner.variants import Searched
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.framework_words import Settings, changed_settings, changed_words
 from planner.identity import plan_id

@@ -16,7 +16,7 @@ from costmodels.stacks import STACKS
 from costmodels.step import peak_bytes
 from planner.advice import plan_warnings
 from planner.capabilities import check_options, check_problem
-from planner.counts import (
+from planner.variants import (
     Searched,
     Searches,
     Variant,

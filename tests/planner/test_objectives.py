@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import planner
 from planner import tables
-from planner.counts import undominated_below_s
+from planner.variants import undominated_below_s
 from planner.errors import SpecError, UsageError
 from planner.explain import explain_term
 from planner.identity import content_id

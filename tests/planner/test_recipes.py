@@ -9,7 +9,7 @@ import pytest
 
 import planner
 from costmodels.precision import PRECISIONS
-from planner import counts
+from planner import variants
 from planner.comparing import compare
 from planner.errors import SearchError, SpecError, UsageError
 from planner.inputs import cluster_from_dict, model_from_dict
@@ -357,7 +357,7 @@ def test_an_interrupted_search_goes_on_to_no_other_recipe(monkeypatch: Any) -> N
         asked.append(context.problem.job.precision)
         return replace(search(context, *rest), stopped="interrupted")
 
-    monkeypatch.setattr(counts, "search", interrupted)
+    monkeypatch.setattr(variants, "search", interrupted)
     result = solve(model(OPEN), top=3)
     assert asked == ["bf16"]
     assert result.exit_code == 130
