@@ -16,7 +16,6 @@ from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.stacks import StackProfile
-from planner.variants import Searched
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.framework_words import Settings, changed_settings, changed_words
 from planner.identity import plan_id
@@ -38,6 +37,7 @@ from planner.runs.existing_run import ExistingRun, Switch
 from planner.runs.nearest import nearest_layout, why_not_priced
 from planner.runs.reading import Asked, read_run
 from planner.solving import make_plan, make_problem, rank_over_pools
+from planner.variants import Searched
 from searches.frameworks import RELEASES, Broken, Case, broken_rules
 from searches.rules import Context
 from searches.search import search

@@ -25,7 +25,8 @@ DEVICES = "devices"
 PRECISION = "precision"
 """The axis of the numeric recipe."""
 PROBLEM_AXES = (DEVICES, PRECISION)
-"""Axes that change the problem, not the layout: `planner.variants` searches each of their values."""
+"""Axes that change the problem, not the layout: `planner.variants` searches each of their values.
+"""
 WORDS: Mapping[str, tuple[str, ...]] = {**TEXT_AXES, PRECISION: PRECISIONS}
 """The values of the axes that are words, at their positions."""
 

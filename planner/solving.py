@@ -16,16 +16,6 @@ from costmodels.stacks import STACKS
 from costmodels.step import peak_bytes
 from planner.advice import plan_warnings
 from planner.capabilities import check_options, check_problem
-from planner.variants import (
-    Searched,
-    Searches,
-    Variant,
-    by_name,
-    largest_allowed,
-    repriced,
-    search_counts,
-    variants_of,
-)
 from planner.emit import runs_on
 from planner.errors import SearchError, UsageError
 from planner.identity import content_id, plan_id
@@ -60,6 +50,16 @@ from planner.uncertainty import (
     tie_limit,
     with_plain_groups,
     without_pointless_recompute,
+)
+from planner.variants import (
+    Searched,
+    Searches,
+    Variant,
+    by_name,
+    largest_allowed,
+    repriced,
+    search_counts,
+    variants_of,
 )
 from searches.candidates import Candidate, layout_key
 from searches.device_counts import on_devices

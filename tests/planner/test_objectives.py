@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 import planner
 from planner import tables
-from planner.variants import undominated_below_s
 from planner.errors import SpecError, UsageError
 from planner.explain import explain_term
 from planner.identity import content_id
 from planner.inputs import cluster_from_dict, model_from_dict
 from planner.result import Plan, Result
 from planner.saved import open_plan
+from planner.variants import undominated_below_s
 from searches.objectives import dominated
 from tests.searches.instances import one_in
 
