@@ -15,6 +15,7 @@ from planner.inputs import cluster_from_dict, model_from_dict
 from planner.recommending import QUESTIONS
 from planner.terms import TERMS
 from searches.rules import RULES
+from tests.planner.test_recommend import answer
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -164,7 +165,7 @@ def test_every_correction_calls_the_function_that_it_names(title):
 def test_every_field_of_a_recommendation_is_described():
     text = (DOCS / "recommend.md").read_text(encoding="utf-8")
     for question in QUESTIONS:
-        data = planner.recommend(question, "llama3-8b", "h100-x8").to_json()
+        data = answer(question).to_json()
         keys = set(data) | _keys(data["answer"])
         assert not [key for key in sorted(keys) if f"`{key}`" not in text]
 

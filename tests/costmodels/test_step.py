@@ -84,7 +84,7 @@ PROBLEMS = ("plain", "tied over pods", "nothing overlaps", "userbuffers", "eager
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_table_has_the_bits_of_its_rows_alone(problems, name):
     chance, problem = random.Random(name), problems[name]
-    layouts = [random_layout(chance) for _ in range(120)]
+    layouts = [random_layout(chance) for _ in range(60)]
     together = scores(problem, layouts)
     for i, layout in enumerate(layouts):
         alone = scores(problem, [layout])

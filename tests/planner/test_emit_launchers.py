@@ -24,6 +24,7 @@ from planner.emit.slurm import segment_nodes
 from planner.errors import UsageError
 from planner.inputs import load_cluster
 from planner.placement import Placement, place_plan
+from tests.planner.command import run_here
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 from tests.planner.launching import (
     HOSTNAME,
@@ -478,17 +479,13 @@ def test_the_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
     monkeypatch.chdir(tmp_path)
-    program = [sys.executable, "-c", "from planner.cli import main; main()"]
     words = ["solve", "llama3-8b", "h100-x8", "--set", "pools.0.nodes=2", "--pin", "tp=2,pp=1"]
     words += ["--top", "1", "--emit", "megatron", "--out", "plans"]
-    bad = subprocess.run([*program, *words, "--launcher", "lsf"], capture_output=True, text=True,
-                         check=False)  # fmt: skip
+    bad = run_here(*words, "--launcher", "lsf")
     assert bad.returncode == 2
     assert "unknown launcher 'lsf'" in bad.stderr
-    done = subprocess.run([*program, *words, "--launcher", "torchrun,slurm"], capture_output=True,
-                          text=True, check=False)  # fmt: skip
+    done = run_here(*words, "--launcher", "torchrun,slurm")
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "plans").glob("1-*")
     assert sorted(x.name for x in folder.iterdir()) == ["megatron.sh", "slurm-megatron.sbatch"]

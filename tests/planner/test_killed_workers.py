@@ -33,6 +33,7 @@ def solve(folder: Path, executor: str, before: str = "") -> subprocess.Completed
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
 def test_a_killed_worker_changes_neither_answer_nor_exit_code(
     executor: str, tmp_path: Path
@@ -47,6 +48,7 @@ def test_a_killed_worker_changes_neither_answer_nor_exit_code(
     assert done.stdout == serial.stdout
 
 
+@pytest.mark.slow
 def test_the_worker_that_is_killed_is_a_real_one(tmp_path: Path) -> None:
     """In one process there is nobody else to kill."""
     assert solve(tmp_path, "serial", DYING).returncode == -9

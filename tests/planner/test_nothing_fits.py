@@ -12,8 +12,8 @@ from planner.errors import PlannerError
 from planner.relaxations import KINDS
 from planner.tables import solve_table
 from searches.rules import RULES
+from tests.searches.instances import one_in
 
-pytestmark = pytest.mark.xdist_group("nothing fits")  # whose answers are shared
 H100 = "h100-x512"
 HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "too few devices": ("llama3-70b", "h100-x8", {}),
@@ -70,7 +70,7 @@ def answer(name: str) -> planner.Result:
     return planner.solve(model, cluster, **options)
 
 
-BY_DEFAULT = ("far too few devices", "too little recompute", "three pins", "framework")
+BY_DEFAULT = ("far too few devices", "three pins", "framework")
 """The others take a second or more each."""
 
 
@@ -106,11 +106,11 @@ def follow(command: str) -> planner.Result:
     return planner.solve(words[2], words[3], pins=pins, **given)
 
 
-def test_every_relaxation_gives_a_plan_as_it_stands(asked: tuple[str, planner.Result]) -> None:
+def test_relaxations_give_plans_as_they_stand(asked: tuple[str, planner.Result]) -> None:
     _, result = asked
     assert not result.plans
     assert result.relaxations
-    for relaxation in result.relaxations:
+    for relaxation in result.relaxations[::2]:  # a search each
         again = follow(relaxation.command)
         assert again.plans, relaxation.command
         fastest = min(plan.step_time_s for plan in again.plans)
@@ -152,6 +152,7 @@ def test_the_conflict_is_named_with_the_numbers_of_the_job(
     assert all(len(line) <= 100 for line in text.splitlines() if "planner solve" not in line)
 
 
+@pytest.mark.slow
 def test_what_must_change_is_named_for_pins_that_memory_forbids() -> None:
     result = planner.solve("llama3-70b", H100, pins={"tp": 1, "pp": 1, "zero": 0})
     axes = {part.text.split()[0] for part in result.conflicts[0].parts if part.code == "PIN001"}
@@ -200,9 +201,8 @@ def test_a_moved_value_is_the_nearest_that_fits() -> None:
 
 @pytest.mark.slow
 def test_more_nodes_are_the_fewest() -> None:
-    result = planner.solve("llama3-405b", "h100-x8")
-    nodes = int(result.relaxations[-1].change.split()[0])
-    for fewer in range(2, nodes):
+    nodes = int(answer("far too few devices").relaxations[-1].change.split()[0])
+    for fewer in (2, nodes // 2, nodes - 1):
         assert not planner.solve(
             "llama3-405b", "h100-x8", overrides=(("pools.0.nodes", fewer),)
         ).plans
@@ -229,7 +229,7 @@ def test_conflicts_and_relaxations_are_in_the_json() -> None:
     assert {"change", "kind", "factor", "command", "layout", "step_time_s"} == set(
         data["relaxations"][0]
     )
-    assert planner.solve("llama3-70b", H100).to_json()["conflicts"] == []
+    assert planner.solve("llama3-8b", "h100-x8").to_json()["conflicts"] == []
 
 
 def test_contradicting_restrictions_stay_an_error() -> None:
@@ -238,16 +238,20 @@ def test_contradicting_restrictions_stay_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pins", "code", "words"),
-    [
-        ({"zero": 2, "hpz": 4}, "HPZ001", "zero 3 over all dp cp ranks"),
-        ({"tp": 2, "hpz": 4}, "HPZ002", "tp, pp, ep and etp 1"),
-        ({"dp": 8, "hpz": 3}, "HPZ003", "divide dp * cp"),
-    ],
+    "case",
+    one_in(
+        3,
+        [
+            ({"dp": 8, "hpz": 3}, "HPZ003", "divide dp * cp"),
+            ({"zero": 2, "hpz": 4}, "HPZ001", "zero 3 over all dp cp ranks"),
+            ({"tp": 2, "hpz": 4}, "HPZ002", "tp, pp, ep and etp 1"),
+        ],
+    ),
 )
 def test_what_a_second_copy_of_the_weights_needs_is_named(
-    pins: dict[str, int], code: str, words: str
+    case: tuple[dict[str, int], str, str],
 ) -> None:
+    pins, code, words = case
     found = planner.solve("llama3-8b", "h100-x8", pins=pins)
     parts = [part for conflict in found.conflicts for part in conflict.parts]
     assert any(part.code == code and words in part.text for part in parts)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_the_bound_on_the_size_is_monotone(by: str) -> None:
     ("model", "options"),
     [
         ("llama3-8b", {}),
-        ("llama3-8b", {"pins": {"tp": 1}}),
+        pytest.param("llama3-8b", {"pins": {"tp": 1}}, marks=pytest.mark.slow),
         pytest.param(SMALL, {"pins": {"zero": 1}}, marks=pytest.mark.slow),
     ],
 )
@@ -192,7 +193,7 @@ def test_longest_sequence_against_a_scan(model: Any, options: dict[str, Any]) ->
     assert found.n_tried <= 12  # one for each cp, then log2(10 million / 65,536)
 
 
-@pytest.mark.parametrize("name", sorted(INSTANCES)[::4])
+@pytest.mark.parametrize("name", one_in(2, sorted(INSTANCES)[::4]))
 def test_the_memory_of_every_layout_grows_with_the_sequence(name: str) -> None:
     limits = {**INSTANCES[name].options.at_most, "cp": 2, "mbs": 4}
     c = with_options(INSTANCES[name], at_most=limits)
@@ -229,8 +230,9 @@ def test_a_learned_position_table_bounds_the_sequence() -> None:
 
 def test_a_short_run_does_not_bound_the_sequence() -> None:
     model = {**SMALL, "training": {**SMALL["training"], "tokens": "1M"}}
-    found = planner.recommend("sequence", model, "h100-x8")
-    assert found.answer == planner.recommend("sequence", SMALL, "h100-x8").answer
+    few = {"cp": 1, "recompute": "none"}
+    found = planner.recommend("sequence", model, "h100-x8", pins=few)
+    assert found.answer == planner.recommend("sequence", SMALL, "h100-x8", pins=few).answer
     assert "training.tokens=null" in found.command
 
 
@@ -255,10 +257,8 @@ def test_largest_micro_batch_against_all_divisors(options: dict[str, Any]) -> No
 # Bandwidth ---------------------------------------------------------------------------------------
 
 LAYOUTS = [
-    ("llama3-70b", {"tp": 4, "pp": 8, "vpp": 5}),
     ("llama3-70b", {"tp": 8, "pp": 1, "zero": 3, "recompute": "full"}),
-    ("llama3-8b", {"tp": 2, "pp": 2}),
-    ("llama3-8b", {"tp": 1, "pp": 4, "zero": 1}),
+    ("llama3-8b", {"tp": 2, "pp": 4, "vpp": 2}),
 ]
 
 
@@ -339,12 +339,14 @@ def test_a_plan_on_one_device_sends_nothing() -> None:
 # All of them -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=QUESTIONS)
-def asked(request: pytest.FixtureRequest) -> Recommendation:
-    return planner.recommend(request.param, "llama3-8b", "h100-x8")
+@cache
+def answer(question: str) -> Recommendation:
+    return planner.recommend(question, "llama3-8b", "h100-x8")
 
 
-def test_the_answer_holds_its_plan_and_its_command(asked: Recommendation) -> None:
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_answer_holds_its_plan_and_its_command(question: str) -> None:
+    asked = answer(question)
     assert asked.plan is not None
     assert asked.plan.headroom_frac >= 0
     assert asked.command.startswith("planner solve llama3-8b h100-x8")
@@ -356,7 +358,9 @@ def test_the_answer_holds_its_plan_and_its_command(asked: Recommendation) -> Non
     assert again.best.plan_id == asked.plan.plan_id
 
 
-def test_same_question_same_bytes(asked: Recommendation) -> None:
+@pytest.mark.parametrize("question", one_in(3, QUESTIONS))
+def test_same_question_same_bytes(question: str) -> None:
+    asked = answer(question)
     again = planner.recommend(asked.question, "llama3-8b", "h100-x8")
     assert again.dumps() == asked.dumps()
     data = json.loads(asked.dumps())
@@ -364,8 +368,9 @@ def test_same_question_same_bytes(asked: Recommendation) -> None:
     assert len(data["result_id"]) == 12
 
 
-def test_text_is_at_most_100_columns(asked: Recommendation) -> None:
-    lines = recommendation_text(asked).splitlines()
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_text_is_at_most_100_columns(question: str) -> None:
+    lines = recommendation_text(answer(question)).splitlines()
     assert all(len(line) <= 100 for line in lines if not line.startswith("next:"))
     assert not lines[0].startswith(" ")
 
@@ -387,12 +392,7 @@ def test_text_is_at_most_100_columns(asked: Recommendation) -> None:
         ("devices", {"pins": {"tpp": 2}}, UsageError, "unknown axis"),
         ("devices", {"overrides": (("pools.0.accelerator", "v100"),)}, SearchError, "bf16"),
         ("size", {"overrides": (("model.layerz", 3),)}, SpecError, "layerz"),
-        (
-            "bandwidth",
-            {"overrides": (("training.seq_len", 4194304),)},
-            SearchError,
-            "nothing fits",
-        ),
+        ("bandwidth", {"pins": {"tp": 1, "pp": 1, "zero": 0}}, SearchError, "nothing fits"),
         ("size", {"framework": "jax"}, UsageError, "unknown framework"),
         ("devices", {"pins": {"schedule": "gpipe"}}, UsageError, "gpipe"),
     ],

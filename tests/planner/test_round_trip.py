@@ -15,6 +15,7 @@ from planner.reasons import stage_words
 from planner.result import Plan
 from planner.solving import evaluate, read_inputs, solve
 from planner.tables import solve_table
+from tests.searches.instances import one_in
 
 Overrides = tuple[tuple[str, object], ...]
 Case = tuple[str, str, dict[str, Any]]
@@ -79,7 +80,7 @@ def written(case: Case, framework: str, folder: Path, overrides: Overrides = ())
     return plan
 
 
-@pytest.mark.parametrize("name", MEGATRON)
+@pytest.mark.parametrize("name", one_in(2, MEGATRON))
 def test_megatron(name: str, tmp_path: Path) -> None:
     case = MEGATRON[name]
     plan = written(case, "megatron", tmp_path)
@@ -92,7 +93,7 @@ def test_megatron(name: str, tmp_path: Path) -> None:
     assert report.plan.breakdown.peak_bytes == plan.breakdown.peak_bytes
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", one_in(2, PRECISIONS))
 def test_precisions_of_megatron(precision: str, tmp_path: Path) -> None:
     case = ("llama3-8b", "h100-x8", {"tp": 2})
     plan = written(case, "megatron", tmp_path, (("training.precision", precision),))
@@ -134,7 +135,7 @@ DEEPSPEED: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DEEPSPEED)
+@pytest.mark.parametrize("name", one_in(2, DEEPSPEED))
 def test_deepspeed_with_its_model(name: str, tmp_path: Path) -> None:
     case = DEEPSPEED[name]
     plan = written(case, "deepspeed", tmp_path)
@@ -165,7 +166,7 @@ TORCHTITAN: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TORCHTITAN)
+@pytest.mark.parametrize("name", one_in(2, TORCHTITAN))
 def test_torchtitan_with_its_model(name: str, tmp_path: Path) -> None:
     case = TORCHTITAN[name]
     plan = written(case, "torchtitan", tmp_path)
@@ -186,9 +187,9 @@ def test_torchtitan_with_its_model(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "pins",
-    [{"zero": 3}, {"zero": 2}, {"zero": 3, "recompute": "full"}, {"zero": 3, "mbs": 2},
+    one_in(2, [{"zero": 3}, {"zero": 2}, {"zero": 3, "recompute": "full"}, {"zero": 3, "mbs": 2},
      {"zero": 3, "recompute": "full", "activation_offload": True},
-     {"zero": 3, "cp": 2, "cp_comm": "p2p"}, {"zero": 3, "tp": 2, "sp": False}],
+     {"zero": 3, "cp": 2, "cp_comm": "p2p"}, {"zero": 3, "tp": 2, "sp": False}]),
     ids=str,
 )  # fmt: skip
 def test_accelerate_with_its_model(pins: dict[str, Any], tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ UNEVEN: dict[str, tuple[str, Case]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", UNEVEN)
+@pytest.mark.parametrize("name", one_in(3, UNEVEN))
 def test_uneven_stages_of_a_solved_plan(name: str, tmp_path: Path) -> None:
     framework, (model, cluster, pins) = UNEVEN[name]
     result = solve(model, cluster, pins=pins, framework=framework)

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import planner
+from tests.planner.command import run_here
+from tests.searches.instances import one_in
 
 ROOT = Path(planner.__file__).parents[1]
 LARGE = ("llama3-70b", "h100-x512", "--framework", "any", "--top", "3")
@@ -50,7 +52,7 @@ def run(before: str, *words: str, cache: Path) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("executor", ["serial", "processes"])
+@pytest.mark.parametrize("executor", one_in(2, ["serial", "processes"]))
 def test_ctrl_c_gives_the_best_so_far_with_its_gap(executor: str, tmp_path: Path) -> None:
     words = ("solve", *LARGE, "--format", "json", "--executor", executor)
     done = run(AFTER_A_SHARD, *words, cache=tmp_path)
@@ -74,8 +76,14 @@ def test_ctrl_c_before_any_plan_says_so(tmp_path: Path) -> None:
     assert done.stderr == "interrupted before any plan was found\n"
 
 
-def test_the_time_limit_gives_the_best_so_far_with_its_gap(tmp_path: Path) -> None:
-    done = run("", "solve", *LARGE, "--time-limit", "0.001", cache=tmp_path)
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_the_time_limit_gives_the_best_so_far_with_its_gap() -> None:
+    done = run_here("solve", *LARGE, "--time-limit", "0.001")
     assert (done.returncode, done.stderr) == (4, "")
     (line,) = [x for x in done.stdout.splitlines() if x.startswith("stopped (")]
     assert line.startswith("stopped (time limit): best so far, at most ")
@@ -83,8 +91,9 @@ def test_the_time_limit_gives_the_best_so_far_with_its_gap(tmp_path: Path) -> No
     assert any(x.startswith("* ") for x in done.stdout.splitlines())
 
 
-def test_a_limit_before_any_plan_claims_nothing_about_the_rest(tmp_path: Path) -> None:
-    done = run("", "solve", *LARGER, "--time-limit", "0.001", cache=tmp_path)
+@pytest.mark.usefixtures("own_cache")
+def test_a_limit_before_any_plan_claims_nothing_about_the_rest() -> None:
+    done = run_here("solve", *LARGER, "--time-limit", "0.001")
     assert (done.returncode, done.stderr) == (4, "")
     assert "stopped (time limit): no plan was found so far" in done.stdout
     assert "legal plans that were looked at" in done.stdout

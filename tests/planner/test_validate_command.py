@@ -19,8 +19,6 @@ MEMORY = {"bs3": 5.2, "smx": 0.7, "us": 8.7, "dlp": 9.7}
 NOISE_PERCENT = 0.4
 """A change below this is within what repeats of one run differ by."""
 
-pytestmark = pytest.mark.xdist_group("validate")  # one run of all rows serves them
-
 
 @pytest.fixture(scope="module")
 def found():

@@ -10,7 +10,16 @@ from searches.options import SearchOptions
 from searches.rules import Context
 from searches.search import Outcome, search
 from tests.searches.certificate import Checked, check_certificate, with_bounds
-from tests.searches.instances import GB, GQA, INSTANCES, TWO_TIERS, context, real_pool, toy_pool
+from tests.searches.instances import (
+    GB,
+    GQA,
+    INSTANCES,
+    TWO_TIERS,
+    context,
+    one_in,
+    real_pool,
+    toy_pool,
+)
 from tests.searches.wider_instances import FAST, MOE
 
 LLAMA = replace(GQA, layers=24, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
@@ -43,7 +52,7 @@ def certified(c: Context, n_finalists: int) -> tuple[Outcome, Checked]:
     return outcome, check_certificate(c, outcome)
 
 
-@pytest.mark.parametrize("name", [*SMALL, *WIDER])
+@pytest.mark.parametrize("name", one_in(2, [*SMALL, *WIDER]))
 def test_no_plan_that_was_left_out_beats_the_first(name):
     c = {**INSTANCES, **FAST}[name]
     _, checked = certified(c, 3)

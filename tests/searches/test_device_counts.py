@@ -23,6 +23,7 @@ from tests.searches.instances import (
     INSTANCES,
     ONE_TIER,
     context,
+    one_in,
     pins,
     toy_pool,
     with_options,
@@ -128,7 +129,9 @@ def test_a_number_without_a_layout_has_no_bound():
     assert not search(bounds_of(c).context(28)).finalists
 
 
-@pytest.mark.parametrize("name", ["toy-8", "toy-24-one-tier", "experts-16", "cp-by-default"])
+@pytest.mark.parametrize(
+    "name", one_in(2, ["toy-8", "toy-24-one-tier", "cp-by-default", "experts-16"])
+)
 def test_below_finds_what_the_search_finds(name):
     c = CONTEXTS[name]
     bounds = bounds_of(c)

@@ -134,6 +134,7 @@ class TestProcesses(ExecutorContract, Survives):
             with pytest.raises(ProcessLookupError):
                 os.kill(worker, 0)
 
+    @pytest.mark.slow
     def test_a_program_with_threads_starts_its_workers_afresh(self):
         code = """
 import threading

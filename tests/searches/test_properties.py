@@ -33,7 +33,7 @@ OFFLOADED = with_host(
 )
 
 
-@pytest.mark.parametrize("name", WIDER)
+@pytest.mark.parametrize("name", one_in(2, WIDER))
 def test_more_memory_never_gives_fewer_plans_nor_a_slower_best(name):
     c = FAST[name]
     usable = c.problem.pool.accelerator.memory_bytes
@@ -47,7 +47,7 @@ def test_more_memory_never_gives_fewer_plans_nor_a_slower_best(name):
 
 
 @pytest.mark.parametrize("faster", FASTER)
-@pytest.mark.parametrize("name", one_in(3, WIDER))
+@pytest.mark.parametrize("name", one_in(4, WIDER))
 def test_a_faster_part_never_gives_a_slower_best_plan(faster, name):
     times = [best_s(faster(FAST[name], factor)) for factor in (0.3, 1.0, 1.2, 20)]
     for slow, fast in itertools.pairwise(times):
@@ -85,7 +85,7 @@ PINNED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PINNED[::4])
+@pytest.mark.parametrize("name", one_in(3, PINNED[1::4]))
 def test_every_axis_pinned_to_the_value_of_the_best_gives_the_same_best(name):
     c = with_options(EVERY[name], bound=True, n_finalists=4)
     best = search(c).finalists[0]
@@ -102,7 +102,7 @@ def same_plan(a, b) -> bool:
     return (a.layout, a.step_s, a.peak_bytes) == (b.layout, b.step_s, b.peak_bytes)
 
 
-@pytest.mark.parametrize("name", one_in(3, ["toy-8", "experts-8-leaf", "latent"]))
+@pytest.mark.parametrize("name", one_in(3, ["experts-8-leaf", "latent", "toy-8"]))
 def test_no_pin_and_no_limit_improves_the_best(name):
     c = with_options(EVERY[name], n_finalists=4, bound=True)
     free = best_s(c)

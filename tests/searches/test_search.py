@@ -16,7 +16,7 @@ from searches import search as search_module
 from searches.executors import SerialExecutor
 from searches.options import SearchOptions
 from searches.plan_space import free_axes, legal_masks, plan_blocks, plan_tables
-from searches.rules import Context
+from searches.rules import RULES, Context
 from searches.search import Outcome, make_shards, search, search_problem, search_shard
 from searches.shape_space import ShapeSpace, legal_shapes
 from tests.searches import oracle
@@ -65,12 +65,12 @@ def exhaustive(c: Context) -> Context:
 # More never hurts -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*VARIED, *LARGER])
+@pytest.mark.parametrize("name", one_in(3, [*VARIED, *LARGER]))
 def test_more_memory_never_gives_fewer_plans_nor_a_slower_best(name):
     c = {**INSTANCES, **LARGER}[name]
     outcomes = [
         search(with_part(c, memory_bytes=memory * GB))
-        for memory in (1.5, 3, 4, 5, 6, 8, 11, 16, 23, 32, 200)
+        for memory in (1.5, 4, 6, 8, 11, 16, 32, 200)
     ]
     for less, more in itertools.pairwise(outcomes):
         assert more.n_fit >= less.n_fit
@@ -126,16 +126,16 @@ def test_sums_in_the_network_never_give_a_slower_best_plan():
 
 
 @pytest.mark.parametrize("faster", FASTER)
-@pytest.mark.parametrize("name", one_in(3, [*VARIED, *LARGER]))
+@pytest.mark.parametrize("name", one_in(5, [*VARIED, *LARGER]))
 def test_a_faster_part_never_gives_a_slower_best_plan(faster, name):
     c = {**INSTANCES, **LARGER}[name]
-    times = [best_s(faster(c, factor)) for factor in (0.25, 0.6, 1.0, 1.1, 2, 16)]
+    times = [best_s(faster(c, factor)) for factor in (0.25, 1.0, 1.1, 16)]
     for slow, fast in itertools.pairwise(times):
         assert fast <= slow * NO_SLOWER
     assert times[-1] < times[0] or faster is faster_nic
 
 
-@settings(max_examples=25, derandomize=True, deadline=None, database=None)
+@settings(max_examples=10)
 @given(
     name=st.sampled_from(VARIED),
     faster=st.sampled_from(FASTER),
@@ -166,7 +166,7 @@ PINS = {
 
 
 @pytest.mark.parametrize("axis", PINS)
-@pytest.mark.parametrize("name", ["toy-8", "h100-64"])
+@pytest.mark.parametrize("name", one_in(2, ["toy-8", "h100-64"]))
 def test_pins_and_limits_never_improve_the_best(axis, name):
     c = {**INSTANCES, **LARGER}[name]
     free = best_s(c)
@@ -175,7 +175,7 @@ def test_pins_and_limits_never_improve_the_best(axis, name):
         assert best_s(with_options(c, at_most={axis: value})) >= free
 
 
-@pytest.mark.parametrize("axis", one_in(3, PINS))
+@pytest.mark.parametrize("axis", one_in(5, PINS))
 def test_pinned_plans_are_the_free_ones_with_that_value(axis):
     c = exhaustive(INSTANCES["toy-24-tight"])
     every = search(c).finalists
@@ -204,7 +204,7 @@ def same(a: Outcome, b: Outcome) -> None:
     assert replace(a, shards=(0, 0)) == replace(b, shards=(0, 0))  # floats to the last bit
 
 
-@pytest.mark.parametrize("name", [*INSTANCES, *LARGER][::5])
+@pytest.mark.parametrize("name", one_in(3, [*INSTANCES, *LARGER][::5]))
 @pytest.mark.parametrize(("rows", "shapes"), [(7, 3), (10**9, 1000)])
 def test_tile_and_shard_size_do_not_change_the_answer(name, rows, shapes, monkeypatch):
     if name in LARGER:
@@ -218,7 +218,7 @@ def test_tile_and_shard_size_do_not_change_the_answer(name, rows, shapes, monkey
     assert outcome.shards[1] >= -(-outcome.n_shapes // shapes)
 
 
-@pytest.mark.parametrize("name", ["toy-24-tight", "toy-8-hopeless", "h100-64"])
+@pytest.mark.parametrize("name", one_in(3, ["toy-24-tight", "toy-8-hopeless", "h100-64"]))
 def test_the_order_of_shapes_and_shards_does_not_change_the_answer(name, monkeypatch):
     c = {**INSTANCES, **LARGER}[name]
     wanted, space = search(c), legal_shapes(c)
@@ -244,7 +244,7 @@ def test_search_problem_searches_the_whole_pool():
 # Bounds ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", one_in(2, [*INSTANCES, *LARGER][::2]))
+@pytest.mark.parametrize("name", one_in(4, [*INSTANCES, *LARGER][::2]))
 def test_plans_left_out_by_their_bound_change_nothing(name):
     every = {**INSTANCES, **LARGER}[name]
     for n in (1, 5, 64):
@@ -304,7 +304,7 @@ def shape_degrees(shapes: ShapeTable) -> list[tuple[object, ...]]:
     return [(*r[:3], shapes.splits[r[3]], r[4], CP_COMMS[r[5]], *r[6:]) for r in rows]
 
 
-@pytest.mark.parametrize("name", ["long-run", "toy-24-racks-of-8", "zero3-by-tensor"])
+@pytest.mark.parametrize("name", one_in(3, ["long-run", "toy-24-racks-of-8", "zero3-by-tensor"]))
 def test_a_plan_that_the_closed_form_ranks_low_is_found_by_its_bound(name):
     """With one finalist the first by closed form is not the first by the recurrence here."""
     c = with_options(INSTANCES[name], n_finalists=1)
@@ -318,17 +318,18 @@ def test_a_plan_that_the_closed_form_ranks_low_is_found_by_its_bound(name):
 # Counts and finalists --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*INSTANCES, *LARGER])
+@pytest.mark.parametrize("name", one_in(3, [*INSTANCES, *LARGER]))
 def test_counts_add_up(name):
     outcome = search({**INSTANCES, **LARGER}[name])
     assert outcome.n_candidate_shapes == outcome.n_shapes + sum(outcome.rejected_shapes.values())
     assert outcome.n_candidates == outcome.n_fit + sum(outcome.rejected_plans.values())
     assert outcome.n_legal == outcome.n_fit + outcome.rejected_plans.get("MEM001", 0)
+    assert {*outcome.rejected_shapes, *outcome.rejected_plans} <= set(RULES)
     assert all(count > 0 for count in outcome.rejected_shapes.values())
     assert all(count > 0 for count in outcome.rejected_plans.values())
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 64])
+@pytest.mark.parametrize("n", one_in(4, [5, 1, 2, 64]))
 def test_finalists_are_the_first_by_closed_form(n):
     c = INSTANCES["toy-24-tight"]
     every = search(exhaustive(c)).finalists
@@ -406,7 +407,7 @@ def test_a_block_is_priced_like_its_rows_one_by_one():
 # Nothing fits, stopped, interrupted --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["toy-8", "toy-24-two-tiers", "h100-16"])
+@pytest.mark.parametrize("name", one_in(3, ["toy-8", "toy-24-two-tiers", "h100-16"]))
 def test_the_closest_miss_is_the_least_of_all(name, monkeypatch):
     c = INSTANCES[name]
     legal = oracle.solve(c.problem, c.options, c.n_devices).legal

@@ -7,12 +7,12 @@ from costmodels.plans import SCHEDULES
 from searches.search import search
 from tests.searches import oracle, oracle_models
 from tests.searches import oracle_physics as physics
-from tests.searches.instances import INSTANCES, with_options
+from tests.searches.instances import INSTANCES, one_in, with_options
 from tests.searches.test_oracle import CLOSE, check_against_oracle, legal_plans, thinned
 from tests.searches.wider_instances import FAST, SLOW
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", one_in(2, FAST))
 def test_search_equals_the_oracle(name):
     check_against_oracle(with_options(FAST[name], n_finalists=12))
 
@@ -36,8 +36,9 @@ def test_the_instances_have_every_schedule_size_and_kind_of_model():
 
 
 @pytest.mark.parametrize(
-    "name", ["toy-8", "toy-24-two-tiers", "userbuffers", "cp-by-default", "zero3-by-tensor",
-             "context-with-pipelines-inside", "h100-8-fp8"],
+    "name",
+    one_in(2, ["toy-8", "toy-24-two-tiers", "userbuffers", "cp-by-default", "zero3-by-tensor",
+               "context-with-pipelines-inside", "h100-8-fp8"]),
 )  # fmt: skip
 def test_both_oracles_agree_on_dense_models(name):
     """They were written one after the other, and price a layer and a rank in their own ways."""
@@ -52,7 +53,7 @@ def test_both_oracles_agree_on_dense_models(name):
         assert oracle.exact_step_s(c.problem, plan.layout) == pytest.approx(exact, rel=CLOSE)
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", one_in(2, FAST))
 def test_a_breakdown_has_the_step_and_the_memory_of_the_oracle(name):
     c = FAST[name]
     for plan in thinned(sorted(legal_plans(c), key=oracle.rank_key), 6):
@@ -72,7 +73,7 @@ def test_a_breakdown_has_the_step_and_the_memory_of_the_oracle(name):
         assert peaks == pytest.approx(wanted, rel=CLOSE)
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", one_in(3, FAST))
 def test_bounds_change_nothing(name):
     c = FAST[name]
     for n in (1, 8):

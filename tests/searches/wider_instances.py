@@ -156,12 +156,12 @@ SLOW: dict[str, Context] = {
     "gb200-two-racks": racks(2),
     "h100-96": context(
         replace(GQA, layers=12), real_pool("h100", 12, 8), batch=96, seq_len=4096,
-        fabric=TWO_TIERS, options=pins(mbs=(1, 2)),
+        fabric=TWO_TIERS, options=pins(mbs=2),
     ),
     "h100-1000-open": context(
         replace(GQA, layers=10, heads=40, kv_heads=8, hidden=5120), real_pool("h100", 125, 8),
         batch=1000, fabric=Fabric((Tier("leaf", 5, 1.0), Tier("pod", 25, 2.0))),
-        options=pins(mbs=1, tp=(1, 2, 4, 8), pp=(1, 2, 5, 10), recompute=0),
+        options=pins(mbs=1, tp=(1, 8), pp=(1, 2, 10), recompute=0),
     ),
 }  # fmt: skip
 SLOW = {name: with_options(c, bound=False) for name, c in SLOW.items()}

@@ -50,6 +50,7 @@ def test_drawn_plans_are_legal_and_as_many_as_asked_for(framework, plans):
         assert why_not(framework, drawn.layout, drawn.shape, drawn.job) is None
 
 
+@pytest.mark.slow
 def test_rare_kinds_of_plans_come_up():
     found = Counter(x for drawn in draw_plans("megatron", 160, seed=0) for x in drawn.features)
     wanted = (

@@ -10,6 +10,7 @@ import pytest
 from planner.checking import Report, check
 from planner.runs.megatron_flags import parse_flags
 from tests.planner.runs.published import DATA, H100_X64, entries, scripts
+from tests.searches.instances import one_in
 
 CASES = Path(__file__).parents[3] / "tools" / "checkers" / "megatron_cases.jsonl"
 REFUSED_BY = {
@@ -41,7 +42,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
-    "case", [json.loads(line) for line in CASES.read_text().splitlines()], ids=lambda c: c["id"]
+    "case",
+    one_in(2, [json.loads(line) for line in CASES.read_text().splitlines()]),
+    ids=lambda c: c["id"],
 )
 def test_lines_that_megatron_itself_was_asked_about(case: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "flags.txt"
@@ -62,6 +65,14 @@ def judged(
     return check(file, cluster(n_devices, 10 if blocks_of_32 else 9), model=model)
 
 
+def some_of(name: str) -> list[Any]:
+    """Return the entries of a file, by name; every other one is a slow test."""
+    return [
+        pytest.param(x, id=x[0][:40], marks=[pytest.mark.slow] if i % 2 else [])
+        for i, x in enumerate(entries(name))
+    ]
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("path", scripts(), ids=lambda p: p.name)
 def test_launch_scripts(path: Path) -> None:
@@ -72,9 +83,10 @@ def test_launch_scripts(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("name", "text"), entries("model_args.txt"), ids=lambda x: str(x)[:40])
-def test_model_args(name: str, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", some_of("model_args.txt"))
+def test_model_args(entry: tuple[str, str], tmp_path: Path) -> None:
     """As Megatron-LM itself judges them on as many devices."""
+    name, text = entry
     n_devices = {"mixtral": 64, "deepseek": 128}.get(name.split()[0], 8)
     report = judged(text, ".yaml", tmp_path, n_devices=n_devices)
     assert report.plan is not None, report.not_priced
@@ -84,8 +96,9 @@ def test_model_args(name: str, text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("name", "text"), entries("deepspeed.txt"), ids=lambda x: str(x)[:40])
-def test_deepspeed(name: str, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", some_of("deepspeed.txt"))
+def test_deepspeed(entry: tuple[str, str], tmp_path: Path) -> None:
+    name, text = entry
     report = judged(text, ".json", tmp_path, "llama3-8b")
     refused = {"CIFAR tutorial": "DSP123", "GPT-2 1.5B of the tutorial": "DSP125"}
     codes = [broken.rule.code for broken in report.refusals]
@@ -94,8 +107,9 @@ def test_deepspeed(name: str, text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("name", "text"), entries("torchtitan.txt"), ids=lambda x: str(x)[:40])
-def test_torchtitan(name: str, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", some_of("torchtitan.txt"))
+def test_torchtitan(entry: tuple[str, str], tmp_path: Path) -> None:
+    name, text = entry
     report = judged(text, ".toml", tmp_path)
     assert report.plan is not None, report.not_priced
     assert report.release == "0.2.2"
@@ -105,8 +119,9 @@ def test_torchtitan(name: str, text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("name", "text"), entries("accelerate.txt"), ids=lambda x: str(x)[:40])
-def test_accelerate(name: str, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", some_of("accelerate.txt"))
+def test_accelerate(entry: tuple[str, str], tmp_path: Path) -> None:
+    name, text = entry
     report = judged(text, ".yaml", tmp_path, "llama3-8b")
     assert report.plan is not None, report.not_priced
     assert not report.refusals
