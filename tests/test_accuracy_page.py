@@ -72,6 +72,7 @@ def folder(tmp_path_factory):
     return made
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(folder):
     (folder / "two" / "accuracy").mkdir(parents=True)
     (folder / "two" / "accuracy" / "gone.svg").write_text("of a source that is no more")

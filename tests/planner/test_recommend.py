@@ -416,6 +416,7 @@ def test_nothing_fits_is_an_answer_of_each_question() -> None:
     assert planner.recommend("sequence", SMALL, "h100-x8", overrides=tight).answer is None
 
 
+@pytest.mark.slow
 def test_any_fits_agrees_with_solve_on_the_examples() -> None:
     for cluster in ("h100-x8", H100):
         for model in ("llama3-8b", "llama3-70b", "llama3-405b"):

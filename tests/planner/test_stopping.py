@@ -63,6 +63,7 @@ def test_ctrl_c_gives_the_best_so_far_with_its_gap(executor: str, tmp_path: Path
     assert len(found["plans"]) == 3
 
 
+@pytest.mark.slow
 def test_ctrl_c_among_the_numbers_of_devices_keeps_what_was_found(tmp_path: Path) -> None:
     words = ("solve", "llama3-8b", "h100-x512", "--top", "2")
     done = run(IN_THE_BOUNDS, *words, cache=tmp_path)

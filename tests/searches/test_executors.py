@@ -284,15 +284,3 @@ HEAVY = "print(*sorted({m.split('.')[0] for m in sys.modules} & {'ortools', 'ray
 
 def test_importing_the_search_loads_neither_solver_nor_ray():
     assert run(f"import sys, searches.search, searches.executors; {HEAVY}").split() == []
-
-
-def test_a_serial_search_never_imports_ray():
-    code = f"""
-import sys
-from searches.executors import SerialExecutor
-from searches.search import search
-from tests.searches.instances import INSTANCES
-assert search(INSTANCES["toy-8"], SerialExecutor()).finalists
-{HEAVY}
-"""
-    assert "ray" not in run(code).split()
