@@ -110,7 +110,7 @@ def test_relaxations_give_plans_as_they_stand(asked: tuple[str, planner.Result])
     _, result = asked
     assert not result.plans
     assert result.relaxations
-    for relaxation in result.relaxations[::2]:  # a search each
+    for relaxation in result.relaxations[::3]:  # a search each
         again = follow(relaxation.command)
         assert again.plans, relaxation.command
         fastest = min(plan.step_time_s for plan in again.plans)

@@ -176,10 +176,11 @@ def test_pins_and_limits_never_improve_the_best(axis, name):
         assert best_s(with_options(c, at_most={axis: value})) >= free
 
 
-@pytest.mark.parametrize("axis", one_in(10, PINS))
+@pytest.mark.parametrize("axis", one_in(4, PINS))
 def test_pinned_plans_are_the_free_ones_with_that_value(axis):
-    c = exhaustive(INSTANCES["toy-24-tight"])
+    c = exhaustive(INSTANCES["toy-8-tight"])
     every = search(c).finalists
+    assert len(every) > 100
 
     def number(layout: object) -> int:
         value = getattr(layout, axis)
