@@ -21,6 +21,24 @@ OVER_COUNTS = ("devices", "cost", "energy", "goodput")
 """Objectives of which every number of devices may hold a part of the front."""
 WITHIN = 1.05
 """`--objective memory`: how much slower than the fastest a plan may be, as a factor."""
+BEST: Mapping[str, str] = {
+    "step_time": "the fastest",
+    "tokens_per_s": "the fastest",
+    "cost": "the cheapest",
+    "energy": "the one of least energy",
+    "devices": "the fastest on so few devices",
+    "memory": "the one of most memory headroom",
+    "goodput": "the one that ends the run first",
+}
+"""What the best plan by each objective is called."""
+NONE_BETTER: Mapping[str, str] = {
+    "cost": "costs{margin} less",
+    "energy": "takes{margin} less energy",
+    "devices": "keeps the limits on fewer devices",
+    "goodput": "ends the run{margin} earlier",
+}
+"""What no plan does that was left out by a bound, where the numbers of devices are compared; `margin` is that
+of ties."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from planner.inputs import (
     model_from_dict,
 )
 from planner.layouts import layout_from_pins, layout_to_json
-from planner.objectives import run_figures
+from planner.objectives import BEST, run_figures
 from planner.options import (
     ALLOWANCES,
     FRAMEWORKS,
@@ -42,7 +42,17 @@ from planner.options import (
 )
 from planner.reasons import why_count, why_first, why_others
 from planner.recipes import asked_recipes, one_recipe, pinned_to, with_open_recipes, with_recipe
-from planner.result import Certificate, Conflict, Counts, Miss, Plan, Rejection, Relaxation, Result
+from planner.result import (
+    Certificate,
+    Conflict,
+    Counts,
+    Miss,
+    Plan,
+    Rejection,
+    Relaxation,
+    Result,
+    UnevenTried,
+)
 from planner.search_section import with_section
 from planner.uncertainty import (
     interval_s,
@@ -412,9 +422,10 @@ def solve_inputs(
         conflicts=conflicts,
         relaxations=relaxations,
         closest=_miss(closest, nearest.problem),
+        uneven_tried=None if fits else _uneven_tried(outcomes),
         complete=complete,
         stopped=found.stopped,
-        why_first=() if options.pareto else _why_first(plans, ranked, searched),
+        why_first=() if options.pareto else _why_first(plans, ranked, searched, options.objective),
         notes=(
             *found.notes,
             *(_without_plans(searched) if len(models) > 1 else ()),
@@ -469,15 +480,14 @@ def _gap(
 
 
 def _why_first(
-    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched]
+    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched], objective: str
 ) -> tuple[str, ...]:
     """Return why the first plan is first on its devices, and what the others reach at best."""
     if not plans:
         return ()
     winner = ranked[0][1]
-    lines = why_first(
-        winner.problem, plans, [(c, tie) for c, pool, tie in ranked if pool is winner]
-    )
+    mine = [(c, tie) for c, pool, tie in ranked if pool is winner]
+    lines = why_first(winner.problem, plans, mine, BEST[objective])
     pools, recipes, counts = [], [], []
     several = len({one.name[1] for one in searched}) > 1
     for one in searched:
@@ -517,7 +527,7 @@ def nearest_miss(searched: list[Searched], look_again: bool) -> tuple[Searched, 
 
 def closest_miss(context: Context) -> Candidate | None:
     """Return the plan that misses the memory by least when the bound excluded every shape."""
-    unbound = replace(context.options, memory_bound=False, n_finalists=1)
+    unbound = replace(context.options, memory_bound=False, n_finalists=1, split_shapes=0)
     return search(replace(context, options=unbound)).closest
 
 
@@ -650,11 +660,13 @@ def _certificate(outcomes: list[Outcome]) -> Certificate | None:
     fastest_s = min(x.finalists[0].step_s for x in found)
     bound_s = min(x.bound_s for x in outcomes)
     uneven = [shape for x in found for shape in x.split_shapes]
+    only_uneven = all(not x.n_fit for x in found)
     return Certificate(
         fastest_s=fastest_s,
         simulated=sum(len(x.finalists) for x in found),
         bound_s=bound_s if bound_s < float("inf") else None,
-        proven=all(x.complete for x in outcomes),
+        proven=all(x.complete for x in outcomes) and not only_uneven,
+        only_uneven=only_uneven,
         uneven_shapes=len(uneven),
         uneven_proven=sum(x.proven for x in uneven),
         uneven_gap_frac=max((x.gap_frac for x in uneven if not x.proven), default=0.0),
@@ -671,6 +683,11 @@ def _rejections(outcomes: list[Outcome]) -> tuple[Rejection, ...]:
     found = [Rejection(code, n, "shapes") for code, n in shapes.items()]
     found += [Rejection(code, n, "plans") for code, n in plans.items()]
     return tuple(sorted(found, key=lambda r: (r.of != "shapes", -r.n, r.code)))
+
+
+def _uneven_tried(outcomes: list[Outcome]) -> UnevenTried | None:
+    shapes = sum(x.n_misses for x in outcomes)
+    return UnevenTried(shapes, sum(x.n_hopeless for x in outcomes)) if shapes else None
 
 
 def _miss(closest: Candidate | None, problem: Problem) -> Miss | None:

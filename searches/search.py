@@ -23,12 +23,21 @@ from costmodels.step import (
 )
 from searches.candidates import Candidate, closed_form_order, layout_key
 from searches.executors import Executor, SerialExecutor
+from searches.near_misses import nearest_misses
 from searches.objectives import Front, merged_front
 from searches.options import SearchOptions
 from searches.plan_space import LegalBlock, batch_sizes, free_axes, legal_masks, plan_blocks
 from searches.rules import Context, fits_host_with_activations
 from searches.shape_space import ShapeSpace, legal_shapes
-from searches.splits import ShapeSplit, SplitPlan, improve_splits
+from searches.splits import (
+    MAX_MISSES,
+    Improved,
+    ShapeSplit,
+    SplitPlan,
+    improve_splits,
+    splits_that_fit,
+    splits_wanted,
+)
 
 Floats = NDArray[np.float64]
 
@@ -154,6 +163,10 @@ class Outcome:
     """Plans that fit and that the closed form prices below `SearchOptions.rival_s`."""
     split_shapes: tuple[ShapeSplit, ...] = ()
     """Shapes of finalists whose layers were split unevenly, the most promising first."""
+    n_misses: int = 0
+    """Where no plan fits: shapes that were looked at for an uneven split that does."""
+    n_hopeless: int = 0
+    """Those of them of which it is proven that no split fits."""
     least_unseen_s: float = float("inf")
     """What every plan takes at least that was not looked at before the search was stopped."""
 
@@ -491,7 +504,7 @@ def search(
         answers, known = round_before
         merged, unseen = _merge(context, space, answers, known), [known.least_s]
     try:
-        merged = _with_uneven_splits(context, merged)
+        merged = _with_uneven_splits(context, merged, space.shapes, whole=not stopped)
     except KeyboardInterrupt:
         stopped = "interrupted"
     return replace(
@@ -546,15 +559,33 @@ def _merge(
     )
 
 
-def _with_uneven_splits(context: Context, found: Outcome) -> Outcome:
-    """Return the outcome with the layers of its most promising shapes split unevenly as well."""
-    priced = [
-        SplitPlan(c.layout, c.closed_form_s, c.peak_bytes, c.step_s) for c in found.finalists
-    ]
-    improved = improve_splits(context, priced)
+def _with_uneven_splits(
+    context: Context, found: Outcome, shapes: ShapeTable, *, whole: bool
+) -> Outcome:
+    """Return the outcome with the layers of its most promising shapes split unevenly as well.
+
+    Where nothing fits after a `whole` search, those of the shapes that miss the memory by least.
+    """
+    if found.finalists or not whole:
+        priced = [
+            SplitPlan(c.layout, c.closed_form_s, c.peak_bytes, c.step_s) for c in found.finalists
+        ]
+        improved = improve_splits(context, priced)
+    elif found.n_legal and splits_wanted(context.options):
+        misses = nearest_misses(context, shapes, MAX_MISSES)
+        improved = splits_that_fit(context, [c.layout for c in misses])
+    else:
+        improved = Improved()
     more = (Candidate(x.layout, x.closed_form_s, x.peak_bytes, x.step_s) for x in improved.plans)
     finalists = tuple(sorted([*found.finalists, *more], key=_exact_order))
-    return replace(found, finalists=finalists, split_shapes=improved.shapes)
+    return replace(
+        found,
+        finalists=finalists,
+        split_shapes=improved.shapes,
+        n_misses=improved.n_misses,
+        n_hopeless=improved.n_hopeless,
+        closest=None if finalists else found.closest,
+    )
 
 
 def _exact(problem: Problem, candidates: list[Candidate]) -> list[Candidate]:
