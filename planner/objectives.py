@@ -37,8 +37,8 @@ NONE_BETTER: Mapping[str, str] = {
     "devices": "keeps the limits on fewer devices",
     "goodput": "ends the run{margin} earlier",
 }
-"""What no plan does that was left out by a bound, where the numbers of devices are compared; `margin` is that
-of ties."""
+"""What no plan does that was left out by a bound, where numbers of devices are compared; `margin`
+is that of ties."""
 
 
 @dataclass(frozen=True, slots=True)

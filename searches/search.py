@@ -22,7 +22,7 @@ from costmodels.step import (
     step_parts,
 )
 from searches.candidates import Candidate, closed_form_order, layout_key
-from searches.executors import Executor, SerialExecutor
+from searches.executors import SHARDS_PER_TASK, Executor, SerialExecutor
 from searches.near_misses import nearest_misses
 from searches.objectives import Front, merged_front
 from searches.options import SearchOptions
@@ -52,6 +52,8 @@ BLOCK_CELLS = 131072
 and the innermost loops are long."""
 SHARD_SHAPES = 512
 """Shapes of one shard, the unit that executors spread."""
+STOPPABLE_SHAPES = 64
+"""Shapes of one shard where the search may be stopped: some 15 ms of work between two looks."""
 FIRST_SHAPES = 32
 """Shapes that are searched before all others: the fastest plan is usually among them."""
 
@@ -361,6 +363,16 @@ def count_plans(shard: Shard) -> int:
     return masks.n_plans
 
 
+def _count(shards: list[Shard], stop: Callable[[], bool] | None) -> int:
+    """Return the number of legal plans, of as many shards as `stop` leaves time for."""
+    total = 0
+    for shard in shards:
+        if stop is not None and stop():
+            break
+        total += count_plans(shard)
+    return total
+
+
 def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     """Return the step time of each layout with the pipeline simulated, seconds.
 
@@ -384,9 +396,12 @@ def price_layouts(problem: Problem, layouts: list[Layout]) -> list[Candidate]:
 
 
 def make_shards(
-    context: Context, shapes: ShapeTable, below_s: float = float("inf")
+    context: Context,
+    shapes: ShapeTable,
+    below_s: float = float("inf"),
+    n_shapes: int = SHARD_SHAPES,
 ) -> list[Shard]:
-    """Cut the shapes into shards, the one with the most promising shape first.
+    """Cut the shapes into shards of `n_shapes`, the one with the most promising shape first.
 
     The `FIRST_SHAPES` with the lowest bounds come before all others, so that what they take is
     known when the rest is looked at. Shapes without a plan that may take less than `below_s` are
@@ -412,8 +427,8 @@ def make_shards(
         rows = np.flatnonzero((kinds == count) & (promising == first) & kept)
         # Blocks of shapes with equally many replicas have the same sharding groups.
         rows = rows[np.argsort(shapes.replicas[rows], kind="stable")]
-        for i in range(0, len(rows), SHARD_SHAPES):
-            part = rows[i : i + SHARD_SHAPES]
+        for i in range(0, len(rows), n_shapes):
+            part = rows[i : i + n_shapes]
             known = Limits(rival_s=options.rival_s)
             shards.append(Shard(context, shapes.take(part), least_s[part], known))
     if options.bound:
@@ -453,21 +468,23 @@ def search(
     Plans that a lower bound on their step time keeps from being among the best get no price
     (`SearchOptions.bound`). The first is proven: every plan whose lower bound is below its exact
     time is priced exactly too. `stop` is asked between groups of shards; when it says so, the best
-    so far is returned with `complete` False. `progress` is told (shards done, shards in all). The
-    answer does not depend on the executor.
+    so far is returned with `complete` False; shards and groups are small where there is a `stop`.
+    `progress` is told (shards done, shards in all). The answer does not depend on the executor.
     """
     executor = executor or SerialExecutor()
     space = space or legal_shapes(context)
-    shards = make_shards(context, space.shapes)
+    # Neither the size of shards nor that of groups changes what is found.
+    n_shapes, size = (STOPPABLE_SHAPES, 1) if stop else (SHARD_SHAPES, SHARDS_PER_TASK)
+    shards = make_shards(context, space.shapes, n_shapes=n_shapes)
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     answers: list[ShardAnswer] = []
     round_before: tuple[list[ShardAnswer], Limits] | None = None
     try:
-        executor.prepare(lambda: sum(count_plans(shard) for shard in shards))
+        executor.prepare(lambda: _count(shards, stop))
         while True:
             answers.clear()
             best: list[Candidate] = []
-            for group in _groups(shards, executor.group_size):
+            for group in _groups(shards, max(1, executor.group_size * size // SHARDS_PER_TASK)):
                 if stop is not None and answers and stop():
                     stopped = "time limit"
                     break
