@@ -106,8 +106,6 @@ def run_solve(
         raise UsageError("--launcher starts what --emit writes, and nothing is emitted", fix)
     if out:
         _make_folder(Path(out))
-    if not 0 <= time_limit_s < float("inf"):
-        raise UsageError(f"--time-limit must be seconds, not {time_limit_s:g}", "--time-limit 2.5")
     result = solve(
         model,
         cluster,

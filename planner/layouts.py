@@ -213,11 +213,16 @@ def _shard(pins: Mapping[str, int], zero: int, ranks: int) -> int:
             "zero 1, 2 or 3 with it, or drop dp_shard",
         )
     if named < 2 or ranks % named:
-        raise SearchError(
-            f"dp_shard {named} cuts the {ranks} ranks of dp x cp into no equal groups",
-            f"a divisor of {ranks} above 1, or drop dp_shard",
-        )
+        raise unequal_groups(named, ranks)
     return named
+
+
+def unequal_groups(size: int, ranks: int) -> SearchError:
+    """Return what is wrong with ZeRO groups of `size` where dp x cp comes to `ranks`."""
+    return SearchError(
+        f"dp_shard {size} cuts the {ranks} ranks of dp x cp into no equal groups",
+        f"a divisor of {ranks} above 1, or drop dp_shard",
+    )
 
 
 def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:

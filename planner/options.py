@@ -90,6 +90,18 @@ class SolveOptions:
                 )
         return only
 
+    def check_bounds(self) -> None:
+        """Raise `UsageError` where a bound leaves nothing of what is pinned or listed."""
+        for axis, most in self.at_most.items():
+            listed = self.only.get(axis, frozenset())
+            named = ("--pin", [self.pins[axis]]) if axis in self.pins else ("--only", listed)
+            if named[1] and min(named[1]) > most:
+                values = ",".join(map(str, sorted(named[1])))
+                raise UsageError(
+                    f"{named[0]} {axis}={values} and --max {axis}={most} contradict each other",
+                    "drop one of them",
+                )
+
     def search_options(self) -> SearchOptions:
         """Return the restrictions of the search."""
         only = self.restricted()

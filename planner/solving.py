@@ -27,7 +27,7 @@ from planner.inputs import (
     load_model,
     model_from_dict,
 )
-from planner.layouts import layout_from_pins, layout_to_json
+from planner.layouts import layout_from_pins, layout_to_json, unequal_groups
 from planner.objectives import BEST, run_figures
 from planner.options import (
     ALLOWANCES,
@@ -72,7 +72,7 @@ from planner.variants import (
     variants_of,
 )
 from searches.candidates import Candidate, layout_key
-from searches.device_counts import on_devices
+from searches.device_counts import device_counts, on_devices
 from searches.executors import NAMES as EXECUTORS
 from searches.executors import Executor, ExecutorError, make_executor
 from searches.rules import RULES, Context
@@ -246,7 +246,7 @@ def solve_options(
     for name in allow:
         if name not in ALLOWANCES:
             raise UsageError(f"--allow: unknown {name!r}", f"one of {', '.join(ALLOWANCES)}")
-    return SolveOptions(
+    options = SolveOptions(
         top=top,
         pins=parse_pins(_texts(pins)),
         only=parse_only(_texts(only)),
@@ -255,6 +255,8 @@ def solve_options(
         stack=stack,
         allow=frozenset(allow),
     )
+    options.check_bounds()
+    return options
 
 
 def read_inputs(
@@ -290,6 +292,18 @@ def make_problem(
     return on_devices(problem, n_devices or largest_allowed(problem, options))
 
 
+def searched_problem(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Problem:
+    """Return `make_problem`; `SearchError` for ZeRO groups that no number of devices has."""
+    problem = make_problem(model, cluster, options)
+    sizes = options.restricted().get("dp_shard")
+    stage = options.pins.get("tp", 1) * options.pins.get("pp", 1)
+    counts = [n for n in device_counts(problem.pool) if options.allows_devices(n)]
+    ranks = [n // stage for n in counts if n % stage == 0]
+    if sizes and ranks and not any(r % size == 0 for r in ranks for size in sizes):
+        raise unequal_groups(min(sizes), max(ranks))
+    return problem
+
+
 Found = tuple[Candidate, Searched, bool]
 """A candidate, its variant, and whether it ties with the best of all."""
 
@@ -307,7 +321,7 @@ def rank_over_pools(
         (c, pool, value(c, pool) if value else c.step_s)
         for pool in searched
         for c in without_pointless_recompute(
-            with_plain_groups(pool.problem, pool.outcome.finalists)
+            with_plain_groups(pool.problem, pool.outcome.finalists, pool.context.options)
         )
         if limit_s is None or c.step_s <= limit_s(pool)
     ]
@@ -387,7 +401,7 @@ def solve_inputs(
     options = with_open_recipes(model, options)
     models = [with_recipe(model, name) for name in asked_recipes(model, options)]
     variants, left_out = variants_of(
-        models, cluster, options, lambda mine, one: make_problem(mine, one, options)
+        models, cluster, options, lambda mine, one: searched_problem(mine, one, options)
     )
     found = search_counts(variants, left_out, options, executor, stop, progress, fewer)
     ranked, searched = _ranked(found, variants, options), found.listed
