@@ -5,6 +5,7 @@ proportion; so the fastest plan of each number is the best by any of them, and n
 are compared through it.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -211,6 +212,28 @@ def parse_duration(value: object, option: str) -> float:
     if number <= 0.0:
         raise UsageError(f"{option} must be above 0, not {text}", "for example 30d or 36h")
     return number
+
+
+def rounded_up(value: float, digits: int) -> str:
+    """Return a number that is no less, with at most so many decimal places.
+
+    >>> rounded_up(53.6721, 3), rounded_up(12.0, 3)
+    ('53.673', '12')
+    """
+    text = f"{math.ceil(value * 10**digits) / 10**digits:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text
+
+
+def shown_duration(seconds: float) -> str:
+    """Return a duration that is no shorter, as `--deadline` reads it.
+
+    >>> shown_duration(30.04 * 86400), shown_duration(36 * 3600), shown_duration(45)
+    ('30.1d', '36h', '45s')
+    """
+    for unit, size_s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size_s:
+            return rounded_up(seconds / size_s, 1) + unit
+    return rounded_up(seconds, 1) + "s"
 
 
 Shown = tuple[str, str, Callable[[Any], str]]

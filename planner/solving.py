@@ -28,7 +28,7 @@ from planner.inputs import (
     model_from_dict,
 )
 from planner.layouts import layout_from_pins, layout_to_json, unequal_groups
-from planner.objectives import BEST, run_figures
+from planner.objectives import BEST, rounded_up, run_figures, shown_duration
 from planner.options import (
     ALLOWANCES,
     FRAMEWORKS,
@@ -443,7 +443,7 @@ def solve_inputs(
         notes=(
             *found.notes,
             *(_without_plans(searched) if len(models) > 1 else ()),
-            *(_too_late(searched, variants) if fits and not plans else ()),
+            *(_too_late(searched, variants, options) if fits and not plans else ()),
             *_notes(model, cluster),
         ),
         devices=tuple(tally.to_counts() for tally in found.tallies),
@@ -463,8 +463,10 @@ def _without_plans(searched: list[Searched]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _too_late(searched: list[Searched], variants: list[Variant]) -> tuple[str, ...]:
-    """Return why no plan that fits is in the answer: the fastest against the limits."""
+def _too_late(
+    searched: list[Searched], variants: list[Variant], options: SolveOptions
+) -> tuple[str, ...]:
+    """Return why no plan that fits is in the answer, and which limits could be kept."""
     named, lines = by_name(variants), []
     for one in searched:
         limit_s, best_s = named[one.name].limit_s(one.n_devices), _best_s(one)
@@ -474,7 +476,46 @@ def _too_late(searched: list[Searched], variants: list[Variant]) -> tuple[str, .
                 f" takes {best_s:.3f} s a step, and the limits leave {limit_s:.3f} s"
                 f" ({best_s / limit_s:.2f} times too slow)"
             )
-    return tuple(lines)
+    return (*lines, *_nearest_limits(searched, options))
+
+
+ENDLESS_S = 1e12
+"""Runs expected to take longer, 10 million days, do not end: failures leave no time to train."""
+
+
+def _nearest_limits(searched: list[Searched], options: SolveOptions) -> list[str]:
+    """Return the shortest deadline and step that can be kept, of those that are not."""
+    fastest = [(_best_s(one), one) for one in searched if _best_s(one) < float("inf")]
+    limit_s = options.step_limit_s or float("inf")
+    in_time = [(s, one) for s, one in fastest if s <= limit_s]
+    lines = []
+    if not in_time:
+        s, one = min(fastest, key=lambda x: x[0])
+        lines.append(
+            f"limit: the shortest step that can be kept: --step-limit {rounded_up(s, 3)} (on"
+            f" {one.n_devices} devices of {one.problem.pool.name})"
+        )
+    if options.deadline_s is None:
+        return lines
+    runs = []
+    for s, one in in_time:
+        run = run_figures(one.problem, one.cluster.operations[0], one.n_devices, s)
+        if run.expected_s is not None and run.expected_s < ENDLESS_S:
+            runs.append((run.expected_s, one))
+    if runs:
+        s, one = min(runs, key=lambda x: x[0])
+        lines.append(
+            f"limit: the nearest deadline that can be kept: --deadline {shown_duration(s)} (on"
+            f" {one.n_devices} devices of {one.problem.pool.name})"
+        )
+    elif in_time:
+        lines.append(
+            "limit: no deadline can be kept: the devices fail sooner than a checkpoint is written,"
+            " so that no run ends"
+        )
+    else:
+        lines.append("limit: no deadline can be kept within this step limit")
+    return lines
 
 
 def _gap(
