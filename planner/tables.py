@@ -123,6 +123,10 @@ OPTIONAL: tuple[tuple[Column, Callable[[Layout], bool]], ...] = (
         lambda x: not x.dp_overlap,
     ),
     (Column("zero", "over", lambda p: str(p.layout.dp_shard)), lambda x: x.shard > 0),
+    (
+        Column("hpz", "", lambda p: str(p.layout.hpz) if p.layout.hpz > 1 else "-"),
+        lambda x: x.hpz > 1,
+    ),
     (Column("sched", "", _schedule), lambda x: x.schedule not in PLAIN_SCHEDULES),
     (Column("opt", "host", _optimizer), lambda x: x.optimizer_offload),
     (
@@ -541,6 +545,8 @@ def plans_csv(result: Result) -> str:
         "cost_usd",
         "usd_per_million_tokens",
     ]
+    if any(plan.layout.hpz > 1 for plan in result.plans):
+        fields.insert(fields.index("mbs"), "hpz")
     writer = csv.DictWriter(out, fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for plan in result.plans:
@@ -553,6 +559,7 @@ def plans_csv(result: Result) -> str:
             "runs_on": " ".join(plan.runs_on),
         }
         row["recompute_modules"] = "+".join(plan.layout.recompute_modules)
+        row["hpz"] = plan.layout.hpz
         row["activation_offload_layers"] = plan.layout.activation_offload_layers
         writer.writerow(row)
     return out.getvalue()

@@ -25,7 +25,6 @@ from searches.candidates import Candidate, closed_form_order, layout_key
 from searches.executors import SHARDS_PER_TASK, Executor, SerialExecutor
 from searches.near_misses import nearest_misses
 from searches.objectives import Front, merged_front
-from searches.options import SearchOptions
 from searches.plan_space import LegalBlock, batch_sizes, free_axes, legal_masks, plan_blocks
 from searches.rules import Context, fits_host_with_activations
 from searches.shape_space import ShapeSpace, legal_shapes
@@ -609,11 +608,3 @@ def _exact(problem: Problem, candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates with their exact step times."""
     times = exact_step_s(problem, [c.layout for c in candidates])
     return [replace(c, step_s=t) for c, t in zip(candidates, times, strict=True)]
-
-
-def search_problem(
-    problem: Problem, options: SearchOptions | None = None, executor: Executor | None = None
-) -> Outcome:
-    """Search all devices of the problem's pool."""
-    context = Context(problem, options or SearchOptions(), problem.pool.n_devices)
-    return search(context, executor)
