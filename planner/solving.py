@@ -178,7 +178,8 @@ def evaluate(
             f"name it with --pool: {', '.join(names)}",
         )
     problem = make_problem(*given, options)
-    context = Context(problem, options.search_options(), problem.pool.n_devices)
+    free = replace(options, pins={a: v for a, v in options.pins.items() if a != "split"})
+    context = Context(problem, free.search_options(), problem.pool.n_devices)
     layout = layout_from_pins(context, options.pins)
     found = break_down(problem, layout)
     plan = make_plan(1, problem, found, *given, tie=True)
