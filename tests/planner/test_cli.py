@@ -256,7 +256,8 @@ def test_interrupted_says_so(folder: Path) -> None:
         "    if done: raise KeyboardInterrupt\n"
         "    done.append(1); return first(x)\n"
         "s.search_shard = shard\n"
-        "sys.argv = ['planner', 'solve', 'llama3-70b', 'h100-x512', '--top', '2']\n"
+        "sys.argv = ['planner', 'solve', 'llama3-70b', 'h100-x512', '--top', '2',\n"
+        "            '--executor', 'serial']\n"
         "from planner.cli import main\n"
         "main()\n"
     )
