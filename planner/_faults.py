@@ -179,6 +179,9 @@ def _real_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:
         union_member = part in _UNION_TAGS and path[-1:] == ["accelerator"]
         if union_member and (i + 1 < len(loc) or not _has(data, (*path, part))):
             continue
+        # A single value read as a list of one has no index of its own.
+        if isinstance(part, int) and not _has(data, (*path, part)):
+            continue
         if part != "[key]":
             path.append(part)
     return tuple(path)

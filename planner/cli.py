@@ -96,11 +96,11 @@ Deadline = Annotated[
     str, typer.Option(metavar="TIME", help="Longest run, failures included: 30d, 36h.")
 ]
 StepLimit = Annotated[
-    float,
+    float | None,
     typer.Option("--step-limit", metavar="S", help="Longest step, seconds.", show_default=False),
 ]
 Within = Annotated[
-    float,
+    float | None,
     typer.Option(
         metavar="F",
         help="--objective memory: at most F times the fastest (1.05).",
@@ -131,6 +131,18 @@ def _overrides(items: list[str]) -> tuple[tuple[str, object], ...]:
     return tuple(found)
 
 
+def _positive(value: float | None, option: str, example: str) -> float:
+    """Return a limit, 0 for none; `UsageError` where 0 or less is given."""
+    from planner.errors import UsageError
+
+    if value is not None and not 0 < value < float("inf"):
+        raise UsageError(
+            f"{option} must be a number above 0, not {value:g}",
+            f"{option} {example}, or leave it out for no limit",
+        )
+    return value or 0.0
+
+
 @app.command()
 def solve(
     model: Model,
@@ -146,8 +158,8 @@ def solve(
     pool: PoolName = "",
     objective: Objective = "",
     deadline: Deadline = "",
-    step_limit: StepLimit = 0.0,
-    within: Within = 0.0,
+    step_limit: StepLimit = None,
+    within: Within = None,
     pareto: Pareto = "",
     form: Format = "table",
     emit: Annotated[
@@ -165,9 +177,9 @@ def solve(
         str, typer.Option(metavar="HOST:PORT", help="A running Ray cluster, for large work.")
     ] = "",
     time_limit: Annotated[
-        float,
+        float | None,
         typer.Option(metavar="S", help="Stop after S seconds, best so far.", show_default=False),
-    ] = 0.0,
+    ] = None,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")
     ] = True,
@@ -179,9 +191,11 @@ def solve(
         run_solve(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
             overrides=_overrides(set_), top=top, framework=framework, stack=stack, pool=pool,
-            objective=objective, deadline=deadline, step_limit_s=step_limit, within=within,
-            pareto=pareto, form=form, emit=emit, out=out, launcher=launcher, executor=executor,
-            ray_address=ray_address, time_limit_s=time_limit, cache=cache,
+            objective=objective, deadline=deadline,
+            step_limit_s=_positive(step_limit, "--step-limit", "12.5"),
+            within=_positive(within, "--within", "1.05"), pareto=pareto, form=form, emit=emit,
+            out=out, launcher=launcher, executor=executor, ray_address=ray_address,
+            time_limit_s=_positive(time_limit, "--time-limit", "2.5"), cache=cache,
         )
     )  # fmt: skip
 
@@ -332,14 +346,14 @@ def trace(
         str, typer.Option("--out", "-o", metavar="FILE", help="File to write; - is stdout.")
     ] = "step.json",
     micro_batches: Annotated[
-        int,
+        int | None,
         typer.Option(metavar="N", help="Draw the first and last N of them; all without it."),
-    ] = 0,
+    ] = None,
 ) -> None:
     """Write one step of a plan as a timeline for Perfetto or chrome://tracing."""
     from planner.looking import run_trace
 
-    run_trace(plan, out, micro_batches)
+    run_trace(plan, out, int(_positive(micro_batches, "--micro-batches", "4")))
 
 
 @app.command()

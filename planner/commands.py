@@ -15,7 +15,7 @@ from planner.errors import EmitError, UsageError
 from planner.explain import explain_plan, explain_term
 from planner.identity import content_id
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
-from planner.layouts import WORDS
+from planner.layouts import WORDS, axis_text
 from planner.options import parse_max, parse_only, parse_pins
 from planner.placement import place_plan
 from planner.placing import chosen_hosts, read_hosts, write_files
@@ -52,13 +52,13 @@ def _targets(text: str) -> list[str]:
 
 def _words(values: Mapping[str, int]) -> dict[str, object]:
     """Return parsed pins in the words of the Python API."""
-    return {a: WORDS[a][v] if a in WORDS else v for a, v in values.items()}
+    return {a: axis_text(a, v) if a in WORDS else v for a, v in values.items()}
 
 
 def _lists(only: list[str]) -> dict[str, object]:
     """Return lists of allowed values in the words of the Python API."""
     return {
-        a: [WORDS[a][v] if a in WORDS else v for v in sorted(values)]
+        a: [axis_text(a, v) if a in WORDS else v for v in sorted(values)]
         for a, values in parse_only(only).items()
     }
 
@@ -106,8 +106,6 @@ def run_solve(
         raise UsageError("--launcher starts what --emit writes, and nothing is emitted", fix)
     if out:
         _make_folder(Path(out))
-    if not 0 <= time_limit_s < float("inf"):
-        raise UsageError(f"--time-limit must be seconds, not {time_limit_s:g}", "--time-limit 2.5")
     result = solve(
         model,
         cluster,

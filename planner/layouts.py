@@ -1,6 +1,7 @@
 """Layouts in and out of the product: JSON, and pins given on the command line."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from costmodels.plans import (
     modules_of,
 )
 from costmodels.precision import PRECISIONS
-from costmodels.stages import FOLDED, stage_layers
+from costmodels.stages import FOLDED, SPLITS, spelled, stage_layers
 from planner.errors import SearchError, UsageError
 from searches.options import AXES, MODULE_SETS, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
@@ -90,6 +91,8 @@ def axis_values(axis: str, text: str, option: str) -> int:
         raise UsageError(f"{option}: unknown axis {axis!r}", f"axes: {known}")
     if axis == "recompute_modules":
         return _modules(text, option)
+    if axis == "split" and option == "--pin" and re.fullmatch(r"[\dx-]*\d[\dx-]*", text):
+        return _split_code(text)
     words = WORDS.get(axis)
     if words == SWITCH_WORDS and text.lower() in SWITCH_FORMS:
         return SWITCH_FORMS[text.lower()]
@@ -120,6 +123,48 @@ def axis_values(axis: str, text: str, option: str) -> int:
             f"for example {option} {axis}={most}",
         )
     return value
+
+
+MOST_STAGES, COUNT_BITS = 512, 16
+"""Virtual stages of a pinned split at most, and the bits of a stage's layers in its number."""
+
+
+def _split_code(text: str) -> int:
+    """Return the number of a split spelled out, `9-11-11-9` or `9-2x11-9`; above words."""
+    counts: list[int] = []
+    for part in text.split("-"):
+        found = re.fullmatch(r"(?:(\d{1,3})x)?(\d{1,4})", part)
+        if not found or int(found[2]) < 1 or int(found[1] or 1) < 1:
+            raise UsageError(
+                f"--pin: split cannot be {text!r}: {part!r} is no number of layers",
+                "even, ends, or the layers of each virtual stage: --pin split=9-11-11-9, "
+                "or 9-2x11-9",
+            )
+        counts += [int(found[2])] * int(found[1] or 1)
+    if len(counts) > MOST_STAGES:
+        raise UsageError(
+            f"--pin: split names {len(counts)} stages", f"{MOST_STAGES} can be priced at most"
+        )
+    code = 1
+    for count in counts:
+        code = code << COUNT_BITS | count
+    return code
+
+
+def pinned_stages(code: int) -> tuple[int, ...]:
+    """Return the layers of each virtual stage of a split spelled out, () for one with a name."""
+    counts: list[int] = []
+    while code >> COUNT_BITS:
+        counts.insert(0, code & (1 << COUNT_BITS) - 1)
+        code >>= COUNT_BITS
+    return tuple(counts)
+
+
+def axis_text(axis: str, value: int) -> str:
+    """Return the value of an axis as it is written, the inverse of `axis_values`."""
+    if axis == "split" and pinned_stages(value):
+        return spelled(pinned_stages(value))
+    return WORDS[axis][value] if axis in WORDS else str(value)
 
 
 def _modules(text: str, option: str) -> int:
@@ -213,11 +258,32 @@ def _shard(pins: Mapping[str, int], zero: int, ranks: int) -> int:
             "zero 1, 2 or 3 with it, or drop dp_shard",
         )
     if named < 2 or ranks % named:
-        raise SearchError(
-            f"dp_shard {named} cuts the {ranks} ranks of dp x cp into no equal groups",
-            f"a divisor of {ranks} above 1, or drop dp_shard",
-        )
+        raise unequal_groups(named, ranks)
     return named
+
+
+def unequal_groups(size: int, ranks: int) -> SearchError:
+    """Return what is wrong with ZeRO groups of `size` where dp x cp comes to `ranks`."""
+    return SearchError(
+        f"dp_shard {size} cuts the {ranks} ranks of dp x cp into no equal groups",
+        f"a divisor of {ranks} above 1, or drop dp_shard",
+    )
+
+
+def _named_split(counts: tuple[int, ...], layers: int, pp: int, vpp: int) -> str:
+    """Return the name of a split: a word where one gives it; `SearchError` where it is none."""
+    text, n = spelled(counts), pp * vpp
+    if len(counts) != n:
+        raise SearchError(
+            f"split {text} has {len(counts)} stages, and pp {pp} x vpp {vpp} makes {n}",
+            f"name the layers of {n} virtual stages, or change pp or vpp",
+        )
+    if sum(counts) != layers:
+        raise SearchError(
+            f"split {text} holds {sum(counts)} layers, and the model has {layers}",
+            f"layers of {n} virtual stages that add up to {layers}",
+        )
+    return next((x for x in SPLITS if stage_layers(layers, pp, vpp, x) == counts), text)
 
 
 def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
@@ -230,15 +296,23 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
     `selective` the attention core unless `recompute_modules` does, which alone mean selective),
     activation_offload to off (`on` means all recomputed layers, or else all but two), dp_shard to
     all dp cp ranks, the split to `even` where the layers divide, rank_order to the usual one.
+    A split spelled out says how many stages there are, unless pp does.
     Raises `SearchError` with the rule that it breaks.
     """
     shape, job = context.problem.shape, context.problem.job
     tp, pp, cp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "cp", "mbs"))
     named = TEXT_AXES["schedule"][pins["schedule"]] if "schedule" in pins else ""
     vpp = pins.get("vpp", 2 if PLACEMENT_OF.get(named) == FOLDED else 1)
+    stages = pinned_stages(pins.get("split", 0))
+    if stages and "pp" not in pins:
+        pp = max(1, len(stages) // vpp)
+        pins = {**pins, "pp": pp}
     dp, cp_comm = _data_parallel(context, pins), _exchange(pins)
     split = "even" if stage_layers(shape.layers, pp, vpp, "even") else "ends"
-    split = TEXT_AXES["split"][pins["split"]] if "split" in pins else split
+    if stages:
+        split = _named_split(stages, shape.layers, pp, vpp)
+    elif "split" in pins:
+        split = TEXT_AXES["split"][pins["split"]]
     counts = stage_layers(shape.layers, pp, vpp, split)
     recompute, recompute_layers, modules = _recompute(pins, counts)
     hpz = pins.get("hpz", 1)

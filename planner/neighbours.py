@@ -339,6 +339,9 @@ def _changes(old: Layout, new: Layout, axes: tuple[str, ...]) -> tuple[tuple[str
     )
 
 
+Tried = tuple[str, Any, Layout | None]
+"""Axis, its new value, and the layout that it gives if there is one."""
+
 CHUNKS_OF = {"interleaved": 2, "zb-v": 2, "dualpipe-v": 2}
 """Least model chunks of a rank that a schedule needs, 1 for the others."""
 
@@ -368,11 +371,12 @@ def single_changes(
     context = _context(problem, layout)
     present = _framework_codes(problem, layout, framework)
     present |= frozenset(rules_that_break(context, layout))
-    tried: list[tuple[str, Any, Layout | None]] = [
+    tried: list[Tried] = [
         (axis, value, derived(problem, layout, {axis: value}))
         for axis, value in _steps(problem, layout)
     ]
     tried += [*_recompute_steps(problem, layout), *_schedule_steps(problem, layout)]
+    tried = _each_once(tried)
     codes = [
         _broken(context, near, framework, present)
         if near
@@ -393,6 +397,21 @@ def single_changes(
         if near != layout
     )
     return of_layout + tuple(_recipe_steps(problem, layout, framework, recipes, present))
+
+
+def _each_once(tried: Sequence[Tried]) -> list[Tried]:
+    """Return the changes without those that give the layout of an earlier one.
+
+    One chunk of an interleaved schedule is 1F1B, whether vpp or the schedule says so.
+    """
+    seen: set[Layout] = set()
+    kept = []
+    for axis, value, near in tried:
+        if near is None or near not in seen:
+            kept.append((axis, value, near))
+        if near is not None:
+            seen.add(near)
+    return kept
 
 
 def _recipe_steps(

@@ -5,6 +5,7 @@ proportion; so the fastest plan of each number is the best by any of them, and n
 are compared through it.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,24 @@ OVER_COUNTS = ("devices", "cost", "energy", "goodput")
 """Objectives of which every number of devices may hold a part of the front."""
 WITHIN = 1.05
 """`--objective memory`: how much slower than the fastest a plan may be, as a factor."""
+BEST: Mapping[str, str] = {
+    "step_time": "the fastest",
+    "tokens_per_s": "the fastest",
+    "cost": "the cheapest",
+    "energy": "the one of least energy",
+    "devices": "the fastest on so few devices",
+    "memory": "the one of most memory headroom",
+    "goodput": "the one that ends the run first",
+}
+"""What the best plan by each objective is called."""
+NONE_BETTER: Mapping[str, str] = {
+    "cost": "costs{margin} less",
+    "energy": "takes{margin} less energy",
+    "devices": "keeps the limits on fewer devices",
+    "goodput": "ends the run{margin} earlier",
+}
+"""What no plan does that was left out by a bound, where numbers of devices are compared; `margin`
+is that of ties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +212,28 @@ def parse_duration(value: object, option: str) -> float:
     if number <= 0.0:
         raise UsageError(f"{option} must be above 0, not {text}", "for example 30d or 36h")
     return number
+
+
+def rounded_up(value: float, digits: int) -> str:
+    """Return a number that is no less, with at most so many decimal places.
+
+    >>> rounded_up(53.6721, 3), rounded_up(12.0, 3)
+    ('53.673', '12')
+    """
+    text = f"{math.ceil(value * 10**digits) / 10**digits:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text
+
+
+def shown_duration(seconds: float) -> str:
+    """Return a duration that is no shorter, as `--deadline` reads it.
+
+    >>> shown_duration(30.04 * 86400), shown_duration(36 * 3600), shown_duration(45)
+    ('30.1d', '36h', '45s')
+    """
+    for unit, size_s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size_s:
+            return rounded_up(seconds / size_s, 1) + unit
+    return rounded_up(seconds, 1) + "s"
 
 
 Shown = tuple[str, str, Callable[[Any], str]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.errors import UsageError
-from planner.layouts import DEVICES, PROBLEM_AXES, WORDS, axis_values
+from planner.layouts import DEVICES, PROBLEM_AXES, WORDS, axis_text, axis_values, pinned_stages
 from planner.objectives import (
     WITHIN,
     parse_duration,
@@ -90,8 +90,26 @@ class SolveOptions:
                 )
         return only
 
+    def check_bounds(self) -> None:
+        """Raise `UsageError` where a bound leaves nothing of what is pinned or listed."""
+        for axis, most in self.at_most.items():
+            listed = self.only.get(axis, frozenset())
+            named = ("--pin", [self.pins[axis]]) if axis in self.pins else ("--only", listed)
+            if named[1] and min(named[1]) > most:
+                values = ",".join(map(str, sorted(named[1])))
+                raise UsageError(
+                    f"{named[0]} {axis}={values} and --max {axis}={most} contradict each other",
+                    "drop one of them",
+                )
+
     def search_options(self) -> SearchOptions:
-        """Return the restrictions of the search."""
+        """Return the restrictions of the search; `UsageError` for a split spelled out."""
+        split = self.pins.get("split", 0)
+        if pinned_stages(split):
+            raise UsageError(
+                f"--pin split={axis_text('split', split)}: a search finds uneven splits by itself",
+                "planner evaluate prices this one; here --pin split=even or ends, or none",
+            )
         only = self.restricted()
         return SearchOptions(
             only={axis: values for axis, values in only.items() if axis not in PROBLEM_AXES},
@@ -137,17 +155,13 @@ class Asked:
 
     def command(self, options: SolveOptions, changes: Mapping[str, object]) -> str:
         """Return the `planner solve` command with the user's restrictions and changed fields."""
-
-        def shown(axis: str, value: int) -> str:
-            return WORDS[axis][value] if axis in WORDS else str(value)
-
         words = ["planner", "solve", self.model, self.cluster]
         if self.pool:
             words += ["--pool", self.pool]
         for axis, value in options.pins.items():
-            words += ["--pin", f"{axis}={shown(axis, value)}"]
+            words += ["--pin", f"{axis}={axis_text(axis, value)}"]
         for axis, values in options.only.items():
-            words += ["--only", f"{axis}={','.join(shown(axis, v) for v in sorted(values))}"]
+            words += ["--only", f"{axis}={','.join(axis_text(axis, v) for v in sorted(values))}"]
         for axis, value in options.at_most.items():
             words += ["--max", f"{axis}={value}"]
         if options.framework != "default":
@@ -231,9 +245,13 @@ def parse_pins(items: Iterable[str]) -> dict[str, int]:
     for axis, value in _pairs(items, "--pin"):
         number = axis_values(axis, value, "--pin")
         if pins.get(axis, number) != number:
+            both = [axis_text(axis, x) for x in (pins[axis], number)]
+            several = not any(axis == "split" and pinned_stages(x) for x in (pins[axis], number))
             raise UsageError(
-                f"--pin: {axis} is pinned to {pins[axis]} and to {number}",
-                f"use --only {axis}={pins[axis]},{number} for several values",
+                f"--pin: {axis} is pinned to {' and to '.join(both)}",
+                f"use --only {axis}={','.join(both)} for several values"
+                if several
+                else "keep one of them",
             )
         pins[axis] = number
     return pins

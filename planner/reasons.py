@@ -96,9 +96,15 @@ def _beyond_the_node(problem: Problem, layout: Layout) -> str:
 
 
 def why_first(
-    problem: Problem, plans: Sequence[Plan], ranked: Sequence[tuple[Candidate, bool]]
+    problem: Problem,
+    plans: Sequence[Plan],
+    ranked: Sequence[tuple[Candidate, bool]],
+    best: str = "the fastest",
 ) -> tuple[str, ...]:
-    """Return the sentences that compare the first plan with the best plan outside its ties."""
+    """Return the sentences that compare the first plan with the best plan outside its ties.
+
+    `best` is what the objective calls the best plan (`planner.objectives.BEST`).
+    """
     if not plans:
         return ()
     first = plans[0]
@@ -109,7 +115,7 @@ def why_first(
     ties = [c for c, tie in ranked if tie]
     if len(ties) > 1:
         lines.append(
-            f"{len(ties)} plans lie within {TIE_FRAC:.0%} of the fastest: the model cannot tell "
+            f"{len(ties)} plans lie within {TIE_FRAC:.0%} of {best}: the model cannot tell "
             "them apart, so memory headroom decides, then simplicity"
         )
     wide = _beyond_the_node(problem, first.layout)

@@ -28,7 +28,12 @@ from searches.shape_space import divisors
 
 KINDS = ("value", "restriction", "software", "numerics", "job", "hardware")
 """What a change touches, from the least to the most; `value` is that of a pin."""
-OFFLOAD = "optimizer_offload"
+HOST_OFFERS = (
+    ("optimizer_offload", "", "optimizer states"),
+    ("activation_offload", "activation_offload_layers", "stored activations"),
+)
+"""Axes that put something on the host, closed unless named: the switch, the axis that says how
+much where there is one, and what it moves."""
 MAX_NODE_DOUBLINGS = 12
 NODE_COUNTS_TRIED = 32
 """Node counts tried one after the other before they are doubled."""
@@ -204,16 +209,13 @@ def _file_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt
         change = _joined(start, "any framework")
         yield replace(start, change=change, options=freer, kind="software")
     named = {**options.only, **{axis: {value} for axis, value in options.pins.items()}}
-    if pool.host is not None and 1 not in named.get(OFFLOAD, ()):
-        pins = {axis: value for axis, value in options.pins.items() if axis != OFFLOAD}
-        wider = replace(options, pins=pins, only={**options.only, OFFLOAD: frozenset({0, 1})})
-        change = _joined(start, "optimizer states on the host")
+    for axis, amount, what in HOST_OFFERS if pool.host is not None else ():
+        if 1 in named.get(axis, ()) or amount in named:
+            continue
+        pins = {other: value for other, value in options.pins.items() if other != axis}
+        wider = replace(options, pins=pins, only={**options.only, axis: frozenset({0, 1})})
+        change = _joined(start, f"{what} on the host")
         yield replace(start, change=change, options=wider, kind="software")
-    there = {*options.pins, *options.only} & {"activation_offload", "activation_offload_layers"}
-    if pool.host and not there:
-        opened = replace(options, only={**options.only, "activation_offload": frozenset((0, 1))})
-        change = _joined(start, "stored activations on the host")
-        yield replace(start, change=change, options=opened, kind="software")
     if closest and closest.peak_bytes <= pool.accelerator.memory_bytes:
         # What the closest plan leaves free, rounded down to a tenth of a GiB.
         free = int((pool.accelerator.memory_bytes - closest.peak_bytes) / 2**30 * 10) / 10

@@ -11,7 +11,7 @@ from planner.errors import InfeasibleError
 from planner.layouts import layout_to_json
 from planner.objectives import RunFigures
 
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 """Minor numbers add fields, major numbers change them."""
 
 
@@ -162,6 +162,9 @@ class Certificate:
     """Those of them of which no split has a shorter closed form than the best that was found."""
     uneven_gap_frac: float = 0.0
     """By how much one of the others might be shorter at most, as a share."""
+    only_uneven: bool = False
+    """Whether no plan of those counted fits, so that all plans are of shapes with an uneven split:
+    then none of them is `proven` to be the fastest."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the certificate with the field names of the result schema."""
@@ -174,6 +177,7 @@ class Certificate:
                 "shapes": self.uneven_shapes,
                 "proven": self.uneven_proven,
                 "gap_frac": self.uneven_gap_frac,
+                "only": self.only_uneven,
             },
         }
 
@@ -202,6 +206,15 @@ class Miss:
     layout: Layout
     peak_bytes: float
     usable_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnevenTried:
+    """The shapes that come closest, split unevenly in vain where nothing fits."""
+
+    shapes: int
+    hopeless: int
+    """Those of them of which it is proven that no split of the layers fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +260,8 @@ class Result:
     conflicts: tuple[Conflict, ...] = ()
     relaxations: tuple[Relaxation, ...] = ()
     closest: Miss | None = None
+    uneven_tried: UnevenTried | None = None
+    """When nothing fits and uneven splits were tried."""
     complete: bool = True
     stopped: str = ""
     """`interrupted` or `time limit` when the search did not finish."""
@@ -317,6 +332,8 @@ class Result:
                 "peak_bytes": round(self.closest.peak_bytes),
                 "usable_bytes": round(self.closest.usable_bytes),
             },
+            "uneven_tried": self.uneven_tried
+            and {"shapes": self.uneven_tried.shapes, "hopeless": self.uneven_tried.hopeless},
             "conflicts": [
                 [{"code": part.code, "text": part.text} for part in conflict.parts]
                 for conflict in self.conflicts

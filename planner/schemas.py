@@ -158,6 +158,7 @@ Ratio = Annotated[float, _quantity(units.parse_ratio, 1, 1e4, "1 to 10000")]
 Factor = Annotated[float, _quantity(_number, 1, 1e3, "1 to 1000")]
 FactorOr0 = Annotated[float, _quantity(_number, 0, 1e3, "0 to 1000")]
 Real = Annotated[float, _quantity(_real, 0, 1e12, "0 to 1e12")]
+Seconds = Annotated[float, _quantity(_real, 1e-9, 1e12, "above 0, up to 1e12")]
 Share = Annotated[float, _quantity(_real, 0, 1, "0 to 1")]
 Power = Annotated[float, _quantity(units.parse_power, 1, 1e5, "1 W to 100 kW")]
 Price = Annotated[float, _quantity(_number, 1e-3, 1e4, "0.001 to 10000")]
@@ -380,7 +381,15 @@ class TrainingSpec(_Spec):
         return tuple(sorted(named, key=PRECISIONS.index))
 
 
-AxisValue = int | str
+def _axis_value(value: object) -> object:
+    """Refuse what is no value of an axis in one sentence; a union names each of its members."""
+    if isinstance(value, int | float | str):
+        return value
+    given = "nothing" if value is None else show(value)
+    raise BadValue(f"expected a number or a word, got {given}", "for example 8, or leave it out")
+
+
+AxisValue = Annotated[int | str, BeforeValidator(_axis_value)]
 Axes = dict[str, AxisValue]
 
 
@@ -414,11 +423,11 @@ class SearchSpec(_Spec):
     """As `--within`, for the objective `memory`."""
     deadline: str = ""
     """As `--deadline`: longest run, such as `30d`."""
-    step_limit_s: Real | None = None
+    step_limit_s: Seconds | None = None
     """As `--step-limit`: longest step, seconds."""
     pareto: list[str] = Field(default_factory=list)
     """As `--pareto`: `[step_time, memory]`."""
-    time_limit_s: Real | None = None
+    time_limit_s: Seconds | None = None
     """As `--time-limit`: the search stops after so many seconds."""
     top: Layers | None = None
     """As `--top`: plans in the answer."""

@@ -28,13 +28,26 @@ def section_faults(spec: SearchSpec) -> list[Fault]:
         *(("allow", lambda x=x: _one_of(x, ALLOWANCES)) for x in spec.allow),
     ):
         checks.append(((name,), parse))
-    faults = []
+    faults = _contradictions(spec)
     for path, check in checks:
         try:
             check()
         except UsageError as error:
             message = error.message.partition(": ")[2] or error.message
             faults.append(Fault(("search", *path), message, error.fix))
+    return faults
+
+
+def _contradictions(spec: SearchSpec) -> list[Fault]:
+    """Return the bounds that leave nothing of what is pinned or listed."""
+    faults = []
+    for axis, most in spec.max.items():
+        for key, named in (("pin", [spec.pin.get(axis)]), ("only", spec.only.get(axis, []))):
+            numbers = [x for x in named if isinstance(x, int)]
+            if numbers and isinstance(most, int) and min(numbers) > most:
+                shown = ", ".join(map(str, numbers))
+                message = f"{most} leaves nothing of {key}: {axis} {shown}"
+                faults.append(Fault(("search", "max", axis), message, "drop one of them"))
     return faults
 
 

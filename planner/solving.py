@@ -27,8 +27,8 @@ from planner.inputs import (
     load_model,
     model_from_dict,
 )
-from planner.layouts import layout_from_pins, layout_to_json
-from planner.objectives import run_figures
+from planner.layouts import layout_from_pins, layout_to_json, unequal_groups
+from planner.objectives import BEST, rounded_up, run_figures, shown_duration
 from planner.options import (
     ALLOWANCES,
     FRAMEWORKS,
@@ -42,7 +42,17 @@ from planner.options import (
 )
 from planner.reasons import why_count, why_first, why_others
 from planner.recipes import asked_recipes, one_recipe, pinned_to, with_open_recipes, with_recipe
-from planner.result import Certificate, Conflict, Counts, Miss, Plan, Rejection, Relaxation, Result
+from planner.result import (
+    Certificate,
+    Conflict,
+    Counts,
+    Miss,
+    Plan,
+    Rejection,
+    Relaxation,
+    Result,
+    UnevenTried,
+)
 from planner.search_section import with_section
 from planner.uncertainty import (
     interval_s,
@@ -62,7 +72,7 @@ from planner.variants import (
     variants_of,
 )
 from searches.candidates import Candidate, layout_key
-from searches.device_counts import on_devices
+from searches.device_counts import device_counts, on_devices
 from searches.executors import NAMES as EXECUTORS
 from searches.executors import Executor, ExecutorError, make_executor
 from searches.rules import RULES, Context
@@ -168,7 +178,8 @@ def evaluate(
             f"name it with --pool: {', '.join(names)}",
         )
     problem = make_problem(*given, options)
-    context = Context(problem, options.search_options(), problem.pool.n_devices)
+    free = replace(options, pins={a: v for a, v in options.pins.items() if a != "split"})
+    context = Context(problem, free.search_options(), problem.pool.n_devices)
     layout = layout_from_pins(context, options.pins)
     found = break_down(problem, layout)
     plan = make_plan(1, problem, found, *given, tie=True)
@@ -236,7 +247,7 @@ def solve_options(
     for name in allow:
         if name not in ALLOWANCES:
             raise UsageError(f"--allow: unknown {name!r}", f"one of {', '.join(ALLOWANCES)}")
-    return SolveOptions(
+    options = SolveOptions(
         top=top,
         pins=parse_pins(_texts(pins)),
         only=parse_only(_texts(only)),
@@ -245,6 +256,8 @@ def solve_options(
         stack=stack,
         allow=frozenset(allow),
     )
+    options.check_bounds()
+    return options
 
 
 def read_inputs(
@@ -280,6 +293,18 @@ def make_problem(
     return on_devices(problem, n_devices or largest_allowed(problem, options))
 
 
+def searched_problem(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Problem:
+    """Return `make_problem`; `SearchError` for ZeRO groups that no number of devices has."""
+    problem = make_problem(model, cluster, options)
+    sizes = options.restricted().get("dp_shard")
+    stage = options.pins.get("tp", 1) * options.pins.get("pp", 1)
+    counts = [n for n in device_counts(problem.pool) if options.allows_devices(n)]
+    ranks = [n // stage for n in counts if n % stage == 0]
+    if sizes and ranks and not any(r % size == 0 for r in ranks for size in sizes):
+        raise unequal_groups(min(sizes), max(ranks))
+    return problem
+
+
 Found = tuple[Candidate, Searched, bool]
 """A candidate, its variant, and whether it ties with the best of all."""
 
@@ -297,7 +322,7 @@ def rank_over_pools(
         (c, pool, value(c, pool) if value else c.step_s)
         for pool in searched
         for c in without_pointless_recompute(
-            with_plain_groups(pool.problem, pool.outcome.finalists)
+            with_plain_groups(pool.problem, pool.outcome.finalists, pool.context.options)
         )
         if limit_s is None or c.step_s <= limit_s(pool)
     ]
@@ -377,7 +402,7 @@ def solve_inputs(
     options = with_open_recipes(model, options)
     models = [with_recipe(model, name) for name in asked_recipes(model, options)]
     variants, left_out = variants_of(
-        models, cluster, options, lambda mine, one: make_problem(mine, one, options)
+        models, cluster, options, lambda mine, one: searched_problem(mine, one, options)
     )
     found = search_counts(variants, left_out, options, executor, stop, progress, fewer)
     ranked, searched = _ranked(found, variants, options), found.listed
@@ -412,13 +437,14 @@ def solve_inputs(
         conflicts=conflicts,
         relaxations=relaxations,
         closest=_miss(closest, nearest.problem),
+        uneven_tried=None if fits else _uneven_tried(outcomes),
         complete=complete,
         stopped=found.stopped,
-        why_first=() if options.pareto else _why_first(plans, ranked, searched),
+        why_first=() if options.pareto else _why_first(plans, ranked, searched, options.objective),
         notes=(
             *found.notes,
             *(_without_plans(searched) if len(models) > 1 else ()),
-            *(_too_late(searched, variants) if fits and not plans else ()),
+            *(_too_late(searched, variants, options) if fits and not plans else ()),
             *_notes(model, cluster),
         ),
         devices=tuple(tally.to_counts() for tally in found.tallies),
@@ -438,8 +464,10 @@ def _without_plans(searched: list[Searched]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _too_late(searched: list[Searched], variants: list[Variant]) -> tuple[str, ...]:
-    """Return why no plan that fits is in the answer: the fastest against the limits."""
+def _too_late(
+    searched: list[Searched], variants: list[Variant], options: SolveOptions
+) -> tuple[str, ...]:
+    """Return why no plan that fits is in the answer, and which limits could be kept."""
     named, lines = by_name(variants), []
     for one in searched:
         limit_s, best_s = named[one.name].limit_s(one.n_devices), _best_s(one)
@@ -449,7 +477,46 @@ def _too_late(searched: list[Searched], variants: list[Variant]) -> tuple[str, .
                 f" takes {best_s:.3f} s a step, and the limits leave {limit_s:.3f} s"
                 f" ({best_s / limit_s:.2f} times too slow)"
             )
-    return tuple(lines)
+    return (*lines, *_nearest_limits(searched, options))
+
+
+ENDLESS_S = 1e12
+"""Runs expected to take longer, 10 million days, do not end: failures leave no time to train."""
+
+
+def _nearest_limits(searched: list[Searched], options: SolveOptions) -> list[str]:
+    """Return the shortest deadline and step that can be kept, of those that are not."""
+    fastest = [(_best_s(one), one) for one in searched if _best_s(one) < float("inf")]
+    limit_s = options.step_limit_s or float("inf")
+    in_time = [(s, one) for s, one in fastest if s <= limit_s]
+    lines = []
+    if not in_time:
+        s, one = min(fastest, key=lambda x: x[0])
+        lines.append(
+            f"limit: the shortest step that can be kept: --step-limit {rounded_up(s, 3)} (on"
+            f" {one.n_devices} devices of {one.problem.pool.name})"
+        )
+    if options.deadline_s is None:
+        return lines
+    runs = []
+    for s, one in in_time:
+        run = run_figures(one.problem, one.cluster.operations[0], one.n_devices, s)
+        if run.expected_s is not None and run.expected_s < ENDLESS_S:
+            runs.append((run.expected_s, one))
+    if runs:
+        s, one = min(runs, key=lambda x: x[0])
+        lines.append(
+            f"limit: the nearest deadline that can be kept: --deadline {shown_duration(s)} (on"
+            f" {one.n_devices} devices of {one.problem.pool.name})"
+        )
+    elif in_time:
+        lines.append(
+            "limit: no deadline can be kept: the devices fail sooner than a checkpoint is written,"
+            " so that no run ends"
+        )
+    else:
+        lines.append("limit: no deadline can be kept within this step limit")
+    return lines
 
 
 def _gap(
@@ -469,15 +536,14 @@ def _gap(
 
 
 def _why_first(
-    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched]
+    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched], objective: str
 ) -> tuple[str, ...]:
     """Return why the first plan is first on its devices, and what the others reach at best."""
     if not plans:
         return ()
     winner = ranked[0][1]
-    lines = why_first(
-        winner.problem, plans, [(c, tie) for c, pool, tie in ranked if pool is winner]
-    )
+    mine = [(c, tie) for c, pool, tie in ranked if pool is winner]
+    lines = why_first(winner.problem, plans, mine, BEST[objective])
     pools, recipes, counts = [], [], []
     several = len({one.name[1] for one in searched}) > 1
     for one in searched:
@@ -517,7 +583,7 @@ def nearest_miss(searched: list[Searched], look_again: bool) -> tuple[Searched, 
 
 def closest_miss(context: Context) -> Candidate | None:
     """Return the plan that misses the memory by least when the bound excluded every shape."""
-    unbound = replace(context.options, memory_bound=False, n_finalists=1)
+    unbound = replace(context.options, memory_bound=False, n_finalists=1, split_shapes=0)
     return search(replace(context, options=unbound)).closest
 
 
@@ -650,11 +716,13 @@ def _certificate(outcomes: list[Outcome]) -> Certificate | None:
     fastest_s = min(x.finalists[0].step_s for x in found)
     bound_s = min(x.bound_s for x in outcomes)
     uneven = [shape for x in found for shape in x.split_shapes]
+    only_uneven = all(not x.n_fit for x in found)
     return Certificate(
         fastest_s=fastest_s,
         simulated=sum(len(x.finalists) for x in found),
         bound_s=bound_s if bound_s < float("inf") else None,
-        proven=all(x.complete for x in outcomes),
+        proven=all(x.complete for x in outcomes) and not only_uneven,
+        only_uneven=only_uneven,
         uneven_shapes=len(uneven),
         uneven_proven=sum(x.proven for x in uneven),
         uneven_gap_frac=max((x.gap_frac for x in uneven if not x.proven), default=0.0),
@@ -671,6 +739,11 @@ def _rejections(outcomes: list[Outcome]) -> tuple[Rejection, ...]:
     found = [Rejection(code, n, "shapes") for code, n in shapes.items()]
     found += [Rejection(code, n, "plans") for code, n in plans.items()]
     return tuple(sorted(found, key=lambda r: (r.of != "shapes", -r.n, r.code)))
+
+
+def _uneven_tried(outcomes: list[Outcome]) -> UnevenTried | None:
+    shapes = sum(x.n_misses for x in outcomes)
+    return UnevenTried(shapes, sum(x.n_hopeless for x in outcomes)) if shapes else None
 
 
 def _miss(closest: Candidate | None, problem: Problem) -> Miss | None:

@@ -9,10 +9,12 @@ from costmodels.plans import Layout
 from costmodels.precision import PRECISIONS
 from costmodels.stages import SPLITS
 from planner.layouts import PRECISION
+from planner.objectives import BEST, NONE_BETTER
 from planner.objectives import COLUMNS as GOAL_COLUMNS
 from planner.placement_text import tier_lines
 from planner.reasons import shown_layout, stage_words
-from planner.result import Counts, Plan, Relaxation, Result
+from planner.result import Certificate, Counts, Plan, Relaxation, Result, UnevenTried
+from planner.uncertainty import TIE_FRAC
 from planner.units import format_gib, format_percent, format_size
 from searches.rules import RULES
 
@@ -121,6 +123,10 @@ OPTIONAL: tuple[tuple[Column, Callable[[Layout], bool]], ...] = (
         lambda x: not x.dp_overlap,
     ),
     (Column("zero", "over", lambda p: str(p.layout.dp_shard)), lambda x: x.shard > 0),
+    (
+        Column("hpz", "", lambda p: str(p.layout.hpz) if p.layout.hpz > 1 else "-"),
+        lambda x: x.hpz > 1,
+    ),
     (Column("sched", "", _schedule), lambda x: x.schedule not in PLAIN_SCHEDULES),
     (Column("opt", "host", _optimizer), lambda x: x.optimizer_offload),
     (
@@ -253,15 +259,15 @@ BY_STEP_TIME = ("step_time", "tokens_per_s")
 
 
 def proof_line(result: Result) -> str:
-    """Return what is proven about the fastest plan."""
+    """Return what is proven about the best plan, and what is not."""
     found = result.certificate
     assert found is not None  # asked for answers with plans
+    if found.only_uneven:
+        return _uneven_only(result, found)
     over = found.bound_s is not None and result.counts.excluded
     rest = f", {result.counts.excluded:,} take more than {found.bound_s:.2f} s" if over else ""
-    options = result.inputs["options"]
-    fastest = not options.get("pareto") and options.get("objective") in (None, *BY_STEP_TIME)
     line = (
-        f"proven{'' if fastest else ' of the step time alone'}: none of "
+        f"{_proven_words(result)}none of "
         f"{result.counts.space:,} plans is faster than {found.fastest_s:.3f} s; "
         f"{found.simulated:,} were simulated{rest}"
     )
@@ -272,6 +278,39 @@ def proof_line(result: Result) -> str:
         f"{line}. Besides them layers of {found.uneven_shapes} shapes were split unevenly, "
         f"{found.uneven_proven} as well as can be{gap}"
     )
+
+
+def _proven_words(result: Result) -> str:
+    """Return how the proof begins: by step time, or in the words of the objective asked for.
+
+    Every number of devices was searched, or its bound is worse than the best by the objective; the
+    first plan is within the ties of that. Memory comes from the front of closed-form times.
+    """
+    objective, pareto = _objective(result), result.inputs["options"].get("pareto")
+    if not pareto and objective in BY_STEP_TIME:
+        return "proven: "
+    whole = result.complete and not any(d.n_left for d in result.devices)
+    if pareto or not whole or objective not in NONE_BETTER:
+        asked = ", ".join(pareto or [objective])
+        return f"proven of the step time alone, not of {asked}: "
+    better = NONE_BETTER[objective].format(margin=f" over {TIE_FRAC:.0%}")
+    return f"proven: no plan {better} than the first; "
+
+
+def _uneven_only(result: Result, found: Certificate) -> str:
+    """Return what is known where every plan has an uneven split."""
+    gap = f", the others to {found.uneven_gap_frac:.2%}" if found.uneven_gap_frac else ""
+    return (
+        f"not proven to be {BEST[_objective(result)]}: none of {result.counts.space:,} plans with "
+        f"an even split or one of ends fits. Of the shapes that need least memory, layers of "
+        f"{found.uneven_shapes} were split so that they fit, {found.uneven_proven} as well as can "
+        f"be{gap}; other shapes, and another mbs, ZeRO stage or set of recomputed modules, were "
+        "not tried with an uneven split"
+    )
+
+
+def _objective(result: Result) -> str:
+    return str(result.inputs["options"].get("objective", BY_STEP_TIME[0]))
 
 
 def _count_lines(result: Result) -> list[str]:
@@ -349,7 +388,7 @@ def solve_table(result: Result, source: str = "last") -> str:
         return "\n".join(lines + nothing_fits(result)) + "\n"
     lines += [*plan_rows(result.plans, columns_of(result)), *stage_lines(result.plans)]
     if sum(plan.tie for plan in result.plans) > 1:
-        lines.append("= within model error of the fastest")
+        lines.append(f"= within model error of {BEST[_objective(result)]}")
     lines.append(
         "MFU: Megatron's model FLOPs (causal attention halved, no recompute) over dense peak"
     )
@@ -361,7 +400,8 @@ def solve_table(result: Result, source: str = "last") -> str:
         lines += wrapped(f"why {first.plan_id}:" if i == 0 else " ", reason)
     low, high = first.step_time_p10_s, first.step_time_p90_s
     lines.append(f"  step time between {low:.2f} and {high:.2f} s in 8 of 10 cases (prior)")
-    if result.certificate and result.certificate.proven:
+    known = result.certificate
+    if known and (known.proven or (known.only_uneven and result.complete)):
         lines += wrapped(" ", proof_line(result))
     lines += note_lines(result.notes)
     for warning in first.warnings:
@@ -418,6 +458,8 @@ def nothing_fits(result: Result) -> list[str]:
             f"{shown_layout(miss.layout)} needs {miss.peak_bytes / GIB:.1f} GiB, "
             f"{miss.usable_bytes / GIB:.1f} usable ({over / GIB:.1f} too many)",
         )
+    if result.uneven_tried:
+        lines += wrapped("uneven splits:", _tried_words(result.uneven_tried))
     if result.relaxations:
         lines.append("What would help, the smallest change first:")
         lines += [line for r in result.relaxations for line in _relaxation_lines(r)]
@@ -426,6 +468,21 @@ def nothing_fits(result: Result) -> list[str]:
             "No single change that was tried helps: more devices, precision, sequence, pins."
         )
     return lines
+
+
+def _tried_words(tried: UnevenTried) -> str:
+    """Return what came of uneven splits where nothing fits."""
+    shapes = "the shape" if tried.shapes == 1 else f"the {tried.shapes} shapes"
+    need = "needs" if tried.shapes == 1 else "need"
+    if tried.hopeless == tried.shapes:
+        of = "its" if tried.shapes == 1 else "their"
+        return (
+            f"tried on {shapes} that {need} least memory: proven that no split of {of} layers fits"
+        )
+    return (
+        f"tried on {shapes} that {need} least memory: none found that fits, and for "
+        f"{tried.hopeless} of them proven that there is none"
+    )
 
 
 def _n_devices(result: Result) -> int:
@@ -488,6 +545,8 @@ def plans_csv(result: Result) -> str:
         "cost_usd",
         "usd_per_million_tokens",
     ]
+    if any(plan.layout.hpz > 1 for plan in result.plans):
+        fields.insert(fields.index("mbs"), "hpz")
     writer = csv.DictWriter(out, fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for plan in result.plans:
@@ -500,6 +559,7 @@ def plans_csv(result: Result) -> str:
             "runs_on": " ".join(plan.runs_on),
         }
         row["recompute_modules"] = "+".join(plan.layout.recompute_modules)
+        row["hpz"] = plan.layout.hpz
         row["activation_offload_layers"] = plan.layout.activation_offload_layers
         writer.writerow(row)
     return out.getvalue()

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from costmodels.plans import Layout
 from costmodels.problem import Problem
 from searches.candidates import Candidate, layout_key
+from searches.options import SearchOptions
 from searches.search import price_layouts
 
 STEP_P10, STEP_P90 = 0.90, 1.15
@@ -47,13 +49,20 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
     return out
 
 
-def with_plain_groups(problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
+def with_plain_groups(
+    problem: Problem, candidates: Sequence[Candidate], options: SearchOptions = SearchOptions()
+) -> list[Candidate]:
     """Return the candidates with ZeRO groups over all ranks where smaller ones gain nothing.
 
     A plan whose ZeRO groups are replicated gives way to the one with whole groups when that is no
-    further behind than the model can tell: it needs less memory and is simpler to run.
+    further behind than the model can tell, and the options allow it: it needs less memory and is
+    simpler to run.
     """
-    split = [c for c in candidates if c.layout.shard]
+
+    def may_be_whole(x: Layout) -> bool:
+        return x.shard > 0 and options.allows("dp_shard", x.dp * x.cp)
+
+    split = [c for c in candidates if may_be_whole(c.layout)]
     whole = price_layouts(problem, [replace(c.layout, shard=0) for c in split])
     plain = {}
     for c, other in zip(split, whole, strict=True):

@@ -222,8 +222,8 @@ def search_counts(
                     variants, found, _best_key(variants, found), stop, progress, executor
                 )
     limited = options.deadline_s is not None or options.step_limit_s is not None
-    if limited and fewer and not any(one.outcome.finalists for one in found.listed):
-        _search_unlimited(variants, found, executor, stop)
+    if limited and fewer and not found.stopped and _best_key(variants, found) is None:
+        _search_unlimited(variants, found, options, executor, stop)
     if found.stopped:
         for variant in variants:
             variant.tally.n_left = _n_counts(variant) - _n_known(variant.tally)
@@ -231,20 +231,36 @@ def search_counts(
 
 
 def _search_unlimited(
-    variants: list[Variant], found: Searches, executor: Executor, stop: Stop
+    variants: list[Variant], found: Searches, options: SolveOptions, executor: Executor, stop: Stop
 ) -> None:
-    """List the fastest number of devices whatever the limits, to say how far it misses them."""
-    free = [
-        replace(
-            variant,
-            tally=replace(variant.tally, searched=_whole_counts(variant)),
-            options=replace(
-                variant.options, objective="step_time", deadline_s=None, step_limit_s=None
-            ),
-        )
-        for variant in variants
-    ]
-    _search_fewer(free, found, None, stop, None, executor)
+    """List the number of devices that comes closest to the limits, to say by how much they fail.
+
+    To a deadline the one that ends the run first, within the step limit; where none keeps that, or
+    it is the only limit, the one with the fastest step.
+    """
+    limits: list[tuple[str, float | None]] = []
+    if options.deadline_s is not None:
+        limits.append(("goodput", options.step_limit_s))
+    if options.step_limit_s is not None:
+        limits.append(("step_time", None))
+    for objective, longest_s in limits:
+        free = [
+            replace(
+                variant,
+                tally=replace(variant.tally, searched=_whole_counts(variant)),
+                options=replace(
+                    variant.options,
+                    objective=objective,
+                    deadline_s=None,
+                    step_limit_s=longest_s,
+                    pareto=(),
+                ),
+            )
+            for variant in variants
+        ]
+        best = _search_fewer(free, found, _best_key(free, found), stop, None, executor)
+        if best is not None:
+            break
 
 
 def _bound_fewer(variants: list[Variant], found: Searches) -> None:

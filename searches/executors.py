@@ -27,9 +27,10 @@ MAX_RETRIES = 3
 CONNECT_TIMEOUT_S = 5.0
 """How long a Ray cluster may take to accept a connection."""
 
-PLANS_FOR_PROCESSES = 1_000_000
-"""Legal plans from which worker processes pay: 1.3 s of work on one core. Two idle cores gain
-from 300,000 on, but little (`benchmarks/bench_executors.py`)."""
+PLANS_FOR_PROCESSES = 360_000
+"""Legal plans from which worker processes pay: of the sizes that `benchmarks/bench_executors.py`
+runs on two cores, the first where they are faster (359,192 plans: 0.55 s alone, 1.3 times as fast;
+at 123,271 a third slower). The table is in docs/search.md."""
 PLANS_FOR_RAY = 20_000_000
 """Legal plans from which a Ray cluster pays for being joined."""
 

@@ -13,7 +13,6 @@ from costmodels.plans import (
     SCHEDULES,
     SP_OVERLAPPED,
     PlanBlock,
-    PlanTable,
     ShapeTable,
     ShardingTable,
 )
@@ -531,14 +530,6 @@ def plan_blocks(
                 yield LegalBlock(block, found, mbs[now])
             if last:
                 break
-
-
-def plan_tables(
-    context: Context, shapes: ShapeTable, axes: FreeAxes, masks: Masks, n_cells: int
-) -> Iterator[PlanTable]:
-    """Yield the legal plans as tables, one for each of `plan_blocks`."""
-    for found in plan_blocks(context, shapes, axes, masks, n_cells):
-        yield found.block.rows(np.flatnonzero(found.legal))
 
 
 def _options_of(offered: Bools) -> tuple[NDArray[np.intp], Bools]:

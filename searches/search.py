@@ -22,13 +22,21 @@ from costmodels.step import (
     step_parts,
 )
 from searches.candidates import Candidate, closed_form_order, layout_key
-from searches.executors import Executor, SerialExecutor
+from searches.executors import SHARDS_PER_TASK, Executor, SerialExecutor
+from searches.near_misses import nearest_misses
 from searches.objectives import Front, merged_front
-from searches.options import SearchOptions
 from searches.plan_space import LegalBlock, batch_sizes, free_axes, legal_masks, plan_blocks
 from searches.rules import Context, fits_host_with_activations
 from searches.shape_space import ShapeSpace, legal_shapes
-from searches.splits import ShapeSplit, SplitPlan, improve_splits
+from searches.splits import (
+    MAX_MISSES,
+    Improved,
+    ShapeSplit,
+    SplitPlan,
+    improve_splits,
+    splits_that_fit,
+    splits_wanted,
+)
 
 Floats = NDArray[np.float64]
 
@@ -43,6 +51,8 @@ BLOCK_CELLS = 131072
 and the innermost loops are long."""
 SHARD_SHAPES = 512
 """Shapes of one shard, the unit that executors spread."""
+STOPPABLE_SHAPES = 64
+"""Shapes of one shard where the search may be stopped: some 15 ms of work between two looks."""
 FIRST_SHAPES = 32
 """Shapes that are searched before all others: the fastest plan is usually among them."""
 
@@ -154,6 +164,10 @@ class Outcome:
     """Plans that fit and that the closed form prices below `SearchOptions.rival_s`."""
     split_shapes: tuple[ShapeSplit, ...] = ()
     """Shapes of finalists whose layers were split unevenly, the most promising first."""
+    n_misses: int = 0
+    """Where no plan fits: shapes that were looked at for an uneven split that does."""
+    n_hopeless: int = 0
+    """Those of them of which it is proven that no split fits."""
     least_unseen_s: float = float("inf")
     """What every plan takes at least that was not looked at before the search was stopped."""
 
@@ -348,6 +362,16 @@ def count_plans(shard: Shard) -> int:
     return masks.n_plans
 
 
+def _count(shards: list[Shard], stop: Callable[[], bool] | None) -> int:
+    """Return the number of legal plans, of as many shards as `stop` leaves time for."""
+    total = 0
+    for shard in shards:
+        if stop is not None and stop():
+            break
+        total += count_plans(shard)
+    return total
+
+
 def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
     """Return the step time of each layout with the pipeline simulated, seconds.
 
@@ -371,9 +395,12 @@ def price_layouts(problem: Problem, layouts: list[Layout]) -> list[Candidate]:
 
 
 def make_shards(
-    context: Context, shapes: ShapeTable, below_s: float = float("inf")
+    context: Context,
+    shapes: ShapeTable,
+    below_s: float = float("inf"),
+    n_shapes: int = SHARD_SHAPES,
 ) -> list[Shard]:
-    """Cut the shapes into shards, the one with the most promising shape first.
+    """Cut the shapes into shards of `n_shapes`, the one with the most promising shape first.
 
     The `FIRST_SHAPES` with the lowest bounds come before all others, so that what they take is
     known when the rest is looked at. Shapes without a plan that may take less than `below_s` are
@@ -399,8 +426,8 @@ def make_shards(
         rows = np.flatnonzero((kinds == count) & (promising == first) & kept)
         # Blocks of shapes with equally many replicas have the same sharding groups.
         rows = rows[np.argsort(shapes.replicas[rows], kind="stable")]
-        for i in range(0, len(rows), SHARD_SHAPES):
-            part = rows[i : i + SHARD_SHAPES]
+        for i in range(0, len(rows), n_shapes):
+            part = rows[i : i + n_shapes]
             known = Limits(rival_s=options.rival_s)
             shards.append(Shard(context, shapes.take(part), least_s[part], known))
     if options.bound:
@@ -440,21 +467,23 @@ def search(
     Plans that a lower bound on their step time keeps from being among the best get no price
     (`SearchOptions.bound`). The first is proven: every plan whose lower bound is below its exact
     time is priced exactly too. `stop` is asked between groups of shards; when it says so, the best
-    so far is returned with `complete` False. `progress` is told (shards done, shards in all). The
-    answer does not depend on the executor.
+    so far is returned with `complete` False; shards and groups are small where there is a `stop`.
+    `progress` is told (shards done, shards in all). The answer does not depend on the executor.
     """
     executor = executor or SerialExecutor()
     space = space or legal_shapes(context)
-    shards = make_shards(context, space.shapes)
+    # Neither the size of shards nor that of groups changes what is found.
+    n_shapes, size = (STOPPABLE_SHAPES, 1) if stop else (SHARD_SHAPES, SHARDS_PER_TASK)
+    shards = make_shards(context, space.shapes, n_shapes=n_shapes)
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     answers: list[ShardAnswer] = []
     round_before: tuple[list[ShardAnswer], Limits] | None = None
     try:
-        executor.prepare(lambda: sum(count_plans(shard) for shard in shards))
+        executor.prepare(lambda: _count(shards, stop))
         while True:
             answers.clear()
             best: list[Candidate] = []
-            for group in _groups(shards, executor.group_size):
+            for group in _groups(shards, max(1, executor.group_size * size // SHARDS_PER_TASK)):
                 if stop is not None and answers and stop():
                     stopped = "time limit"
                     break
@@ -491,7 +520,7 @@ def search(
         answers, known = round_before
         merged, unseen = _merge(context, space, answers, known), [known.least_s]
     try:
-        merged = _with_uneven_splits(context, merged)
+        merged = _with_uneven_splits(context, merged, space.shapes, whole=not stopped)
     except KeyboardInterrupt:
         stopped = "interrupted"
     return replace(
@@ -546,26 +575,36 @@ def _merge(
     )
 
 
-def _with_uneven_splits(context: Context, found: Outcome) -> Outcome:
-    """Return the outcome with the layers of its most promising shapes split unevenly as well."""
-    priced = [
-        SplitPlan(c.layout, c.closed_form_s, c.peak_bytes, c.step_s) for c in found.finalists
-    ]
-    improved = improve_splits(context, priced)
+def _with_uneven_splits(
+    context: Context, found: Outcome, shapes: ShapeTable, *, whole: bool
+) -> Outcome:
+    """Return the outcome with the layers of its most promising shapes split unevenly as well.
+
+    Where nothing fits after a `whole` search, those of the shapes that miss the memory by least.
+    """
+    if found.finalists or not whole:
+        priced = [
+            SplitPlan(c.layout, c.closed_form_s, c.peak_bytes, c.step_s) for c in found.finalists
+        ]
+        improved = improve_splits(context, priced)
+    elif found.n_legal and splits_wanted(context.options):
+        misses = nearest_misses(context, shapes, MAX_MISSES)
+        improved = splits_that_fit(context, [c.layout for c in misses])
+    else:
+        improved = Improved()
     more = (Candidate(x.layout, x.closed_form_s, x.peak_bytes, x.step_s) for x in improved.plans)
     finalists = tuple(sorted([*found.finalists, *more], key=_exact_order))
-    return replace(found, finalists=finalists, split_shapes=improved.shapes)
+    return replace(
+        found,
+        finalists=finalists,
+        split_shapes=improved.shapes,
+        n_misses=improved.n_misses,
+        n_hopeless=improved.n_hopeless,
+        closest=None if finalists else found.closest,
+    )
 
 
 def _exact(problem: Problem, candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates with their exact step times."""
     times = exact_step_s(problem, [c.layout for c in candidates])
     return [replace(c, step_s=t) for c, t in zip(candidates, times, strict=True)]
-
-
-def search_problem(
-    problem: Problem, options: SearchOptions | None = None, executor: Executor | None = None
-) -> Outcome:
-    """Search all devices of the problem's pool."""
-    context = Context(problem, options or SearchOptions(), problem.pool.n_devices)
-    return search(context, executor)

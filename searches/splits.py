@@ -3,9 +3,11 @@
 The shapes are those of the finalists: everything but the split and the recomputed layers.
 `split_model` finds the splits of least closed-form time and near ones, for all `recompute_layers`
 that the search allows; the exact recurrence picks among them, and those of a finalist stay where
-nothing is faster.
+nothing is faster. Where no plan fits with a named split, the shapes are those that miss the memory
+by least (`splits_that_fit`).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +26,8 @@ LEAST_GAIN = 1e-3
 """Share of the step by which an uneven split must be faster to be offered."""
 MAX_PRICED = 24
 """Shapes whose ranks are priced to see how much an uneven split could help."""
+MAX_MISSES = 64
+"""Shapes that are looked at for a split that fits, where no named one does."""
 RIVAL = 1.05
 """Shapes whose steps would exceed the fastest by this factor, however even, are left out."""
 
@@ -45,7 +49,7 @@ class ShapeSplit:
     layout: Layout
     """The fastest of its plans; the best finalist where no split is faster."""
     before_s: float
-    """Exact step of the best finalist of the shape."""
+    """Exact step of the best finalist of the shape; infinite where none fits."""
     step_s: float
     """Exact step of `layout`."""
     proven: bool
@@ -62,6 +66,11 @@ class Improved:
     """Those that are faster than every finalist of their shape."""
     shapes: tuple[ShapeSplit, ...] = ()
     """Every shape whose layers were split, the most promising first."""
+    n_misses: int = 0
+    """Shapes that fit with no named split and were looked at for another one (`splits_that_fit`).
+    """
+    n_hopeless: int = 0
+    """Those of them of which it is proven that no split fits."""
 
 
 def splits_wanted(options: SearchOptions) -> bool:
@@ -103,6 +112,40 @@ def improve_splits(context: Context, finalists: Sequence[SplitPlan]) -> Improved
         result = (first.layout, one.step_s, first.step_s, answer.proven, answer.gap_frac)
         shapes.append(ShapeSplit(*result))
     return Improved(tuple(plans), tuple(shapes))
+
+
+def splits_that_fit(context: Context, misses: Sequence[Layout]) -> Improved:
+    """Return plans whose layers are split so that they fit, where no named split of them does.
+
+    `misses` are layouts of different shapes, those that miss the memory by least first. Looked at
+    until `split_shapes` of them fit.
+    """
+    options, problem = context.options, context.problem
+    kept = [x for x in misses if problem.shape.layers >= x.pp * x.vpp][:MAX_MISSES]
+    if not splits_wanted(options) or not kept:
+        return Improved()
+    usable = problem.pool.usable_bytes
+    plans: list[SplitPlan] = []
+    shapes: list[ShapeSplit] = []
+    n_misses = n_hopeless = 0
+    for one, costs in zip(kept, rank_costs(problem, kept), strict=True):
+        if len(plans) == options.split_shapes:
+            break
+        n_misses += 1
+        allowed = _recompute_values(context, one)
+        if math.isinf(least_pipeline_s(costs, usable, allowed)):
+            n_hopeless += 1
+            continue
+        answer = best_splits(costs, usable, allowed)
+        # Of interleaved stages only splits near the mean are looked at.
+        n_hopeless += answer.proven and answer.best is None and one.vpp == 1
+        found = _priced(context, [_split_layout(one, split) for split in answer.others])
+        if found:
+            best = min(found.values(), key=lambda x: (x.step_s, x.peak_bytes, x.layout.split))
+            plans.append(best)
+            known = (answer.proven, answer.gap_frac)
+            shapes.append(ShapeSplit(best.layout, math.inf, best.step_s, *known))
+    return Improved(tuple(plans), tuple(shapes), n_misses, n_hopeless)
 
 
 def _shape_of(layout: Layout) -> Layout:

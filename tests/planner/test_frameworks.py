@@ -15,10 +15,11 @@ from planner.options import STACK_OF_FRAMEWORK, SolveOptions
 from planner.solving import make_problem
 from planner.tables import plan_details
 from searches.frameworks import FRAMEWORKS, TITLES, framework_batches, framework_mask, refusals
-from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.plan_space import free_axes, legal_masks
 from searches.rules import Context
 from searches.search import search
 from searches.shape_space import legal_shapes
+from tests.searches.tables import plan_tables
 
 CASES = [
     ("llama3-8b", "h100-x8", "bf16"),

@@ -55,9 +55,6 @@ HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "llama3-70b", H100,
         {"at_most": {"zero": 0, "recompute_layers": 0, "mbs": 1, "sp": 0, "tp": 2, "pp": 2}},
     ),
-    "impossible limits": (
-        "llama3-70b", H100, {"pins": {"zero": 2}, "at_most": {"zero": 1, "recompute_layers": 3}}
-    ),
     "lists and limits": (
         "llama3-70b", H100, {"only": {"tp": [1, 2]}, "at_most": {"pp": 2}, "pins": {"zero": 1}}
     ),

@@ -32,11 +32,12 @@ from planner.recommending import (
 )
 from planner.solving import make_problem, read_inputs, solve_options
 from searches.feasibility import any_fits, states_can_fit
-from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.plan_space import free_axes, legal_masks
 from searches.rules import Context
 from searches.search import search
 from searches.shape_space import legal_degrees, legal_shapes
 from tests.searches.instances import INSTANCES, one_in, with_options
+from tests.searches.tables import plan_tables
 
 H100 = "h100-x512"
 SMALL = {

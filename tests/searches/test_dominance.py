@@ -9,10 +9,11 @@ from costmodels.plans import PlanTable, ShardingTable
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, step_times
 from searches.dominance import overlap_never_slower
-from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.plan_space import free_axes, legal_masks
 from searches.search import search
 from searches.shape_space import legal_shapes
 from tests.searches.instances import GQA, INSTANCES, context, on_stack, pins, toy_pool
+from tests.searches.tables import plan_tables
 
 SMALL = replace(GQA, hidden=512, heads=4, ffn=1536)
 DOUBT = INSTANCES["overlap-in-doubt"]

@@ -20,7 +20,7 @@ from costmodels.stacks import STACKS, StackProfile
 from costmodels.stages import SPLITS, spelled
 from costmodels.step import score
 from hardware.parts import Fabric, Tier
-from searches.plan_space import free_axes, legal_masks, plan_tables
+from searches.plan_space import free_axes, legal_masks
 from searches.rules import Context, first_broken_rule
 from searches.search import search
 from searches.shape_space import legal_shapes
@@ -36,6 +36,7 @@ from tests.searches.instances import (
     toy_pool,
     with_options,
 )
+from tests.searches.tables import plan_tables
 
 CLOSE = 1e-9
 ORDERS = oracle.WORDS["rank_order"]

@@ -15,9 +15,9 @@ from hardware.parts import Fabric
 from searches import search as search_module
 from searches.executors import SerialExecutor
 from searches.options import SearchOptions
-from searches.plan_space import free_axes, legal_masks, plan_blocks, plan_tables
+from searches.plan_space import free_axes, legal_masks, plan_blocks
 from searches.rules import RULES, Context
-from searches.search import Outcome, make_shards, search, search_problem, search_shard
+from searches.search import Outcome, make_shards, search, search_shard
 from searches.shape_space import ShapeSpace, legal_shapes
 from tests.searches import oracle
 from tests.searches.instances import (
@@ -34,6 +34,7 @@ from tests.searches.instances import (
     with_part,
     with_pool,
 )
+from tests.searches.tables import plan_tables
 
 ALL = 10**6
 """So many finalists that every fitting plan is priced exactly."""
@@ -234,13 +235,6 @@ def test_the_order_of_shapes_and_shards_does_not_change_the_answer(name, monkeyp
 
 def test_the_same_search_twice_gives_the_same_bytes():
     assert repr(search(INSTANCES["h100-16"])) == repr(search(INSTANCES["h100-16"]))
-
-
-def test_search_problem_searches_the_whole_pool():
-    c = INSTANCES["deepspeed"]
-    assert search_problem(c.problem, c.options) == search(c)
-    bounded = with_options(INSTANCES["toy-8"], bound=True)
-    assert search_problem(INSTANCES["toy-8"].problem) == search(bounded)
 
 
 # Bounds ----------------------------------------------------------------------------------------

@@ -1,0 +1,75 @@
+"""The lines under the table speak of the objective that was asked for."""
+
+from typing import Any
+
+import pytest
+
+import planner
+from planner.tables import solve_table
+
+MODEL: dict[str, Any] = {
+    "model": {
+        "name": "small", "layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096, "gated": False,
+        "vocab": 32000, "tied": False,
+    },
+    "training": {"seq_len": 1024, "global_batch": 64, "precision": "bf16", "tokens": "1T"},
+}  # fmt: skip
+CLUSTER: dict[str, Any] = {
+    "pools": [
+        {"name": "small", "nodes": 1, "accelerators_per_node": 4,
+         "accelerator": "h100-sxm-80gb", "price_per_hour": 3.0}
+    ]
+}  # fmt: skip
+
+
+def text_of(**options: Any) -> tuple[planner.Result, str]:
+    found = planner.solve(MODEL, CLUSTER, **options)
+    return found, " ".join(solve_table(found).split())
+
+
+@pytest.mark.parametrize(
+    ("objective", "best", "proof"),
+    [
+        ("step_time", "the fastest", "proven: none of"),
+        ("tokens_per_s", "the fastest", "proven: none of"),
+        (
+            "cost",
+            "the cheapest",
+            "proven: no plan costs over 1% less than the first; none",
+        ),
+        ("energy", "the one of least energy", "proven: no plan takes over 1% less energy than"),
+        (
+            "goodput",
+            "the one that ends the run first",
+            "proven: no plan ends the run over 1% earlier",
+        ),
+        ("devices", "the fastest on so few devices", "proven: no plan keeps the limits on fewer"),
+        ("memory", "", "proven of the step time alone, not of memory: none of"),
+    ],
+)
+def test_proof_and_legend_name_the_objective(objective: str, best: str, proof: str) -> None:
+    found, text = text_of(objective=objective)
+    assert proof in text
+    if sum(plan.tie for plan in found.plans) > 1:
+        assert f"= within model error of {best}" in text
+        assert f"plans lie within 1% of {best}: the model cannot tell them apart" in text
+    else:
+        assert "within model error" not in text
+
+
+def test_a_tie_is_listed_for_some_objective() -> None:
+    # What the words above are about does occur.
+    found, _ = text_of(objective="cost")
+    assert sum(plan.tie for plan in found.plans) > 1
+
+
+def test_the_first_costs_no_more_than_its_ties_allow() -> None:
+    found, _ = text_of(objective="cost", top=50)
+    every = [planner.solve(MODEL, CLUSTER, pins={"devices": n}).plans for n in (1, 2, 4)]
+    least = min(p.run.usd_per_million_tokens for plans in every for p in plans)
+    assert found.best.run.usd_per_million_tokens <= least * 1.01
+
+
+def test_a_front_is_proven_of_the_step_time_alone() -> None:
+    _, text = text_of(pareto=["cost", "step_time"])
+    assert "proven of the step time alone, not of cost, step_time: none of" in text
