@@ -315,6 +315,23 @@ def legal_masks(
     return masks, candidates, {code: c for code, c in rejected.items() if c}
 
 
+def batch_rules(context: Context, shapes: ShapeTable, mbs: Ints) -> list[PlanRule]:
+    """Return what dp and the schedule ask of the micro-batches, over shapes x mbs."""
+    sequences = context.problem.job.global_batch // shapes.dp[:, None]
+    n_micro, pp, schedule = sequences // mbs[None, :], shapes.pp[:, None], shapes.schedule[:, None]
+    looped = schedule == SCHEDULES.index("interleaved")
+    return [
+        PlanRule("BAT001", sequences % mbs[None, :] == 0, of_batches=True),
+        PlanRule("BAT002", ~looped | (n_micro % pp == 0), of_batches=True),
+        PlanRule("BAT003", fills_dualpipe(schedule, pp, n_micro), of_batches=True),
+    ]
+
+
+def legal_batches(rules: list[PlanRule]) -> Bools:
+    """Return which micro-batches break none of the `batch_rules`, `(n_shapes, n_mbs)`."""
+    return np.asarray(np.logical_and.reduce([rule.legal for rule in rules]))
+
+
 def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
     """Return the rules over the free axes in the order in which a rejection is attributed.
 
@@ -325,18 +342,10 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     tp, pp, cp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.cp, shapes.dp))
     sp = np.arange(context.options.n_sp)[None, :, None, None]
     zero = axes.shardings.zero[None, None, :, None]
-    sequences = job.global_batch // shapes.dp[:, None]
-    n_micro = sequences // axes.mbs[None, :]
-    divides = sequences % axes.mbs[None, :] == 0
-    schedule = shapes.schedule[:, None]
-    looped = schedule == SCHEDULES.index("interleaved")
-    rounds = ~looped | (n_micro % shapes.pp[:, None] == 0)
-    fills = fills_dualpipe(schedule, shapes.pp[:, None], n_micro)
+    of_batches = batch_rules(context, shapes, axes.mbs)
     rules = [
         *_pins(context, shapes, axes),
-        PlanRule("BAT001", divides, of_batches=True),
-        PlanRule("BAT002", rounds, of_batches=True),
-        PlanRule("BAT003", fills, of_batches=True),
+        *of_batches,
         PlanRule("SP001", (sp == 0) | ((tp > 1) & (job.seq_len % (tp * cp) == 0))),
     ]
     emitted = context.options.framework != "any"
@@ -367,7 +376,7 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         runs = runnable(framework, problem, shapes, axes.shardings, *options, context.options.n_sp)
         rules.append(PlanRule("FRM001", runs))
         runs = runnable_batches(framework, problem, shapes, axes.mbs)
-        runs = runs | ~(divides & rounds & fills)  # what the rules above refuse is theirs
+        runs = runs | ~legal_batches(of_batches)  # what the rules above refuse is theirs
         if not runs.all():
             rules.append(PlanRule("FRM001", runs, of_batches=True))
     return rules

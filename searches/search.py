@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,15 @@ from searches.candidates import Candidate, closed_form_order, layout_key
 from searches.executors import Executor, SerialExecutor
 from searches.objectives import Front, merged_front
 from searches.options import SearchOptions
-from searches.plan_space import LegalBlock, batch_sizes, free_axes, legal_masks, plan_blocks
+from searches.plan_space import (
+    LegalBlock,
+    batch_rules,
+    batch_sizes,
+    free_axes,
+    legal_batches,
+    legal_masks,
+    plan_blocks,
+)
 from searches.rules import Context, fits_host_with_activations
 from searches.shape_space import ShapeSpace, legal_shapes
 from searches.splits import ShapeSplit, SplitPlan, improve_splits
@@ -43,7 +51,7 @@ BLOCK_CELLS = 131072
 and the innermost loops are long."""
 SHARD_SHAPES = 512
 """Shapes of one shard, the unit that executors spread."""
-FIRST_SHAPES = 32
+FIRST_SHAPES = 96
 """Shapes that are searched before all others: the fastest plan is usually among them."""
 
 
@@ -342,10 +350,16 @@ def search_shard(shard: Shard) -> ShardAnswer:
 
 
 def count_plans(shard: Shard) -> int:
-    """Return the number of legal plans of a shard; takes a fiftieth of pricing them."""
-    axes = free_axes(shard.context, shard.shapes)
-    masks, _, _ = legal_masks(shard.context, shard.shapes, axes)
-    return masks.n_plans
+    """Return the legal plans of a shard that the bounds leave; a fiftieth of pricing them."""
+    open_batches = shard.least_s <= shard.known.least_s
+    if not shard.context.options.bound or shard.context.options.front:
+        open_batches = np.ones_like(open_batches)
+    rows = np.flatnonzero(open_batches.any(axis=(1, 2)))
+    if not len(rows):
+        return 0
+    shapes = shard.shapes.take(rows)
+    masks, _, _ = legal_masks(shard.context, shapes, free_axes(shard.context, shapes))
+    return int(masks.batch_plans[open_batches[rows]].sum())
 
 
 def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
@@ -391,9 +405,7 @@ def make_shards(
     kinds = n_kinds(layers, *columns)
     shards = []
     lowest = least_s.min(axis=(1, 2), initial=np.inf)
-    rank = np.empty(len(shapes), dtype=np.intp)
-    rank[np.argsort(lowest, kind="stable")] = np.arange(len(shapes))
-    promising = (rank < FIRST_SHAPES) & options.bound
+    promising = _promising(shapes, lowest) & options.bound
     kept = (lowest < below_s) | np.isinf(below_s)
     for first, count in product((True, False), np.unique(kinds)):
         rows = np.flatnonzero((kinds == count) & (promising == first) & kept)
@@ -408,24 +420,39 @@ def make_shards(
     return shards
 
 
-def _groups(shards: list[Shard], size: int) -> list[list[Shard]]:
-    """Return the shards in groups of `size`, those of the most promising shapes in one of theirs.
+def _promising(shapes: ShapeTable, lowest_s: Floats) -> Bools:
+    """Return which shapes are looked at first: the quickest by bound of each (tp, pp, cp, ep).
 
-    Each group knows what the groups before it found.
+    Memory decides between those degrees, and no bound on time knows it: the shapes with the lowest
+    bounds of all often have nothing that fits.
     """
+    order = np.argsort(lowest_s, kind="stable")
+    degrees = np.stack((shapes.tp, shapes.pp, shapes.cp, shapes.ep), axis=1)[order]
+    _, firsts = np.unique(degrees, axis=0, return_index=True)
+    promising = np.zeros(len(shapes), dtype=bool)
+    promising[order[np.sort(firsts)[:FIRST_SHAPES]]] = True
+    return promising
+
+
+def _n_first(shards: list[Shard]) -> int:
+    """Return how many shards hold the most promising shapes; they come first."""
     n_shapes = np.cumsum([len(shard.shapes) for shard in shards])
-    first = int(np.searchsorted(n_shapes, FIRST_SHAPES, "right"))
-    starts = [*range(0, first, size), *range(first, len(shards), size), len(shards)]
-    return [shards[a:b] for a, b in pairwise(starts)]
+    return int(np.searchsorted(n_shapes, FIRST_SHAPES, "right"))
 
 
 def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
-    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, n_sp)`."""
+    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, n_sp)`.
+
+    inf where no plan has these micro-batches: an empty batch would seem quick, and its shape the
+    most promising one.
+    """
     mbs, n_sp = batch_sizes(context), context.options.n_sp
     if not len(mbs):
         return np.zeros((len(shapes), 0, n_sp))
     layers = layer_table(context.problem, shapes, mbs, np.zeros(1, dtype=np.int32), n_sp)
-    return least_batch_times(context.problem, shapes, layers, mbs)
+    least_s = least_batch_times(context.problem, shapes, layers, mbs)
+    legal = legal_batches(batch_rules(context, shapes, mbs))
+    return np.where(legal[:, :, None], least_s, np.inf)
 
 
 def search(
@@ -449,17 +476,29 @@ def search(
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     answers: list[ShardAnswer] = []
     round_before: tuple[list[ShardAnswer], Limits] | None = None
+    n_first, prepared = _n_first(shards), False
+
+    def left() -> int:
+        """Count what the executor has before it: most is left out once the first are known."""
+        return sum(count_plans(replace(shard, known=known)) for shard in shards[n_first:])
+
     try:
-        executor.prepare(lambda: sum(count_plans(shard) for shard in shards))
         while True:
             answers.clear()
             best: list[Candidate] = []
-            for group in _groups(shards, executor.group_size):
+            while len(answers) < len(shards):
                 if stop is not None and answers and stop():
                     stopped = "time limit"
                     break
-                part = [replace(shard, known=known) for shard in group]
-                found = executor.map(search_shard, part)
+                at = len(answers)
+                if at < n_first:
+                    found = [search_shard(replace(shards[at], known=known))]
+                else:
+                    if not prepared:
+                        executor.prepare(left)
+                        prepared = True
+                    group = shards[at : at + executor.group_size]
+                    found = executor.map(search_shard, [replace(x, known=known) for x in group])
                 answers.extend(found)
                 best = sorted(
                     (c for x in (best, *(a.best for a in found)) for c in x), key=closed_form_order
