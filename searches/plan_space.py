@@ -258,6 +258,39 @@ class Masks:
         whole = self.sp[:, :, None, None] & whole
         return whole if self.coupled is None else whole & self.coupled
 
+    @property
+    def shardings_used(self) -> Bools:
+        """Which shardings some plan has, `(n_shardings,)`."""
+        if self.coupled is not None:
+            return np.asarray(self.rest.any(axis=(0, 1, 3)))
+        some = np.asarray(self.sp.any(axis=1) & self.recompute.any(axis=1))
+        return np.asarray((self.sharding & some[:, None]).any(axis=0))
+
+    def of_stages(self, rows: NDArray[np.intp]) -> tuple[Bools, Bools]:
+        """Return which sp and which recompute options go with some of `rows` of the shardings.
+
+        `(n_shapes, n_sp)` and `(n_shapes, n_options)`.
+        """
+        if self.coupled is not None:
+            mine = self.rest[:, :, rows]
+            return np.asarray(mine.any(axis=(2, 3))), np.asarray(mine.any(axis=(1, 2)))
+        some = np.any(self.sharding[:, rows], axis=1)
+        of_sp = np.asarray(some & self.recompute.any(axis=1))
+        of_option = np.asarray(some & self.sp.any(axis=1))
+        return self.sp & of_sp[:, None], self.recompute & of_option[:, None]
+
+    def of_batches(
+        self, shape: NDArray[np.intp], sp: NDArray[np.intp], rows: NDArray[np.intp]
+    ) -> Bools:
+        """Return what is legal for batches of a shape and sp, over batches x `rows` x options."""
+        whole = self.sharding[shape][:, rows, None] & self.recompute[shape][:, None, :]
+        whole &= self.sp[shape, sp][:, None, None]
+        if self.coupled is not None:
+            n_shapes, n_sp, n_rows, _ = self.coupled.shape
+            of, at = (shape if n_shapes > 1 else 0 * shape), (sp if n_sp > 1 else 0 * sp)
+            whole &= self.coupled[of, at][:, rows if n_rows > 1 else slice(None)]
+        return whole
+
     def take(self, rows: NDArray[np.intp]) -> "Masks":
         """Return the masks of some shapes."""
         coupled = self.coupled
@@ -478,15 +511,14 @@ def plan_blocks(
     that move traffic once per step stand in blocks of their own, apart from those that move it per
     micro-batch: the formulas of the two differ.
     """
-    rest = masks.rest
+    used_rows = masks.shardings_used
     for stages in ((0, 1), (2, 3)):
-        rows = np.flatnonzero(np.isin(axes.shardings.zero, stages) & rest.any(axis=(0, 1, 3)))
+        rows = np.flatnonzero(np.isin(axes.shardings.zero, stages) & used_rows)
         if not len(rows):
             continue
-        mine: Bools = rest[:, :, rows, :]
-        with_sp, offered = np.any(mine, axis=(2, 3)), np.any(mine, axis=(1, 2))
-        of, mbs, sp = np.nonzero(masks.batches[:, :, None] & np.asarray(with_sp)[:, None, :])
-        options, exists = _options_of(np.asarray(offered))
+        with_sp, offered = masks.of_stages(rows)
+        of, mbs, sp = np.nonzero(masks.batches[:, :, None] & with_sp[:, None, :])
+        options, exists = _options_of(offered)
         n_options, bounds = exists.sum(axis=1), np.zeros(len(of))
         if least_s is None:
             # Batches with equally many plans side by side leave few places of a block empty.
@@ -530,7 +562,7 @@ def plan_blocks(
             while len(waiting) >= size or (last and len(waiting)):
                 now, waiting = waiting[:size], waiting[size:]
                 s = of[now]
-                legal = mine[s, sp[now]]
+                legal = masks.of_batches(s, sp[now], rows)
                 used = np.flatnonzero(legal.any(axis=(0, 2)))
                 legal = legal[:, used].transpose(1, 2, 0)
                 block = block_of(now, rows[used])

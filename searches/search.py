@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.breakdown import exact_step_times
+from costmodels.layer_grid import LayerGrid, layer_grid
 from costmodels.layer_terms import LayerTable, layer_table
 from costmodels.plans import Layout, PlanBlock, PlanTable, ShapeTable
 from costmodels.problem import Problem
@@ -67,6 +69,11 @@ class Shard:
     nearest: bool = False
     """Whether the plan that misses the memory by least is asked for: then none is left out for
     its memory before it is priced."""
+    grid: LayerGrid | None = field(default=None, compare=False)
+    """Layer terms of all shards' splits. Not sent along: computing them anew is quicker."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shard, (self.context, self.shapes, self.least_s, self.known, self.nearest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +317,11 @@ def search_shard(shard: Shard) -> ShardAnswer:
     if len(rows):
         shapes, masks, least_s = shapes.take(rows), masks.take(rows), shard.least_s[rows]
         terms = shape_terms(context.problem, shapes, axes.shardings)
-        columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
-        layers = layer_table(context.problem, shapes, *columns)
+        if shard.grid:
+            layers = shard.grid.table(shapes, axes.recompute_modules)
+        else:
+            columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
+            layers = layer_table(context.problem, shapes, *columns)
 
         def may_fit(block: PlanBlock, shardings: Bools, options: Bools) -> Bools:
             rows = join(context.problem, terms, block, layers)
@@ -385,13 +395,16 @@ def price_layouts(problem: Problem, layouts: list[Layout]) -> list[Candidate]:
 
 
 def make_shards(
-    context: Context, shapes: ShapeTable, below_s: float = float("inf")
+    context: Context,
+    shapes: ShapeTable,
+    below_s: float = float("inf"),
+    grid: LayerGrid | None = None,
 ) -> list[Shard]:
     """Cut the shapes into shards, the one with the most promising shape first.
 
     The `FIRST_SHAPES` with the lowest bounds come before all others, so that what they take is
     known when the rest is looked at. Shapes without a plan that may take less than `below_s` are
-    left out.
+    left out. `grid` holds the layer terms of all shapes, if they are known.
 
     Shapes with equally many kinds of rank go together: the kinds are a dimension of the cost
     model's arrays, so a shard of plans without a pipeline costs a fraction of one whose ranks are
@@ -400,7 +413,10 @@ def make_shards(
     if not len(shapes):
         return []
     options, layers = context.options, context.problem.shape.layers
-    least_s = batch_bounds_s(context, shapes)
+    sizes = batch_sizes(context)
+    if grid is None and len(sizes):
+        grid = layer_grid(context.problem, shapes, sizes, options.n_sp)
+    least_s = batch_bounds_s(context, shapes, grid)
     columns = (shapes.pp, shapes.vpp, shapes.split, shapes.placement, shapes.splits)
     kinds = n_kinds(layers, *columns)
     shards = []
@@ -414,7 +430,7 @@ def make_shards(
         for i in range(0, len(rows), SHARD_SHAPES):
             part = rows[i : i + SHARD_SHAPES]
             known = Limits(rival_s=options.rival_s)
-            shards.append(Shard(context, shapes.take(part), least_s[part], known))
+            shards.append(Shard(context, shapes.take(part), least_s[part], known, grid=grid))
     if options.bound:
         shards.sort(key=lambda shard: float(shard.least_s.min(initial=np.inf)))
     return shards
@@ -440,7 +456,7 @@ def _n_first(shards: list[Shard]) -> int:
     return int(np.searchsorted(n_shapes, FIRST_SHAPES, "right"))
 
 
-def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
+def batch_bounds_s(context: Context, shapes: ShapeTable, grid: LayerGrid | None = None) -> Floats:
     """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, n_sp)`.
 
     inf where no plan has these micro-batches: an empty batch would seem quick, and its shape the
@@ -449,7 +465,8 @@ def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
     mbs, n_sp = batch_sizes(context), context.options.n_sp
     if not len(mbs):
         return np.zeros((len(shapes), 0, n_sp))
-    layers = layer_table(context.problem, shapes, mbs, np.zeros(1, dtype=np.int32), n_sp)
+    grid = grid or layer_grid(context.problem, shapes, mbs, n_sp)
+    layers = grid.table(shapes, np.zeros(1, dtype=np.int32))
     least_s = least_batch_times(context.problem, shapes, layers, mbs)
     legal = legal_batches(batch_rules(context, shapes, mbs))
     return np.where(legal[:, :, None], least_s, np.inf)
