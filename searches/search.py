@@ -57,6 +57,11 @@ FIRST_SHAPES = 96
 """Shapes that are searched before all others: the fastest plan is usually among them."""
 
 
+PRICED_SHARE = 0.1
+"""Of the plans that the bounds leave once the first shapes are known: the limits sink further on
+the way, and whole batches do not fit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shard:
     """A slice of the shapes, with everything that pricing them needs."""
@@ -495,9 +500,15 @@ def search(
     round_before: tuple[list[ShardAnswer], Limits] | None = None
     n_first, prepared = _n_first(shards), False
 
-    def left() -> int:
-        """Count what the executor has before it: most is left out once the first are known."""
-        return sum(count_plans(replace(shard, known=known)) for shard in shards[n_first:])
+    def left(enough: int) -> int:
+        """Estimate what the executor has before it: most is left out once the first are known."""
+        bounded = context.options.bound and not context.options.front
+        share, n_plans = PRICED_SHARE if bounded else 1.0, 0
+        for shard in shards[n_first:]:
+            n_plans += count_plans(replace(shard, known=known))
+            if n_plans * share >= enough:
+                break
+        return int(n_plans * share)
 
     try:
         while True:
