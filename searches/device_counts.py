@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +137,8 @@ class StepBounds:
     options: SearchOptions
     _layers: dict[tuple[object, ...], LayerMinimum | None] = field(default_factory=dict)
     _contexts: dict[int, Context] = field(default_factory=dict)
+    _rest_params: float | None = None
+    """Parameters besides routed experts; counted when first needed."""
     _grids: dict[tuple[object, ...], LayerGrid | None] = field(default_factory=dict)
 
     def context(self, n_devices: int) -> Context:
@@ -148,18 +151,21 @@ class StepBounds:
     def promising(self, n_devices: int, limit_s: float) -> ShapeSpace:
         """Return the legal shapes on `n_devices` whose bound is below `limit_s`."""
         context = self.context(n_devices)
-        rows = [
-            [tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule, order]
-            for tp, pp, cp, dp in shape_degrees(context)
-            if self._of_shape(context, tp, pp, cp, dp) < limit_s
-            for vpp in range(1, _most_chunks(context, pp) + 1)
-            for schedule in schedule_codes(pp, vpp)
-            for order in (rank_orders(context) if pp > 1 else (0,))
-            for split in range(len(SPLITS))
-            for kind in exchanges(cp)
-            for ep in expert_degrees(context)
-            for etp in expert_tensor_degrees(context, tp)
-        ]
+        rows = []
+        for tp, pp, cp, dp in shape_degrees(context):
+            if self._of_shape(context, tp, pp, cp, dp) >= limit_s:
+                continue
+            layers = list(
+                product(exchanges(cp), expert_degrees(context), expert_tensor_degrees(context, tp))
+            )
+            rows += [
+                [tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule, order]
+                for vpp in range(1, _most_chunks(context, pp) + 1)
+                for schedule in schedule_codes(pp, vpp)
+                for order in (rank_orders(context) if pp > 1 else (0,))
+                for split in range(len(SPLITS))
+                for kind, ep, etp in layers
+            ]
         shapes = table_of(context, rows)
         alive = np.arange(len(shapes))
         for _, predicate in SHAPE_RULES:
@@ -221,7 +227,7 @@ class StepBounds:
             return math.inf
         layers, split = context.problem.shape.layers, _splits_backward(context.options)
         sequences = context.problem.job.global_batch // dp
-        possible = _holds_experts(context, found.expert_params, tp, pp)[:, None]
+        possible = self._holds_experts(context, found.expert_params, tp, pp)[:, None]
         possible = possible & (sequences % found.mbs == 0)
         if not possible.any():
             return math.inf
@@ -232,6 +238,27 @@ class StepBounds:
         step = sequences / found.mbs * fullest + wait * found.layer_s
         least = float(np.min(step[possible]))
         return straggler_factor(context.problem, context.n_devices) * least
+
+    def _holds_experts(self, context: Context, expert_params: Floats, tp: int, pp: int) -> Bools:
+        """Tell by expert grid whether the mean rank can hold weights and gradients.
+
+        (W + G) N_r with N_r = (expert layers x experts of a layer on a device + the rest / tp) /
+        pp; with ZeRO 2 the weights alone, with ZeRO 3 two layers of experts at once.
+        """
+        problem, shape = context.problem, context.problem.shape
+        if not shape.n_experts or not context.options.memory_bound:
+            return np.ones(len(expert_params), dtype=bool)
+        if self._rest_params is None:
+            one = np.ones(1, dtype=np.int32)
+            routed = shape.n_expert_layers * float(expert_params_of(shape, one, one)[0])
+            self._rest_params = total_params(shape, problem.job.seq_len) - routed
+        held = (shape.n_expert_layers * expert_params + self._rest_params / tp) / pp
+        recipe, usable = problem.job.recipe, problem.pool.usable_bytes
+        ok = (recipe.param_bytes + recipe.grad_bytes) * held <= usable
+        if pp == 1 or context.options.framework == "any":
+            ok |= recipe.param_bytes * held <= usable
+            ok |= 2.0 * recipe.param_bytes * expert_params <= usable
+        return np.asarray(ok)
 
     def _layer(self, context: Context, tp: int, cp: int) -> LayerMinimum | None:
         """Return the least time of a layer; None where no plan splits one like this."""
@@ -319,27 +346,6 @@ def shape_degrees(context: Context) -> Iterator[tuple[int, int, int, int]]:
                     continue
                 if tp * pp >= need or (pp == 1 and sharded):
                     yield tp, pp, cp, dp
-
-
-def _holds_experts(context: Context, expert_params: Floats, tp: int, pp: int) -> Bools:
-    """Tell by expert grid whether the mean rank can hold weights and gradients.
-
-    (W + G) N_r with N_r = (expert layers x experts of a layer on a device + the rest / tp) / pp;
-    with ZeRO 2 the weights alone, with ZeRO 3 two layers of experts at once.
-    """
-    problem, shape = context.problem, context.problem.shape
-    if not shape.n_experts or not context.options.memory_bound:
-        return np.ones(len(expert_params), dtype=bool)
-    whole = total_params(shape, problem.job.seq_len)
-    one = np.ones(1, dtype=np.int32)
-    rest = whole - shape.n_expert_layers * float(expert_params_of(shape, one, one)[0])
-    held = (shape.n_expert_layers * expert_params + rest / tp) / pp
-    recipe, usable = problem.job.recipe, problem.pool.usable_bytes
-    ok = (recipe.param_bytes + recipe.grad_bytes) * held <= usable
-    if pp == 1 or context.options.framework == "any":
-        ok |= recipe.param_bytes * held <= usable
-        ok |= 2.0 * recipe.param_bytes * expert_params <= usable
-    return np.asarray(ok)
 
 
 def _least_layer(
