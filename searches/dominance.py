@@ -65,12 +65,13 @@ def _once_never_slower(
     routing = problem.shape.expert_layers if problem.shape.n_experts else ()
     columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
     kinds = stage_kinds(problem.shape.layers, *columns, routing)
-    cut = once_a_step_times(problem, shapes, rows.with_blocking(0), kinds)
-    whole = once_a_step_times(problem, shapes, rows.with_blocking(1), kinds)
+    both = rows.with_blocking(0).followed_by(rows.with_blocking(1))
+    times, n = once_a_step_times(problem, shapes, both, kinds), len(rows)
+    cut, whole = times.take(np.arange(n)), times.take(np.arange(n, 2 * n))
     forward = _least_forward_s(context, shapes, kinds, least_mbs)
     slow, chunks = stack.overlap_slowdown, shapes.vpp[:, None].astype(np.float64)
-    both = np.array([stack.dp_overlap, stack.zero1_overlap])[rows.zero]
-    reduces, gathers = ((both != "none"), (both == "both"))
+    runs = np.array([stack.dp_overlap, stack.zero1_overlap])[rows.zero]
+    reduces, gathers = ((runs != "none"), (runs == "both"))
     reduce = _most_exposed(cut.reduce_s, cut.reduce_piece_s, 2.0 * forward, chunks)
     gather = _most_exposed(cut.gather_s, cut.gather_piece_s, forward, chunks)
     reduce = np.where(reduces[:, None, None], reduce, cut.reduce_s)
