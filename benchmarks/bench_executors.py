@@ -49,7 +49,7 @@ def shards_of(pattern: list[Shard], n_plans: int) -> tuple[list[Shard], int]:
 def run_s(executor: Executor, shards: list[Shard]) -> tuple[float, list]:
     """Return the seconds and answers of one pass, group by group as a search does it."""
     start = time.perf_counter()
-    executor.prepare(lambda: 0)
+    executor.prepare(lambda enough: 0)
     answers: list = []
     group = executor.group_size
     for i in range(0, len(shards), group):

@@ -18,7 +18,7 @@ from costmodels.step import (
     activation_waits,
     boundary_hops_s,
     data_parallel_exposed,
-    join,
+    join_at,
     memory_terms,
     offload_exposed,
     outside_pipeline,
@@ -94,11 +94,10 @@ class Breakdown:
 def join_one(problem: Problem, layout: Layout) -> Rows:
     """Return the joined table that holds just `layout`, with the layer terms of that row alone."""
     table = PlanTable.from_layouts([layout])
-    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
+    terms = shape_terms(problem, table.shapes, table.shardings)
     alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
-    index, sets = np.zeros(1, dtype=np.intp), sets_of(problem, alone, table.recompute_modules)
-    at = sets.index(table.recompute_modules, index)
-    return replace(rows, layers=alone, index=index, sets=sets, set_index=at)
+    sets = sets_of(problem, alone, table.recompute_modules)
+    return join_at(problem, terms, table, alone, sets, np.zeros(1, dtype=np.intp))
 
 
 def virtual_stage_times(

@@ -41,6 +41,17 @@ class Group:
             tier=self.tier[rows],
         )
 
+    def of_shapes(self, index: NDArray[np.intp]) -> "Group":
+        """Return the groups at `index` of the last axis, that of shapes."""
+        return replace(
+            self,
+            n_ranks=self.n_ranks.take(index, axis=-1),
+            ranks_per_domain=self.ranks_per_domain.take(index, axis=-1),
+            n_domains=self.n_domains.take(index, axis=-1),
+            wire_bytes_per_s=self.wire_bytes_per_s.take(index, axis=-1),
+            tier=self.tier.take(index, axis=-1),
+        )
+
 
 def tier_names(fabric: Fabric) -> tuple[str, ...]:
     """Return the names that `Group.tier` indexes, from the scale-up domain upwards."""

@@ -1,6 +1,6 @@
 """All that depends on the coupled axes (tp, pp, dp, vpp, split) and the ZeRO stage alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -16,6 +16,7 @@ from costmodels.data_parallel import (
     data_parallel_times,
     n_pieces,
 )
+from costmodels.factor import distinct
 from costmodels.offload import HostUpdate, gradients_leave, host_state_bytes, host_update
 from costmodels.parameters import (
     embedding_params,
@@ -359,12 +360,37 @@ def _crossings(stride: int, pp: int, blocks: int, unit: int) -> tuple[Bools, Boo
     return np.asarray(crosses.any(axis=0)), np.asarray(all_cross.all(axis=0))
 
 
+def _once_per_degrees(
+    shapes: ShapeTable, names: tuple[str, ...], place_all: Callable[[ShapeTable], DataGroups]
+) -> DataGroups:
+    """Return the groups of each shape, placed once for all shapes with the same degrees."""
+    of = distinct([getattr(shapes, name) for name in names]).index
+    _, firsts = np.unique(of, return_index=True)
+    if 2 * len(firsts) > len(shapes):
+        return place_all(shapes)
+    found = place_all(shapes.take(firsts))
+    return DataGroups(
+        found.whole.of_shapes(of),
+        found.shard.of_shapes(of),
+        found.replicas.of_shapes(of),
+        None if found.again is None else found.again.of_shapes(of),
+    )
+
+
 def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> DataGroups:
     """Return the placement of the data-parallel groups of each shape, ZeRO groups by sharding.
 
     Ranks of one ZeRO group are neighbours in their data-parallel group, so that a group as large
     as dp / nodes stays inside a node.
     """
+
+    def place_all(some: ShapeTable) -> DataGroups:
+        return _data_groups(problem, some, shardings)
+
+    return _once_per_degrees(shapes, ("tp", "pp", "dp", "cp", "rank_order"), place_all)
+
+
+def _data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> DataGroups:
     pool, fabric = problem.pool, problem.fabric
     whole = place(copy_spacing(shapes, shapes.replicas), pool, fabric)
     again = None
@@ -450,6 +476,17 @@ def expert_data_groups(
     Ranks of a group are ep etp apart, or ep etp pp where pipelines lie inside. Where ZeRO groups
     of the rest are replicated, these are smaller by as much.
     """
+
+    def place_all(some: ShapeTable) -> DataGroups:
+        return _expert_data_groups(problem, some, shardings)
+
+    names = ("tp", "pp", "dp", "cp", "ep", "etp", "rank_order")
+    return _once_per_degrees(shapes, names, place_all)
+
+
+def _expert_data_groups(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable
+) -> DataGroups:
     pool, fabric, copies = problem.pool, problem.fabric, expert_copies(shapes)
     stride = shapes.ep * shapes.etp * np.where(shapes.pipelines_inside, shapes.pp, 1)
     again = None

@@ -99,14 +99,26 @@ def join(
     if layers is None:
         n_sp = 1 + max(1, int(table.sp.max(initial=0)))
         layers = layer_table(problem, table.shapes, table.mbs, table.recompute_modules, n_sp)
+    index = layers.index(table.shape, table.mbs, table.sp)
+    return join_at(problem, shapes, table, layers.terms, layers.sets, index)
+
+
+def join_at(
+    problem: Problem,
+    shapes: ShapeTerms,
+    table: PlanTable | PlanBlock,
+    layers: LayerTerms,
+    sets: SetTerms,
+    index: NDArray[np.intp],
+) -> Rows:
+    """Return `table` joined with terms of its layers; `index` says where each plan has its own."""
     of, kinds = table.shape, shapes.kinds
-    index = layers.index(of, table.mbs, table.sp)
     k = np.where(table.recompute == FULL, table.recompute_layers, 0)
     recomputed, routed = _of_depth(shapes.layers_again, of, k), None
     if kinds.expert_prefix is not None:
         routed = _of_depth(kinds.expert_prefix, of, k)
-    sets, of_sets = layers.sets, layers.sets.index(table.recompute_modules, index)
-    return Rows(problem, table, shapes, layers.terms, index, sets, of_sets, recomputed, routed)
+    of_sets = sets.index(table.recompute_modules, index)
+    return Rows(problem, table, shapes, layers, index, sets, of_sets, recomputed, routed)
 
 
 def _by_rank(values: NDArray[Any], at: NDArray[Any]) -> Floats:

@@ -169,7 +169,12 @@ def _form(spec: type, name: str) -> str:
 def fields_table(spec: type) -> str:
     """Return the fields of one section: form, default, meaning."""
     rows = [
-        (f"`{name}`", _form(spec, name), _default(field), _one_line(field.description))
+        (
+            f"`{name}`",
+            _form(spec, name),
+            _default(field),
+            _one_line(schemas.field_meaning(spec, name)),
+        )
         for name, field in spec.model_fields.items()
     ]
     return _table(("field", "form", "default", "meaning"), rows)

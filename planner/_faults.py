@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from planner.errors import BadValue, Problem, SpecError
-from planner.schemas import ModelSpec, PoolSpec
+from planner.schemas import ModelSpec, PoolSpec, field_meaning
 from planner.units import show
 from planner.yamlfile import Document, KeyPath, close_names
 
@@ -152,7 +152,7 @@ def _problem(
         return 0, document.problem(path, message, fix, at_key=True)
     if kind == "missing":
         model = _schema_at(schema, path[:-1])
-        meaning = model.model_fields[str(path[-1])].description if model else None
+        meaning = field_meaning(model, str(path[-1])) if model else None
         fix = f"add `{path[-1]}:` ({_first_words(meaning)})" if meaning else f"add {path[-1]}:"
         return 1, document.problem(path, "is missing", fix, at_key=True)
     given = show(error["input"])

@@ -6,6 +6,7 @@ and `hardware`, and every error into a `SpecError` with its line.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
@@ -167,9 +168,31 @@ Lifetime = Annotated[float, _quantity(units.parse_time, 60, 1e12, "1 min to 10 m
 
 
 class _Spec(BaseModel):
-    """Base of all sections: unknown keys are errors, values are fixed once read."""
+    """Base of all sections: unknown keys are errors, values are fixed once read.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    The docstrings of its fields say in errors what is missing (`field_meaning`). pydantic would
+    parse this file once per section for them (0.1 s at every start), so they are read on demand.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def field_meaning(section: type[BaseModel], field: str) -> str | None:
+    """Return the docstring below a field of a section, None where there is none."""
+    import ast
+    from inspect import cleandoc, getsource
+
+    for owner in section.__mro__:
+        if field not in vars(owner).get("__annotations__", {}):
+            continue
+        (found,) = ast.parse(getsource(owner)).body
+        assert isinstance(found, ast.ClassDef)
+        for one, below in pairwise(found.body):
+            named = isinstance(one, ast.AnnAssign) and ast.unparse(one.target) == field
+            if named and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                return cleandoc(str(below.value.value))
+        return None
+    return None
 
 
 class MoeSpec(_Spec):

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.plans import ShapeTable
+from searches import cp_sat
 from searches.options import MAX_VPP
 from searches.plan_space import (
     free_axes,
@@ -210,10 +211,8 @@ class _Solver:
     """The model of one search; asked again and again with fewer conditions."""
 
     def __init__(self, found: Choices) -> None:
-        from ortools.sat.python import cp_model
-
-        self._cp = cp_model
-        self._model: Any = cp_model.CpModel()
+        self._cp = cp_sat.cp_model()
+        self._model: Any = self._cp.CpModel()
         self._conditions = found.conditions
         self._holds = [
             self._model.new_bool_var(f"{c.code} {c.axis}".strip()) for c in found.conditions

@@ -20,12 +20,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.flops import model_flops_per_step
-from costmodels.layer_terms import LayerTerms, layer_table
+from costmodels.layer_grid import LayerGrid, layer_grid
+from costmodels.layer_terms import LayerTerms
 from costmodels.parameters import expert_params as expert_params_of
 from costmodels.parameters import total_params
 from costmodels.plans import SCHEDULES, ZERO_BUBBLE, ShapeTable
@@ -36,6 +38,7 @@ from hardware.parts import Pool
 from searches.candidates import Candidate, closed_form_order, layout_key
 from searches.frameworks import schedule_runs
 from searches.options import SearchOptions
+from searches.plan_space import batch_sizes
 from searches.rules import (
     SHAPE_AXES,
     SHAPE_RULES,
@@ -69,6 +72,8 @@ MOST_EXACT = 16
 """Plans of one number of devices that are priced exactly to see whether one beats a limit."""
 EXACT_AT_ONCE = 8
 """Plans priced exactly between two looks at whether another can still be faster."""
+MOST_IN_GRID = 60_000
+"""Rows of layer terms that are computed at once for all numbers of devices."""
 LAYER_RULES = ("TP001", "TP002", "TP003", "TP005", "CP001", "CP002", "CP003", "EP001",
                "EP003")  # fmt: skip
 """Rules that look at the split of a layer alone."""
@@ -132,6 +137,9 @@ class StepBounds:
     options: SearchOptions
     _layers: dict[tuple[object, ...], LayerMinimum | None] = field(default_factory=dict)
     _contexts: dict[int, Context] = field(default_factory=dict)
+    _rest_params: float | None = None
+    """Parameters besides routed experts; counted when first needed."""
+    _grids: dict[tuple[object, ...], LayerGrid | None] = field(default_factory=dict)
 
     def context(self, n_devices: int) -> Context:
         """Return the search of `n_devices`."""
@@ -143,18 +151,21 @@ class StepBounds:
     def promising(self, n_devices: int, limit_s: float) -> ShapeSpace:
         """Return the legal shapes on `n_devices` whose bound is below `limit_s`."""
         context = self.context(n_devices)
-        rows = [
-            [tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule, order]
-            for tp, pp, cp, dp in shape_degrees(context)
-            if self._of_shape(context, tp, pp, cp, dp) < limit_s
-            for vpp in range(1, _most_chunks(context, pp) + 1)
-            for schedule in schedule_codes(pp, vpp)
-            for order in (rank_orders(context) if pp > 1 else (0,))
-            for split in range(len(SPLITS))
-            for kind in exchanges(cp)
-            for ep in expert_degrees(context)
-            for etp in expert_tensor_degrees(context, tp)
-        ]
+        rows = []
+        for tp, pp, cp, dp in shape_degrees(context):
+            if self._of_shape(context, tp, pp, cp, dp) >= limit_s:
+                continue
+            layers = list(
+                product(exchanges(cp), expert_degrees(context), expert_tensor_degrees(context, tp))
+            )
+            rows += [
+                [tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule, order]
+                for vpp in range(1, _most_chunks(context, pp) + 1)
+                for schedule in schedule_codes(pp, vpp)
+                for order in (rank_orders(context) if pp > 1 else (0,))
+                for split in range(len(SPLITS))
+                for kind, ep, etp in layers
+            ]
         shapes = table_of(context, rows)
         alive = np.arange(len(shapes))
         for _, predicate in SHAPE_RULES:
@@ -173,7 +184,7 @@ class StepBounds:
         slowest_s = limit_s * (1.0 + CLOSED_FORM_GAP)
         known = Limits(last_s=slowest_s, first_s=0.0, exact_s=limit_s)
         found: list[Candidate] = []
-        for shard in make_shards(context, space.shapes, limit_s):
+        for shard in make_shards(context, space.shapes, limit_s, self._grid(context)):
             found += search_shard(replace(shard, known=known)).best
             found = sorted(found, key=closed_form_order)[:MOST_EXACT]
             known = known.after(found, MOST_EXACT)
@@ -215,9 +226,9 @@ class StepBounds:
         if found is None:
             return math.inf
         layers, split = context.problem.shape.layers, _splits_backward(context.options)
-        sequences = context.problem.job.global_batch / dp
-        possible = _holds_experts(context, found.expert_params, tp, pp)[:, None]
-        possible = possible & (found.mbs <= sequences)
+        sequences = context.problem.job.global_batch // dp
+        possible = self._holds_experts(context, found.expert_params, tp, pp)[:, None]
+        possible = possible & (sequences % found.mbs == 0)
         if not possible.any():
             return math.inf
         fullest = math.ceil(2 * layers / pp) / 2 * found.layer_s
@@ -228,16 +239,75 @@ class StepBounds:
         least = float(np.min(step[possible]))
         return straggler_factor(context.problem, context.n_devices) * least
 
+    def _holds_experts(self, context: Context, expert_params: Floats, tp: int, pp: int) -> Bools:
+        """Tell by expert grid whether the mean rank can hold weights and gradients.
+
+        (W + G) N_r with N_r = (expert layers x experts of a layer on a device + the rest / tp) /
+        pp; with ZeRO 2 the weights alone, with ZeRO 3 two layers of experts at once.
+        """
+        problem, shape = context.problem, context.problem.shape
+        if not shape.n_experts or not context.options.memory_bound:
+            return np.ones(len(expert_params), dtype=bool)
+        if self._rest_params is None:
+            one = np.ones(1, dtype=np.int32)
+            routed = shape.n_expert_layers * float(expert_params_of(shape, one, one)[0])
+            self._rest_params = total_params(shape, problem.job.seq_len) - routed
+        held = (shape.n_expert_layers * expert_params + self._rest_params / tp) / pp
+        recipe, usable = problem.job.recipe, problem.pool.usable_bytes
+        ok = (recipe.param_bytes + recipe.grad_bytes) * held <= usable
+        if pp == 1 or context.options.framework == "any":
+            ok |= recipe.param_bytes * held <= usable
+            ok |= 2.0 * recipe.param_bytes * expert_params <= usable
+        return np.asarray(ok)
+
     def _layer(self, context: Context, tp: int, cp: int) -> LayerMinimum | None:
         """Return the least time of a layer; None where no plan splits one like this."""
-        pool, tiers = context.problem.pool, context.problem.fabric.tiers
-        units = [pool.scale_up_domain, *(tier.n_nodes * pool.devices_per_node for tier in tiers)]
         grids = tuple(e for e in expert_degrees(context) if context.n_devices % e == 0)
-        inside = tuple(unit >= context.n_devices for unit in units)
-        key = (tp, cp, grids, pool.scale_up_domain, pool.devices_per_node, inside)
+        key = (tp, cp, grids, *placement_of(context))
         if key not in self._layers:
-            self._layers[key] = _least_layer(context, tp, cp, grids)
+            self._layers[key] = _least_layer(context, tp, cp, grids, self._grid(context))
         return self._layers[key]
+
+    def _grid(self, context: Context) -> LayerGrid | None:
+        """Return the layer terms of every split that some number of devices has.
+
+        Of numbers that place their groups alike; None where there are too many to compute at once.
+        """
+        key = placement_of(context)
+        if key not in self._grids:
+            self._grids[key] = whole_grid(self.context(self.problem.pool.n_devices), context)
+        return self._grids[key]
+
+
+def placement_of(context: Context) -> tuple[object, ...]:
+    """Return what the placement of a layer's groups depends on besides their degrees."""
+    pool, tiers = context.problem.pool, context.problem.fabric.tiers
+    units = [pool.scale_up_domain, *(tier.n_nodes * pool.devices_per_node for tier in tiers)]
+    inside = tuple(unit >= context.n_devices for unit in units)
+    return pool.scale_up_domain, pool.devices_per_node, inside
+
+
+def whole_grid(largest: Context, context: Context) -> LayerGrid | None:
+    """Return the layer terms of every split on `largest` devices or fewer, placed as on `context`.
+
+    None where they are more than `MOST_IN_GRID`.
+    """
+    problem, options, mbs = context.problem, context.options, batch_sizes(context)
+    most_cp, heads, seq_len = cp_limit(largest), problem.shape.heads, problem.job.seq_len
+    rows = [
+        {**PLAINEST, "tp": tp, "cp": cp, "cp_comm": kind, "ep": ep, "etp": etp}
+        for tp in divisors(heads) if options.allows("tp", tp)
+        for cp in range(1, most_cp + 1)
+        if options.allows("cp", cp) and (cp == 1 or seq_len % (2 * cp) == 0)
+        for kind in exchanges(cp)
+        for ep in expert_degrees(largest)
+        for etp in expert_tensor_degrees(largest, tp)
+    ]  # fmt: skip
+    n_sp = options.n_sp
+    if not 0 < len(rows) * len(mbs) * n_sp <= MOST_IN_GRID:
+        return None
+    shapes = table_of(context, [[row[axis] for axis in SHAPE_AXES] for row in rows])
+    return layer_grid(problem, shapes, mbs, n_sp)
 
 
 def _most_chunks(context: Context, pp: int) -> int:
@@ -278,31 +348,10 @@ def shape_degrees(context: Context) -> Iterator[tuple[int, int, int, int]]:
                     yield tp, pp, cp, dp
 
 
-def _holds_experts(context: Context, expert_params: Floats, tp: int, pp: int) -> Bools:
-    """Tell by expert grid whether the mean rank can hold weights and gradients.
-
-    (W + G) N_r with N_r = (expert layers x experts of a layer on a device + the rest / tp) / pp;
-    with ZeRO 2 the weights alone, with ZeRO 3 two layers of experts at once.
-    """
-    problem, shape = context.problem, context.problem.shape
-    if not shape.n_experts or not context.options.memory_bound:
-        return np.ones(len(expert_params), dtype=bool)
-    whole = total_params(shape, problem.job.seq_len)
-    one = np.ones(1, dtype=np.int32)
-    rest = whole - shape.n_expert_layers * float(expert_params_of(shape, one, one)[0])
-    held = (shape.n_expert_layers * expert_params + rest / tp) / pp
-    recipe, usable = problem.job.recipe, problem.pool.usable_bytes
-    ok = (recipe.param_bytes + recipe.grad_bytes) * held <= usable
-    if pp == 1 or context.options.framework == "any":
-        ok |= recipe.param_bytes * held <= usable
-        ok |= 2.0 * recipe.param_bytes * expert_params <= usable
-    return np.asarray(ok)
-
-
 def _least_layer(
-    context: Context, tp: int, cp: int, grids: tuple[int, ...]
+    context: Context, tp: int, cp: int, grids: tuple[int, ...], grid: LayerGrid | None = None
 ) -> LayerMinimum | None:
-    """Return the least time of a layer split over tp and cp."""
+    """Return the least time of a layer split over tp and cp; `grid` holds its terms, if known."""
     options = context.options
     pairs = [
         (ep, etp)
@@ -329,7 +378,8 @@ def _least_layer(
         return None
     mbs = np.array(sizes, dtype=np.int32)
     n_sp = options.n_sp
-    table = layer_table(context.problem, splits, mbs, np.zeros(1, dtype=np.int32), n_sp)
+    grid = grid or layer_grid(context.problem, splits, mbs, n_sp)
+    table = grid.table(splits, np.zeros(1, dtype=np.int32))
     of, size, sp = (
         x.ravel().astype(np.int32)
         for x in np.meshgrid(np.arange(len(splits)), mbs, np.arange(n_sp), indexing="ij")

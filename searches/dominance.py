@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.data_parallel import DataParallelTimes
+from costmodels.factor import distinct
 from costmodels.parameters import kv_heads_per_rank
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.shape_terms import once_a_step_times
@@ -41,24 +42,42 @@ def overlap_never_slower(
     once = np.flatnonzero(shardings.zero <= 1)
     if not len(once):
         return proven
-    rows = shardings.take(once)
+    rows, alike = shardings.take(once), _alike(shapes)
+    _, firsts = np.unique(alike, return_index=True)
+    found = _once_never_slower(context, shapes.take(firsts), rows, least_mbs)
+    proven[once] = found[:, alike]
+    return proven
+
+
+def _alike(shapes: ShapeTable) -> NDArray[np.intp]:
+    """Return a number for each shape, the same where nothing here tells two shapes apart."""
+    late = (shapes.schedule >= FIRST_CODE).astype(np.int32)
+    order = shapes.rank_order
+    degrees = (shapes.tp, shapes.pp, shapes.dp, shapes.cp, shapes.ep, shapes.etp)
+    return distinct((*degrees, shapes.vpp, shapes.split, shapes.placement, late, order)).index
+
+
+def _once_never_slower(
+    context: Context, shapes: ShapeTable, rows: ShardingTable, least_mbs: int
+) -> Bools:
+    """Return `overlap_never_slower` for shardings of ZeRO 0 and 1 alone."""
     problem, stack = context.problem, context.problem.stack
     routing = problem.shape.expert_layers if problem.shape.n_experts else ()
     columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
     kinds = stage_kinds(problem.shape.layers, *columns, routing)
-    cut = once_a_step_times(problem, shapes, rows.with_blocking(0), kinds)
-    whole = once_a_step_times(problem, shapes, rows.with_blocking(1), kinds)
+    both = rows.with_blocking(0).followed_by(rows.with_blocking(1))
+    times, n = once_a_step_times(problem, shapes, both, kinds), len(rows)
+    cut, whole = times.take(np.arange(n)), times.take(np.arange(n, 2 * n))
     forward = _least_forward_s(context, shapes, kinds, least_mbs)
     slow, chunks = stack.overlap_slowdown, shapes.vpp[:, None].astype(np.float64)
-    both = np.array([stack.dp_overlap, stack.zero1_overlap])[rows.zero]
-    reduces, gathers = ((both != "none"), (both == "both"))
+    runs = np.array([stack.dp_overlap, stack.zero1_overlap])[rows.zero]
+    reduces, gathers = ((runs != "none"), (runs == "both"))
     reduce = _most_exposed(cut.reduce_s, cut.reduce_piece_s, 2.0 * forward, chunks)
     gather = _most_exposed(cut.gather_s, cut.gather_piece_s, forward, chunks)
     reduce = np.where(reduces[:, None, None], reduce, cut.reduce_s)
     gather = np.where(gathers[:, None, None], gather, cut.gather_s)
     most = (1.0 - slow) * (reduce + gather) + slow * _all(cut)
-    proven[once] = (most <= _all(whole) * (1.0 + ROUNDING)).all(axis=-1)
-    return proven
+    return np.asarray((most <= _all(whole) * (1.0 + ROUNDING)).all(axis=-1))
 
 
 def _all(times: DataParallelTimes) -> Floats:

@@ -53,8 +53,11 @@ class Executor(Protocol):
         """Shards worth handing over at once; a search may stop between groups."""
         ...
 
-    def prepare(self, count_plans: Callable[[], int]) -> None:
-        """Be told, before the first shard, how to find out the size of the work."""
+    def prepare(self, count_plans: Callable[[int], int]) -> None:
+        """Be told, before the first shard, how to find out the size of the work.
+
+        `count_plans(enough)` estimates the plans to be priced; beyond `enough` it stops counting.
+        """
         ...
 
     def map(self, run: Callable[[Shard], Answer], shards: Sequence[Shard]) -> list[Answer]:
@@ -72,7 +75,7 @@ class SerialExecutor:
     name = "serial"
     group_size = 1
 
-    def prepare(self, count_plans: Callable[[], int]) -> None:
+    def prepare(self, count_plans: Callable[[int], int]) -> None:
         """Do nothing: any size will do."""
 
     def close(self) -> None:
@@ -136,7 +139,7 @@ class ProcessExecutor:
         """Enough for `TASKS_PER_WORKER` full tasks on every worker."""
         return self._n_workers * TASKS_PER_WORKER * SHARDS_PER_TASK
 
-    def prepare(self, count_plans: Callable[[], int]) -> None:
+    def prepare(self, count_plans: Callable[[int], int]) -> None:
         """Do nothing: the pool starts with the first shard."""
 
     def _submit(
@@ -222,7 +225,7 @@ class RayExecutor:
         """Enough for `TASKS_PER_WORKER` full tasks on every processor of the cluster."""
         return self._workers() * TASKS_PER_WORKER * SHARDS_PER_TASK
 
-    def prepare(self, count_plans: Callable[[], int]) -> None:
+    def prepare(self, count_plans: Callable[[int], int]) -> None:
         """Start Ray, or join the cluster, to know its size."""
         self._start()
 
@@ -309,10 +312,11 @@ class AutomaticExecutor:
         """That of the executor chosen."""
         return self._chosen.group_size
 
-    def prepare(self, count_plans: Callable[[], int]) -> None:
+    def prepare(self, count_plans: Callable[[int], int]) -> None:
         """Choose by the number of legal plans."""
         self._chosen.close()
-        self._chosen = self.choose(count_plans())
+        enough = PLANS_FOR_RAY if self._address else PLANS_FOR_PROCESSES
+        self._chosen = self.choose(count_plans(enough))
         self._chosen.prepare(count_plans)
 
     def choose(self, n_plans: int) -> Executor:

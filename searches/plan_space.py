@@ -257,6 +257,39 @@ class Masks:
         whole = self.sp[:, :, None, None] & whole
         return whole if self.coupled is None else whole & self.coupled
 
+    @property
+    def shardings_used(self) -> Bools:
+        """Which shardings some plan has, `(n_shardings,)`."""
+        if self.coupled is not None:
+            return np.asarray(self.rest.any(axis=(0, 1, 3)))
+        some = np.asarray(self.sp.any(axis=1) & self.recompute.any(axis=1))
+        return np.asarray((self.sharding & some[:, None]).any(axis=0))
+
+    def of_stages(self, rows: NDArray[np.intp]) -> tuple[Bools, Bools]:
+        """Return which sp and which recompute options go with some of `rows` of the shardings.
+
+        `(n_shapes, n_sp)` and `(n_shapes, n_options)`.
+        """
+        if self.coupled is not None:
+            mine = self.rest[:, :, rows]
+            return np.asarray(mine.any(axis=(2, 3))), np.asarray(mine.any(axis=(1, 2)))
+        some = np.any(self.sharding[:, rows], axis=1)
+        of_sp = np.asarray(some & self.recompute.any(axis=1))
+        of_option = np.asarray(some & self.sp.any(axis=1))
+        return self.sp & of_sp[:, None], self.recompute & of_option[:, None]
+
+    def of_batches(
+        self, shape: NDArray[np.intp], sp: NDArray[np.intp], rows: NDArray[np.intp]
+    ) -> Bools:
+        """Return what is legal for batches of a shape and sp, over batches x `rows` x options."""
+        whole = self.sharding[shape][:, rows, None] & self.recompute[shape][:, None, :]
+        whole &= self.sp[shape, sp][:, None, None]
+        if self.coupled is not None:
+            n_shapes, n_sp, n_rows, _ = self.coupled.shape
+            of, at = (shape if n_shapes > 1 else 0 * shape), (sp if n_sp > 1 else 0 * sp)
+            whole &= self.coupled[of, at][:, rows if n_rows > 1 else slice(None)]
+        return whole
+
     def take(self, rows: NDArray[np.intp]) -> "Masks":
         """Return the masks of some shapes."""
         coupled = self.coupled
@@ -314,6 +347,23 @@ def legal_masks(
     return masks, candidates, {code: c for code, c in rejected.items() if c}
 
 
+def batch_rules(context: Context, shapes: ShapeTable, mbs: Ints) -> list[PlanRule]:
+    """Return what dp and the schedule ask of the micro-batches, over shapes x mbs."""
+    sequences = context.problem.job.global_batch // shapes.dp[:, None]
+    n_micro, pp, schedule = sequences // mbs[None, :], shapes.pp[:, None], shapes.schedule[:, None]
+    looped = schedule == SCHEDULES.index("interleaved")
+    return [
+        PlanRule("BAT001", sequences % mbs[None, :] == 0, of_batches=True),
+        PlanRule("BAT002", ~looped | (n_micro % pp == 0), of_batches=True),
+        PlanRule("BAT003", fills_dualpipe(schedule, pp, n_micro), of_batches=True),
+    ]
+
+
+def legal_batches(rules: list[PlanRule]) -> Bools:
+    """Return which micro-batches break none of the `batch_rules`, `(n_shapes, n_mbs)`."""
+    return np.asarray(np.logical_and.reduce([rule.legal for rule in rules]))
+
+
 def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
     """Return the rules over the free axes in the order in which a rejection is attributed.
 
@@ -324,18 +374,10 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
     tp, pp, cp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.cp, shapes.dp))
     sp = np.arange(context.options.n_sp)[None, :, None, None]
     zero = axes.shardings.zero[None, None, :, None]
-    sequences = job.global_batch // shapes.dp[:, None]
-    n_micro = sequences // axes.mbs[None, :]
-    divides = sequences % axes.mbs[None, :] == 0
-    schedule = shapes.schedule[:, None]
-    looped = schedule == SCHEDULES.index("interleaved")
-    rounds = ~looped | (n_micro % shapes.pp[:, None] == 0)
-    fills = fills_dualpipe(schedule, shapes.pp[:, None], n_micro)
+    of_batches = batch_rules(context, shapes, axes.mbs)
     rules = [
         *_pins(context, shapes, axes),
-        PlanRule("BAT001", divides, of_batches=True),
-        PlanRule("BAT002", rounds, of_batches=True),
-        PlanRule("BAT003", fills, of_batches=True),
+        *of_batches,
         PlanRule("SP001", (sp == 0) | ((tp > 1) & (job.seq_len % (tp * cp) == 0))),
     ]
     emitted = context.options.framework != "any"
@@ -366,7 +408,7 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         runs = runnable(framework, problem, shapes, axes.shardings, *options, context.options.n_sp)
         rules.append(PlanRule("FRM001", runs))
         runs = runnable_batches(framework, problem, shapes, axes.mbs)
-        runs = runs | ~(divides & rounds & fills)  # what the rules above refuse is theirs
+        runs = runs | ~legal_batches(of_batches)  # what the rules above refuse is theirs
         if not runs.all():
             rules.append(PlanRule("FRM001", runs, of_batches=True))
     return rules
@@ -468,15 +510,14 @@ def plan_blocks(
     that move traffic once per step stand in blocks of their own, apart from those that move it per
     micro-batch: the formulas of the two differ.
     """
-    rest = masks.rest
+    used_rows = masks.shardings_used
     for stages in ((0, 1), (2, 3)):
-        rows = np.flatnonzero(np.isin(axes.shardings.zero, stages) & rest.any(axis=(0, 1, 3)))
+        rows = np.flatnonzero(np.isin(axes.shardings.zero, stages) & used_rows)
         if not len(rows):
             continue
-        mine: Bools = rest[:, :, rows, :]
-        with_sp, offered = np.any(mine, axis=(2, 3)), np.any(mine, axis=(1, 2))
-        of, mbs, sp = np.nonzero(masks.batches[:, :, None] & np.asarray(with_sp)[:, None, :])
-        options, exists = _options_of(np.asarray(offered))
+        with_sp, offered = masks.of_stages(rows)
+        of, mbs, sp = np.nonzero(masks.batches[:, :, None] & with_sp[:, None, :])
+        options, exists = _options_of(offered)
         n_options, bounds = exists.sum(axis=1), np.zeros(len(of))
         if least_s is None:
             # Batches with equally many plans side by side leave few places of a block empty.
@@ -520,7 +561,7 @@ def plan_blocks(
             while len(waiting) >= size or (last and len(waiting)):
                 now, waiting = waiting[:size], waiting[size:]
                 s = of[now]
-                legal = mine[s, sp[now]]
+                legal = masks.of_batches(s, sp[now], rows)
                 used = np.flatnonzero(legal.any(axis=(0, 2)))
                 legal = legal[:, used].transpose(1, 2, 0)
                 block = block_of(now, rows[used])

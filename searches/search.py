@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.breakdown import exact_step_times
+from costmodels.layer_grid import LayerGrid, layer_grid
 from costmodels.layer_terms import LayerTable, layer_table
 from costmodels.plans import Layout, PlanBlock, PlanTable, ShapeTable
 from costmodels.problem import Problem
@@ -25,7 +27,15 @@ from searches.candidates import Candidate, closed_form_order, layout_key
 from searches.executors import SHARDS_PER_TASK, Executor, SerialExecutor
 from searches.near_misses import nearest_misses
 from searches.objectives import Front, merged_front
-from searches.plan_space import LegalBlock, batch_sizes, free_axes, legal_masks, plan_blocks
+from searches.plan_space import (
+    LegalBlock,
+    batch_rules,
+    batch_sizes,
+    free_axes,
+    legal_batches,
+    legal_masks,
+    plan_blocks,
+)
 from searches.rules import Context, fits_host_with_activations
 from searches.shape_space import ShapeSpace, legal_shapes
 from searches.splits import (
@@ -53,8 +63,13 @@ SHARD_SHAPES = 512
 """Shapes of one shard, the unit that executors spread."""
 STOPPABLE_SHAPES = 64
 """Shapes of one shard where the search may be stopped: some 15 ms of work between two looks."""
-FIRST_SHAPES = 32
+FIRST_SHAPES = 96
 """Shapes that are searched before all others: the fastest plan is usually among them."""
+
+
+PRICED_SHARE = 0.1
+"""Of the plans that the bounds leave once the first shapes are known: the limits sink further on
+the way, and whole batches do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,11 @@ class Shard:
     nearest: bool = False
     """Whether the plan that misses the memory by least is asked for: then none is left out for
     its memory before it is priced."""
+    grid: LayerGrid | None = field(default=None, compare=False)
+    """Layer terms of all shards' splits. Not sent along: computing them anew is quicker."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shard, (self.context, self.shapes, self.least_s, self.known, self.nearest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,8 +336,11 @@ def search_shard(shard: Shard) -> ShardAnswer:
     if len(rows):
         shapes, masks, least_s = shapes.take(rows), masks.take(rows), shard.least_s[rows]
         terms = shape_terms(context.problem, shapes, axes.shardings)
-        columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
-        layers = layer_table(context.problem, shapes, *columns)
+        if shard.grid:
+            layers = shard.grid.table(shapes, axes.recompute_modules)
+        else:
+            columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
+            layers = layer_table(context.problem, shapes, *columns)
 
         def may_fit(block: PlanBlock, shardings: Bools, options: Bools) -> Bools:
             rows = join(context.problem, terms, block, layers)
@@ -356,20 +379,16 @@ def search_shard(shard: Shard) -> ShardAnswer:
 
 
 def count_plans(shard: Shard) -> int:
-    """Return the number of legal plans of a shard; takes a fiftieth of pricing them."""
-    axes = free_axes(shard.context, shard.shapes)
-    masks, _, _ = legal_masks(shard.context, shard.shapes, axes)
-    return masks.n_plans
-
-
-def _count(shards: list[Shard], stop: Callable[[], bool] | None) -> int:
-    """Return the number of legal plans, of as many shards as `stop` leaves time for."""
-    total = 0
-    for shard in shards:
-        if stop is not None and stop():
-            break
-        total += count_plans(shard)
-    return total
+    """Return the legal plans of a shard that the bounds leave; a fiftieth of pricing them."""
+    open_batches = shard.least_s <= shard.known.least_s
+    if not shard.context.options.bound or shard.context.options.front:
+        open_batches = np.ones_like(open_batches)
+    rows = np.flatnonzero(open_batches.any(axis=(1, 2)))
+    if not len(rows):
+        return 0
+    shapes = shard.shapes.take(rows)
+    masks, _, _ = legal_masks(shard.context, shapes, free_axes(shard.context, shapes))
+    return int(masks.batch_plans[open_batches[rows]].sum())
 
 
 def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
@@ -398,13 +417,14 @@ def make_shards(
     context: Context,
     shapes: ShapeTable,
     below_s: float = float("inf"),
+    grid: LayerGrid | None = None,
     n_shapes: int = SHARD_SHAPES,
 ) -> list[Shard]:
     """Cut the shapes into shards of `n_shapes`, the one with the most promising shape first.
 
     The `FIRST_SHAPES` with the lowest bounds come before all others, so that what they take is
     known when the rest is looked at. Shapes without a plan that may take less than `below_s` are
-    left out.
+    left out. `grid` holds the layer terms of all shapes, if they are known.
 
     Shapes with equally many kinds of rank go together: the kinds are a dimension of the cost
     model's arrays, so a shard of plans without a pipeline costs a fraction of one whose ranks are
@@ -413,14 +433,15 @@ def make_shards(
     if not len(shapes):
         return []
     options, layers = context.options, context.problem.shape.layers
-    least_s = batch_bounds_s(context, shapes)
+    sizes = batch_sizes(context)
+    if grid is None and len(sizes):
+        grid = layer_grid(context.problem, shapes, sizes, options.n_sp)
+    least_s = batch_bounds_s(context, shapes, grid)
     columns = (shapes.pp, shapes.vpp, shapes.split, shapes.placement, shapes.splits)
     kinds = n_kinds(layers, *columns)
     shards = []
     lowest = least_s.min(axis=(1, 2), initial=np.inf)
-    rank = np.empty(len(shapes), dtype=np.intp)
-    rank[np.argsort(lowest, kind="stable")] = np.arange(len(shapes))
-    promising = (rank < FIRST_SHAPES) & options.bound
+    promising = _promising(shapes, lowest) & options.bound
     kept = (lowest < below_s) | np.isinf(below_s)
     for first, count in product((True, False), np.unique(kinds)):
         rows = np.flatnonzero((kinds == count) & (promising == first) & kept)
@@ -429,30 +450,46 @@ def make_shards(
         for i in range(0, len(rows), n_shapes):
             part = rows[i : i + n_shapes]
             known = Limits(rival_s=options.rival_s)
-            shards.append(Shard(context, shapes.take(part), least_s[part], known))
+            shards.append(Shard(context, shapes.take(part), least_s[part], known, grid=grid))
     if options.bound:
         shards.sort(key=lambda shard: float(shard.least_s.min(initial=np.inf)))
     return shards
 
 
-def _groups(shards: list[Shard], size: int) -> list[list[Shard]]:
-    """Return the shards in groups of `size`, those of the most promising shapes in one of theirs.
+def _promising(shapes: ShapeTable, lowest_s: Floats) -> Bools:
+    """Return which shapes are looked at first: the quickest by bound of each (tp, pp, cp, ep).
 
-    Each group knows what the groups before it found.
+    Memory decides between those degrees, and no bound on time knows it: the shapes with the lowest
+    bounds of all often have nothing that fits.
     """
+    order = np.argsort(lowest_s, kind="stable")
+    degrees = np.stack((shapes.tp, shapes.pp, shapes.cp, shapes.ep), axis=1)[order]
+    _, firsts = np.unique(degrees, axis=0, return_index=True)
+    promising = np.zeros(len(shapes), dtype=bool)
+    promising[order[np.sort(firsts)[:FIRST_SHAPES]]] = True
+    return promising
+
+
+def _n_first(shards: list[Shard]) -> int:
+    """Return how many shards hold the most promising shapes; they come first."""
     n_shapes = np.cumsum([len(shard.shapes) for shard in shards])
-    first = int(np.searchsorted(n_shapes, FIRST_SHAPES, "right"))
-    starts = [*range(0, first, size), *range(first, len(shards), size), len(shards)]
-    return [shards[a:b] for a, b in pairwise(starts)]
+    return int(np.searchsorted(n_shapes, FIRST_SHAPES, "right"))
 
 
-def batch_bounds_s(context: Context, shapes: ShapeTable) -> Floats:
-    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, n_sp)`."""
+def batch_bounds_s(context: Context, shapes: ShapeTable, grid: LayerGrid | None = None) -> Floats:
+    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, n_sp)`.
+
+    inf where no plan has these micro-batches: an empty batch would seem quick, and its shape the
+    most promising one.
+    """
     mbs, n_sp = batch_sizes(context), context.options.n_sp
     if not len(mbs):
         return np.zeros((len(shapes), 0, n_sp))
-    layers = layer_table(context.problem, shapes, mbs, np.zeros(1, dtype=np.int32), n_sp)
-    return least_batch_times(context.problem, shapes, layers, mbs)
+    grid = grid or layer_grid(context.problem, shapes, mbs, n_sp)
+    layers = grid.table(shapes, np.zeros(1, dtype=np.int32))
+    least_s = least_batch_times(context.problem, shapes, layers, mbs)
+    legal = legal_batches(batch_rules(context, shapes, mbs))
+    return np.where(legal[:, :, None], least_s, np.inf)
 
 
 def search(
@@ -478,17 +515,36 @@ def search(
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     answers: list[ShardAnswer] = []
     round_before: tuple[list[ShardAnswer], Limits] | None = None
+    n_first, prepared = _n_first(shards), False
+
+    def left(enough: int) -> int:
+        """Estimate what the executor has before it: most is left out once the first are known."""
+        bounded = context.options.bound and not context.options.front
+        share, n_plans = PRICED_SHARE if bounded else 1.0, 0
+        for shard in shards[n_first:]:
+            n_plans += count_plans(replace(shard, known=known))
+            if n_plans * share >= enough or (stop is not None and stop()):
+                break
+        return int(n_plans * share)
+
     try:
-        executor.prepare(lambda: _count(shards, stop))
         while True:
             answers.clear()
             best: list[Candidate] = []
-            for group in _groups(shards, max(1, executor.group_size * size // SHARDS_PER_TASK)):
+            while len(answers) < len(shards):
                 if stop is not None and answers and stop():
                     stopped = "time limit"
                     break
-                part = [replace(shard, known=known) for shard in group]
-                found = executor.map(search_shard, part)
+                at = len(answers)
+                if at < n_first:
+                    found = [search_shard(replace(shards[at], known=known))]
+                else:
+                    if not prepared:
+                        executor.prepare(left)
+                        prepared = True
+                    n_group = max(1, executor.group_size * size // SHARDS_PER_TASK)
+                    group = shards[at : at + n_group]
+                    found = executor.map(search_shard, [replace(x, known=known) for x in group])
                 answers.extend(found)
                 best = sorted(
                     (c for x in (best, *(a.best for a in found)) for c in x), key=closed_form_order

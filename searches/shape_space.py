@@ -330,7 +330,7 @@ def build_model(context: Context, splits: Rows, kinds: Rows) -> tuple[Any, list[
 
     `splits` and `kinds` are the legal (pp, vpp, split, schedule) and (tp, cp, cp_comm).
     """
-    from ortools.sat.python import cp_model
+    cp_model = cp_sat.cp_model()
 
     n = context.n_devices
     totals = prime_exponents(n)
@@ -367,17 +367,14 @@ def build_model(context: Context, splits: Rows, kinds: Rows) -> tuple[Any, list[
 
 def _enumerate(model: Any, variables: list[Any]) -> Rows:
     """Return every solution, in the order in which the solver finds them."""
-    from ortools.sat.python import cp_model
-
     found: list[tuple[int, ...]] = []
 
-    class Collector(cp_model.CpSolverSolutionCallback):
-        def on_solution_callback(self) -> None:
-            found.append(tuple(self.value(v) for v in variables))
+    def collect(at: Any) -> None:
+        found.append(tuple(at.value(v) for v in variables))
 
     solver = cp_sat.make_solver()
     solver.parameters.enumerate_all_solutions = True
-    cp_sat.solve(solver, model, Collector())
+    cp_sat.solve(solver, model, cp_sat.at_solutions(collect))
     return found
 
 

@@ -438,21 +438,18 @@ def _solve(
     whole: _Whole, allowed: Sequence[int], start: Split | None, bound: int
 ) -> tuple[list[Split], bool, float]:
     """Return the best splits that CP-SAT passed, whether it is done, and its bound."""
-    from ortools.sat.python import cp_model
-
-    model = _Model(whole, allowed, start, bound)
+    cp_model, model = cp_sat.cp_model(), _Model(whole, allowed, start, bound)
     passed: list[Split] = []
 
-    class Collector(cp_model.CpSolverSolutionCallback):
-        def on_solution_callback(self) -> None:
-            counts = tuple(self.value(n) for n in model.counts)
-            passed.insert(0, Split(counts, self.value(model.k)))
+    def collect(at: Any) -> None:
+        counts = tuple(at.value(n) for n in model.counts)
+        passed.insert(0, Split(counts, at.value(model.k)))
 
     solver = cp_sat.make_solver()
     solver.parameters.max_deterministic_time = WORK
     solver.parameters.relative_gap_limit = TOLERANCE
     solver.parameters.cp_model_presolve = False  # takes longer than it saves on models this small
-    status = cp_sat.solve(solver, model.model, Collector())
+    status = cp_sat.solve(solver, model.model, cp_sat.at_solutions(collect))
     done = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
     return passed[:MAX_PASSED], done, max(solver.best_objective_bound, float(bound))
 
@@ -467,7 +464,7 @@ class _Model:
         start: Split | None,
         bound: int,
     ) -> None:
-        from ortools.sat.python import cp_model
+        cp_model = cp_sat.cp_model()
 
         self._whole, self._costs = whole, whole.costs
         self.model = cp_model.CpModel()

@@ -184,7 +184,8 @@ def test_automatic_goes_by_the_size_of_the_work(monkeypatch):
 def test_automatic_takes_processes_in_a_search_that_is_large_enough(monkeypatch):
     c = INSTANCES["toy-24-one-tier"]
     wanted = search(c)
-    monkeypatch.setattr(executors_module, "PLANS_FOR_PROCESSES", wanted.n_legal)
+    monkeypatch.setattr(executors_module, "PLANS_FOR_PROCESSES", 1)
+    monkeypatch.setattr(search_module, "FIRST_SHAPES", 4)  # others are left for the executor
     monkeypatch.setattr(executors_module, "n_cpus", lambda: 2)
     monkeypatch.setattr(executors_module, "can_fork", lambda: True)
     chosen = []
@@ -194,7 +195,9 @@ def test_automatic_takes_processes_in_a_search_that_is_large_enough(monkeypatch)
         chosen[-1][1],
     )  # fmt: skip
     assert search(c, AutomaticExecutor()) == wanted
-    assert [(n, type(made)) for n, made in chosen] == [(wanted.n_legal, ProcessExecutor)]
+    (left, made), = chosen  # fmt: skip
+    assert 0 < left < wanted.n_legal
+    assert type(made) is ProcessExecutor
 
 
 @pytest.mark.parametrize("name", ["toy-24-tight", "deepspeed", "pins", "limits"])
