@@ -429,6 +429,7 @@ def test_no_shapes_at_all_is_an_answer():
 def small_shards(monkeypatch):
     monkeypatch.setattr(search_module, "SHARD_SHAPES", 4)
     monkeypatch.setattr(search_module, "STOPPABLE_SHAPES", 4)
+    monkeypatch.setattr(search_module, "FIRST_SHAPES", 0)
 
 
 @pytest.mark.usefixtures("small_shards")

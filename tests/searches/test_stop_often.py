@@ -3,7 +3,10 @@
 from dataclasses import replace
 from itertools import count
 
+import pytest
+
 from planner.solving import make_problem, read_inputs, solve_options
+from searches import search as search_module
 from searches.executors import ProcessExecutor, SerialExecutor
 from searches.options import SearchOptions
 from searches.rules import Context
@@ -33,7 +36,8 @@ def test_a_search_that_is_not_stopped_finds_what_one_that_cannot_be_finds() -> N
     assert next(n_looks) >= watched.shards[1] - 1
 
 
-def test_a_search_stops_at_the_next_shard() -> None:
+def test_a_search_stops_at_the_next_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "FIRST_SHAPES", 0)  # all shards go to the executor
     context = context_of()
     for n_shards in (1, 2, 3):
         executor = Counting()
