@@ -54,7 +54,7 @@ and the innermost loops are long."""
 SHARD_SHAPES = 512
 """Shapes of one shard, the unit that executors spread."""
 FIRST_SHAPES = 96
-"""Shapes that are searched before all others: the fastest plan is usually among them."""
+"""Most shapes that are searched before all others, to know early what a good plan takes."""
 
 
 PRICED_SHARE = 0.1
@@ -407,8 +407,8 @@ def make_shards(
 ) -> list[Shard]:
     """Cut the shapes into shards, the one with the most promising shape first.
 
-    The `FIRST_SHAPES` with the lowest bounds come before all others, so that what they take is
-    known when the rest is looked at. Shapes without a plan that may take less than `below_s` are
+    Up to `FIRST_SHAPES` promising ones come before all others, so that what they take is known
+    when the rest is looked at. Shapes without a plan that may take less than `below_s` are
     left out. `grid` holds the layer terms of all shapes, if they are known.
 
     Shapes with equally many kinds of rank go together: the kinds are a dimension of the cost
