@@ -498,7 +498,8 @@ def search(
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     answers: list[ShardAnswer] = []
     round_before: tuple[list[ShardAnswer], Limits] | None = None
-    n_first, prepared = _n_first(shards), False
+    # Without bounds nothing gains from knowing some of the answers before the others.
+    n_first, prepared = _n_first(shards) if context.options.bound else 0, False
 
     def left(enough: int) -> int:
         """Estimate what the executor has before it: most is left out once the first are known."""
