@@ -64,7 +64,7 @@ SHARD_SHAPES = 512
 STOPPABLE_SHAPES = 64
 """Shapes of one shard where the search may be stopped: some 15 ms of work between two looks."""
 FIRST_SHAPES = 96
-"""Shapes that are searched before all others: the fastest plan is usually among them."""
+"""Most shapes that are searched before all others, to know early what a good plan takes."""
 
 
 PRICED_SHARE = 0.1
@@ -422,8 +422,8 @@ def make_shards(
 ) -> list[Shard]:
     """Cut the shapes into shards of `n_shapes`, the one with the most promising shape first.
 
-    The `FIRST_SHAPES` with the lowest bounds come before all others, so that what they take is
-    known when the rest is looked at. Shapes without a plan that may take less than `below_s` are
+    Up to `FIRST_SHAPES` promising ones come before all others, so that what they take is known
+    when the rest is looked at. Shapes without a plan that may take less than `below_s` are
     left out. `grid` holds the layer terms of all shapes, if they are known.
 
     Shapes with equally many kinds of rank go together: the kinds are a dimension of the cost
@@ -515,7 +515,8 @@ def search(
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     answers: list[ShardAnswer] = []
     round_before: tuple[list[ShardAnswer], Limits] | None = None
-    n_first, prepared = _n_first(shards), False
+    # Without bounds nothing gains from knowing some of the answers before the others.
+    n_first, prepared = _n_first(shards) if context.options.bound else 0, False
 
     def left(enough: int) -> int:
         """Estimate what the executor has before it: most is left out once the first are known."""
