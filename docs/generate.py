@@ -48,7 +48,7 @@ UNITS = {
     "Lifetime": "time (`2110 d`)", "Axes": "mapping", "AxisValue": "number or word",
     "Layers": "whole number", "LayersOr0": "whole number", "Heads": "whole number",
     "Width": "whole number", "WidthOr0": "whole number", "Nodes": "whole number",
-    "PerNode": "whole number", "Real": "number", "Share": "number",
+    "PerNode": "whole number", "Real": "number", "Seconds": "number", "Share": "number",
 }  # fmt: skip
 """How the types of `planner.schemas` are written in a file."""
 
