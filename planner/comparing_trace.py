@@ -27,7 +27,7 @@ from planner.kineto.measuring import (
     parse_steps,
     size_conflicts,
 )
-from planner.kineto.reading import events_of, header_of, read_kineto
+from planner.kineto.reading import events_of, header_of, ranks_of_job, read_kineto
 from planner.placement import dense_grid
 from planner.result import Plan
 
@@ -35,25 +35,26 @@ AXES = ("tp", "cp", "ep", "dp")
 ROWS: dict[str, str] = {
     GEMM: "products of the linear layers",
     "attention": "attention core",
-    ELEMENTWISE: "norms, activations, copies on the device, embedding",
-    EXPERTS: "routed experts: products, router, permutation",
+    ELEMENTWISE: "norms, activations, embedding, copies",
+    EXPERTS: "routed experts",
     HEAD: "output head and loss",
-    "compute": "the blocks of the pipeline without what they wait for",
+    "compute": "blocks of the pipeline without their waits",
     "optimizer": "optimizer step",
-    "tp": "tensor-parallel traffic that nothing hides",
-    "cp": "exchange of keys and values that nothing hides",
-    "ep": "exchange between experts that nothing hides",
-    "dp": "data-parallel and ZeRO traffic that nothing hides",
-    "pipeline": "messages between stages that nothing hides, idle pipeline",
-    "copies": "copies from and to the host that nothing hides",
-    HOST: "device out of work: launches, data, logging",
+    "tp": "exposed tensor-parallel traffic",
+    "cp": "exposed exchange of keys and values",
+    "ep": "exposed exchange of tokens",
+    "dp": "exposed data-parallel and ZeRO traffic",
+    "pipeline": "exposed messages of stages, idle pipeline",
+    "copies": "exposed copies from and to the host",
+    HOST: "nothing queued: launches, data, logging",
     "fixed": "outside the model",
     IDLE: "gaps with work queued",
-    "other": "communication of no axis",
-    "ambiguous": "communication of one of several axes",
+    "other": "exposed communication of no axis",
+    "ambiguous": "exposed communication of unclear axis",
     UNKNOWN: "kernels of unknown kind",
 }
-"""Rows of the comparison in the order in which they are shown, and what they hold."""
+"""Rows of the comparison in the order in which they are shown, and what they hold. Exposed is
+what no compute hides."""
 COMPUTE_ROWS = (GEMM, "attention", ELEMENTWISE, EXPERTS, HEAD)
 TERMS_OF: dict[str, tuple[str, ...]] = {
     GEMM: ("linear",),
@@ -364,14 +365,14 @@ def _measure_kineto(
     rank: int | None,
 ) -> tuple[Measured, Breakdown, list[str]]:
     """Return one trace measured, the plan of its pipeline rank, and what is doubtful."""
-    trace = read_kineto(path, header, head_sizes(problem, plan))
-    layout = plan.layout
-    if trace.world_size is not None and trace.world_size != layout.n_devices:
+    layout, n_ranks = plan.layout, ranks_of_job(header)
+    if n_ranks is not None and n_ranks != layout.n_devices:
         raise UsageError(
-            f"{path} is of a job of {trace.world_size:,} ranks, plan {plan.plan_id} of"
+            f"{path} is of a job of {n_ranks:,} ranks, plan {plan.plan_id} of"
             f" {layout.n_devices:,}",
-            f"name the plan that ran: planner evaluate ... --pin devices={trace.world_size}",
+            f"name the plan that ran: planner evaluate ... --pin devices={n_ranks}",
         )
+    trace = read_kineto(path, header, head_sizes(problem, plan))
     doubts = []
     if rank is not None and trace.rank is not None and rank != trace.rank:
         raise UsageError(f"--rank {rank}: {path} is of rank {trace.rank}", "leave --rank out")
@@ -379,7 +380,7 @@ def _measure_kineto(
     if known is None and layout.pp > 1:
         doubts.append(f"{path} does not say its rank: it is read as one of the slowest pipeline"
                       " rank (--rank R names it)")  # fmt: skip
-    if trace.world_size is None:
+    if n_ranks is None:
         doubts.append(f"{path} does not say how many ranks ran: is it of this plan?")
     found = break_down(problem, layout, _pipeline_rank(plan, known))
     groups = plan_groups(layout, problem.shape, found.transfers, known)

@@ -25,6 +25,9 @@ AMBIGUOUS = "ambiguous"
 SAME_SIZE = 1.5
 """Messages within this factor count as of the size that the plan predicts."""
 
+_KERNEL_AXES = (("userbuffers", "tp"), ("deep_ep", "ep"))
+"""Kernels that run on one axis alone: Transformer Engine's overlap of tp, DeepEP's exchange."""
+
 _DESCRIPTIONS: tuple[tuple[str, str], ...] = (
     (r"HIERARCHICAL_CONTEXT_PARALLEL.*|HYBRID_DP_CP_GROUP.*|CONTEXT_PARALLEL_GROUP", "cp"),
     (r"TENSOR_MODEL_PARALLEL_GROUP", "tp"),
@@ -120,7 +123,8 @@ class Assigned:
     axis: str
     """`tp`, `cp`, `ep`, `pp`, `dp`, `OTHER` or `AMBIGUOUS`."""
     by: str
-    """`description`, `ranks`, `group size`, `collective`, `message size`, or why not."""
+    """`description`, `kernel`, `ranks`, `group size`, `collective`, `message size`, `stream` (that
+    of other calls of the axis), `elimination` (the only one without a stream), or why not."""
     candidates: tuple[str, ...] = ()
     """Axes between which an ambiguous one could not be decided."""
 
@@ -129,6 +133,9 @@ def assign(call: Call, kernel: str, plan: PlanGroups) -> Assigned:
     """Return the axis of one call of a trace."""
     if axis := described_axis(call.description):
         return Assigned(axis, "description")
+    for part, axis in _KERNEL_AXES:
+        if part in kernel.lower():
+            return Assigned(axis, "kernel")
     by, found = "group size", [a for a, n in plan.sizes.items() if call.group_size in n]
     if call.ranks and plan.ranks:
         by = "ranks"

@@ -25,7 +25,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ),
     (
         OPTIMIZER,
-        r"multi_?tensor_?(apply|adam|l2norm|scale|unscale)|fused_?adam|adam|lamb|adagrad|muon|sgd"
+        r"multi_?tensor_?(apply|adam|l2norm|scale|unscale)|adam|lamb(?!da)|adagrad|muon|sgd"
         r"|amp_(foreach|update)|foreach.*(norm|clip)|^triton_for_",
     ),
     (HEAD, r"cross_?entropy|nll_?loss|log_?softmax|cunn_softmax|vocab_parallel"),

@@ -212,7 +212,8 @@ def _axes(rows: Iterable[GpuRow], plan: PlanGroups) -> dict[tuple[object, ...], 
     """Return the axis of each kind of communication row, by `_group_key`.
 
     Rows that say nothing of their group belong to what else runs on their stream: PyTorch gives
-    every process group a stream of its own (ProcessGroupNCCL.cpp, `ncclStreams_`).
+    every process group a stream of its own (ProcessGroupNCCL.cpp, `ncclStreams_`). On a stream
+    of their own they belong to none of the axes that run on others.
     """
     out: dict[tuple[object, ...], Assigned] = {}
     mute: dict[tuple[object, ...], GpuRow] = {}
@@ -227,12 +228,15 @@ def _axes(rows: Iterable[GpuRow], plan: PlanGroups) -> dict[tuple[object, ...], 
         if key not in out:
             out[key] = assign(row.call or NO_CALL, row.name, plan)
         of_stream.setdefault(row.stream, set()).add(out[key].axis)
+    elsewhere = set().union(*of_stream.values()) if of_stream else set()
     for key, row in mute.items():
         beside = of_stream.get(row.stream, set())
         if len(beside) == 1:
             out[key] = Assigned(next(iter(beside)), "stream")
-        else:
-            out[key] = assign(NO_CALL, row.name, plan)
+            continue
+        found = assign(NO_CALL, row.name, plan)
+        left = [axis for axis in found.candidates if axis not in elsewhere]
+        out[key] = Assigned(left[0], "elimination") if len(left) == 1 else found
     return out
 
 

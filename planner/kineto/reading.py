@@ -87,7 +87,6 @@ class KinetoTrace:
     path: str
     rank: int | None
     """Global rank; None where the file does not say."""
-    world_size: int | None
     rows: tuple[GpuRow, ...]
     """Of one device, by start."""
     steps: tuple[ProfiledStep, ...]
@@ -141,14 +140,16 @@ def header_of(path: str) -> dict[str, Any]:
     )
 
 
-def events_of(path: str, *, bare: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a trace file in its order; `bare` for a list without a header.
+def events_of(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a trace file in its order, also of a bare list of rows.
 
     Raises `UsageError` for a file that breaks off or is damaged.
     """
     import ijson
 
     with _opened(path) as stream, _readable(path):
+        bare = stream.read(256).lstrip().startswith(b"[")
+        stream.seek(0)
         prefix = "item" if bare else "traceEvents.item"
         for event in ijson.items(stream, prefix, use_float=True):
             if not isinstance(event, dict):
@@ -177,12 +178,15 @@ def _readable(path: str) -> Iterator[None]:
     import ijson
 
     fix = "let the profiler finish its export, and copy the whole file"
+    broken = (EOFError, gzip.BadGzipFile, zlib.error, ijson.JSONError, UnicodeDecodeError)
     try:
         yield
-    except (EOFError, ijson.IncompleteJSONError) as error:
-        raise UsageError(f"{path} breaks off or is damaged: {_first_line(error)}", fix) from None
-    except (gzip.BadGzipFile, zlib.error, ijson.JSONError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a trace: {_first_line(error)}", fix) from None
+    except broken as error:
+        said = _first_line(error)
+        # yajl calls every error an incomplete file.
+        ends = isinstance(error, EOFError) or "premature EOF" in said
+        words = "breaks off" if ends else "is damaged, or no trace"
+        raise UsageError(f"{path} {words}: {said}", fix) from None
 
 
 def _first_line(error: Exception) -> str:
@@ -204,7 +208,7 @@ def read_kineto(
     groups = _groups(header)
     found = _Found()
     n_events = 0
-    for event in events_of(path, bare=not header):
+    for event in events_of(path):
         n_events += 1
         if event.get("ph") == "X":
             _take(path, event, found, groups, head_sizes)
@@ -214,12 +218,9 @@ def read_kineto(
             "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
         )
     device = max(found.rows, key=lambda d: (len(found.rows[d]), -d))
-    about = header.get("distributedInfo")
-    about = about if isinstance(about, dict) else {}
     return KinetoTrace(
         path=path,
-        rank=_whole(about.get("rank")),
-        world_size=_whole(about.get("world_size")),
+        rank=_whole(_distributed(header).get("rank")),
         rows=tuple(sorted(found.rows[device], key=lambda r: (r.start_ns, r.end_ns, r.stream))),
         steps=_steps(found),
         launched_ns=found.launched_ns,
@@ -232,10 +233,20 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def _distributed(header: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a header says of the job: `rank`, `world_size`, `pg_config`."""
+    about = header.get("distributedInfo")
+    return about if isinstance(about, dict) else {}
+
+
+def ranks_of_job(header: Mapping[str, Any]) -> int | None:
+    """Return how many ranks ran; None where the header does not say."""
+    return _whole(_distributed(header).get("world_size"))
+
+
 def _groups(header: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return description and ranks of each process group of `distributedInfo`, by name."""
-    about = header.get("distributedInfo")
-    listed = about.get("pg_config") if isinstance(about, dict) else None
+    listed = _distributed(header).get("pg_config")
     out = {}
     for one in listed if isinstance(listed, list) else []:
         if isinstance(one, dict) and "pg_name" in one:
@@ -249,14 +260,20 @@ def _groups(header: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]
 
 def _span(path: str, event: Mapping[str, Any]) -> tuple[int, int]:
     try:
-        start = round(float(event["ts"]) * 1000.0)
-        return start, start + max(0, round(float(event["dur"]) * 1000.0))
+        start = _nanoseconds(event["ts"])
+        return start, start + max(0, _nanoseconds(event["dur"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         name = str(event.get("name", "without a name"))[:60]
         raise UsageError(
             f"{path}: the row {name!r} has no time (ts) or duration (dur)",
             "give the trace as the profiler wrote it",
         ) from None
+
+
+def _nanoseconds(us: float) -> int:
+    """Return microseconds with three decimals as nanoseconds, exact up to a hundred days."""
+    whole = int(us)
+    return whole * 1000 + round((us - whole) * 1000.0)
 
 
 def _take(
