@@ -137,6 +137,9 @@ class TrafficRow:
     measured_bytes_per_s: float
     """What a rank sends each second of the calls whose size is known; 0 where none is."""
     predicted_bytes_per_s: float
+    least_each_s: float
+    """Time of a call on the rank where it is shortest, the one that others wait for: the nearest
+    to the transfer alone. With one trace that of the rank."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the row in bytes and seconds."""
@@ -155,6 +158,7 @@ class TrafficRow:
             "collective": self.collective,
             "predicted": side(self.predicted, self.predicted_bytes_per_s),
             "measured": side(self.measured, self.measured_bytes_per_s),
+            "least_each_s": self.least_each_s,
         }
 
 
@@ -573,6 +577,7 @@ def _traffic_rows(
                 sent_frac=frac,
                 measured_bytes_per_s=frac * sized_bytes / sized_s if sized_s else 0.0,
                 predicted_bytes_per_s=sent / time_s if time_s else 0.0,
+                least_each_s=min((x.time_s / x.n_calls for x in have if x.n_calls), default=0.0),
             )
         )
     return tuple(out)

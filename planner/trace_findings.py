@@ -109,7 +109,12 @@ def _collective(axis: str, one: TrafficRow) -> str:
         return f"{said}; {n:,.0f} calls against {calls:,.0f}: other settings than the plan's?"
     if message and not 1 / CLEAR <= message / size <= CLEAR:
         return f"{said}; messages of another size: other buckets or precision than the plan's?"
-    if each / predicted > CLEAR:
+    if one.least_each_s < each / CLEAR:
+        said += (
+            f"; {one.least_each_s * 1e6:,.0f} us on the rank that waits least: the others wait"
+            " for it"
+        )
+    elif each / predicted > CLEAR:
         test = NCCL_TESTS.get(one.collective, "the tests")
         said += f"; run {test} of nccl-tests in these groups: slower there too, it is the links"
         said += "; as predicted there, ranks arrive late"

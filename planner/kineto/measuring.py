@@ -188,8 +188,7 @@ def _notes(trace: KinetoTrace, windows: Sequence[ProfiledStep]) -> tuple[str, ..
         )
     if len(windows) == 1 and len(trace.steps) == 1:
         notes.append(
-            "one step only, and the profiler slows the first down: record three"
-            " (schedule(wait=1, warmup=1, active=3))"
+            "one step only: how far steps differ, and how slow the first is, is not known"
         )
     return tuple(notes)
 

@@ -1,7 +1,7 @@
 """Trace files as torch.profiler (Kineto) and `planner trace` write them, read as a stream.
 
 A file of hundreds of megabytes is read row by row; what stays in memory is what ran on the
-device, some 300 bytes a kernel.
+device and when it was launched, some 500 bytes a kernel.
 
 Source of the keys: pytorch/kineto libkineto/src/output_json.cpp (the rows, and what a kernel
 inherits from `record_param_comms`), pytorch torch/csrc/profiler/util.cpp and

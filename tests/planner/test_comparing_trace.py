@@ -292,6 +292,29 @@ def test_ranks_are_averaged_and_the_slowest_named(small, tmp_path):
     assert "rank 1 computes longest" in comparison_text(found)
 
 
+def test_waiting_for_a_late_rank_is_told_from_slow_links(small, tmp_path):
+    problem, plan = small
+    of = {(t.axis, t.collective): t for t in plan.breakdown.transfers}["tp", "all-gather"]
+    each, elements = of.time_s / of.n_calls * 1e6, int(of.message_bytes / 2)
+    files = []
+    for rank, factor in ((0, 5.0), (1, 1.0)):  # rank 1 comes last
+        out = TraceWriter(rank=rank)
+        for i in range(of.n_calls):
+            out.nccl(
+                GATHER, 1000.0 + i * 9000.0, factor * each, collective="_allgather_base", size=2,
+                desc=TP, nelems=(elements // 2, elements),
+            )  # fmt: skip
+        out.step(1, 1000.0, 9000.0 * of.n_calls)
+        files.append(out.write(tmp_path / f"{rank}.json"))
+    found = compare_traces(files, problem, plan)
+    (row,) = [x for x in found.traffic if (x.axis, x.collective) == ("tp", "all-gather")]
+    assert row.least_each_s * 1e6 == pytest.approx(each, abs=1e-3)
+    said = suggestion(found, next(r for r in found.rows if r.name == "tp"))
+    assert "all-gathers of tp take 3.00x the prediction" in said
+    assert f"{each:,.0f} us on the rank that waits least" in said
+    assert "nccl-tests" not in said
+
+
 def test_experts_and_head_are_joined_where_kernels_do_not_tell(tmp_path):
     problem, plan = opened(tmp_path, *PLANS["experts"])
     out = TraceWriter(rank=0, world=64)

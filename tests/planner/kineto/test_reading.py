@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ from planner.kineto.reading import (
     read_kineto,
 )
 from tests.planner.kineto.writing import GATHER, GEMM, TraceWriter
+
+WRITTEN = Path(__file__).parents[1] / "data" / "kineto-torch-2.13-cpu.json"
 
 
 def small() -> TraceWriter:
@@ -45,6 +48,27 @@ def test_rows_steps_groups_and_times_to_the_nanosecond(tmp_path):
     assert trace.launched_ns[gemm.correlation] == gemm.start_ns - 8_863
     (step,) = trace.steps
     assert (step.number, step.start_ns, step.end_ns) == (4, gemm.start_ns, gemm.start_ns + 40_000)
+
+
+def test_a_file_that_torch_wrote(tmp_path):
+    """Cut down from a run of torch 2.13 on a CPU with gloo: true rows, none of a device."""
+    header = header_of(str(WRITTEN))
+    assert ranks_of_job(header) == 1
+    with pytest.raises(UsageError, match=r"holds no kernels: none of its \d+ rows"):
+        read_kineto(str(WRITTEN), header)
+    data = json.loads(WRITTEN.read_text())
+    steps = [e for e in data["traceEvents"] if e["name"].startswith("ProfilerStep")]
+    data["traceEvents"].append(
+        {"ph": "X", "cat": "kernel", "name": GEMM, "pid": 0, "tid": 7, "ts": steps[0]["ts"],
+         "dur": 1.0, "args": {"External id": 5, "device": 0, "stream": 7, "correlation": 5}}
+    )  # fmt: skip
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(data))
+    trace = read_kineto(str(path), header_of(str(path)), frozenset({64}))
+    assert trace.rank == 0
+    assert [step.number for step in trace.steps] == [2, 3, 4]
+    assert [s.end_ns - s.start_ns for s in trace.steps] == [round(e["dur"] * 1e3) for e in steps]
+    assert set(trace.hints.values()) == {"head"}  # addmm and linear with an extent of 64
 
 
 def test_packed_and_bare_files_hold_the_same(tmp_path):
