@@ -38,6 +38,30 @@ def measure_drawn(
             f"{path} leaves out part of the step ({cut[0]})",
             "write it whole, planner trace without --micro-batches",
         )
+    try:
+        parts, seen, end_us = _added_up(events, pp_rank)
+    except (KeyError, TypeError, AttributeError):
+        fix = "write the file again: planner trace PLAN"
+        raise UsageError(f"{path} is no longer as planner trace wrote it", fix) from None
+    if not seen:
+        raise UsageError(f"{path} draws no pipeline rank {pp_rank}", "name another with --rank")
+    return Measured(
+        path=path,
+        rank=None,
+        steps=(0,),
+        step_times_s=(end_us * 1e-6,),
+        parts_s=parts,
+        traffic=(),
+        unknown_s={},
+        communicators=(),
+        notes=(),
+    )
+
+
+def _added_up(
+    events: Iterable[Mapping[str, Any]], pp_rank: int
+) -> tuple[dict[str, float], bool, float]:
+    """Return the parts in seconds, whether the rank is drawn, and the end in microseconds."""
     names = ("compute", "tp", "cp", "ep", "dp", "pipeline", "optimizer", "fixed")
     parts = dict.fromkeys(names, 0.0)
     busy_us = pipeline_end_us = end_us = 0.0
@@ -57,18 +81,6 @@ def measure_drawn(
             busy_us += event["dur"] if mine else 0.0
         elif mine and event["cat"] in ("tp", "cp", "ep"):
             parts[event["cat"]] += event["args"]["waits_ms"] * 1e-3
-    if not seen:
-        raise UsageError(f"{path} draws no pipeline rank {pp_rank}", "name another with --rank")
     parts["compute"] += busy_us * 1e-6 - parts["tp"] - parts["cp"] - parts["ep"]
     parts["pipeline"] += (pipeline_end_us - busy_us) * 1e-6
-    return Measured(
-        path=path,
-        rank=None,
-        steps=(0,),
-        step_times_s=(end_us * 1e-6,),
-        parts_s=parts,
-        traffic=(),
-        unknown_s={},
-        communicators=(),
-        notes=(),
-    )
+    return parts, seen, end_us

@@ -458,6 +458,16 @@ def test_a_drawn_step_that_was_cut_or_is_of_another_plan(small, tmp_path):
             compare_traces(files, problem, plan, **options)
 
 
+def test_a_drawn_step_that_was_edited(small, tmp_path):
+    problem, plan = small
+    data = json.loads(trace_json(problem, plan))
+    del next(e for e in data["traceEvents"] if e["ph"] == "X")["tid"]
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="no longer as planner trace wrote it"):
+        compare_traces([str(path)], problem, plan)
+
+
 def test_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert (
