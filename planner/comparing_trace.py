@@ -44,7 +44,7 @@ ROWS: dict[str, str] = {
     "cp": "exposed exchange of keys and values",
     "ep": "exposed exchange of tokens",
     "dp": "exposed data-parallel and ZeRO traffic",
-    "pipeline": "exposed messages of stages, idle pipeline",
+    "pipeline": "exposed messages, idle pipeline",
     "copies": "exposed copies from and to the host",
     HOST: "nothing queued: launches, data, logging",
     "fixed": "outside the model",
@@ -56,6 +56,8 @@ ROWS: dict[str, str] = {
 """Rows of the comparison in the order in which they are shown, and what they hold. Exposed is
 what no compute hides."""
 COMPUTE_ROWS = (GEMM, "attention", ELEMENTWISE, EXPERTS, HEAD)
+_BUSY = (*COMPUTE_ROWS, "optimizer", UNKNOWN)
+"""Rows in which the device computes."""
 TERMS_OF: dict[str, tuple[str, ...]] = {
     GEMM: ("linear",),
     "attention": ("attention",),
@@ -190,6 +192,15 @@ class TraceComparison:
     def measured_step_s(self) -> float:
         """Mean over steps and ranks."""
         return sum(x.step_s for x in self.measured) / len(self.measured)
+
+    def compute_s(self, index: int) -> tuple[float, float]:
+        """Return what the rank of one trace computes, as predicted and as measured, seconds."""
+        predicted = predicted_rows(self.breakdowns[index])
+        measured = measured_rows(self.measured[index], self.plan.layout.pp)
+        return (
+            sum(predicted.get(row, 0.0) for row in _BUSY),
+            sum(measured[row] for row in _BUSY),
+        )
 
     @property
     def worst(self) -> Row | None:
@@ -474,7 +485,7 @@ def _compared(
     predicted = [predicted_rows(found) for found in breakdowns]
     sides = [measured_rows(one, pp) for one in measured]
     joined, notes = _joined(predicted, measured)
-    compute = [sum(side[row] for row in (*COMPUTE_ROWS, "optimizer", UNKNOWN)) for side in sides]
+    compute = [sum(side[row] for row in _BUSY) for side in sides]
     slowest = max(range(n), key=lambda i: (compute[i], -i))
     rows = []
     for name in joined:

@@ -20,6 +20,10 @@ TRAFFIC_TITLES = (
 def comparison_text(found: TraceComparison) -> str:
     """Return the comparison as a terminal shows it."""
     terms, traffic = _term_table(found), _traffic_table(found)
+    if len(found.measured) > 1:  # the column of the slowest rank takes the place of the words
+        terms = [row[:-1] for row in terms]
+    else:
+        terms = [[*row[:-1], _short(row[-1])] for row in terms]
     lines = [*_heading(found), ""]
     lines += _aligned(terms, left=1)
     if traffic[1:]:
@@ -72,7 +76,7 @@ def _term_table(found: TraceComparison) -> list[list[str]]:
         more = [_ms(row.slowest_s)] if several else []
         table.append(
             [row.name, _ms(row.predicted_s), _ms(row.measured_s),
-             _signed_ms(row.difference_s), factor, *more, _short(meaning_of(row.name))]
+             _signed_ms(row.difference_s), factor, *more, meaning_of(row.name)]
         )  # fmt: skip
     predicted, measured = found.predicted_step_s, found.measured_step_s
     more = [_ms(found.measured[found.slowest].step_s)] if several else []
@@ -84,7 +88,7 @@ def _term_table(found: TraceComparison) -> list[list[str]]:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 44 else f"{text[:41]}..."
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _ms(seconds: float) -> str:

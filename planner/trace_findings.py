@@ -67,7 +67,15 @@ def _communication(found: TraceComparison, row: Row, axis: str) -> str:
         )
         if pp == 1:
             return "the plan has no pipeline"
-        return words + "; compare the compute of all stages (one trace a stage)"
+        if len(found.measured) == 1:
+            return words + "; compare the compute of all stages (one trace a stage)"
+        slow = found.slowest
+        predicted, measured = found.compute_s(slow)
+        name = found.measured[slow].path
+        return (
+            f"{words}; the stage that computes longest ({name}) takes {measured * 1e3:,.2f} ms"
+            f" against {predicted * 1e3:,.2f} predicted"
+        )
     if not mine or not any(x.measured[0] for x in mine):
         return f"the trace has no collective of {axis}: is it of this plan?"
     worst = max(mine, key=lambda x: (abs(x.measured[2] - x.predicted[2]), x.collective))

@@ -315,6 +315,21 @@ def test_waiting_for_a_late_rank_is_told_from_slow_links(small, tmp_path):
     assert "nccl-tests" not in said
 
 
+def test_the_stage_that_holds_up_a_pipeline_is_named(tmp_path):
+    problem, plan = opened(tmp_path, *PLANS["pipeline"])
+    first = as_predicted(problem, plan, {"pipeline": 3.0}).write(tmp_path / "first.json")
+    late = TraceWriter(rank=4)
+    found = break_down(problem, plan.layout, 1)
+    length = 2e6 * sum(predicted_rows(found)[row] for row in (*COMPUTE_ROWS, "optimizer"))
+    late.kernel(GEMM, 1000.0, length)
+    late.step(1, 1000.0, length)
+    both = compare_traces([first, late.write(tmp_path / "late.json")], problem, plan)
+    predicted, measured = both.compute_s(both.slowest)
+    assert measured == pytest.approx(2 * predicted)
+    said = suggestion(both, next(row for row in both.rows if row.name == "pipeline"))
+    assert f"late.json) takes {measured * 1e3:,.2f} ms against {predicted * 1e3:,.2f}" in said
+
+
 def test_experts_and_head_are_joined_where_kernels_do_not_tell(tmp_path):
     problem, plan = opened(tmp_path, *PLANS["experts"])
     out = TraceWriter(rank=0, world=64)
@@ -390,7 +405,7 @@ def test_all_formats_hold_the_same(small, tmp_path):
         assert f"\n| {row.name} |" in markdown
     for line in data["findings"]:
         assert f"- {line}" in markdown
-    assert max(len(line) for line in text.splitlines()) <= 110
+    assert max(len(line) for line in text.splitlines()) <= 100
     assert TraceComparison.dumps(compare_traces([path], *small)) == found.dumps()
 
 
