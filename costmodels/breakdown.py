@@ -69,13 +69,14 @@ class Breakdown:
     closed_form_step_s: float
     """What the ranking of all plans used."""
     time_s: Mapping[str, float]
-    """By term (`TIME_TERMS`), of the slowest pipeline rank; sums to `step_s`."""
+    """By term (`TIME_TERMS`), of `critical_stage`; sums to `step_s`."""
     stages: tuple[Mapping[str, float], ...]
     """Memory by term of every pipeline rank, bytes."""
     peak_bytes: float
     peak_stage: int
     transfers: tuple[Transfer, ...]
     critical_stage: int
+    """The pipeline rank of `time_s` and `transfers`: the slowest, where none was asked for."""
     n_micro: int
     rows: Rows
     """The joined one-row table: what explanations take their numbers from."""
@@ -186,8 +187,11 @@ def _expert_layers(rows: Rows, layout: Layout, chunks: Sequence[int], first: int
     return expert_prefix(layout.stage_layers, chunks, routing, first)[-1]
 
 
-def break_down(problem: Problem, layout: Layout) -> Breakdown:
-    """Return times, memory and traffic of one plan, the pipeline simulated exactly."""
+def break_down(problem: Problem, layout: Layout, of_rank: int | None = None) -> Breakdown:
+    """Return times, memory and traffic of one plan, the pipeline simulated exactly.
+
+    Times and traffic are those of pipeline rank `of_rank`, without it of the slowest.
+    """
     rows = join_one(problem, layout)
     forward, backward = virtual_stage_times(rows, layout)
     run = pipeline_run(rows, layout)
@@ -196,6 +200,7 @@ def break_down(problem: Problem, layout: Layout) -> Breakdown:
     held = [layout.stages_of(r) for r in range(layout.pp)]
     per_rank = [sum(forward[j] for j in js) + sum(backward[j] for j in js) for js in held]
     critical = max(range(layout.pp), key=lambda r: (per_rank[r], -r))
+    critical = critical if of_rank is None else of_rank
     time_s = _time_terms(rows, layout, critical)
     busy = layout.n_passes * per_rank[critical]
     hops_waited = with_hops - without

@@ -357,6 +357,33 @@ def trace(
 
 
 @app.command()
+def compare(
+    traces: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRACE... PLAN",
+            help="Traces of torch.profiler, one a rank (.json, .json.gz, or their folder), or a"
+            " file of planner trace; then the plan, as in explain.",
+        ),
+    ],
+    form: Annotated[str, typer.Option("--format", help="table, json or md.")] = "table",
+    steps: Annotated[
+        str, typer.Option(metavar="A-B", help="Numbers of ProfilerStep; all but the first.")
+    ] = "",
+    rank: Annotated[
+        int | None, typer.Option(metavar="R", help="Global rank, where the trace does not say it.")
+    ] = None,
+) -> None:
+    """Set a measured step beside a plan term by term, and say which term is off."""
+    from planner.errors import UsageError
+    from planner.looking import run_compare
+
+    if len(traces) < 2:
+        raise UsageError("compare needs a trace and a plan", "planner compare trace.json last#1")
+    run_compare(traces[:-1], traces[-1], form, steps, rank)
+
+
+@app.command()
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help="A plan, as in explain.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],

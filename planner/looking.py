@@ -1,4 +1,4 @@
-"""The commands that look at plans from outside: `trace`, `diff`, `neighbours`."""
+"""The commands that look at plans from outside: `trace`, `compare`, `diff`, `neighbours`."""
 
 import sys
 from pathlib import Path
@@ -26,6 +26,22 @@ def run_trace(reference: str, out: str, micro_batches: int) -> None:
         f"wrote {out}: one step of plan {plan.plan_id}, open it in ui.perfetto.dev or "
         "chrome://tracing\n"
     )
+
+
+def run_compare(
+    traces: list[str], reference: str, form: str, steps: str, rank: int | None
+) -> None:
+    """Run `planner compare`: print measured steps beside a plan."""
+    from planner.comparing_trace import TraceComparison, compare_traces
+    from planner.trace_comparison_text import comparison_markdown, comparison_text
+
+    formats = {
+        "table": comparison_text, "json": TraceComparison.dumps, "md": comparison_markdown,
+    }  # fmt: skip
+    if form not in formats:
+        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(formats)}")
+    _, _, problem, plan = open_plan(reference)
+    sys.stdout.write(formats[form](compare_traces(traces, problem, plan, steps, rank)))
 
 
 def _check_format(form: str) -> None:

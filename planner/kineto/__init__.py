@@ -1,0 +1,1 @@
+"""Traces of torch.profiler (Kineto): rows, steps, kinds of kernels, communicators, overlap."""
