@@ -133,7 +133,7 @@ more than two domains. Fit over nanotron's published sweep at tp 32 on nodes of 
 s); its slow runs at smaller tp lose about as much."""
 TENSOR_WIRE_FRAC = 0.12
 """Share of the wire's speed that one blocking collective per tensor reaches. Fits over runs of
-DeepSpeed's ZeRO-3 of 2021 give 0.07 to 0.11 on V100 with Omni-Path and 0.13 on A100 with
+DeepSpeed's ZeRO-3 of 2021 give 0.07 to 0.11 on V100 with Omni-Path and 0.13 to 0.18 on A100 with
 InfiniBand."""
 COMPILED_SHARE = 0.6
 """Memory traffic of compiled operators over that of eager ones; at best that of fused ones.
