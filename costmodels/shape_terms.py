@@ -29,12 +29,16 @@ from costmodels.parameters import (
 from costmodels.placement import NON_RAIL_HOP_S, Group, Spacing, place, place_group
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.problem import Problem
+from costmodels.stacks import STALLED_MESSAGE_S
 from costmodels.stages import BOTH_WAYS, FOLDED, StageKinds, stage_kinds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
+
+STALLING_DOMAINS = 2
+"""Domains that a tensor-parallel group may span before blocked pipeline messages stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +316,7 @@ def end_pair(problem: Problem, shapes: ShapeTable) -> Group:
 
 
 def boundary_hops(
-    problem: Problem, stride: int, pp: int, blocks: int = 1
+    problem: Problem, stride: int, pp: int, blocks: int = 1, tp: int = 1
 ) -> tuple[Floats, Floats]:
     """Return latency (s) and s/byte of a message over each boundary of a pipeline, `(pp,)` each.
 
@@ -324,7 +328,8 @@ def boundary_hops(
     Crossing costs one NIC outside the scale-up domain, and above a tier that holds r ranks of the
     pipeline r shares of the uplink, 1/oversubscription of a NIC each; where not all pipelines
     cross, the slower of that and the link inside counts. What stays inside the domain crosses no
-    tier, however small its units.
+    tier, however small its units. Where the stack's messages block and the `tp` ranks of a stage
+    span more than two domains, `STALLED_MESSAGE_S` comes on top.
     """
     pool = problem.pool
     extra = 0.0 if problem.fabric.rail_optimized else NON_RAIL_HOP_S
@@ -334,7 +339,9 @@ def boundary_hops(
         over *= tier.oversubscription
         unit = tier.n_nodes * pool.devices_per_node
         levels.append((unit, max(wire_s, over * wire_s / max(1, unit // stride))))
-    latency = np.full(pp, pool.scale_up.p2p_latency_s)
+    stalls = problem.stack.blocking_p2p and tp > STALLING_DOMAINS * pool.scale_up_domain
+    late = STALLED_MESSAGE_S if stalls else 0.0
+    latency = np.full(pp, pool.scale_up.p2p_latency_s + late)
     per_byte = np.full(pp, 1.0 / pool.accelerator.pair_bytes_per_s)
     leaves = np.zeros(pp, dtype=bool)
     for level, (unit, cost) in enumerate(levels):
@@ -342,7 +349,7 @@ def boundary_hops(
         inside = np.where(all_cross, 0.0, per_byte) if level == 0 else per_byte
         if level == 0:
             leaves = crosses
-            latency = np.where(crosses, pool.nic.p2p_latency_s + extra, latency)
+            latency = np.where(crosses, pool.nic.p2p_latency_s + extra + late, latency)
         # A leaf may hold fewer nodes than a rack: inside the domain no message climbs.
         per_byte = np.where(crosses & leaves, np.maximum(cost, inside), per_byte)
     return latency, per_byte
@@ -512,16 +519,18 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
     has no such way back.
     """
     latency, per_byte = np.zeros(len(shapes)), np.zeros(len(shapes))
-    known: dict[tuple[int, int, int], tuple[Floats, Floats]] = {}
+    known: dict[tuple[int, int, int, int], tuple[Floats, Floats]] = {}
     blocks = np.where(shapes.pipelines_inside, shapes.dp, 1)
-    columns = (shapes.stage_stride, blocks, shapes.pp, shapes.vpp, shapes.placement == FOLDED)
+    folds = shapes.placement == FOLDED
+    columns = (shapes.stage_stride, blocks, shapes.pp, shapes.vpp, shapes.tp, folds)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    for i, (stride, n_blocks, pp, vpp, folded) in enumerate(rows):
+    for i, (stride, n_blocks, pp, vpp, tp, folded) in enumerate(rows):
         if pp == 1:
             continue
-        if (stride, pp, n_blocks) not in known:
-            known[stride, pp, n_blocks] = boundary_hops(problem, stride, pp, n_blocks)
-        lat, cost = known[stride, pp, n_blocks]
+        key = stride, pp, n_blocks, tp
+        if key not in known:
+            known[key] = boundary_hops(problem, *key)
+        lat, cost = known[key]
         if vpp == 1:
             slowest = int(np.lexsort((lat[:-1], cost[:-1]))[-1])
             latency[i], per_byte[i] = lat[slowest], cost[slowest]

@@ -65,7 +65,8 @@ class StackProfile:
     further rank of the group, seconds: ranks arrive apart, and all wait for the last."""
     blocking_p2p: bool
     """Pipeline messages block their stream: tensor-parallel collectives of a rank whose messages
-    wait for another node stall with them, see `STALLED_HOP_S`."""
+    wait for another node stall with them, see `STALLED_HOP_S`, and the messages themselves where
+    such groups span several nodes, see `STALLED_MESSAGE_S`."""
     expert_dispatch: str
     """How tokens reach their experts: `all-to-all` (a copy for each), or `deduplicated` (one for
     every node and rank that holds one, as DeepEP sends them)."""
@@ -77,6 +78,9 @@ class StackProfile:
     """Share by which compute slows while a collective runs beside it (0-1)."""
     host_s_per_layer: float
     """Least time of one layer forward and backward that the host needs to launch it, seconds."""
+    launches_collectives: bool
+    """Launching tensor-parallel collectives takes a good part of the host's time for a layer:
+    without them a layer takes `HOST_SHARE_WITHOUT_TP` of it."""
     fixed_step_s: float
     """Per-step time outside the model: data, logging, scalar reductions, seconds."""
     node_spread: float
@@ -102,6 +106,7 @@ GIB = 2.0**30
 NUMBERS = {
     "elementwise_factor": (1.0, 5.0),
     "host_s_per_layer": (0.0, 10e-3),
+    "fixed_step_s": (0.0, 0.1),
     "tp_hop_s": (0.0, 50e-6),
     "logit_bytes": (2.0, 18.0),
 }
@@ -110,19 +115,25 @@ or one of `SHARED`."""
 SHARED = (
     "bucket_params",
     "overlap_slowdown",
-    "fixed_step_s",
     "node_spread",
     "context_bytes",
     "communicator_bytes",
     "fragmentation_frac",
 )
 """Numbers that are the same for every stack."""
-STALLED_HOP_S = 0.35e-3
+HOST_SHARE_WITHOUT_TP = 0.6
+"""Share of a layer's launch time that is left without tensor-parallel collectives, where they
+count. Fit over nanotron's host-bound runs; it launches eight to ten collectives a layer."""
+STALLED_HOP_S = 0.32e-3
 """Least time of a ring step of a tensor-parallel collective beside blocked pipeline messages. Fit
-over nanotron's published sweep: layers of 8, 14, 21 to 25 and 46 ms at tp 2, 4, 8 and 16."""
+over nanotron's published sweep: layers of 8, 12, 16 to 24 and 38 to 48 ms at tp 2, 4, 8 and 16."""
+STALLED_MESSAGE_S = 0.65
+"""What a blocked pipeline message takes longer between stages whose tensor-parallel groups span
+more than two domains. Fit over nanotron's published sweep at tp 32 on nodes of eight (0.4 to 0.8
+s); its slow runs at smaller tp lose about as much."""
 TENSOR_WIRE_FRAC = 0.12
 """Share of the wire's speed that one blocking collective per tensor reaches. Fits over runs of
-DeepSpeed's ZeRO-3 of 2021 give 0.07 to 0.11 on V100 with Omni-Path and 0.13 on A100 with
+DeepSpeed's ZeRO-3 of 2021 give 0.07 to 0.11 on V100 with Omni-Path and 0.13 to 0.18 on A100 with
 InfiniBand."""
 COMPILED_SHARE = 0.6
 """Memory traffic of compiled operators over that of eager ones; at best that of fused ones.
@@ -162,6 +173,7 @@ FUSED = StackProfile(
     bucket_params_per_rank=1e6,
     overlap_slowdown=0.15,
     host_s_per_layer=1.0e-3,
+    launches_collectives=True,
     fixed_step_s=15e-3,
     node_spread=0.02,
     fused_loss=True,
@@ -222,6 +234,7 @@ _MEGATRON_DEEPSPEED = replace(
     offload_overlap="gradients",
     activation_copies="blocking",  # DeepSpeed of 2021 copies in line
     host_s_per_layer=3.3e-3,
+    launches_collectives=False,
     tp_hop_s=20e-6,
     fused_wgrad=False,
 )
@@ -260,6 +273,7 @@ STACKS: dict[str, StackProfile] = {
             elementwise_factor=4.2,
             balancer="flops",
             host_s_per_layer=4.2e-3,
+            fixed_step_s=45e-3,
             tp_hop_s=2e-6,
             blocking_p2p=True,
             sp_regather=True,

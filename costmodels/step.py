@@ -353,8 +353,9 @@ def splits_backward(rows: Rows) -> NDArray[np.bool_]:
 
 def boundary_hops_s(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
     """Return the time of one message over each boundary, `(pp,)`, the last back to rank 0."""
+    blocks = layout.dp if layout.pipelines_inside else 1
     latency, per_byte = boundary_hops(
-        rows.problem, layout.stage_stride, layout.pp, layout.dp if layout.pipelines_inside else 1
+        rows.problem, layout.stage_stride, layout.pp, blocks, layout.tp
     )
     size = rows.layers.message_bytes[rows.index[row]]
     hops: list[float] = (latency + size * per_byte).tolist()
@@ -761,7 +762,9 @@ def _memory(rows: Rows) -> _Memory:
     messages = np.where(pp > 1, 2.0, 0.0) * layers.message_bytes[index]
     logits = _by_rank(kinds.has_head, of) * layers.logits_bytes[index]
     # The loss's tensors are gone when the first layer runs backward: the larger of the two counts.
-    passing = again + (layers.working_bytes[index] - logits)
+    # Gathered logits are the model's output, which the caller of the loss holds until the end.
+    gone = logits if rows.problem.stack.logits_sharded else 0.0
+    passing = again + (layers.working_bytes[index] - gone)
     np.maximum(0.0, passing, out=passing)
     passing += layers.scratch_bytes[index] + messages
     at = _sharding_and_shape(rows)

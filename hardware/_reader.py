@@ -291,6 +291,9 @@ def read_link(name: str, raw: Raw, sources: Mapping[str, Provenance]) -> Link:
         protocol_frac=entry.triple("protocol_frac", fracs, "1"),
         p2p_latency_s=scale(float(latency["p2p"]), "1e-6"),
         lockstep=bool(raw.get("lockstep") and entry.figure("lockstep", "lockstep")),
+        ring_decline=(
+            entry.number("ring_decline", "ring_decline") if "ring_decline" in raw else 0.0
+        ),
         provenance=entry.provenance,
         aliases=tuple(raw["aliases"]),
         sums_in_switch=bool(_read_count(entry, "sums_in_switch", "sums_in_switch", 0)),

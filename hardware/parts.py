@@ -130,6 +130,9 @@ class Link:
     lockstep: bool = False
     """Every step of a ring that leaves the domain pays this link's hop, not only the steps between
     domains: the latency grows with the ranks."""
+    ring_decline: float = 0.0
+    """Exponent x (0-1) by which all-gathers and reduce-scatters lose bandwidth over k domains:
+    (k/2)^-x."""
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     sums_in_switch: bool = False

@@ -167,6 +167,9 @@ def _link(link: Link) -> str:
         ("tree hop", three(link.tree_hop_s), "tree_hop_s"),
         ("one message", f"{link.p2p_latency_s * 1e6:.1f} us", "p2p_latency_s"),
     ]
+    if link.ring_decline:
+        share = f"(k/2)^-{link.ring_decline:.2f} of it"
+        rows.append(("all-gather over k > 2 domains", share, "ring_decline"))
     if link.sums_in_switch:
         rows.append(("all-reduces", "summed in the switches with `sharp: true`", "sums_in_switch"))
     lines = [f"{link.name} ({link.kind})"]

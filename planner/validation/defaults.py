@@ -44,6 +44,9 @@ _FSDP = replace(_EAGER, zero=3, sp=True, fp8="tensorwise")
 # The code of 2021 and 2022 trained in fp16 with dropout and had no flash attention; sequence
 # parallelism and the distributed optimizer came with 2022's second half.
 _MEGATRON_2021 = Defaults("fused", 0, False, "none", "fp16", False, True, memory="device")
+# DeepSpeed prints the memory of rank 0 alone
+# (deepspeed/runtime/utils.py, see_memory_usage).
+_DEEPSPEED = replace(_MEGATRON_2021, kind="eager", memory_rank="first")
 
 BY_STACK: dict[str, Defaults] = {
     "fused": _FUSED,
@@ -52,9 +55,9 @@ BY_STACK: dict[str, Defaults] = {
     "megatron-lm-2021": _MEGATRON_2021,
     "megatron-lm-2022": _MEGATRON_2021,
     "oneflow": replace(_MEGATRON_2021, fp16="fp16-grads"),
-    "megatron-deepspeed": replace(_MEGATRON_2021, kind="eager", zero=1),
-    "deepspeed-zero3": replace(_MEGATRON_2021, kind="eager", zero=3),
-    "hf-deepspeed": replace(_MEGATRON_2021, kind="eager", zero=3),
+    "megatron-deepspeed": replace(_DEEPSPEED, zero=1),
+    "deepspeed-zero3": replace(_DEEPSPEED, zero=3),
+    "hf-deepspeed": replace(_DEEPSPEED, zero=3),
     "maxtext": replace(_FUSED, zero=3),
     "paxml": replace(_FUSED, zero=3),
     "torchtitan": replace(_FSDP, memory="reserved", cp_comm="all-gather"),

@@ -146,6 +146,38 @@ def slow_runs(
     return found
 
 
+def slower_than_more_work(
+    groups: Sequence[Hashable],
+    sizes: Sequence[tuple[int, int, int]],
+    per_slot_s: Sequence[float],
+) -> list[bool]:
+    """Return which pipelines are unhealthy because one with more work is much faster.
+
+    `sizes` are stages, sequences of a micro-batch and devices. A run is slow when its time per
+    slot is above 2.5 times that of a run of its group at another layout or size, with no more
+    stages (so no fewer layers in each) and no smaller micro-batch. A group is one set of model,
+    tp and kernels; pipelines alone are compared, as their messages may cost what a run without
+    any does not pay.
+
+    >>> slower_than_more_work(["a"] * 3, [(4, 2, 64), (2, 2, 64), (2, 4, 64)], [9.0, 1.0, 2.0])
+    [True, False, False]
+    """
+    rows = list(zip(groups, sizes, per_slot_s, strict=True))
+
+    def slow(row: tuple[Hashable, tuple[int, int, int], float]) -> bool:
+        group, (stages, batch, devices), time_s = row
+        return stages > 1 and any(
+            time_s > SLOW_FACTOR * other_s
+            for other, (others, other_batch, other_devices), other_s in rows
+            if other == group
+            and 1 < others <= stages
+            and other_batch >= batch
+            and (others, other_batch, other_devices) != (stages, batch, devices)
+        )
+
+    return [slow(row) for row in rows]
+
+
 def mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of the values that exist."""
     known = [value for value in values if value is not None]

@@ -99,7 +99,8 @@ def case_of(point: Point, models: Mapping[str, Entry], hardware: Mapping[str, En
     layers, layout = _layout(point, stack, shape, said)
     assert point.seq_len is not None  # _refuse_run has seen to it
     job = TrainingJob(point.seq_len, layout.gbs, precision)
-    profile = _with_kernel(_with_facts(stack.profile, point, said), point.attention, catalogue)
+    profile = _with_softmax(stack.profile, shape, point, said)
+    profile = _with_kernel(_with_facts(profile, point, said), point.attention, catalogue)
     problem = Problem(replace(shape, layers=layers), job, pool, Fabric(), profile)
     memory, rank = _memory_kind(point, defaults)
     return Case(problem, layout, memory, rank, tuple(said))
@@ -430,6 +431,23 @@ def _with_facts(stack: StackProfile, point: Point, said: list[str]) -> StackProf
     elif not any(words in text for words in ("tp", "limit_all_gathers")):
         said.append(f"overlap {point.overlap!r}: the stack's own")
     return stack
+
+
+def _with_softmax(
+    stack: StackProfile, shape: ModelShape, point: Point, said: list[str]
+) -> StackProfile:
+    """Return the profile with eager operators for stored scores, where nothing speaks for fusion.
+
+    Megatron's kernel takes 16-bit scores alone and is an option in the forks that DeepSpeed runs
+    (Megatron-LM model/fused_softmax.py; arguments.py of DeepSpeedExamples Megatron-LM-v1.1.5,
+    where it is off unless asked for). So a run of an eager stack that states neither its precision
+    nor its attention is taken without.
+    """
+    if shape.flash_attention or stack.kind != "eager" or point.attention or point.precision:
+        return stack
+    if stack.fused_softmax:
+        said.append("softmax not stated, nor the precision: eager operators")
+    return replace(stack, fused_softmax=False)
 
 
 def _memory_kind(point: Point, defaults: Defaults) -> tuple[str, str]:

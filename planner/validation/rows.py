@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from planner.validation.described import Entry, Skip
-from planner.validation.metrics import slow_runs
+from planner.validation.metrics import slow_runs, slower_than_more_work
 from planner.validation.points import Point
 from planner.validation.predict import Case, Prediction, case_of, price
 
@@ -23,6 +23,8 @@ _JOB = ("source", "model", "hardware", "n_gpus", "seq_len", "gbs")
 _DEGREES = ("mbs", "tp", "pp", "cp", "ep", "etp", "dp", "vpp", "schedule", "zero", "hsdp")
 _FIXED = ("attention", "norm_kernel", "sp", "recompute", "precision", "stack")
 _SLOT = ("source", "model", "hardware", "seq_len", "tp", "pp", "cp", "ep", "vpp", "mbs")
+
+_WORK = ("source", "model", "hardware", "seq_len", "tp", "cp", "ep", "vpp")
 
 Key = tuple[object, ...]
 
@@ -103,7 +105,16 @@ def _slow_ids(points: Sequence[Point]) -> frozenset[int]:
             timed.append((p, p.step_s / slots))
     groups = [_key(p, (*_SLOT, *_KERNELS)) for p, _ in timed]
     found = slow_runs(groups, [p.n_gpus for p, _ in timed], [t for _, t in timed])
-    return frozenset(p.line for (p, _), slow in zip(timed, found, strict=True) if slow)
+    pipes = [(p, t) for p, t in timed if p.pp and p.pp > 1]
+    more = slower_than_more_work(
+        [_key(p, (*_WORK, *_KERNELS)) for p, _ in pipes],
+        [(p.pp or 1, p.mbs or 1, p.n_gpus) for p, _ in pipes],
+        [t for _, t in pipes],
+    )
+    unhealthy = {p.line for (p, _), slow in zip(timed, found, strict=True) if slow}
+    return frozenset(
+        unhealthy | {p.line for (p, _), slow in zip(pipes, more, strict=True) if slow}
+    )
 
 
 def use(rows: Iterable[Row]) -> tuple[Used, ...]:

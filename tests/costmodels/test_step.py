@@ -14,7 +14,7 @@ from costmodels.flops import model_flops_per_step
 from costmodels.pipeline import simulate_s
 from costmodels.plans import SCHEDULES, Layout, PlanTable, ShapeTable
 from costmodels.shape_terms import shape_terms
-from costmodels.stacks import STACKS, STALLED_HOP_S
+from costmodels.stacks import STACKS, STALLED_HOP_S, STALLED_MESSAGE_S
 from costmodels.stages import SPLITS, stage_layers
 from costmodels.step import (
     Scores,
@@ -324,7 +324,7 @@ def test_layers_of_a_table_may_be_joined_once(problems):
 
 
 def test_blocked_messages_stall_the_collectives_of_a_layer(toy_problem, plain_layout):
-    # nanotron: H 4.2 ms and 8 (t - 1) ring steps of 0.35 ms, where the pipeline leaves the node.
+    # nanotron: H 4.2 ms and 8 (t - 1) ring steps of 0.32 ms, where the pipeline leaves the node.
     problem = toy_problem(stack="nanotron", gbs=32)
     for tp, pp, dp, late in (
         (4, 2, 4, True),
@@ -344,6 +344,23 @@ def test_blocked_messages_stall_the_collectives_of_a_layer(toy_problem, plain_la
     slow, fast = (break_down(p, layout) for p in (problem, free))
     assert slow.time_s["host"] > fast.time_s["host"]
     assert slow.closed_form_step_s > fast.closed_form_step_s
+
+
+def test_blocked_messages_stall_where_tensor_groups_span_more_than_two_nodes(
+    toy_problem, plain_layout
+):
+    # 1F1B exposes 2 (p - 1)(1 + m/p) - 2 messages: 2 (1 + 8/2) - 2 = 8 of 0.65 s.
+    problem = toy_problem(stack="nanotron", gbs=8)
+    size = problem.pool.scale_up_domain
+    for tp, late in ((2 * size, 0.0), (4 * size, STALLED_MESSAGE_S)):
+        layout = plain_layout(problem, tp=tp, pp=2, dp=1)
+        rows = join_one(problem, layout)
+        free = replace(problem, stack=replace(problem.stack, blocking_p2p=False))
+        usual = hop_s(join_one(free, layout)).item()
+        assert hop_s(rows).item() == pytest.approx(usual + late)
+        slow, fast = (break_down(p, layout).time_s["pp"] for p in (problem, free))
+        straggler = straggler_factor(problem, layout.n_devices)
+        assert slow - fast == pytest.approx(8 * late, rel=0.1, abs=straggler * 8 * usual)
 
 
 def test_a_spelled_out_split_is_priced_like_its_name(toy_problem, plain_layout):

@@ -212,6 +212,7 @@ INSTANCES: dict[str, Context] = {
         context(GQA, toy_pool(8), batch=12, stack="torchtitan"), tp_overlap="pieces"
     ),
     "nanotron-across": context(GQA, toy_pool(16, 4), batch=16, stack="nanotron"),
+    "nanotron-over-nodes": context(GQA, toy_pool(16, 2), batch=8, stack="nanotron"),
     "nanotron-inside": context(GQA, toy_pool(4), batch=8, stack="nanotron"),
     "internevo": context(THIRDS, toy_pool(12, 6), batch=12, stack="internevo"),
     "zero3-by-tensor": context(GQA, toy_pool(8), batch=8, stack="deepspeed-zero3"),

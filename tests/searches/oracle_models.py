@@ -1061,7 +1061,8 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
     dropped = max(max(kind.dropped(names)) for kind in one.layers.values())
     again = max(kind.kept for kind in one.layers.values()) if n_again else dropped
     temporaries = max(kind.temporaries for kind in one.layers.values())
-    passing = max(0.0, again + temporaries - logits)
+    gone = logits if problem.stack.logits_sharded else 0.0
+    passing = max(0.0, again + temporaries - gone)
     messages = 2.0 * one.message if layout.pp > 1 else 0.0
     lasting = scratch_bytes(problem, layout) + messages + unsharded_bytes(problem, layout)
     states = physics.state_bytes(problem, layout, rank_params(problem, layout, rank))

@@ -15,7 +15,7 @@ from statistics import NormalDist
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.stacks import STALLED_HOP_S, TENSOR_WIRE_FRAC
+from costmodels.stacks import STALLED_HOP_S, STALLED_MESSAGE_S, TENSOR_WIRE_FRAC
 
 PROTOCOLS = ("ll", "ll128", "simple")
 ELEMENT_BYTES = {"fp8": 1.0, "tf32": 4.0, "fp32": 4.0}
@@ -185,13 +185,13 @@ def inside_rate(problem: Problem, group: Group, protocol: int) -> float:
     return min(rate * up.protocol_frac[protocol], up.protocol_bytes_per_s[protocol])
 
 
-def bus_rate(problem: Problem, group: Group, protocol: int) -> float:
+def bus_rate(problem: Problem, group: Group, protocol: int, fewer: float = 1.0) -> float:
     nic = problem.pool.nic
     inside = inside_rate(problem, group, protocol)
     if group.n_domains == 1:
         return inside
     outside = group.wire * nic.protocol_frac[protocol]
-    outside = min(outside, nic.protocol_bytes_per_s[protocol])
+    outside = min(outside, nic.protocol_bytes_per_s[protocol]) / fewer
     return min(inside, outside) if group.per_domain > 1 else outside
 
 
@@ -211,11 +211,13 @@ def all_gather_s(problem: Problem, group: Group, n: float) -> float:
     if p == 1:
         return 0.0
     found = []
+    fewer = max(1.0, group.n_domains / 2) ** problem.pool.nic.ring_decline
     for protocol in range(3):
         latency = problem.pool.scale_up.ring_base_s[protocol] + ring_hops_s(
             problem, group, protocol
         )
-        found.append(latency + (p - 1) / p * n / bus_rate(problem, group, protocol))
+        rate = bus_rate(problem, group, protocol, fewer)
+        found.append(latency + (p - 1) / p * n / rate)
     if group.per_domain == 1 and group.n_domains > 1:
         hop = (problem.pool.nic.ring_hop_s[2] + group.extra_hop_s) / 3.5
         latency = 8e-6 + math.log2(p) * hop + 2.8e-6 * p
@@ -308,13 +310,15 @@ def hops_s(problem: Problem, layout: Layout, message_bytes: float) -> list[float
     Every pipeline is looked at, and the slowest counts.
     """
     stride, p = next_stage(layout), layout.pp
+    over_nodes = layout.tp / problem.pool.scale_up_domain
+    late = STALLED_MESSAGE_S if problem.stack.blocking_p2p and over_nodes > 2 else 0.0
     firsts = [block + o for block in range(0, layout.n_devices, p * stride) for o in range(stride)]
 
     def seconds(boundary: int) -> float:
         start, end = boundary * stride, (boundary + 1) % p * stride
         wires = [one_hop(problem, start + o, end + o, stride) for o in firsts]
         latency = max(wire[0] for wire in wires)
-        return latency + message_bytes * max(wire[1] for wire in wires)
+        return late + latency + message_bytes * max(wire[1] for wire in wires)
 
     return [seconds(boundary) for boundary in range(p)]
 
@@ -784,7 +788,9 @@ def micro_batch(problem: Problem, layout: Layout) -> MicroBatch:
 
 def launch_s(problem: Problem, tp: int) -> float:
     """Return the host's time for one layer; without collectives to launch it is shorter."""
-    return problem.stack.host_s_per_layer * (1.0 if tp > 1 else 0.6)
+    stack = problem.stack
+    alone = 0.6 if stack.launches_collectives else 1.0
+    return stack.host_s_per_layer * (1.0 if tp > 1 else alone)
 
 
 # Memory --------------------------------------------------------------------------------------
@@ -927,11 +933,12 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
     lasting = scratch_bytes(problem, layout.tp) + unsharded_bytes(problem, layout)
     lasting += 2.0 * one.message if layout.pp > 1 else 0.0
     logits = one.logits if rank == layout.pp - 1 else 0.0
+    place_shared = logits if problem.stack.logits_sharded else 0.0
     return {
         "states": state_bytes(problem, layout, rank_params(problem, layout, rank)),
         "activations": activations,
         "logits": logits,
-        "working": lasting + max(logits, passing) - logits,
+        "working": lasting + max(place_shared, passing) - place_shared,
         "fragmentation": problem.stack.fragmentation_frac * activations,
         "overhead": overhead_bytes(problem, layout),
     }

@@ -319,6 +319,7 @@ def test_collectives_have_the_times_of_the_oracle(pool, fabric):
         replace(real_pool("h100", 16, 8), n_summing_tiers=1),
         replace(real_pool("mi355x", 16, 8), n_summing_tiers=2),
         replace(toy_pool(128, 8), nic=replace(TOY_NIC, lockstep=True)),
+        replace(toy_pool(128, 8), nic=replace(TOY_NIC, ring_decline=0.4)),
     ],
 )
 @pytest.mark.parametrize("fabric", [Fabric(), Fabric((Tier("t", 18, 7.0),), rail_optimized=False)])
@@ -386,7 +387,9 @@ def searches(draw: st.DrawFn) -> Context:
     peaks = {**toy_pool(1, 1).accelerator.peak_flops_per_s, "fp8": 600e12}
     links = draw(st.sampled_from([0, 3]))
     pool = toy_pool(n, per_node, memory, peak_flops_per_s=peaks, n_peer_links=links)
-    pool = replace(pool, nic=replace(pool.nic, lockstep=draw(st.booleans())))
+    loss = draw(st.sampled_from([0.0, 0.4]))
+    nic = replace(pool.nic, lockstep=draw(st.booleans()), ring_decline=loss)
+    pool = replace(pool, nic=nic)
     tiers = tuple(
         Tier(f"t{n}", n, draw(st.floats(1.0, 8.0)))
         for n in draw(st.sampled_from([(), (1,), (2, 3)]))

@@ -9,6 +9,7 @@ from planner.validation.metrics import (
     kendall_tau,
     regret,
     slow_runs,
+    slower_than_more_work,
     trimmed_mean,
     weighted_mean,
 )
@@ -77,6 +78,23 @@ def test_balanced_accuracy_is_the_mean_of_the_recalls():
 def test_one_kind_alone_has_no_balanced_accuracy():
     found = classify([False, True], [False, False])
     assert (found.recall_oom, found.recall_fit, found.balanced_accuracy) == (None, 0.5, None)
+
+
+def test_a_pipeline_is_slow_when_more_work_takes_far_less():
+    # (stages, micro-batch, devices): the second does at least the first one's work a slot.
+    pairs = (
+        ((8, 1, 64), (4, 2, 32), True),
+        ((8, 1, 64), (8, 1, 128), True),
+        ((4, 1, 64), (8, 2, 64), False),  # fewer layers
+        ((8, 2, 64), (4, 1, 64), False),  # a smaller micro-batch
+        ((8, 1, 64), (1, 2, 64), False),  # no messages
+        ((1, 1, 64), (1, 2, 64), False),
+    )
+    for size, other, slow in pairs:
+        found = slower_than_more_work(["a", "a"], [size, other], [2.6, 1.0])
+        assert found == [slow, False]
+        assert slower_than_more_work(["a", "b"], [size, other], [2.6, 1.0]) == [False, False]
+        assert slower_than_more_work(["a", "a"], [size, other], [2.4, 1.0]) == [False, False]
 
 
 def test_slow_runs_are_judged_by_other_sizes_alone():
