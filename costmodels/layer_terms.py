@@ -35,9 +35,6 @@ from costmodels.tensor_parallel import end_times, layer_exposures
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 
-HOST_SHARE_WITHOUT_TP = 0.6
-"""Launch time of a layer without tensor-parallel collectives over that with them (fit over
-measured host-bound runs; a layer launches two to four collectives each way)."""
 HOST_FORWARD_SHARE = 1 / 3
 """Share of a layer's launch time that falls on the forward: it has half the kernels."""
 
@@ -125,10 +122,10 @@ class LayerTerms:
 def host_s(problem: Problem, tp: Ints) -> Floats:
     """Return the least time in which the host gets one layer launched, both directions, seconds.
 
-    The stack's time per layer, `HOST_SHARE_WITHOUT_TP` of it where there is no collective to
+    The stack's time per layer, `host_share_without_tp` of it where there is no collective to
     launch.
     """
-    share = np.where(np.asarray(tp) > 1, 1.0, HOST_SHARE_WITHOUT_TP)
+    share = np.where(np.asarray(tp) > 1, 1.0, problem.stack.host_share_without_tp)
     return share * problem.stack.host_s_per_layer
 
 

@@ -326,7 +326,7 @@ def boundary_hops(
     tier, however small its units.
     """
     pool = problem.pool
-    extra = 0.0 if problem.fabric.rail_optimized else NON_RAIL_HOP_S
+    extra = 0.0 if problem.fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S
     wire_s = 1.0 / pool.nic_bytes_per_s
     levels, over = [(pool.scale_up_domain, wire_s)], 1.0
     for tier in problem.fabric.tiers:

@@ -115,6 +115,12 @@ Pareto = Annotated[
     ),
 ]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
+CalibrationFile = Annotated[
+    str,
+    typer.Option(
+        "--calibration", metavar="FILE", help="Numbers to price with; those that ship without it."
+    ),
+]
 
 
 def _overrides(items: list[str]) -> tuple[tuple[str, object], ...]:
@@ -171,6 +177,7 @@ def solve(
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")
     ] = True,
+    calibration: CalibrationFile = "",
 ) -> None:
     """Rank the layouts of a training job on a cluster."""
     from planner.commands import run_solve
@@ -181,7 +188,7 @@ def solve(
             overrides=_overrides(set_), top=top, framework=framework, stack=stack, pool=pool,
             objective=objective, deadline=deadline, step_limit_s=step_limit, within=within,
             pareto=pareto, form=form, emit=emit, out=out, launcher=launcher, executor=executor,
-            ray_address=ray_address, time_limit_s=time_limit, cache=cache,
+            ray_address=ray_address, time_limit_s=time_limit, cache=cache, calibration=calibration,
         )
     )  # fmt: skip
 
@@ -200,6 +207,7 @@ def evaluate(
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")
     ] = True,
+    calibration: CalibrationFile = "",
 ) -> None:
     """Price one layout, given with --pin, whether or not it fits."""
     from planner.commands import run_evaluate
@@ -207,7 +215,7 @@ def evaluate(
     raise typer.Exit(
         run_evaluate(
             model, cluster, pin=pin, allow=allow, overrides=_overrides(set_), framework=framework,
-            stack=stack, pool=pool, form=form, cache=cache,
+            stack=stack, pool=pool, form=form, cache=cache, calibration=calibration,
         )
     )  # fmt: skip
 
@@ -249,6 +257,7 @@ def check(
     ] = [],
     pool: PoolName = "",
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    calibration: CalibrationFile = "",
 ) -> None:
     """Judge an existing run: refusals, memory, step time, place among plans, best changes."""
     from planner.commands import run_check
@@ -256,7 +265,7 @@ def check(
     raise typer.Exit(
         run_check(
             file, cluster, model=model, framework=framework, version=version, env=env, pin=pin,
-            overrides=_overrides(set_), pool=pool, form=form,
+            overrides=_overrides(set_), pool=pool, form=form, calibration=calibration,
         )
     )  # fmt: skip
 
@@ -289,6 +298,7 @@ def recommend(
         float, typer.Option(help="bandwidth: wait that counts as hidden, per compute time (0.02).")
     ] = 0.0,
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    calibration: CalibrationFile = "",
 ) -> None:
     """Answer the inverse questions: what a job needs, the most that a cluster takes."""
     from planner.commands import run_recommend
@@ -297,7 +307,7 @@ def recommend(
         run_recommend(
             question, model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
             overrides=_overrides(set_), framework=framework, stack=stack, most=most, by=by,
-            step=step, tolerance=tolerance, form=form,
+            step=step, tolerance=tolerance, form=form, calibration=calibration,
         )
     )  # fmt: skip
 
@@ -416,11 +426,12 @@ def validate(
     by: Annotated[
         str, typer.Option(help="source, sweep or row; or search, each sweep searched (minutes).")
     ] = "source",
+    calibration: CalibrationFile = "",
 ) -> None:
     """Compare predictions with measured training runs, source by source."""
     from planner.validation.report import run_validate
 
-    raise typer.Exit(run_validate(points, models, hardware, form, by))
+    raise typer.Exit(run_validate(points, models, hardware, form, by, calibration))
 
 
 @app.command("check-spec")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from planner.calibration.file import Calibration
 from planner.validation.described import Entry, Skip
 from planner.validation.metrics import slow_runs
 from planner.validation.points import Point
@@ -72,7 +73,10 @@ def layout_key(point: Point) -> Key:
 
 
 def price_points(
-    points: Sequence[Point], models: Mapping[str, Entry], hardware: Mapping[str, Entry]
+    points: Sequence[Point],
+    models: Mapping[str, Entry],
+    hardware: Mapping[str, Entry],
+    calibration: Calibration | None = None,
 ) -> tuple[Row, ...]:
     """Return every run with its prediction; repeats of a layout are priced once."""
     slow = _slow_ids(points)
@@ -80,7 +84,7 @@ def price_points(
     rows = []
     for point in points:
         try:
-            case = case_of(point, models, hardware)
+            case = case_of(point, models, hardware, calibration)
         except Skip as reason:
             rows.append(Row(point, str(reason)))
             continue

@@ -14,7 +14,7 @@ from costmodels.flops import model_flops_per_step
 from costmodels.pipeline import simulate_s
 from costmodels.plans import SCHEDULES, Layout, PlanTable, ShapeTable
 from costmodels.shape_terms import shape_terms
-from costmodels.stacks import STACKS, STALLED_HOP_S
+from costmodels.stacks import STACKS
 from costmodels.stages import SPLITS, stage_layers
 from costmodels.step import (
     Scores,
@@ -334,7 +334,7 @@ def test_blocked_messages_stall_the_collectives_of_a_layer(toy_problem, plain_la
     ):
         rows = join_one(problem, plain_layout(problem, tp=tp, pp=pp, dp=dp))
         layer = rows.layers.layer.total_s.item()
-        least = 4.2e-3 + 8 * (tp - 1) * STALLED_HOP_S
+        least = 4.2e-3 + 8 * (tp - 1) * STACKS["nanotron"].stalled_hop_s
         missing = stalled(rows)
         assert missing.total_s.item() == pytest.approx(late * max(0.0, least - layer))
         assert not late or least > layer

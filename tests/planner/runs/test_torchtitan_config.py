@@ -190,7 +190,7 @@ def test_recipes_that_change_another() -> None:
     run = read_recipe(RECIPE, "r.py", function="llama3_8b_long", n_devices=16)
     assert (run.layout["cp"], run.layout["dp"], run.job["seq_len"]) == (4, 2, 32768)
     assert run.layout["recompute_layers"] == 32
-    assert run.stack["fused_activation"] is True
+    assert run.stack["compiled"] is True
 
 
 def test_a_setting_goes_by_its_name_in_the_release() -> None:

@@ -1,0 +1,145 @@
+"""Prices with a calibration: the same problem with its numbers in place of the priors.
+
+Called where a problem is made (`planner.solving.make_problem`, `planner.validation.predict`), and
+nowhere else, so that search and cost model know nothing of calibrations. Applying one twice counts
+its scales twice.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from costmodels.problem import Problem
+from costmodels.stacks import EAGER, FUSED, NUMBERS, SHARED, StackProfile
+from hardware.parts import Accelerator, Efficiency, Host, Link, Pool
+from planner.calibration.file import Calibration
+from planner.calibration.parameters import known_parameters
+
+_CLASSES = {profile.kind: profile for profile in (FUSED, EAGER)}
+_Triple = tuple[float, float, float]
+
+
+def calibrated(problem: Problem, calibration: Calibration) -> Problem:
+    """Return the problem with the numbers of a calibration."""
+    return replace(
+        problem,
+        pool=calibrated_pool(problem.pool, calibration),
+        stack=calibrated_stack(problem.stack, calibration),
+    )
+
+
+def calibrated_stack(stack: StackProfile, calibration: Calibration) -> StackProfile:
+    """Return a profile with its calibrated numbers.
+
+    A profile that has the number of its class, and none of its own in the calibration, gets that
+    of the class. The anchors scale what takes time: launches and the fixed part by `compute`, the
+    wait for the last rank of a tp group by `scale_up`, stalls beside messages between nodes by
+    `scale_out`.
+    """
+    values, base = calibration.values, _CLASSES[stack.kind]
+    found: dict[str, Any] = {}
+    for field in NUMBERS:
+        own, of_class = f"stack.{stack.name}.{field}", f"stack.{base.name}.{field}"
+        if own in values:
+            found[field] = values[own]
+        elif of_class in values and getattr(stack, field) == getattr(base, field):
+            found[field] = values[of_class]
+    for field in SHARED:
+        if f"shared.{field}" in values:
+            found[field] = values[f"shared.{field}"]
+    stack = replace(stack, **found)
+    compute, near, far = _anchors(calibration)
+    if compute == near == far == 1.0:
+        return stack
+    return replace(
+        stack,
+        host_s_per_layer=stack.host_s_per_layer * compute,
+        fixed_step_s=stack.fixed_step_s * compute,
+        tp_hop_s=stack.tp_hop_s * near,
+        stalled_hop_s=stack.stalled_hop_s * far,
+    )
+
+
+def calibrated_pool(pool: Pool, calibration: Calibration) -> Pool:
+    """Return a pool whose accelerator and links have their calibrated numbers."""
+    compute, near, far = _anchors(calibration)
+    return replace(
+        pool,
+        accelerator=_accelerator(pool.accelerator, pool.scale_up, calibration),
+        scale_up=_link(pool.scale_up, calibration, near),
+        nic=_link(pool.nic, calibration, far),
+        host=_slower_host(pool.host, compute) if pool.host else None,
+    )
+
+
+def _anchors(calibration: Calibration) -> tuple[float, float, float]:
+    values = calibration.values
+    return (
+        values.get("anchor.compute", 1.0),
+        values.get("anchor.scale_up", 1.0),
+        values.get("anchor.scale_out", 1.0),
+    )
+
+
+def _accelerator(part: Accelerator, link: Link, calibration: Calibration) -> Accelerator:
+    """Return the accelerator: rates of compute, and what a ring reaches over its scale-up link."""
+    compute, near, _ = _anchors(calibration)
+    reach, name = 1.0, f"link.{link.name}.efficiency"
+    if name in calibration.values:
+        reach = calibration.values[name] / known_parameters()[name].prior
+    return replace(
+        part,
+        efficiency=_efficiency(part, calibration, compute),
+        ring_bytes_per_s=part.ring_bytes_per_s * reach / near,
+        in_switch_all_reduce_bytes_per_s=part.in_switch_all_reduce_bytes_per_s * reach / near,
+        host=_slower_host(part.host, compute) if part.host else None,
+    )
+
+
+def _efficiency(part: Accelerator, calibration: Calibration, compute: float) -> Efficiency:
+    eff, values = part.efficiency, calibration.values
+    fields = ("gemm_frac", "hbm_frac", "kernel_latency_s", "fp8_gain")
+    named = {field: f"generation.{part.generation}.{field}" for field in fields}
+    stated: dict[str, Any] = {f: values[name] for f, name in named.items() if name in values}
+    eff = replace(eff, **stated)
+    scale = values.get(f"generation.{part.generation}.attention_scale", 1.0) / compute
+    return replace(
+        eff,
+        gemm_frac=eff.gemm_frac / compute,
+        hbm_frac=eff.hbm_frac / compute,
+        kernel_latency_s=eff.kernel_latency_s * compute,
+        attention_frac={k: (f * scale, b * scale) for k, (f, b) in eff.attention_frac.items()},
+    )
+
+
+def _link(link: Link, calibration: Calibration, slower: float) -> Link:
+    """Return a link with its calibrated share of the wire and latencies, `slower` times as slow.
+
+    For a scale-up link the share is that of the accelerator's ring rate.
+    """
+    values, name = calibration.values, f"link.{link.name}"
+    share = values.get(f"{name}.efficiency", link.efficiency)
+    hop = values.get(f"{name}.hop_scale", 1.0) * slower
+    base = values.get(f"{name}.base_scale", 1.0) * slower
+
+    def times(triple: _Triple, factor: float) -> _Triple:
+        return triple[0] * factor, triple[1] * factor, triple[2] * factor
+
+    return replace(
+        link,
+        efficiency=share / slower,
+        ring_base_s=times(link.ring_base_s, base),
+        tree_base_s=times(link.tree_base_s, base),
+        ring_hop_s=times(link.ring_hop_s, hop),
+        tree_hop_s=times(link.tree_hop_s, hop),
+        protocol_bytes_per_s=times(link.protocol_bytes_per_s, 1.0 / slower),
+        p2p_latency_s=link.p2p_latency_s * base,
+        latency_factor=link.latency_factor * slower,
+    )
+
+
+def _slower_host(host: Host, factor: float) -> Host:
+    return replace(
+        host,
+        link_bytes_per_s=host.link_bytes_per_s / factor,
+        memory_bytes_per_s=host.memory_bytes_per_s / factor,
+    )
