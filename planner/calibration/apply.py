@@ -86,22 +86,31 @@ def _accelerator(part: Accelerator, link: Link, calibration: Calibration) -> Acc
     reach, name = 1.0, f"link.{link.name}.efficiency"
     if name in calibration.values:
         reach = calibration.values[name] / known_parameters()[name].prior
+    in_switch = reach * calibration.values.get(f"link.{link.name}.in_switch_scale", 1.0)
     return replace(
         part,
         efficiency=_efficiency(part, calibration, compute),
         ring_bytes_per_s=part.ring_bytes_per_s * reach / near,
-        in_switch_all_reduce_bytes_per_s=part.in_switch_all_reduce_bytes_per_s * reach / near,
+        in_switch_all_reduce_bytes_per_s=part.in_switch_all_reduce_bytes_per_s * in_switch / near,
         host=_slower_host(part.host, compute) if part.host else None,
     )
 
 
 def _efficiency(part: Accelerator, calibration: Calibration, compute: float) -> Efficiency:
     eff, values = part.efficiency, calibration.values
-    fields = ("gemm_frac", "hbm_frac", "kernel_latency_s", "fp8_gain")
-    named = {field: f"generation.{part.generation}.{field}" for field in fields}
+    of = f"generation.{part.generation}"
+    fields = ("gemm_frac", "hbm_frac", "kernel_latency_s", "fp8_gain", "gemm_k_half")
+    named = {field: f"{of}.{field}" for field in (*fields, "attention_seq_half")}
     stated: dict[str, Any] = {f: values[name] for f, name in named.items() if name in values}
-    eff = replace(eff, **stated)
-    scale = values.get(f"generation.{part.generation}.attention_scale", 1.0) / compute
+    kernels = {
+        kernel: (
+            values.get(f"{of}.{kernel}_forward", forward),
+            values.get(f"{of}.{kernel}_backward", backward),
+        )
+        for kernel, (forward, backward) in eff.attention_frac.items()
+    }
+    eff = replace(eff, attention_frac=kernels, **stated)
+    scale = values.get(f"{of}.attention_scale", 1.0) / compute
     return replace(
         eff,
         gemm_frac=eff.gemm_frac / compute,
@@ -120,20 +129,23 @@ def _link(link: Link, calibration: Calibration, slower: float) -> Link:
     share = values.get(f"{name}.efficiency", link.efficiency)
     hop = values.get(f"{name}.hop_scale", 1.0) * slower
     base = values.get(f"{name}.base_scale", 1.0) * slower
+    simple, cap = values.get(f"{name}.simple_scale", 1.0), values.get(f"{name}.ll_cap_scale", 1.0)
+    library = values.get(f"{name}.library_latency_scale", 1.0)
 
-    def times(triple: _Triple, factor: float) -> _Triple:
-        return triple[0] * factor, triple[1] * factor, triple[2] * factor
+    def times(triple: _Triple, low: float, simple: float) -> _Triple:
+        """Scale the figures of LL and LL128 by `low`, those of Simple by `simple`."""
+        return triple[0] * low, triple[1] * low, triple[2] * simple
 
     return replace(
         link,
         efficiency=share / slower,
-        ring_base_s=times(link.ring_base_s, base),
-        tree_base_s=times(link.tree_base_s, base),
-        ring_hop_s=times(link.ring_hop_s, hop),
-        tree_hop_s=times(link.tree_hop_s, hop),
-        protocol_bytes_per_s=times(link.protocol_bytes_per_s, 1.0 / slower),
-        p2p_latency_s=link.p2p_latency_s * base,
-        latency_factor=link.latency_factor * slower,
+        ring_base_s=times(link.ring_base_s, base, base * simple),
+        tree_base_s=times(link.tree_base_s, base, base * simple),
+        ring_hop_s=times(link.ring_hop_s, hop, hop * simple),
+        tree_hop_s=times(link.tree_hop_s, hop, hop * simple),
+        protocol_bytes_per_s=times(link.protocol_bytes_per_s, cap / slower, 1.0 / slower),
+        p2p_latency_s=link.p2p_latency_s * base * values.get(f"{name}.p2p_scale", 1.0),
+        latency_factor=link.latency_factor * library * slower,
     )
 
 

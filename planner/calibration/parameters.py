@@ -1,7 +1,9 @@
 """The numbers that a calibration may set, by dotted name, with unit, range, prior and source.
 
     generation.<generation>.gemm_frac | attention_scale | hbm_frac | kernel_latency_s | fp8_gain
-    link.<link>.efficiency | hop_scale | base_scale
+                            | gemm_k_half | attention_seq_half | <kernel>_forward | _backward
+    link.<link>.efficiency | hop_scale | base_scale | simple_scale | ll_cap_scale
+                | library_latency_scale | p2p_scale | in_switch_scale
     stack.<profile>.<number of `costmodels.stacks.NUMBERS`>
     shared.<number of `costmodels.stacks.SHARED`>
     anchor.compute | scale_up | scale_out
@@ -60,11 +62,21 @@ _GENERATION = {
     "hbm_frac": ("", 0.4, 0.95, "share of the memory bandwidth that fused kernels reach"),
     "kernel_latency_s": ("s", 1e-6, 30e-6, "time of a kernel beside its work"),
     "fp8_gain": ("", 0.5, 1.5, "rate of fp8 products over what the recipe says"),
+    "gemm_k_half": ("", 1.0, 2048.0, "inner length at which a product reaches half its rate"),
+    "attention_seq_half": ("", 10.0, 8192.0, "tokens at which attention reaches half its rate"),
 }
+DIRECTIONS = ("forward", "backward")
+"""Of an attention kernel: `generation.<generation>.<kernel>_<direction>`, a share of the peak."""
+_KERNEL = (0.01, 0.98, "share of the dense peak that the kernel reaches over long sequences")
 _LINK = {
     "efficiency": ("", 0.2, 1.0, "share of the data-sheet bandwidth that a collective reaches"),
     "hop_scale": ("", 0.25, 8.0, "factor on the latency of a step of a ring or a tree"),
     "base_scale": ("", 0.25, 8.0, "factor on the latency of starting a collective or message"),
+    "simple_scale": ("", 0.1, 10.0, "factor on latencies of the Simple protocol alone"),
+    "ll_cap_scale": ("", 0.1, 10.0, "factor on the bandwidth caps of LL and LL128"),
+    "library_latency_scale": ("", 0.1, 10.0, "factor on latencies that are the library's own"),
+    "p2p_scale": ("", 0.1, 10.0, "factor on the latency of a message alone"),
+    "in_switch_scale": ("", 0.2, 3.0, "factor on the rate of sums in the scale-up switch"),
 }
 _STACK = {
     "elementwise_factor": ("", "traffic of memory-bound operators over perfectly fused ones"),
@@ -142,6 +154,8 @@ def _of_generation(generation: str, part: Accelerator) -> list[Parameter]:
         "attention_scale": 1.0,
         "hbm_frac": eff.hbm_frac,
         "kernel_latency_s": eff.kernel_latency_s,
+        "gemm_k_half": eff.gemm_k_half,
+        "attention_seq_half": eff.attention_seq_half,
     }
     if "fp8" in part.peak_flops_per_s:
         priors["fp8_gain"] = eff.fp8_gain
@@ -152,15 +166,24 @@ def _of_generation(generation: str, part: Accelerator) -> list[Parameter]:
         source = _source(part.provenance, f"efficiency.{keys.get(field, field)}")
         name = f"generation.{generation}.{field}"
         found.append(Parameter(name, unit, prior, low, high, meaning, source))
+    low, high, meaning = _KERNEL
+    source = _source(part.provenance, "efficiency.attention_frac")
+    for kernel, shares in eff.attention_frac.items():
+        for direction, prior in zip(DIRECTIONS, shares, strict=True):
+            name = f"generation.{generation}.{kernel}_{direction}"
+            found.append(Parameter(name, "", prior, low, high, meaning, source))
     return found
 
 
 def _of_link(link: Link) -> list[Parameter]:
-    priors = {"efficiency": link.efficiency, "hop_scale": 1.0, "base_scale": 1.0}
     keys = {"efficiency": "efficiency", "hop_scale": "ring_hop_s", "base_scale": "ring_base_s"}
+    keys |= {"simple_scale": "ring_hop_s", "ll_cap_scale": "protocol_bytes_per_s"}
+    keys |= {"p2p_scale": "p2p_latency_s"}
     found = []
-    for field, prior in priors.items():
-        unit, low, high, meaning = _LINK[field]
-        source, name = _source(link.provenance, keys[field]), f"link.{link.name}.{field}"
+    for field, (unit, low, high, meaning) in _LINK.items():
+        if field == "in_switch_scale" and link.kind != "scale-up":
+            continue
+        prior = link.efficiency if field == "efficiency" else 1.0
+        name, source = f"link.{link.name}.{field}", _source(link.provenance, keys.get(field, ""))
         found.append(Parameter(name, unit, prior, low, high, meaning, source))
     return found
