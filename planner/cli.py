@@ -434,6 +434,73 @@ def validate(
     raise typer.Exit(run_validate(points, models, hardware, form, by, calibration))
 
 
+@app.command()
+def measure(
+    cluster: Annotated[
+        str,
+        typer.Argument(metavar="[CLUSTER]", help="Says how to start the script there."),
+    ] = "",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="Script to write; - is stdout.")
+    ] = "measure.py",
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes to measure on, for the command.")] = 2,
+    pool: PoolName = "",
+) -> None:
+    """Write the script that times products, attention, memory and collectives on your machines."""
+    from planner.measured.command import run_measure
+
+    raise typer.Exit(run_measure(cluster, out, nodes, pool))
+
+
+@app.command()
+def calibrate(
+    files: Annotated[
+        list[str], typer.Argument(metavar="[LOG...]", help="More logs, after --nccl-tests LOG.")
+    ] = [],
+    nccl_tests: Annotated[
+        list[str],
+        typer.Option("--nccl-tests", metavar="LOG...", help="What all_reduce_perf, ... printed."),
+    ] = [],
+    measured: Annotated[
+        list[str],
+        typer.Option("--measured", metavar="FILE", help="What the script of `measure` wrote."),
+    ] = [],
+    cluster: Annotated[
+        str, typer.Option(metavar="CLUSTER", help="Where they ran; told from the devices.")
+    ] = "",
+    pool: PoolName = "",
+    link: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Network between the nodes, without a cluster file."),
+    ] = "",
+    start: Annotated[
+        str,
+        typer.Option("--from", metavar="FILE", help="Calibration to start from; the shipped one."),
+    ] = "",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="Calibration to write.")
+    ] = "",
+    form: Annotated[
+        str, typer.Option("--format", help="table, full (with every size) or json.")
+    ] = "table",
+) -> None:
+    """Fit the numbers behind predictions to benchmarks of your own machines."""
+    from planner.errors import UsageError
+    from planner.measured.command import run_calibrate_measured
+
+    if not nccl_tests and not measured:
+        fix = "--nccl-tests LOG..., or --measured FILE from the script of `planner measure`"
+        raise UsageError("calibrate needs something measured", fix)
+    if files and not nccl_tests:
+        raise UsageError(f"{files[0]} comes after no option", "--nccl-tests LOG...")
+    raise typer.Exit(
+        run_calibrate_measured(
+            [*nccl_tests, *files], measured, cluster=cluster, pool=pool, link=link, start=start,
+            out=out, form=form,
+        )
+    )  # fmt: skip
+
+
 @app.command("check-spec")
 def check_spec(file: Annotated[str, typer.Argument(help="A model or cluster file.")]) -> None:
     """Check a model or cluster file and say what it describes."""

@@ -131,6 +131,9 @@ def fit_device(measured: Measured, pool: Pool, base: Calibration) -> DeviceFit:
         notes.append(
             f"{part.generation} lists no attention {', '.join(sorted(unknown))}: left out"
         )
+    untimed = sorted(set(part.efficiency.attention_frac) - {kernel for _, kernel in cores})
+    if cores and (untimed := [kernel for kernel in untimed if kernel != "unfused"]):
+        notes.append(f"not timed, so as before: attention {', '.join(untimed)}")
     work = [_product(row) for row in products] + [_pass(row) for row in passes]
     estimates: list[Estimate] = []
     if work:

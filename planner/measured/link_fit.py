@@ -17,7 +17,6 @@ from hardware.parts import Fabric, Link, Pool
 from planner.calibration.apply import calibrated_pool
 from planner.calibration.file import Calibration
 from planner.calibration.parameters import known_parameters
-from planner.errors import UsageError
 from planner.measured.pulled_fit import Estimate, Quantity, carried, pulled_fit
 from planner.measured.sweep import Sweep, n_domains, predicted_s
 
@@ -42,7 +41,6 @@ SIGMAS = {
 }
 """The parameters of a link that are fitted, and how far the catalogue may be off: the standard
 deviation of the logarithm."""
-RATES = ("efficiency", "in_switch_scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +76,27 @@ def link_quantities(link: Link, base: Calibration) -> list[Quantity]:
     return [
         Quantity(
             name, known[name].meaning, base.value(name), SIGMAS[field], known[name].low,
-            known[name].high, starts_shifted=field not in RATES,
+            known[name].high,
         )
         for field, name in names.items()
         if name in known and not (field == "base_scale" and link.kind == "scale-out")
     ]  # fmt: skip
 
 
-def fit_links(
-    sweeps: Sequence[Sweep], pool: Pool, fabric: Fabric, base: Calibration, only: str = ""
-) -> LinkFit:
-    """Fit the links of `pool` that the sweeps run over, or the one named `only`.
+def fit_links(sweeps: Sequence[Sweep], pool: Pool, fabric: Fabric, base: Calibration) -> LinkFit:
+    """Fit the links of `pool` that the sweeps run over.
 
-    `pool` has the catalogue's figures, `base` the values that are known so far. Raises
-    `UsageError` where no sweep runs over a link, or the catalogue does not hold it.
+    `pool` has the catalogue's figures, `base` the values that are known so far.
     """
     near = [sweep for sweep in sweeps if n_domains(sweep, pool) == 1]
     far = [sweep for sweep in sweeps if n_domains(sweep, pool) > 1]
     estimates: list[Estimate] = []
     used: list[Sweep] = []
     for link, some in ((pool.scale_up, near), (pool.nic, far)):
-        if only and link.name != only:
-            continue
-        if only and not some:
-            inside = "inside one scale-up domain" if link is pool.scale_up else "on several nodes"
-            raise UsageError(f"no times of {only} are given", f"give some of ranks {inside}")
         if some:
             so_far = base.with_values(carried(estimates), "measured")
             estimates += _fit_one(some, pool, fabric, so_far, link)
             used += some
-    if not used:
-        links = f"{pool.scale_up.name} or {pool.nic.name}"
-        raise UsageError(f"{pool.name} has no link {only!r}", f"--link {links}")
     before = calibrated_pool(pool, base)
     after = calibrated_pool(pool, base.with_values(carried(estimates), "measured"))
     compared = tuple(
