@@ -434,6 +434,56 @@ def validate(
     raise typer.Exit(run_validate(points, models, hardware, form, by, calibration))
 
 
+@app.command()
+def calibrate(
+    points: Annotated[
+        str, typer.Argument(metavar="[RUNS.csv]", help="Measured runs; the shipped ones without.")
+    ] = "",
+    models: Annotated[str, typer.Option(help="Models by the names in RUNS.csv.")] = "",
+    hardware: Annotated[str, typer.Option(help="Hardware by the names in RUNS.csv.")] = "",
+    fit: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="Numbers to fit, or beginnings: generation,stack.nanotron; all without it.",
+        ),
+    ] = "",
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="FILE", help="Calibration that the fit begins at; or priors."
+        ),
+    ] = "",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="Calibration file to write.")
+    ] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of the calibration; the file's without it.")
+    ] = "",
+    cross_validate: Annotated[
+        bool,
+        typer.Option(
+            "--cross-validate/--no-cross-validate", help="Also fit without each family and model."
+        ),
+    ] = True,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List every number with its range and meaning.")
+    ] = False,
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
+    """Fit the shared numbers behind every prediction to measured runs."""
+    from planner.calibration.command import run_calibrate, run_list
+
+    if list_:
+        raise typer.Exit(run_list(form))
+    raise typer.Exit(
+        run_calibrate(
+            points, models=models, hardware=hardware, fit=fit, start=start, out=out, name=name,
+            cross_validate=cross_validate, form=form,
+        )
+    )  # fmt: skip
+
+
 @app.command("check-spec")
 def check_spec(file: Annotated[str, typer.Argument(help="A model or cluster file.")]) -> None:
     """Check a model or cluster file and say what it describes."""
