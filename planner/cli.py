@@ -454,49 +454,87 @@ def measure(
 
 @app.command()
 def calibrate(
-    files: Annotated[
-        list[str], typer.Argument(metavar="[LOG...]", help="More logs, after --nccl-tests LOG.")
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[RUNS.csv | LOG...]",
+            help="Measured runs, the shipped ones without; or more logs after --nccl-tests LOG.",
+        ),
     ] = [],
     nccl_tests: Annotated[
         list[str],
-        typer.Option("--nccl-tests", metavar="LOG...", help="What all_reduce_perf, ... printed."),
+        typer.Option(
+            "--nccl-tests", metavar="LOG...", help="Fit links to what all_reduce_perf, ... print."
+        ),
     ] = [],
     measured: Annotated[
         list[str],
-        typer.Option("--measured", metavar="FILE", help="What the script of `measure` wrote."),
+        typer.Option(
+            "--measured", metavar="FILE", help="Fit rates to what the script of `measure` wrote."
+        ),
     ] = [],
     cluster: Annotated[
-        str, typer.Option(metavar="CLUSTER", help="Where they ran; told from the devices.")
+        str,
+        typer.Option(
+            metavar="CLUSTER", help="Where benchmarks ran; without it told from the devices."
+        ),
     ] = "",
     pool: PoolName = "",
     link: Annotated[
+        str, typer.Option(metavar="NAME", help="Network of benchmarks, without a cluster file.")
+    ] = "",
+    models: Annotated[str, typer.Option(help="Models by the names in RUNS.csv.")] = "",
+    hardware: Annotated[str, typer.Option(help="Hardware by the names in RUNS.csv.")] = "",
+    fit: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Network between the nodes, without a cluster file."),
+        typer.Option(
+            metavar="NAME,...",
+            help="Numbers to fit, or beginnings: generation,stack.nanotron; all without it.",
+        ),
     ] = "",
     start: Annotated[
         str,
-        typer.Option("--from", metavar="FILE", help="Calibration to start from; the shipped one."),
+        typer.Option("--from", metavar="FILE", help="Calibration that the fit begins at."),
     ] = "",
     out: Annotated[
-        str, typer.Option("--out", "-o", metavar="FILE", help="Calibration to write.")
+        str, typer.Option("--out", "-o", metavar="FILE", help="Calibration file to write.")
     ] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of the calibration; the file's without it.")
+    ] = "",
+    cross_validate: Annotated[
+        bool,
+        typer.Option(
+            "--cross-validate/--no-cross-validate", help="Also fit without each family and model."
+        ),
+    ] = True,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List every number with its range and meaning.")
+    ] = False,
     form: Annotated[
-        str, typer.Option("--format", help="table, full (with every size) or json.")
+        str, typer.Option("--format", help="table or json; of benchmarks also full, every size.")
     ] = "table",
 ) -> None:
-    """Fit the numbers behind predictions to benchmarks of your own machines."""
-    from planner.errors import UsageError
-    from planner.measured.command import run_calibrate_measured
+    """Fit the numbers behind every prediction to measured runs, or to benchmarks."""
+    from planner.calibration.command import one_runs_file, run_calibrate, run_list
 
-    if not nccl_tests and not measured:
-        fix = "--nccl-tests LOG..., or --measured FILE from the script of `planner measure`"
-        raise UsageError("calibrate needs something measured", fix)
-    if files and not nccl_tests:
-        raise UsageError(f"{files[0]} comes after no option", "--nccl-tests LOG...")
+    if list_:
+        raise typer.Exit(run_list(form))
+    if nccl_tests or measured:
+        from planner.measured.command import run_calibrate_measured
+
+        raise typer.Exit(
+            run_calibrate_measured(
+                nccl_tests, measured, given, cluster=cluster, pool=pool, link=link, start=start,
+                out=out, name=name, form=form, only_runs={"--models": models,
+                "--hardware": hardware, "--fit": fit},
+            )
+        )  # fmt: skip
+    points = one_runs_file(given, {"--cluster": cluster, "--pool": pool, "--link": link})
     raise typer.Exit(
-        run_calibrate_measured(
-            [*nccl_tests, *files], measured, cluster=cluster, pool=pool, link=link, start=start,
-            out=out, form=form,
+        run_calibrate(
+            points, models=models, hardware=hardware, fit=fit, start=start, out=out, name=name,
+            cross_validate=cross_validate, form=form,
         )
     )  # fmt: skip
 

@@ -259,7 +259,11 @@ def _wrong(name: str, value: Any) -> tuple[str, str] | None:
     known = known_parameters()
     if name not in known:
         close = close_names(name, known)
-        fix = f"did you mean {' or '.join(close)}?" if close else "planner calibrate --list"
+        fix = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else "planner calibrate --list shows all"
+        )
         return f"no parameter {name!r}", fix
     found = known[name]
     if not _is_number(value):

@@ -3,10 +3,11 @@
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from planner.calibration.command import PRIORS, write_calibration
 from planner.calibration.file import Calibration, load_calibration, rounded
 from planner.errors import EmitError, UsageError
 from planner.inputs import load_cluster
@@ -58,7 +59,8 @@ def _start_lines(cluster: str, per_node: int, nodes: int, out: str) -> list[str]
         lines += [
             f"on {nodes} nodes, the same on each (HOST0: the name of one of them):",
             f"  torchrun --nnodes {nodes} --nproc-per-node {per_node} --rdzv-backend c10d"
-            f" --rdzv-endpoint HOST0:29500 {script} --skip gemm,attention,memory --out measured-{nodes}.json",
+            f" --rdzv-endpoint HOST0:29500 {script} --skip gemm,attention,memory"
+            f" --out measured-{nodes}.json",
         ]
     both = "--measured measured.json" + f" --measured measured-{nodes}.json" * (nodes > 1)
     lines += [
@@ -72,18 +74,30 @@ def _start_lines(cluster: str, per_node: int, nodes: int, out: str) -> list[str]
 def run_calibrate_measured(
     logs: Sequence[str],
     measured: Sequence[str],
+    more: Sequence[str] = (),
     *,
     cluster: str,
     pool: str,
     link: str,
     start: str,
     out: str,
+    name: str,
     form: str,
+    only_runs: Mapping[str, str],
 ) -> int:
-    """Fit links and rates to logs of nccl-tests and files of measure.py; return the exit code."""
+    """Fit links and rates to logs of nccl-tests and files of measure.py; return the exit code.
+
+    `more` are the logs that a shell put behind `--nccl-tests`, `only_runs` options that say
+    something about a file of runs and so are refused here.
+    """
     if form not in FORMATS:
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
-    tables = read_nccl_tests(logs)
+    stray = next((option for option, value in only_runs.items() if value), "")
+    runs = next((file for file in more if file.endswith(".csv") or not logs), "")
+    if stray or runs:
+        message = f"{stray or runs} is about measured runs, and these are benchmarks"
+        raise UsageError(message, "calibrate one after the other, the second --from the first")
+    tables = read_nccl_tests([*logs, *more])
     files = [read_measured(file) for file in measured]
     on_cpu = next((one for one in files if one.on_cpu), None)
     if on_cpu:
@@ -95,7 +109,8 @@ def run_calibrate_measured(
         raise UsageError(message, "calibrate one kind at a time, each --from the one before")
     sweeps = [table.sweep() for table in tables] + [s for f in files for s in f.sweeps]
     where = find_pool(devices.pop() if devices else "", sweeps, cluster, pool, link)
-    base, notes = _without_anchors(load_calibration(start or None))
+    begin = Calibration(PRIORS) if start == PRIORS else load_calibration(start)
+    base, notes = _without_anchors(begin)
     links = fit_links(sweeps, where.pool, where.fabric, base) if sweeps else None
     device, seen = _fit_devices(files, where, base)
     notes += [note for table in tables for note in table.notes]
@@ -110,8 +125,8 @@ def run_calibrate_measured(
     if not values:
         notes.append("the data show no parameter, so there is nothing to write")
     elif out:
-        found = base.with_values(values, "measured", _name(out, base))
-        _write(out, replace(found, note=_origin(tables, files)).to_text())
+        found = base.with_values(values, "measured", name or _name(out, base))
+        write_calibration(out, replace(found, note=_origin(tables, files)))
     if form == "json":
         sys.stdout.write(json.dumps(report_json(values, links, device, notes), indent=2) + "\n")
         return 0

@@ -93,23 +93,30 @@ def _pass(row: Pass) -> _Item:
     return _Item("memory", words, row.time_s, PASS_ERROR, price)
 
 
-def _core(row: Core, kernel: str) -> list[_Item]:
-    """Return the forward and the backward of one attention core."""
+def price_core(row: Core, kernel: str, part: Accelerator, back: bool) -> float:
+    """Return the model's time of one attention core, forward or backward, seconds."""
     width = row.heads * row.head_dim
     shape = ModelShape("core", 1, width, row.heads, row.heads, row.head_dim, 4 * width, True,
                        32000, False)  # fmt: skip
     stack = replace(STACKS["megatron-core"], attention_kernels=(kernel,))
     job = TrainingJob(row.length, row.batch)
     tokens, tp = np.array([float(row.batch * row.length)]), np.array([1], dtype=np.int32)
+    found = attention_times(shape, job, part, stack, tokens, tp)
+    return float((found.backward_s if back else found.forward_s)[0])
 
-    def price(part: Accelerator, back: bool) -> float:
-        found = attention_times(shape, job, part, stack, tokens, tp)
-        return float((found.backward_s if back else found.forward_s)[0])
 
+def _core(row: Core, kernel: str) -> list[_Item]:
+    """Return the forward and the backward of one attention core."""
     words = f"{kernel}, {row.batch} x {row.heads} heads x {row.length}"
+
+    def item(kind: str, time_s: float, back: bool) -> _Item:
+        return _Item(
+            kind, words, time_s, CORE_ERROR, lambda part: price_core(row, kernel, part, back)
+        )
+
     return [
-        _Item("attention forward", words, row.forward_s, CORE_ERROR, lambda p: price(p, False)),
-        _Item("attention backward", words, row.backward_s, CORE_ERROR, lambda p: price(p, True)),
+        item("attention forward", row.forward_s, False),
+        item("attention backward", row.backward_s, True),
     ]
 
 

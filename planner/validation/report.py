@@ -310,8 +310,8 @@ def _family_means(report: Report, sources: Sequence[SourceReport]) -> dict[str, 
     }
 
 
-def _entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
-    """Read a file of entries by name."""
+def read_entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
+    """Read a file of models or hardware by name."""
     document = load_yaml(path)
     data = document.data
     if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
@@ -340,8 +340,8 @@ def run_validate(
         raise UsageError(f"--by: unknown {by!r}", f"one of {', '.join(VIEWS)}")
     given = (
         read_points(points or DATA / "points.csv"),
-        _entries(models or DATA / "models.yaml"),
-        _entries(hardware or DATA / "hardware.yaml"),
+        read_entries(models or DATA / "models.yaml"),
+        read_entries(hardware or DATA / "hardware.yaml"),
         load_calibration(calibration),
     )
     if by == "search":

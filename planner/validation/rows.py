@@ -98,6 +98,28 @@ def price_points(
     return tuple(rows)
 
 
+def measured_layouts(
+    points: Sequence[Point], models: Mapping[str, Entry], hardware: Mapping[str, Entry]
+) -> tuple[tuple[Point, Case, float], ...]:
+    """Return each layout with a step time once, with its case and the median of its times.
+
+    The same layouts as those of `use(price_points(...))`, without pricing them.
+    """
+    slow, times = _slow_ids(points), dict[Key, list[float]]()
+    first: dict[Key, tuple[Point, Case]] = {}
+    for point in points:
+        try:
+            case = case_of(point, models, hardware)
+        except Skip:
+            continue
+        if point.line not in slow:
+            key = layout_key(point)
+            first.setdefault(key, (point, case))
+            if point.step_s is not None:
+                times.setdefault(key, []).append(point.step_s)
+    return tuple((*first[key], median(steps)) for key, steps in times.items())
+
+
 def _slow_ids(points: Sequence[Point]) -> frozenset[int]:
     """Return the lines of the unhealthy runs."""
     timed = []

@@ -89,7 +89,10 @@ def test_the_shipped_file_is_as_the_program_writes_it() -> None:
         (HEAD + "  shared.fixed_step_s: .nan", "is no number"),
         (HEAD + "  shared.fixed_step_s: true", "true is no number"),
         (HEAD + "  {}\nprovenance:\n  shared.node_spread: fitted", "has no value above"),
-        (HEAD + "  shared.node_spread: 0.03\nprovenance:\n  shared.node_spread: me", "mine.yaml:6"),
+        (
+            HEAD + "  shared.node_spread: 0.03\nprovenance:\n  shared.node_spread: me",
+            "mine.yaml:6",
+        ),
         ("name: mine\nvalues: 3", "values is 3, not a mapping"),
         ("name: mine\nintervals:\n  dense: [1.1, 0.9]", "mine.yaml:3:10"),
         ("name: mine\nanchored_by: run", "a list of measured steps"),
