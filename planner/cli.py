@@ -443,7 +443,9 @@ def measure(
     out: Annotated[
         str, typer.Option("--out", "-o", metavar="FILE", help="Script to write; - is stdout.")
     ] = "measure.py",
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes to measure on, for the command.")] = 2,
+    nodes: Annotated[
+        int, typer.Option(min=0, help="Nodes to measure on (2, or 1).", show_default=False)
+    ] = 0,
     pool: PoolName = "",
 ) -> None:
     """Write the script that times products, attention, memory and collectives on your machines."""

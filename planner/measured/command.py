@@ -23,6 +23,8 @@ SCRIPT = Path(__file__).resolve().parent.parent / "data" / "measure.py"
 """What users run on their machines."""
 FORMATS = ("table", "full", "json")
 NAME_LENGTH = 80
+USUAL_NODES = 2
+"""Nodes that show the network between them."""
 
 
 def script_text() -> str:
@@ -38,7 +40,9 @@ def run_measure(cluster: str, out: str, nodes: int, pool: str) -> int:
         here = (given.pool(pool) if pool else given).cluster.pools[0]
         if nodes > here.n_nodes:
             raise UsageError(f"--nodes {nodes}, and {here.name} has {here.n_nodes}")
-        lines = _start_lines(cluster, here.devices_per_node, min(nodes, here.n_nodes), out)
+        lines = _start_lines(
+            cluster, here.devices_per_node, nodes or min(USUAL_NODES, here.n_nodes), out
+        )
         if len(given.cluster.pools) > 1 and not pool:
             lines.append(f"pool {here.name}, the first; --pool names another")
     elif pool:
