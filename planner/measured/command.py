@@ -137,7 +137,7 @@ def run_calibrate_measured(
     heading = _heading(tables, files, where)
     sys.stdout.write(report_text(heading, links, device, notes, form == "full"))
     if form == "table":
-        sys.stdout.write("every size and item: --format full\n")
+        sys.stdout.write("\nevery size and item: --format full\n")
     if values and out:
         sys.stdout.write(f"wrote {out}: planner solve MODEL CLUSTER --calibration {out}\n")
     elif values:

@@ -96,6 +96,9 @@ def test_nodes_fit_the_network_and_leave_the_scale_up_link(pool):
     fit = fit_links(timed(ACROSS, pool, FAR, 0.0), pool, FLAT, PRIORS)
     assert {e.quantity.name.split(".")[1] for e in fit.estimates} == {"ib-ndr-400"}
     assert values_of(fit)["link.ib-ndr-400.hop_scale"] == pytest.approx(2.0, rel=0.05)
+    assert fit.notes == (
+        "no times inside a node: nvlink4 stays, and what it limits is not fitted",
+    )
 
 
 def test_a_few_wild_times_do_not_spoil_the_fit(pool):
