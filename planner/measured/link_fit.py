@@ -115,8 +115,8 @@ def fit_links(sweeps: Sequence[Sweep], pool: Pool, fabric: Fabric, base: Calibra
         if error > POOR_ERROR
     )
     if far and not near:
-        link = pool.scale_up.name
-        notes += (f"no times inside a node: {link} stays, and what it limits is not fitted",)
+        kept = pool.scale_up.name
+        notes += (f"no times inside a node: {kept} stays, and what it limits is not fitted",)
     return LinkFit(tuple(estimates), compared, notes)
 
 

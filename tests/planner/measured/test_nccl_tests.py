@@ -1,9 +1,12 @@
 """Logs of nccl-tests: what was timed where, and what a damaged log gets."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner.errors import SpecError
 from planner.measured.nccl_tests import bus_factor, parse_nccl_tests, read_nccl_tests
@@ -175,3 +178,19 @@ def test_colours_windows_lines_and_bytes(tmp_path):
         read_nccl_tests([str(utf16)])
     with pytest.raises(SpecError, match="no such file"):
         read_nccl_tests([str(tmp_path / "none.log")])
+
+
+@given(
+    at=st.integers(0, 10_000),
+    n_gone=st.integers(0, 2_000),
+    inserted=st.text("0123456789.eNA/#[]: -xyz\n", max_size=20),
+)
+def test_no_damage_ends_in_a_traceback(at, n_gone, inserted):
+    text = (DATA / "alltoall_then_sendrecv_srun.log").read_text()
+    at %= len(text)
+    with suppress(SpecError):
+        for table in parse_nccl_tests(text[:at] + inserted + text[at + n_gone :], "damaged.log"):
+            sweep = table.sweep()
+            assert len(sweep.sizes_bytes) == len(sweep.times_s) > 0
+            assert min(sweep.times_s) > 0
+            assert sweep.n_ranks % sweep.n_nodes == 0
