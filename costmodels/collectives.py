@@ -141,7 +141,8 @@ def logarithmic_all_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) ->
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
     hop = (pool.nic.ring_hop_s[SIMPLE] + group.extra_hop_s) * PAT_HOP_SHARE
     wire = PAT_FRAC * _bus_bytes_per_s(group, pool, SIMPLE)
-    time = PAT_BASE_S + np.log2(ranks) * hop + PAT_PER_RANK_S * ranks
+    constants = PAT_BASE_S + PAT_PER_RANK_S * ranks
+    time = pool.nic.latency_factor * constants + np.log2(ranks) * hop
     time = time + (ranks - 1) / ranks * n / wire
     alone = (group.ranks_per_domain == 1) & (group.n_domains > 1)
     return np.where(ranks > 1, np.where(alone, time, np.inf), 0.0)
@@ -199,8 +200,10 @@ def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -
     g, k = group.ranks_per_domain, group.n_domains
     inner = 2 * (g - 1) / g * n / part.in_switch_all_reduce_bytes_per_s
     outer = 2 * (k - 1) / k * n / group.wire_bytes_per_s
-    latency = IN_SWITCH_LATENCY_S + 2 * np.log2(k) * (IN_SWITCH_NET_HOP_S + group.extra_hop_s)
-    latency = latency + RACK_LATENCY_S_PER_RANK * np.maximum(g - NODE_RANKS, 0.0)
+    near, far = pool.scale_up.latency_factor, pool.nic.latency_factor
+    hop = far * IN_SWITCH_NET_HOP_S + group.extra_hop_s
+    latency = near * IN_SWITCH_LATENCY_S + 2 * np.log2(k) * hop
+    latency = latency + near * RACK_LATENCY_S_PER_RANK * np.maximum(g - NODE_RANKS, 0.0)
     time = latency + np.maximum(inner, outer)
     reached = (g >= part.in_switch_min_ranks) & ~_over_racks(group, pool)
     return np.where(ranks > 1, np.where(reached, time, np.inf), 0.0)
@@ -224,10 +227,12 @@ def in_network_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> 
     outer = n / group.wire_bytes_per_s
     ring = 2 * (g - 1) / g * n / _bus_bytes_per_s_inside(group, pool, SIMPLE)
     hops = pool.scale_up.ring_base_s[SIMPLE] + 2 * (g - 1) * pool.scale_up.ring_hop_s[SIMPLE]
-    time = hops + IN_NETWORK_LATENCY_S + np.maximum(ring, outer)
+    far = pool.nic.latency_factor
+    time = hops + far * IN_NETWORK_LATENCY_S + np.maximum(ring, outer)
     if rate:
         both = np.maximum(2 * (g - 1) / g * n / rate, outer)
-        both = both + (IN_SWITCH_LATENCY_S + IN_SWITCH_NET_HOP_S)
+        near = pool.scale_up.latency_factor * IN_SWITCH_LATENCY_S
+        both = both + (near + far * IN_SWITCH_NET_HOP_S)
         time = np.where(g >= part.in_switch_min_ranks, np.minimum(time, both), time)
     reached = (group.n_domains > 1) & (group.tier <= pool.n_summing_tiers)
     return np.where(ranks > 1, np.where(reached, time + group.extra_hop_s, np.inf), 0.0)

@@ -29,11 +29,6 @@ UNFUSED_RATE_FRAC = 0.5
 """Rate of the batched score GEMMs of an unfused attention over that of a large GEMM."""
 ATTENTION_TILE = 128
 """Query rows of one tile of a flash kernel."""
-UNFUSED_NORM_FACTOR = 5.0
-"""Traffic of an RMSNorm written as fp32 operators over that of one kernel, both directions.
-Counted forward per element: cast 2 + 4, square 4 + 4, mean 4, scale 4 + 4, cast 4 + 2, weight
-2 + 2 = 36 bytes against 4; much of it comes from the cache of the operator before, and pairs of
-measured runs with and without the fused kernel leave 4 to 5."""
 BACKWARD_OVER_FORWARD = 2.5
 """Matrix products of a flash backward over those of its forward: five against two."""
 LATENT = (0.89, 0.78)
@@ -263,7 +258,7 @@ def elementwise_times(
     with dropout) over t with SP, 4 (h_q + h_kv)/t rotary, (6 gated, 4 otherwise) f / t;
     backward: (12 u + 8) h (norms 6h, additions 4h; + 2h), the same rotary, (10, 6) f / t.
     Latent attention: the same for queries and the keys put together of two parts, and 5 (r_q +
-    r_kv)/t for the norms of the latents. u = 1, or `UNFUSED_NORM_FACTOR` where the stack has no
+    r_kv)/t for the norms of the latents. u = 1, or `unfused_norm_factor` where the stack has no
     norm kernel. Times the stack's traffic factor, over the sustained HBM bandwidth, plus launches.
     Source: operand counts of each operator in bf16.
     """
@@ -276,7 +271,7 @@ def elementwise_times(
         rotary = 4.0 * (shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim)
     if shape.latent:
         rotary = rotary + 5.0 * (shape.q_rank + shape.kv_rank) / t
-    norm = 1.0 if stack.fused_norms else UNFUSED_NORM_FACTOR
+    norm = 1.0 if stack.fused_norms else stack.unfused_norm_factor
     forward = (8.0 * norm + 12.0 + masks) * shape.hidden / whole + rotary
     backward = (12.0 * norm + 8.0 + masks) * shape.hidden / whole + rotary
     forward += (6.0 if shape.gated else 4.0) * shape.ffn / t
@@ -297,7 +292,7 @@ def norm_forward_s(
 ) -> Floats:
     """Return the forward of one norm of a layer, as `elementwise_times` counts it: 4 u h bytes."""
     width = shape.hidden / np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
-    norm = 4.0 if stack.fused_norms else 4.0 * UNFUSED_NORM_FACTOR
+    norm = 4.0 if stack.fused_norms else 4.0 * stack.unfused_norm_factor
     return _one_kernel_s(tokens * norm * width, accelerator, stack)
 
 

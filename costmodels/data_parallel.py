@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from costmodels.collectives import collective_s
 from costmodels.placement import Group
 from costmodels.problem import Problem
-from costmodels.stacks import TENSOR_WIRE_FRAC
 
 Floats = NDArray[np.float64]
 
@@ -120,7 +119,7 @@ def data_parallel_times(
         near = collective_s("all-gather", weights, groups.again, pool)
         again = np.where(stage >= 3, near, gather)
     if problem.stack.zero3_traffic == "by-tensor":
-        slow = np.where(stage >= 2, TENSOR_WIRE_FRAC, 1.0)
+        slow = np.where(stage >= 2, problem.stack.tensor_wire_frac, 1.0)
         reduce, gather, again = reduce / slow, gather / slow, again / slow
     found = DataParallelTimes(pieces * reduce, reduce, pieces * gather, gather)
     if groups.again is None:

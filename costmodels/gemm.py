@@ -46,6 +46,8 @@ def gemm_s(
     m, k, n = (np.asarray(x, dtype=np.float64) for x in (rows, inner, columns))
     eff = accelerator.efficiency
     rate = accelerator.peak_flops_per_s[precision] * eff.gemm_frac * rate_frac
+    if precision == "fp8":
+        rate *= eff.fp8_gain
     best = np.full(np.broadcast(m, k, n).shape, np.inf)
     for tile_rows, tile_columns in TILES:
         tiles = np.ceil(m / tile_rows) * np.ceil(n / tile_columns)

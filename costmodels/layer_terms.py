@@ -29,7 +29,7 @@ from costmodels.recompute import (
     routed_terms,
     set_terms,
 )
-from costmodels.stacks import HOST_SHARE_WITHOUT_TP, StackProfile
+from costmodels.stacks import StackProfile
 from costmodels.tensor_parallel import end_times, layer_exposures
 
 Floats = NDArray[np.float64]
@@ -122,11 +122,11 @@ class LayerTerms:
 def host_s(problem: Problem, tp: Ints) -> Floats:
     """Return the least time in which the host gets one layer launched, both directions, seconds.
 
-    The stack's time per layer, `HOST_SHARE_WITHOUT_TP` of it where there is no collective to
+    The stack's time per layer, `host_share_without_tp` of it where there is no collective to
     launch and launching them counts.
     """
     stack = problem.stack
-    alone = HOST_SHARE_WITHOUT_TP if stack.launches_collectives else 1.0
+    alone = stack.host_share_without_tp if stack.launches_collectives else 1.0
     return np.where(np.asarray(tp) > 1, 1.0, alone) * stack.host_s_per_layer
 
 

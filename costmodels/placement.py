@@ -163,5 +163,5 @@ def place(spacing: Spacing, pool: Pool, fabric: Fabric) -> Group:
         climbs = (units > 1) & (n_domains > 1)
         wire = np.where(climbs, np.minimum(wire, share), wire)
         tier = np.where(climbs, level + 2, tier)
-    extra = 0.0 if fabric.rail_optimized else NON_RAIL_HOP_S
+    extra = 0.0 if fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S
     return Group(run * copies, per_domain, n_domains, wire, tier.astype(np.int32), extra)

@@ -29,7 +29,6 @@ from costmodels.parameters import (
 from costmodels.placement import NON_RAIL_HOP_S, Group, Spacing, place, place_group
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.problem import Problem
-from costmodels.stacks import STALLED_MESSAGE_S
 from costmodels.stages import BOTH_WAYS, FOLDED, StageKinds, stage_kinds
 
 Floats = NDArray[np.float64]
@@ -329,10 +328,10 @@ def boundary_hops(
     pipeline r shares of the uplink, 1/oversubscription of a NIC each; where not all pipelines
     cross, the slower of that and the link inside counts. What stays inside the domain crosses no
     tier, however small its units. Where the stack's messages block and the `tp` ranks of a stage
-    span more than two domains, `STALLED_MESSAGE_S` comes on top.
+    span more than two domains, `stalled_message_s` comes on top.
     """
     pool = problem.pool
-    extra = 0.0 if problem.fabric.rail_optimized else NON_RAIL_HOP_S
+    extra = 0.0 if problem.fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S
     wire_s = 1.0 / pool.nic_bytes_per_s
     levels, over = [(pool.scale_up_domain, wire_s)], 1.0
     for tier in problem.fabric.tiers:
@@ -340,7 +339,7 @@ def boundary_hops(
         unit = tier.n_nodes * pool.devices_per_node
         levels.append((unit, max(wire_s, over * wire_s / max(1, unit // stride))))
     stalls = problem.stack.blocking_p2p and tp > STALLING_DOMAINS * pool.scale_up_domain
-    late = STALLED_MESSAGE_S if stalls else 0.0
+    late = problem.stack.stalled_message_s if stalls else 0.0
     latency = np.full(pp, pool.scale_up.p2p_latency_s + late)
     per_byte = np.full(pp, 1.0 / pool.accelerator.pair_bytes_per_s)
     leaves = np.zeros(pp, dtype=bool)

@@ -38,7 +38,7 @@ class StackProfile:
     forward are `both`."""
     zero3_traffic: str
     """Per-micro-batch traffic of ZeRO 2 and 3: `prefetched` by layer beside compute, or
-    `by-tensor`, one blocking call per tensor (DeepSpeed of 2021), see `TENSOR_WIRE_FRAC`."""
+    `by-tensor`, one blocking call per tensor (DeepSpeed of 2021), see `tensor_wire_frac`."""
     offload_overlap: str
     """With the optimizer on the host: `pipelined` (gradients down, Adam and weights up side by
     side, piece by piece, after the backward) or `gradients` (they leave as they are reduced,
@@ -65,8 +65,8 @@ class StackProfile:
     further rank of the group, seconds: ranks arrive apart, and all wait for the last."""
     blocking_p2p: bool
     """Pipeline messages block their stream: tensor-parallel collectives of a rank whose messages
-    wait for another node stall with them, see `STALLED_HOP_S`, and the messages themselves where
-    such groups span several nodes, see `STALLED_MESSAGE_S`."""
+    wait for another node stall with them, see `stalled_hop_s`, and the messages themselves where
+    such groups span several nodes, see `stalled_message_s`."""
     expert_dispatch: str
     """How tokens reach their experts: `all-to-all` (a copy for each), or `deduplicated` (one for
     every node and rank that holds one, as DeepEP sends them)."""
@@ -80,7 +80,7 @@ class StackProfile:
     """Least time of one layer forward and backward that the host needs to launch it, seconds."""
     launches_collectives: bool
     """Launching tensor-parallel collectives takes a good part of the host's time for a layer:
-    without them a layer takes `HOST_SHARE_WITHOUT_TP` of it."""
+    without them a layer takes `host_share_without_tp` of it."""
     fixed_step_s: float
     """Per-step time outside the model: data, logging, scalar reductions, seconds."""
     node_spread: float
@@ -100,6 +100,30 @@ class StackProfile:
     """Buffers of one more communicator that leaves the node."""
     fragmentation_frac: float
     """Activation memory lost to the allocator, share of activations."""
+    stalled_hop_s: float
+    """Least time of a ring step of a tensor-parallel collective beside blocked pipeline messages,
+    seconds. Fit over nanotron's published sweep: layers of 8, 12, 16 to 24 and 38 to 48 ms at tp 2,
+    4, 8 and 16."""
+    stalled_message_s: float
+    """What a blocked pipeline message takes longer between stages whose tensor-parallel groups
+    span more than two domains, seconds. Fit over nanotron's published sweep at tp 32 on nodes of
+    eight (0.4 to 0.8 s); its slow runs at smaller tp lose about as much."""
+    tensor_wire_frac: float
+    """Share of the wire's speed that one blocking collective per tensor reaches (0-1). Fits over
+    runs of DeepSpeed's ZeRO-3 of 2021 give 0.07 to 0.11 on V100 with Omni-Path and 0.13 to 0.18
+    on A100 with InfiniBand."""
+    compiled_share: float
+    """Memory traffic of compiled operators over that of eager ones; at best that of fused ones.
+    Fit over published runs, most of them torchtitan's."""
+    unfused_norm_factor: float
+    """Traffic of an RMSNorm written as fp32 operators over that of one kernel, both directions.
+    Counted forward per element: cast 2 + 4, square 4 + 4, mean 4, scale 4 + 4, cast 4 + 2, weight
+    2 + 2 = 36 bytes against 4; much of it comes from the cache of the operator before, and pairs
+    of measured runs with and without the fused kernel leave 4 to 5."""
+    host_share_without_tp: float
+    """Launch time of a layer without tensor-parallel collectives over that with them where
+    launching them counts. Fit over nanotron's host-bound runs; it launches eight to ten collectives
+    a layer."""
 
 
 GIB = 2.0**30
@@ -112,37 +136,26 @@ NUMBERS = {
 }
 """The numbers in which profiles may differ, with the range that makes sense. All else is a switch,
 or one of `SHARED`."""
-SHARED = (
-    "bucket_params",
-    "overlap_slowdown",
-    "node_spread",
-    "context_bytes",
-    "communicator_bytes",
-    "fragmentation_frac",
-)
-"""Numbers that are the same for every stack."""
-HOST_SHARE_WITHOUT_TP = 0.6
-"""Share of a layer's launch time that is left without tensor-parallel collectives, where they
-count. Fit over nanotron's host-bound runs; it launches eight to ten collectives a layer."""
-STALLED_HOP_S = 0.32e-3
-"""Least time of a ring step of a tensor-parallel collective beside blocked pipeline messages. Fit
-over nanotron's published sweep: layers of 8, 12, 16 to 24 and 38 to 48 ms at tp 2, 4, 8 and 16."""
-STALLED_MESSAGE_S = 0.65
-"""What a blocked pipeline message takes longer between stages whose tensor-parallel groups span
-more than two domains. Fit over nanotron's published sweep at tp 32 on nodes of eight (0.4 to 0.8
-s); its slow runs at smaller tp lose about as much."""
-TENSOR_WIRE_FRAC = 0.12
-"""Share of the wire's speed that one blocking collective per tensor reaches. Fits over runs of
-DeepSpeed's ZeRO-3 of 2021 give 0.07 to 0.11 on V100 with Omni-Path and 0.13 to 0.18 on A100 with
-InfiniBand."""
-COMPILED_SHARE = 0.6
-"""Memory traffic of compiled operators over that of eager ones; at best that of fused ones.
-Fit over published runs, most of them torchtitan's."""
+SHARED = {
+    "bucket_params": (1e6, 1e9),
+    "overlap_slowdown": (0.0, 0.5),
+    "node_spread": (0.0, 0.06),
+    "context_bytes": (0.0, 4 * GIB),
+    "communicator_bytes": (0.0, 2 * GIB),
+    "fragmentation_frac": (0.0, 0.3),
+    "stalled_hop_s": (0.0, 2e-3),
+    "stalled_message_s": (0.0, 2.0),
+    "tensor_wire_frac": (0.02, 1.0),
+    "compiled_share": (0.2, 1.0),
+    "unfused_norm_factor": (1.0, 9.0),
+    "host_share_without_tp": (0.3, 1.0),
+}
+"""Numbers that are the same for every stack, with the range that makes sense."""
 
 
 def compiled(stack: StackProfile) -> StackProfile:
     """Return the profile under torch.compile: fewer memory passes, norms in one kernel."""
-    factor = max(1.0, COMPILED_SHARE * stack.elementwise_factor)
+    factor = max(1.0, stack.compiled_share * stack.elementwise_factor)
     return replace(stack, elementwise_factor=factor, fused_norms=True, fused_activation=True)
 
 
@@ -182,6 +195,12 @@ FUSED = StackProfile(
     context_bytes=1.5 * GIB,
     communicator_bytes=0.4 * GIB,
     fragmentation_frac=0.05,
+    stalled_hop_s=0.32e-3,
+    stalled_message_s=0.65,
+    tensor_wire_frac=0.14,
+    compiled_share=0.6,
+    unfused_norm_factor=5.0,
+    host_share_without_tp=0.6,
 )
 """Class default for stacks with fused kernels (Megatron-Core, Transformer Engine, OneFlow)."""
 

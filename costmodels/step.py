@@ -26,7 +26,6 @@ from costmodels.plans import (
 from costmodels.problem import Problem
 from costmodels.recompute import SetTerms
 from costmodels.shape_terms import ShapeTerms, boundary_hops, host_bytes, shape_terms
-from costmodels.stacks import STALLED_HOP_S
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -159,7 +158,7 @@ reduce-scatters, or four all-reduces of twice the steps."""
 def stalled(rows: Rows) -> ForwardBackward:
     """Return what one layer takes longer while pipeline messages wait for another node, `(n,)`.
 
-    max(0, H + 8 (t - 1) STALLED_HOP_S - layer) where the stack's messages block, tp > 1 and the
+    max(0, H + 8 (t - 1) stalled_hop - layer) where the stack's messages block, tp > 1 and the
     pipeline leaves the scale-up domain, H the launch time of the layer; with experts the layer is
     an expert layer. Source: published sweeps of nanotron, whose layers take 8, 14, 21 to 25 and
     46 ms at tp 2, 4, 8 and 16 whatever the micro-batch, but only then. Left out: groups over
@@ -170,7 +169,7 @@ def stalled(rows: Rows) -> ForwardBackward:
         layer = rows.layers.experts.layer
     tp = rows.table.shapes.tp[of]
     held_up = (tp > 1) & (rows.shapes.pipeline_group.n_domains[of] > 1)
-    least = stack.host_s_per_layer + RING_STEPS_PER_RANK * (tp - 1) * STALLED_HOP_S
+    least = stack.host_s_per_layer + RING_STEPS_PER_RANK * (tp - 1) * stack.stalled_hop_s
     missing = np.where(held_up, np.maximum(0.0, least - layer.total_s[rows.index]), 0.0)
     if not stack.blocking_p2p:
         missing = np.zeros_like(missing)

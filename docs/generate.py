@@ -23,7 +23,7 @@ LEAST_SIZE = 2.0**28
 """Numbers of a stack profile from here on are sizes; bucket sizes (elements) are below."""
 LEAST_MS = 1e-3
 """Times of a stack profile from here on, in seconds, are printed in ms, shorter ones in µs."""
-SECONDS = ("tp_hop_s", "host_s_per_layer", "fixed_step_s")
+SECONDS = ("tp_hop_s", "host_s_per_layer", "fixed_step_s", "stalled_hop_s", "stalled_message_s")
 """Fields of a stack profile that are times."""
 
 RULES_HEAD = """# Rules

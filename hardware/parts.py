@@ -43,6 +43,8 @@ class Efficiency:
     attention_seq_half: float
     """Sequence length (tokens) at which an attention kernel reaches half of that share."""
     power_note: str = ""
+    fp8_gain: float = 1.0
+    """Sustained rate of fp8 products over what their recipe says of this generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,9 @@ class Link:
     (k/2)^-x."""
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+    latency_factor: float = 1.0
+    """Factor on latencies that are a library's constants rather than the link's: sums in switches,
+    logarithmic all-gathers. 1 unless a reference run says otherwise."""
     sums_in_switch: bool = False
     """Switches of this scale-out network can sum an all-reduce (SHARP), where set up to."""
 

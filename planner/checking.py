@@ -15,7 +15,8 @@ from typing import Any
 from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.stacks import StackProfile
+from costmodels.stacks import StackProfile, compiled
+from planner.calibration.file import Calibration, load_calibration
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.framework_words import Settings, changed_settings, changed_words
 from planner.identity import plan_id
@@ -36,7 +37,14 @@ from planner.result import Plan
 from planner.runs.existing_run import ExistingRun, Switch
 from planner.runs.nearest import nearest_layout, why_not_priced
 from planner.runs.reading import Asked, read_run
-from planner.solving import make_plan, make_problem, rank_over_pools
+from planner.solving import (
+    Calibrations,
+    calibration_json,
+    make_plan,
+    make_problem,
+    own_calibration,
+    rank_over_pools,
+)
 from planner.variants import Searched
 from searches.frameworks import RELEASES, Broken, Case, broken_rules
 from searches.rules import Context
@@ -133,6 +141,8 @@ class Report:
     standing: Standing | None
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
+    calibration: Calibration
+    """The numbers that priced it."""
 
     @property
     def fits(self) -> bool | None:
@@ -173,6 +183,7 @@ class Report:
             "changes": [change.to_json() for change in self.changes],
             "assumed": list(_assumed(run)),
             "notes": list(self.notes),
+            "calibration": calibration_json(self.calibration),
             "inputs": {
                 "model": self.model.document if self.model else None,
                 "cluster": self.cluster.document,
@@ -211,6 +222,7 @@ def check(
     pins: Mapping[str, object] | None = None,
     overrides: Overrides = (),
     pool: str = "",
+    calibration: Calibrations = None,
 ) -> Report:
     """Return what an existing run means on a cluster.
 
@@ -252,7 +264,7 @@ def check(
         run=run, release=release, refusals=refusals, ignored=ignored, unwritten=unwritten,
         model=described, cluster=placed or given, enough=enough, plan=None, repairs=(),
         not_priced=_first_problem(why) if why else "", standing=None, changes=(),
-        notes=tuple(notes),
+        notes=tuple(notes), calibration=own_calibration(calibration) or load_calibration(),
     )  # fmt: skip
     if described is None or placed is None:
         text = base.not_priced or f"{asked} devices do not fill whole nodes of this pool"
@@ -473,17 +485,19 @@ def _priced(base: Report, model: ModelInput, cluster: ClusterInput, judged: "_Ju
         model = model_from_dict({**model.document, "training": changed})
     # A run that has the switch stands among plans that may have it too.
     open_ = {"tp_overlap": frozenset((0, 1))} if layout.tp_overlap else {}
-    options = SolveOptions(framework=run.framework, stack=run.stack_name, only=open_)
+    options = SolveOptions(
+        framework=run.framework, stack=run.stack_name, only=open_, own_calibration=base.calibration
+    )
     try:
         standard = make_problem(model, cluster, options)
     except PlannerError as error:
         return replace(base, not_priced=error.message)
-    problem = replace(standard, stack=replace(standard.stack, **dict(run.stack)))
+    problem = replace(standard, stack=_as_run(standard.stack, run))
     why = why_not_priced(problem, layout)
     if why:
         return replace(base, not_priced=why)
     found = break_down(problem, layout)
-    plan = make_plan(1, problem, found, model, cluster, tie=False)
+    plan = make_plan(1, problem, found, model, cluster, False, base.calibration)
     standing = standing_of(model, cluster, options, plan)
     switched = _switched(base, problem, standard.stack, plan, judged)
     changes = _changes(base, problem, model, cluster, plan, judged, switched)
@@ -491,6 +505,14 @@ def _priced(base: Report, model: ModelInput, cluster: ClusterInput, judged: "_Ju
         base, model=model, cluster=cluster, plan=plan, repairs=near.repairs, standing=standing,
         changes=changes,
     )  # fmt: skip
+
+
+def _as_run(stack: StackProfile, run: ExistingRun) -> StackProfile:
+    """Return the profile of a framework with what the run's settings change in it."""
+    changes = dict(run.stack)
+    if changes.pop("compiled", False):
+        stack = compiled(stack)
+    return replace(stack, **changes)
 
 
 def standing_of(
@@ -507,7 +529,7 @@ def standing_of(
     best = None
     if ranked:
         opened = break_down(problem, ranked[0][0].layout)
-        best = make_plan(1, problem, opened, model, cluster, tie=True)
+        best = make_plan(1, problem, opened, model, cluster, True, options.calibration)
     fits = plan.headroom_frac >= 0
     return Standing(
         best=best,
@@ -566,7 +588,7 @@ class _Judged:
             return None
         if not self._runs(base, problem, again, layout):
             return None
-        stack = replace(usual, **dict(again.stack))
+        stack = _as_run(usual, again)
         return None if stack == problem.stack else stack
 
     def _runs(self, base: Report, problem: Problem, again: ExistingRun, layout: Layout) -> bool:

@@ -115,6 +115,12 @@ Pareto = Annotated[
     ),
 ]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
+CalibrationFile = Annotated[
+    str,
+    typer.Option(
+        "--calibration", metavar="FILE", help="Numbers to price with; those that ship without it."
+    ),
+]
 
 
 def _overrides(items: list[str]) -> tuple[tuple[str, object], ...]:
@@ -183,6 +189,7 @@ def solve(
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")
     ] = True,
+    calibration: CalibrationFile = "",
 ) -> None:
     """Rank the layouts of a training job on a cluster."""
     from planner.commands import run_solve
@@ -196,6 +203,7 @@ def solve(
             within=_positive(within, "--within", "1.05"), pareto=pareto, form=form, emit=emit,
             out=out, launcher=launcher, executor=executor, ray_address=ray_address,
             time_limit_s=_positive(time_limit, "--time-limit", "2.5"), cache=cache,
+            calibration=calibration,
         )
     )  # fmt: skip
 
@@ -214,6 +222,7 @@ def evaluate(
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")
     ] = True,
+    calibration: CalibrationFile = "",
 ) -> None:
     """Price one layout, given with --pin, whether or not it fits."""
     from planner.commands import run_evaluate
@@ -221,7 +230,7 @@ def evaluate(
     raise typer.Exit(
         run_evaluate(
             model, cluster, pin=pin, allow=allow, overrides=_overrides(set_), framework=framework,
-            stack=stack, pool=pool, form=form, cache=cache,
+            stack=stack, pool=pool, form=form, cache=cache, calibration=calibration,
         )
     )  # fmt: skip
 
@@ -263,6 +272,7 @@ def check(
     ] = [],
     pool: PoolName = "",
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    calibration: CalibrationFile = "",
 ) -> None:
     """Judge an existing run: refusals, memory, step time, place among plans, best changes."""
     from planner.commands import run_check
@@ -270,7 +280,7 @@ def check(
     raise typer.Exit(
         run_check(
             file, cluster, model=model, framework=framework, version=version, env=env, pin=pin,
-            overrides=_overrides(set_), pool=pool, form=form,
+            overrides=_overrides(set_), pool=pool, form=form, calibration=calibration,
         )
     )  # fmt: skip
 
@@ -303,6 +313,7 @@ def recommend(
         float, typer.Option(help="bandwidth: wait that counts as hidden, per compute time (0.02).")
     ] = 0.0,
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    calibration: CalibrationFile = "",
 ) -> None:
     """Answer the inverse questions: what a job needs, the most that a cluster takes."""
     from planner.commands import run_recommend
@@ -311,7 +322,7 @@ def recommend(
         run_recommend(
             question, model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
             overrides=_overrides(set_), framework=framework, stack=stack, most=most, by=by,
-            step=step, tolerance=tolerance, form=form,
+            step=step, tolerance=tolerance, form=form, calibration=calibration,
         )
     )  # fmt: skip
 
@@ -457,11 +468,119 @@ def validate(
     by: Annotated[
         str, typer.Option(help="source, sweep or row; or search, each sweep searched (minutes).")
     ] = "source",
+    calibration: CalibrationFile = "",
 ) -> None:
     """Compare predictions with measured training runs, source by source."""
     from planner.validation.report import run_validate
 
-    raise typer.Exit(run_validate(points, models, hardware, form, by))
+    raise typer.Exit(run_validate(points, models, hardware, form, by, calibration))
+
+
+@app.command()
+def measure(
+    cluster: Annotated[
+        str,
+        typer.Argument(metavar="[CLUSTER]", help="Says how to start the script there."),
+    ] = "",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="Script to write; - is stdout.")
+    ] = "measure.py",
+    nodes: Annotated[
+        int, typer.Option(min=0, help="Nodes to measure on (2, or 1).", show_default=False)
+    ] = 0,
+    pool: PoolName = "",
+) -> None:
+    """Write the script that times products, attention, memory and collectives on your machines."""
+    from planner.measured.command import run_measure
+
+    raise typer.Exit(run_measure(cluster, out, nodes, pool))
+
+
+@app.command()
+def calibrate(
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[RUNS.csv | LOG...]",
+            help="Measured runs, the shipped ones without; or more logs after --nccl-tests LOG.",
+        ),
+    ] = [],
+    nccl_tests: Annotated[
+        list[str],
+        typer.Option(
+            "--nccl-tests", metavar="LOG...", help="Fit links to what all_reduce_perf, ... print."
+        ),
+    ] = [],
+    measured: Annotated[
+        list[str],
+        typer.Option(
+            "--measured", metavar="FILE", help="Fit rates to what the script of `measure` wrote."
+        ),
+    ] = [],
+    cluster: Annotated[
+        str,
+        typer.Option(
+            metavar="CLUSTER", help="Where benchmarks ran; without it told from the devices."
+        ),
+    ] = "",
+    pool: PoolName = "",
+    link: Annotated[
+        str, typer.Option(metavar="NAME", help="Network of benchmarks, without a cluster file.")
+    ] = "",
+    models: Annotated[str, typer.Option(help="Models by the names in RUNS.csv.")] = "",
+    hardware: Annotated[str, typer.Option(help="Hardware by the names in RUNS.csv.")] = "",
+    fit: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="Numbers to fit, or beginnings: generation,stack.nanotron; all without it.",
+        ),
+    ] = "",
+    start: Annotated[
+        str,
+        typer.Option("--from", metavar="FILE", help="Calibration that the fit begins at."),
+    ] = "",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="Calibration file to write.")
+    ] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of the calibration; the file's without it.")
+    ] = "",
+    cross_validate: Annotated[
+        bool,
+        typer.Option(
+            "--cross-validate/--no-cross-validate", help="Also fit without each family and model."
+        ),
+    ] = True,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List every number with its range and meaning.")
+    ] = False,
+    form: Annotated[
+        str, typer.Option("--format", help="table or json; of benchmarks also full, every size.")
+    ] = "table",
+) -> None:
+    """Fit the numbers behind every prediction to measured runs, or to benchmarks."""
+    from planner.calibration.command import one_runs_file, run_calibrate, run_list
+
+    if list_:
+        raise typer.Exit(run_list(form))
+    if nccl_tests or measured:
+        from planner.measured.command import run_calibrate_measured
+
+        raise typer.Exit(
+            run_calibrate_measured(
+                nccl_tests, measured, given, cluster=cluster, pool=pool, link=link, start=start,
+                out=out, name=name, form=form, only_runs={"--models": models,
+                "--hardware": hardware, "--fit": fit},
+            )
+        )  # fmt: skip
+    points = one_runs_file(given, {"--cluster": cluster, "--pool": pool, "--link": link})
+    raise typer.Exit(
+        run_calibrate(
+            points, models=models, hardware=hardware, fit=fit, start=start, out=out, name=name,
+            cross_validate=cross_validate, form=form,
+        )
+    )  # fmt: skip
 
 
 @app.command("check-spec")

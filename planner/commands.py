@@ -9,6 +9,7 @@ from pathlib import Path
 from costmodels.breakdown import Breakdown
 from costmodels.problem import Problem
 from planner import __version__, tables
+from planner.calibration.file import Calibration
 from planner.emit import FRAMEWORKS, emit_plan, why_not
 from planner.emit.launchers import launcher_files, parse_launchers
 from planner.errors import EmitError, UsageError
@@ -21,7 +22,7 @@ from planner.placement import place_plan
 from planner.placing import chosen_hosts, read_hosts, write_files
 from planner.recipes import with_recipe
 from planner.result import Plan, Result
-from planner.saved import open_plan, read_options, save_result
+from planner.saved import open_plan, options_of, read_options, save_result
 from planner.solving import evaluate, make_problem, solve, under_framework
 from planner.yamlfile import close_names
 from searches.frameworks import RULES as FRAMEWORK_RULES
@@ -96,6 +97,7 @@ def run_solve(
     ray_address: str,
     time_limit_s: float,
     cache: bool,
+    calibration: str,
 ) -> int:
     """Run `planner solve`; return the exit code."""
     text, targets, launchers = _formatter(form), _targets(emit), parse_launchers(launcher)
@@ -127,6 +129,7 @@ def run_solve(
         ray_address=ray_address,
         progress=_progress,
         time_limit_s=time_limit_s,
+        calibration=calibration,
     )
     if cache:
         save_result(result)
@@ -139,10 +142,11 @@ def run_solve(
         refused: Counter[str] = Counter()
         for plan in result.plans:
             given = with_recipe(read_model, plan.precision), read_cluster.pool(plan.pool)
-            problem = make_problem(
-                *given, read_options(result.inputs["options"]), plan.layout.n_devices
+            options = read_options(result.inputs["options"])
+            problem = make_problem(*given, options, plan.layout.n_devices)
+            files = _files(
+                given, problem, plan, result.result_id, targets, launchers, options.calibration
             )
-            files = _files(given, problem, plan, result.result_id, targets, launchers)
             write_files(_plan_folder(out, plan), files)
             refused.update(target for target in targets if f"{target}.txt" in files)
         n = len(result.plans)
@@ -175,6 +179,7 @@ def run_evaluate(
     pool: str,
     form: str,
     cache: bool,
+    calibration: str,
 ) -> int:
     """Run `planner evaluate`; return the exit code (3 when the plan does not fit)."""
     text = _formatter(form)
@@ -187,12 +192,17 @@ def run_evaluate(
         allow=tuple(allow),
         overrides=overrides,
         pool=pool,
+        calibration=calibration,
     )
     if cache:
         save_result(result)
     if form == "table":
         heading = "\n".join(
-            [tables.result_heading(result)[0], *tables.assumed_lines(result.notes)]
+            [
+                tables.result_heading(result)[0],
+                *tables.calibration_lines(result.inputs["options"], result.calibration),
+                *tables.assumed_lines(result.notes),
+            ]
         )
         sys.stdout.write(heading + "\n\n" + tables.plan_details(result.plans[0]))
     else:
@@ -217,6 +227,7 @@ def run_recommend(
     step: int,
     tolerance: float,
     form: str,
+    calibration: str,
 ) -> int:
     """Run `planner recommend`; return the exit code (3 when there is no answer)."""
     from planner.recommendation import recommendation_text
@@ -239,6 +250,7 @@ def run_recommend(
         by=by,
         step=step,
         tolerance_frac=tolerance,
+        calibration=calibration,
     )
     sys.stdout.write(found.dumps() if form == "json" else recommendation_text(found))
     return found.exit_code
@@ -256,6 +268,7 @@ def run_check(
     overrides: tuple[tuple[str, object], ...],
     pool: str,
     form: str,
+    calibration: str,
 ) -> int:
     """Run `planner check`; return the exit code (3 when it is refused or does not fit)."""
     from planner.check_report import report_json, report_text
@@ -281,6 +294,7 @@ def run_check(
         pins=_words(parse_pins(pin)),
         overrides=overrides,
         pool=pool,
+        calibration=calibration,
     )
     sys.stdout.write(report_json(report) if form == "json" else report_text(report))
     return report.exit_code
@@ -331,6 +345,7 @@ def _files(
     result_id: str,
     targets: list[str],
     launchers: tuple[str, ...],
+    calibration: Calibration,
     hosts: str | None = None,
 ) -> dict[str, str]:
     """Return the files of one plan; a framework that it does not fit gets a reason instead."""
@@ -341,7 +356,7 @@ def _files(
         names = chosen_hosts(hosts, cluster)
         placed = place_plan(plan.layout, model.shape, pool, fabric, names)
     for target in targets:
-        found = under_framework(problem, plan.layout, target)
+        found = under_framework(problem, plan.layout, target, calibration)
         header = header_lines(given, plan, found or plan.breakdown, result_id)
         if found is None and why_not(target, plan.layout, model.shape, model.job) is None:
             lines = [*header[:2], f"as {target} runs it, the plan does not fit into memory"]
@@ -369,7 +384,8 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | No
     if not targets:
         raise UsageError("--for names no framework", f"one of {', '.join(FRAMEWORKS)}")
     model, cluster, problem, plan = open_plan(reference)
-    files = _files((model, cluster), problem, plan, "", targets, launchers, hosts)
+    priced = options_of(reference).calibration
+    files = _files((model, cluster), problem, plan, "", targets, launchers, priced, hosts)
     if out:
         write_files(_plan_folder(out, plan), files)
         sys.stderr.write(f"wrote {_plan_folder(out, plan)}\n")

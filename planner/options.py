@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from planner.calibration.file import Calibration, load_calibration
 from planner.errors import UsageError
 from planner.layouts import DEVICES, PROBLEM_AXES, WORDS, axis_text, axis_values, pinned_stages
 from planner.objectives import (
@@ -58,6 +59,13 @@ class SolveOptions:
     """Longest step."""
     pareto: tuple[str, ...] = ()
     """Axes of a front that is asked for in place of a ranking."""
+    own_calibration: Calibration | None = None
+    """The numbers that price the plans; None for those that ship."""
+
+    @property
+    def calibration(self) -> Calibration:
+        """The numbers that price the plans."""
+        return self.own_calibration or load_calibration()
 
     @property
     def goals(self) -> tuple[str, ...]:
@@ -121,15 +129,23 @@ class SolveOptions:
 
     def to_json(self) -> dict[str, object]:
         """Return the options as they enter the result's identity."""
-        return {
-            "top": self.top,
-            "pins": dict(sorted(self.pins.items())),
-            "only": {axis: sorted(values) for axis, values in sorted(self.only.items())},
-            "max": dict(sorted(self.at_most.items())),
-            "framework": self.framework,
-            "stack": self.stack_name,
-            "allow": sorted(self.allow),
-        } | self._goals_json()
+        return (
+            {
+                "top": self.top,
+                "pins": dict(sorted(self.pins.items())),
+                "only": {axis: sorted(values) for axis, values in sorted(self.only.items())},
+                "max": dict(sorted(self.at_most.items())),
+                "framework": self.framework,
+                "stack": self.stack_name,
+                "allow": sorted(self.allow),
+            }
+            | self._goals_json()
+            | self._calibration_json()
+        )
+
+    def _calibration_json(self) -> dict[str, object]:
+        """Return the calibration where it is not the shipped one, so that a result holds it."""
+        return {"calibration": self.own_calibration.to_json()} if self.own_calibration else {}
 
     def _goals_json(self) -> dict[str, object]:
         """Return what is asked besides the fastest plans; nothing where nothing is."""
@@ -170,6 +186,8 @@ class Asked:
             words += ["--stack", options.stack]
         for name in sorted(options.allow):
             words += ["--allow", name]
+        if options.own_calibration and options.own_calibration.source:
+            words += ["--calibration", options.own_calibration.source]
         words += _goal_words(options)
         for path, field_value in {**dict(self.overrides), **changes}.items():
             words += ["--set", f"{path}={field_value}"]

@@ -26,9 +26,10 @@ from planner.recipes import one_recipe
 from planner.recommendation import Recommendation
 from planner.result import Plan, Result
 from planner.solving import (
+    Calibrations,
     Overrides,
     Source,
-    calibration,
+    calibration_json,
     inputs_json,
     make_problem,
     read_inputs,
@@ -119,10 +120,10 @@ class _Question:
             question=name,
             result_id=content_id(
                 name, scope, self.model.document, self.cluster.document,
-                self.options.to_json(), calibration(),
+                self.options.to_json(), calibration_json(self.options.calibration),
             ),
             inputs=inputs_json(*given, (self.asked.model, self.asked.cluster)),
-            calibration=calibration(),
+            calibration=calibration_json(self.options.calibration),
             answer=answer,
             scope=scope,
             n_tried=self.n_tried,
@@ -151,6 +152,7 @@ def recommend(
     by: str = "",
     step: int = 0,
     tolerance_frac: float = 0.0,
+    calibration: Calibrations = None,
 ) -> Recommendation:
     """Return the answer to one of `QUESTIONS` about a job on a cluster.
 
@@ -164,7 +166,7 @@ def recommend(
     if question not in QUESTIONS:
         raise UsageError(f"unknown question {question!r}", f"one of {', '.join(QUESTIONS)}")
     _check_own_options(question, most, by, step, tolerance_frac)
-    options = solve_options(1, pins, only, at_most, framework, stack, allow)
+    options = solve_options(1, pins, only, at_most, framework, stack, allow, calibration)
     check_options(options)
     read = read_inputs(model, cluster, overrides)
     given = one_recipe(read[0], options, "this question is answered for one recipe"), read[1]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.problem import Problem
+from planner.calibration.file import calibration_from_json
 from planner.errors import SearchError, UsageError
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.layouts import layout_from_json
@@ -81,6 +82,7 @@ def _read(source: str) -> dict[str, Any]:
 
 def read_options(data: Mapping[str, Any]) -> SolveOptions:
     """Return the options that a result was computed with."""
+    own = data.get("calibration")
     return SolveOptions(
         top=data["top"],
         pins=data["pins"],
@@ -94,7 +96,23 @@ def read_options(data: Mapping[str, Any]) -> SolveOptions:
         deadline_s=data.get("deadline_s"),
         step_limit_s=data.get("step_limit_s"),
         pareto=tuple(data.get("pareto", ())),
+        own_calibration=calibration_from_json(own) if own else None,
     )
+
+
+def _parts(reference: str) -> tuple[str, str]:
+    """Return the result and the plan in it that a PLAN argument names."""
+    source, mark, which = reference.rpartition("#")
+    if reference == "last":
+        return "last", "1"
+    if not mark:
+        return (reference, "1") if Path(reference).is_file() else ("last", reference)
+    return source, which
+
+
+def options_of(reference: str) -> SolveOptions:
+    """Return the options with which the plan of a PLAN argument was found."""
+    return read_options(_read(_parts(reference)[0])["inputs"]["options"])
 
 
 def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
@@ -105,11 +123,7 @@ def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
     """
     from planner.solving import plan_of_layout
 
-    source, mark, which = reference.rpartition("#")
-    if reference == "last":
-        source, which = "last", "1"
-    elif not mark:
-        source, which = (reference, "1") if Path(reference).is_file() else ("last", reference)
+    source, which = _parts(reference)
     data = _read(source)
     plan = _pick(data["plans"], which, source)
     inputs = data["inputs"]

@@ -15,6 +15,8 @@ from costmodels.problem import Problem
 from costmodels.stacks import STACKS
 from costmodels.step import peak_bytes
 from planner.advice import plan_warnings
+from planner.calibration.apply import calibrated, calibrated_stack
+from planner.calibration.file import Calibration, load_calibration
 from planner.capabilities import check_options, check_problem
 from planner.emit import runs_on
 from planner.errors import SearchError, UsageError
@@ -83,6 +85,9 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 
 Overrides = tuple[tuple[str, object], ...]
 
+Calibrations = Calibration | str | os.PathLike[str] | None
+"""A calibration, the path of its file, or nothing for the one that ships."""
+
 
 def solve(
     model: Source,
@@ -107,6 +112,7 @@ def solve(
     ray_address: str = "",
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    calibration: Calibrations = None,
 ) -> Result:
     """Return the ranked plans of a training job on a cluster.
 
@@ -119,7 +125,8 @@ def solve(
     `step_limit_s` the longest step; `pareto` two or three objectives whose front is wanted
     instead. What is not given is taken from the `search:` section of the model file, if it has
     one. `executor` is `automatic`, `serial`, `processes` or `ray` (on the cluster at
-    `ray_address`, else on this machine); the answer does not depend on it. When nothing fits the
+    `ray_address`, else on this machine); the answer does not depend on it. `calibration` is a
+    calibration or the path of its file, the shipped one without it. When nothing fits the
     result holds no plans but the counted reasons and the smallest changes that would help.
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
@@ -135,7 +142,7 @@ def solve(
     options = solve_options(
         10 if top is None else top, told["pins"], told["only"], told["at_most"],
         told["framework"] or "default", stack,
-        told["allow"],
+        told["allow"], calibration,
     )  # fmt: skip
     goals = ("objective", "within", "deadline", "step_limit_s", "pareto")
     options = replace(options, **parse_goals(*(told[key] for key in goals)))
@@ -162,13 +169,14 @@ def evaluate(
     allow: tuple[str, ...] = (),
     overrides: Overrides = (),
     pool: str = "",
+    calibration: Calibrations = None,
 ) -> Result:
     """Return one layout priced, whether or not it fits into memory.
 
     Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`; a
     cluster with several pools needs `pool`. Raises `SearchError` when the layout breaks a rule.
     """
-    options = solve_options(1, pins, None, None, framework, stack, allow)
+    options = solve_options(1, pins, None, None, framework, stack, allow, calibration)
     read = read_inputs(model, cluster, overrides, pool)
     given = one_recipe(read[0], options, "one layout is priced in one recipe"), read[1]
     names = [pool.name for pool in given[1].cluster.pools]
@@ -182,13 +190,13 @@ def evaluate(
     context = Context(problem, free.search_options(), problem.pool.n_devices)
     layout = layout_from_pins(context, options.pins)
     found = break_down(problem, layout)
-    plan = make_plan(1, problem, found, *given, tie=True)
+    plan = make_plan(1, problem, found, *given, True, options.calibration)
     fits = found.peak_bytes <= problem.pool.usable_bytes
     counts = Counts(1, 1, 1, int(not fits), int(fits), 1, 0)
     return Result(
         result_id=_result_id(read[0], read[1], options, "evaluate"),
         inputs=inputs_json(read[0], read[1], options, source_names(model, cluster)),
-        calibration=calibration(),
+        calibration=calibration_json(options.calibration),
         counts=counts,
         rejected=(),
         plans=(plan,),
@@ -236,6 +244,7 @@ def solve_options(
     framework: str,
     stack: str,
     allow: tuple[str, ...],
+    calibration: Calibrations = None,
 ) -> SolveOptions:
     """Check and convert the Python form of the options."""
     if top < 1:
@@ -255,9 +264,17 @@ def solve_options(
         framework=framework,
         stack=stack,
         allow=frozenset(allow),
+        own_calibration=own_calibration(calibration),
     )
     options.check_bounds()
     return options
+
+
+def own_calibration(given: Calibrations) -> Calibration | None:
+    """Return the calibration that was asked for; None for the one that ships."""
+    if isinstance(given, Calibration):
+        return given
+    return load_calibration(given) if given else None
 
 
 def read_inputs(
@@ -290,6 +307,7 @@ def make_problem(
     pool, fabric = cluster.cluster.pools[0], cluster.cluster.fabric
     problem = Problem(model.shape, model.job, pool, fabric, STACKS[options.stack_name])
     check_problem(problem)
+    problem = calibrated(problem, options.calibration)
     return on_devices(problem, n_devices or largest_allowed(problem, options))
 
 
@@ -409,7 +427,13 @@ def solve_inputs(
     n_plans = len(ranked) if options.pareto else options.top
     plans = tuple(
         make_plan(
-            rank, one.problem, break_down(one.problem, c.layout), one.model, one.cluster, tie
+            rank,
+            one.problem,
+            break_down(one.problem, c.layout),
+            one.model,
+            one.cluster,
+            tie,
+            options.calibration,
         )
         for rank, (c, one, tie) in enumerate(ranked[:n_plans], start=1)
     )
@@ -429,7 +453,7 @@ def solve_inputs(
     return Result(
         result_id=_result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (asked.model, asked.cluster)),
-        calibration=calibration(),
+        calibration=calibration_json(options.calibration),
         counts=_counts(outcomes),
         certificate=_certificate(outcomes),
         rejected=_rejections(outcomes),
@@ -594,13 +618,14 @@ def make_plan(
     model: ModelInput,
     cluster: ClusterInput,
     tie: bool,
+    calibration: Calibration,
 ) -> Plan:
     """Return one plan with its rates, its interval and its warnings."""
     job, layout = problem.job, found.layout
     peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
     low, high = interval_s(found.step_s)
     able = runs_on(layout, problem.shape, job)
-    fitting = frameworks_that_fit(problem, found, able)
+    fitting = frameworks_that_fit(problem, found, able, calibration)
     rate = job.tokens_per_step / found.step_s
     flops = model_flops_per_step(problem.shape, job)
     return Plan(
@@ -628,30 +653,35 @@ def make_plan(
 
 
 def frameworks_that_fit(
-    problem: Problem, found: Breakdown, able: tuple[str, ...]
+    problem: Problem, found: Breakdown, able: tuple[str, ...], calibration: Calibration
 ) -> tuple[str, ...]:
     """Return which of the frameworks that can run a plan hold it, each with its own habits."""
     usable, peaks = problem.pool.usable_bytes, {problem.stack: found.peak_bytes}
     for name in able:
-        own = as_framework(problem, name)
+        own = as_framework(problem, name, calibration)
         if own.stack not in peaks:
             peaks[own.stack] = peak_bytes(join_one(own, found.layout)).item()
-    return tuple(name for name in able if peaks[as_framework(problem, name).stack] <= usable)
+    owns = {name: as_framework(problem, name, calibration).stack for name in able}
+    return tuple(name for name in able if peaks[owns[name]] <= usable)
 
 
-def as_framework(problem: Problem, framework: str) -> Problem:
+def as_framework(problem: Problem, framework: str, calibration: Calibration) -> Problem:
     """Return the problem with the stack of `framework`.
 
     A stack that the user chose by hand is taken to describe every framework.
     """
     own = STACK_OF_FRAMEWORK[framework]
     chosen = problem.stack.name not in STACK_OF_FRAMEWORK.values()
-    return problem if chosen else replace(problem, stack=STACKS[own])
+    if chosen:
+        return problem
+    return replace(problem, stack=calibrated_stack(STACKS[own], calibration))
 
 
-def under_framework(problem: Problem, layout: Layout, framework: str) -> Breakdown | None:
+def under_framework(
+    problem: Problem, layout: Layout, framework: str, calibration: Calibration
+) -> Breakdown | None:
     """Return the plan priced as `framework` runs it; None when it does not fit its memory."""
-    found = break_down(as_framework(problem, framework), layout)
+    found = break_down(as_framework(problem, framework, calibration), layout)
     return found if found.peak_bytes <= problem.pool.usable_bytes else None
 
 
@@ -660,15 +690,19 @@ def plan_of_layout(
 ) -> tuple[Problem, Plan]:
     """Price a layout again on the first pool: how `show`, `explain` and `emit` reopen a plan."""
     problem = make_problem(model, cluster, options, layout.n_devices)
-    return problem, make_plan(rank, problem, break_down(problem, layout), model, cluster, True)
+    found, calibration = break_down(problem, layout), options.calibration
+    return problem, make_plan(rank, problem, found, model, cluster, True, calibration)
 
 
-def calibration() -> dict[str, str]:
-    """Return which efficiency figures priced the plans."""
+def calibration_json(calibration: Calibration) -> dict[str, Any]:
+    """Return which numbers priced the plans."""
     from hardware.catalogue import load_catalogue
 
     return {
-        "name": "shared priors",
+        "name": calibration.name,
+        "hash": calibration.content_hash,
+        "anchored": calibration.anchored,
+        "anchored_by": list(calibration.anchored_by),
         "catalogue": load_catalogue().content_hash[:12],
         "version": planner.__version__,
         "interval": "prior of the class of stack, not fitted to this cluster",
@@ -678,7 +712,8 @@ def calibration() -> dict[str, str]:
 def _result_id(
     model: ModelInput, cluster: ClusterInput, options: SolveOptions, command: str
 ) -> str:
-    return content_id(command, model.document, cluster.document, options.to_json(), calibration())
+    priced = calibration_json(options.calibration)
+    return content_id(command, model.document, cluster.document, options.to_json(), priced)
 
 
 def inputs_json(

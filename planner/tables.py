@@ -206,6 +206,15 @@ def stage_lines(plans: Sequence[Plan]) -> list[str]:
     return wrapped("layers of uneven stages:", "; ".join(rows)) if rows else []
 
 
+def calibration_lines(options: Mapping[str, Any], calibration: Mapping[str, Any]) -> list[str]:
+    """Return which numbers priced the plans, where they are not those that ship."""
+    if "calibration" not in options:
+        return []
+    by = calibration.get("anchored_by", [])
+    anchors = f", anchored by {'; '.join(by)}" if by else ""
+    return wrapped("priced with", f"{calibration['name']} ({calibration['hash']}){anchors}")
+
+
 def result_heading(result: Result) -> list[str]:
     """Return the lines above the table: the job, the cluster (a line a pool), the space.
 
@@ -227,6 +236,7 @@ def result_heading(result: Result) -> list[str]:
         ),
         *assumed_lines(result.notes),
         *wrapped("on", f"{', or '.join(parts)}, as {result.inputs['options']['stack']} runs it"),
+        *calibration_lines(result.inputs["options"], result.calibration),
         *_space_lines(c),
         *_count_lines(result),
     ]

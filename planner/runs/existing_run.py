@@ -44,7 +44,8 @@ class ExistingRun:
     job: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `training:` that the run states; they win over those of a model file."""
     stack: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the framework's stack profile that its settings change."""
+    """Fields of the framework's stack profile that its settings change; `compiled` where they run
+    it through a compiler."""
     stack_name: str = ""
     """Profile that prices it; empty for the framework's own."""
     switches: tuple[Switch, ...] = ()

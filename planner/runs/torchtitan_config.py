@@ -14,7 +14,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from costmodels.stacks import STACKS, compiled
 from costmodels.stages import spelled, stage_layers
 from planner.errors import Problem, SpecError
 from planner.inputs import ModelInput
@@ -670,19 +669,12 @@ def _stack(
     read: Reader, notes: list[str], layout: Mapping[str, Any], release: str
 ) -> tuple[dict[str, Any], tuple[Switch, ...]]:
     """Return what torch.compile and the exchange of tokens change in the profile, and switches."""
-    base = STACKS["torchtitan"]
-    fast = compiled(base)
-    fields = {
-        key: getattr(fast, key)
-        for key in ("elementwise_factor", "fused_norms", "fused_activation")
-        if getattr(fast, key) != getattr(base, key)
-    }
     changed: dict[str, Any] = {}
     switches: list[Switch] = []
     components = read.settings.get("compile.components")
     enabled = read.switch("compile.enable") or read.switch("training.compile")
     if enabled and (components is None or "model" in components):
-        changed |= fields
+        changed["compiled"] = True
     else:
         sets = [("compile.enable", "true")]
         sets += [("compile.components", "[model, loss]")] * (components is not None)

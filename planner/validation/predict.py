@@ -22,6 +22,8 @@ from costmodels.stacks import StackProfile, compiled
 from costmodels.stages import FOLDED, balanced_layers, end_weights, spelled, stage_layers
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric
+from planner.calibration.apply import calibrated_pool, calibrated_stack
+from planner.calibration.file import Calibration, load_calibration
 from planner.validation.defaults import Defaults, Stack, stack_of
 from planner.validation.described import Entry, Skip, model_shape, pool_of, routed_as
 from planner.validation.points import Point
@@ -76,8 +78,17 @@ class Prediction:
         return self.peak_bytes <= self.capacity_bytes
 
 
-def case_of(point: Point, models: Mapping[str, Entry], hardware: Mapping[str, Entry]) -> Case:
-    """Return the run as a problem and a layout; `Skip` when it cannot be priced."""
+def case_of(
+    point: Point,
+    models: Mapping[str, Entry],
+    hardware: Mapping[str, Entry],
+    calibration: Calibration | None = None,
+) -> Case:
+    """Return the run as a problem and a layout; `Skip` when it cannot be priced.
+
+    Priced with `calibration`, the shipped one without it.
+    """
+    calibration = calibration or load_calibration()
     if point.model not in models:
         raise Skip("model not described")
     if point.hardware not in hardware:
@@ -99,8 +110,9 @@ def case_of(point: Point, models: Mapping[str, Entry], hardware: Mapping[str, En
     layers, layout = _layout(point, stack, shape, said)
     assert point.seq_len is not None  # _refuse_run has seen to it
     job = TrainingJob(point.seq_len, layout.gbs, precision)
-    profile = _with_softmax(stack.profile, shape, point, said)
+    profile = _with_softmax(calibrated_stack(stack.profile, calibration), shape, point, said)
     profile = _with_kernel(_with_facts(profile, point, said), point.attention, catalogue)
+    pool = calibrated_pool(pool, calibration)
     problem = Problem(replace(shape, layers=layers), job, pool, Fabric(), profile)
     memory, rank = _memory_kind(point, defaults)
     return Case(problem, layout, memory, rank, tuple(said))
@@ -484,7 +496,10 @@ def price(case: Case) -> tuple[Prediction, Breakdown]:
 
 
 def predict(
-    point: Point, models: Mapping[str, Entry], hardware: Mapping[str, Entry]
+    point: Point,
+    models: Mapping[str, Entry],
+    hardware: Mapping[str, Entry],
+    calibration: Calibration | None = None,
 ) -> Prediction:
     """Return what the cost model says about a measured run; `Skip` when it says nothing."""
-    return price(case_of(point, models, hardware))[0]
+    return price(case_of(point, models, hardware, calibration))[0]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.calibration.file import Calibration, load_calibration
 from planner.errors import Problem, SpecError, UsageError
 from planner.validation import baselines
 from planner.validation.described import Entry
@@ -73,6 +74,8 @@ class SweepReport:
 class Report:
     """All that `planner validate` says."""
 
+    calibration: Calibration
+    """The numbers that priced the runs."""
     rows: tuple[Row, ...]
     sources: tuple[SourceReport, ...]
     sweeps: Mapping[str, tuple[SweepReport, ...]]
@@ -84,6 +87,11 @@ class Report:
         """Return the report with the names of the JSON format; `by="row"` adds the rows."""
         out: dict[str, Any] = {
             "schema_version": 1,
+            "calibration": {
+                "name": self.calibration.name,
+                "hash": self.calibration.content_hash,
+                "anchored": self.calibration.anchored,
+            },
             "sources": [asdict(source) for source in self.sources],
             "sweeps": [asdict(sweep) for sweep in self.sweeps["model"]],
             "baselines": {
@@ -126,15 +134,20 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 
 def validate(
-    points: Sequence[Point], models: Mapping[str, Entry], hardware: Mapping[str, Entry]
+    points: Sequence[Point],
+    models: Mapping[str, Entry],
+    hardware: Mapping[str, Entry],
+    calibration: Calibration | None = None,
 ) -> Report:
     """Predict every run that states enough and compare; `models` and `hardware` are by name."""
-    rows = price_points(points, models, hardware)
+    calibration = calibration or load_calibration()
+    rows = price_points(points, models, hardware, calibration)
     used = use(rows)
     names = sorted({point.source for point in points})
     found = _estimates(used)
     all_sweeps = [sweep for mode in MODES for sweep in sweeps(used, mode)]
     return Report(
+        calibration=calibration,
         rows=rows,
         sources=tuple(_source(name, rows, used) for name in names),
         sweeps={
@@ -297,8 +310,8 @@ def _family_means(report: Report, sources: Sequence[SourceReport]) -> dict[str, 
     }
 
 
-def _entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
-    """Read a file of entries by name."""
+def read_entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
+    """Read a file of models or hardware by name."""
     document = load_yaml(path)
     data = document.data
     if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
@@ -308,7 +321,12 @@ def _entries(path: str | os.PathLike[str]) -> dict[str, Entry]:
 
 
 def run_validate(
-    points: str = "", models: str = "", hardware: str = "", form: str = "table", by: str = "source"
+    points: str = "",
+    models: str = "",
+    hardware: str = "",
+    form: str = "table",
+    by: str = "source",
+    calibration: str = "",
 ) -> int:
     """Run `planner validate`: read, compare, print; return the exit code.
 
@@ -322,8 +340,9 @@ def run_validate(
         raise UsageError(f"--by: unknown {by!r}", f"one of {', '.join(VIEWS)}")
     given = (
         read_points(points or DATA / "points.csv"),
-        _entries(models or DATA / "models.yaml"),
-        _entries(hardware or DATA / "hardware.yaml"),
+        read_entries(models or DATA / "models.yaml"),
+        read_entries(hardware or DATA / "hardware.yaml"),
+        load_calibration(calibration),
     )
     if by == "search":
         sys.stdout.write(_search_text(use(price_points(*given)), form))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from planner.calibration.file import Calibration
 from planner.validation.described import Entry, Skip
 from planner.validation.metrics import slow_runs, slower_than_more_work
 from planner.validation.points import Point
@@ -74,7 +75,10 @@ def layout_key(point: Point) -> Key:
 
 
 def price_points(
-    points: Sequence[Point], models: Mapping[str, Entry], hardware: Mapping[str, Entry]
+    points: Sequence[Point],
+    models: Mapping[str, Entry],
+    hardware: Mapping[str, Entry],
+    calibration: Calibration | None = None,
 ) -> tuple[Row, ...]:
     """Return every run with its prediction; repeats of a layout are priced once."""
     slow = _slow_ids(points)
@@ -82,7 +86,7 @@ def price_points(
     rows = []
     for point in points:
         try:
-            case = case_of(point, models, hardware)
+            case = case_of(point, models, hardware, calibration)
         except Skip as reason:
             rows.append(Row(point, str(reason)))
             continue
@@ -94,6 +98,28 @@ def price_points(
             known[same] = case, price(case)[0]
         rows.append(Row(point, "", *known[same]))
     return tuple(rows)
+
+
+def measured_layouts(
+    points: Sequence[Point], models: Mapping[str, Entry], hardware: Mapping[str, Entry]
+) -> tuple[tuple[Point, Case, float], ...]:
+    """Return each layout with a step time once, with its case and the median of its times.
+
+    The same layouts as those of `use(price_points(...))`, without pricing them.
+    """
+    slow, times = _slow_ids(points), dict[Key, list[float]]()
+    first: dict[Key, tuple[Point, Case]] = {}
+    for point in points:
+        try:
+            case = case_of(point, models, hardware)
+        except Skip:
+            continue
+        if point.line not in slow:
+            key = layout_key(point)
+            first.setdefault(key, (point, case))
+            if point.step_s is not None:
+                times.setdefault(key, []).append(point.step_s)
+    return tuple((*first[key], median(steps)) for key, steps in times.items())
 
 
 def _slow_ids(points: Sequence[Point]) -> frozenset[int]:

@@ -18,7 +18,7 @@ from costmodels.data_parallel import (
     n_pieces,
 )
 from costmodels.placement import place_group
-from costmodels.stacks import STACKS, TENSOR_WIRE_FRAC
+from costmodels.stacks import STACKS
 from costmodels.step import data_parallel_exposed, stage_times
 
 seconds = st.floats(0.0, 10.0)
@@ -147,7 +147,8 @@ def test_what_a_sharded_optimizer_waits_for(toy_problem, plain_layout, overlap, 
 def test_by_tensor_traffic_of_zero3_crawls(toy_problem, plain_layout):
     problem = toy_problem(gbs=64, stack="eager")
     slow = replace(problem, stack=replace(problem.stack, zero3_traffic="by-tensor"))
-    for stage, factor in ((1, 1.0), (2, 1 / TENSOR_WIRE_FRAC), (3, 1 / TENSOR_WIRE_FRAC)):
+    slower = 1 / STACKS["deepspeed-zero3"].tensor_wire_frac
+    for stage, factor in ((1, 1.0), (2, slower), (3, slower)):
         layout = plain_layout(problem, dp=32, zero=stage)
         found = [join_one(p, layout).shapes.data_parallel for p in (problem, slow)]
         assert found[1].reduce_s == pytest.approx(factor * found[0].reduce_s)

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from costmodels.stacks import COMPILED_SHARE, EAGER, FUSED, NUMBERS, SHARED, STACKS, compiled
+from costmodels.stacks import EAGER, FUSED, NUMBERS, SHARED, STACKS, compiled
 
 
 @pytest.mark.parametrize("name", STACKS)
@@ -34,7 +34,7 @@ def test_profiles_differ_in_switches_and_five_numbers_only():
 
 
 def test_a_compiler_saves_traffic_but_never_beats_perfect_fusion():
-    assert compiled(EAGER).elementwise_factor == COMPILED_SHARE * EAGER.elementwise_factor
+    assert compiled(EAGER).elementwise_factor == EAGER.compiled_share * EAGER.elementwise_factor
     assert compiled(STACKS["megatron-lm-2022"]).elementwise_factor == 1.0
     assert compiled(replace(EAGER, fused_norms=False)).fused_norms
 

@@ -14,7 +14,7 @@ from costmodels.flops import model_flops_per_step
 from costmodels.pipeline import simulate_s
 from costmodels.plans import SCHEDULES, Layout, PlanTable, ShapeTable
 from costmodels.shape_terms import shape_terms
-from costmodels.stacks import STACKS, STALLED_HOP_S, STALLED_MESSAGE_S
+from costmodels.stacks import STACKS
 from costmodels.stages import SPLITS, stage_layers
 from costmodels.step import (
     Scores,
@@ -334,7 +334,7 @@ def test_blocked_messages_stall_the_collectives_of_a_layer(toy_problem, plain_la
     ):
         rows = join_one(problem, plain_layout(problem, tp=tp, pp=pp, dp=dp))
         layer = rows.layers.layer.total_s.item()
-        least = 4.2e-3 + 8 * (tp - 1) * STALLED_HOP_S
+        least = 4.2e-3 + 8 * (tp - 1) * STACKS["nanotron"].stalled_hop_s
         missing = stalled(rows)
         assert missing.total_s.item() == pytest.approx(late * max(0.0, least - layer))
         assert not late or least > layer
@@ -352,7 +352,7 @@ def test_blocked_messages_stall_where_tensor_groups_span_more_than_two_nodes(
     # 1F1B exposes 2 (p - 1)(1 + m/p) - 2 messages: 2 (1 + 8/2) - 2 = 8 of 0.65 s.
     problem = toy_problem(stack="nanotron", gbs=8)
     size = problem.pool.scale_up_domain
-    for tp, late in ((2 * size, 0.0), (4 * size, STALLED_MESSAGE_S)):
+    for tp, late in ((2 * size, 0.0), (4 * size, STACKS["nanotron"].stalled_message_s)):
         layout = plain_layout(problem, tp=tp, pp=2, dp=1)
         rows = join_one(problem, layout)
         free = replace(problem, stack=replace(problem.stack, blocking_p2p=False))

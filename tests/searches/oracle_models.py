@@ -757,12 +757,12 @@ def one_pass(
         k = shard.n_ranks
         gather = k * physics.broadcast_s(problem, shard, n * weights / k)
     if layout.zero >= 2 and stack.zero3_traffic == "by-tensor":
-        each, gather = each / physics.TENSOR_WIRE_FRAC, gather / physics.TENSOR_WIRE_FRAC
+        each, gather = each / stack.tensor_wire_frac, gather / stack.tensor_wire_frac
     near = gather
     if layout.hpz > 1:
         near = n * physics.all_gather_s(problem, close, weights)
         if stack.zero3_traffic == "by-tensor":
-            near /= physics.TENSOR_WIRE_FRAC
+            near /= stack.tensor_wire_frac
     return physics.Passes(n * each, each, gather, gather / n, near, near / n)
 
 

@@ -15,7 +15,6 @@ from statistics import NormalDist
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.stacks import STALLED_HOP_S, STALLED_MESSAGE_S, TENSOR_WIRE_FRAC
 
 PROTOCOLS = ("ll", "ll128", "simple")
 ELEMENT_BYTES = {"fp8": 1.0, "tf32": 4.0, "fp32": 4.0}
@@ -311,7 +310,7 @@ def hops_s(problem: Problem, layout: Layout, message_bytes: float) -> list[float
     """
     stride, p = next_stage(layout), layout.pp
     over_nodes = layout.tp / problem.pool.scale_up_domain
-    late = STALLED_MESSAGE_S if problem.stack.blocking_p2p and over_nodes > 2 else 0.0
+    late = problem.stack.stalled_message_s if problem.stack.blocking_p2p and over_nodes > 2 else 0.0
     firsts = [block + o for block in range(0, layout.n_devices, p * stride) for o in range(stride)]
 
     def seconds(boundary: int) -> float:
@@ -957,7 +956,7 @@ def stalled_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
         return 0.0
     if place(problem, layout.pp, next_stage(layout)).n_domains == 1:
         return 0.0
-    least = launch_s(problem, layout.tp) + 8 * (layout.tp - 1) * STALLED_HOP_S
+    least = launch_s(problem, layout.tp) + 8 * (layout.tp - 1) * problem.stack.stalled_hop_s
     return max(0.0, least - sum(one.layer))
 
 
@@ -1094,12 +1093,12 @@ def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
     if layout.zero == 1 and stack.zero1_gather == "broadcast":
         gather = g * broadcast_s(problem, group, weights / g)
     if layout.zero >= 2 and stack.zero3_traffic == "by-tensor":
-        reduce, gather = reduce / TENSOR_WIRE_FRAC, gather / TENSOR_WIRE_FRAC
+        reduce, gather = reduce / stack.tensor_wire_frac, gather / stack.tensor_wire_frac
     near = gather
     if layout.hpz > 1:
         close = place_copies(problem, layout, layout.hpz, 1)
         near = pieces * all_gather_s(problem, close, weights / pieces)
-        near /= TENSOR_WIRE_FRAC if stack.zero3_traffic == "by-tensor" else 1
+        near /= stack.tensor_wire_frac if stack.zero3_traffic == "by-tensor" else 1
     return Passes(reduce, reduce / pieces, gather, gather / pieces, near, near / pieces)
 
 

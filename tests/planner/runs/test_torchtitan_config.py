@@ -124,7 +124,7 @@ def test_compile_is_the_stack_s_and_async_tensor_parallel_the_layout_s() -> None
         "set compile.enable = true (components model and loss)"
     ]
     on = toml(compile={"enable": True}, parallelism={"tensor_parallel_degree": 8})
-    assert on.stack["fused_activation"] is True
+    assert on.stack == {"compiled": True}
     assert on.switches == ()
     assert on.layout["tp_overlap"] is False
     cut = {"tensor_parallel_degree": 8, "enable_async_tensor_parallel": True}
@@ -190,7 +190,7 @@ def test_recipes_that_change_another() -> None:
     run = read_recipe(RECIPE, "r.py", function="llama3_8b_long", n_devices=16)
     assert (run.layout["cp"], run.layout["dp"], run.job["seq_len"]) == (4, 2, 32768)
     assert run.layout["recompute_layers"] == 32
-    assert run.stack["fused_activation"] is True
+    assert run.stack["compiled"] is True
 
 
 def test_a_setting_goes_by_its_name_in_the_release() -> None:

@@ -158,7 +158,9 @@ def files(tmp_path):
 def test_json_has_the_names_of_the_contract(files, capsys):
     assert run_validate(*files, "json", "row") == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"schema_version", "sources", "sweeps", "baselines", "totals", "rows"}
+    names = {"schema_version", "calibration", "sources", "sweeps", "baselines", "totals", "rows"}
+    assert set(found) == names
+    assert set(found["calibration"]) == {"name", "hash", "anchored"}
     a, b = found["sources"]
     assert {"source", "n_rows", "n_used", "skipped", "step_time", "memory", "oom"} <= set(a)
     assert {"median_ape", "p90_ape", "bias"} <= set(a["step_time"])

@@ -8,7 +8,7 @@ import pytest
 
 from planner.validation import searching
 from planner.validation.points import read_points
-from planner.validation.report import DATA, _entries, run_validate
+from planner.validation.report import DATA, read_entries, run_validate
 from planner.validation.rows import Sweep, Used, price_points, sweeps, use
 from planner.validation.searching import (
     EQUAL,
@@ -30,7 +30,7 @@ N_SWEEPS, N_LAYOUTS = 172, 3253
 def shipped(*sources: str) -> tuple[Used, ...]:
     """Return the measured layouts of some families, or of all."""
     points = [p for p in read_points(DATA / "points.csv") if not sources or p.source in sources]
-    entries = (_entries(DATA / name) for name in ("models.yaml", "hardware.yaml"))
+    entries = (read_entries(DATA / name) for name in ("models.yaml", "hardware.yaml"))
     return use(price_points(points, *entries))
 
 

@@ -1,0 +1,137 @@
+"""`planner calibrate`: fits a calibration to measured runs and writes it."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from planner.calibration.file import Calibration, load_calibration
+from planner.calibration.parameters import known_parameters
+from planner.errors import SearchError, UsageError
+
+FORMATS = ("table", "json")
+PRIORS = "priors"
+"""What `--from` calls a calibration without any value."""
+
+
+def run_calibrate(
+    points: str = "",
+    *,
+    models: str = "",
+    hardware: str = "",
+    fit: str = "",
+    start: str = "",
+    out: str = "",
+    name: str = "",
+    cross_validate: bool = True,
+    form: str = "table",
+) -> int:
+    """Run `planner calibrate`: fit, cross-validate, print, write; return the exit code.
+
+    Without `points` the runs that ship; without `start` the fit begins at the shipped calibration.
+    """
+    from planner.calibration.crossval import leave_one_model_out, leave_one_source_out
+    from planner.calibration.fit import fit as fit_runs
+    from planner.calibration.report import report_of, report_text
+    from planner.calibration.runs import runs_of
+    from planner.validation.points import read_points
+    from planner.validation.report import DATA, read_entries
+
+    if form not in FORMATS:
+        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    _check_scipy()
+    begin = Calibration(PRIORS) if start == PRIORS else load_calibration(start)
+    _check_out(out)
+    given = (
+        read_points(points or DATA / "points.csv"),
+        read_entries(models or DATA / "models.yaml"),
+        read_entries(hardware or DATA / "hardware.yaml"),
+    )
+    runs = runs_of(*given)
+    if not runs.runs:
+        raise SearchError(
+            "no run of the file can be priced", "planner validate FILE says why for each"
+        )
+    names = tuple(part.strip() for part in fit.split(",") if part.strip())
+    title = name or (Path(out).stem if out else Path(points).stem if points else "fitted")
+    before = runs.all_log_errors(begin)
+    fitted = fit_runs(runs, names, begin, title, _progress)
+    by_source, by_model = {}, {}
+    if cross_validate:
+        by_source = leave_one_source_out(runs, fitted, _progress)
+        by_model = leave_one_model_out(runs, fitted, _progress)
+    report = report_of(runs, fitted, before, by_source, by_model)
+    _progress("")
+    if form == "json":
+        text = json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n"
+    else:
+        text = report_text(report)
+    sys.stdout.write(text)
+    if out:
+        write_calibration(out, fitted.calibration)
+        sys.stderr.write(f"wrote {out}; planner solve --calibration {out} prices with it\n")
+    return 0
+
+
+def one_runs_file(given: Sequence[str], of_benchmarks: Mapping[str, str]) -> str:
+    """Return the file of runs among the arguments, empty without one; `UsageError` for more."""
+    stray = next((option for option, value in of_benchmarks.items() if value), "")
+    if stray:
+        fix = "--nccl-tests LOG... or --measured FILE beside it"
+        raise UsageError(f"{stray} says where benchmarks ran, and there are none", fix)
+    if len(given) > 1:
+        raise UsageError(f"{len(given)} files of runs", "one RUNS.csv; logs go to --nccl-tests")
+    return given[0] if given else ""
+
+
+def write_calibration(path: str | os.PathLike[str], calibration: Calibration) -> None:
+    """Write a calibration file."""
+    try:
+        Path(path).write_text(calibration.to_text(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out: cannot write {path}: {error.strerror}", "name another") from None
+
+
+def run_list(form: str = "table") -> int:
+    """Run `planner calibrate --list`: print every parameter."""
+    known = known_parameters()
+    if form == "json":
+        found: Mapping[str, object] = {
+            name: {
+                "unit": p.unit, "prior": p.prior, "low": p.low, "high": p.high,
+                "meaning": p.meaning, "source": p.source,
+            }
+            for name, p in known.items()
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        return 0
+    for name, p in known.items():
+        unit = f" {p.unit}" * bool(p.unit)
+        sys.stdout.write(f"{name}  {p.prior:g}{unit} ({p.low:g} to {p.high:g}): {p.meaning}\n")
+    return 0
+
+
+def _check_scipy() -> None:
+    try:
+        import scipy  # noqa: F401  only whether it is there
+    except ImportError:
+        raise SearchError(
+            "a fit needs scipy, which is not installed",
+            "pip install 'parallelism-planner[calibrate]'",
+        ) from None
+
+
+def _check_out(out: str) -> None:
+    """Refuse a file that cannot be written before anything is computed for it."""
+    if out and not Path(out).resolve().parent.is_dir():
+        raise UsageError(
+            f"--out: there is no folder {Path(out).parent}", "make it, or name another"
+        )
+
+
+def _progress(text: str) -> None:
+    """Show one line of progress on a terminal; nothing when stderr is a file."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{text}\x1b[K")
+        sys.stderr.flush()

@@ -1,0 +1,190 @@
+"""The numbers that a calibration may set, by dotted name, with unit, range, prior and source.
+
+    generation.<generation>.gemm_frac | attention_scale | hbm_frac | kernel_latency_s | fp8_gain
+                            | gemm_k_half | attention_seq_half | <kernel>_forward | _backward
+    link.<link>.efficiency | hop_scale | base_scale | simple_scale | ll_cap_scale
+                | library_latency_scale | p2p_scale | in_switch_scale
+    stack.<profile>.<number of `costmodels.stacks.NUMBERS`>
+    shared.<number of `costmodels.stacks.SHARED`>
+    anchor.compute | scale_up | scale_out
+
+The prior is what prices a plan where a calibration says nothing: the catalogue's figure or the
+profile's. A scale multiplies several figures of one kind and has the prior 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from costmodels.stacks import NUMBERS, SHARED, STACKS
+from hardware.catalogue import Catalogue, load_catalogue
+from hardware.parts import Accelerator, Link, Provenance
+
+ANCHORS = ("anchor.compute", "anchor.scale_up", "anchor.scale_out")
+"""Factors on time that a measured step of the user's own sets; 1 without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One number of a calibration."""
+
+    name: str
+    unit: str
+    """`s`, `bytes`, `parameters`; empty for shares and factors."""
+    prior: float
+    low: float
+    """Least value that makes sense."""
+    high: float
+    meaning: str
+    source: str
+    """Where the prior comes from."""
+
+    @property
+    def kind(self) -> str:
+        """`generation`, `link`, `stack`, `shared` or `anchor`."""
+        return self.name.split(".")[0]
+
+    @property
+    def of(self) -> str:
+        """What it belongs to: a generation, a link or a stack; empty where all share it."""
+        parts = self.name.split(".")
+        return parts[1] if len(parts) == 3 else ""
+
+    @property
+    def field(self) -> str:
+        """The last part of its name."""
+        return self.name.rpartition(".")[2]
+
+
+_GENERATION = {
+    "gemm_frac": ("", 0.3, 0.98, "share of the dense peak that large matrix products sustain"),
+    "attention_scale": ("", 0.5, 2.0, "factor on the rates of all attention kernels"),
+    "hbm_frac": ("", 0.4, 0.95, "share of the memory bandwidth that fused kernels reach"),
+    "kernel_latency_s": ("s", 1e-6, 30e-6, "time of a kernel beside its work"),
+    "fp8_gain": ("", 0.5, 1.5, "rate of fp8 products over what the recipe says"),
+    "gemm_k_half": ("", 1.0, 2048.0, "inner length at which a product reaches half its rate"),
+    "attention_seq_half": ("", 10.0, 8192.0, "tokens at which attention reaches half its rate"),
+}
+DIRECTIONS = ("forward", "backward")
+"""Of an attention kernel: `generation.<generation>.<kernel>_<direction>`, a share of the peak."""
+_KERNEL = (0.01, 0.98, "share of the dense peak that the kernel reaches over long sequences")
+_LINK = {
+    "efficiency": ("", 0.2, 1.0, "share of the data-sheet bandwidth that a collective reaches"),
+    "hop_scale": ("", 0.25, 8.0, "factor on the latency of a step of a ring or a tree"),
+    "base_scale": ("", 0.25, 8.0, "factor on the latency of starting a collective or message"),
+    "simple_scale": ("", 0.1, 10.0, "factor on latencies of the Simple protocol alone"),
+    "ll_cap_scale": ("", 0.1, 10.0, "factor on the bandwidth caps of LL and LL128"),
+    "library_latency_scale": ("", 0.1, 10.0, "factor on latencies that are the library's own"),
+    "p2p_scale": ("", 0.1, 10.0, "factor on the latency of a message alone"),
+    "in_switch_scale": ("", 0.2, 3.0, "factor on the rate of sums in the scale-up switch"),
+}
+_STACK = {
+    "elementwise_factor": ("", "traffic of memory-bound operators over perfectly fused ones"),
+    "host_s_per_layer": ("s", "least time to launch a layer, forward and backward"),
+    "tp_hop_s": ("s", "wait for the last rank of a tp collective, per further rank"),
+    "fixed_step_s": ("s", "time of a step outside the model"),
+    "logit_bytes": ("bytes", "memory per logit at the peak of the loss"),
+}
+_SHARED = {
+    "bucket_params": ("parameters", "least parameters of a bucket of data-parallel traffic"),
+    "overlap_slowdown": ("", "share by which compute slows beside a collective"),
+    "node_spread": ("", "standard deviation of the speed of nodes over its mean"),
+    "context_bytes": ("bytes", "driver context, kernels, workspaces of a device"),
+    "communicator_bytes": ("bytes", "buffers of a communicator that leaves the node"),
+    "fragmentation_frac": ("", "activations lost to the allocator"),
+    "stalled_hop_s": ("s", "ring step of a tp collective beside blocked pipeline messages"),
+    "stalled_message_s": ("s", "pipeline message blocked beside tp over more than two domains"),
+    "tensor_wire_frac": ("", "share of the wire that one blocking collective a tensor reaches"),
+    "compiled_share": ("", "traffic of compiled operators over that of eager ones"),
+    "unfused_norm_factor": ("", "traffic of a norm that is not fused over that of one kernel"),
+    "host_share_without_tp": ("", "launch time of a layer at tp 1 over that with tp"),
+}
+_ANCHOR = {
+    "compute": "factor on the time of all work of devices and hosts",
+    "scale_up": "factor on the time of traffic inside the scale-up domain",
+    "scale_out": "factor on the time of traffic between domains",
+}
+
+
+def parameters(catalogue: Catalogue) -> dict[str, Parameter]:
+    """Return all numbers that a calibration may set, by name, in a fixed order."""
+    found: list[Parameter] = []
+    for generation, part in generations(catalogue).items():
+        found += _of_generation(generation, part)
+    for link in catalogue.links.values():
+        found += _of_link(link)
+    for stack in STACKS.values():
+        for field, (unit, meaning) in _STACK.items():
+            low, high = NUMBERS[field]
+            name, prior = f"stack.{stack.name}.{field}", float(getattr(stack, field))
+            found.append(Parameter(name, unit, prior, low, high, meaning, "docs/stacks.md"))
+    for field, (unit, meaning) in _SHARED.items():
+        low, high = SHARED[field]
+        prior = float(getattr(STACKS["fused"], field))
+        name = f"shared.{field}"
+        found.append(Parameter(name, unit, prior, low, high, meaning, "docs/stacks.md"))
+    for field, meaning in _ANCHOR.items():
+        name = f"anchor.{field}"
+        found.append(Parameter(name, "", 1.0, 0.1, 10.0, meaning, "no reference run"))
+    return {parameter.name: parameter for parameter in found}
+
+
+@cache
+def known_parameters() -> Mapping[str, Parameter]:
+    """Return `parameters` of the catalogue that is installed."""
+    return parameters(load_catalogue())
+
+
+def generations(catalogue: Catalogue) -> dict[str, Accelerator]:
+    """Return the first accelerator of every generation; all of one share its efficiencies."""
+    found: dict[str, Accelerator] = {}
+    for part in catalogue.accelerators.values():
+        found.setdefault(part.generation, part)
+    return found
+
+
+def _source(provenance: Mapping[str, Provenance], key: str) -> str:
+    found = provenance.get(key)
+    return f"{found.source} ({found.date})" if found else "definition"
+
+
+def _of_generation(generation: str, part: Accelerator) -> list[Parameter]:
+    eff = part.efficiency
+    priors = {
+        "gemm_frac": eff.gemm_frac,
+        "attention_scale": 1.0,
+        "hbm_frac": eff.hbm_frac,
+        "kernel_latency_s": eff.kernel_latency_s,
+        "gemm_k_half": eff.gemm_k_half,
+        "attention_seq_half": eff.attention_seq_half,
+    }
+    if "fp8" in part.peak_flops_per_s:
+        priors["fp8_gain"] = eff.fp8_gain
+    keys = {"attention_scale": "attention_frac"}
+    found = []
+    for field, prior in priors.items():
+        unit, low, high, meaning = _GENERATION[field]
+        source = _source(part.provenance, f"efficiency.{keys.get(field, field)}")
+        name = f"generation.{generation}.{field}"
+        found.append(Parameter(name, unit, prior, low, high, meaning, source))
+    low, high, meaning = _KERNEL
+    source = _source(part.provenance, "efficiency.attention_frac")
+    for kernel, shares in eff.attention_frac.items():
+        for direction, prior in zip(DIRECTIONS, shares, strict=True):
+            name = f"generation.{generation}.{kernel}_{direction}"
+            found.append(Parameter(name, "", prior, low, high, meaning, source))
+    return found
+
+
+def _of_link(link: Link) -> list[Parameter]:
+    keys = {"efficiency": "efficiency", "hop_scale": "ring_hop_s", "base_scale": "ring_base_s"}
+    keys |= {"simple_scale": "ring_hop_s", "ll_cap_scale": "protocol_bytes_per_s"}
+    keys |= {"p2p_scale": "p2p_latency_s"}
+    found = []
+    for field, (unit, low, high, meaning) in _LINK.items():
+        if field == "in_switch_scale" and link.kind != "scale-up":
+            continue
+        prior = link.efficiency if field == "efficiency" else 1.0
+        name, source = f"link.{link.name}.{field}", _source(link.provenance, keys.get(field, ""))
+        found.append(Parameter(name, unit, prior, low, high, meaning, source))
+    return found
