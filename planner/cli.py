@@ -552,6 +552,9 @@ def calibrate(
             "--cross-validate/--no-cross-validate", help="Also fit without each family and model."
         ),
     ] = True,
+    processes: Annotated[
+        int, typer.Option(metavar="N", help="Processes to fit with; the answer is the same.")
+    ] = 1,
     list_: Annotated[
         bool, typer.Option("--list", help="List every number with its range and meaning.")
     ] = False,
@@ -578,7 +581,7 @@ def calibrate(
     raise typer.Exit(
         run_calibrate(
             points, models=models, hardware=hardware, fit=fit, start=start, out=out, name=name,
-            cross_validate=cross_validate, form=form,
+            cross_validate=cross_validate, processes=processes, form=form,
         )
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ def run_calibrate(
     out: str = "",
     name: str = "",
     cross_validate: bool = True,
+    processes: int = 1,
     form: str = "table",
 ) -> int:
     """Run `planner calibrate`: fit, cross-validate, print, write; return the exit code.
@@ -40,6 +41,8 @@ def run_calibrate(
 
     if form not in FORMATS:
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    if not 1 <= processes <= 1024:
+        raise UsageError(f"--processes must be 1 to 1024, not {processes}", "--processes 4")
     _check_scipy()
     begin = Calibration(PRIORS) if start == PRIORS else load_calibration(start)
     _check_out(out)
@@ -56,11 +59,12 @@ def run_calibrate(
     names = tuple(part.strip() for part in fit.split(",") if part.strip())
     title = name or (Path(out).stem if out else Path(points).stem if points else "fitted")
     before = runs.all_log_errors(begin)
-    fitted = fit_runs(runs, names, begin, title, _progress)
+    fitted = fit_runs(runs, names, begin, title, _progress, processes)
     by_source, by_model = {}, {}
     if cross_validate:
-        by_source = leave_one_source_out(runs, fitted, _progress)
-        by_model = leave_one_model_out(runs, fitted, _progress)
+        _progress("cross-validation")
+        by_source = leave_one_source_out(runs, fitted, processes)
+        by_model = leave_one_model_out(runs, fitted, processes)
     report = report_of(runs, fitted, before, by_source, by_model)
     _progress("")
     if form == "json":

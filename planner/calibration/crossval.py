@@ -6,7 +6,8 @@ family stays. Each fold starts from the fit to all runs and its derivatives, and
 once: a round of `planner.calibration.fit`, not a fit from scratch.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from costmodels.stacks import STACKS
 from planner.calibration.file import Calibration
 from planner.calibration.fit import CLASSES, STACK_FIELDS, Fitted, Free, Pull, solve_linear
 from planner.calibration.runs import Runs
+from planner.calibration.workers import mapped
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -35,42 +37,40 @@ class HeldOut:
     """ln(predicted / measured)."""
 
 
-def leave_one_source_out(
-    runs: Runs, fitted: Fitted, progress: Callable[[str], None] | None = None
-) -> dict[str, HeldOut]:
-    """Return what each family looks like to a fit to all others."""
-    found = {}
-    for source in runs.sources:
-        if progress:
-            progress(f"without {source}")
-        held = runs.where(lambda run, name=source: run.source == name)  # type: ignore[misc]
-        if not held.all():
-            found[source] = leave_out(runs, fitted, held, corrected=True)
-    return found
+def leave_one_source_out(runs: Runs, fitted: Fitted, processes: int = 1) -> dict[str, HeldOut]:
+    """Return what each family looks like to a fit to all others; none where there is but one."""
+
+    def without(source: str) -> HeldOut:
+        return leave_out(runs, fitted, runs.where(lambda run: run.source == source), True)
+
+    sources = runs.sources if len(runs.sources) > 1 else ()
+    return dict(zip(sources, mapped(without, sources, processes), strict=True))
 
 
-def leave_one_model_out(
-    runs: Runs, fitted: Fitted, progress: Callable[[str], None] | None = None
-) -> dict[str, HeldOut]:
+def leave_one_model_out(runs: Runs, fitted: Fitted, processes: int = 1) -> dict[str, HeldOut]:
     """Return what each model looks like to a fit without it, by family with several models."""
-    found = {}
-    for source in runs.sources:
-        models = sorted({run.point.model for run in runs.runs if run.source == source})
-        if len(models) == 1:
-            continue
-        if progress:
-            progress(f"without one model of {source}")
-        parts = []
-        for model in models:
-            held = np.array(
-                [run.source == source and run.point.model == model for run in runs.runs]
-            )
-            parts.append(leave_out(runs, fitted, held))
-        found[source] = HeldOut(
-            np.concatenate([part.rows for part in parts]),
-            np.concatenate([part.log_errors for part in parts]),
+    pairs = [
+        (source, model)
+        for source in runs.sources
+        for model in sorted({run.point.model for run in runs.runs if run.source == source})
+    ]
+    n_models = Counter(source for source, _ in pairs)
+    several = [(source, model) for source, model in pairs if n_models[source] > 1]
+
+    def without(pair: tuple[str, str]) -> HeldOut:
+        held = runs.where(lambda run: (run.source, run.point.model) == pair)
+        return leave_out(runs, fitted, held)
+
+    parts: dict[str, list[HeldOut]] = {}
+    for (source, _), part in zip(several, mapped(without, several, processes), strict=True):
+        parts.setdefault(source, []).append(part)
+    return {
+        source: HeldOut(
+            np.concatenate([part.rows for part in mine]),
+            np.concatenate([part.log_errors for part in mine]),
         )
-    return found
+        for source, mine in parts.items()
+    }
 
 
 def leave_out(runs: Runs, fitted: Fitted, held: Bools, corrected: bool = False) -> HeldOut:

@@ -28,10 +28,12 @@ from costmodels.stacks import EAGER, FUSED
 from planner.calibration.file import Calibration, rounded
 from planner.calibration.parameters import Parameter, known_parameters
 from planner.calibration.runs import Run, Runs
+from planner.calibration.workers import mapped
 from planner.errors import UsageError
 from planner.yamlfile import close_names
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
 
 SCALE = 0.04
 """Error, in ln, up to which a run counts by its square: repeats of a layout differ by 2 to 5 %."""
@@ -45,6 +47,8 @@ CLOSE = 3e-4
 """Decrease of the sum, as a share, below which the steps of a round have arrived."""
 NOTHING = 1e-3
 """Weighted change of ln(predicted) below which a value is left at what it is pulled to."""
+REWEIGHED, ARRIVED = 100, 1e-7
+"""Most solutions of one robust problem, and the change of a logarithm that ends them."""
 AT_BOUND = 0.01
 """A value this close to a bound, as a share of the range of its logarithm, is at it."""
 
@@ -133,22 +137,26 @@ def fit(
     start: Calibration | None = None,
     name: str = "fitted",
     progress: Callable[[str], None] | None = None,
+    processes: int = 1,
 ) -> Fitted:
     """Return the calibration that fits some runs best.
 
     `names` are parameters, or beginnings of their names (`generation`, `stack.nanotron`); without
-    them all that the runs see. Values of `start` that are not fitted stay as they are.
+    them all that the runs see. Values of `start` that are not fitted stay as they are. The answer
+    does not depend on the number of `processes`.
     Raises `UsageError` for a name that no run sees.
     """
     start = start or Calibration("priors")
     free = free_values(runs, names)
     refused: dict[str, float] = {}
+    first = {one.name: one.log(start.value(one.name)) for one in free}
     while True:
-        found = _minimise(runs, free, start, progress)
+        found = _minimise(runs, free, start, first, progress, processes)
         at_bound = [i for i, one in enumerate(free) if _at_bound(one, found.u[i])]
         if not at_bound:
             break
         refused |= {free[i].name: free[i].value(found.u[i]) for i in at_bound}
+        first = {one.name: u for one, u in zip(free, found.u, strict=True)}
         free = _without(free, {free[i].name for i in at_bound})
     seen = (np.abs(found.jacobian) > 1e-3).sum(axis=0)
     kept = {one.toward for one, n in zip(free, seen, strict=True) if n}
@@ -355,29 +363,33 @@ def solve_linear(
     u: Floats,
     bounds: tuple[Floats, Floats],
 ) -> Floats:
-    """Return the coordinates that minimise the sum for errors linear in them around `u`."""
-    from scipy.optimize import least_squares
+    """Return the coordinates that minimise the sum for errors linear in them around `u`.
 
-    n, steep = len(log_errors), jacobian / SCALE
+    Soft L1 is the least of the squares weighed by w / sqrt(1 + z), so weighing by the last errors
+    and solving, again and again, never goes up (iteratively reweighted least squares); every
+    solution is that of a bounded linear problem in as many rows as there are values.
+    """
+    from scipy.linalg import solve_triangular
+    from scipy.optimize import lsq_linear
 
-    def residuals(x: Floats) -> Floats:
-        errors = (log_errors + jacobian @ (x - u)) / SCALE
-        return np.concatenate([errors, pull.residuals(x)])
-
-    def loss(z: Floats) -> Floats:
-        """Soft L1 of the runs, with their weights, and squares of the pull."""
-        rho = np.array([z, np.ones_like(z), np.zeros_like(z)])
-        root = np.sqrt(1.0 + z[:n])
-        rho[:, :n] = weight * np.array([2.0 * (root - 1.0), 1.0 / root, -0.5 / root**3])
-        return rho
-
-    whole = np.concatenate([steep, pull.matrix])
-    inside = np.clip(u, bounds[0] + 1e-9, bounds[1] - 1e-9)
-    found = least_squares(
-        residuals, inside, jac=lambda _: whole, bounds=bounds, loss=loss, method="trf",
-        xtol=1e-8, ftol=1e-8, gtol=1e-8, max_nfev=200,
-    )  # fmt: skip
-    return np.asarray(found.x, dtype=np.float64)
+    low, high = bounds
+    x = np.clip(u, low, high)
+    curve, slope = pull.matrix.T @ pull.matrix, pull.matrix.T @ pull.target
+    for _ in range(REWEIGHED):
+        errors = log_errors + jacobian @ (x - u)
+        each = weight / np.sqrt(1.0 + (errors / SCALE) ** 2) / SCALE**2
+        whole = curve + (jacobian.T * each) @ jacobian
+        right = slope + (jacobian.T * each) @ (jacobian @ u - log_errors)
+        lower = np.linalg.cholesky(whole)
+        target = solve_triangular(lower, right, lower=True)
+        new = solve_triangular(lower.T, target)
+        if not ((low <= new) & (new <= high)).all():
+            new = lsq_linear(lower.T, target, (low, high), method="bvls").x
+        moved = float(np.abs(new - x).max())
+        x = new
+        if moved < ARRIVED:
+            break
+    return np.asarray(x, dtype=np.float64)
 
 
 def jacobian_of(
@@ -387,6 +399,7 @@ def jacobian_of(
     start: Calibration,
     log_errors: Floats,
     looked_at: Sequence[int],
+    processes: int = 1,
 ) -> Floats:
     """Return d ln(predicted) / du, `(runs, values)`; 0 for values not `looked_at`.
 
@@ -394,16 +407,21 @@ def jacobian_of(
     """
     found = np.zeros((len(runs.runs), len(free)))
     base = _values(free, u)
-    for i in looked_at:
+
+    def column(i: int) -> tuple[Ints, Floats]:
+        """Return runs and their derivatives by one value."""
         one = free[i]
-        if not one.groups:
-            continue
         # Away from the nearer bound, so that the step is whole.
         low, high = one.log(one.parameter.low), one.log(one.parameter.high)
         step = STEP if u[i] + STEP <= high or u[i] - STEP < low else -STEP
         moved = {**base, one.name: one.value(u[i] + step)}
         at, errors = runs.log_errors(_priced(start, moved), one.groups)
-        found[at, i] = (errors - log_errors[at]) / step
+        return at, (errors - log_errors[at]) / step
+
+    # The costliest first, so that no process is left with it at the end.
+    seen = sorted((i for i in looked_at if free[i].groups), key=lambda i: -len(free[i].groups))
+    for i, (at, slopes) in zip(seen, mapped(column, seen, processes), strict=True):
+        found[at, i] = slopes
     return found
 
 
@@ -415,13 +433,15 @@ def _minimise(
     runs: Runs,
     free: Sequence[Free],
     start: Calibration,
+    first: Mapping[str, float],
     progress: Callable[[str], None] | None,
+    processes: int,
 ) -> _Minimum:
+    """Return the coordinates that minimise the sum, from `first` on."""
     pull = Pull.of(free)
     low = np.array([one.log(one.parameter.low) for one in free])
     high = np.array([one.log(one.parameter.high) for one in free])
-    u = np.array([one.log(start.value(one.name)) for one in free])
-    u = np.clip(u, low, high)
+    u = np.clip(np.array([first[one.name] for one in free]), low, high)
 
     def errors_at(u: Floats) -> Floats:
         return runs.all_log_errors(_priced(start, _values(free, u)))
@@ -433,7 +453,7 @@ def _minimise(
     for n_rounds in range(1, ROUNDS + 1):
         if progress:
             progress(f"round {n_rounds}: {cost:.3f}")
-        jacobian = jacobian_of(runs, free, u, start, errors, looked_at)
+        jacobian = jacobian_of(runs, free, u, start, errors, looked_at, processes)
         looked_at = tuple(i for i in looked_at if _matters(free[i], jacobian[:, i], runs.weight))
         before, trust, chords = cost, TRUST, 0
         centre = u

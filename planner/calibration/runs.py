@@ -108,7 +108,7 @@ def runs_of(
     models: Mapping[str, Entry],
     hardware: Mapping[str, Entry],
     thinned: Mapping[str, int] | None = None,
-    family_rows: float = 12.0,
+    family_rows: float = 30.0,
 ) -> Runs:
     """Return the layouts that a fit looks at.
 

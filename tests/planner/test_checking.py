@@ -366,6 +366,7 @@ def test_the_same_bytes_each_time(checked: Check) -> None:
         "schema_version", "source", "format", "framework", "release", "accepted", "fits",
         "refusals", "ignored", "unwritten", "n_devices", "enough_devices", "layout", "plan",
         "repairs", "not_priced", "standing", "changes", "assumed", "notes", "inputs",
+        "calibration",
     }  # fmt: skip
     assert set(data["changes"][0]) == {
         "change", "words", "step_time_s", "gain_frac", "peak_bytes", "fits", "plan_id", "layout",

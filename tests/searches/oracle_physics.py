@@ -310,7 +310,9 @@ def hops_s(problem: Problem, layout: Layout, message_bytes: float) -> list[float
     """
     stride, p = next_stage(layout), layout.pp
     over_nodes = layout.tp / problem.pool.scale_up_domain
-    late = problem.stack.stalled_message_s if problem.stack.blocking_p2p and over_nodes > 2 else 0.0
+    late = (
+        problem.stack.stalled_message_s if problem.stack.blocking_p2p and over_nodes > 2 else 0.0
+    )
     firsts = [block + o for block in range(0, layout.n_devices, p * stride) for o in range(stride)]
 
     def seconds(boundary: int) -> float:

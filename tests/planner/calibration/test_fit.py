@@ -143,9 +143,11 @@ def test_a_value_at_a_bound_is_refused(ie: Runs) -> None:
     assert "ended at a bound" in report_text(report_of(runs, found, found.log_errors, {}, {}))
 
 
-def test_the_same_runs_give_the_same_bytes(ie: Runs) -> None:
-    one, two = (fit(ie, ["generation.ampere", "stack.internevo"]) for _ in range(2))
+def test_the_same_runs_give_the_same_bytes_with_any_number_of_processes(ie: Runs) -> None:
+    names = ["generation.ampere", "stack.internevo"]
+    one, two = (fit(ie, names, processes=n) for n in (1, 2))
     assert one.calibration.to_text() == two.calibration.to_text()
+    assert one.log_errors.tolist() == two.log_errors.tolist()
 
 
 def test_what_is_fitted_is_what_the_runs_see(ie: Runs) -> None:
