@@ -102,8 +102,8 @@ class StackProfile:
     """Activation memory lost to the allocator, share of activations."""
     stalled_hop_s: float
     """Least time of a ring step of a tensor-parallel collective beside blocked pipeline messages,
-    seconds. Fit over nanotron's published sweep: layers of 8, 12, 16 to 24 and 38 to 48 ms at tp 2,
-    4, 8 and 16."""
+    seconds. Fit over nanotron's published sweep: layers of 8, 12, 16 to 24 and 38 to 48 ms at
+    tp 2, 4, 8 and 16."""
     stalled_message_s: float
     """What a blocked pipeline message takes longer between stages whose tensor-parallel groups
     span more than two domains, seconds. Fit over nanotron's published sweep at tp 32 on nodes of
@@ -122,8 +122,8 @@ class StackProfile:
     of measured runs with and without the fused kernel leave 4 to 5."""
     host_share_without_tp: float
     """Launch time of a layer without tensor-parallel collectives over that with them where
-    launching them counts. Fit over nanotron's host-bound runs; it launches eight to ten collectives
-    a layer."""
+    launching them counts. Fit over nanotron's host-bound runs; it launches eight to ten
+    collectives a layer."""
 
 
 GIB = 2.0**30
