@@ -4,6 +4,7 @@ from costmodels.breakdown import COMPUTE_TERMS, NETWORK_TERMS
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
 from costmodels.step import offloaded_activation_bytes
+from planner.calibration.intervals import regime_words
 from planner.errors import UsageError
 from planner.reasons import shown_layout
 from planner.result import Plan
@@ -127,9 +128,12 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
         )
     if x.recompute == "selective":
         lines.append(f"  recompute: {', '.join(x.recompute_modules)} of every layer run twice.")
-    lines.append(
-        f"  {plan.tokens_per_s:,.0f} tokens/s, MFU {plan.mfu:.1%}; 8 of 10 such predictions lie "
-        f"between {plan.step_time_p10_s:.2f} and {plan.step_time_p90_s:.2f} s (prior)."
+    lines.append(f"  {plan.tokens_per_s:,.0f} tokens/s, MFU {plan.mfu:.1%}.")
+    lines += wrapped(
+        " ",
+        f"8 of 10 measured steps lie between {plan.step_time_p10_s:.2f} and "
+        f"{plan.step_time_p90_s:.2f} s where {plan.step_time_s:.2f} s is predicted, of plans "
+        f"{regime_words(plan.interval_regime)}.",
     )
     for w in plan.warnings:
         lines += wrapped(f"  warning {w.code}:", w.text)

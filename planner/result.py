@@ -38,13 +38,15 @@ class Plan:
     step_time_s: float
     step_time_p10_s: float
     step_time_p90_s: float
+    interval_regime: str
+    """What the two are learnt from (`planner.calibration.intervals`)."""
     tokens_per_s: float
     tokens_per_s_per_device: float
     mfu: float
     """Megatron's model FLOPs over the dense peak of the GEMM precision."""
     usable_bytes: float
     tie: bool
-    """Within the model's error of the fastest plan."""
+    """So close to the fastest plan that memory headroom decides between them."""
     training_s: float | None
     """Time of the whole run, when its tokens are stated."""
     warnings: tuple[PlanWarning, ...]
@@ -56,6 +58,8 @@ class Plan:
     """Devices of the pool that it leaves idle."""
     run: RunFigures | None = None
     """Goodput, energy and cost of the whole run."""
+    group: int | None = None
+    """Plans of one number cannot be told from the first of them; None where time ranks nothing."""
 
     @property
     def headroom_frac(self) -> float:
@@ -74,11 +78,13 @@ class Plan:
             "step_time_s": self.step_time_s,
             "step_time_p10_s": self.step_time_p10_s,
             "step_time_p90_s": self.step_time_p90_s,
+            "interval_regime": self.interval_regime,
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_device": self.tokens_per_s_per_device,
             "mfu": self.mfu,
             "training_s": self.training_s,
             "tie": self.tie,
+            "group": self.group,
             "closed_form_step_time_s": b.closed_form_step_s,
             "time": dict(b.time_s),
             "memory": {

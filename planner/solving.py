@@ -17,6 +17,7 @@ from costmodels.step import peak_bytes
 from planner.advice import plan_warnings
 from planner.calibration.apply import calibrated, calibrated_stack
 from planner.calibration.file import Calibration, load_calibration
+from planner.calibration.intervals import interval_of, regime_of
 from planner.capabilities import check_options, check_problem
 from planner.emit import runs_on
 from planner.errors import SearchError, UsageError
@@ -57,7 +58,7 @@ from planner.result import (
 )
 from planner.search_section import with_section
 from planner.uncertainty import (
-    interval_s,
+    groups,
     rank_key,
     tie_limit,
     with_plain_groups,
@@ -380,6 +381,21 @@ def _ranked(found: Searches, variants: list[Variant], options: SolveOptions) -> 
     return rank_over_pools(listed, value, limit_s)
 
 
+def _grouped(
+    plans: tuple[Plan, ...], ranked: list[Found], variants: list[Variant], options: SolveOptions
+) -> tuple[Plan, ...]:
+    """Return the plans with their groups, where a value that grows with the step ranks them."""
+    if options.pareto or options.objective == "memory":
+        return plans
+    named = by_name(variants)
+    valued = [
+        (c.layout, named[one.name].per_s(one.n_devices) * plan.step_time_s)
+        for plan, (c, one, _) in zip(plans, ranked, strict=False)
+    ]
+    found = groups(valued, options.calibration)
+    return tuple(replace(plan, group=i) for plan, i in zip(plans, found, strict=True))
+
+
 def _best_s(one: Searched) -> float:
     return min((c.step_s for c in one.outcome.finalists), default=float("inf"))
 
@@ -437,6 +453,7 @@ def solve_inputs(
         )
         for rank, (c, one, tie) in enumerate(ranked[:n_plans], start=1)
     )
+    plans = _grouped(plans, ranked, variants, options)
     outcomes = [one.outcome for one in searched]
     relaxations: tuple[Relaxation, ...] = ()
     conflicts: tuple[Conflict, ...] = ()
@@ -623,7 +640,8 @@ def make_plan(
     """Return one plan with its rates, its interval and its warnings."""
     job, layout = problem.job, found.layout
     peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
-    low, high = interval_s(found.step_s)
+    regime = regime_of(problem, layout, found.time_s, found.step_s, calibration)
+    low, high = interval_of(regime, calibration)
     able = runs_on(layout, problem.shape, job)
     fitting = frameworks_that_fit(problem, found, able, calibration)
     rate = job.tokens_per_step / found.step_s
@@ -636,8 +654,9 @@ def make_plan(
         layout=layout,
         breakdown=found,
         step_time_s=found.step_s,
-        step_time_p10_s=low,
-        step_time_p90_s=high,
+        step_time_p10_s=found.step_s * low,
+        step_time_p90_s=found.step_s * high,
+        interval_regime=regime,
         tokens_per_s=rate,
         tokens_per_s_per_device=rate / layout.n_devices,
         mfu=flops / (found.step_s * layout.n_devices * peak),
@@ -705,7 +724,7 @@ def calibration_json(calibration: Calibration) -> dict[str, Any]:
         "anchored_by": list(calibration.anchored_by),
         "catalogue": load_catalogue().content_hash[:12],
         "version": planner.__version__,
-        "interval": "prior of the class of stack, not fitted to this cluster",
+        "interval": "learnt from measured runs by regime, see interval_regime of a plan",
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from costmodels.plans import Layout
 from costmodels.precision import PRECISIONS
 from costmodels.stages import SPLITS
+from planner.calibration.intervals import regime_words
 from planner.layouts import PRECISION
 from planner.objectives import BEST, NONE_BETTER
 from planner.objectives import COLUMNS as GOAL_COLUMNS
@@ -140,7 +141,9 @@ OPTIONAL: tuple[tuple[Column, Callable[[Layout], bool]], ...] = (
 def _mark(plan: Plan, many_ties: bool) -> str:
     if plan.rank == 1:
         return "*"
-    return "=" if plan.tie and many_ties else " "
+    if plan.tie and many_ties:
+        return "="
+    return "~" if plan.group == 1 else " "
 
 
 def used_axes(plans: Sequence[Plan]) -> list[Column]:
@@ -399,17 +402,23 @@ def solve_table(result: Result, source: str = "last") -> str:
     lines += [*plan_rows(result.plans, columns_of(result)), *stage_lines(result.plans)]
     if sum(plan.tie for plan in result.plans) > 1:
         lines.append(f"= within model error of {BEST[_objective(result)]}")
+    first = result.plans[0]
+    if any(plan.group == 1 and not plan.tie for plan in result.plans[1:]):
+        lines.append(f"~ told apart from {first.plan_id} in fewer than four of five cases")
     lines.append(
         "MFU: Megatron's model FLOPs (causal attention halved, no recompute) over dense peak"
     )
     if pareto := result.inputs["options"].get("pareto"):
         lines.append(f"the front of {', '.join(pareto)}: no plan beats another in all of them")
     lines.append("")
-    first = result.plans[0]
     for i, reason in enumerate(result.why_first):
         lines += wrapped(f"why {first.plan_id}:" if i == 0 else " ", reason)
     low, high = first.step_time_p10_s, first.step_time_p90_s
-    lines.append(f"  step time between {low:.2f} and {high:.2f} s in 8 of 10 cases (prior)")
+    lines += wrapped(
+        "  step time",
+        f"between {low:.2f} and {high:.2f} s in 8 of 10 cases, learnt from plans "
+        f"{regime_words(first.interval_regime)}",
+    )
     known = result.certificate
     if known and (known.proven or (known.only_uneven and result.complete)):
         lines += wrapped(" ", proof_line(result))
@@ -542,11 +551,14 @@ def plans_csv(result: Result) -> str:
         "activation_offload_layers",
         "split",
         "step_time_s",
+        "step_time_p10_s",
+        "step_time_p90_s",
         "tokens_per_s",
         "mfu",
         "peak_bytes",
         "usable_bytes",
         "tie",
+        "group",
         "runs_on",
         "idle_devices",
         "goodput_frac",

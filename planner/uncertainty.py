@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import log, log1p
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from planner.calibration.file import Calibration
+from planner.calibration.resolution import resolution_of
 from searches.candidates import Candidate, layout_key
 from searches.options import SearchOptions
 from searches.search import price_layouts
 
-STEP_P10, STEP_P90 = 0.90, 1.15
-"""Bounds of the 80 % interval over the prediction. A prior: on published runs of fused stacks a
-model of this kind misses by 3-6 % in the median and 12-20 % at the 90th percentile, and untuned
-runs are slower more often than faster. Not yet fitted by regime."""
-
 TIE_FRAC = 0.01
-"""Plans this close to the fastest count as ties: repeats of one measured layout differ by 0.3-3 %
-and neighbouring plans by 1-3 %."""
+"""Plans this close to the fastest count as ties, which memory headroom orders: repeats of one
+measured layout differ by 0.3-3 %. The model tells plans apart less well than that
+(`planner.calibration.resolution`), but in measured sweeps a first plan chosen by headroom among
+plans 3 % or more behind is a worse one."""
 
 HEADROOM_STEP = 0.05
 """Memory headroom is compared in steps of this share of the usable memory."""
@@ -77,9 +77,25 @@ def with_plain_groups(
     return out
 
 
-def interval_s(step_s: float) -> tuple[float, float]:
-    """Return the 10th and 90th percentile of the step time, seconds."""
-    return step_s * STEP_P10, step_s * STEP_P90
+def groups(plans: Sequence[tuple[Layout, float]], calibration: Calibration) -> tuple[int, ...]:
+    """Return the group of each plan, from 1; plans are layouts with their values, best first.
+
+    A group is led by its first plan. A plan belongs to the first group whose leader the model
+    cannot tell it from, and leads the next one where there is none.
+    """
+    leaders: list[tuple[Layout, float]] = []
+    found = []
+    for layout, value in plans:
+        near = (
+            i
+            for i, (first, best) in enumerate(leaders)
+            if abs(log(value / best)) <= log1p(resolution_of(first, layout, calibration))
+        )
+        group = next(near, len(leaders))
+        if group == len(leaders):
+            leaders.append((layout, value))
+        found.append(group + 1)
+    return tuple(found)
 
 
 def simplicity(candidate: Candidate) -> tuple[int, int, int]:

@@ -119,6 +119,14 @@ def _calibration(runs: Runs, fitted: Fitted, u: Floats, held: Bools) -> Calibrat
     return Calibration("fold", values)
 
 
+def settings_of(runs: Runs, held: HeldOut) -> list[list[int]]:
+    """Return the positions in `held` of the runs of each setting (family, stack, hardware)."""
+    settings: dict[tuple[str, str, str], list[int]] = {}
+    for k, row in enumerate(held.rows):
+        settings.setdefault(runs.runs[row].setting, []).append(k)
+    return list(settings.values())
+
+
 def after_references(
     runs: Runs, held: HeldOut, n_references: int
 ) -> tuple[int, float | None, float | None]:
@@ -128,10 +136,7 @@ def after_references(
     are scaled by the geometric mean of measured over predicted, and the other runs are judged. The
     medians over `DRAWS` draws; settings without a run left to judge are left out.
     """
-    settings: dict[tuple[str, str, str], list[int]] = {}
-    for k, row in enumerate(held.rows):
-        settings.setdefault(runs.runs[row].setting, []).append(k)
-    usable = [members for members in settings.values() if len(members) > n_references]
+    usable = [members for members in settings_of(runs, held) if len(members) > n_references]
     if not usable:
         return 0, None, None
     draw = np.random.default_rng(0)

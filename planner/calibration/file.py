@@ -8,7 +8,9 @@
     provenance:
       generation.hopper.gemm_frac: fitted
     intervals:
-      dense: [0.93, 1.12]
+      fitted.compute: [0.93, 1.12]
+    resolution:
+      same-tp-pp: 0.03
     anchored_by:
     - llama3-70b tp8 pp4 on h100-x64, 12.3 s
 
@@ -35,7 +37,8 @@ SCHEMA_VERSION = 1
 PROVENANCES = ("prior", "fitted", "measured", "stated")
 """Where a value may come from: a prior that no run has moved, a fit to step times, a benchmark of
 the part itself, or whoever wrote the file."""
-_KEYS = ("schema_version", "name", "note", "values", "provenance", "intervals", "anchored_by")
+_KEYS = ("schema_version", "name", "note", "values", "provenance", "intervals", "resolution",
+         "anchored_by")  # fmt: skip
 MAX_NAME = 80
 """Longest name, characters."""
 
@@ -50,17 +53,23 @@ class Calibration:
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Where a value comes from: one of `PROVENANCES`, by name; `stated` where it says nothing."""
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """10th and 90th percentile of a measured step over its prediction, by regime."""
+    """10th and 90th percentile of a measured step over its prediction, by regime
+    (`planner.calibration.intervals`)."""
     anchored_by: tuple[str, ...] = ()
     """The measured steps that set the anchors, in words; empty without any."""
     note: str = ""
     source: str = field(default="", compare=False)
     """The file as the user named it; empty for the shipped one."""
+    resolution: Mapping[str, float] = field(default_factory=dict)
+    """Relative gap up to which two plans of a job cannot be told apart, by how alike they are
+    (`planner.calibration.resolution`)."""
 
     @cached_property
     def content_hash(self) -> str:
         """12 hex digits that stand for all that a prediction depends on."""
-        return content_id("calibration", dict(self.values), self._intervals_json())
+        return content_id(
+            "calibration", dict(self.values), self._intervals_json(), dict(self.resolution)
+        )
 
     @property
     def anchored(self) -> bool:
@@ -110,6 +119,8 @@ class Calibration:
             found["provenance"] = stated
         if self.intervals:
             found["intervals"] = dict(sorted(self._intervals_json().items()))
+        if self.resolution:
+            found["resolution"] = dict(sorted(self.resolution.items()))
         if self.anchored_by:
             found["anchored_by"] = list(self.anchored_by)
         return found
@@ -217,6 +228,11 @@ def calibration_of(document: Document, source: str) -> Calibration:
         if not _is_interval(value):
             fix = "two factors on the prediction, such as [0.93, 1.12]"
             wrong.append(document.problem(("intervals", key), f"{show(value)} is none", fix))
+    resolution = _mapping(document, "resolution", wrong)
+    for key, value in resolution.items():
+        if not _is_number(value) or not 0.0 <= value < 1.0:
+            fix = "a share of the step time, such as 0.03"
+            wrong.append(document.problem(("resolution", key), f"{show(value)} is none", fix))
     anchored = data.get("anchored_by") or []
     if not isinstance(anchored, list) or not all(isinstance(x, str) for x in anchored):
         fix = "a list of measured steps, in words"
@@ -228,6 +244,7 @@ def calibration_of(document: Document, source: str) -> Calibration:
         values={key: float(value) for key, value in values.items()},
         provenance=dict(provenance),
         intervals={key: (float(x), float(y)) for key, (x, y) in intervals.items()},
+        resolution={key: float(value) for key, value in resolution.items()},
         anchored_by=tuple(anchored),
         note=note,
         source=source,

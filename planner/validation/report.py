@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibration.file import Calibration, load_calibration
+from planner.calibration.intervals import Coverage, coverage, interval_of, regime_of
 from planner.errors import Problem, SpecError, UsageError
 from planner.validation import baselines
 from planner.validation.described import Entry
@@ -82,6 +83,8 @@ class Report:
     """By estimator."""
     baselines: Mapping[str, Mapping[str, Errors]]
     """Step-time errors of B0 and B1 by source."""
+    coverage: tuple[Coverage, ...]
+    """Of the 80 % intervals: of all layouts with a step time, then by regime."""
 
     def to_json(self, by: str = "source") -> dict[str, Any]:
         """Return the report with the names of the JSON format; `by="row"` adds the rows."""
@@ -104,6 +107,7 @@ class Report:
                 }
                 for name in ESTIMATORS[1:]
             },
+            "intervals": [asdict(one) for one in self.coverage],
             "totals": totals(self),
         }
         if by == "row":
@@ -158,7 +162,25 @@ def validate(
             name: {source: _step_errors(used, source, found[name]) for source in names}
             for name in ("b0", "b1")
         },
+        coverage=coverage_of(used, calibration),
     )
+
+
+def coverage_of(used: Sequence[Used], calibration: Calibration) -> tuple[Coverage, ...]:
+    """Return how many of the measured layouts lie inside the intervals of their predictions."""
+    timed = [plan for plan in used if plan.step_s is not None]
+    regimes = [
+        regime_of(
+            plan.case.problem,
+            plan.case.layout,
+            plan.prediction.time_s,
+            plan.prediction.step_s,
+            calibration,
+        )
+        for plan in timed
+    ]
+    ratios = np.log([(plan.step_s or 0.0) / plan.prediction.step_s for plan in timed])
+    return coverage(regimes, ratios, np.array([interval_of(x, calibration) for x in regimes]))
 
 
 def _estimates(used: Sequence[Used]) -> dict[str, Callable[[Sequence[Used]], Floats]]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from planner.calibration.intervals import Coverage
 from planner.units import format_gib
 from planner.validation.metrics import Errors
 from planner.validation.report import Report, ranking, totals
@@ -51,6 +52,8 @@ def _by_source(report: Report) -> list[str]:
         "",
         *_step_table(report),
         "",
+        *coverage_table(report.coverage),
+        "",
         *_memory_table(report),
         "",
         *_skipped(report),
@@ -67,6 +70,16 @@ def _step_table(report: Report) -> list[str]:
         base = [_percent(report.baselines[name][x.source].median_ape) for name in ("b0", "b1")]
         lines.append([x.source, str(x.n_rows), str(x.n_used), *_errors(x.step_time), *base])
     return _aligned(header, lines)
+
+
+def coverage_table(found: Sequence[Coverage]) -> list[str]:
+    """Return the share of rows inside their 80 % intervals, by regime."""
+    header = ("80 % interval", "layouts", "inside", "below", "above")
+    lines = [
+        [x.regime, str(x.n), _percent(x.inside), _percent(x.below), _percent(x.above)]
+        for x in found
+    ]
+    return _aligned(header, lines) if lines else ["No step time was measured."]
 
 
 def _memory_table(report: Report) -> list[str]:

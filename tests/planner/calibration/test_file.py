@@ -46,6 +46,7 @@ def test_what_is_written_is_read_and_written_again_the_same() -> None:
         {"dense": (0.9, 1.25)},
         ("llama3-70b, tp 8: 12.3 s",),
         "it's ours",
+        resolution={"same-tp-pp": 0.02},
     )
     text = found.to_text()
     again = calibration_from_text(text)
@@ -62,6 +63,8 @@ def test_the_hash_stands_for_what_prices_and_for_nothing_else() -> None:
     assert one.content_hash != Calibration("one", {"shared.node_spread": 0.04}).content_hash
     wide = Calibration("one", {"shared.node_spread": 0.03}, intervals={"dense": (0.9, 1.1)})
     assert one.content_hash != wide.content_hash
+    finer = Calibration("one", {"shared.node_spread": 0.03}, resolution={"same-tp-pp": 0.01})
+    assert one.content_hash != finer.content_hash
 
 
 def test_the_shipped_file_is_as_the_program_writes_it() -> None:
@@ -85,9 +88,9 @@ def test_the_shipped_file_is_as_the_program_writes_it() -> None:
         (HEAD + "  generation.hopper.gemm_frac: 1.7", "mine.yaml:4:32"),
         (HEAD + "  generation.hopper.gemm_frac: 1.7", "1.7 is out of range"),
         (HEAD + "  generation.hopper.gemm_frac: 1.7", "from 0.3 to 0.98"),
-        (HEAD + "  shared.fixed_step_s: fast", "'fast' is no number"),
-        (HEAD + "  shared.fixed_step_s: .nan", "is no number"),
-        (HEAD + "  shared.fixed_step_s: true", "true is no number"),
+        (HEAD + "  shared.node_spread: fast", "'fast' is no number"),
+        (HEAD + "  shared.node_spread: .nan", "is no number"),
+        (HEAD + "  shared.node_spread: true", "true is no number"),
         (HEAD + "  {}\nprovenance:\n  shared.node_spread: fitted", "has no value above"),
         (
             HEAD + "  shared.node_spread: 0.03\nprovenance:\n  shared.node_spread: me",
@@ -95,6 +98,7 @@ def test_the_shipped_file_is_as_the_program_writes_it() -> None:
         ),
         ("name: mine\nvalues: 3", "values is 3, not a mapping"),
         ("name: mine\nintervals:\n  dense: [1.1, 0.9]", "mine.yaml:3:10"),
+        ("name: mine\nresolution:\n  same-tp-pp: 2.0", "mine.yaml:3:15"),
         ("name: mine\nanchored_by: run", "a list of measured steps"),
     ],
 )  # fmt: skip

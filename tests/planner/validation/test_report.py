@@ -159,7 +159,12 @@ def test_json_has_the_names_of_the_contract(files, capsys):
     assert run_validate(*files, "json", "row") == 0
     found = json.loads(capsys.readouterr().out)
     names = {"schema_version", "calibration", "sources", "sweeps", "baselines", "totals", "rows"}
-    assert set(found) == names
+    assert set(found) == {*names, "intervals"}
+    everywhere, *by_regime = found["intervals"]
+    assert set(everywhere) == {"regime", "n", "inside", "below", "above"}
+    assert everywhere["regime"] == "all"
+    assert everywhere["n"] == sum(one["n"] for one in by_regime) == 4
+    assert everywhere["inside"] + everywhere["below"] + everywhere["above"] == pytest.approx(1.0)
     assert set(found["calibration"]) == {"name", "hash", "anchored"}
     a, b = found["sources"]
     assert {"source", "n_rows", "n_used", "skipped", "step_time", "memory", "oom"} <= set(a)
