@@ -1,5 +1,7 @@
 """Factors from measured steps, memory from measured peaks: exact cases and properties."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from planner.calibration.anchors import (
     Floats,
     Peak,
     Steps,
+    believed,
     fit_factors,
     fit_slack,
 )
@@ -30,13 +33,25 @@ def steps(by_kind: list[list[float]]) -> Steps:
 )  # fmt: skip
 def test_one_run_scales_all_times_by_its_ratio(parts: list[float], ratio: float) -> None:
     found = fit_factors([ratio * sum(parts)], steps([parts]))
-    assert found == pytest.approx([ratio] * 3)
+    assert found == pytest.approx([math.exp(believed(math.log(ratio), 1))] * 3)
+
+
+def test_a_small_deviation_is_half_believed_and_a_large_one_almost_wholly() -> None:
+    # c / (1 + 1 / (1 + (c / 0.1)^2)): 0.1 / 1.5 at c = 0.1, 1 / (1 + 1 / 101) at c = 1.
+    assert believed(0.0, 1) == 0.0
+    assert believed(1e-6, 1) == pytest.approx(0.5e-6, rel=1e-6)
+    assert believed(0.1, 1) == pytest.approx(0.1 / 1.5)
+    assert believed(1.0, 1) == pytest.approx(101 / 102)
+    assert believed(-0.1, 3) == pytest.approx(-0.1 * 3 / 3.5)
+    growing = [believed(c / 100, 1) for c in range(100)]
+    assert growing == sorted(growing)
 
 
 def test_runs_that_agree_share_one_factor() -> None:
     by_kind = [[8.0, 1.0, 1.0], [5.0, 4.0, 0.5], [6.0, 0.0, 3.0]]
     measured = [1.2 * sum(parts) for parts in by_kind]
-    assert fit_factors(measured, steps(by_kind)) == pytest.approx([1.2] * 3, rel=1e-4)
+    wanted = math.exp(believed(math.log(1.2), 3))
+    assert fit_factors(measured, steps(by_kind)) == pytest.approx([wanted] * 3, rel=1e-4)
 
 
 def test_slow_traffic_is_told_from_slow_compute() -> None:
@@ -46,7 +61,7 @@ def test_slow_traffic_is_told_from_slow_compute() -> None:
     compute, near, far = fit_factors(measured, steps(by_kind))
     assert near > 1.15 > compute
     free = fit_factors(measured, steps(by_kind), ridge=1e-6)
-    assert free[:2] == pytest.approx([1.0, 2.0], rel=0.02)
+    assert free[1] / free[0] == pytest.approx(2.0, rel=0.02)
     # What no run sees stays with the others: its part of the penalty alone places it.
     assert min(compute, near) <= far <= max(compute, near)
 
@@ -55,7 +70,7 @@ def test_a_strong_ridge_leaves_one_factor() -> None:
     by_kind = [[9.5, 0.5, 0.0], [6.0, 4.0, 0.0]]
     found = fit_factors([10.5, 11.0], steps(by_kind), ridge=1e6)
     assert np.ptp(found) < 1e-4
-    assert found[0] == pytest.approx(np.sqrt(1.05 * 1.1), rel=1e-3)
+    assert np.log(found[0]) == pytest.approx(believed(np.log(1.05 * 1.1) / 2, 2), rel=2e-2)
 
 
 def test_one_slow_run_of_three_does_not_carry_the_fit() -> None:

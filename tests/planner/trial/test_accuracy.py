@@ -1,5 +1,6 @@
 """The figures of docs/trial.md: hand-computed errors and promises, and the page itself."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from costmodels.stacks import NUMBERS
+from planner.calibration.anchors import believed
 from planner.calibration.file import load_calibration
 from planner.trial.accuracy import (
     Situation,
@@ -33,10 +35,12 @@ def test_errors_after_reference_runs() -> None:
     one = situation([1.25] * 6)
     assert errors_after(one, 0) == pytest.approx([0.2])
     for n in (1, 2, 3):
-        assert errors_after(one, n) == pytest.approx(0.0, abs=1e-6)
-    # One of four is twice as slow: as a reference it doubles the others, which are right.
+        left = believed(math.log(1.25), n) - math.log(1.25)
+        assert errors_after(one, n) == pytest.approx(1.0 - math.exp(left), abs=1e-6)
+    # One of four is twice as slow: as a reference it nearly doubles the others, which are right.
     found = sorted(errors_after(situation([1.0, 1.0, 1.0, 2.0]), 1).tolist())
-    assert found == pytest.approx([0.0, 0.0, 0.0, 1.0], abs=1e-6)
+    doubled = math.exp(believed(math.log(2.0), 1)) - 1.0
+    assert found == pytest.approx([0.0, 0.0, 0.0, doubled], abs=1e-6)
 
 
 def test_situations_of_a_source_count_by_their_layouts() -> None:
@@ -44,7 +48,9 @@ def test_situations_of_a_source_count_by_their_layouts() -> None:
     n, medians = table["x", False]
     assert n == 24
     assert medians[0] == pytest.approx(0.25 * 0.2 + 0.75 * 0.5)
-    assert medians[1:] == pytest.approx([0.0] * 3, abs=1e-6)
+    for n, median in enumerate(medians[1:], start=1):
+        lefts = [1 - math.exp(believed(math.log(x), n) - math.log(x)) for x in (1.25, 2.0)]
+        assert median == pytest.approx(0.25 * lefts[0] + 0.75 * lefts[1], abs=1e-6)
 
 
 def test_the_source_s_own_numbers_are_left_out() -> None:
