@@ -121,6 +121,12 @@ CalibrationFile = Annotated[
         "--calibration", metavar="FILE", help="Numbers to price with; those that ship without it."
     ),
 ]
+Reference = Annotated[
+    str,
+    typer.Option(
+        "--reference", metavar="RUN.yaml", help="One to three measured steps that set the scale."
+    ),
+]
 
 
 def _overrides(items: list[str]) -> tuple[tuple[str, object], ...]:
@@ -190,6 +196,7 @@ def solve(
         bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")
     ] = True,
     calibration: CalibrationFile = "",
+    reference: Reference = "",
 ) -> None:
     """Rank the layouts of a training job on a cluster."""
     from planner.commands import run_solve
@@ -203,7 +210,7 @@ def solve(
             within=_positive(within, "--within", "1.05"), pareto=pareto, form=form, emit=emit,
             out=out, launcher=launcher, executor=executor, ray_address=ray_address,
             time_limit_s=_positive(time_limit, "--time-limit", "2.5"), cache=cache,
-            calibration=calibration,
+            calibration=calibration, reference=reference,
         )
     )  # fmt: skip
 
@@ -223,6 +230,7 @@ def evaluate(
         bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")
     ] = True,
     calibration: CalibrationFile = "",
+    reference: Reference = "",
 ) -> None:
     """Price one layout, given with --pin, whether or not it fits."""
     from planner.commands import run_evaluate
@@ -231,6 +239,7 @@ def evaluate(
         run_evaluate(
             model, cluster, pin=pin, allow=allow, overrides=_overrides(set_), framework=framework,
             stack=stack, pool=pool, form=form, cache=cache, calibration=calibration,
+            reference=reference,
         )
     )  # fmt: skip
 
@@ -286,6 +295,57 @@ def check(
 
 
 @app.command()
+def trial(
+    model: Annotated[str, typer.Argument(metavar="[MODEL]", help="As in solve.")] = "",
+    cluster: Annotated[str, typer.Argument(metavar="[CLUSTER]", help="As in solve.")] = "",
+    pin: Pin = [],
+    only: Only = [],
+    max_: Max = [],
+    allow: Allow = [],
+    set_: SetOption = [],
+    framework: Annotated[
+        str, typer.Option(help="megatron, deepspeed, torchtitan, fsdp2 or bridge; megatron.")
+    ] = "",
+    stack: Stack = "",
+    pool: PoolName = "",
+    steps: Annotated[int, typer.Option(metavar="N", help="Steps of a run.")] = 25,
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the short runs.")] = "",
+    launcher: Launcher = "torchrun",
+    read: Annotated[
+        str, typer.Option("--read", metavar="DIR", help="Read the logs in such a folder.")
+    ] = "",
+    log: Annotated[
+        list[str], typer.Option("--log", metavar="PLAN=FILE", help="With --read: a log elsewhere.")
+    ] = [],
+    time_limit: Annotated[
+        float,
+        typer.Option(metavar="S", help="Stop the search after S seconds.", show_default=False),
+    ] = 0.0,
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    calibration: CalibrationFile = "",
+    reference: Reference = "",
+) -> None:
+    """Write short runs of the three plans that most likely hold the best; read their logs."""
+    from planner.trial.commands import run_trial, run_trial_read
+
+    if read:
+        given = {
+            "MODEL": model, "CLUSTER": cluster, "--pin": pin, "--only": only, "--max": max_,
+            "--set": set_, "--framework": framework, "--stack": stack, "--pool": pool,
+            "--out": out, "--calibration": calibration, "--reference": reference,
+        }  # fmt: skip
+        raise typer.Exit(run_trial_read(read, log, form, given))
+    raise typer.Exit(
+        run_trial(
+            model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
+            overrides=_overrides(set_), framework=framework, stack=stack, pool=pool, steps=steps,
+            out=out, launcher=launcher, log=log, time_limit_s=time_limit, form=form,
+            calibration=calibration, reference=reference, words=sys.argv[1:],
+        )
+    )  # fmt: skip
+
+
+@app.command()
 def recommend(
     question: Annotated[
         str,
@@ -314,6 +374,7 @@ def recommend(
     ] = 0.0,
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
     calibration: CalibrationFile = "",
+    reference: Reference = "",
 ) -> None:
     """Answer the inverse questions: what a job needs, the most that a cluster takes."""
     from planner.commands import run_recommend
@@ -323,6 +384,7 @@ def recommend(
             question, model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
             overrides=_overrides(set_), framework=framework, stack=stack, most=most, by=by,
             step=step, tolerance=tolerance, form=form, calibration=calibration,
+            reference=reference,
         )
     )  # fmt: skip
 
@@ -558,6 +620,14 @@ def calibrate(
     list_: Annotated[
         bool, typer.Option("--list", help="List every number with its range and meaning.")
     ] = False,
+    reference: Annotated[
+        str,
+        typer.Option(
+            "--reference",
+            metavar="RUN.yaml",
+            help="Anchor on one to three measured steps instead.",
+        ),
+    ] = "",
     form: Annotated[
         str, typer.Option("--format", help="table or json; of benchmarks also full, every size.")
     ] = "table",
@@ -567,6 +637,15 @@ def calibrate(
 
     if list_:
         raise typer.Exit(run_list(form))
+    if reference:
+        from planner.calibration.reference import run_calibrate_reference
+
+        others = {
+            "[RUNS.csv]": " ".join(given), "--fit": fit, "--models": models,
+            "--hardware": hardware, "--nccl-tests": " ".join(nccl_tests),
+            "--measured": " ".join(measured), "--cluster": cluster, "--pool": pool, "--link": link,
+        }  # fmt: skip
+        raise typer.Exit(run_calibrate_reference(reference, start, out, name, form, others))
     if nccl_tests or measured:
         from planner.measured.command import run_calibrate_measured
 

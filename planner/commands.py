@@ -51,12 +51,12 @@ def _targets(text: str) -> list[str]:
     return targets
 
 
-def _words(values: Mapping[str, int]) -> dict[str, object]:
+def pins_in_words(values: Mapping[str, int]) -> dict[str, object]:
     """Return parsed pins in the words of the Python API."""
     return {a: axis_text(a, v) if a in WORDS else v for a, v in values.items()}
 
 
-def _lists(only: list[str]) -> dict[str, object]:
+def lists_in_words(only: list[str]) -> dict[str, object]:
     """Return lists of allowed values in the words of the Python API."""
     return {
         a: [axis_text(a, v) if a in WORDS else v for v in sorted(values)]
@@ -98,6 +98,7 @@ def run_solve(
     time_limit_s: float,
     cache: bool,
     calibration: str,
+    reference: str = "",
 ) -> int:
     """Run `planner solve`; return the exit code."""
     text, targets, launchers = _formatter(form), _targets(emit), parse_launchers(launcher)
@@ -112,8 +113,8 @@ def run_solve(
         model,
         cluster,
         top=top,
-        pins=_words(parse_pins(pin)),
-        only=_lists(only),
+        pins=pins_in_words(parse_pins(pin)),
+        only=lists_in_words(only),
         at_most=parse_max(at_most),
         framework=framework,
         stack=stack,
@@ -130,6 +131,7 @@ def run_solve(
         progress=_progress,
         time_limit_s=time_limit_s,
         calibration=calibration,
+        reference=reference,
     )
     if cache:
         save_result(result)
@@ -180,19 +182,21 @@ def run_evaluate(
     form: str,
     cache: bool,
     calibration: str,
+    reference: str = "",
 ) -> int:
     """Run `planner evaluate`; return the exit code (3 when the plan does not fit)."""
     text = _formatter(form)
     result = evaluate(
         model,
         cluster,
-        pins=_words(parse_pins(pin)),
+        pins=pins_in_words(parse_pins(pin)),
         framework=framework,
         stack=stack,
         allow=tuple(allow),
         overrides=overrides,
         pool=pool,
         calibration=calibration,
+        reference=reference,
     )
     if cache:
         save_result(result)
@@ -200,7 +204,9 @@ def run_evaluate(
         heading = "\n".join(
             [
                 tables.result_heading(result)[0],
-                *tables.calibration_lines(result.inputs["options"], result.calibration),
+                *tables.calibration_lines(
+                    result.inputs["options"], result.calibration, result.notes
+                ),
                 *tables.assumed_lines(result.notes),
             ]
         )
@@ -228,6 +234,7 @@ def run_recommend(
     tolerance: float,
     form: str,
     calibration: str,
+    reference: str = "",
 ) -> int:
     """Run `planner recommend`; return the exit code (3 when there is no answer)."""
     from planner.recommendation import recommendation_text
@@ -239,8 +246,8 @@ def run_recommend(
         question,
         model,
         cluster,
-        pins=_words(parse_pins(pin)),
-        only=_lists(only),
+        pins=pins_in_words(parse_pins(pin)),
+        only=lists_in_words(only),
         at_most=parse_max(at_most),
         framework=framework,
         stack=stack,
@@ -251,6 +258,7 @@ def run_recommend(
         step=step,
         tolerance_frac=tolerance,
         calibration=calibration,
+        reference=reference,
     )
     sys.stdout.write(found.dumps() if form == "json" else recommendation_text(found))
     return found.exit_code
@@ -291,7 +299,7 @@ def run_check(
         framework=framework,
         version=version,
         env=variables,
-        pins=_words(parse_pins(pin)),
+        pins=pins_in_words(parse_pins(pin)),
         overrides=overrides,
         pool=pool,
         calibration=calibration,
@@ -317,7 +325,7 @@ def run_explain(reference: str, term: str) -> None:
     if term:
         sys.stdout.write(explain_term(problem, plan, term))
     else:
-        sys.stdout.write(explain_plan(problem, plan))
+        sys.stdout.write(explain_plan(problem, plan, options_of(reference).calibration))
 
 
 def header_lines(

@@ -4,6 +4,7 @@ from costmodels.breakdown import COMPUTE_TERMS, NETWORK_TERMS
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
 from costmodels.step import offloaded_activation_bytes
+from planner.calibration.file import Calibration
 from planner.calibration.intervals import regime_words
 from planner.errors import UsageError
 from planner.reasons import shown_layout
@@ -22,9 +23,17 @@ GROUPS = {
 """How the tree groups the terms of a step."""
 
 
-def explain_plan(problem: Problem, plan: Plan) -> str:
-    """Return the plan in words, then step time and memory as trees."""
-    lines = [f"plan {plan.plan_id}: {shown_layout(plan.layout)}", *_words(problem, plan), ""]
+def explain_plan(problem: Problem, plan: Plan, calibration: Calibration | None = None) -> str:
+    """Return the plan in words, then step time and memory as trees.
+
+    `calibration` is what priced it: measured runs that anchor it are named.
+    """
+    lines = [f"plan {plan.plan_id}: {shown_layout(plan.layout)}", *_words(problem, plan)]
+    if calibration and calibration.anchored_by:
+        n = len(calibration.anchored_by)
+        lines.append(f"  anchored by {n} measured step{'s' * (n > 1)}:")
+        lines += [f"    {run}" for run in calibration.anchored_by]
+    lines.append("")
     lines.append(f"step time {plan.step_time_s:.4f} s")
     groups = list(GROUPS.items())
     for i, (name, terms) in enumerate(groups):
@@ -131,9 +140,8 @@ def _words(problem: Problem, plan: Plan) -> list[str]:
     lines.append(f"  {plan.tokens_per_s:,.0f} tokens/s, MFU {plan.mfu:.1%}.")
     lines += wrapped(
         " ",
-        f"8 of 10 measured steps lie between {plan.step_time_p10_s:.2f} and "
-        f"{plan.step_time_p90_s:.2f} s where {plan.step_time_s:.2f} s is predicted, of plans "
-        f"{regime_words(plan.interval_regime)}.",
+        f"Between {plan.step_time_p10_s:.2f} and {plan.step_time_p90_s:.2f} s in 8 of 10 cases, "
+        f"learnt from measured plans {regime_words(plan.interval_regime)}.",
     )
     for w in plan.warnings:
         lines += wrapped(f"  warning {w.code}:", w.text)

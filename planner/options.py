@@ -168,6 +168,8 @@ class Asked:
     cluster: str
     overrides: tuple[tuple[str, object], ...] = ()
     pool: str = ""
+    reference: str = ""
+    """File of the measured runs that anchor the calibration."""
 
     def command(self, options: SolveOptions, changes: Mapping[str, object]) -> str:
         """Return the `planner solve` command with the user's restrictions and changed fields."""
@@ -188,6 +190,8 @@ class Asked:
             words += ["--allow", name]
         if options.own_calibration and options.own_calibration.source:
             words += ["--calibration", options.own_calibration.source]
+        if self.reference:
+            words += ["--reference", self.reference]
         words += _goal_words(options)
         for path, field_value in {**dict(self.overrides), **changes}.items():
             words += ["--set", f"{path}={field_value}"]

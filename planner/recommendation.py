@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.result import SCHEMA_VERSION, Plan
-from planner.tables import assumed_lines, plan_rows, wrapped
+from planner.tables import assumed_lines, calibration_lines, plan_rows, wrapped
 from planner.units import format_bandwidth, format_count, format_link_speed, format_time
 
 
@@ -103,6 +103,7 @@ def recommendation_text(found: Recommendation) -> str:
     first, _, rest = _headline(found).partition(" ")
     lines = [*wrapped(first, rest), *_bandwidth_lines(found)]
     lines += wrapped(" ", found.scope)
+    lines += calibration_lines(found.inputs["options"], found.calibration, found.notes)
     lines += assumed_lines(found.notes)
     if found.plan:
         lines += ["", *plan_rows([found.plan])]

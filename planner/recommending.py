@@ -8,6 +8,7 @@ the same; there bisection is exact. So it is where waiting only shrinks with the
 """
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +30,7 @@ from planner.solving import (
     Calibrations,
     Overrides,
     Source,
+    anchored_options,
     calibration_json,
     inputs_json,
     make_problem,
@@ -78,6 +80,8 @@ class _Question:
     n_tried: int = 0
     fields: dict[str, object] = field(default_factory=dict)
     """Changed fields of the two files at the answer, by path."""
+    said: tuple[str, ...] = ()
+    """Notes on the measured runs that anchor the calibration."""
 
     def problem(self) -> Problem:
         """Return the problem as asked; `SearchError` for what is not modelled."""
@@ -129,7 +133,8 @@ class _Question:
             n_tried=self.n_tried,
             plan=plan,
             command=command,
-            notes=tuple(
+            notes=self.said
+            + tuple(
                 note for note in self.model.notes
                 if not any(note.startswith(f"assumed {path} = ") for path in self.fields)
             ),
@@ -153,6 +158,7 @@ def recommend(
     step: int = 0,
     tolerance_frac: float = 0.0,
     calibration: Calibrations = None,
+    reference: str | os.PathLike[str] = "",
 ) -> Recommendation:
     """Return the answer to one of `QUESTIONS` about a job on a cluster.
 
@@ -168,10 +174,13 @@ def recommend(
     _check_own_options(question, most, by, step, tolerance_frac)
     options = solve_options(1, pins, only, at_most, framework, stack, allow, calibration)
     check_options(options)
+    options, said = anchored_options(options, reference)
     read = read_inputs(model, cluster, overrides)
     given = one_recipe(read[0], options, "this question is answered for one recipe"), read[1]
     names = source_names(model, cluster)
-    asked = _Question(*given, options, Asked(*names, tuple(overrides)))
+    asked = _Question(
+        *given, options, Asked(*names, tuple(overrides), reference=os.fspath(reference)), said=said
+    )
     if question == "devices":
         return _fewest_devices(asked, most or MAX_NODES)
     if question == "size":

@@ -18,6 +18,7 @@ from planner.advice import plan_warnings
 from planner.calibration.apply import calibrated, calibrated_stack
 from planner.calibration.file import Calibration, load_calibration
 from planner.calibration.intervals import interval_of, regime_of
+from planner.calibration.parameters import ANCHORS
 from planner.capabilities import check_options, check_problem
 from planner.emit import runs_on
 from planner.errors import SearchError, UsageError
@@ -114,6 +115,7 @@ def solve(
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
     calibration: Calibrations = None,
+    reference: str | os.PathLike[str] = "",
 ) -> Result:
     """Return the ranked plans of a training job on a cluster.
 
@@ -127,8 +129,9 @@ def solve(
     instead. What is not given is taken from the `search:` section of the model file, if it has
     one. `executor` is `automatic`, `serial`, `processes` or `ray` (on the cluster at
     `ray_address`, else on this machine); the answer does not depend on it. `calibration` is a
-    calibration or the path of its file, the shipped one without it. When nothing fits the
-    result holds no plans but the counted reasons and the smallest changes that would help.
+    calibration or the path of its file, the shipped one without it; `reference` the path of a file
+    of measured runs that anchor it (`planner.calibration.reference`). When nothing fits the result
+    holds no plans but the counted reasons and the smallest changes that would help.
     Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
     start = time.monotonic()
@@ -152,12 +155,14 @@ def solve(
         stop = either(stop, lambda: time.monotonic() - start > limit)
     if pool:
         given = given[0], given[1].pool(pool)
-    asked = Asked(*source_names(model, cluster), tuple(overrides), pool)
+    options, said = anchored_options(options, reference)
+    asked = Asked(*source_names(model, cluster), tuple(overrides), pool, os.fspath(reference))
     chosen = _executor(executor, ray_address)
     try:
-        return solve_inputs(*given, options, chosen, stop, progress, asked)
+        found = solve_inputs(*given, options, chosen, stop, progress, asked)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
+    return replace(found, notes=(*said, *found.notes))
 
 
 def evaluate(
@@ -171,6 +176,7 @@ def evaluate(
     overrides: Overrides = (),
     pool: str = "",
     calibration: Calibrations = None,
+    reference: str | os.PathLike[str] = "",
 ) -> Result:
     """Return one layout priced, whether or not it fits into memory.
 
@@ -178,6 +184,7 @@ def evaluate(
     cluster with several pools needs `pool`. Raises `SearchError` when the layout breaks a rule.
     """
     options = solve_options(1, pins, None, None, framework, stack, allow, calibration)
+    options, said = anchored_options(options, reference)
     read = read_inputs(model, cluster, overrides, pool)
     given = one_recipe(read[0], options, "one layout is priced in one recipe"), read[1]
     names = [pool.name for pool in given[1].cluster.pools]
@@ -201,8 +208,19 @@ def evaluate(
         counts=counts,
         rejected=(),
         plans=(plan,),
-        notes=_notes(*given),
+        notes=(*said, *_notes(*given)),
     )
+
+
+def anchored_options(
+    options: SolveOptions, reference: str | os.PathLike[str]
+) -> tuple[SolveOptions, tuple[str, ...]]:
+    """Return options that the measured runs of a file anchor, if one is named, and notes on it."""
+    if not reference:
+        return options, ()
+    from planner.calibration.reference import with_reference
+
+    return with_reference(options, os.fspath(reference))
 
 
 def either(first: Callable[[], bool] | None, second: Callable[[], bool]) -> Callable[[], bool]:
@@ -722,6 +740,9 @@ def calibration_json(calibration: Calibration) -> dict[str, Any]:
         "hash": calibration.content_hash,
         "anchored": calibration.anchored,
         "anchored_by": list(calibration.anchored_by),
+        "anchors": {name.partition(".")[2]: calibration.value(name) for name in ANCHORS}
+        if calibration.anchored
+        else None,
         "catalogue": load_catalogue().content_hash[:12],
         "version": planner.__version__,
         "interval": "learnt from measured runs by regime, see interval_regime of a plan",

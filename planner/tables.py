@@ -27,6 +27,8 @@ ASSUMED = "assumed "
 """Beginning of the notes on what an imported file left open."""
 IMPORTED = ("model: ", "cluster: ")
 """Beginnings of the other notes on imported files."""
+REFERENCE = "reference: "
+"""Beginning of the notes on measured runs that anchor the calibration."""
 MAX_REJECTIONS = 4
 """Rules named under the table; the JSON has all of them."""
 DUPLICATES = ("SP001", "ZER002", "REC001", "SCH001")
@@ -209,13 +211,27 @@ def stage_lines(plans: Sequence[Plan]) -> list[str]:
     return wrapped("layers of uneven stages:", "; ".join(rows)) if rows else []
 
 
-def calibration_lines(options: Mapping[str, Any], calibration: Mapping[str, Any]) -> list[str]:
-    """Return which numbers priced the plans, where they are not those that ship."""
+def calibration_lines(
+    options: Mapping[str, Any], calibration: Mapping[str, Any], notes: Sequence[str] = ()
+) -> list[str]:
+    """Return which numbers priced the plans, where they are not those that ship.
+
+    With the measured runs that anchor them, and what `notes` say about those.
+    """
     if "calibration" not in options:
         return []
-    by = calibration.get("anchored_by", [])
-    anchors = f", anchored by {'; '.join(by)}" if by else ""
-    return wrapped("priced with", f"{calibration['name']} ({calibration['hash']}){anchors}")
+    lines = wrapped("priced with", f"{calibration['name']} ({calibration['hash']})")
+    factors = calibration.get("anchors") or {}
+    shown = ", ".join(f"{name.replace('_', '-')} x{x:.3g}" for name, x in factors.items())
+    if len(set(factors.values())) == 1:
+        shown = f"all times x{next(iter(factors.values())):.3g}"
+    if shown:
+        lines += wrapped("anchored:", shown + (", by" if calibration["anchored_by"] else ""))
+        lines += [f"  {run}" for run in calibration["anchored_by"]]
+    for note in notes:
+        if note.startswith(REFERENCE):
+            lines += wrapped("reference:", note.removeprefix(REFERENCE))
+    return lines
 
 
 def result_heading(result: Result) -> list[str]:
@@ -239,7 +255,7 @@ def result_heading(result: Result) -> list[str]:
         ),
         *assumed_lines(result.notes),
         *wrapped("on", f"{', or '.join(parts)}, as {result.inputs['options']['stack']} runs it"),
-        *calibration_lines(result.inputs["options"], result.calibration),
+        *calibration_lines(result.inputs["options"], result.calibration, result.notes),
         *_space_lines(c),
         *_count_lines(result),
     ]
@@ -416,7 +432,7 @@ def solve_table(result: Result, source: str = "last") -> str:
     low, high = first.step_time_p10_s, first.step_time_p90_s
     lines += wrapped(
         "  step time",
-        f"between {low:.2f} and {high:.2f} s in 8 of 10 cases, learnt from plans "
+        f"between {low:.2f} and {high:.2f} s in 8 of 10 cases, learnt from measured plans "
         f"{regime_words(first.interval_regime)}",
     )
     known = result.certificate

@@ -12,7 +12,7 @@ from costmodels.problem import Problem
 from costmodels.stacks import EAGER, FUSED, NUMBERS, SHARED, StackProfile
 from hardware.parts import Accelerator, Efficiency, Host, Link, Pool
 from planner.calibration.file import Calibration
-from planner.calibration.parameters import known_parameters
+from planner.calibration.parameters import HELD, known_parameters
 
 _CLASSES = {profile.kind: profile for profile in (FUSED, EAGER)}
 _Triple = tuple[float, float, float]
@@ -47,6 +47,8 @@ def calibrated_stack(stack: StackProfile, calibration: Calibration) -> StackProf
         if f"shared.{field}" in values:
             found[field] = values[f"shared.{field}"]
     stack = replace(stack, **found)
+    if values.get(HELD):
+        stack = replace(stack, context_bytes=stack.context_bytes + values[HELD])
     compute, near, far = _anchors(calibration)
     if compute == near == far == 1.0:
         return stack

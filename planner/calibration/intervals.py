@@ -41,8 +41,8 @@ KINDS = {
     "tp-across-domains": "with tp groups across scale-up domains",
     "network": "that wait for the network for a quarter of the step or more",
     "host": "that wait for the host for a tenth of the step or more",
-    "compute": "that compute in matrix products and attention for most of the step",
-    "mixed": "that neither compute nor wait for one thing most of the step",
+    "compute": "that mostly compute in matrix products and attention",
+    "mixed": "of which no one thing takes most of the step",
 }
 """What a step consists of, in words; the first that holds."""
 NETWORK_TERMS = ("tp", "cp", "ep", "pp", "dp")

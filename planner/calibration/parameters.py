@@ -6,7 +6,7 @@
                 | library_latency_scale | p2p_scale | in_switch_scale
     stack.<profile>.<number of `costmodels.stacks.NUMBERS`>
     shared.<number of `costmodels.stacks.SHARED`>
-    anchor.compute | scale_up | scale_out
+    anchor.compute | scale_up | scale_out | memory_bytes
 
 The prior is what prices a plan where a calibration says nothing: the catalogue's figure or the
 profile's. A scale multiplies several figures of one kind and has the prior 1.
@@ -22,6 +22,8 @@ from hardware.parts import Accelerator, Link, Provenance
 
 ANCHORS = ("anchor.compute", "anchor.scale_up", "anchor.scale_out")
 """Factors on time that a measured step of the user's own sets; 1 without one."""
+HELD = "anchor.memory_bytes"
+"""Memory of every device that a measured peak of the user's own asks for; 0 without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ def parameters(catalogue: Catalogue) -> dict[str, Parameter]:
         prior = float(getattr(STACKS["fused"], field))
         name = f"shared.{field}"
         found.append(Parameter(name, unit, prior, low, high, meaning, "docs/stacks.md"))
+    held = "memory that measured runs hold beyond what slack explains"
+    found.append(Parameter(HELD, "bytes", 0.0, 0.0, 1e12, held, "no reference run"))
     for field, meaning in _ANCHOR.items():
         name = f"anchor.{field}"
         found.append(Parameter(name, "", 1.0, 0.1, 10.0, meaning, "no reference run"))

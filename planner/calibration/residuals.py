@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from planner.calibration.anchors import believed
 from planner.calibration.crossval import HeldOut, settings_of
 from planner.calibration.intervals import (
     ANCHORED,
@@ -53,8 +54,9 @@ def anchored_residuals(
 ) -> Residuals:
     """Return the same after reference runs of the same family, stack, hardware and kind of step.
 
-    In each of `DRAWS` draws `n_references` runs scale the other predictions of their kind by the
-    geometric mean of measured over predicted. References of another kind are worth less.
+    In each of `DRAWS` draws `n_references` runs scale the other predictions of their kind by what
+    is believed of their mean deviation (`planner.calibration.anchors`). References of another
+    kind are worth less.
     """
     kinds, draw = _kinds(runs, used), np.random.default_rng(0)
     found: list[tuple[int, float]] = []
@@ -71,7 +73,8 @@ def anchored_residuals(
             for _ in range(DRAWS):
                 mixed = draw.permutation(members)
                 errors = one.log_errors[mixed]
-                rest = errors[n_references:] - errors[:n_references].mean()
+                common = believed(float(errors[:n_references].mean()), n_references)
+                rest = errors[n_references:] - common
                 rows = one.rows[mixed[n_references:]].tolist()
                 found += zip(rows, (-rest).tolist(), strict=True)
                 for row in rows:

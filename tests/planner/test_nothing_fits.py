@@ -22,7 +22,7 @@ HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "two conflicts": ("llama3-70b", H100, {"pins": {"tp": 128, "pp": 3}}),
     "three pins": ("llama3-70b", H100, {"pins": {"tp": 1, "pp": 1, "zero": 0}}),
     "large micro-batch": (
-        "llama3-8b", "h100-x8", {"pins": {"tp": 1, "mbs": 16}}
+        "llama3-8b", "h100-x8", {"pins": {"tp": 1, "mbs": 16}, "only": {"split": ["even", "ends"]}}
     ),
     "too little recompute": (
         "llama3-70b", H100, {"pins": {"tp": 8, "pp": 1, "cp": 1, "mbs": 4, "recompute": "none"}}

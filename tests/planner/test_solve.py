@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import planner
+from planner.calibration.file import load_calibration
 from planner.errors import InfeasibleError, SearchError, SpecError, UsageError
 from planner.inputs import example_names, load_cluster
 from planner.recommendation import recommendation_text
 from planner.result import SCHEMA_VERSION
-from planner.tables import plan_details
+from planner.tables import plan_details, solve_table
 from planner.yamlfile import load_yaml
 
 H100 = "h100-x512"
@@ -144,6 +145,27 @@ def test_same_input_same_bytes(llama70: planner.Result) -> None:
     assert again.dumps() == llama70.dumps()
 
 
+def test_ties_are_in_the_first_group_and_marks_say_so(llama70: planner.Result) -> None:
+    assert llama70.plans[0].group == 1
+    seen = 1
+    for plan in llama70.plans:
+        assert plan.group is not None
+        assert plan.group == 1 or not plan.tie
+        assert plan.group <= seen + 1  # the next group starts where none of those before holds
+        seen = max(seen, plan.group)
+    text = solve_table(llama70)
+    for plan in llama70.plans[1:]:
+        mark = "=" if plan.tie else "~" if plan.group == 1 else " "
+        assert f"\n{mark} {plan.plan_id} " in text
+    assert llama70.plans[0].interval_regime.startswith("fitted.")
+    unseen = planner.evaluate("llama3-70b", H100, pins={"tp": 8, "pp": 8}, stack="fused").plans[0]
+    assert unseen.interval_regime.startswith("new.")
+    assert unseen.group is None
+    low, high = load_calibration().intervals[unseen.interval_regime]
+    assert unseen.step_time_p10_s == pytest.approx(low * unseen.step_time_s)
+    assert unseen.step_time_p90_s == pytest.approx(high * unseen.step_time_s)
+
+
 def test_json_has_the_contract_fields(llama70: planner.Result) -> None:
     data = json.loads(llama70.dumps())
     assert data["schema_version"] == SCHEMA_VERSION
@@ -154,7 +176,7 @@ def test_json_has_the_contract_fields(llama70: planner.Result) -> None:
     wanted = {
         "rank", "plan_id", "layout", "step_time_s", "step_time_p10_s", "step_time_p90_s",
         "tokens_per_s", "tokens_per_s_per_device", "mfu", "time", "memory", "comm", "warnings",
-        "runs_on",
+        "runs_on", "interval_regime", "tie", "group",
     }  # fmt: skip
     assert wanted <= set(plan)
     layout = {
