@@ -122,18 +122,22 @@ def _log_json(one: Trialled) -> dict[str, Any]:
 def merged(readings: Sequence[Reading]) -> Reading | None:
     """Return one reading of the logs of one run (of its ranks or nodes); None without any.
 
-    The log with the most steps gives the times, memory is the largest of all.
+    The log with the most steps gives the times, memory is the largest of all; settings that only
+    another states (the first rank prints the arguments, the last the steps) count too.
     """
     if not readings:
         return None
     best = max(readings, key=lambda one: len(one.steps_s))
     peaks: dict[str, float] = {}
-    for one in readings:
+    facts: dict[str, int] = {}
+    for one in (*readings, best):
+        facts |= one.facts
         for kind, value in one.peaks.items():
             peaks[kind] = max(peaks.get(kind, 0.0), value)
     return replace(
         best,
         peaks=peaks,
+        facts=facts,
         n_ranks=sum(one.n_ranks for one in readings),
         ran_out=any(one.ran_out for one in readings),
     )
