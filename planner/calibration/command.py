@@ -107,6 +107,8 @@ def write_calibration(path: str | os.PathLike[str], calibration: Calibration) ->
 
 def run_list(form: str = "table") -> int:
     """Run `planner calibrate --list`: print every parameter."""
+    if form not in FORMATS:
+        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
     known = known_parameters()
     if form == "json":
         found: Mapping[str, object] = {

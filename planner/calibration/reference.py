@@ -257,7 +257,7 @@ def _with_memory(found: Calibration, runs: Sequence[MeasuredRun]) -> tuple[Calib
     if slack.unexplained_bytes > 0:
         found = found.with_values({HELD: float(round(slack.unexplained_bytes))}, "measured")
         notes.append(
-            f"reference: a run took {slack.unexplained_bytes / GIB:.1f} GiB more than even the "
+            f"reference: a run took {slack.unexplained_bytes / GIB:.2f} GiB more than even the "
             "largest slack explains, and every plan is charged for it; check ZeRO, recomputation, "
             "precision and batch of the run"
         )

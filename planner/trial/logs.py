@@ -24,7 +24,7 @@ Settings that a framework prints at its start (`global_batch_size ..... 512`, `g
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -108,8 +108,8 @@ class Reading:
     n_warm_up: int
     peaks: Mapping[str, float] = field(default_factory=dict)
     """Largest printed peak by kind: allocated, reserved."""
-    n_ranks: int = 0
-    """Ranks that printed a peak."""
+    ranks: frozenset[int] = frozenset()
+    """Ranks that printed a peak; 0 for one that does not say which it is."""
     ran_out: bool = False
     facts: Mapping[str, int] = field(default_factory=dict)
     """Settings of the run that the log states, by the names of `WORDS` and the degrees."""
@@ -155,7 +155,7 @@ def read_log(text: str, tokens_per_step: float, gbs: int, n_devices: int) -> Rea
     facts: dict[str, int] = {}
     by: dict[str, list[tuple[int, float]]] = {}
     peaks: dict[str, float] = {}
-    ranks: set[str] = set()
+    ranks: set[int] = set()
     ran_out, n_runs = False, 1
     peaks_before: dict[str, float] = {}
     steps_after: set[int] = set()
@@ -186,7 +186,7 @@ def read_log(text: str, tokens_per_step: float, gbs: int, n_devices: int) -> Rea
             if match:
                 peaks[kind] = max(peaks.get(kind, 0.0), _number(match[1]) * unit)
                 rank = _RANK.search(line)
-                ranks.add(rank[1] if rank else "0")
+                ranks.add(int(rank[1]) if rank else 0)
         if _OOM.search(line):
             if not ran_out:
                 peaks_before, peaks = peaks, {}
@@ -209,7 +209,13 @@ def read_log(text: str, tokens_per_step: float, gbs: int, n_devices: int) -> Rea
     n_warm_up = _warm_up(steps)
     settled = len(steps) - n_warm_up
     found_ = Reading(
-        name.split(" ")[0], steps, n_warm_up, peaks, len(ranks), ran_out and not went_on, facts, ()
+        name.split(" ")[0],
+        steps,
+        n_warm_up,
+        peaks,
+        frozenset(ranks),
+        ran_out and not went_on,
+        facts,
     )
     if not found_.ran_out and settled < MIN_STEPS:
         notes.append(
@@ -223,9 +229,7 @@ def read_log(text: str, tokens_per_step: float, gbs: int, n_devices: int) -> Rea
             f"8 of 10 steps differ by {found_.spread:.0%}: a busy network or file system, or "
             "uneven data; time more steps"
         )
-    return Reading(
-        found_.printed_by, steps, n_warm_up, peaks, len(ranks), found_.ran_out, facts, tuple(notes)
-    )
+    return replace(found_, notes=tuple(notes))
 
 
 _ORDER = (

@@ -1,7 +1,7 @@
 """What the logs of a trial say: anchored predictions, and the ranking that follows from both."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -138,7 +138,7 @@ def merged(readings: Sequence[Reading]) -> Reading | None:
         best,
         peaks=peaks,
         facts=facts,
-        n_ranks=sum(one.n_ranks for one in readings),
+        ranks=frozenset[int]().union(*(one.ranks for one in readings)),
         ran_out=any(one.ran_out for one in readings),
     )
 
@@ -178,11 +178,16 @@ def runs_of(trialled: Sequence[Trialled], framework: str, stack: str) -> list[Me
                 peak_bytes=round(peak[0] / GIB, 3) * GIB if peak and not one.ran_out else None,
                 memory=peak[1] if peak else "device",
                 ran_out=one.ran_out,
-                fullest=one.reading.n_ranks >= one.plan.layout.pp,
+                fullest=_sees_every_stage(one.reading.ranks, one.plan.layout),
                 where=f"the log of plan {one.plan.plan_id}",
             )
         )
     return found
+
+
+def _sees_every_stage(ranks: Collection[int], layout: Layout) -> bool:
+    """Tell whether some rank of every pipeline stage is among `ranks`."""
+    return len({rank // layout.stage_stride % layout.pp for rank in ranks}) == layout.pp
 
 
 def without_absurd(

@@ -106,3 +106,9 @@ def test_anchors_of_a_reference_run_are_not_carried_on(runs: Path, tmp_path: Pat
     found = load_calibration(out)
     assert "anchor.compute" not in found.values
     assert found.values["shared.node_spread"] == 0.03
+
+
+def test_the_list_in_an_unknown_format() -> None:
+    done = run_here("calibrate", "--list", "--format", "xml")
+    assert done.returncode == 2
+    assert "unknown 'xml'" in done.stderr

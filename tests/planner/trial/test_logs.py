@@ -40,7 +40,7 @@ def test_megatron() -> None:
     assert found.spread < 0.02
     assert found.peak == (46000.0 * MIB, "reserved")
     assert found.peaks["allocated"] == 41000.25 * MIB
-    assert found.n_ranks == 2
+    assert len(found.ranks) == 2
     assert found.facts == {"gbs": 512}
     assert found.notes == ()
 
@@ -82,7 +82,7 @@ def test_torchtitan_in_colour_on_several_ranks() -> None:
     assert len(found.steps_s) == 12
     assert found.step_s == pytest.approx(2.0)
     assert found.peak == (41 * GIB, "reserved")
-    assert found.n_ranks == 2
+    assert len(found.ranks) == 2
     assert (found.facts["gbs"], found.facts["seq_len"]) == (512, 4096)
 
 
