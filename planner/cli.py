@@ -308,9 +308,9 @@ def trial(
     ] = "",
     stack: Stack = "",
     pool: PoolName = "",
-    steps: Annotated[int, typer.Option(metavar="N", help="Steps of a run.")] = 25,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Steps of a run (25).")] = None,
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the short runs.")] = "",
-    launcher: Launcher = "torchrun",
+    launcher: Launcher = "",
     read: Annotated[
         str, typer.Option("--read", metavar="DIR", help="Read the logs in such a folder.")
     ] = "",
@@ -318,28 +318,32 @@ def trial(
         list[str], typer.Option("--log", metavar="PLAN=FILE", help="With --read: a log elsewhere.")
     ] = [],
     time_limit: Annotated[
-        float,
+        float | None,
         typer.Option(metavar="S", help="Stop the search after S seconds.", show_default=False),
-    ] = 0.0,
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
     calibration: CalibrationFile = "",
     reference: Reference = "",
 ) -> None:
     """Write short runs of the three plans that most likely hold the best; read their logs."""
     from planner.trial.commands import run_trial, run_trial_read
+    from planner.trial.scripts import STEPS
 
     if read:
         given = {
             "MODEL": model, "CLUSTER": cluster, "--pin": pin, "--only": only, "--max": max_,
             "--set": set_, "--framework": framework, "--stack": stack, "--pool": pool,
             "--out": out, "--calibration": calibration, "--reference": reference,
+            "--allow": allow, "--steps": steps is not None, "--launcher": launcher,
+            "--time-limit": time_limit is not None,
         }  # fmt: skip
         raise typer.Exit(run_trial_read(read, log, form, given))
     raise typer.Exit(
         run_trial(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
-            overrides=_overrides(set_), framework=framework, stack=stack, pool=pool, steps=steps,
-            out=out, launcher=launcher, log=log, time_limit_s=time_limit, form=form,
+            overrides=_overrides(set_), framework=framework, stack=stack, pool=pool,
+            steps=STEPS if steps is None else steps, out=out, launcher=launcher or "torchrun",
+            log=log, time_limit_s=_positive(time_limit, "--time-limit", "60"), form=form,
             calibration=calibration, reference=reference, words=sys.argv[1:],
         )
     )  # fmt: skip

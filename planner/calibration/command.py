@@ -6,13 +6,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from planner.calibration.file import Calibration, load_calibration
+from planner.calibration.file import (
+    ANCHORS_LEFT_OUT,
+    MAX_NAME,
+    Calibration,
+    check_name,
+    load_start,
+)
 from planner.calibration.parameters import known_parameters
 from planner.errors import SearchError, UsageError
 
 FORMATS = ("table", "json")
-PRIORS = "priors"
-"""What `--from` calls a calibration without any value."""
 
 
 def run_calibrate(
@@ -44,7 +48,8 @@ def run_calibrate(
     if not 1 <= processes <= 1024:
         raise UsageError(f"--processes must be 1 to 1024, not {processes}", "--processes 4")
     _check_scipy()
-    begin = Calibration(PRIORS) if start == PRIORS else load_calibration(start)
+    begin = load_start(start).without_anchors()
+    check_name(name)
     _check_out(out)
     given = (
         read_points(points or DATA / "points.csv"),
@@ -57,7 +62,8 @@ def run_calibrate(
             "no run of the file can be priced", "planner validate FILE says why for each"
         )
     names = tuple(part.strip() for part in fit.split(",") if part.strip())
-    title = name or (Path(out).stem if out else Path(points).stem if points else "fitted")
+    stem = Path(out or points).stem[:MAX_NAME]
+    title = name or stem or "fitted"
     before = runs.all_log_errors(begin)
     fitted = fit_runs(runs, names, begin, title, _progress, processes)
     by_source, by_model = {}, {}
@@ -72,6 +78,8 @@ def run_calibrate(
     else:
         text = report_text(report)
     sys.stdout.write(text)
+    if load_start(start).anchored:
+        sys.stderr.write(f"note: {ANCHORS_LEFT_OUT}\n")
     if out:
         write_calibration(out, fitted.calibration)
         sys.stderr.write(f"wrote {out}; planner solve --calibration {out} prices with it\n")
@@ -99,6 +107,8 @@ def write_calibration(path: str | os.PathLike[str], calibration: Calibration) ->
 
 def run_list(form: str = "table") -> int:
     """Run `planner calibrate --list`: print every parameter."""
+    if form not in FORMATS:
+        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
     known = known_parameters()
     if form == "json":
         found: Mapping[str, object] = {

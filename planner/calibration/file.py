@@ -26,19 +26,23 @@ from pathlib import Path
 from typing import Any
 
 from planner.calibration.parameters import ANCHORS, known_parameters
-from planner.errors import Problem, SpecError
+from planner.errors import Problem, SpecError, UsageError
 from planner.identity import content_id
 from planner.units import show
 from planner.yamlfile import Document, close_names, load_yaml, parse_yaml
 
 SHIPPED = Path(__file__).resolve().parent.parent / "data" / "calibration.yaml"
 """The calibration that prices plans when no other is named."""
+PRIORS = "priors"
+"""What `--from` calls a calibration without any value."""
 SCHEMA_VERSION = 1
 PROVENANCES = ("prior", "fitted", "measured", "stated")
 """Where a value may come from: a prior that no run has moved, a fit to step times, a benchmark of
 the part itself, or whoever wrote the file."""
 _KEYS = ("schema_version", "name", "note", "values", "provenance", "intervals", "resolution",
          "anchored_by")  # fmt: skip
+ANCHORS_LEFT_OUT = "the anchors of a reference run hold for the values of before, and are left out"
+"""What a fit says that begins at an anchored calibration."""
 MAX_NAME = 80
 """Longest name, characters."""
 
@@ -101,6 +105,17 @@ class Calibration:
         """Return the calibration with factors on time that the measured steps `by` gave."""
         factors = dict(zip(ANCHORS, (compute, scale_up, scale_out), strict=True))
         return replace(self.with_values(factors, "measured"), anchored_by=by)
+
+    def without_anchors(self) -> "Calibration":
+        """Return the calibration without the anchors of a reference run; itself without any.
+
+        Anchors hold for the values that they were found with, so a fit of these drops them.
+        """
+        if not self.anchored:
+            return self
+        values = {name: x for name, x in self.values.items() if name not in ANCHORS}
+        origins = {name: x for name, x in self.provenance.items() if name in values}
+        return replace(self, values=values, provenance=origins, anchored_by=())
 
     def _intervals_json(self) -> dict[str, list[float]]:
         return {regime: list(bounds) for regime, bounds in self.intervals.items()}
@@ -174,6 +189,17 @@ def load_calibration(path: str | os.PathLike[str] | None = None) -> Calibration:
 @cache
 def _shipped() -> Calibration:
     return calibration_of(load_yaml(SHIPPED), "")
+
+
+def load_start(path: str) -> Calibration:
+    """Return the calibration that `--from` names: a file, `priors`, or without it the shipped."""
+    return Calibration(PRIORS) if path == PRIORS else load_calibration(path)
+
+
+def check_name(name: str) -> None:
+    """Raise `UsageError` for a `--name` that no calibration file may have."""
+    if len(name) > MAX_NAME:
+        raise UsageError(f"--name of {len(name)} characters", f"a text of up to {MAX_NAME}")
 
 
 def calibration_from_text(text: str, source: str = "") -> Calibration:

@@ -31,7 +31,14 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem as PricedProblem
 from costmodels.stacks import SHARED
 from planner.calibration.anchors import REACH, Floats, Peak, fit_factors, fit_slack
-from planner.calibration.file import Calibration, load_calibration, rounded
+from planner.calibration.file import (
+    MAX_NAME,
+    Calibration,
+    check_name,
+    load_calibration,
+    load_start,
+    rounded,
+)
 from planner.calibration.parameters import ANCHORS, HELD
 from planner.errors import BadValue, EmitError, PlannerError, Problem, SpecError, UsageError
 from planner.layouts import layout_from_json, layout_from_pins, layout_to_json
@@ -149,7 +156,7 @@ def anchored(base: Calibration, runs: Sequence[MeasuredRun]) -> Anchored:
         found = plain.with_anchors(compute, near, far, tuple(run.words for run in timed))
         notes += _disagreement(timed, found)
     found, more = _with_memory(found, runs)
-    name = base.name if base.name.endswith(SUFFIX) else base.name + SUFFIX
+    name = base.name.removesuffix(SUFFIX)[: MAX_NAME - len(SUFFIX)] + SUFFIX
     return Anchored(replace(found, name=name), ratios, (*notes, *more))
 
 
@@ -250,7 +257,7 @@ def _with_memory(found: Calibration, runs: Sequence[MeasuredRun]) -> tuple[Calib
     if slack.unexplained_bytes > 0:
         found = found.with_values({HELD: float(round(slack.unexplained_bytes))}, "measured")
         notes.append(
-            f"reference: a run took {slack.unexplained_bytes / GIB:.1f} GiB more than even the "
+            f"reference: a run took {slack.unexplained_bytes / GIB:.2f} GiB more than even the "
             "largest slack explains, and every plan is charged for it; check ZeRO, recomputation, "
             "precision and batch of the run"
         )
@@ -381,6 +388,9 @@ def _inputs(
 
     def source(name: str) -> Any:
         value = data[name]
+        if not isinstance(value, str | dict):
+            fix = "a file, the name of an example, or the file's contents"
+            raise SpecError(document.problem((*at, name), f"is {show(value)}", fix))
         beside = Path(document.file).parent / value if isinstance(value, str) else None
         return str(beside) if beside is not None and beside.exists() else value
 
@@ -388,8 +398,13 @@ def _inputs(
     overrides = tuple((str(path), value) for path, value in changes.items())
     try:
         model, cluster = read_inputs(source("model"), source("cluster"), overrides, pool)
-    except SpecError:
-        raise
+    except SpecError as error:
+        if all(problem.file for problem in error.problems):
+            raise
+        here = document.problem((*at, "model"), "").file
+        raise SpecError(
+            [one if one.file else replace(one, file=here) for one in error.problems]
+        ) from None
     except PlannerError as error:
         raise SpecError(document.problem((*at, "model"), error.message, error.fix)) from None
     names = [one.name for one in cluster.cluster.pools]
@@ -492,7 +507,8 @@ def run_calibrate_reference(
             raise UsageError(f"{option} does not go with --reference", "fit first, then anchor")
     if form not in ("table", "json"):
         raise UsageError(f"--format: unknown {form!r}", "table or json")
-    base = load_calibration(start or None)
+    check_name(name)
+    base = load_start(start)
     options = SolveOptions(own_calibration=base)
     runs = read_reference(reference, options)
     found = anchored(base, runs)

@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from planner.calibration.command import PRIORS, write_calibration
-from planner.calibration.file import Calibration, load_calibration, rounded
+from planner.calibration.command import write_calibration
+from planner.calibration.file import (
+    ANCHORS_LEFT_OUT,
+    MAX_NAME,
+    Calibration,
+    check_name,
+    load_start,
+    rounded,
+)
 from planner.errors import EmitError, UsageError
 from planner.inputs import load_cluster
 from planner.measured.device_fit import DeviceFit, fit_device
@@ -22,7 +29,6 @@ from planner.measured.where import Where, find_pool
 SCRIPT = Path(__file__).resolve().parent.parent / "data" / "measure.py"
 """What users run on their machines."""
 FORMATS = ("table", "full", "json")
-NAME_LENGTH = 80
 USUAL_NODES = 2
 """Nodes that show the network between them."""
 
@@ -96,6 +102,7 @@ def run_calibrate_measured(
     """
     if form not in FORMATS:
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    check_name(name)
     stray = next((option for option, value in only_runs.items() if value), "")
     runs = next((file for file in more if file.endswith(".csv") or not logs), "")
     if stray or runs:
@@ -113,8 +120,9 @@ def run_calibrate_measured(
         raise UsageError(message, "calibrate one kind at a time, each --from the one before")
     sweeps = [table.sweep() for table in tables] + [s for f in files for s in f.sweeps]
     where = find_pool(devices.pop() if devices else "", sweeps, cluster, pool, link)
-    begin = Calibration(PRIORS) if start == PRIORS else load_calibration(start)
-    base, notes = _without_anchors(begin)
+    begin = load_start(start)
+    base = begin.without_anchors()
+    notes = [ANCHORS_LEFT_OUT] if base is not begin else []
     links = fit_links(sweeps, where.pool, where.fabric, base) if sweeps else None
     device, seen = _fit_devices(files, where, base)
     notes += [note for table in tables for note in table.notes]
@@ -143,16 +151,6 @@ def run_calibrate_measured(
     elif values:
         sys.stdout.write("nothing written: --out FILE keeps these values\n")
     return 0
-
-
-def _without_anchors(base: Calibration) -> tuple[Calibration, list[str]]:
-    """Return a calibration without the anchors of a reference run, which hold for its values."""
-    if not base.anchored:
-        return base, []
-    values = {name: x for name, x in base.values.items() if not name.startswith("anchor.")}
-    origins = {name: x for name, x in base.provenance.items() if name in values}
-    note = "the anchors of a reference run hold for the values of before, and are left out"
-    return replace(base, values=values, provenance=origins, anchored_by=()), [note]
 
 
 def _fit_devices(
@@ -185,7 +183,7 @@ def _counted(n: int, what: str) -> str:
 
 
 def _name(out: str, base: Calibration) -> str:
-    return (Path(out).stem or base.name)[:NAME_LENGTH]
+    return (Path(out).stem or base.name)[:MAX_NAME]
 
 
 def _origin(tables: Sequence[Table], files: Sequence[Measured]) -> str:

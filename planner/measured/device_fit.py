@@ -37,6 +37,8 @@ SIGMAS = {
     "fp8_gain": 0.3,
 }
 """How far the catalogue may be off: the standard deviation of the logarithm."""
+PEAK_MARGIN = 1.1
+"""Rates this many times those of the data sheet are no measurements; clocks exceed it a bit."""
 KERNEL_SIGMA, LENGTH_SIGMA = 0.4, math.log(2)
 BEST_KERNEL = "flash3"
 """The catalogue's word for the best kernel of a generation, cuDNN's where it lists none apart."""
@@ -128,6 +130,19 @@ def fit_device(measured: Measured, pool: Pool, base: Calibration) -> DeviceFit:
     if strange:
         notes.append(f"{part.name} has no {', '.join(sorted(strange))} rate: left out")
     passes = [p for p in measured.passes if not LATENCY_BYTES < p.bytes < CACHE_BYTES]
+    possible = [row for row in products if _flops_per_s(row) <= PEAK_MARGIN * _peak(row, part)]
+    steady = [
+        p
+        for p in passes
+        if p.bytes / p.time_s <= PEAK_MARGIN * part.hbm_bytes_per_s or p.bytes <= LATENCY_BYTES
+    ]
+    for kept, given, what in ((possible, products, "product"), (steady, passes, "memory pass")):
+        if len(kept) < len(given):
+            notes.append(
+                f"{len(given) - len(kept)} {what} times are beyond the peak of {part.name}, and "
+                "left out: another part, or its clock was not waited for"
+            )
+    products, passes = possible, steady
     cores = []
     for row in measured.cores:
         kernel = _kernel_of(row.kernel, part)
@@ -163,6 +178,14 @@ def fit_device(measured: Measured, pool: Pool, base: Calibration) -> DeviceFit:
         for item in (*work, *attention)
     )
     return DeviceFit(tuple(estimates), items, tuple(notes))
+
+
+def _flops_per_s(row: Product) -> float:
+    return 2.0 * row.rows * row.inner * row.columns / row.time_s
+
+
+def _peak(row: Product, part: Accelerator) -> float:
+    return part.peak_flops_per_s[row.precision]
 
 
 def _kernel_of(name: str, part: Accelerator) -> str:

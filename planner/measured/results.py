@@ -13,6 +13,8 @@ from planner.measured.sweep import SEND_RECEIVE, Sweep
 from planner.units import show
 
 FORMAT, VERSION = "planner-measured", 1
+MOST = 10**15
+"""Largest count that makes sense: bytes, ranks, extents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +201,8 @@ class _Reader:
 
     def count(self, row: Mapping[str, Any], key: str, i: int, part: str) -> int:
         value, path = self._of(row, key, i, part)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.wrong(path, f"{show(value)} is no whole number above 0")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
+            raise self.wrong(path, f"{show(value)} is no whole number from 1 to {MOST:g}")
         return value
 
     def time(self, row: Mapping[str, Any], key: str, i: int, part: str) -> float:

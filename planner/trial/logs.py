@@ -5,7 +5,8 @@ The lines, by what prints them (formats only; read from the sources named):
     Megatron-LM, Megatron-Bridge   `iteration 7/ 25 | ... elapsed time per iteration (ms): 812.3 |
       ... global batch size: 512 |`, and `[Rank 0] (after 2 iterations) memory (MB) |
       allocated: a | max allocated: b | reserved: c | max reserved: d` in MiB:
-      megatron/training/training.py, utils.py; ROCm's fork prints `812.3/815.0`, last and mean
+      megatron/training/training.py, utils.py; ROCm's fork prints `812.3/815.0`, last and mean,
+      BigScience's `elapsed time per iteration (s): 0.8123`
     DeepSpeed   `global_step=7, ... CurrSamplesPerSec=x, MemAllocated=aGB, MaxMemAllocated=bGB` in
       GiB: deepspeed/utils/timer.py; `steps: 7 loss: x iter time (s): y samples/sec: z`:
       runtime/pipe/engine.py; `time (ms) | fwd: a | bwd: b | ... step: c` with
@@ -20,9 +21,10 @@ Settings that a framework prints at its start (`global_batch_size ..... 512`, `g
 64, ... sequence length 8192`) tell whether the log is of the plan.
 """
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -43,13 +45,13 @@ MIB = 2.0**20
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _NUMBER = r"([0-9][0-9,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)"
 _MEGATRON = re.compile(
-    rf"iteration:?\s+(\d+)\s*/\s*\d+.*?elapsed time per iteration \(ms\): {_NUMBER}", re.I
+    rf"iteration:?\s+(\d+)\s*/\s*\d+.*?elapsed time per iteration \((m?)s\): {_NUMBER}", re.I
 )
 _NANOTRON = re.compile(
     rf"iteration: (\d+)\s*/\s*\d+ .*?\btime_per_iteration_ms: {_NUMBER}([KMB]?)"
     rf"|iteration: (\d+)\s*/\s*\d+ .*?elapsed_time_per_iteration_ms: {_NUMBER}([KMB]?)"
 )
-_TORCHTITAN = re.compile(rf"step:\s*(\d+)\s+loss:.*?tps:\s*{_NUMBER}")
+_TORCHTITAN = re.compile(rf"(?<!validate )step:\s*(\d+)\s+loss:.*?tps:\s*{_NUMBER}")
 _DEEPSPEED = re.compile(rf"global_step=(\d+).*?CurrSamplesPerSec={_NUMBER}")
 _PIPELINE = re.compile(rf"steps: (\d+) .*?iter time \(s\): {_NUMBER}")
 _BREAKDOWN = re.compile(
@@ -82,6 +84,8 @@ _SETTINGS = {
     "world_size": "n_devices", "num_layers": "layers", "hidden_size": "hidden",
 }  # fmt: skip
 """Facts of a run by the name under which a framework lists them."""
+_OF_DEEPSPEED = "[config.py:"
+"""Marks the settings of DeepSpeed, whose world size may be that of data parallelism alone."""
 _LISTED = re.compile(rf"\b({'|'.join(_SETTINGS)}) \.{{2,}} (\d+)\b")
 _SAID = (
     ("gbs", re.compile(r"global[ _]batch[ _]size:?\s+(\d+)\b(?![.KMB])")),
@@ -104,8 +108,8 @@ class Reading:
     n_warm_up: int
     peaks: Mapping[str, float] = field(default_factory=dict)
     """Largest printed peak by kind: allocated, reserved."""
-    n_ranks: int = 0
-    """Ranks that printed a peak."""
+    ranks: frozenset[int] = frozenset()
+    """Ranks that printed a peak; 0 for one that does not say which it is."""
     ran_out: bool = False
     facts: Mapping[str, int] = field(default_factory=dict)
     """Settings of the run that the log states, by the names of `WORDS` and the degrees."""
@@ -145,16 +149,19 @@ def read_log(text: str, tokens_per_step: float, gbs: int, n_devices: int) -> Rea
 
     Frameworks that print tokens or samples per second give the step time by the tokens and
     sequences (`gbs`) of a step, or by the batch that the log itself states. Of several runs in
-    one log (a restart counts its steps anew) the last is read.
+    one log (a restart counts its steps anew) the last is read; a run out of memory that was
+    started again counts by how that went.
     """
     facts: dict[str, int] = {}
     by: dict[str, list[tuple[int, float]]] = {}
     peaks: dict[str, float] = {}
-    ranks: set[str] = set()
-    out_at, n_runs = -1, 1
+    ranks: set[int] = set()
+    ran_out, n_runs = False, 1
+    peaks_before: dict[str, float] = {}
+    steps_after: set[int] = set()
     last: dict[str, int] = {}
     lines = _ANSI.sub("", text).splitlines()
-    for at, line in enumerate(lines):
+    for line in lines:
         facts |= _stated(line)
         found = _step(
             line,
@@ -163,34 +170,52 @@ def read_log(text: str, tokens_per_step: float, gbs: int, n_devices: int) -> Rea
             n_devices,
             last.get("deepspeed", 0),
         )
-        if found is not None:
+        if found is not None and 0.0 < found[2] < math.inf:
             name, step, seconds = found
             family = name.split(" ")[0]
             before = last.get(family, 0)
             if step < before - 1:  # ranks print a step or two apart
                 by = {one: rows for one, rows in by.items() if one.split(" ")[0] != family}
-                peaks, ranks, out_at, before = {}, set(), -1, 0
+                peaks, ranks, ran_out, before = {}, set(), False, 0
                 n_runs += 1
             last[family] = max(step, before)
             by.setdefault(name, []).append((step, seconds))
+            steps_after.add(step)
         for kind, pattern, unit in _PEAKS:
             match = pattern.search(line)
             if match:
                 peaks[kind] = max(peaks.get(kind, 0.0), _number(match[1]) * unit)
                 rank = _RANK.search(line)
-                ranks.add(rank[1] if rank else "0")
+                ranks.add(int(rank[1]) if rank else 0)
         if _OOM.search(line):
-            out_at = at
+            if not ran_out:
+                peaks_before, peaks = peaks, {}
+            ran_out, steps_after = True, set()
+    # Other ranks may still print a step or two; more of them are another attempt's.
+    went_on = ran_out and len(steps_after) >= MIN_STEPS
+    if ran_out and not went_on:
+        peaks = {
+            kind: max(d.get(kind, 0.0) for d in (peaks, peaks_before))
+            for kind in {**peaks_before, **peaks}
+        }
     name = _chosen(by)
     steps = _by_step(by.get(name, []))
     notes = [f"holds {n_runs} runs; the last is read"] if n_runs > 1 else []
+    if went_on:
+        notes.append("memory ran out at first, and steps follow: taken as a later attempt")
     others = {one.split(" ")[0] for one in by} - {name.split(" ")[0]}
     if others - {"deepspeed"}:  # Megatron-DeepSpeed prints the lines of both
         notes.append(f"also holds lines of {', '.join(sorted(others))}, which are not read")
     n_warm_up = _warm_up(steps)
     settled = len(steps) - n_warm_up
     found_ = Reading(
-        name.split(" ")[0], steps, n_warm_up, peaks, len(ranks), out_at >= 0, facts, ()
+        name.split(" ")[0],
+        steps,
+        n_warm_up,
+        peaks,
+        frozenset(ranks),
+        ran_out and not went_on,
+        facts,
     )
     if not found_.ran_out and settled < MIN_STEPS:
         notes.append(
@@ -204,9 +229,7 @@ def read_log(text: str, tokens_per_step: float, gbs: int, n_devices: int) -> Rea
             f"8 of 10 steps differ by {found_.spread:.0%}: a busy network or file system, or "
             "uneven data; time more steps"
         )
-    return Reading(
-        found_.printed_by, steps, n_warm_up, peaks, len(ranks), found_.ran_out, facts, tuple(notes)
-    )
+    return replace(found_, notes=tuple(notes))
 
 
 _ORDER = (
@@ -224,6 +247,8 @@ def _chosen(by: Mapping[str, list[tuple[int, float]]]) -> str:
 def _stated(line: str) -> dict[str, int]:
     """Return the settings that a line states."""
     found = {_SETTINGS[name]: int(value) for name, value in _LISTED.findall(line)}
+    if _OF_DEEPSPEED in line:
+        found.pop("n_devices", None)
     for fact, pattern in _SAID:
         match = pattern.search(line)
         if match:
@@ -237,7 +262,7 @@ def _step(
     """Return what printed a step line, the number of the step and its seconds."""
     match = _MEGATRON.search(line)
     if match:
-        return "megatron", int(match[1]), _number(match[2]) * 1e-3
+        return "megatron", int(match[1]), _number(match[3]) * (1e-3 if match[2] else 1.0)
     match = _NANOTRON.search(line)
     if match:
         step, value, suffix = (g for g in match.groups() if g is not None)

@@ -1,7 +1,7 @@
 """What the logs of a trial say: anchored predictions, and the ranking that follows from both."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -122,19 +122,23 @@ def _log_json(one: Trialled) -> dict[str, Any]:
 def merged(readings: Sequence[Reading]) -> Reading | None:
     """Return one reading of the logs of one run (of its ranks or nodes); None without any.
 
-    The log with the most steps gives the times, memory is the largest of all.
+    The log with the most steps gives the times, memory is the largest of all; settings that only
+    another states (the first rank prints the arguments, the last the steps) count too.
     """
     if not readings:
         return None
     best = max(readings, key=lambda one: len(one.steps_s))
     peaks: dict[str, float] = {}
-    for one in readings:
+    facts: dict[str, int] = {}
+    for one in (*readings, best):
+        facts |= one.facts
         for kind, value in one.peaks.items():
             peaks[kind] = max(peaks.get(kind, 0.0), value)
     return replace(
         best,
         peaks=peaks,
-        n_ranks=sum(one.n_ranks for one in readings),
+        facts=facts,
+        ranks=frozenset[int]().union(*(one.ranks for one in readings)),
         ran_out=any(one.ran_out for one in readings),
     )
 
@@ -174,11 +178,16 @@ def runs_of(trialled: Sequence[Trialled], framework: str, stack: str) -> list[Me
                 peak_bytes=round(peak[0] / GIB, 3) * GIB if peak and not one.ran_out else None,
                 memory=peak[1] if peak else "device",
                 ran_out=one.ran_out,
-                fullest=one.reading.n_ranks >= one.plan.layout.pp,
+                fullest=_sees_every_stage(one.reading.ranks, one.plan.layout),
                 where=f"the log of plan {one.plan.plan_id}",
             )
         )
     return found
+
+
+def _sees_every_stage(ranks: Collection[int], layout: Layout) -> bool:
+    """Tell whether some rank of every pipeline stage is among `ranks`."""
+    return len({rank // layout.stage_stride % layout.pp for rank in ranks}) == layout.pp
 
 
 def without_absurd(

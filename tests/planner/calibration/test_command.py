@@ -78,6 +78,7 @@ def test_the_list() -> None:
         (("--format", "csv"), "unknown 'csv'"),
         (("--out", "/nowhere/at/all.yaml"), "there is no folder"),
         (("--from", "none.yaml"), "no such file"),
+        (("--name", "n" * 81), "--name of 81 characters"),
     ],
 )
 def test_what_is_refused(runs: Path, words: tuple[str, ...], text: str) -> None:
@@ -93,3 +94,21 @@ def test_runs_of_which_none_can_be_priced(tmp_path: Path) -> None:
     done = run_here("calibrate", str(file))
     assert done.returncode == 1
     assert "no run of the file can be priced" in done.stderr
+
+
+def test_anchors_of_a_reference_run_are_not_carried_on(runs: Path, tmp_path: Path) -> None:
+    base, out = tmp_path / "anchored.yaml", tmp_path / "c.yaml"
+    base.write_text("name: a\nvalues: {anchor.compute: 1.2, shared.node_spread: 0.03}\n")
+    words = ("--fit", "stack", "--no-cross-validate", "--from", str(base), "--out", str(out))
+    done = run_here("calibrate", str(runs), *words)
+    assert done.returncode == 0, done.stderr
+    assert "the anchors of a reference run" in done.stderr
+    found = load_calibration(out)
+    assert "anchor.compute" not in found.values
+    assert found.values["shared.node_spread"] == 0.03
+
+
+def test_the_list_in_an_unknown_format() -> None:
+    done = run_here("calibrate", "--list", "--format", "xml")
+    assert done.returncode == 2
+    assert "unknown 'xml'" in done.stderr

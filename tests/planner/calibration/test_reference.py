@@ -201,3 +201,27 @@ def test_faults_say_where_and_what(folder: Path, text: str, where: str, what: st
         use()
     assert where in str(caught.value)
     assert what in str(caught.value)
+
+
+def test_a_name_that_no_file_may_have_is_refused_and_a_long_one_stays_readable(
+    folder: Path,
+) -> None:
+    words = ("calibrate", "--reference", written(RUN), "--out", "mine.yaml")
+    done = run_here(*words, "--name", "n" * 81)
+    assert done.returncode == 2
+    assert "--name of 81 characters" in done.stderr
+    Path("base.yaml").write_text(f"name: {'n' * 80}\nvalues: {{shared.node_spread: 0.03}}\n")
+    assert run_here(*words, "--from", "base.yaml").returncode == 0
+    assert load_calibration("mine.yaml").name == "n" * 70 + ", anchored"
+
+
+def test_it_begins_at_the_priors_like_every_other_fit(folder: Path) -> None:
+    words = ("calibrate", "--reference", written(RUN), "--from", "priors", "--out", "mine.yaml")
+    assert run_here(*words).returncode == 0
+    assert set(load_calibration("mine.yaml").values) == set(ANCHORS)
+
+
+def test_a_set_that_is_wrong_names_the_file(folder: Path) -> None:
+    done = run_here("calibrate", "--reference", written(RUN + "  set: {training.nope: 2}\n"))
+    assert done.returncode == 1
+    assert "training.nope: unknown key" in done.stderr

@@ -134,6 +134,7 @@ def test_anchors_of_a_reference_run_are_not_carried_on(folder, tmp_path):
         (["--nccl-tests", "JSON"], "is JSON; only the printed table is read"),
         (["--nccl-tests", "NAMELESS"], "is no accelerator of the catalogue"),
         (["--nccl-tests", "LOG", "--out", "none/c.yaml"], "cannot write"),
+        (["--nccl-tests", "LOG", "--name", "n" * 81], "--name of 81 characters"),
     ],
 )
 def test_what_cannot_be_used(folder, tmp_path, words, said):

@@ -125,7 +125,7 @@ def at(data, path, value):
         (("provenance", "device"), "", "provenance.device"),
         (("gemm", 3, "time_s"), 0, "gemm.3.time_s: 0 is no time in seconds"),
         (("gemm", 3, "time_s"), math.nan, "gemm.3.time_s"),
-        (("gemm", 3, "rows"), 2.5, "gemm.3.rows: 2.5 is no whole number above 0"),
+        (("gemm", 3, "rows"), 2.5, "gemm.3.rows: 2.5 is no whole number from 1 to 1e+15"),
         (("gemm", 3, "precision"), None, "gemm.3.precision"),
         (("attention",), {"a": 1}, "attention: is no list of entries"),
         (("attention", 0, "backward_s"), -1e-3, "attention.0.backward_s"),
@@ -134,6 +134,7 @@ def at(data, path, value):
         (("collectives", 2, "n_nodes"), 3, "collectives.2: 8 ranks on 3 nodes of 8"),
         (("collectives", 2, "busy_per_node"), 12, "8 ranks on 1 nodes of 12 are no equal groups"),
         (("collectives", 2, "n_ranks"), True, "collectives.2.n_ranks: true"),
+        (("collectives", 2, "size_bytes"), 10**400, "collectives.2.size_bytes: 1000"),
     ],
 )
 def test_a_file_that_is_wrong_says_where(data, read, path, value, words):
@@ -150,3 +151,12 @@ def test_a_file_that_is_no_json(tmp_path):
     file.write_text("[" * 100_000)
     with pytest.raises(SpecError, match=r"JSON|nested"):
         read_measured(str(file))
+
+
+def test_times_beyond_the_peak_are_left_out(pool, data, read):
+    fast = copy.deepcopy(data)
+    fast["gemm"].append({**fast["gemm"][0], "time_s": 1e-9})
+    fast["memory"].append({"kind": "copy", "bytes": 2**31, "time_s": 1e-6})
+    fit = fit_device(read(fast), pool, PRIORS)
+    assert carried(fit.estimates) == carried(fit_device(read(data), pool, PRIORS).estimates)
+    assert sum("beyond the peak of h100-sxm-80gb" in note for note in fit.notes) == 2

@@ -186,6 +186,9 @@ def test_no_logs_change_nothing(written: Path, folder: Path) -> None:
         (("trial", "llama3-8b", "h100-x8", "--framework", "nemo"), "unknown framework"),
         (("trial", "llama3-8b", "h100-x8", "--steps", "3"), "--steps must be 10"),
         (("trial", "llama3-8b", "h100-x8", "--log", "a=b"), "--log belongs to --read"),
+        (("trial", "llama3-8b", "h100-x8", "--time-limit", "-1"), "--time-limit must be a number"),
+        (("trial", "--read", "t", "--steps", "25"), "--steps does not go with --read"),
+        (("trial", "--read", "t", "--launcher", "slurm"), "--launcher does not go with --read"),
         (("trial", "llama3-8b", "h100-x8", "--format", "csv"), "table or json"),
     ],
 )

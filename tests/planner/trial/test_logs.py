@@ -40,7 +40,7 @@ def test_megatron() -> None:
     assert found.spread < 0.02
     assert found.peak == (46000.0 * MIB, "reserved")
     assert found.peaks["allocated"] == 41000.25 * MIB
-    assert found.n_ranks == 2
+    assert len(found.ranks) == 2
     assert found.facts == {"gbs": 512}
     assert found.notes == ()
 
@@ -82,7 +82,7 @@ def test_torchtitan_in_colour_on_several_ranks() -> None:
     assert len(found.steps_s) == 12
     assert found.step_s == pytest.approx(2.0)
     assert found.peak == (41 * GIB, "reserved")
-    assert found.n_ranks == 2
+    assert len(found.ranks) == 2
     assert (found.facts["gbs"], found.facts["seq_len"]) == (512, 4096)
 
 
@@ -191,3 +191,57 @@ def test_one_log_of_two_frameworks_says_so() -> None:
     found = read("\n".join([*(megatron(i, 2.0) for i in range(1, 12)), *titan]))
     assert found.printed_by == "megatron"
     assert "torchtitan" in " ".join(found.notes)
+
+
+OUT_OF_MEMORY = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+MEMORY = "[Rank 0] (after 2 iterations) memory (MB) | max allocated: 1.0 | max reserved: {}"
+
+
+def test_an_attempt_after_one_out_of_memory_counts() -> None:
+    first = [MEMORY.format(79000.0), megatron(1, 9.0), OUT_OF_MEMORY]
+    found = read(
+        "\n".join(first + [megatron(i, 2.0) for i in range(1, 26)] + [MEMORY.format(5.0)])
+    )
+    assert not found.ran_out
+    assert found.step_s == 2.0
+    assert found.peaks["reserved"] == 5.0 * MIB
+    assert "memory ran out at first" in found.notes[0]
+
+
+def test_a_late_line_of_another_rank_does_not_undo_the_end_of_memory() -> None:
+    lines = [MEMORY.format(79000.0), *(megatron(i, 2.0) for i in range(1, 12)), OUT_OF_MEMORY]
+    found = read("\n".join([*lines, megatron(11, 2.0), megatron(12, 2.0)]))
+    assert found.ran_out
+    assert found.step_s is None
+    assert found.peaks["reserved"] == 79000.0 * MIB
+
+
+def test_memory_that_ran_out_again_at_the_end_is_out() -> None:
+    lines = [OUT_OF_MEMORY, *(megatron(i, 2.0) for i in range(1, 12)), OUT_OF_MEMORY]
+    assert read("\n".join(lines)).ran_out
+
+
+def test_seconds_of_bigscience() -> None:
+    lines = [megatron(i, 0.002).replace("(ms)", "(s)") for i in range(1, 12)]
+    assert read("\n".join(lines)).step_s == 2.0
+
+
+@pytest.mark.parametrize("word", ["0.0", "1e400", "nan"])
+def test_a_time_that_is_none_is_passed_over(word: str) -> None:
+    lines = [megatron(i, 2.0).replace("2000.0", word) for i in range(1, 12)]
+    assert read("\n".join(lines)).steps_s == ()
+
+
+def test_validation_of_torchtitan_is_no_step() -> None:
+    line = "{}step: {:2d}  loss:  8.1  memory: 46.28GiB(58.50%)  tps: {}  tflops: 52.1"
+    lines = [line.format("", i, "1,000") for i in range(1, 21)]
+    lines[5::5] = [f"{one}\n{line.format('validate ', 6, '9,000')}" for one in lines[5::5]]
+    found = read("\n".join(lines))
+    assert set(found.steps_s) == {TOKENS / (1000 * DEVICES)}
+
+
+def test_world_size_of_deepspeed_may_be_that_of_its_replicas() -> None:
+    dots = "." * 20
+    line = f"[2024-01-01 00:00:00,000] [INFO] [config.py:1001:print]   world_size {dots} 8"
+    assert "n_devices" not in read(line).facts
+    assert read(f"  world_size {dots} 8").facts == {"n_devices": 8}
