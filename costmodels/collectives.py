@@ -45,16 +45,21 @@ def inside_bytes_per_s(group: Group, pool: Pool) -> Floats:
     """Return what the ranks of a group in one domain reach there, one-way per rank.
 
     B_ring behind a switch. With a link to each of L peers, the g ranks have g - 1 of them:
-    B_ring min(1, (g - 1)/L), so two MI300X get 1/7 of what eight get.
+    B_ring min(1, (g - 1)/L), so two MI300X get 1/7 of what eight get. A domain of n <= L devices
+    has its links shared out over the n - 1 peers, L = n - 1: two of four V100 get 1/3.
 
-    Source: the wiring (AMD publishes seven equal links); checked against all-reduce on two and
-    eight MI300X. Left out: rings that reach their peers by way of devices outside the group.
+    Source: the wiring (AMD publishes seven equal links; V100 has six, in nodes of eight a hybrid
+    cube mesh, in nodes of four two to each peer); checked against all-reduce on two and eight
+    MI300X, and by published runs of eight V100, whose groups of two are as slow as that. Left out:
+    rings that reach their peers by way of devices outside the group; which pairs of a cube mesh
+    have two links, and which none.
     """
     part = pool.accelerator
     if not part.n_peer_links:
         return np.asarray(part.ring_bytes_per_s)
-    n_links = np.clip(group.ranks_per_domain - 1, 1.0, part.n_peer_links)
-    return np.asarray(part.ring_bytes_per_s * (n_links / part.n_peer_links))
+    most = max(1, min(part.n_peer_links, pool.scale_up_domain - 1))
+    n_links = np.clip(group.ranks_per_domain - 1, 1.0, most)
+    return np.asarray(part.ring_bytes_per_s * (n_links / most))
 
 
 def _bus_bytes_per_s_inside(group: Group, pool: Pool, protocol: int) -> Floats:

@@ -88,6 +88,19 @@ def broadcast_gather_s(problem: Problem, weights: Floats, group: Group) -> Float
     return group.n_ranks * one
 
 
+def by_tensor_frac(problem: Problem, group: Group) -> Floats:
+    """Return the share of its wire that a group reaches with one blocking call per tensor.
+
+    min(1, f S), f = `tensor_wire_frac`, S the groups that share a domain's way out: between two
+    calls the wire is idle and free for the others, so that a group is held to f of the whole wire
+    and to its own share, whichever is less. S = 1 for a group inside one domain.
+    Left out: calls of different groups that meet.
+    """
+    stack, pool = problem.stack, problem.pool
+    siblings = np.where(group.n_domains > 1, pool.scale_up_domain / group.ranks_per_domain, 1.0)
+    return np.asarray(np.minimum(1.0, stack.tensor_wire_frac * np.maximum(1.0, siblings)))
+
+
 def data_parallel_times(
     problem: Problem, groups: DataGroups, params: Floats, pieces: Floats, zero: ArrayLike
 ) -> DataParallelTimes:
@@ -119,8 +132,10 @@ def data_parallel_times(
         near = collective_s("all-gather", weights, groups.again, pool)
         again = np.where(stage >= 3, near, gather)
     if problem.stack.zero3_traffic == "by-tensor":
-        slow = np.where(stage >= 2, problem.stack.tensor_wire_frac, 1.0)
-        reduce, gather, again = reduce / slow, gather / slow, again / slow
+        slow = np.where(stage >= 2, by_tensor_frac(problem, groups.shard), 1.0)
+        reduce, gather = reduce / slow, gather / slow
+        near = slow if groups.again is None else by_tensor_frac(problem, groups.again)
+        again = again / np.where(stage >= 3, near, slow)
     found = DataParallelTimes(pieces * reduce, reduce, pieces * gather, gather)
     if groups.again is None:
         return found

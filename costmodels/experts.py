@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.collectives import LL, SIMPLE, inside_bytes_per_s
-from costmodels.compute import ForwardBackward
+from costmodels.compute import ForwardBackward, accumulated_s
 from costmodels.gemm import element_bytes, gemm_s
 from costmodels.placement import Group, place_group
 from costmodels.problem import Problem
@@ -197,6 +197,8 @@ def _products(problem: Problem, rows: Floats, local: Floats, width: Floats) -> F
         dgrad = grouped_gemm_s(local, each, columns, inner, part, precision, rate, back)
         wide = rate * eff.wgrad_frac
         wgrad = grouped_gemm_s(local, inner, each, columns, part, precision, wide, weights)
+        one = accumulated_s(wgrad, np.asarray(inner) * columns, problem.job, part, problem.stack)
+        wgrad = np.where(local > 1, wgrad, one)  # `rows_fracs` of several has the sum
         cast_in, cast_out = cast_s * rows * np.asarray(inner), cast_s * rows * np.asarray(columns)
         return ForwardBackward(forward + cast_in, dgrad + cast_out + wgrad)
 

@@ -179,7 +179,7 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
     shape, job, stack = problem.shape, problem.job, problem.stack
     part, tp = problem.pool.accelerator, split.tp
     tokens = np.asarray(mbs, dtype=np.float64) * job.seq_len / split.cp
-    gemms = linear_times(shape, job, part, tokens, tp)
+    gemms = linear_times(shape, job, part, stack, tokens, tp)
     context = split.context
     kernels = context_parallel.attention_kernels(context)
     attention = attention_times(shape, job, part, stack, tokens, tp, kernels)
@@ -284,7 +284,7 @@ def expert_layer_terms(
     """
     shape, job, stack = problem.shape.without_experts(), problem.job, problem.stack
     part, tp, degrees = problem.pool.accelerator, split.tp, (split.tp, sp, split.ep, split.etp)
-    gemms = linear_times(shape, job, part, tokens, tp)
+    gemms = linear_times(shape, job, part, stack, tokens, tp)
     elementwise = elementwise_times(shape, part, stack, tokens, tp, sp)
     blocks = 2 if shape.ffn else 1
     forward, backward = layer_exposures(problem, tokens, tp, sp, gemms, blocks)

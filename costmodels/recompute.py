@@ -203,7 +203,7 @@ def _mlp(problem: Problem, shape: ModelShape, tokens: Floats, tp: Ints, sp: Ints
     """Return an MLP without its norm: two products, the activation, the collectives around."""
     job, stack, part = problem.job, problem.stack, problem.pool.accelerator
     t, zeros = np.asarray(tp, dtype=np.float64), np.zeros_like(tokens)
-    products = mlp_linear_times(shape, job, part, tokens, tp)
+    products = mlp_linear_times(shape, job, part, stack, tokens, tp)
     waits, _ = layer_exposures(problem, tokens, tp, sp, products, blocks=1)
     forward = products.both.forward_s + activation_forward_s(shape, part, stack, tokens, tp)
     inner = (6.0 if shape.gated else 4.0) * shape.ffn / t
@@ -227,7 +227,7 @@ def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> _Mod
     group = tensor_parallel_group(problem, tp)
     gather = tp_collective_s(problem, "all-gather", latent_bytes(shape, tokens), group)
     waits = np.where(np.asarray(sp) > 0, gather, 0.0)
-    forward = up_projection_s(shape, problem.job, part, tokens, tp)
+    forward = up_projection_s(shape, problem.job, part, problem.stack, tokens, tp)
     forward = forward + latent_rotary_forward_s(shape, part, stack, tokens, tp)
     kept = (4.0 * shape.q_width + 2.0 * shape.v_width) / t
     kept = kept + 2.0 * (shape.q_rank + shape.kv_rank) / t

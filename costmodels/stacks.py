@@ -103,15 +103,15 @@ class StackProfile:
     stalled_hop_s: float
     """Least time of a ring step of a tensor-parallel collective beside blocked pipeline messages,
     seconds. Fit over nanotron's published sweep: layers of 8, 12, 16 to 24 and 38 to 48 ms at
-    tp 2, 4, 8 and 16."""
+    tp 2, 4, 8 and 16 (`costmodels.step.stalled`)."""
     stalled_message_s: float
     """What a blocked pipeline message takes longer between stages whose tensor-parallel groups
     span more than two domains, seconds. Fit over nanotron's published sweep at tp 32 on nodes of
     eight (0.4 to 0.8 s); its slow runs at smaller tp lose about as much."""
     tensor_wire_frac: float
-    """Share of the wire's speed that one blocking collective per tensor reaches (0-1). Fits over
-    runs of DeepSpeed's ZeRO-3 of 2021 give 0.07 to 0.11 on V100 with Omni-Path and 0.13 to 0.18
-    on A100 with InfiniBand."""
+    """Share of a node's wire that one blocking collective per tensor reaches (0-1), see
+    `costmodels.data_parallel.by_tensor_frac`. Fit over runs of DeepSpeed's ZeRO-3 of 2021 on V100
+    with Omni-Path and A100 with InfiniBand."""
     compiled_share: float
     """Memory traffic of compiled operators over that of eager ones; at best that of fused ones.
     Fit over published runs, most of them torchtitan's."""
@@ -195,7 +195,7 @@ FUSED = StackProfile(
     context_bytes=1.5 * GIB,
     communicator_bytes=0.4 * GIB,
     fragmentation_frac=0.05,
-    stalled_hop_s=0.32e-3,
+    stalled_hop_s=0.25e-3,
     stalled_message_s=0.65,
     tensor_wire_frac=0.14,
     compiled_share=0.6,
@@ -276,7 +276,12 @@ STACKS: dict[str, StackProfile] = {
             logit_bytes=6.0,
         ),
         _MEGATRON_DEEPSPEED,
-        replace(_MEGATRON_DEEPSPEED, name="deepspeed-zero3", zero3_traffic="by-tensor"),
+        replace(
+            _MEGATRON_DEEPSPEED,
+            name="deepspeed-zero3",
+            zero3_traffic="by-tensor",
+            fused_softmax=False,  # Megatron-LM v1.1.5 fuses it on request only
+        ),
         replace(EAGER, name="hf-deepspeed", zero3_traffic="by-tensor"),
         replace(
             EAGER,

@@ -26,6 +26,7 @@ from costmodels.plans import (
 from costmodels.problem import Problem
 from costmodels.recompute import SetTerms
 from costmodels.shape_terms import ShapeTerms, boundary_hops, host_bytes, shape_terms
+from costmodels.tensor_parallel import tensor_parallel_group
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -150,26 +151,29 @@ def _total(by_kind: Floats) -> Floats:
     return total
 
 
-RING_STEPS_PER_RANK = 8
-"""Ring steps of one layer's tensor-parallel collectives, over (tp - 1): eight all-gathers and
-reduce-scatters, or four all-reduces of twice the steps."""
+STALLED_COLLECTIVES = 8
+"""Tensor-parallel collectives of one layer: eight all-gathers and reduce-scatters, or four
+all-reduces that count twice."""
 
 
 def stalled(rows: Rows) -> ForwardBackward:
     """Return what one layer takes longer while pipeline messages wait for another node, `(n,)`.
 
-    max(0, H + 8 (t - 1) stalled_hop - layer) where the stack's messages block, tp > 1 and the
+    max(0, H + 8 (t + 2 k) stalled_hop - layer) where the stack's messages block, tp > 1 and the
     pipeline leaves the scale-up domain, H the launch time of the layer; with experts the layer is
-    an expert layer. Source: published sweeps of nanotron, whose layers take 8, 14, 21 to 25 and
-    46 ms at tp 2, 4, 8 and 16 whatever the micro-batch, but only then. Left out: groups over
-    several nodes, which stall longer.
+    an expert layer. Eight collectives a layer, each held up once and at its t - 1 ring steps; of a
+    group over k > 1 domains also at its k crossings, before and after (k = 0 inside one).
+    Source: published sweeps of nanotron, whose layers take 8 to 9, 12 to 14, 17 to 21 and 38 to
+    46 ms at tp 2, 4, 8 and 16 on nodes of eight whatever the micro-batch, but only then.
     """
     stack, of, layer = rows.problem.stack, rows.table.shape, rows.layers.layer
     if rows.layers.experts:
         layer = rows.layers.experts.layer
     tp = rows.table.shapes.tp[of]
     held_up = (tp > 1) & (rows.shapes.pipeline_group.n_domains[of] > 1)
-    least = stack.host_s_per_layer + RING_STEPS_PER_RANK * (tp - 1) * stack.stalled_hop_s
+    over = tensor_parallel_group(rows.problem, tp).n_domains
+    steps = tp + np.where(over > 1, 2.0 * over, 0.0)
+    least = stack.host_s_per_layer + STALLED_COLLECTIVES * steps * stack.stalled_hop_s
     missing = np.where(held_up, np.maximum(0.0, least - layer.total_s[rows.index]), 0.0)
     if not stack.blocking_p2p:
         missing = np.zeros_like(missing)

@@ -450,10 +450,13 @@ def _with_softmax(
 ) -> StackProfile:
     """Return the profile with eager operators for stored scores, where nothing speaks for fusion.
 
-    Megatron's kernel takes 16-bit scores alone and is an option in the forks that DeepSpeed runs
-    (Megatron-LM model/fused_softmax.py; arguments.py of DeepSpeedExamples Megatron-LM-v1.1.5,
-    where it is off unless asked for). So a run of an eager stack that states neither its precision
-    nor its attention is taken without.
+    Megatron's kernel takes 16-bit scores of at most 2048 keys (Megatron-LM
+    megatron/model/fused_softmax.py). In the fork of v1.1.5 that DeepSpeed's examples run it is off
+    unless `--scaled-upper-triang-masked-softmax-fusion` asks for it (megatron/arguments.py), and
+    their pipeline example (examples/ds_pretrain_gpt2_pipe.sh) does not; from Megatron-LM v2 and in
+    Megatron-DeepSpeed it is on unless `--no-masked-softmax-fusion` turns it off, in 16 bits. Which
+    fork an unnamed run used is not known: a run of an eager stack that states neither its
+    precision nor its attention is taken without, which its times agree with.
     """
     if shape.flash_attention or stack.kind != "eager" or point.attention or point.precision:
         return stack

@@ -1,5 +1,6 @@
 """Times of one layer and of the ends on a round-numbered accelerator."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from costmodels.compute import (
 from costmodels.examples import GPT3_175B
 from costmodels.gemm import gemm_s
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stacks import FUSED, STACKS
+from costmodels.stacks import EAGER, FUSED, STACKS
 from costmodels.testing import toy_accelerator
 
 TOY = toy_accelerator()
@@ -48,12 +49,13 @@ def gemm(m: float, k: float, n: float, rate: float = 1.0) -> float:
 def test_linear_layers_are_twelve_products_of_the_expected_shapes():
     # t = 2: QKV 2048 -> (2048 + 2 * 1024)/2 = 2048, up 2048 -> 2 * 8192/2 = 8192 columns,
     # projection 1024 -> 2048, down 4096 -> 2048.
-    times = linear_times(MODEL, JOB, TOY, one(4096), degree(2))
+    times = linear_times(MODEL, JOB, TOY, FUSED, one(4096), degree(2))
     column, row = [(2048, 2048), (2048, 8192)], [(1024, 2048), (4096, 2048)]
     for layers, part in ((column, "column"), (row, "row")):
         forward = sum(gemm(4096, k, n) for k, n in layers)
         dgrad = sum(gemm(4096, n, k) for k, n in layers)
-        wgrad = sum(gemm(k, 4096, n, 0.95) for k, n in layers)
+        # Four bytes of each weight read and four written, partly beside the product.
+        wgrad = sum(math.hypot(gemm(k, 4096, n, 0.95), 8 * k * n / HBM) for k, n in layers)
         assert getattr(times, f"{part}_forward_s").item() == pytest.approx(forward, rel=1e-14)
         assert getattr(times, f"{part}_dgrad_s").item() == pytest.approx(dgrad, rel=1e-14)
         assert getattr(times, f"{part}_wgrad_s").item() == pytest.approx(wgrad, rel=1e-14)
@@ -154,22 +156,43 @@ def test_head_by_hand():
     assert whole.forward_s.item() - times.forward_s.item() == pytest.approx(more, rel=1e-9)
 
 
+@pytest.mark.parametrize(("recipe", "moved"), [("bf16", 10.0), ("bf16-grads", 6.0)])
+def test_an_eager_stack_adds_each_weight_gradient_by_an_operator_of_its_own(recipe, moved):
+    # Read the new gradient (2 bytes) and the sum, write the sum: 2 + 4 + 4, or 2 + 2 + 2.
+    job = replace(JOB, precision=recipe)
+    times = linear_times(MODEL, job, TOY, EAGER, one(4096), degree(1))
+    product = gemm(2048, 4096, 2048, 0.95) + gemm(8192, 4096, 2048, 0.95)
+    added = moved * (2048 * 2048 + 8192 * 2048) / HBM
+    assert times.row_wgrad_s.item() == pytest.approx(product + added, rel=1e-12)
+
+
+def test_a_fused_sum_costs_most_where_a_micro_batch_is_small():
+    def share(tokens: float) -> float:
+        found = linear_times(MODEL, JOB, TOY, FUSED, one(tokens), degree(1)).row_wgrad_s.item()
+        return found / (gemm(2048, tokens, 2048, 0.95) + gemm(8192, tokens, 2048, 0.95))
+
+    assert share(512) > share(2048) > share(16_384) > 1.0
+    assert share(16_384) < 1.01
+
+
 @pytest.mark.parametrize(
-    ("name", "rate", "cast"), [("delayed", 0.9, 2.0), ("tensorwise", 0.9, 6.0)]
+    ("name", "rate", "cast"), [("delayed", 0.9, 4.0), ("tensorwise", 0.9, 6.0)]
 )
 def test_fp8_layers_are_faster_by_hand(name, rate, cast):
     # Body in fp8: twice the peak at 0.9 of the share, `cast` bytes to quantise each input element.
     part = replace(TOY, peak_flops_per_s={**TOY.peak_flops_per_s, "fp8": 2 * PEAK})
     fp8 = replace(JOB, precision=f"fp8-{name}")
-    found = linear_times(MODEL, fp8, part, one(4096), degree(1))
+    found = linear_times(MODEL, fp8, part, FUSED, one(4096), degree(1))
     product = gemm_s(4096, 2048, 4096, part, "fp8", rate) + gemm_s(
         4096, 2048, 16_384, part, "fp8", rate
     )
     quantised = 2 * cast * 4096 * 2048 / HBM
     assert found.column_forward_s.item() == pytest.approx(product.item() + quantised, rel=1e-12)
-    wgrad = gemm_s(2048, 4096, 4096, part, "fp8", 0.95 * rate)
-    wgrad = wgrad + gemm_s(2048, 4096, 16_384, part, "fp8", 0.95 * rate)
-    assert found.column_wgrad_s.item() == pytest.approx(wgrad.item(), rel=1e-12)
+    wgrad = 0.0
+    for n in (4096, 16_384):
+        product = gemm_s(2048, 4096, n, part, "fp8", 0.95 * rate).item()
+        wgrad += math.hypot(product, 8 * 2048 * n / HBM)
+    assert found.column_wgrad_s.item() == pytest.approx(wgrad, rel=1e-12)
     head = head_times(MODEL, fp8, part, LEAN, one(4096), degree(1))
     assert head == head_times(MODEL, JOB, part, LEAN, one(4096), degree(1))  # stays in bf16
 
@@ -204,7 +227,7 @@ def layer_seconds(model: ModelShape, part, tokens: float, tp: int, sp: int) -> l
     """All terms of a layer and of the ends."""
     n, t, s = one(tokens), degree(tp), degree(sp)
     terms = [
-        linear_times(model, JOB, part, n, t).both,
+        linear_times(model, JOB, part, FUSED, n, t).both,
         attention_times(model, JOB, part, FUSED, n, t),
         elementwise_times(model, part, FUSED, n, t, s),
         head_times(model, JOB, part, FUSED, n, t),

@@ -154,6 +154,18 @@ def test_by_tensor_traffic_of_zero3_crawls(toy_problem, plain_layout):
         assert found[1].reduce_s == pytest.approx(factor * found[0].reduce_s)
 
 
+def test_by_tensor_traffic_is_held_to_a_share_of_the_whole_node(toy_problem, plain_layout):
+    # tp 4 leaves two ranks of a group in a node of eight: their quarter of the wire, of which one
+    # call per tensor reaches 4 times 0.14; tp 8 leaves one, whose eighth it reaches whole.
+    problem = toy_problem(gbs=64, stack="eager")
+    slow = replace(problem, stack=replace(problem.stack, zero3_traffic="by-tensor"))
+    frac = problem.stack.tensor_wire_frac
+    for tp, share in ((1, frac), (4, 4 * frac), (8, 1.0)):
+        layout = plain_layout(problem, tp=tp, dp=32 // tp, zero=3)
+        found = [join_one(p, layout).shapes.data_parallel for p in (problem, slow)]
+        assert found[0].gather_s / found[1].gather_s == pytest.approx(share)
+
+
 def test_a_zero_group_inside_the_node_holds_more_and_gathers_faster(toy_problem, plain_layout):
     problem = toy_problem(gbs=64)
     layouts = [replace(plain_layout(problem, dp=32, zero=3), shard=n) for n in (0, 8, 32)]

@@ -324,17 +324,20 @@ def test_layers_of_a_table_may_be_joined_once(problems):
 
 
 def test_blocked_messages_stall_the_collectives_of_a_layer(toy_problem, plain_layout):
-    # nanotron: H 4.2 ms and 8 (t - 1) ring steps of 0.32 ms, where the pipeline leaves the node.
+    # nanotron: H 4.2 ms and 8 t steps of 0.25 ms, where the pipeline leaves the node; a group over
+    # two nodes has four steps more.
     problem = toy_problem(stack="nanotron", gbs=32)
     for tp, pp, dp, late in (
         (4, 2, 4, True),
         (4, 2, 1, False),
         (1, 8, 4, False),
         (4, 1, 8, False),
+        (16, 2, 1, True),
     ):
         rows = join_one(problem, plain_layout(problem, tp=tp, pp=pp, dp=dp))
         layer = rows.layers.layer.total_s.item()
-        least = 4.2e-3 + 8 * (tp - 1) * STACKS["nanotron"].stalled_hop_s
+        steps = tp + (4 if tp > problem.pool.scale_up_domain else 0)
+        least = 4.2e-3 + 8 * steps * STACKS["nanotron"].stalled_hop_s
         missing = stalled(rows)
         assert missing.total_s.item() == pytest.approx(late * max(0.0, least - layer))
         assert not late or least > layer

@@ -20,7 +20,8 @@ def degree(value: int) -> np.ndarray:
 
 
 def exposures(problem: Problem, tp: int, sp: int):
-    gemms = linear_times(problem.shape, problem.job, problem.pool.accelerator, TOKENS, degree(tp))
+    part = problem.pool.accelerator
+    gemms = linear_times(problem.shape, problem.job, part, problem.stack, TOKENS, degree(tp))
     return gemms, layer_exposures(problem, TOKENS, degree(tp), degree(sp), gemms)
 
 

@@ -507,7 +507,10 @@ def grouped_products(problem: Problem, rows: float, local: int, width: float) ->
     for k, n in ((shape.hidden, up), (width, shape.hidden)):
         ahead += one(each, k, n, rate, fills[0]) + cast * k
         behind += one(each, n, k, rate, fills[1]) + cast * n
-        behind += one(k, each, n, rate * eff.wgrad_frac, fills[2])
+        gradient = one(k, each, n, rate * eff.wgrad_frac, fills[2])
+        if local == 1:
+            gradient = physics.summed_gradient_s(problem, gradient, k * n)
+        behind += gradient
     return ahead, behind
 
 
@@ -538,7 +541,7 @@ def ring_rate(problem: Problem, group: physics.Group, protocol: int) -> float:
     part = problem.pool.accelerator
     rate: float = part.ring_bytes_per_s
     if part.n_peer_links:
-        rate *= max(1, min(group.per_domain - 1, part.n_peer_links)) / part.n_peer_links
+        rate *= physics.linked_share(problem, group.per_domain)
     return rate
 
 
@@ -757,12 +760,13 @@ def one_pass(
         k = shard.n_ranks
         gather = k * physics.broadcast_s(problem, shard, n * weights / k)
     if layout.zero >= 2 and stack.zero3_traffic == "by-tensor":
-        each, gather = each / stack.tensor_wire_frac, gather / stack.tensor_wire_frac
+        share = physics.by_tensor_share(problem, shard)
+        each, gather = each / share, gather / share
     near = gather
     if layout.hpz > 1:
         near = n * physics.all_gather_s(problem, close, weights)
         if stack.zero3_traffic == "by-tensor":
-            near /= stack.tensor_wire_frac
+            near /= physics.by_tensor_share(problem, close)
     return physics.Passes(n * each, each, gather, gather / n, near, near / n)
 
 

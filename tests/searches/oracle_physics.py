@@ -176,11 +176,24 @@ def extra_hop_s(problem: Problem) -> float:
     return 0.0 if problem.fabric.rail_optimized else 1e-6
 
 
+def linked_share(problem: Problem, g: int) -> float:
+    """Return the share of a device's links that lead to the others of g in its domain."""
+    links = problem.pool.accelerator.n_peer_links
+    peers = max(1, min(links, problem.pool.scale_up_domain - 1))
+    return min(peers, max(1, g - 1)) / peers
+
+
+def by_tensor_share(problem: Problem, group: Group) -> float:
+    """Return the share of its wire that a group has with one blocking call per tensor."""
+    others = problem.pool.scale_up_domain / group.per_domain if group.n_domains > 1 else 1.0
+    return min(1.0, problem.stack.tensor_wire_frac * max(1.0, others))
+
+
 def inside_rate(problem: Problem, group: Group, protocol: int) -> float:
     up, part = problem.pool.scale_up, problem.pool.accelerator
     rate = part.ring_bytes_per_s
     if part.n_peer_links:  # a link to every peer, of which a group has those to its own members
-        rate *= max(1, min(group.per_domain - 1, part.n_peer_links)) / part.n_peer_links
+        rate *= linked_share(problem, group.per_domain)
     return min(rate * up.protocol_frac[protocol], up.protocol_bytes_per_s[protocol])
 
 
@@ -385,6 +398,14 @@ class Products:
         return self.forward + self.dgrad + self.wgrad
 
 
+def summed_gradient_s(problem: Problem, product_s: float, weights: float) -> float:
+    """Return a weight gradient with its sum into those of the micro-batches before."""
+    wide = min(4.0, problem.job.recipe.grad_bytes)
+    if problem.stack.fused_wgrad:
+        return math.sqrt(product_s**2 + (2 * wide * weights / hbm_rate(problem)) ** 2)
+    return product_s + (2 + 2 * wide) * weights / hbm_rate(problem)
+
+
 def products(problem: Problem, tokens: float, sizes: list[tuple[float, float]]) -> Products:
     """Return the products of the body, with the casts of what fp8 recipes quantise."""
     recipe = problem.job.recipe
@@ -394,7 +415,10 @@ def products(problem: Problem, tokens: float, sizes: list[tuple[float, float]]) 
     return Products(
         sum(gemm_s(problem, precision, tokens, k, n, frac) + cast * k for k, n in sizes),
         sum(gemm_s(problem, precision, tokens, n, k, frac) + cast * n for k, n in sizes),
-        sum(gemm_s(problem, precision, k, tokens, n, wgrad) for k, n in sizes),
+        sum(
+            summed_gradient_s(problem, gemm_s(problem, precision, k, tokens, n, wgrad), k * n)
+            for k, n in sizes
+        ),
     )
 
 
@@ -697,7 +721,7 @@ def all_to_all_s(problem: Problem, group: Group, n: float) -> float:
     part = pool.accelerator
     up = part.ring_bytes_per_s
     if part.n_peer_links:
-        up *= max(1, min(g - 1, part.n_peer_links)) / part.n_peer_links
+        up *= linked_share(problem, g)
     hops = (g - 1) * pool.scale_up.ring_hop_s[0] + (p - g) * pool.nic.ring_hop_s[0]
     slower = max((g - 1) / p * n / up, (p - g) / p * n / nic_rate(problem))
     return pool.scale_up.ring_base_s[2] + hops + slower
@@ -958,7 +982,9 @@ def stalled_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
         return 0.0
     if place(problem, layout.pp, next_stage(layout)).n_domains == 1:
         return 0.0
-    least = launch_s(problem, layout.tp) + 8 * (layout.tp - 1) * problem.stack.stalled_hop_s
+    over = place(problem, layout.tp, 1).n_domains
+    steps = layout.tp + (2 * over if over > 1 else 0)
+    least = launch_s(problem, layout.tp) + 8 * steps * problem.stack.stalled_hop_s
     return max(0.0, least - sum(one.layer))
 
 
@@ -1095,12 +1121,13 @@ def passes(problem: Problem, layout: Layout, rank: int) -> Passes:
     if layout.zero == 1 and stack.zero1_gather == "broadcast":
         gather = g * broadcast_s(problem, group, weights / g)
     if layout.zero >= 2 and stack.zero3_traffic == "by-tensor":
-        reduce, gather = reduce / stack.tensor_wire_frac, gather / stack.tensor_wire_frac
+        share = by_tensor_share(problem, group)
+        reduce, gather = reduce / share, gather / share
     near = gather
     if layout.hpz > 1:
         close = place_copies(problem, layout, layout.hpz, 1)
         near = pieces * all_gather_s(problem, close, weights / pieces)
-        near /= stack.tensor_wire_frac if stack.zero3_traffic == "by-tensor" else 1
+        near /= by_tensor_share(problem, close) if stack.zero3_traffic == "by-tensor" else 1
     return Passes(reduce, reduce / pieces, gather, gather / pieces, near, near / pieces)
 
 
