@@ -85,9 +85,9 @@ def test_the_shipped_file_is_as_the_program_writes_it() -> None:
         (HEAD + "  generation.hopper.gemm_frac: 1.7", "mine.yaml:4:32"),
         (HEAD + "  generation.hopper.gemm_frac: 1.7", "1.7 is out of range"),
         (HEAD + "  generation.hopper.gemm_frac: 1.7", "from 0.3 to 0.98"),
-        (HEAD + "  shared.fixed_step_s: fast", "'fast' is no number"),
-        (HEAD + "  shared.fixed_step_s: .nan", "is no number"),
-        (HEAD + "  shared.fixed_step_s: true", "true is no number"),
+        (HEAD + "  shared.node_spread: fast", "'fast' is no number"),
+        (HEAD + "  shared.node_spread: .nan", "is no number"),
+        (HEAD + "  shared.node_spread: true", "true is no number"),
         (HEAD + "  {}\nprovenance:\n  shared.node_spread: fitted", "has no value above"),
         (
             HEAD + "  shared.node_spread: 0.03\nprovenance:\n  shared.node_spread: me",
