@@ -38,7 +38,9 @@ TOLERANCE = 0.03
 """Relative difference of busbw / algbw from the factor of the collective that is let pass, beyond
 the rounding of the printed digits."""
 
-_PREFIX = re.compile(r"^\s*(?:\[\d+,\d+\]<std\w+>:?|\[?[\w.-]*\d\]?:(?=\s|#))\s?")
+_TIME = r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*\s)?"
+_PREFIX = re.compile(rf"^\s*{_TIME}(?:(?:\[\d+,\d+\]<std\w+>:?|\[?[\w.-]*\d\]?:(?=\s|#))\s?)?")
+"""What a launcher puts before a line: a time (kubectl logs --timestamps), a rank, a host."""
 _RANK = re.compile(
     r"#\s+Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+(\d+)"
     r"(?:\s+\[[^\]]*\])?\s*(.*?)\s*$"

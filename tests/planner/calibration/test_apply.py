@@ -138,7 +138,7 @@ def test_a_profile_has_the_calibrated_number_of_its_class_unless_it_has_its_own(
         ("link.ib-ndr-400.base_scale", 4.0, "tp=8,pp=8", "pp", True),
         ("stack.megatron-core.tp_hop_s", 40e-6, "tp=8", "tp", True),
         ("stack.megatron-core.elementwise_factor", 1.5, "tp=8", "elementwise", False),
-        ("shared.fixed_step_s", 30e-3, "tp=8", "fixed", True),
+        ("stack.megatron-core.fixed_step_s", 30e-3, "tp=8", "fixed", True),
         ("shared.node_spread", 0.04, "tp=8", "straggler", True),
         ("shared.overlap_slowdown", 0.3, "tp=8", "overlap", True),
     ],

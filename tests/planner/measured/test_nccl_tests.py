@@ -194,3 +194,13 @@ def test_no_damage_ends_in_a_traceback(at, n_gone, inserted):
             assert len(sweep.sizes_bytes) == len(sweep.times_s) > 0
             assert min(sweep.times_s) > 0
             assert sweep.n_ranks % sweep.n_nodes == 0
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["[rank0]: ", "[default0]:", "0: ", "worker-1: ", "2026-01-02T03:04:05.678901234Z ",
+     "2026-01-02 03:04:05 worker-1: "],
+)  # fmt: skip
+def test_what_launchers_put_before_a_line(before):
+    text = "\n".join(before + line for line in whole().splitlines())
+    assert one(text).timings == one(whole()).timings
