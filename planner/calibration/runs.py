@@ -18,9 +18,9 @@ from planner.validation.rows import measured_layouts
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-THINNED = {"vts": 6}
-"""Families of which the fit looks at every so many sweeps: their errors are of one kind, and their
-number would only cost time."""
+LARGE_FAMILY, KEPT_OF_LARGE = 1000, 240
+"""Of a family with more layouts than the first, the fit looks at about as many as the second, whole
+sweeps at a time: families weigh alike, so their number would only cost time."""
 HALF = ("vts", "smx", "sc21", "korthikanti22")
 """Families that weigh half: a benchmark on one node, or step times that the source derived."""
 
@@ -114,13 +114,14 @@ def runs_of(
 
     Unhealthy runs, and runs that cannot be priced, are left out by the rules of `planner
     validate`. A family weighs `family_rows` rows, half of that where it is one of `HALF`, and
-    never more than it has.
+    never more than it has. `thinned` says of which families every so many sweeps are looked at;
+    without it large ones are.
     """
-    found = []
-    for point, case, step_s in measured_layouts(points, models, hardware):
-        run = Run(point, case, step_s)
-        if not _left_out(run, THINNED if thinned is None else thinned):
-            found.append(run)
+    every = [Run(*given) for given in measured_layouts(points, models, hardware)]
+    if thinned is None:
+        sizes = Counter(run.source for run in every)
+        thinned = {x: n // KEPT_OF_LARGE for x, n in sizes.items() if n > LARGE_FAMILY}
+    found = [run for run in every if not _left_out(run, thinned)]
     count = Counter(run.source for run in found)
 
     def weight(source: str) -> float:

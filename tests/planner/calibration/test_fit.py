@@ -97,7 +97,7 @@ def test_families_weigh_the_same_and_thinning_keeps_whole_sweeps() -> None:
 TRUTH = {
     "generation.ampere.gemm_frac": 0.74,
     "stack.internevo.elementwise_factor": 3.1,
-    "shared.fixed_step_s": 0.03,
+    "stack.internevo.fixed_step_s": 0.03,
 }
 
 
