@@ -19,8 +19,8 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 LARGE_FAMILY, KEPT_OF_LARGE = 1000, 240
-"""Of a family with more layouts than the first, the fit looks at about as many as the second, whole
-sweeps at a time: families weigh alike, so their number would only cost time."""
+"""Of a family with more layouts than the first, the fit looks at about as many as the second,
+whole sweeps at a time: families weigh alike, so their number would only cost time."""
 HALF = ("vts", "smx", "sc21", "korthikanti22")
 """Families that weigh half: a benchmark on one node, or step times that the source derived."""
 
