@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
     if priced.plan_id != plan["plan_id"]:
         raise SearchError(f"{reference}: edited by hand? Its inputs give plan {priced.plan_id}",
                           "solve again")  # fmt: skip
-    return model, cluster, problem, priced
+    return model, cluster, problem, replace(priced, group=plan.get("group"))
 
 
 def _pick(plans: list[dict[str, Any]], which: str, source: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def test_hpz_has_a_column_where_a_plan_uses_it() -> None:
     assert [int(row["hpz"]) for row in rows] == sizes
     heading = next(x for x in solve_table(found).splitlines() if x.split()[:1] == ["plan"])
     at = heading.split().index("hpz")
-    table = [x.lstrip("*= ").split() for x in solve_table(found).splitlines()]
+    table = [x.lstrip("*=~ ").split() for x in solve_table(found).splitlines()]
     shown = {
         row[0]: row[at] for row in table if row and row[0] in {p.plan_id for p in found.plans}
     }

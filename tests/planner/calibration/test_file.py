@@ -157,4 +157,4 @@ def test_text_output_says_when_the_numbers_are_not_the_shipped_ones(tmp_path: Pa
 def test_a_missing_file_is_an_error_of_one_line(tmp_path: Path) -> None:
     done = run_here("validate", "--calibration", str(tmp_path / "none.yaml"))
     assert done.returncode == 1
-    assert "no such file" in done.stderr
+    assert "no such file" in " ".join(done.stderr.split())
