@@ -333,9 +333,7 @@ def test_links_between_peers_are_as_many_as_peers(catalogue):
     mesh = {name: part for name, part in catalogue.accelerators.items() if part.n_peer_links}
     assert {"mi300x-192gb", "mi325x-256gb", "mi350x-288gb", "mi355x-288gb"} <= set(mesh)
     for part in mesh.values():
-        if (
-            part.generation != "volta"
-        ):  # a hybrid cube mesh, not one link a peer
+        if part.generation != "volta":  # a hybrid cube mesh, not one link a peer
             assert part.n_peer_links == part.scale_up_domain - 1
         assert part.pair_bytes_per_s == part.ring_bytes_per_s / part.n_peer_links
 
