@@ -10,12 +10,12 @@ from planner.validation.report import run_validate
 
 STEP_TIME = {
     # Median error of the step time by source, %: what is reached. Eleven make the headline.
-    "aa": 3.6, "us": 10.5, "lf": 4.8, "ie": 2.8, "tt": 5.9, "dlp": 7.2, "bs3": 3.2, "bsg": 14.6,
-    "dgxc": 4.8, "nemo": 3.4, "mbridge": 12.0,
-    "korthikanti22": 1.9, "sc21": 15.5, "smx": 5.7, "vts": 19.3,
+    "aa": 3.2, "us": 6.0, "lf": 2.9, "ie": 3.0, "tt": 3.3, "dlp": 5.2, "bs3": 4.1, "bsg": 12.1,
+    "dgxc": 3.9, "nemo": 4.5, "mbridge": 6.0,
+    "korthikanti22": 3.4, "sc21": 5.0, "smx": 3.5, "vts": 5.3,
 }  # fmt: skip
-HEADLINE_PERCENT = 6.6
-MEMORY = {"bs3": 5.2, "smx": 0.7, "us": 8.7, "dlp": 9.7}
+HEADLINE_PERCENT = 4.9
+MEMORY = {"bs3": 4.6, "smx": 0.7, "us": 9.1, "dlp": 9.7}
 NOISE_PERCENT = 0.4
 """A change below this is within what repeats of one run differ by."""
 
@@ -50,7 +50,7 @@ def test_memory_stays_as_close_as_it_is(found):
     for name, bound in MEMORY.items():
         _reached(name, 100 * medians[name], bound)
     oom = {s["source"]: s["oom"] for s in found["sources"]}
-    assert oom["aa"]["balanced_accuracy"] > 0.94
+    assert oom["aa"]["balanced_accuracy"] > 0.96
     assert oom["lf"]["recall_fit"] == 1.0
 
 
@@ -58,12 +58,12 @@ def test_memory_stays_as_close_as_it_is(found):
 def test_rankings_stay_as_right_as_they_are(found):
     ranking = found["totals"]["ranking"]["layout-only"]
     assert ranking["aa"]["n_sweeps"] == 15
-    assert 0.74 < ranking["aa"]["tau"] < 0.90  # above, the suspicion is overfitting
-    assert ranking["aa"]["regret_1"]["mean"] < 0.02
-    assert ranking["aa"]["regret_3"]["mean"] < 0.004
-    assert ranking["us"]["tau"] > 0.84
+    assert 0.71 < ranking["aa"]["tau"] < 0.90  # above, the suspicion is overfitting
+    assert ranking["aa"]["regret_1"]["mean"] < 0.027
+    assert ranking["aa"]["regret_3"]["mean"] < 0.006
+    assert ranking["us"]["tau"] > 0.88
     assert ranking["us"]["regret_1"]["median"] < 0.002
-    assert ranking["ie"]["tau"] > 0.85
+    assert ranking["ie"]["tau"] > 0.92
 
 
 @pytest.mark.slow

@@ -281,7 +281,7 @@ def test_the_report_holds_every_family_and_value(two_families: Runs) -> None:
     assert "mean over the headline families" in text
 
 
-@pytest.mark.slow
+@pytest.mark.fit
 def test_the_shipped_values_come_out_again(tmp_path: Path) -> None:
     """The fit to the shipped runs ends at the shipped values, to four digits."""
     from planner.calibration.command import run_calibrate
