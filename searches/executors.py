@@ -28,11 +28,12 @@ CONNECT_TIMEOUT_S = 5.0
 """How long a Ray cluster may take to accept a connection."""
 
 PLANS_FOR_PROCESSES = 360_000
-"""Legal plans from which worker processes pay: of the sizes that `benchmarks/bench_executors.py`
-runs on two cores, the first where they are faster (359,192 plans: 0.55 s alone, 1.3 times as fast;
-at 123,271 a third slower). The table is in docs/search.md."""
+"""Plans to be priced from which worker processes pay: of the sizes that
+`benchmarks/bench_executors.py` runs on two cores, the first where they are faster (359,192
+plans: 0.55 s alone, 1.3 times as fast; at 123,271 a third slower). The table is in
+docs/search.md."""
 PLANS_FOR_RAY = 20_000_000
-"""Legal plans from which a Ray cluster pays for being joined."""
+"""Plans to be priced from which a Ray cluster pays for being joined."""
 
 
 class ExecutorError(RuntimeError):
@@ -313,14 +314,14 @@ class AutomaticExecutor:
         return self._chosen.group_size
 
     def prepare(self, count_plans: Callable[[int], int]) -> None:
-        """Choose by the number of legal plans."""
+        """Choose by the number of plans that are likely to be priced."""
         self._chosen.close()
         enough = PLANS_FOR_RAY if self._address else PLANS_FOR_PROCESSES
         self._chosen = self.choose(count_plans(enough))
         self._chosen.prepare(count_plans)
 
     def choose(self, n_plans: int) -> Executor:
-        """Return the executor for a search of `n_plans` legal plans."""
+        """Return the executor for a search that is likely to price `n_plans`."""
         if self._address and n_plans >= PLANS_FOR_RAY:
             return RayExecutor(self._address)
         if n_plans >= PLANS_FOR_PROCESSES and n_cpus() > 1 and can_fork():

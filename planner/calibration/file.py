@@ -29,7 +29,7 @@ from planner.calibration.parameters import ANCHORS, known_parameters
 from planner.errors import Problem, SpecError, UsageError
 from planner.identity import content_id
 from planner.units import show
-from planner.yamlfile import Document, close_names, load_yaml, parse_yaml
+from planner.yamlfile import Document, close_names, load_yaml
 
 SHIPPED = Path(__file__).resolve().parent.parent / "data" / "calibration.yaml"
 """The calibration that prices plans when no other is named."""
@@ -200,11 +200,6 @@ def check_name(name: str) -> None:
     """Raise `UsageError` for a `--name` that no calibration file may have."""
     if len(name) > MAX_NAME:
         raise UsageError(f"--name of {len(name)} characters", f"a text of up to {MAX_NAME}")
-
-
-def calibration_from_text(text: str, source: str = "") -> Calibration:
-    """Return the calibration that some YAML text holds."""
-    return calibration_of(parse_yaml(text, source), source)
 
 
 def calibration_from_json(data: Mapping[str, Any]) -> Calibration:

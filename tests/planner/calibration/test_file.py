@@ -9,12 +9,13 @@ from planner.calibration.file import (
     SHIPPED,
     Calibration,
     calibration_from_json,
-    calibration_from_text,
+    calibration_of,
     load_calibration,
     rounded,
 )
 from planner.calibration.parameters import ANCHORS, known_parameters
 from planner.errors import SpecError
+from planner.yamlfile import parse_yaml
 from tests.planner.command import run_here
 
 HEAD = "schema_version: 1\nname: mine\nvalues:\n"
@@ -22,7 +23,7 @@ HEAD = "schema_version: 1\nname: mine\nvalues:\n"
 
 def refusal(text: str) -> str:
     with pytest.raises(SpecError) as caught:
-        calibration_from_text(text, "mine.yaml")
+        calibration_of(parse_yaml(text, "mine.yaml"), "mine.yaml")
     return str(caught.value)
 
 
@@ -49,7 +50,7 @@ def test_what_is_written_is_read_and_written_again_the_same() -> None:
         resolution={"same-tp-pp": 0.02},
     )
     text = found.to_text()
-    again = calibration_from_text(text)
+    again = calibration_of(parse_yaml(text, ""), "")
     assert again == found
     assert again.to_text() == text
     assert again.content_hash == found.content_hash
