@@ -619,8 +619,9 @@ def calibrate(
         ),
     ] = True,
     processes: Annotated[
-        int, typer.Option(metavar="N", help="Processes to fit with; the answer is the same.")
-    ] = 1,
+        int | None,
+        typer.Option(metavar="N", help="Processes to fit with (1); the answer is the same."),
+    ] = None,
     list_: Annotated[
         bool, typer.Option("--list", help="List every number with its range and meaning.")
     ] = False,
@@ -641,6 +642,10 @@ def calibrate(
 
     if list_:
         raise typer.Exit(run_list(form))
+    of_fit = {
+        "--processes": "" if processes is None else str(processes),
+        "--no-cross-validate": "" if cross_validate else "off",
+    }
     if reference:
         from planner.calibration.reference import run_calibrate_reference
 
@@ -648,6 +653,7 @@ def calibrate(
             "[RUNS.csv]": " ".join(given), "--fit": fit, "--models": models,
             "--hardware": hardware, "--nccl-tests": " ".join(nccl_tests),
             "--measured": " ".join(measured), "--cluster": cluster, "--pool": pool, "--link": link,
+            **of_fit,
         }  # fmt: skip
         raise typer.Exit(run_calibrate_reference(reference, start, out, name, form, others))
     if nccl_tests or measured:
@@ -657,14 +663,14 @@ def calibrate(
             run_calibrate_measured(
                 nccl_tests, measured, given, cluster=cluster, pool=pool, link=link, start=start,
                 out=out, name=name, form=form, only_runs={"--models": models,
-                "--hardware": hardware, "--fit": fit},
+                "--hardware": hardware, "--fit": fit, **of_fit},
             )
         )  # fmt: skip
     points = one_runs_file(given, {"--cluster": cluster, "--pool": pool, "--link": link})
     raise typer.Exit(
         run_calibrate(
             points, models=models, hardware=hardware, fit=fit, start=start, out=out, name=name,
-            cross_validate=cross_validate, processes=processes, form=form,
+            cross_validate=cross_validate, processes=1 if processes is None else processes, form=form,
         )
     )  # fmt: skip
 

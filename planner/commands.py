@@ -22,7 +22,7 @@ from planner.placement import place_plan
 from planner.placing import chosen_hosts, read_hosts, write_files
 from planner.recipes import with_recipe
 from planner.result import Plan, Result
-from planner.saved import open_plan, options_of, read_options, save_result
+from planner.saved import opened, options_of, read_options, save_result
 from planner.solving import evaluate, make_problem, solve, under_framework
 from planner.yamlfile import close_names
 from searches.frameworks import RULES as FRAMEWORK_RULES
@@ -310,7 +310,7 @@ def run_check(
 
 def run_show(reference: str, form: str) -> None:
     """Run `planner show`."""
-    _, _, _, plan = open_plan(reference)
+    _, _, _, plan = opened(reference)
     if form == "json":
         sys.stdout.write(json.dumps(plan.to_json(), indent=1) + "\n")
     elif form == "table":
@@ -321,7 +321,7 @@ def run_show(reference: str, form: str) -> None:
 
 def run_explain(reference: str, term: str) -> None:
     """Run `planner explain`."""
-    _, _, problem, plan = open_plan(reference)
+    _, _, problem, plan = opened(reference)
     if term:
         sys.stdout.write(explain_term(problem, plan, term))
     else:
@@ -391,7 +391,7 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | No
         read_hosts(hosts)  # a list that is none is an error also where no file needs it
     if not targets:
         raise UsageError("--for names no framework", f"one of {', '.join(FRAMEWORKS)}")
-    model, cluster, problem, plan = open_plan(reference)
+    model, cluster, problem, plan = opened(reference)
     priced = options_of(reference).calibration
     files = _files((model, cluster), problem, plan, "", targets, launchers, priced, hosts)
     if out:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from planner.errors import EmitError, UsageError
-from planner.saved import open_plan
+from planner.saved import opened
 from searches.options import FRAMEWORKS
 
 
@@ -12,7 +12,7 @@ def run_trace(reference: str, out: str, micro_batches: int) -> None:
     """Run `planner trace`: write the trace file, or print it where it is named -."""
     from planner.trace import trace_json
 
-    _, _, problem, plan = open_plan(reference)
+    _, _, problem, plan = opened(reference)
     text = trace_json(problem, plan, micro_batches)
     if out == "-":
         sys.stdout.write(text)
@@ -40,7 +40,7 @@ def run_compare(
     }  # fmt: skip
     if form not in formats:
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(formats)}")
-    _, _, problem, plan = open_plan(reference)
+    _, _, problem, plan = opened(reference)
     sys.stdout.write(formats[form](compare_traces(traces, problem, plan, steps, rank)))
 
 
@@ -54,7 +54,7 @@ def run_diff(first: str, second: str, form: str) -> None:
     from planner.comparing import compare, comparison_text
 
     _check_format(form)
-    found = compare(open_plan(first), open_plan(second))
+    found = compare(opened(first), opened(second))
     sys.stdout.write(found.dumps() if form == "json" else comparison_text(found))
 
 
@@ -67,7 +67,7 @@ def run_neighbours(reference: str, framework: str, form: str) -> None:
     if framework not in (*FRAMEWORKS, "any"):
         known = ", ".join((*FRAMEWORKS, "any"))
         raise UsageError(f"--framework: unknown {framework!r}", f"one of {known}")
-    model, _, problem, plan = open_plan(reference)
+    model, _, problem, plan = opened(reference)
     found = single_changes(problem, plan.layout, framework, model.precisions)
     shown = changes_json if form == "json" else changes_text
     sys.stdout.write(shown(plan, found, framework))

@@ -9,7 +9,7 @@ from planner.inputs import ClusterInput
 from planner.intake.hostlist import expand_hosts
 from planner.placement import place_plan
 from planner.placement_text import placement_files, placement_json, placement_table
-from planner.saved import open_plan
+from planner.saved import opened
 
 _FILE_ENDINGS = (".txt", ".lst", ".list", ".conf", ".hosts")
 """Endings that no host name has: a file that is not there is no host of its name."""
@@ -19,7 +19,7 @@ def run_place(reference: str, hosts: str | None, out: str, form: str) -> None:
     """Run `planner place`."""
     if form not in ("table", "json"):
         raise UsageError(f"--format: unknown {form!r}", "table or json")
-    model, cluster, problem, plan = open_plan(reference)
+    model, cluster, problem, plan = opened(reference)
     pool = problem.pool
     names = chosen_hosts(hosts, cluster)
     placement = place_plan(plan.layout, model.shape, pool, cluster.cluster.fabric, names)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from planner.objectives import WITHIN
 from planner.options import SolveOptions
 from planner.recipes import with_asked_recipes, with_recipe
 from planner.result import SCHEMA_VERSION, Plan, Result
+from planner.units import GIB
 
 MAX_SAVED = 20
 """Results kept in the user's cache folder; older ones are dropped."""
@@ -139,6 +141,37 @@ def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
         raise SearchError(f"{reference}: edited by hand? Its inputs give plan {priced.plan_id}",
                           "solve again")  # fmt: skip
     return model, cluster, problem, replace(priced, group=plan.get("group"))
+
+
+def opened(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
+    """Return `open_plan` for a command: a note on stderr where the saved figures differ."""
+    found = open_plan(reference)
+    note = repriced_note(reference, found[3])
+    if note:
+        sys.stderr.write(f"note: {note}\n")
+    return found
+
+
+def repriced_note(reference: str, plan: Plan) -> str:
+    """Return by how much a reopened plan differs from what its result says; empty where it does not.
+
+    Another calibration, catalogue or version than the one that wrote the result prices otherwise.
+    """
+    source, which = _parts(reference)
+    data = _read(source)
+    saved = _pick(data["plans"], which, source)
+    then = float(saved.get("step_time_s", plan.step_time_s))
+    peak = float(saved.get("memory", {}).get("peak_bytes", plan.breakdown.peak_bytes))
+    same_peak = abs(peak - plan.breakdown.peak_bytes) <= 1e-6 * peak
+    if same_peak and abs(then - plan.step_time_s) <= 1e-9 * then:
+        return ""
+    by = data.get("calibration", {})
+    name, version = by.get("name", "another calibration"), by.get("version", "?")
+    return (
+        f"{source} was priced with {name} by version {version}: step {then:.3f} s and"
+        f" {peak / GIB:.1f} GiB there, {plan.step_time_s:.3f} s and"
+        f" {plan.breakdown.peak_bytes / GIB:.1f} GiB now; solve again to rank with today's figures"
+    )
 
 
 def _pick(plans: list[dict[str, Any]], which: str, source: str) -> dict[str, Any]:

@@ -124,7 +124,10 @@ def _collective(axis: str, one: TrafficRow) -> str:
         )
     elif each / predicted > CLEAR:
         test = NCCL_TESTS.get(one.collective, "the tests")
-        said += f"; run {test} of nccl-tests in these groups: slower there too, it is the links"
+        said += (
+            f"; run {test} of nccl-tests in these groups: slower there too, it is the links, and"
+        )
+        said += " planner calibrate --nccl-tests LOG fits them"
         said += "; as predicted there, ranks arrive late"
     return said
 

@@ -37,6 +37,7 @@ def run_calibrate(
     Without `points` the runs that ship; without `start` the fit begins at the shipped calibration.
     """
     from planner.calibration.crossval import leave_one_model_out, leave_one_source_out
+    from planner.calibration.fit import check_names
     from planner.calibration.fit import fit as fit_runs
     from planner.calibration.report import report_of, report_text
     from planner.calibration.runs import runs_of
@@ -48,6 +49,8 @@ def run_calibrate(
     if not 1 <= processes <= 1024:
         raise UsageError(f"--processes must be 1 to 1024, not {processes}", "--processes 4")
     _check_scipy()
+    names = tuple(part.strip() for part in fit.split(",") if part.strip())
+    check_names(names)
     begin = load_start(start).without_anchors()
     check_name(name)
     _check_out(out)
@@ -61,7 +64,6 @@ def run_calibrate(
         raise SearchError(
             "no run of the file can be priced", "planner validate FILE says why for each"
         )
-    names = tuple(part.strip() for part in fit.split(",") if part.strip())
     stem = Path(out or points).stem[:MAX_NAME]
     title = name or stem or "fitted"
     before = runs.all_log_errors(begin)

@@ -180,15 +180,7 @@ def fit(
 def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
     """Return the parameters that the runs see, with what each is pulled to and how strongly."""
     wanted, known = tuple(names), known_parameters()
-    for one in wanted:
-        if not any(_named(name, one) for name in known):
-            close = close_names(one, known)
-            fix = (
-                f"did you mean {' or '.join(close)}?"
-                if close
-                else "planner calibrate --list shows all"
-            )
-            raise UsageError(f"--fit: no parameter is called {one!r}", fix)
+    check_names(wanted)
     generations = _generations_of(runs)
     found: list[Free] = []
     for name, parameter in known.items():
@@ -205,6 +197,20 @@ def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
     if not any(one.groups for one in found):
         raise UsageError("no run sees any of the parameters to fit", "name others with --fit")
     return tuple(_pulled(one, listed, runs) for one in found)
+
+
+def check_names(wanted: Iterable[str]) -> None:
+    """Raise `UsageError` for the first name that is neither a parameter nor a beginning of some."""
+    known = known_parameters()
+    for one in wanted:
+        if not any(_named(name, one) for name in known):
+            close = close_names(one, known)
+            fix = (
+                f"did you mean {' or '.join(close)}?"
+                if close
+                else "planner calibrate --list shows all"
+            )
+            raise UsageError(f"--fit: no parameter is called {one!r}", fix)
 
 
 def _named(name: str, wanted: str) -> bool:

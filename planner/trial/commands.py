@@ -267,7 +267,8 @@ def run_trial_read(
     data, result = _read_trial(place)
     options = read_options(result["inputs"]["options"])
     named = _named_logs(logs, [one["plan_id"] for one in data["plans"]])
-    trialled = [_trialled(place, one, named) for one in data["plans"]]
+    n_steps = int(data.get("steps", 0))
+    trialled = [_trialled(place, one, named, n_steps) for one in data["plans"]]
     software = data["framework"], _own_stack(options.stack, data["framework"])
     trialled = without_absurd(trialled, *software, options.calibration)
     runs = runs_of(trialled, *software)
@@ -326,7 +327,9 @@ def _named_logs(logs: Sequence[str], known: Sequence[str]) -> dict[str, list[Pat
     return given
 
 
-def _trialled(place: Path, one: dict[str, Any], given: dict[str, list[Path]]) -> Trialled:
+def _trialled(
+    place: Path, one: dict[str, Any], given: dict[str, list[Path]], n_steps: int
+) -> Trialled:
     """Return a plan of the shortlist with what its logs say."""
     model, cluster, problem, plan = open_plan(f"{place / RESULT}#{one['plan_id']}")
     files = given.get(one["plan_id"])
@@ -340,7 +343,8 @@ def _trialled(place: Path, one: dict[str, Any], given: dict[str, list[Path]]) ->
         [
             read_log(_tail(file), job.tokens_per_step, layout.gbs, layout.n_devices)
             for file in files
-        ]
+        ],
+        n_steps,
     )
     assert reading is not None  # there are files
     why = mismatch(reading, layout, model)

@@ -20,6 +20,9 @@ from planner.trial.shortlist import NEAR_FRAC, carried
 from planner.units import GIB
 from searches.executors import Executor
 
+UNTIMED_STEPS = 2
+"""First steps without a time: DeepSpeed starts its timer after them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trialled:
@@ -119,15 +122,18 @@ def _log_json(one: Trialled) -> dict[str, Any]:
     }
 
 
-def merged(readings: Sequence[Reading]) -> Reading | None:
+def merged(readings: Sequence[Reading], n_steps: int = 0) -> Reading | None:
     """Return one reading of the logs of one run (of its ranks or nodes); None without any.
 
     The log with the most steps gives the times, memory is the largest of all; settings that only
-    another states (the first rank prints the arguments, the last the steps) count too.
+    another states (the first rank prints the arguments, the last the steps) count too. A run of
+    which some log shows all `n_steps` did not run out of memory, whatever an earlier log says.
     """
     if not readings:
         return None
     best = max(readings, key=lambda one: len(one.steps_s))
+    # The first steps are not timed by every framework.
+    finished = 0 < n_steps <= len(best.steps_s) + UNTIMED_STEPS and not best.ran_out
     peaks: dict[str, float] = {}
     facts: dict[str, int] = {}
     for one in (*readings, best):
@@ -139,7 +145,7 @@ def merged(readings: Sequence[Reading]) -> Reading | None:
         peaks=peaks,
         facts=facts,
         ranks=frozenset[int]().union(*(one.ranks for one in readings)),
-        ran_out=any(one.ran_out for one in readings),
+        ran_out=any(one.ran_out for one in readings) and not finished,
     )
 
 

@@ -82,7 +82,11 @@ def test_json_goes_through_a_file(folder: Path) -> None:
     ):
         shown = run("show", reference, "--format", "json")
         assert json.loads(shown.stdout)["plan_id"] == plan["plan_id"]
+        assert shown.stderr == ""
     assert run("show", "last#1").returncode == 2
+    plan["step_time_s"] *= 1.25
+    (folder / "older.json").write_text(json.dumps(data))
+    assert "older.json was priced with shipped by version" in run("show", "older.json#2").stderr
     data["inputs"]["model"]["model"]["layers"] = 16
     (folder / "edited.json").write_text(json.dumps(data))
     assert "edited" in run("show", "edited.json#1").stderr

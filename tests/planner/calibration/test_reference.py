@@ -93,6 +93,8 @@ def test_calibrate_writes_an_anchored_file_that_solve_takes(folder: Path) -> Non
     wrong = run_here("calibrate", "--reference", "run.yaml", "--fit", "generation")
     assert wrong.returncode == 2
     assert "--fit does not go with --reference" in wrong.stderr
+    idle = run_here("calibrate", "--reference", "run.yaml", "--processes", "2")
+    assert "--processes does not go with --reference" in idle.stderr
 
 
 def test_measured_memory_moves_the_predicted_peak(folder: Path) -> None:

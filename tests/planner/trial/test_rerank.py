@@ -43,3 +43,14 @@ def test_settings_that_the_log_of_another_rank_states_count(pipeline: Trialled) 
     other = merged([Reading("", (), 0, facts={"tp": 8}), steps])
     assert other is not None
     assert "tp 8, not 2" in mismatch(other, pipeline.plan.layout, pipeline.model)
+
+
+def test_an_old_log_that_ran_out_does_not_count_beside_one_that_ended(
+    pipeline: Trialled,
+) -> None:
+    out = Reading("", (), 0, ran_out=True)
+    whole = Reading("megatron", (2.0,) * 24, 0)
+    part = Reading("megatron", (2.0,) * 7, 0)
+    assert not merged([out, whole], 25).ran_out  # type: ignore[union-attr]
+    assert merged([out, part], 25).ran_out  # type: ignore[union-attr]
+    assert merged([out, whole]).ran_out  # type: ignore[union-attr]
