@@ -670,7 +670,8 @@ def calibrate(
     raise typer.Exit(
         run_calibrate(
             points, models=models, hardware=hardware, fit=fit, start=start, out=out, name=name,
-            cross_validate=cross_validate, processes=1 if processes is None else processes, form=form,
+            cross_validate=cross_validate, form=form,
+            processes=1 if processes is None else processes,
         )
     )  # fmt: skip
 

@@ -153,7 +153,7 @@ def opened(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
 
 
 def repriced_note(reference: str, plan: Plan) -> str:
-    """Return by how much a reopened plan differs from what its result says; empty where it does not.
+    """Return how far a reopened plan is from what its result says; empty where it is not.
 
     Another calibration, catalogue or version than the one that wrote the result prices otherwise.
     """

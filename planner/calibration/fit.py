@@ -200,7 +200,7 @@ def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
 
 
 def check_names(wanted: Iterable[str]) -> None:
-    """Raise `UsageError` for the first name that is neither a parameter nor a beginning of some."""
+    """Raise `UsageError` for a name that is neither a parameter nor a beginning of some."""
     known = known_parameters()
     for one in wanted:
         if not any(_named(name, one) for name in known):
