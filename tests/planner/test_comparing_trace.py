@@ -292,6 +292,7 @@ def test_ranks_are_averaged_and_the_slowest_named(small, tmp_path):
     assert "rank 1 computes longest" in comparison_text(found)
 
 
+@pytest.mark.slow
 def test_waiting_for_a_late_rank_is_told_from_slow_links(small, tmp_path):
     problem, plan = small
     of = {(t.axis, t.collective): t for t in plan.breakdown.transfers}["tp", "all-gather"]

@@ -66,6 +66,7 @@ def together() -> Result:
     return solve(model(OPEN), top=64)
 
 
+@pytest.mark.slow
 def test_an_open_search_holds_the_plans_of_the_separate_ones(
     apart: dict[str, Result], together: Result
 ) -> None:

@@ -71,7 +71,12 @@ def plans(model: Any, cluster: Any, *overrides: tuple[str, object], **options: A
         pytest.param("llama3-405b", "h100-x8", {}, marks=pytest.mark.slow),
         ("llama3-8b", "h100-x8", {"pins": {"tp": 4}}),
         pytest.param("llama3-70b", "h100-x8", {"framework": "deepspeed"}, marks=pytest.mark.slow),
-        ("gpt3-175b", "a100-x1024", {"overrides": (("training.global_batch", 10),)}),
+        pytest.param(
+            "gpt3-175b",
+            "a100-x1024",
+            {"overrides": (("training.global_batch", 10),)},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_fewest_devices_against_every_smaller_count(
@@ -179,8 +184,8 @@ def test_the_bound_on_the_size_is_monotone(by: str) -> None:
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        ("llama3-8b", {}),
-        pytest.param("llama3-8b", {"pins": {"tp": 1}}, marks=pytest.mark.slow),
+        pytest.param("llama3-8b", {}, marks=pytest.mark.slow),
+        ("llama3-8b", {"pins": {"tp": 1}}),
         pytest.param(SMALL, {"pins": {"zero": 1}}, marks=pytest.mark.slow),
     ],
 )

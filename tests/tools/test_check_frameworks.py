@@ -71,6 +71,7 @@ def test_a_wrong_layout_is_noticed(script, asked, name):
         assert f"{key} is something else, the plan says" in found["different"][questions[0].id]
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_told_wrongly_is_noticed(script):
     # The framework reads the files as they are; the plan beside them says one more tp.
     told = (("megatron", "tp"), ("megatron", "pp"), ("deepspeed", "dp"), ("torchtitan", "cp"),

@@ -143,6 +143,7 @@ def test_a_value_at_a_bound_is_refused(ie: Runs) -> None:
     assert "ended at a bound" in report_text(report_of(runs, found, found.log_errors, {}, {}))
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes_with_any_number_of_processes(ie: Runs) -> None:
     names = ["generation.ampere", "stack.internevo"]
     one, two = (fit(ie, names, processes=n) for n in (1, 2))
@@ -223,6 +224,7 @@ def test_a_family_left_out_gets_the_numbers_of_its_class(two_families: Runs) -> 
     assert np.median(np.abs(held["ie"].log_errors)) > np.median(inside)
 
 
+@pytest.mark.slow
 def test_left_out_runs_do_not_move_the_fit_that_judges_them(two_families: Runs) -> None:
     runs = two_families
     other = tuple(

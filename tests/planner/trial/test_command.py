@@ -70,6 +70,7 @@ def test_megatron_knows_the_flag_that_a_trial_adds() -> None:
     assert set(re.findall(r"--[a-z-]+", STARTS["megatron"])) <= set(flag_table()[1])
 
 
+@pytest.mark.slow
 def test_every_framework_has_its_start(folder: Path) -> None:
     from planner.emit import FRAMEWORKS
     from planner.trial.scripts import STARTS
@@ -108,6 +109,7 @@ def test_the_fastest_measured_is_first(written: Path, folder: Path) -> None:
     assert "was." in text or "stays first" in text
 
 
+@pytest.mark.slow
 def test_the_reference_that_is_written_gives_the_same_anchors(written: Path, folder: Path) -> None:
     place, plans = copied(written, folder)
     for plan, factor in zip(plans, (1.20, 1.05, 1.12), strict=True):
@@ -124,6 +126,7 @@ def test_the_reference_that_is_written_gives_the_same_anchors(written: Path, fol
     assert json.loads(solved.stdout)["calibration"]["hash"] == found["calibration"]["hash"]
 
 
+@pytest.mark.slow
 def test_a_plan_out_of_memory_is_out(written: Path, folder: Path) -> None:
     place, plans = copied(written, folder)
     log(place, plans[1], 1.05)
@@ -138,6 +141,7 @@ def test_a_plan_out_of_memory_is_out(written: Path, folder: Path) -> None:
     assert "no log" in text
 
 
+@pytest.mark.slow
 def test_logs_of_other_runs_are_not_used(written: Path, folder: Path) -> None:
     place, plans = copied(written, folder)
     log(place, plans[0], 0.5, gbs=256)
@@ -149,6 +153,7 @@ def test_logs_of_other_runs_are_not_used(written: Path, folder: Path) -> None:
     assert [one["used"] for one in found["logs"]] == [False, True, False]
 
 
+@pytest.mark.slow
 def test_a_time_that_cannot_be_is_not_used(written: Path, folder: Path) -> None:
     place, plans = copied(written, folder)
     log(place, plans[0], 0.001)
