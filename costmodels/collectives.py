@@ -52,8 +52,8 @@ def inside_bytes_per_s(group: Group, pool: Pool) -> Floats:
     eight V100 get 4/6, two 1/6.
 
     Source: the wiring (AMD publishes seven equal links; V100 has six, in nodes of eight the mesh
-    that `nvidia-smi topo -m` prints on a DGX-1, in nodes of four two to each peer); checked against
-    all-reduce on two and eight MI300X, and by published runs of eight V100, whose groups of two
+    that `nvidia-smi topo -m` prints on a DGX-1, in nodes of four two to each peer); checked by
+    all-reduces on two and eight MI300X, and by published runs of eight V100, whose groups of two
     are as slow as that. Left out: rings that reach their peers by way of devices outside the
     group; pairs of a cube mesh that have two links.
     """
