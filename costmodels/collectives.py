@@ -46,19 +46,25 @@ def inside_bytes_per_s(group: Group, pool: Pool) -> Floats:
 
     B_ring behind a switch. With a link to each of L peers, the g ranks have g - 1 of them:
     B_ring min(1, (g - 1)/L), so two MI300X get 1/7 of what eight get. A domain of n <= L devices
-    has its links shared out over the n - 1 peers, L = n - 1: two of four V100 get 1/3.
+    has its links shared out over the n - 1 peers, L = n - 1: two of four V100 get 1/3. One of more
+    than L + 1 is a hybrid cube mesh: in each half every pair has a link, some have two, so that
+    every device has n/2 in its half and the others to its place in the other half: four of
+    eight V100 get 4/6, two 1/6.
 
-    Source: the wiring (AMD publishes seven equal links; V100 has six, in nodes of eight a hybrid
-    cube mesh, in nodes of four two to each peer); checked against all-reduce on two and eight
-    MI300X, and by published runs of eight V100, whose groups of two are as slow as that. Left out:
-    rings that reach their peers by way of devices outside the group; which pairs of a cube mesh
-    have two links, and which none.
+    Source: the wiring (AMD publishes seven equal links; V100 has six, in nodes of eight the mesh
+    that `nvidia-smi topo -m` prints on a DGX-1, in nodes of four two to each peer); checked by
+    all-reduces on two and eight MI300X, and by published runs of eight V100, whose groups of two
+    are as slow as that. Left out: rings that reach their peers by way of devices outside the
+    group; pairs of a cube mesh that have two links.
     """
     part = pool.accelerator
     if not part.n_peer_links:
         return np.asarray(part.ring_bytes_per_s)
-    most = max(1, min(part.n_peer_links, pool.scale_up_domain - 1))
-    n_links = np.clip(group.ranks_per_domain - 1, 1.0, most)
+    domain, per_domain = pool.scale_up_domain, group.ranks_per_domain
+    most = max(1, min(part.n_peer_links, domain - 1))
+    n_links = np.clip(per_domain - 1, 1.0, most)
+    if domain - 1 > part.n_peer_links > domain // 2:
+        n_links = np.where(per_domain == domain // 2, domain / 2, n_links)
     return np.asarray(part.ring_bytes_per_s * (n_links / most))
 
 

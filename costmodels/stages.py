@@ -293,9 +293,11 @@ def balanced_layers(
 
     `first` and `last` are the weights of embedding and head in units of one layer. `params`: the
     heaviest stage is as light as can be, filled from the front (DeepSpeed's partition by
-    parameters). `flops`: a stage takes layers until the sum passes its share of the total, the
-    layer that passes included; the embedding weighs nothing (nanotron's partition by cost).
-    A stage may be left without a layer.
+    parameters). `flops`: a stage takes layers until the sum reaches its share of the total, the
+    layer that reaches it included; the embedding weighs nothing (nanotron's partition by cost).
+    Its code closes a stage only past the share, which matters where a head weighs a whole number
+    of layers: published runs of such a model then have the times, and the memory of their first
+    rank, of stages that end at it. A stage may be left without a layer.
 
     >>> balanced_layers(40, 4, 2.07, 2.07, "params"), balanced_layers(16, 4, 0.0, 3.9, "flops")
     ((9, 11, 11, 9), (5, 5, 5, 1))
@@ -305,7 +307,7 @@ def balanced_layers(
         stage = 0
         for layer in range(1, layers + 1):
             counts[stage] += 1
-            if layer > share * (stage + 1):
+            if layer >= share * (stage + 1) - 1e-9:
                 stage += 1
         return tuple(counts)
     weights = [first + (last if n_stages == 1 else 0.0), *[0.0] * (n_stages - 2), last]

@@ -92,7 +92,8 @@ class Accelerator:
     """Smallest group for which the library picks the in-switch all-reduce."""
     n_peer_links: int = 0
     """Peers that a device of the domain has a link of its own to (7 in an MI300X node): a group of
-    n ranks uses n - 1 of them. 0: a switch gives every group the whole bandwidth."""
+    n ranks uses n - 1 of them; links of V100, 6, fewer than the peers in a node of eight, which is
+    a hybrid cube mesh. 0: a switch gives every group the whole bandwidth."""
     devices_per_node: int = 8
     """Devices in a node of the reference platform; fewer than the domain in racks (NVL72)."""
     host: Host | None = None

@@ -497,6 +497,34 @@ def test_a_group_has_the_links_between_its_members(real_pool, n, stride, ring_gb
     assert inside_bytes_per_s(group, pool) == pytest.approx(ring_gb_per_s * 1e9)
 
 
+# A DGX-1 as `nvidia-smi topo -m` prints it: links between the eight devices.
+CUBE_MESH = (
+    (0, 1, 1, 2, 2, 0, 0, 0),
+    (1, 0, 2, 1, 0, 2, 0, 0),
+    (1, 2, 0, 2, 0, 0, 1, 0),
+    (2, 1, 2, 0, 0, 0, 0, 1),
+    (2, 0, 0, 0, 0, 1, 1, 2),
+    (0, 2, 0, 0, 1, 0, 2, 1),
+    (0, 0, 1, 0, 1, 2, 0, 2),
+    (0, 0, 0, 1, 2, 1, 2, 0),
+)
+
+
+def test_a_group_in_a_hybrid_cube_mesh_has_the_links_of_its_least_linked_device(real_pool):
+    assert [sum(row) for row in CUBE_MESH] == [6] * 8
+    pool = real_pool("v100-sxm-16gb")
+    for g in (2, 4, 8):
+        groups = [range(first, first + g) for first in range(0, 8, g)]
+        links = min(sum(CUBE_MESH[i][j] for j in group) for group in groups for i in group)
+        assert inside_bytes_per_s(together(g, pool), pool) == pytest.approx(links * 20e9)
+
+
+def test_in_a_node_of_four_v100_every_pair_has_two_links(real_pool):
+    pool = real_pool("v100-sxm-16gb", size=4)
+    rates = [inside_bytes_per_s(together(g, pool), pool).item() for g in (2, 4)]
+    assert rates == pytest.approx([40e9, 120e9])
+
+
 def test_two_and_eight_mi300x_by_hand_and_as_measured(real_pool):
     pool = real_pool("mi300x-192gb")
     n = 4 * GIB

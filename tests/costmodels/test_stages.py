@@ -136,6 +136,10 @@ def test_balancing_by_parameters_has_the_least_heaviest_stage(layers, n, first, 
         (16, 4, 3.9, (5, 5, 5, 1)),
         (16, 2, 3.9, (10, 6)),
         (32, 4, 2.16, (9, 9, 8, 6)),
+        # Shares of 20 / 4 = 5 and 20 / 8 = 2.5: layers 5, 10 and 15 reach theirs exactly.
+        (16, 4, 4.0, (5, 5, 5, 1)),
+        (16, 2, 4.0, (10, 6)),
+        (16, 8, 4.0, (3, 2, 3, 2, 3, 2, 1, 0)),
     ],
 )
 def test_balancing_by_cost_fills_stages_to_their_share(layers, n, last, counts):

@@ -179,7 +179,10 @@ def extra_hop_s(problem: Problem) -> float:
 def linked_share(problem: Problem, g: int) -> float:
     """Return the share of a device's links that lead to the others of g in its domain."""
     links = problem.pool.accelerator.n_peer_links
-    peers = max(1, min(links, problem.pool.scale_up_domain - 1))
+    domain = problem.pool.scale_up_domain
+    peers = max(1, min(links, domain - 1))
+    if domain // 2 < links < domain - 1 and 2 * g == domain:  # half of a hybrid cube mesh
+        return g / peers
     return min(peers, max(1, g - 1)) / peers
 
 
