@@ -82,8 +82,8 @@ def eager_bytes(
     """Return what a stack's eager operators keep per layer and token, beyond fused kernels.
 
     (split over tp always, split over tp only with sequence parallelism), bytes: the activated gate
-    2 f / t; 20 h for two norms; 4 a s / t per score. A stack that does not gather the inputs of its
-    column-parallel layers again keeps the gathered ones: 4 h (t - 1) / t beside the 4 h / t of
+    2 f / t; 20 h for two norms; 4 a s / t per score. A stack that does not gather the inputs of
+    its column-parallel layers again keeps the gathered ones: 4 h (t - 1) / t beside the 4 h / t of
     `layer_activation_bytes`. Rotary embeddings keep nothing: they are linear.
     """
     t = np.asarray(tp, dtype=np.float64)
@@ -232,14 +232,14 @@ def working_bytes(
 
 
 LAYERS_IN_QUEUE = 19
-"""Layers that fill the device's queue of launches: 1024 entries, 50 to 55 kernels in the forward of
-an eager layer."""
+"""Layers that fill the device's queue of launches: 1024 entries, 50 to 55 kernels in the forward
+of an eager layer."""
 
 
 def queued_bytes(
     shape: ModelShape, stack: StackProfile, tokens: ArrayLike, tp: ArrayLike
 ) -> Floats:
-    """Return what collectives of tensor parallelism hold while the queue of launches is full, bytes.
+    """Return what tensor-parallel collectives hold while the queue of launches is full, bytes.
 
     2 n h `queued_tensors` where tp > 1: full-width inputs of reduce-scatters and outputs of
     all-gathers. The caching allocator hands them out again only when the device has passed the

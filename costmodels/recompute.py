@@ -227,7 +227,7 @@ def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> _Mod
     gather = tp_collective_s(problem, "all-gather", latent_bytes(shape, tokens), group)
     waits = np.where(np.asarray(sp) > 0, gather, 0.0)
     forward = up_projection_s(shape, problem.job, part, problem.stack, tokens, tp)
-    forward = forward + latent_rotary_forward_s(shape, part, stack, tokens, tp)
+    forward = forward + latent_rotary_forward_s(shape, part, problem.stack, tokens, tp)
     kept = (4.0 * shape.q_width + 2.0 * shape.v_width) / t
     kept = kept + 2.0 * (shape.q_rank + shape.kv_rank) / t
     return _Module(forward + waits, tokens * kept, zeros, Exposure(waits, waits), zeros)

@@ -765,8 +765,8 @@ def _memory(rows: Rows) -> _Memory:
     messages = np.where(pp > 1, 2.0, 0.0) * layers.message_bytes[index]
     logits = _by_rank(kinds.has_head, of) * layers.logits_bytes[index]
     # The loss's tensors are gone when the first layer runs backward: the larger of the two counts.
-    # Gathered logits are the model's output, which the caller of the loss holds until the end; what
-    # the gather itself took is gone.
+    # Gathered logits are the model's output, which the caller of the loss holds until the end;
+    # what the gather itself took is gone.
     gone = logits
     if not rows.problem.stack.logits_sharded:
         gone = _by_rank(kinds.has_head, of) * layers.gathered_bytes[index]
