@@ -50,7 +50,7 @@ def test_memory_stays_as_close_as_it_is(found):
     for name, bound in MEMORY.items():
         _reached(name, 100 * medians[name], bound)
     oom = {s["source"]: s["oom"] for s in found["sources"]}
-    assert oom["aa"]["balanced_accuracy"] > 0.96
+    assert oom["aa"]["balanced_accuracy"] > 0.97
     assert oom["lf"]["recall_fit"] == 1.0
 
 
