@@ -109,8 +109,12 @@ class LayerTerms:
     """Temporaries of one layer's backward."""
     scratch_bytes: Floats
     """Scratch weight gradients, held for good."""
+    queued_bytes: Floats
+    """Full-width tensors of collectives that are not yet free, where the host is far ahead."""
     logits_bytes: Floats
     """Logits and the final norm's input and output, one micro-batch."""
+    gathered_bytes: Floats
+    """The part of them that only the gather over tp needs."""
     embedding_bytes: Floats
     """Token ids and dropout mask, per micro-batch in flight on the first stage."""
     message_bytes: Floats
@@ -253,8 +257,10 @@ def layer_terms(problem: Problem, split: SplitDegrees, mbs: Ints, sp: Ints) -> L
         checkpoint_bytes=memory.checkpoint_bytes(shape, tokens, tp, sp),
         working_bytes=working,
         scratch_bytes=scratch,
+        queued_bytes=memory.queued_bytes(shape, stack, tokens, tp),
         logits_bytes=(1.0 + shape.mtp_layers)
         * (memory.logits_bytes(shape, stack, tokens, tp) + 4.0 * tokens * shape.hidden / parts),
+        gathered_bytes=(1.0 + shape.mtp_layers) * memory.gathered_bytes(shape, stack, tokens, tp),
         embedding_bytes=tokens * (8.0 + masks),
         message_bytes=2.0 * tokens * shape.hidden / (tp if stack.p2p_scatter else parts),
         experts=routed,

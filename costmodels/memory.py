@@ -57,11 +57,13 @@ def state_bytes_per_param(
     return weights + grads + np.where(away, 0.0, states)
 
 
-GATHERED_LOGIT_BYTES = 4.0
-"""Bytes per logit of the copy that a gather over tp makes, and of its gradient."""
-EAGER_GATE_BYTES, EAGER_ROTARY_BYTES = 2.0, 2.0
-"""What eager operators keep beside fused ones, bytes per element: the activated gate, and a
-rotated copy of queries and keys."""
+GATHERED_LOGIT_BYTES = 14.0
+"""Bytes per logit that a gather over tp takes until the last layer runs backward. Fit over which
+layouts of the one stack that gathers ran out of memory: pieces, their concatenation and its
+gradient, some of them in fp32."""
+EAGER_GATE_BYTES = 2.0
+"""What eager operators keep beside fused ones, bytes per element: the activated gate. Rotation is
+linear, autograd keeps its tables alone."""
 EAGER_NORM_BYTES = 10.0
 """What a norm written as fp32 operators keeps beside a fused one, bytes per element: the input and
 the scaled input in fp32 (4 + 4) and the latter in 16 bits (2)."""
@@ -80,17 +82,14 @@ def eager_bytes(
     """Return what a stack's eager operators keep per layer and token, beyond fused kernels.
 
     (split over tp always, split over tp only with sequence parallelism), bytes: the activated gate
-    2 f / t and rotated copies 2 (h_q + h_kv) / t; 20 h for two norms; 4 a s / t per score. A stack
-    that does not gather the inputs of its column-parallel layers again keeps the gathered ones:
-    4 h (t - 1) / t beside the 4 h / t of `layer_activation_bytes`.
+    2 f / t; 20 h for two norms; 4 a s / t per score. A stack that does not gather the inputs of
+    its column-parallel layers again keeps the gathered ones: 4 h (t - 1) / t beside the 4 h / t of
+    `layer_activation_bytes`. Rotary embeddings keep nothing: they are linear.
     """
     t = np.asarray(tp, dtype=np.float64)
     split = np.zeros_like(t)
     if not stack.fused_activation:
         split = split + (EAGER_GATE_BYTES * shape.ffn / t if shape.gated else 0.0)
-        if shape.positions == "rope":
-            kv = kv_heads_per_rank(shape, tp) * shape.head_dim
-            split = split + EAGER_ROTARY_BYTES * (shape.q_width / t + kv)
     if not (shape.flash_attention or stack.fused_softmax):
         kept = np.asarray(keep_scores) * EAGER_SCORE_KEPT_BYTES
         split = split + kept * shape.heads * seq_len / t
@@ -193,14 +192,24 @@ def logits_bytes(
     """Return what head and loss keep for one micro-batch on the last stage, bytes.
 
     tokens * V/t * `logit_bytes` of the stack: 6 with a fused cross-entropy, 14 in eager code.
-    Where the stack gathers its logits V instead of V/t, and 4 bytes more for the gathered copy and
-    its gradient.
+    Where the stack gathers its logits V instead of V/t, and `gathered_bytes` more.
     """
     vocab = np.asarray(tokens) * padded_vocab(shape, tp)
     if not stack.logits_sharded:
-        gathered = np.where(np.asarray(tp) > 1, GATHERED_LOGIT_BYTES, 0.0)
-        return vocab * (stack.logit_bytes + gathered)
+        return vocab * stack.logit_bytes + gathered_bytes(shape, stack, tokens, tp)
     return vocab / np.asarray(tp) * stack.logit_bytes
+
+
+def gathered_bytes(
+    shape: ModelShape, stack: StackProfile, tokens: ArrayLike, tp: NDArray[np.int32]
+) -> Floats:
+    """Return what gathering the logits takes for a moment, bytes: tokens * V * 14 where tp > 1.
+
+    0 in stacks that do not gather them.
+    """
+    vocab = np.asarray(tokens, dtype=np.float64) * padded_vocab(shape, tp)
+    gathers = (np.asarray(tp) > 1) & (not stack.logits_sharded)
+    return np.where(gathers, GATHERED_LOGIT_BYTES * vocab, 0.0)
 
 
 def working_bytes(
@@ -220,6 +229,64 @@ def working_bytes(
     n = np.asarray(tokens, dtype=np.float64)
     core = n * 3 * 2.0 * h + np.asarray(exchange_bytes)
     return np.asarray(np.maximum(n * (inner + 3 * 2.0 * h), core))
+
+
+LAYERS_IN_QUEUE = 19
+"""Layers that fill the device's queue of launches: 1024 entries, 50 to 55 kernels in the forward
+of an eager layer."""
+
+
+def queued_bytes(
+    shape: ModelShape, stack: StackProfile, tokens: ArrayLike, tp: ArrayLike
+) -> Floats:
+    """Return what tensor-parallel collectives hold while the queue of launches is full, bytes.
+
+    2 n h `queued_tensors` where tp > 1: full-width inputs of reduce-scatters and outputs of
+    all-gathers. The caching allocator hands them out again only when the device has passed the
+    collective (`record_stream`), and a host that is far ahead has asked for new ones by then.
+
+    >>> from dataclasses import replace
+    >>> from costmodels.examples import LLAMA3_70B
+    >>> from costmodels.stacks import EAGER
+    >>> queued = replace(EAGER, queued_tensors=42.0)
+    >>> queued_bytes(LLAMA3_70B, queued, 4096, np.array([1, 8])).tolist()  # 2 * 4096 * 8192 * 42
+    [0.0, 2818572288.0]
+    """
+    whole = 2.0 * np.asarray(tokens, dtype=np.float64) * shape.hidden
+    return np.where(np.asarray(tp) > 1, stack.queued_tensors * whole, 0.0)
+
+
+def queue_is_full(
+    n_layers: int,
+    pp: ArrayLike,
+    vpp: ArrayLike,
+    chunks: ArrayLike,
+    tp_domains: ArrayLike,
+    *,
+    blocking_p2p: bool,
+) -> NDArray[np.bool_]:
+    """Return whether the host can be a full queue of launches ahead of the device.
+
+    Without a pipeline nothing makes it wait. With one it waits for the first message that comes
+    back, after the forwards of the warm-up: (`chunks` - 1) (L / (p v) + 1) >= 19 layers, where a
+    pass counts as one layer more for what comes before its layers, and `chunks` are those in
+    flight. Messages that block behind tensor-parallel groups over more than two domains
+    (`tp_domains`, `blocking_p2p`) hold up the host at each.
+
+    Source: published sweep of nanotron, models of 16 and 32 layers; our reading of it.
+
+    >>> p = np.array([1, 2, 4, 8])
+    >>> queue_is_full(16, p, 1, p, 1, blocking_p2p=True).tolist()  # 9, 15, 21 layers ahead
+    [True, False, False, True]
+    >>> queue_is_full(32, p, 1, p, 1, blocking_p2p=True).tolist()  # 17, 27, 35
+    [True, False, True, True]
+    """
+    stages = np.asarray(pp, dtype=np.float64)
+    ahead = (np.asarray(chunks) - 1.0) * (n_layers / (stages * np.asarray(vpp)) + 1.0)
+    full = ahead >= LAYERS_IN_QUEUE
+    if blocking_p2p:
+        full = full & (np.asarray(tp_domains) <= 2)
+    return np.asarray((stages == 1) | full)
 
 
 def scratch_bytes(shape: ModelShape, stack: StackProfile, tp: ArrayLike) -> Floats:

@@ -26,7 +26,6 @@ from costmodels.compute import (
     up_projection_s,
 )
 from costmodels.exposure import Exposure
-from costmodels.parameters import kv_heads_per_rank
 from costmodels.plans import RECOMPUTE_MODULES
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
@@ -222,18 +221,15 @@ def latent_bytes(shape: ModelShape, tokens: Floats) -> Floats:
 
 def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> _Module:
     """Return the way from the latents to queries, keys and values."""
-    shape, stack, part = problem.shape, problem.stack, problem.pool.accelerator
+    shape, part = problem.shape, problem.pool.accelerator
     t, zeros = np.asarray(tp, dtype=np.float64), np.zeros_like(tokens)
     group = tensor_parallel_group(problem, tp)
     gather = tp_collective_s(problem, "all-gather", latent_bytes(shape, tokens), group)
     waits = np.where(np.asarray(sp) > 0, gather, 0.0)
     forward = up_projection_s(shape, problem.job, part, problem.stack, tokens, tp)
-    forward = forward + latent_rotary_forward_s(shape, part, stack, tokens, tp)
+    forward = forward + latent_rotary_forward_s(shape, part, problem.stack, tokens, tp)
     kept = (4.0 * shape.q_width + 2.0 * shape.v_width) / t
     kept = kept + 2.0 * (shape.q_rank + shape.kv_rank) / t
-    if not stack.fused_activation and shape.positions == "rope":
-        keys = kv_heads_per_rank(shape, tp) * shape.head_dim
-        kept = kept + memory.EAGER_ROTARY_BYTES * (shape.q_width / t + keys)
     return _Module(forward + waits, tokens * kept, zeros, Exposure(waits, waits), zeros)
 
 

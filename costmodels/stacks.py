@@ -91,6 +91,9 @@ class StackProfile:
     """Bytes per logit held at the peak of the loss: 6 in a fused one (16 bits and fp32, gradient
     in place), 12 in Megatron-LM of 2021 (also exponentials and a 16-bit gradient), 14 in eager
     code (16 bits, fp32 copy, log-softmax, fp32 gradient)."""
+    queued_tensors: float
+    """Full-width 16-bit tensors of tensor-parallel collectives that still wait to be freed at the
+    peak, where the host is far ahead of the device (`costmodels.memory.queue_is_full`)."""
     fused_wgrad: bool
     """Weight gradients are accumulated into main gradients inside the GEMM, which keeps one
     scratch tensor per distinct weight shape."""
@@ -133,6 +136,7 @@ NUMBERS = {
     "fixed_step_s": (0.0, 0.1),
     "tp_hop_s": (0.0, 50e-6),
     "logit_bytes": (2.0, 18.0),
+    "queued_tensors": (0.0, 100.0),
 }
 """The numbers in which profiles may differ, with the range that makes sense. All else is a switch,
 or one of `SHARED`."""
@@ -191,6 +195,7 @@ FUSED = StackProfile(
     node_spread=0.02,
     fused_loss=True,
     logit_bytes=6.0,
+    queued_tensors=0.0,
     fused_wgrad=True,
     context_bytes=1.5 * GIB,
     communicator_bytes=0.4 * GIB,
@@ -301,6 +306,9 @@ STACKS: dict[str, StackProfile] = {
             tp_hop_s=2e-6,
             blocking_p2p=True,
             sp_regather=True,
+            # Its sharded cross-entropy turns fp32 logits into their gradient in place.
+            logit_bytes=9.0,
+            queued_tensors=42.0,
         ),
         replace(
             EAGER,

@@ -12,7 +12,7 @@ from costmodels.activation_offload import INPUTS_AT_ONCE, copy_bytes_per_s, wait
 from costmodels.compute import ForwardBackward
 from costmodels.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
 from costmodels.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
-from costmodels.memory import in_flight_chunks
+from costmodels.memory import in_flight_chunks, queue_is_full
 from costmodels.offload import COPY_BYTES, HostUpdate, gradients_leave, pipelined_s
 from costmodels.plans import (
     RECOMPUTES,
@@ -765,11 +765,16 @@ def _memory(rows: Rows) -> _Memory:
     messages = np.where(pp > 1, 2.0, 0.0) * layers.message_bytes[index]
     logits = _by_rank(kinds.has_head, of) * layers.logits_bytes[index]
     # The loss's tensors are gone when the first layer runs backward: the larger of the two counts.
-    # Gathered logits are the model's output, which the caller of the loss holds until the end.
-    gone = logits if rows.problem.stack.logits_sharded else 0.0
+    # Gathered logits are the model's output, which the caller of the loss holds until the end;
+    # what the gather itself took is gone.
+    gone = logits
+    if not rows.problem.stack.logits_sharded:
+        gone = _by_rank(kinds.has_head, of) * layers.gathered_bytes[index]
     passing = again + (layers.working_bytes[index] - gone)
     np.maximum(0.0, passing, out=passing)
     passing += layers.scratch_bytes[index] + messages
+    if rows.problem.stack.queued_tensors:
+        passing += np.where(_queue_is_full(rows, chunks), layers.queued_bytes[index], 0.0)
     at = _sharding_and_shape(rows)
     states = _by_sharding(terms.state_bytes, at)
     if terms.experts:
@@ -782,6 +787,15 @@ def _memory(rows: Rows) -> _Memory:
         zero_units=_of_sharding(terms.zero_working_bytes, at),
         overhead=terms.overhead_bytes[of],
     )
+
+
+def _queue_is_full(rows: Rows, chunks: Floats) -> Bools:
+    """Return which kinds of rank have a host far ahead; `chunks` are their chunks in flight."""
+    problem, of = rows.problem, rows.table.shape
+    domains = tensor_parallel_group(problem, rows.table.shapes.tp[of]).n_domains
+    blocking = problem.stack.blocking_p2p
+    layers = problem.shape.layers
+    return queue_is_full(layers, *_pp_vpp(rows), chunks, domains, blocking_p2p=blocking)
 
 
 def memory_terms(rows: Rows) -> dict[str, Floats]:

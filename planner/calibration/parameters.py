@@ -86,6 +86,7 @@ _STACK = {
     "tp_hop_s": ("s", "wait for the last rank of a tp collective, per further rank"),
     "fixed_step_s": ("s", "time of a step outside the model"),
     "logit_bytes": ("bytes", "memory per logit at the peak of the loss"),
+    "queued_tensors": ("", "full-width tensors that tp collectives hold behind a full queue"),
 }
 _SHARED = {
     "bucket_params": ("parameters", "least parameters of a bucket of data-parallel traffic"),

@@ -11,9 +11,11 @@ from costmodels.breakdown import break_down, join_one
 from costmodels.examples import GPT3_175B, LLAMA3_8B
 from costmodels.memory import (
     checkpoint_bytes,
+    gathered_bytes,
     in_flight_chunks,
     layer_activation_bytes,
     logits_bytes,
+    queue_is_full,
     scratch_bytes,
     state_bytes_per_param,
     working_bytes,
@@ -160,14 +162,17 @@ def test_chunks_in_flight(schedule, p, v, m, chunks):
 
 def test_logits_of_llama3_8b():
     # 8192 tokens * 128256: 6 B fused; 12 B in 2021; 14 B eager; over t = 8 with padding. Gathered
-    # over tp: all of the vocabulary, and 4 B more for the copy and its gradient.
+    # over tp: all of the vocabulary, and 14 B more for the gather.
     one, eight = np.array([1], dtype=np.int32), np.array([8], dtype=np.int32)
     assert logits_bytes(LLAMA3_8B, FUSED, 8192, one).item() == 8192 * 128_256 * 6
     old = STACKS["megatron-lm-2021"]
     assert logits_bytes(LLAMA3_8B, old, 8192, one).item() == 8192 * 128_256 * 12
     assert logits_bytes(LLAMA3_8B, EAGER, 8192, eight).item() == 8192 * 129_024 / 8 * 14
     gathered = replace(EAGER, logits_sharded=False)
-    assert logits_bytes(LLAMA3_8B, gathered, 8192, eight).item() == 8192 * 129_024 * 18
+    assert logits_bytes(LLAMA3_8B, gathered, 8192, eight).item() == 8192 * 129_024 * (14 + 14)
+    assert gathered_bytes(LLAMA3_8B, gathered, 8192, eight).item() == 8192 * 129_024 * 14
+    assert gathered_bytes(LLAMA3_8B, gathered, 8192, one).item() == 0.0
+    assert gathered_bytes(LLAMA3_8B, EAGER, 8192, eight).item() == 0.0
 
 
 @pytest.mark.parametrize(("sp", "split"), [(False, 1), (True, 4)])
@@ -211,6 +216,47 @@ def test_scratch_gradients_of_llama3_70b_shapes():
     assert float(scratch_bytes(shape, EAGER, 2)) == 0.0
 
 
+def test_a_gather_of_the_logits_is_gone_before_the_last_layer_runs_backward(
+    toy_problem, plain_layout
+):
+    # 4096 tokens, V = 32000 -> 32256 over 4: 28 B a logit at the loss, 14 B beside a layer, whose
+    # temporaries are 4096 (6 f / t + 6 h); V / t and h / t where the stack keeps shards.
+    whole = toy_problem(stack=replace(EAGER, logits_sharded=False))
+    found = memory_terms(join_one(whole, plain_layout(whole, tp=4, dp=2)))
+    layer = float(working_bytes(whole.shape, 4096, 4))
+    assert found["logits"][0, 0] == 4096 * (28 * 32_256 + 4 * 2048)
+    assert layer < 4096 * 14 * 32_256
+    assert found["working"][0, 0] == 0.0
+    alone = memory_terms(join_one(whole, plain_layout(whole, tp=1, dp=8)))
+    assert alone["logits"][0, 0] == 4096 * (14 * 32_000 + 4 * 2048)
+    assert alone["working"][0, 0] == float(working_bytes(whole.shape, 4096, 1))
+
+
+def test_layers_ahead_that_fill_the_queue_of_launches():
+    # Chunks in flight less one, times L / (p v) + 1: 32 layers on 4 ranks of 2 chunks, 3 chunks
+    # ahead 15, 4 ahead 20.
+    at = {"blocking_p2p": False}
+    assert not queue_is_full(32, 4, 2, 4, 1, **at)
+    assert queue_is_full(32, 4, 2, 5, 1, **at)
+    # The last rank holds one micro-batch: it never runs ahead. Nothing waits without a pipeline.
+    assert queue_is_full(32, 4, 1, np.array([4, 1]), 1, **at).tolist() == [True, False]
+    assert queue_is_full(2, 1, 1, 1, 4, blocking_p2p=True)
+    # Messages that block behind groups over three domains hold up the host.
+    assert queue_is_full(32, 8, 1, 8, np.array([1, 2, 3]), blocking_p2p=True).tolist() == [
+        True, True, False,
+    ]  # fmt: skip
+
+
+def test_queued_tensors_of_nanotron(toy_problem, plain_layout):
+    # 42 tensors of 2 * 4096 * 2048 bytes with tp, none without.
+    problem = toy_problem(stack=STACKS["nanotron"])
+    quiet = toy_problem(stack=replace(STACKS["nanotron"], queued_tensors=0.0))
+    for tp, more in ((1, 0.0), (2, 42 * 2 * 4096 * 2048)):
+        layout = plain_layout(problem, tp=tp, dp=8 // tp)
+        held, without = (memory_terms(join_one(x, layout))["working"] for x in (problem, quiet))
+        assert held[0, 0] - without[0, 0] == more
+
+
 def test_working_set_by_hand():
     # Gradients of gate, up (4 f) and their product (2 f), three full-width bf16 tensors.
     by_hand = 8192 * (6 * 14_336 / 2 + 6 * 4_096)
@@ -218,10 +264,10 @@ def test_working_set_by_hand():
 
 
 def test_what_eager_code_keeps_by_hand():
-    # 8B at t = 2, a token: gate 2 f/2, rotated q and k 2 (4096 + 1024)/2, two norms 10 h each
+    # 8B at t = 2, a token: gate 2 f/2, nothing for rotation, two norms 10 h each
     # (whole without SP, halved with it), gathered inputs 4 h (t - 1)/t with SP.
     plain = replace(EAGER, fused_norms=False)
-    split = 14_336 + 4_096 + 1_024
+    split = 14_336
     for sp, whole in ((0, 20 * 4096), (1, 20 * 4096 / 2 + 4 * 4096 / 2)):
         fused, eager = (
             float(layer_activation_bytes(LLAMA3_8B, stack, 1, 8192, 2, sp, 1))

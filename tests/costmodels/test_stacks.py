@@ -23,8 +23,8 @@ def test_profiles_keep_their_physical_ranges(name):
     assert all(getattr(profile, field.name) is not None for field in fields(profile))
 
 
-def test_profiles_differ_in_switches_and_five_numbers_only():
-    assert len(NUMBERS) == 5
+def test_profiles_differ_in_switches_and_six_numbers_only():
+    assert len(NUMBERS) == 6
     for name in SHARED:
         assert len({getattr(profile, name) for profile in STACKS.values()}) == 1
     numbers = {f.name for f in fields(FUSED) if f.type is float or f.type == "float"}

@@ -15,7 +15,7 @@ STEP_TIME = {
     "korthikanti22": 3.4, "sc21": 5.0, "smx": 3.5, "vts": 5.3,
 }  # fmt: skip
 HEADLINE_PERCENT = 4.9
-MEMORY = {"bs3": 4.6, "smx": 0.7, "us": 9.1, "dlp": 9.7}
+MEMORY = {"bs3": 4.6, "smx": 0.7, "us": 4.9, "dlp": 9.7}
 NOISE_PERCENT = 0.4
 """A change below this is within what repeats of one run differ by."""
 
@@ -50,7 +50,7 @@ def test_memory_stays_as_close_as_it_is(found):
     for name, bound in MEMORY.items():
         _reached(name, 100 * medians[name], bound)
     oom = {s["source"]: s["oom"] for s in found["sources"]}
-    assert oom["aa"]["balanced_accuracy"] > 0.96
+    assert oom["aa"]["balanced_accuracy"] > 0.97
     assert oom["lf"]["recall_fit"] == 1.0
 
 

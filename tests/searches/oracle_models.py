@@ -342,7 +342,7 @@ def mlp_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[floa
 
 def up_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float, float]:
     """Return the way from the latents to queries, keys and values."""
-    shape, stack = problem.shape, problem.stack
+    shape = problem.shape
     q, kv = shape.heads * shape.head_dim / tp, physics.kv_width_per_rank(problem, tp)
     moved = 5.0 * latents(problem) / tp + (4.0 * (q + kv) if shape.positions == "rope" else 0.0)
     seconds = physics.products(problem, tokens, up_sizes(problem, tp)).forward
@@ -351,8 +351,6 @@ def up_module(problem: Problem, tokens: float, tp: int, sp: bool) -> tuple[float
         width = (shape.q_rank or shape.hidden) + shape.kv_rank + shape.qk_rope
         seconds += physics.tp_gather_s(problem, tp, 2.0 * tokens * width)
     kept = 4.0 * q + 2.0 * shape.heads * shape.v_head / tp + 2.0 * latents(problem) / tp
-    if not stack.fused_activation and shape.positions == "rope":
-        kept += 2.0 * (q + kv)
     return seconds, tokens * kept
 
 

@@ -839,7 +839,6 @@ def layer_activation_bytes(
     per_token += (6.0 if shape.gated else 4.0) * shape.ffn / tp
     if not stack.fused_activation:
         per_token += 2.0 * shape.ffn / tp if shape.gated else 0.0
-        per_token += 2.0 * (q / tp + kv) if shape.positions == "rope" else 0.0
     if shape.flash_attention:
         per_token += 4.0 * shape.heads / tp
     elif scores:
@@ -853,7 +852,13 @@ def logit_bytes(problem: Problem, tokens: float, tp: int) -> float:
     vocab, per_logit = padded_vocab(problem, tp), problem.stack.logit_bytes
     if problem.stack.logits_sharded:
         return tokens * vocab / tp * per_logit
-    return tokens * vocab * (per_logit + (4.0 if tp > 1 else 0.0))
+    return tokens * vocab * per_logit + gathered_bytes(problem, tokens, tp)
+
+
+def gathered_bytes(problem: Problem, tokens: float, tp: int) -> float:
+    """Return what a gather of the logits takes until the last layer runs backward."""
+    gathers = tp > 1 and not problem.stack.logits_sharded
+    return 14.0 * tokens * padded_vocab(problem, tp) if gathers else 0.0
 
 
 def temporary_bytes(problem: Problem, tokens: float, tp: int, exchange: float) -> float:
@@ -910,6 +915,21 @@ def in_flight(layout: Layout, rank: int) -> float:
     return min(m, p - rank)
 
 
+def queued_bytes(problem: Problem, layout: Layout, rank: int) -> float:
+    """Return the full-width tensors that collectives hold while the launch queue is full."""
+    stack, p, v = problem.stack, layout.pp, layout.vpp
+    if layout.tp == 1:
+        return 0.0
+    if p > 1:
+        forwards = in_flight(layout, rank) * v - 1
+        if forwards * (problem.shape.layers / (p * v) + 1) < 19:
+            return 0.0
+        if stack.blocking_p2p and place(problem, layout.tp, 1).n_domains > 2:
+            return 0.0
+    tokens = layout.mbs * problem.job.seq_len / layout.cp
+    return stack.queued_tensors * 2.0 * tokens * problem.shape.hidden
+
+
 def recomputed_layers(layout: Layout, rank: int) -> int:
     return sum(min(n, layout.recompute_layers) for n in layout.stage_layers[rank :: layout.pp])
 
@@ -960,8 +980,13 @@ def rank_memory(problem: Problem, layout: Layout, one: MicroBatch, rank: int) ->
         passing += max(scores, of_mlp)
     lasting = scratch_bytes(problem, layout.tp) + unsharded_bytes(problem, layout)
     lasting += 2.0 * one.message if layout.pp > 1 else 0.0
+    lasting += queued_bytes(problem, layout, rank)
     logits = one.logits if rank == layout.pp - 1 else 0.0
-    place_shared = logits if problem.stack.logits_sharded else 0.0
+    place_shared = logits
+    if not problem.stack.logits_sharded:
+        tokens = layout.mbs * problem.job.seq_len / layout.cp
+        last = rank == layout.pp - 1
+        place_shared = gathered_bytes(problem, tokens, layout.tp) if last else 0.0
     return {
         "states": state_bytes(problem, layout, rank_params(problem, layout, rank)),
         "activations": activations,
