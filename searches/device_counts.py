@@ -62,6 +62,7 @@ from searches.shape_space import (
     table_of,
     vpp_limit,
 )
+from searches.shared_work import SharedWork
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -135,6 +136,7 @@ class StepBounds:
     problem: Problem
     """On the whole pool."""
     options: SearchOptions
+    shared: SharedWork | None = None
     _layers: dict[tuple[object, ...], LayerMinimum | None] = field(default_factory=dict)
     _contexts: dict[int, Context] = field(default_factory=dict)
     _rest_params: float | None = None
@@ -145,7 +147,7 @@ class StepBounds:
         """Return the search of `n_devices`."""
         if n_devices not in self._contexts:
             smaller = on_devices(self.problem, n_devices)
-            self._contexts[n_devices] = Context(smaller, self.options, n_devices)
+            self._contexts[n_devices] = Context(smaller, self.options, n_devices, self.shared)
         return self._contexts[n_devices]
 
     def promising(self, n_devices: int, limit_s: float) -> ShapeSpace:

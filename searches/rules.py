@@ -6,7 +6,7 @@ of coupled axes take arrays of one length; those of free axes broadcast.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -36,6 +36,7 @@ from costmodels.stages import stage_layers
 from costmodels.step import Rows, join, needed_host_bytes
 from searches.frameworks.table import schedule_runs
 from searches.options import SearchOptions
+from searches.shared_work import SharedWork
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
@@ -48,6 +49,8 @@ class Context:
     problem: Problem
     options: SearchOptions
     n_devices: int
+    shared: SharedWork | None = field(default=None, compare=False, repr=False)
+    """What searches of neighbouring problems share, in one process."""
 
 
 @dataclass(frozen=True, slots=True)
