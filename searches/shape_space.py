@@ -95,9 +95,9 @@ class ShapeSpace:
     rejected: dict[str, int]
 
 
-def table_of(context: Context, rows: Sequence[Sequence[int]]) -> ShapeTable:
-    """Return shapes given as tuples of `SHAPE_AXES`."""
-    block = np.array(rows, dtype=np.int32).reshape(len(rows), len(SHAPE_AXES))
+def table_of(context: Context, rows: Sequence[Sequence[int]] | Ints) -> ShapeTable:
+    """Return shapes given as tuples of `SHAPE_AXES`, or as an array of them."""
+    block = np.asarray(rows, dtype=np.int32).reshape(len(rows), len(SHAPE_AXES))
     tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule, order = map(np.ascontiguousarray, block.T)
     columns = (tp, pp, dp, vpp, split, cp, ep, etp)
     return ShapeTable(
