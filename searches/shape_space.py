@@ -391,6 +391,9 @@ def _enumerate(model: Any, variables: list[Any]) -> Rows:
 
     solver = cp_sat.make_solver()
     solver.parameters.enumerate_all_solutions = True
+    # On tables this small both take longer than they save.
+    solver.parameters.cp_model_presolve = False
+    solver.parameters.linearization_level = 0
     cp_sat.solve(solver, model, cp_sat.at_solutions(collect))
     return found
 
