@@ -369,9 +369,9 @@ def _least_layers(
     grids: tuple[int, ...],
     grid: LayerGrid | None = None,
 ) -> LayerMinima:
-    """Return the least times of layers split over some (tp, cp); `grid` holds their terms, if known.
+    """Return the least times of layers split over some (tp, cp), inf where a rule bars a split.
 
-    Rules of layers that bar a split leave inf.
+    `grid` holds their terms, if they are known.
     """
     options, n_sp, mbs = context.options, context.options.n_sp, batch_sizes(context)
     job = context.problem.job
