@@ -458,7 +458,7 @@ class Prepared:
         """
         shapes, layers = self.shapes, self.context.problem.shape.layers
         together = [rows]
-        if len(rows) > FIRST_SHAPES:
+        if len(rows) > FIRST_SHAPES and self.lowest_s[rows].min() <= limits.least_s:
             some = shapes.take(rows)
             columns = (some.pp, some.vpp, some.split, some.placement, some.splits)
             kinds = n_kinds(layers, *columns)
