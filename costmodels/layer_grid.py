@@ -50,9 +50,13 @@ class LayerGrid:
 
     def holds(self, table: PlanTable) -> bool:
         """Tell whether the terms of all plans of a table are in the grid."""
-        keys = _keys(tuple(getattr(table.shapes, name) for name in COLUMNS))
-        known = np.isin(keys, self.keys).all() and np.isin(table.mbs, self.sizes).all()
+        known = self.covers(table.shapes) and np.isin(table.mbs, self.sizes).all()
         return bool(known and table.sp.max(initial=0) < self.n_sp)
+
+    def covers(self, shapes: ShapeTable) -> bool:
+        """Tell whether the splits of all shapes are in the grid."""
+        keys = _keys(tuple(getattr(shapes, name) for name in COLUMNS))
+        return bool(np.isin(keys, self.keys).all())
 
     def one(self, table: PlanTable) -> LayerTerms:
         """Return the terms of the only plan of a table, `(1,)` each."""
