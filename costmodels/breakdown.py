@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline
+from costmodels.compute import ForwardBackward
+from costmodels.layer_grid import LayerGrid
 from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms, sets_of
 from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
@@ -92,24 +94,30 @@ class Breakdown:
         return sum(self.time_s[axis] for axis in NETWORK_TERMS) / self.step_s
 
 
-def join_one(problem: Problem, layout: Layout) -> Rows:
-    """Return the joined table that holds just `layout`, with the layer terms of that row alone."""
+def join_one(problem: Problem, layout: Layout, grid: LayerGrid | None = None) -> Rows:
+    """Return the joined table that holds just `layout`, with the layer terms of that row alone.
+
+    `grid` holds them, if they are known.
+    """
     table = PlanTable.from_layouts([layout])
     terms = shape_terms(problem, table.shapes, table.shardings)
-    alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
+    if grid is not None and grid.holds(table):
+        alone = grid.one(table)
+    else:
+        alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
     sets = sets_of(problem, alone, table.recompute_modules)
     return join_at(problem, terms, table, alone, sets, np.zeros(1, dtype=np.intp))
 
 
 def virtual_stage_times(
-    rows: Rows, layout: Layout, row: int = 0
+    rows: Rows, layout: Layout, row: int = 0, late: ForwardBackward | None = None
 ) -> tuple[list[float], list[float]]:
     """Return forward and backward seconds per micro-batch of each virtual stage in model order.
 
-    `layout` is row `row` of the joined table.
+    `layout` is row `row` of the joined table; `late` is `stalled` of all its rows, if known.
     """
     terms, at = rows.layers, rows.index[row]
-    late = stalled(rows)
+    late = late or stalled(rows)
     one_forward = terms.layer.forward_s[at] + late.forward_s[row]
     one_backward = terms.layer.backward_s[at] + late.backward_s[row]
     modules, of_set = rows.sets, rows.set_index.reshape(-1)[row]
@@ -161,9 +169,14 @@ def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[
     return [float(x) for x in late]
 
 
-def pipeline_run(rows: Rows, layout: Layout, row: int = 0) -> pipeline.PipelineRun:
-    """Return the step through the pipeline of `layout`, which is row `row` of the joined table."""
-    forward, backward = virtual_stage_times(rows, layout, row)
+def pipeline_run(
+    rows: Rows, layout: Layout, row: int = 0, late_s: ForwardBackward | None = None
+) -> pipeline.PipelineRun:
+    """Return the step through the pipeline of `layout`, which is row `row` of the joined table.
+
+    `late_s` is `stalled` of all rows, if known.
+    """
+    forward, backward = virtual_stage_times(rows, layout, row, late_s)
     hops, late = boundary_hops_s(rows, layout, row), virtual_weight_grad_times(rows, layout, row)
     times = (tuple(forward), tuple(backward), tuple(hops), tuple(late))
     return pipeline.PipelineRun(layout.schedule, layout.pp, layout.vpp, layout.n_micro, *times)
@@ -174,7 +187,8 @@ def exact_step_times(rows: Rows, layouts: Sequence[Layout]) -> list[float]:
 
     The closed form's pipeline part is exchanged for the recurrence; all other terms are the same.
     """
-    runs = [pipeline_run(rows, layout, i) for i, layout in enumerate(layouts)]
+    late = stalled(rows)
+    runs = [pipeline_run(rows, layout, i, late) for i, layout in enumerate(layouts)]
     rest = outside_pipeline(rows, stage_times(rows))
     straggle = straggler_factor(rows.problem, rows.table.shapes.n_devices)
     flush = pipeline.flush_times_s(runs)
@@ -187,12 +201,15 @@ def _expert_layers(rows: Rows, layout: Layout, chunks: Sequence[int], first: int
     return expert_prefix(layout.stage_layers, chunks, routing, first)[-1]
 
 
-def break_down(problem: Problem, layout: Layout, of_rank: int | None = None) -> Breakdown:
+def break_down(
+    problem: Problem, layout: Layout, of_rank: int | None = None, grid: LayerGrid | None = None
+) -> Breakdown:
     """Return times, memory and traffic of one plan, the pipeline simulated exactly.
 
-    Times and traffic are those of pipeline rank `of_rank`, without it of the slowest.
+    Times and traffic are those of pipeline rank `of_rank`, without it of the slowest. `grid` holds
+    the terms of its layers, if they are known.
     """
-    rows = join_one(problem, layout)
+    rows = join_one(problem, layout, grid)
     forward, backward = virtual_stage_times(rows, layout)
     run = pipeline_run(rows, layout)
     at_once = replace(run, hop_s=(0.0,) * layout.pp)

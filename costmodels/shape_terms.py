@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 
 import numpy as np
@@ -161,8 +162,26 @@ def once_a_step_times(
 ) -> DataParallelTimes:
     """Return the wire times of a step by sharding, shape and kind, of ZeRO 0 and 1 alone.
 
-    Routed experts move after the rest; the larger last piece counts.
+    Routed experts move after the rest; the larger last piece counts. Computed once for all ranks
+    that hold the same and share it with as many, however their layers are chunked.
     """
+    degrees = (shapes.tp, shapes.pp, shapes.dp, shapes.cp, shapes.ep, shapes.etp)
+    columns = [np.repeat(x, kinds.layers.shape[1]) for x in (*degrees, shapes.rank_order)]
+    held = [kinds.layers, kinds.has_embedding, kinds.has_head]
+    if kinds.expert_layers is not None:
+        held.append(kinds.expert_layers)
+    of = distinct([*columns, *(x.reshape(-1).astype(np.int32) for x in held)]).index
+    _, firsts = np.unique(of, return_index=True)
+    some = shapes.take(firsts // kinds.layers.shape[1])
+    found = _once_a_step_times(problem, some, shardings, kinds.each(firsts))
+    at = of.reshape(kinds.layers.shape)
+    names = ("reduce_s", "reduce_piece_s", "gather_s", "gather_piece_s")
+    return DataParallelTimes(*(getattr(found, name)[:, at, 0] for name in names))
+
+
+def _once_a_step_times(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
+) -> DataParallelTimes:
     params = kind_params(problem, shapes, kinds)
     groups = data_groups(problem, shapes, shardings)
     stage, blocking = shardings.zero[:, None, None], shardings.dp_blocking[:, None, None]
@@ -340,15 +359,33 @@ def boundary_hops(
         levels.append((unit, max(wire_s, over * wire_s / max(1, unit // stride))))
     stalls = problem.stack.blocking_p2p and tp > STALLING_DOMAINS * pool.scale_up_domain
     late = problem.stack.stalled_message_s if stalls else 0.0
-    latency = np.full(pp, pool.scale_up.p2p_latency_s + late)
-    per_byte = np.full(pp, 1.0 / pool.accelerator.pair_bytes_per_s)
+    inside = pool.scale_up.p2p_latency_s, 1.0 / pool.accelerator.pair_bytes_per_s
+    outside_s = pool.nic.p2p_latency_s + extra + late
+    return _boundary_hops(stride, pp, blocks, tuple(levels), inside, late, outside_s)
+
+
+@lru_cache(maxsize=4096)
+def _boundary_hops(
+    stride: int,
+    pp: int,
+    blocks: int,
+    levels: tuple[tuple[int, float], ...],
+    near: tuple[float, float],
+    late_s: float,
+    outside_s: float,
+) -> tuple[Floats, Floats]:
+    """Return `boundary_hops` over units of devices with what a byte costs above each, seconds.
+
+    `near` is the latency and the time of a byte inside a domain; nobody may write into the result.
+    """
+    latency, per_byte = np.full(pp, near[0] + late_s), np.full(pp, near[1])
     leaves = np.zeros(pp, dtype=bool)
     for level, (unit, cost) in enumerate(levels):
         crosses, all_cross = _crossings(stride, pp, blocks, unit)
         inside = np.where(all_cross, 0.0, per_byte) if level == 0 else per_byte
         if level == 0:
             leaves = crosses
-            latency = np.where(crosses, pool.nic.p2p_latency_s + extra + late, latency)
+            latency = np.where(crosses, outside_s, latency)
         # A leaf may hold fewer nodes than a rack: inside the domain no message climbs.
         per_byte = np.where(crosses & leaves, np.maximum(cost, inside), per_byte)
     return latency, per_byte
@@ -517,26 +554,24 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
     the way back from the last rank v - 1 times, so the mean over those counts. A folded pipeline
     has no such way back.
     """
-    latency, per_byte = np.zeros(len(shapes)), np.zeros(len(shapes))
-    known: dict[tuple[int, int, int, int], tuple[Floats, Floats]] = {}
     blocks = np.where(shapes.pipelines_inside, shapes.dp, 1)
-    folds = shapes.placement == FOLDED
-    columns = (shapes.stage_stride, blocks, shapes.pp, shapes.vpp, shapes.tp, folds)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for i, (stride, n_blocks, pp, vpp, tp, folded) in enumerate(rows):
-        if pp == 1:
+    folds = (shapes.placement == FOLDED).astype(np.int32)
+    pp, looped = shapes.pp, np.where(shapes.vpp > 1, shapes.vpp, 1)
+    several = distinct((shapes.stage_stride, blocks, pp, looped, shapes.tp, folds))
+    rows = list(zip(*(column.tolist() for column in several.columns), strict=True))
+    found = np.zeros((2, len(rows)))
+    for i, (stride, n_blocks, n_ranks, vpp, tp, folded) in enumerate(rows):
+        if n_ranks == 1:
             continue
-        key = stride, pp, n_blocks, tp
-        if key not in known:
-            known[key] = boundary_hops(problem, *key)
-        lat, cost = known[key]
+        lat, cost = boundary_hops(problem, stride, n_ranks, n_blocks, tp)
         if vpp == 1:
             slowest = int(np.lexsort((lat[:-1], cost[:-1]))[-1])
-            latency[i], per_byte[i] = lat[slowest], cost[slowest]
+            found[:, i] = lat[slowest], cost[slowest]
         else:
-            times = np.full(pp, float(vpp))
+            times = np.full(n_ranks, float(vpp))
             times[-1] = 0.0 if folded else times[-1] - 1.0
-            latency[i], per_byte[i] = (float(times @ x / times.sum()) for x in (lat, cost))
+            found[:, i] = [float(times @ x / times.sum()) for x in (lat, cost)]
+    latency, per_byte = found[:, several.index]
     return latency, per_byte
 
 
@@ -547,6 +582,39 @@ def _layers_again(kinds: StageKinds) -> Floats:
     for i in range(counts.shape[-1]):
         total += counts[..., i, None] * np.minimum(held[..., i, None], depths)
     return total
+
+
+def kinds_of_stages(problem: Problem, shapes: ShapeTable) -> StageKinds:
+    """Return the kinds of rank of each shape."""
+    routing = problem.shape.expert_layers if problem.shape.n_experts else ()
+    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
+    return stage_kinds(problem.shape.layers, *columns, routing)
+
+
+def unsharded_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
+    """Return the terms of each shape that bounds on its compute need; the rest are empty.
+
+    What moves and what is held with a sharding is left out, and layers that run again: of those
+    no depth but 0 is there.
+    """
+    kinds, nothing = kinds_of_stages(problem, shapes), np.zeros(0)
+    none = replace(kinds, chunk_layers=np.zeros_like(kinds.chunk_layers))
+    group = place_group(shapes.pp, shapes.stage_stride, problem.pool, problem.fabric)
+    return ShapeTerms(
+        kinds=kinds,
+        params=nothing,
+        state_bytes=nothing,
+        zero_working_bytes=nothing,
+        data_parallel=DataParallelTimes(nothing, nothing, nothing, nothing),
+        data_groups=DataGroups(group, group, group),
+        optimizer_s=nothing,
+        embedding_sync_s=nothing,
+        pipeline_group=group,
+        hop_latency_s=nothing,
+        hop_s_per_byte=nothing,
+        overhead_bytes=nothing,
+        layers_again=_layers_again(none),
+    )
 
 
 def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> ShapeTerms:

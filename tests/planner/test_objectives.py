@@ -380,7 +380,7 @@ def test_mistakes_in_the_section_have_a_line(
 
 
 def test_a_stopped_search_states_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("searches.search.SHARD_SHAPES", 4)
+    monkeypatch.setattr("searches.search.STOPPABLE_SHAPES", 4)
     whole = on(8)
     assert whole.gap is None
     best = fastest(list(whole.plans))
