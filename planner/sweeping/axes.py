@@ -304,7 +304,7 @@ def _end(field: Field, number: str, unit: str) -> float:
         return plain
     if not unit:
         # A plain number where a unit is needed is refused in the field's own words.
-        return field.parse(plain)
+        return field.parse(int(plain) if plain.is_integer() else plain)
     return field.parse(f"{number} {unit}")
 
 

@@ -470,8 +470,7 @@ def _pool_figure(parts: list[str], index: int, cluster: ClusterInput) -> Any:
             return getattr(part, _OF_PART[inner][0]) or None
         if inner == "peaks":
             return part.peak_flops_per_s.get(parts[2]) if len(parts) > 2 else None
-        named = stated["accelerator"]
-        return named["like"] if inner == "like" and isinstance(named, Mapping) else part.name
+        return _part_name(stated["accelerator"], inner)
     host = pool.host
     known: dict[str, Any] = {
         "devices": pool.n_devices,
@@ -488,6 +487,14 @@ def _pool_figure(parts: list[str], index: int, cluster: ClusterInput) -> Any:
     found = stated.get(key)
     known_field = field_at(f"pools.{index}.{key}")
     return known_field.base(found) if found is not None else None
+
+
+def _part_name(named: Any, key: str) -> str:
+    """Return the catalogue name of an accelerator; its own where the file gives it one."""
+    if not isinstance(named, Mapping):
+        return str(named)
+    own = named["name"] != f"{named['like']}-custom"
+    return str(named["name"] if own and key != "like" else named["like"])
 
 
 _OPERATIONS = {

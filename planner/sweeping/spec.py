@@ -151,7 +151,8 @@ class Sweep:
         except Unknown as error:
             fault = f"a constraint cannot be judged: {error}"
         derived = tuple(self._derived(values, model, cluster))
-        names = point_names(model, cluster, options)
+        priced = self._cached("priced", lambda: calibration_json(self.options.calibration))
+        names = point_names(model, cluster, options, priced)
         return Point(index, values, names[0], names[1], derived, names[2], fault=fault)
 
     def inputs(self, point: Point) -> tuple[ModelInput, ClusterInput]:
@@ -267,8 +268,7 @@ class Sweep:
 
     def _model(self, values: Values) -> ModelInput:
         def read() -> ModelInput:
-            document = self._document("model", self._changes(values))
-            return replace(model_of_document(document))
+            return model_of_document(self._document("model", self._changes(values)))
 
         found: ModelInput = self._cached(self._key(values, "model"), read)
         return found
@@ -318,7 +318,7 @@ class Sweep:
 
         def find(name: str) -> Value:
             if name in self.derived:
-                return self._value(self.derived[name], find)
+                return self._value(self.derived[name], find, stated)
             if name in stated and axes[name].field is None:
                 return Value(as_text(stated[name]), TEXT)
             if given is not None and name not in WHOLE_FILES:
@@ -331,10 +331,18 @@ class Sweep:
 
         return find
 
-    def _value(self, rule: Expression | Table, find: Callable[[str], Value]) -> Value:
+    def _value(
+        self,
+        rule: Expression | Table,
+        find: Callable[[str], Value],
+        stated: Mapping[str, object],
+    ) -> Value:
+        """Return a derived value; a table is read by a value as written, then by what it means."""
         if isinstance(rule, Expression):
             return rule.value(find)
-        key = str(find(rule.by).content)
+        key = as_text(stated.get(rule.by))
+        if key not in rule.rows:
+            key = str(find(rule.by).content)
         found = rule.rows.get(key, rule.default)
         if found is None:
             raise Unknown(f"the table by {rule.by} has no {show(key)}", "add it, or `default:`")
@@ -361,7 +369,7 @@ class Sweep:
         find = self._lookup(values, (model, cluster))
         for name, rule in self.derived.items():
             try:
-                yield name, self._value(rule, find).content
+                yield name, self._value(rule, find, dict(values)).content
             except Unknown:
                 yield name, None
 
@@ -760,7 +768,9 @@ class _Reader:
             if source not in example_names(kind) and beside.exists():
                 source = os.fspath(beside)
         try:
-            return read_document(source, kind)
+            # Rows name files in their reasons: the same on every machine.
+            found = read_document(source, kind)
+            return replace(found, file=os.path.basename(found.file))
         except SpecError as error:
             first = error.problems[0]
             if first.line or isinstance(source, Mapping):
@@ -857,6 +867,8 @@ class _Reader:
             if key != "by":
                 rows[key] = read_expression(text).value(_no_names)
         default = rows.pop("default", None)
+        if by.endswith(".accelerator"):
+            rows |= {_catalogue_name(key): value for key, value in rows.items()}
         if not rows:
             raise BadValue("the table is empty", "give a number for every value")
         dimensions = {value.dimension for value in (*rows.values(), *filter(None, [default]))}
@@ -992,6 +1004,16 @@ def _is_known(name: str) -> bool:
     except BadValue:
         return False
     return True
+
+
+def _catalogue_name(name: str) -> str:
+    """Return the catalogue's name of an accelerator for any of its names; else the name itself."""
+    from hardware.catalogue import UnknownPartError, load_catalogue
+
+    try:
+        return load_catalogue().accelerator(name).name
+    except UnknownPartError:
+        return name
 
 
 def _no_names(name: str) -> Value:
