@@ -158,7 +158,8 @@ def solve(
         given = given[0], given[1].pool(pool)
     options, said = anchored_options(options, reference)
     asked = Asked(*source_names(model, cluster), tuple(overrides), pool, os.fspath(reference))
-    chosen = _executor(executor, ray_address)
+    check_executor(executor, ray_address)
+    chosen = make_executor(executor, ray_address or None)
     try:
         found = solve_inputs(*given, options, chosen, stop, progress, asked)
     except ExecutorError as error:
@@ -229,8 +230,8 @@ def either(first: Callable[[], bool] | None, second: Callable[[], bool]) -> Call
     return second if first is None else lambda: first() or second()
 
 
-def _executor(name: str, ray_address: str) -> Executor:
-    """Return the executor that the user named."""
+def check_executor(name: str, ray_address: str) -> None:
+    """Raise `UsageError` for an executor that does not exist or has no use for an address."""
     if name not in EXECUTORS:
         known = f"{', '.join(EXECUTORS[:-1])} or {EXECUTORS[-1]}"
         raise UsageError(f"--executor: unknown {name!r}", known)
@@ -238,7 +239,6 @@ def _executor(name: str, ray_address: str) -> Executor:
         raise UsageError(
             f"--ray-address does not go with --executor {name}", "--executor ray, or drop one"
         )
-    return make_executor(name, ray_address or None)
 
 
 def source_names(model: Source, cluster: Source) -> tuple[str, str]:

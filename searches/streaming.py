@@ -1,9 +1,9 @@
 """Work whose answers are wanted as they come, from workers that may die and items that may hang.
 
 An executor (`searches.executors`) answers in order and as a whole. A stream answers every item on
-its own, whenever the answer is ready, and an item that takes too long or kills its worker costs the
-others nothing: it is `Lost`, with the reason. Workers get their items one by one from the process
-that waits for them, so that it knows at any time which item is being worked on.
+its own, whenever the answer is ready, and an item that takes too long or kills its worker costs
+the others nothing: it is `Lost`, with the reason. Workers get their items one by one from the
+process that waits for them, so that it knows at any time which item is being worked on.
 """
 
 import math
@@ -546,7 +546,7 @@ class _RayWorkers:
         try:
             value = ray.get(call)
         except RayTaskError as error:
-            return _Event(worker, "raised", error.as_instanceof_cause())
+            return _Event(worker, "raised", error.cause)
         except RayError as error:
             return self._died(worker, error)
         if kind == "ready":

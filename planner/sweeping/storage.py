@@ -2,8 +2,8 @@
 
 `OUT.partial` is JSON lines, appended to as points finish: what the sweep is, then one row a line,
 each line with its checksum. `OUT` holds the rows in the order of the points, as Parquet, CSV or
-JSON lines, and appears at once and whole. Parquet holds in itself what the sweep is; beside the two
-others lies `OUT.header.json`.
+JSON lines, and appears at once and whole. Parquet holds in itself what the sweep is; beside the
+two others lies `OUT.header.json`.
 """
 
 import csv
