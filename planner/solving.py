@@ -144,13 +144,7 @@ def solve(
     }  # fmt: skip
     told = with_section(stated, given[0].search)
     top, pool, limit = told["top"], told["pool"], told["time_limit_s"]
-    options = solve_options(
-        10 if top is None else top, told["pins"], told["only"], told["at_most"],
-        told["framework"] or "default", stack,
-        told["allow"], calibration,
-    )  # fmt: skip
-    goals = ("objective", "within", "deadline", "step_limit_s", "pareto")
-    options = replace(options, **parse_goals(*(told[key] for key in goals)))
+    options = asked_options({**told, "top": 10 if top is None else top}, stack, calibration)
     check_options(options)
     if limit:
         stop = either(stop, lambda: time.monotonic() - start > limit)
@@ -165,6 +159,18 @@ def solve(
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
     return replace(found, notes=(*said, *found.notes))
+
+
+def asked_options(
+    told: Mapping[str, Any], stack: str, calibration: Calibrations = None
+) -> SolveOptions:
+    """Return the options that arguments of `solve`, by name, make; `UsageError` for a bad one."""
+    options = solve_options(
+        told["top"], told["pins"], told["only"], told["at_most"], told["framework"] or "default",
+        stack, told["allow"], calibration,
+    )  # fmt: skip
+    goals = ("objective", "within", "deadline", "step_limit_s", "pareto")
+    return replace(options, **parse_goals(*(told[key] for key in goals)))
 
 
 def evaluate(

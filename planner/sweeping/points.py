@@ -34,6 +34,8 @@ class Point:
     """Columns computed from the point (`let:`): a number in base units, or text."""
     shared_key: str = ""
     """Sorts points next to one another that share work: same model, same devices."""
+    fault: str = ""
+    """Why the values make no valid inputs, where they make none."""
 
 
 def point_names(
