@@ -11,9 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import exp, log
 
-from costmodels.breakdown import exact_step_times, join_one
+from costmodels.breakdown import (
+    exact_step_times,
+    join_layouts,
+    same_layout_times,
+    virtual_stage_columns,
+)
 from costmodels.plans import Layout
-from costmodels.problem import Problem
+from costmodels.problem import Problem, in_columns
+from costmodels.step import Rows, peak_bytes
 from hardware.parts import Host, Link
 
 LOG_STEP = 2.0**-12
@@ -177,24 +183,74 @@ RATES = tuple(figure.name for figure in FIGURES if figure.kind == RATE)
 TIMES = tuple(figure.name for figure in FIGURES if figure.kind == TIME)
 
 
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What a plan's step time depends on."""
+
+    elasticity: Mapping[str, float]
+    """d log t / d log x by name of the figure (`FIGURES`)."""
+    hbm_bytes: float
+    """What a device moves to and from its memory in a step, the mean of the pipeline's stages."""
+
+
 def elasticities(problem: Problem, layout: Layout) -> dict[str, float]:
     """Return d log t / d log x of a layout's exact step time for every figure, by name.
 
     e_x = ( log t(x e^h) - log t(x e^-h) ) / 2 h,  h = `LOG_STEP`
 
-    The sum over rates minus the sum over times is -1 (Euler: t is homogeneous of degree -1 in
-    rates and inverse times). Exactly zero for figures that the plan does not use.
+    The sum over rates minus the sum over times is -1 (Euler: t is homogeneous of degree 1 in
+    times and inverse rates). Exactly zero for figures that the plan does not use.
+    """
+    return dict(sensitivity(problem, layout).elasticity)
+
+
+def sensitivity(problem: Problem, layout: Layout) -> Sensitivity:
+    """Return the elasticities of a layout, and the memory traffic that comes with them.
+
+    All problems are priced in one table, so that both together cost about what one plan does.
     """
     problems = [
         figure.changed(problem, exp(side * LOG_STEP)) for figure in FIGURES for side in (1, -1)
     ]
-    logs = [log(step_s) for step_s in _step_times(problems, layout)]
-    pairs = zip(FIGURES, logs[::2], logs[1::2], strict=True)
-    return {figure.name: (more - less) / (2.0 * LOG_STEP) for figure, more, less in pairs}
+    problems.append(_memory_alone(problem))
+    rows = join_layouts(in_columns(problems), [layout] * len(problems))
+    logs = [log(step_s) for step_s in same_layout_times(rows, layout)]
+    pairs = zip(FIGURES, logs[:-1:2], logs[1::2], strict=True)
+    found = {figure.name: (more - less) / (2.0 * LOG_STEP) for figure, more, less in pairs}
+    part = problem.pool.accelerator
+    reached = part.hbm_bytes_per_s * part.efficiency.hbm_frac
+    return Sensitivity(found, _memory_s(rows, layout, len(problems) - 1) * reached)
 
 
-def _step_times(problems: list[Problem], layout: Layout) -> list[float]:
-    return [exact_step_times(join_one(problem, layout), [layout])[0] for problem in problems]
+ENDLESS = 1e4
+"""How much faster all else is where memory traffic alone counts; work that is left is below 1 %."""
+
+
+def _memory_alone(problem: Problem) -> Problem:
+    """Return a problem in which all but the device's memory is as good as infinitely fast."""
+    for figure in FIGURES:
+        if figure.name != "hbm_bandwidth":
+            problem = figure.changed(problem, ENDLESS if figure.kind == RATE else 0.0)
+    return problem
+
+
+def _memory_s(rows: Rows, layout: Layout, row: int) -> float:
+    """Return the time that a device's memory traffic takes in a step, seconds, mean of stages.
+
+    The backward of routed experts counts as twice their forward: the share of the peak that its
+    weight gradients reach depends on the ratio of peak and bandwidth, which is not that of the
+    part here. Left out: what flash kernels move; what is hidden in the epilogue of fused weight
+    gradients counts by `costmodels.compute.accumulated_s`.
+    """
+    forward, backward = virtual_stage_columns(rows, layout, [row])
+    total = float(forward.sum() + backward.sum())
+    if rows.layers.experts:
+        shape, routed = rows.problem.shape, rows.layers.experts.routed
+        at = rows.index[row]
+        n_layers = shape.n_expert_layers + shape.mtp_layers * shape.expert_layers[-1]
+        total -= n_layers * float(routed.backward_s[at] - 2.0 * routed.forward_s[at])
+    optimizer_s = rows.shapes.optimizer_s[rows.table.sharding[row], rows.table.shape[row]]
+    return total * layout.n_passes / layout.pp + float(optimizer_s)
 
 
 def euler_sum(found: Mapping[str, float]) -> float:
@@ -206,7 +262,7 @@ BINDING: Mapping[str, tuple[str, ...]] = {
     "compute": ("matmul_flops",),
     "hbm": ("hbm_bandwidth",),
     "scale_up": ("scale_up_bandwidth", "scale_up_latency"),
-    "scale_out": ("scale_out_bandwidth", "scale_out_latency"),
+    "nic": ("scale_out_bandwidth", "scale_out_latency"),
     "host": ("host_link_bandwidth", "host_memory_bandwidth", "host_launch"),
     "overhead": ("protocol_bandwidth", "kernel_latency", "rank_wait", "fixed_step"),
 }
@@ -214,9 +270,35 @@ BINDING: Mapping[str, tuple[str, ...]] = {
 
 
 def binding(found: Mapping[str, float]) -> str:
-    """Return what binds a plan (`BINDING`): the part of the hardware with most elasticity."""
+    """Return the part of the hardware (`BINDING`) with most elasticity."""
 
     def weight(name: str) -> float:
         return sum(-found[x] if x in RATES else found[x] for x in BINDING[name])
 
     return max(BINDING, key=weight)
+
+
+@dataclass(frozen=True, slots=True)
+class MoreMemory:
+    """A faster plan that more memory is known to allow."""
+
+    memory_bytes: float
+    """Memory of a device, the margin included, in which it fits."""
+    step_s: float
+
+
+def more_memory(problem: Problem, layout: Layout) -> MoreMemory | None:
+    """Return what the layout needs and takes without recomputation; None where it has none.
+
+    It is the first faster plan for more memory that is known without another search: one with
+    other degrees may fit in less. None as well where it is not faster.
+    """
+    if layout.recompute == "none":
+        return None
+    plain = replace(layout, recompute="none", recompute_layers=0, recompute_modules=())
+    rows = join_layouts(problem, [layout, plain])
+    step_s, without_s = exact_step_times(rows, [layout, plain])
+    if without_s >= step_s:
+        return None
+    needed = float(peak_bytes(rows)[1]) + problem.pool.memory_margin_bytes
+    return MoreMemory(needed, without_s)
