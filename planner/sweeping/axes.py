@@ -135,6 +135,7 @@ class Axis:
         """Return the axis for the header of a sweep."""
         out: dict[str, Any] = {
             "path": self.name,
+            "column": f"in.{self.name}",
             "label": label_of(self.name),
             "unit": self.unit,
             "fields": list(self.paths),

@@ -123,7 +123,7 @@ class Field:
             return value
         if self.parse is not None and not isinstance(value, list | Mapping):
             number = self.parse(value)
-            return int(number) if self.whole else number
+            return int(number) if self.whole else float(number)
         return as_text(value)
 
 

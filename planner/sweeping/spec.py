@@ -25,7 +25,7 @@ from planner.options import SolveOptions
 from planner.schemas import SearchSpec
 from planner.search_section import section_faults
 from planner.solving import asked_options, calibration_json
-from planner.sweeping.axes import Axis, BadItem, column_axis, field_axis
+from planner.sweeping.axes import Axis, BadItem, column_axis, field_axis, label_of
 from planner.sweeping.changes import Change, changed, of_section
 from planner.sweeping.constraints import (
     Expression,
@@ -168,10 +168,10 @@ class Sweep:
 
     def column_names(self) -> tuple[str, ...]:
         """Return the names of the columns that `columns` gives."""
-        names = {f"in.{axis.name}": None for axis in self.axes}
-        for axis in self.axes:
-            names |= {f"in.{path}": None for path in axis.paths}
-        return (*names, *(f"{DERIVED}.{name}" for name in self.derived))
+        found: tuple[str, ...] = self._cached(
+            "columns", lambda: tuple(item["column"] for item in self._inputs_json())
+        )
+        return found
 
     def columns(self, point: Point) -> tuple[tuple[str, float | int | str | bool | None], ...]:
         """Return what a row says of its inputs: name and value, in the order of `column_names`.
@@ -198,10 +198,8 @@ class Sweep:
             "n_points": self.n_points,
             "seed": self.seed if self.design == "latin" else None,
             "axes": [axis.to_json() for axis in self.axes],
-            "derived": {
-                name: {"unit": dimension_in_words(dimension), "text": _text_of(self.derived[name])}
-                for name, dimension in self._derived_dimensions().items()
-            },
+            "inputs": self._inputs_json(),
+            "derived": {name: _text_of(rule) for name, rule in self.derived.items()},
             "where": [expression.text for expression in self.constraints],
             "set": {path: value for path, value, _ in self.fixed},
             "model": self._fixed_file("model"),
@@ -373,8 +371,18 @@ class Sweep:
             except Unknown:
                 yield name, None
 
-    def _derived_dimensions(self) -> dict[str, Any]:
-        return dict(_dimensions(self.derived, self.axes))
+    def _inputs_json(self) -> list[dict[str, str]]:
+        """Return column, unit and label of all that `columns` gives."""
+        paths = {path: field_at(path).unit for axis in self.axes for path in axis.paths}
+        names = {axis.name: paths.get(axis.name, "") for axis in self.axes} | paths
+        found = [
+            {"column": f"in.{name}", "unit": unit, "label": label_of(name)}
+            for name, unit in names.items()
+        ]
+        for name, dimension in _dimensions(self.derived, self.axes):
+            unit = dimension_in_words(dimension)
+            found.append({"column": f"{DERIVED}.{name}", "unit": unit, "label": label_of(name)})
+        return found
 
 
 def _text_of(rule: Expression | Table) -> str:
