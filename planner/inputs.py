@@ -72,8 +72,8 @@ Overrides = Iterable[tuple[str, object]]
 """Pairs of a dotted path and a value, such as `("pools.0.nodes", "16")`."""
 
 IN_SWITCH_MIN_RANKS = 6
-"""Smallest group for which a library lets switches sum, where a file gives a rate to a part without
-such sums: as on Blackwell."""
+"""Smallest group for which a library lets switches sum, where a file gives such a rate to a part
+without one: as on Blackwell."""
 _SCALE_UP_FIGURES = (
     "scale_up_bytes_per_s",
     "ring_bytes_per_s",

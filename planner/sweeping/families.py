@@ -16,8 +16,8 @@ layers and inner width give way until the parameters are right:
 
 What all given models share stays as it is. What is no size (`kv_heads`, `tied`, `vocab`, ranks of
 latent attention, limits of routing, shared experts by their number) is that of the nearest given
-model, by the ratio of parameters. The global batch follows a law too: a power of two where all given
-ones are, else a multiple of their greatest common divisor.
+model, by the ratio of parameters. The global batch follows a law too: a power of two where all
+given ones are, else a multiple of their greatest common divisor.
 
 Source of the form: power laws between published sizes of one family; no law of scaling is claimed.
 Left out: which depth or width would train best, and that a larger model of the same family would
@@ -279,7 +279,9 @@ def _to_multiple(value: float, multiple: int) -> int:
 
 def _common(names: Sequence[str]) -> str:
     """Return what names have in common up to a hyphen: `llama3` of llama3-8b and llama3-70b."""
-    return os.path.commonprefix(list(names)).rpartition("-")[0] or "family"
+    alike = [len(set(letters)) == 1 for letters in zip(*names, strict=False)]
+    n_alike = alike.index(False) if False in alike else len(alike)
+    return names[0][:n_alike].rpartition("-")[0] or "family"
 
 
 def _short(n_params: float) -> str:

@@ -1,4 +1,4 @@
-"""Families of models: given points exact, the rest on the laws between them, sizes that TP takes."""
+"""Families of models: given points exact, the rest on the laws between them, sizes for TP."""
 
 import itertools
 import math
