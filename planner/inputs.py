@@ -207,6 +207,25 @@ def cluster_from_dict(data: Mapping[str, Any], overrides: Overrides = ()) -> Clu
     return _cluster(_prepare(_from_dict(data, "cluster", pairs), "cluster", pairs))
 
 
+def read_document(source: str | os.PathLike[str] | Mapping[str, Any], kind: Kind) -> Document:
+    """Return what a file, a packaged example or a dict says, unchecked."""
+    if isinstance(source, Mapping):
+        return _from_dict(source, kind)
+    document = _load(source, kind)
+    expect(document, kind)
+    return document
+
+
+def model_of_document(document: Document) -> ModelInput:
+    """Return a model from a document whose data may have been changed since it was read."""
+    return _model(document)
+
+
+def cluster_of_document(document: Document) -> ClusterInput:
+    """Return a cluster from a document whose data may have been changed since it was read."""
+    return _cluster(_with_nodes_set(document))
+
+
 def check_spec(path: str | os.PathLike[str]) -> str:
     """Find out which kind of file this is, check it, and return a summary in a few lines."""
     document = _load(path, "model")
