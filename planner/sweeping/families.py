@@ -79,6 +79,11 @@ class Family:
         base["training"] |= self._batch(n_params)
         return base
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the given models by name with their parameters, for the head of a sweep."""
+        named = zip(self.models, self.params, strict=True)
+        return {"name": self.name, "models": {x.shape.name: n for x, n in named}}
+
     def _check(self, n_params: float) -> None:
         low, high = self.params[0] / REACH, self.params[-1] * REACH
         if not low <= n_params <= high:
