@@ -160,6 +160,7 @@ class Axis:
 _WORDS = {
     "hbm": "HBM", "nic": "NIC", "nics": "NICs", "pue": "PUE", "mtbf": "MTBF", "seq": "sequence",
     "len": "length", "ffn": "FFN", "kv": "KV", "moe": "MoE", "mla": "MLA", "mtp": "MTP",
+    "params": "parameters",
 }  # fmt: skip
 _PLAIN_PARENTS = ("pools", "fabric", "tiers", "model", "training", "operations", "search")
 

@@ -22,6 +22,7 @@ from planner.sweeping.fields import (
     BYTES,
     BYTES_PER_S,
     FLOPS_PER_S,
+    PARAMS,
     PLAIN,
     QUANTITIES,
     SECONDS,
@@ -376,6 +377,7 @@ _OF_PART: Mapping[str, tuple[str, Dimension]] = {
     "memory": ("memory_bytes", BYTES),
     "hbm_bandwidth": ("hbm_bytes_per_s", BYTES_PER_S),
     "scale_up_bandwidth": ("scale_up_bytes_per_s", BYTES_PER_S),
+    "in_switch_bandwidth": ("in_switch_all_reduce_bytes_per_s", BYTES_PER_S),
     "power": ("tdp_w", WATTS),
 }
 """Figures of an accelerator by the key of a cluster file."""
@@ -427,7 +429,7 @@ def _content(name: str, model: ModelInput, cluster: ClusterInput) -> Any:
     pools = cluster.cluster.pools
     if name == "n_devices":
         return sum(pool.n_devices for pool in pools)
-    if name == "n_params":
+    if name in ("n_params", PARAMS):
         return total_params(model.shape, model.job.seq_len)
     if name == "active_params":
         return active_params(model.shape, model.job.seq_len)
@@ -476,6 +478,9 @@ def _pool_figure(parts: list[str], index: int, cluster: ClusterInput) -> Any:
         "devices": pool.n_devices,
         "nodes": pool.n_nodes,
         "nic_speed": pool.nic.bytes_per_s,
+        "nic_latency": pool.nic.ring_hop_s[0],
+        "scale_up_latency": pool.scale_up.ring_hop_s[0],
+        "sums_in_switch": part.in_switch_all_reduce_bytes_per_s > 0,
         "memory_margin": pool.memory_margin_bytes,
         "price_per_hour": cluster.operations[index].price_per_device_hour,
         "host_memory": host and host.memory_bytes * pool.devices_per_node,

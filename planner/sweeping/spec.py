@@ -43,8 +43,10 @@ from planner.sweeping.designs import (
     grid_size,
     latin_points,
 )
+from planner.sweeping.families import Family, family_of
 from planner.sweeping.fields import (
     DEVICES,
+    PARAMS,
     TEXT,
     WHOLE_FILES,
     as_text,
@@ -54,7 +56,7 @@ from planner.sweeping.fields import (
 )
 from planner.sweeping.points import Point, failed_names, point_names
 from planner.sweeping.sweep_file import SweepFile
-from planner.units import show
+from planner.units import parse_count, show
 from planner.yamlfile import Document, KeyPath, load_yaml, parse_yaml
 
 DERIVED = "let"
@@ -93,6 +95,8 @@ class Sweep:
     """The points of a list."""
     files: Mapping[tuple[str, str], Document]
     """Documents by kind and name: the fixed one has the name ""."""
+    family: Family | None
+    """Makes the models of `model.params`."""
     fixed: tuple[Change, ...]
     """Fields that are the same for all points."""
     derived: Mapping[str, Expression | Table]
@@ -202,7 +206,8 @@ class Sweep:
             "derived": {name: _text_of(rule) for name, rule in self.derived.items()},
             "where": [expression.text for expression in self.constraints],
             "set": {path: value for path, value, _ in self.fixed},
-            "model": self._fixed_file("model"),
+            "model": None if self.family else self._fixed_file("model"),
+            "family": self.family.to_json() if self.family else None,
             "cluster": self._fixed_file("cluster"),
             "options": self.options.to_json(),
             "search": self.search.model_dump(exclude_defaults=True) if self.search else {},
@@ -239,8 +244,16 @@ class Sweep:
         """Return the document of a point of one kind of file."""
         whole = [as_text(value) for path, value, _ in changes if path == kind]
         base = self.files[kind, whole[-1] if whole else ""]
-        inside = [change for change in of_section(changes, kind) if change[0] != kind]
+        base = self._sized(base, changes) if kind == "model" else base
+        inside = [c for c in of_section(changes, kind) if c[0] not in (kind, PARAMS)]
         return changed(base, [c for c in inside if not c[0].startswith("search")])
+
+    def _sized(self, base: Document, changes: Sequence[Change]) -> Document:
+        """Return the model of the family with as many parameters as the changes say, if they do."""
+        sizes = [value for path, value, _ in changes if path == PARAMS]
+        if self.family is None or not sizes:
+            return base
+        return Document(self.family.document(parse_count(sizes[-1])), base.file)
 
     def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return what `make` returns, or raises, once for each key."""
@@ -572,7 +585,8 @@ class _Reader:
 
         spec = validate(SweepFile, self.document)
         axes, listed = self._axes(spec)
-        files = self._files(spec, axes)
+        family, models = self._family(spec, axes)
+        files = {**self._files(spec, axes), **models}
         fixed = self._fixed(spec, axes)
         design = self._design(spec, axes)
         derived = self._derived(spec, axes)
@@ -592,6 +606,7 @@ class _Reader:
             n_samples=spec.samples or 0,
             listed=listed,
             files=files,
+            family=family,
             fixed=fixed,
             derived=derived,
             constraints=constraints,
@@ -750,6 +765,8 @@ class _Reader:
         varied = {path: axis for axis in axes for path in axis.paths if path in WHOLE_FILES}
         for kind in WHOLE_FILES:
             stated = getattr(spec, kind)
+            if kind == "model" and spec.family is not None:
+                continue
             if stated is None and kind not in varied:
                 fix = f"name a {kind} file or an example, such as {example_names(kind)[0]}"  # type: ignore[arg-type]
                 raise self._say((kind,), f"no `{kind}:`", fix)
@@ -766,6 +783,46 @@ class _Reader:
                 if stated is None and self._some_point_lacks(spec, kind):
                     raise self._say((kind,), f"no `{kind}:`, and not every point names one")
         return found
+
+    def _family(
+        self, spec: SweepFile, axes: Sequence[Axis]
+    ) -> tuple[Family | None, dict[tuple[str, str], Document]]:
+        """Return the family of the sweep with its documents, and try all sizes that are listed."""
+        place: KeyPath = ("family",)
+        axis = next((axis for axis in axes if PARAMS in axis.paths), None)
+        varied = {path for axis in axes for path in axis.paths} | set(spec.set)
+        if spec.family is None:
+            if PARAMS in varied:
+                fix = "add `family: {models: [llama3-8b, llama3-70b, llama3-405b]}`"
+                raise self._say(("vary", PARAMS), f"{PARAMS} without `family:`", fix)
+            return None, {}
+        if PARAMS not in varied:
+            fix = f"vary {PARAMS}, such as [30B, 120B, 1T]"
+            raise self._say(place, "a family without sizes", fix)
+        if spec.model is not None or "model" in varied:
+            raise self._say(place, "stands beside `model`", "keep one of them")
+        documents = [
+            self._document("model", source, ("family", "models", i))
+            for i, source in enumerate(spec.family.models)
+        ]
+        try:
+            family = family_of([model_of_document(document) for document in documents])
+        except SpecError as error:
+            first = error.problems[0]
+            raise self._say(("family", "models"), first.message, first.fix) from None
+        sizes = [v for c in (axis.choices if axis else ()) for p, v in c.sets if p == PARAMS]
+        if axis is not None and axis.span is not None:
+            sizes = [axis.span.low, axis.span.high]
+        for size in [*sizes, *([spec.set[PARAMS]] if PARAMS in spec.set else [])]:
+            try:
+                family.document(parse_count(size))
+            except SpecError as error:
+                first = error.problems[0]
+                key = "set" if PARAMS in spec.set else "vary" if axis and axis.field else "together"
+                where = (key, axis.name if axis and key == "together" else PARAMS)
+                raise self._say(where, first.message, first.fix) from None
+        files = {("family", str(i)): document for i, document in enumerate(documents)}
+        return family, {("model", ""): documents[0], **files}
 
     def _some_point_lacks(self, spec: SweepFile, kind: str) -> bool:
         return any(kind not in point for point in spec.points or ())
