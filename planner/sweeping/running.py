@@ -183,7 +183,7 @@ def run_sweep(
     form: str = "",
     executor: str = "automatic",
     ray_address: str = "",
-    point_limit_s: float = POINT_LIMIT_S,
+    point_limit_s: float = 0.0,
     progress: Progress | None = None,
 ) -> SweepRun:
     """Search the points of a sweep that have no row yet; write `out` when all have one.
@@ -191,15 +191,16 @@ def run_sweep(
     `form` is `parquet`, `csv` or `jsonl`, by the ending of `out` without it. `executor` is
     `automatic` (processes where there are several processors), `serial`, `processes` or `ray`, on
     the cluster at `ray_address` or on this machine. Where `out` is this sweep already, nothing is
-    done. Ctrl-C ends the run early; the same call goes on where it stopped. A search takes
-    `point_limit_s` at most, and is killed with its worker when it does not keep to that.
+    done. Ctrl-C ends the run early; the same call goes on where it stopped. The search of a point
+    takes `point_limit_s` at most, without it what the sweep says, else `POINT_LIMIT_S`; one that
+    does not keep to that is killed with its worker.
     Raises `SweepFileError` where rows cannot be kept, `UsageError` for bad options, `SearchError`
     when no worker can be had; the rows that there are stay in any case.
     """
     path = Path(out)
     form = format_of(path, form)
     check_executor(executor, ray_address)
-    header = sweep.header()
+    header, limit_s = sweep.header(), point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
     if path.exists():
         return _finished_before(path, header)
     with closing(PartialSweep(path, header)) as kept:
@@ -213,9 +214,9 @@ def run_sweep(
             left = [point for point in points if point.index not in kept.done]
             run.keep_all(
                 stream.answers(
-                    partial(PointSolver, sweep, point_limit_s),
+                    partial(PointSolver, sweep, limit_s),
                     chunks_of(left),
-                    2.0 * point_limit_s + LEAST_HARD_LIMIT_S,
+                    2.0 * limit_s + LEAST_HARD_LIMIT_S,
                 )
             )
             if not run.interrupted:
