@@ -1,7 +1,8 @@
 """Running a sweep: its points are searched on an executor and their rows kept as they come.
 
 The finished file is the same, byte for byte, whichever executor ran it, in whatever order answers
-came and however often it was killed and started again; a point that a time limit stopped is exempt.
+came and however often it was killed and started again; points that a time limit stopped are
+exempt.
 """
 
 import errno
@@ -10,13 +11,13 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from planner.errors import PlannerError, SearchError, SweepFileError
+from planner.errors import PlannerError, SearchError, SweepFileError, UsageError
 from planner.result import Result
 from planner.solving import check_executor, solve_inputs
 from planner.sweeping.points import Point
@@ -27,6 +28,7 @@ from planner.sweeping.storage import (
     PartialSweep,
     check_same_sweep,
     format_of,
+    partial_path,
     row_text,
     write_finished,
 )
@@ -183,7 +185,7 @@ def run_sweep(
     form: str = "",
     executor: str = "automatic",
     ray_address: str = "",
-    point_limit_s: float = POINT_LIMIT_S,
+    point_limit_s: float = 0.0,
     progress: Progress | None = None,
 ) -> SweepRun:
     """Search the points of a sweep that have no row yet; write `out` when all have one.
@@ -191,20 +193,23 @@ def run_sweep(
     `form` is `parquet`, `csv` or `jsonl`, by the ending of `out` without it. `executor` is
     `automatic` (processes where there are several processors), `serial`, `processes` or `ray`, on
     the cluster at `ray_address` or on this machine. Where `out` is this sweep already, nothing is
-    done. Ctrl-C ends the run early; the same call goes on where it stopped. A search takes
-    `point_limit_s` at most, and is killed with its worker when it does not keep to that.
+    done. Ctrl-C ends the run early; the same call goes on where it stopped. The search of a point
+    takes `point_limit_s` at most, without it what the sweep says, else `POINT_LIMIT_S`; one that
+    does not keep to that is killed with its worker.
     Raises `SweepFileError` where rows cannot be kept, `UsageError` for bad options, `SearchError`
     when no worker can be had; the rows that there are stay in any case.
     """
     path = Path(out)
     form = format_of(path, form)
     check_executor(executor, ray_address)
-    header = sweep.header()
+    if point_limit_s < 0:
+        raise UsageError(f"--point-limit must be above 0 s, not {point_limit_s:g}", "such as 60")
+    header, limit_s = sweep.header(), point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
     if path.exists():
         return _finished_before(path, header)
     with closing(PartialSweep(path, header)) as kept:
         if path.exists():  # finished by another process since
-            kept.remove()
+            kept.close()
             return _finished_before(path, header)
         try:
             points = list(sweep.points())
@@ -213,9 +218,9 @@ def run_sweep(
             left = [point for point in points if point.index not in kept.done]
             run.keep_all(
                 stream.answers(
-                    partial(PointSolver, sweep, point_limit_s),
+                    partial(PointSolver, sweep, limit_s),
                     chunks_of(left),
-                    2.0 * point_limit_s + LEAST_HARD_LIMIT_S,
+                    2.0 * limit_s + LEAST_HARD_LIMIT_S,
                 )
             )
             if not run.interrupted:
@@ -228,12 +233,18 @@ def run_sweep(
 
 def _finished_before(path: Path, header: dict[str, object]) -> SweepRun:
     """Return that there is nothing to do; `SweepFileError` where the file is another one."""
+    if path.is_dir():
+        raise SweepFileError(f"{path} is a folder", f"name a file: {path / 'sweep.parquet'}")
     found = read_header(path)
-    if found is None:
+    if found is None or "n_rows" not in found:
         raise SweepFileError(
             f"{path} exists and is no sweep", "name another file with --out, or remove that one"
         )
     check_same_sweep(path, found, header)
+    # Of a crash between the last two steps; one of another sweep, or in use, is let alone.
+    if partial_path(path).exists():
+        with suppress(SweepFileError):
+            PartialSweep(path, header).remove()
     n = int(found["n_rows"])
     return SweepRun(path, n, n, n)
 
@@ -287,7 +298,10 @@ class _Run:
             failed_row(point, status, lost.reason, columns_of_point(self._sweep, point))
             for point in twins.points
         ]
-        return [(point.index, status, row_text(row)) for point, row in zip(twins.points, rows, strict=True)]
+        return [
+            (point.index, status, row_text(row))
+            for point, row in zip(twins.points, rows, strict=True)
+        ]
 
     def _so_far(self) -> str:
         return f"{len(self._kept.done):,} of {self._n_points:,} points are in {self._kept.path}"

@@ -344,7 +344,8 @@ def columns_of(rows: Iterable[Row], header: Header) -> list[Column]:
     of_name = {column.name: column for column in COLUMNS}
     units = {item.get("column"): item.get("unit", "") for item in header.get("inputs", ())}
     for name, found in kinds.items():
-        of_name[name] = Column(name, _one_kind(found), units.get(name) or "", "varied")
+        meaning = "derived" if name.startswith("let.") else "varied"
+        of_name[name] = Column(name, _one_kind(found), units.get(name) or "", meaning)
     return [of_name[name] for name in column_names(kinds)]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import searches
 from searches import streaming
 from searches.executors import MAX_RETRIES, ExecutorError
 from searches.streaming import (
@@ -21,6 +22,8 @@ from searches.streaming import (
     make_stream,
 )
 from tests.searches.work import always_dies, fails_at_three, process_id, square
+
+ROOT = Path(searches.__file__).parents[1]
 
 
 def running(function: Callable[[Any], Any]) -> Callable[[], Callable[[Any], Any]]:
@@ -174,6 +177,35 @@ class TestProcesses(StreamContract, Survives):
         while any(map(is_alive, workers)) and time.monotonic() < until:
             time.sleep(0.01)
         assert not any(map(is_alive, workers))
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """Keep one Ray cluster for all tests: a start takes seconds."""
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    ray.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        runtime_env={"env_vars": {"PYTHONPATH": paths}},
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("default")  # Ray's own: unclosed files and sockets at shutdown
+@pytest.mark.usefixtures("local_ray")
+class TestRay(StreamContract, Survives):
+    @pytest.fixture
+    def stream(self) -> Iterator[Stream]:
+        return RayStream()
+
+    def test_workers_that_die_at_their_start_are_an_error(self, stream: Stream) -> None:
+        with pytest.raises(ExecutorError, match="4 workers in a row died at their start"):
+            list(stream.answers(dies_at_its_start, [[1]]))
 
 
 def says_and_hangs(item: int, folder: str) -> None:
