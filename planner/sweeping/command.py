@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from planner.commands import lists_in_words, pins_in_words
 from planner.errors import UsageError
 from planner.options import parse_max, parse_only, parse_pins
-from planner.commands import lists_in_words, pins_in_words
 from planner.solving import check_executor
 from planner.sweeping.axes import Axis
 from planner.sweeping.estimate import ROW_BYTES, Estimate, estimate, no_point
@@ -55,7 +55,9 @@ def run_sweep_command(
     quiet: bool,
 ) -> int:
     """Run `planner sweep`; return the exit code."""
-    search = _search(pin, only, at_most, framework, pool, objective, deadline, step_limit_s, within)
+    search = _search(
+        pin, only, at_most, framework, pool, objective, deadline, step_limit_s, within
+    )
     more = _sections(
         vary=list(vary), design=design, samples=samples, seed=seed, where=list(where),
         let=_named(let), set=list(overrides), search=search, stack=stack,
@@ -312,8 +314,7 @@ def _time_lines(found: Estimate) -> list[str]:
     lines.append(
         f"  timed: {n_timed} point{'s' * (n_timed != 1)} of {len(firsts)} of {found.n_groups:,} groups"
         " (one model on one number of devices each); the first of a group took"
-        f" {_span(firsts)}"
-        + (f", the next {_span(nexts)}" if nexts else "")
+        f" {_span(firsts)}" + (f", the next {_span(nexts)}" if nexts else "")
     )
     return lines
 

@@ -130,7 +130,7 @@ class PointSolver:
         until = time.monotonic() + self._limit_s
         result = solve_inputs(
             model, cluster, options, SerialExecutor(), lambda: time.monotonic() > until,
-            shared=self._shared,
+            shared=self._shared, relax=False,
         )  # fmt: skip
         if result.stopped == "interrupted":
             raise KeyboardInterrupt  # a search keeps it, to answer with the best so far

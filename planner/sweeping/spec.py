@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from planner.errors import BadValue, PlannerError, Problem, SpecError, UsageError
 from planner.capabilities import check_options
+from planner.errors import BadValue, PlannerError, Problem, SpecError, UsageError
 from planner.inputs import (
     ClusterInput,
     ModelInput,
@@ -642,7 +642,9 @@ class _Reader:
         for key, kind in (("training", "model"), ("pools", "cluster"), ("fabric", "cluster")):
             if key in self.document.data:
                 message = f"this is a {kind} file, and a sweep file is needed here"
-                fix = "planner sweep MODEL CLUSTER --vary PATH=VALUES, or name both in a sweep file"
+                fix = (
+                    "planner sweep MODEL CLUSTER --vary PATH=VALUES, or name both in a sweep file"
+                )
                 raise self._say((), message, fix)
 
     def _axes(self, spec: SweepFile) -> tuple[tuple[Axis, ...], tuple[Values, ...]]:
@@ -778,9 +780,7 @@ class _Reader:
             fix = f"{guess}`planner catalog list` shows all names"
             raise self._say(place, f"unknown {noun} {show(name)}", fix) from None
 
-    def _files(
-        self, spec: SweepFile, axes: Sequence[Axis]
-    ) -> dict[tuple[str, str], Document]:
+    def _files(self, spec: SweepFile, axes: Sequence[Axis]) -> dict[tuple[str, str], Document]:
         """Return every model and cluster file that the sweep names."""
         found: dict[tuple[str, str], Document] = {}
         varied = {path: axis for axis in axes for path in axis.paths if path in WHOLE_FILES}
@@ -839,7 +839,9 @@ class _Reader:
                 family.document(parse_count(size))
             except SpecError as error:
                 first = error.problems[0]
-                key = "set" if PARAMS in spec.set else "vary" if axis and axis.field else "together"
+                key = (
+                    "set" if PARAMS in spec.set else "vary" if axis and axis.field else "together"
+                )
                 where = (key, axis.name if axis and key == "together" else PARAMS)
                 raise self._say(where, first.message, first.fix) from None
         files = {("family", str(i)): document for i, document in enumerate(documents)}
@@ -1009,7 +1011,9 @@ class _Reader:
             beside = self.folder / calibration
             calibration = os.fspath(beside) if beside.exists() else calibration
         try:
-            found = _options(search, spec.stack, SolveOptions(own_calibration=own_calibration(calibration)))
+            found = _options(
+                search, spec.stack, SolveOptions(own_calibration=own_calibration(calibration))
+            )
             return anchored_options(found, spec.reference)[0]
         except UsageError as error:
             raise self._say(("search",), error.message, error.fix) from None
