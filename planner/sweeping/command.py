@@ -1,4 +1,4 @@
-"""What `planner sweep` does: reads the sweep, runs it or says what it would take, shows progress."""
+"""What `planner sweep` does: reads the sweep, runs it or says what it would take."""
 
 import sys
 import time
@@ -14,8 +14,9 @@ from planner.solving import check_executor
 from planner.sweeping.axes import Axis
 from planner.sweeping.estimate import ROW_BYTES, Estimate, estimate, no_point
 from planner.sweeping.running import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
-from planner.sweeping.spec import Sweep, load_sweep, sweep_from_options
+from planner.sweeping.spec import load_sweep, sweep_from_options
 from planner.sweeping.storage import FORMATS, format_of, partial_path
+from planner.sweeping.sweep import Sweep
 from planner.units import format_time
 
 LINE_EVERY_S = 30.0
@@ -312,7 +313,8 @@ def _time_lines(found: Estimate) -> list[str]:
     nexts = [t.next_s for t in found.timings if t.next_s is not None]
     n_timed = len(firsts) + len(nexts)
     lines.append(
-        f"  timed: {n_timed} point{'s' * (n_timed != 1)} of {len(firsts)} of {found.n_groups:,} groups"
+        f"  timed: {n_timed} point{'s' * (n_timed != 1)} of {len(firsts)} of"
+        f" {found.n_groups:,} groups"
         " (one model on one number of devices each); the first of a group took"
         f" {_span(firsts)}" + (f", the next {_span(nexts)}" if nexts else "")
     )
