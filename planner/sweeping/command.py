@@ -75,6 +75,8 @@ def run_sweep_command(
         return 0
     path = Path(out or f"{sweep.name}.{_ending(form)}")
     format_of(path, form)
+    if next(sweep.points(), None) is None:
+        raise no_point(sweep)
     if not quiet:
         _say_start(sweep, path)
     shown = ProgressLine(sys.stderr) if not quiet else None
@@ -86,10 +88,6 @@ def run_sweep_command(
     finally:
         if shown:
             shown.close()
-    if not run.n_points:
-        partial_path(path).unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
-        raise no_point(sweep)
     said = run_text(run)
     (sys.stderr if run.interrupted else sys.stdout).write(said)
     return run.exit_code
