@@ -838,11 +838,14 @@ def _miss(closest: Candidate | None, problem: Problem) -> Miss | None:
 
 
 def _notes(model: ModelInput, cluster: ClusterInput) -> tuple[str, ...]:
+    notes = (*model.notes, *cluster.notes)
+    if cluster.announced:
+        names = ", ".join(cluster.announced)
+        notes = (*notes, f"assumed every figure of {names} (announced, not measured)")
     if not cluster.assumed:
-        return (*model.notes, *cluster.notes)
+        return notes
     return (
-        *model.notes,
-        *cluster.notes,
+        *notes,
         f"{len(cluster.assumed)} catalogue figures in use have no second source: "
         + ", ".join(cluster.assumed),
     )

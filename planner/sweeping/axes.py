@@ -135,6 +135,7 @@ class Axis:
         """Return the axis for the header of a sweep."""
         out: dict[str, Any] = {
             "path": self.name,
+            "column": f"in.{self.name}",
             "label": label_of(self.name),
             "unit": self.unit,
             "fields": list(self.paths),
@@ -159,6 +160,7 @@ class Axis:
 _WORDS = {
     "hbm": "HBM", "nic": "NIC", "nics": "NICs", "pue": "PUE", "mtbf": "MTBF", "seq": "sequence",
     "len": "length", "ffn": "FFN", "kv": "KV", "moe": "MoE", "mla": "MLA", "mtp": "MTP",
+    "params": "parameters",
 }  # fmt: skip
 _PLAIN_PARENTS = ("pools", "fabric", "tiers", "model", "training", "operations", "search")
 
@@ -304,7 +306,7 @@ def _end(field: Field, number: str, unit: str) -> float:
         return plain
     if not unit:
         # A plain number where a unit is needed is refused in the field's own words.
-        return field.parse(plain)
+        return field.parse(int(plain) if plain.is_integer() else plain)
     return field.parse(f"{number} {unit}")
 
 

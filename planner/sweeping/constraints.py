@@ -22,6 +22,7 @@ from planner.sweeping.fields import (
     BYTES,
     BYTES_PER_S,
     FLOPS_PER_S,
+    PARAMS,
     PLAIN,
     QUANTITIES,
     SECONDS,
@@ -376,6 +377,7 @@ _OF_PART: Mapping[str, tuple[str, Dimension]] = {
     "memory": ("memory_bytes", BYTES),
     "hbm_bandwidth": ("hbm_bytes_per_s", BYTES_PER_S),
     "scale_up_bandwidth": ("scale_up_bytes_per_s", BYTES_PER_S),
+    "in_switch_bandwidth": ("in_switch_all_reduce_bytes_per_s", BYTES_PER_S),
     "power": ("tdp_w", WATTS),
 }
 """Figures of an accelerator by the key of a cluster file."""
@@ -427,7 +429,7 @@ def _content(name: str, model: ModelInput, cluster: ClusterInput) -> Any:
     pools = cluster.cluster.pools
     if name == "n_devices":
         return sum(pool.n_devices for pool in pools)
-    if name == "n_params":
+    if name in ("n_params", PARAMS):
         return total_params(model.shape, model.job.seq_len)
     if name == "active_params":
         return active_params(model.shape, model.job.seq_len)
@@ -470,13 +472,15 @@ def _pool_figure(parts: list[str], index: int, cluster: ClusterInput) -> Any:
             return getattr(part, _OF_PART[inner][0]) or None
         if inner == "peaks":
             return part.peak_flops_per_s.get(parts[2]) if len(parts) > 2 else None
-        named = stated["accelerator"]
-        return named["like"] if inner == "like" and isinstance(named, Mapping) else part.name
+        return _part_name(stated["accelerator"], inner)
     host = pool.host
     known: dict[str, Any] = {
         "devices": pool.n_devices,
         "nodes": pool.n_nodes,
         "nic_speed": pool.nic.bytes_per_s,
+        "nic_latency": pool.nic.ring_hop_s[0],
+        "scale_up_latency": pool.scale_up.ring_hop_s[0],
+        "sums_in_switch": part.in_switch_all_reduce_bytes_per_s > 0,
         "memory_margin": pool.memory_margin_bytes,
         "price_per_hour": cluster.operations[index].price_per_device_hour,
         "host_memory": host and host.memory_bytes * pool.devices_per_node,
@@ -488,6 +492,14 @@ def _pool_figure(parts: list[str], index: int, cluster: ClusterInput) -> Any:
     found = stated.get(key)
     known_field = field_at(f"pools.{index}.{key}")
     return known_field.base(found) if found is not None else None
+
+
+def _part_name(named: Any, key: str) -> str:
+    """Return the catalogue name of an accelerator; its own where the file gives it one."""
+    if not isinstance(named, Mapping):
+        return str(named)
+    own = named["name"] != f"{named['like']}-custom"
+    return str(named["name"] if own and key != "like" else named["like"])
 
 
 _OPERATIONS = {

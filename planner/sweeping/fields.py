@@ -26,6 +26,7 @@ from planner.schemas import (
     OperationsSpec,
     PoolSpec,
     TierSpec,
+    Tokens,
     TrainingSpec,
 )
 from planner.units import show
@@ -35,6 +36,8 @@ WHOLE_FILES = ("model", "cluster")
 """Axes whose values are whole files."""
 DEVICES = "devices"
 """`pools.N.devices`: a number of accelerators, set through the number of nodes."""
+PARAMS = "model.params"
+"""Parameters of a model that a family makes (`planner.sweeping.families`)."""
 OF_MODEL = ("model", "training", "search")
 """Sections of a model file; every other path is of the cluster file."""
 
@@ -123,7 +126,7 @@ class Field:
             return value
         if self.parse is not None and not isinstance(value, list | Mapping):
             number = self.parse(value)
-            return int(number) if self.whole else number
+            return int(number) if self.whole else float(number)
         return as_text(value)
 
 
@@ -145,6 +148,8 @@ def field_at(path: str) -> Field:
     """Return what may stand at a dotted path; `BadValue` with close names where nothing may."""
     if path in WHOLE_FILES:
         return Field(path, False, None, PLAIN, "", None)
+    if path == PARAMS:
+        return Field(path, False, units.parse_count, PLAIN, "", Tokens)
     parts = path.split(".")
     if parts[0] == "pools" and len(parts) == 3 and parts[2] == DEVICES and parts[1].isdigit():
         return Field(path, True, _number, PLAIN, "", Annotated[int, *_nodes_bounds()])
@@ -163,7 +168,7 @@ def section_of(path: str) -> str:
 
 def known_paths() -> list[str]:
     """Return the paths that can be varied, with `0` for the first item of lists."""
-    return [DEVICES_PATH, *_paths(ModelFile, ""), *_paths(ClusterFile, "")]
+    return [DEVICES_PATH, PARAMS, *_paths(ModelFile, ""), *_paths(ClusterFile, "")]
 
 
 DEVICES_PATH = f"pools.0.{DEVICES}"

@@ -39,19 +39,24 @@ class Point:
 
 
 def point_names(
-    model: ModelInput, cluster: ClusterInput, options: SolveOptions
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    priced: Mapping[str, Any] | None = None,
 ) -> tuple[str, str, str]:
-    """Return the id, the costless key and the shared key of a point whose inputs are read."""
+    """Return the id, the costless key and the shared key of a point whose inputs are read.
+
+    `priced` is what `calibration_json` says of the options, where that is known already.
+    """
+    priced = calibration_json(options.calibration) if priced is None else priced
     stated = options.to_json()
-    priced = calibration_json(options.calibration)
     job = {**model.document, "listed": list(model.precisions)}
-    searched = stated if _orders_by_cost(options) else {k: v for k, v in stated.items()}
     bare = cluster.document if _orders_by_cost(options) else without_costs(cluster.document)
     devices = [pool.n_devices for pool in cluster.cluster.pools]
     return (
         content_id("point", job, cluster.document, stated, priced),
-        content_id("costless", job, bare, searched, priced),
-        content_id("shared", job, searched) + "".join(f"-{n:08d}" for n in devices),
+        content_id("costless", job, bare, stated, priced),
+        content_id("shared", job, stated) + "".join(f"-{n:08d}" for n in devices),
     )
 
 

@@ -12,7 +12,7 @@ from costmodels.breakdown import TIME_TERMS
 from costmodels.flops import model_flops_per_step
 from costmodels.parameters import total_params
 from costmodels.plans import Layout
-from planner.elasticities import FIGURES, binding, elasticities
+from planner.elasticities import FIGURES, binding, more_memory, sensitivity
 from planner.identity import plan_id
 from planner.inputs import ClusterInput, ModelInput
 from planner.layouts import layout_to_json
@@ -21,6 +21,7 @@ from planner.options import SolveOptions
 from planner.reasons import shown_layout
 from planner.result import Plan, Result
 from planner.sweeping.points import Point
+from planner.uncertainty import TIE_FRAC
 from planner.units import GIB
 from searches.rules import RULES
 
@@ -33,6 +34,8 @@ OK, STOPPED, INFEASIBLE, FAILED = STATUSES = ("ok", "stopped", "infeasible", "fa
 search, if any. `infeasible`: proven that nothing fits or keeps the limits. `failed`: no answer."""
 
 FLOAT, INT, TEXT, BOOL = "float", "int", "text", "bool"
+MEMORY = "memory"
+"""What binds a plan that would be faster without recomputation."""
 MEMORY_TERMS = ("states", "activations", "logits", "working", "fragmentation", "overhead")
 SCALE_UP = "scale-up"
 """The tier of traffic inside the scale-up domain (`costmodels.placement.tier_names`)."""
@@ -127,8 +130,16 @@ _FIGURES = (
         "best.binding",
         TEXT,
         "",
-        "what binds, by the largest elasticity: compute, hbm, scale_up, scale_out, host, overhead",
+        "what binds: memory where the layout without recomputation would be faster than ties are"
+        " apart, else by the largest elasticity: compute, hbm, scale_up, nic, host, overhead",
     ),
+    Column(
+        "best.next_memory_bytes",
+        FLOAT,
+        "bytes",
+        "memory of a device in which the same layout fits without recomputation, and is faster",
+    ),
+    Column("best.next_step_time_s", FLOAT, "s", "step time of that"),
     Column("best.run_s", FLOAT, "s", "expected time of the whole run, failures included"),
     Column("best.goodput_frac", FLOAT, "", "share of that time that trains"),
     Column("best.cost_usd", FLOAT, "USD", "price of the whole run"),
@@ -140,6 +151,12 @@ _FIGURES = (
 )
 _ROOFS = (
     Column("best.flops_per_device", FLOAT, "FLOP", "model FLOPs of a device in a step"),
+    Column(
+        "best.hbm_bytes_per_device",
+        FLOAT,
+        "bytes",
+        "moved to and from the device's memory in a step, flash attention kernels left out",
+    ),
     Column("best.scale_up_bytes_per_device", FLOAT, "bytes", "sent inside the domain a step"),
     Column("best.scale_out_bytes_per_device", FLOAT, "bytes", "sent to other domains a step"),
     Column("peak_flops_per_s", FLOAT, "FLOP/s", "dense peak of the matrix products' type"),
@@ -258,12 +275,14 @@ def _row(
         "reason": reason or None,
     }
     row: Row = {**head, **{name: _plain(value) for name, value in inputs}}
-    return row | {c.name: _plain(found.get(c.name)) for c in COLUMNS[len(head) :]}
+    return row | {c.name: _plain(found.get(c.name), c.kind) for c in COLUMNS[len(head) :]}
 
 
-def _plain(value: Any) -> Value:
+def _plain(value: Any, kind: str = "") -> Value:
     """Return a value as JSON and Parquet hold it: no numpy scalars, no infinities."""
-    if value is None or isinstance(value, (bool, str, int)):
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int) and kind != FLOAT:
         return value
     number = float(value)
     return number if abs(number) < float("inf") else None
@@ -413,9 +432,19 @@ def _costs(plan: Plan) -> Row:
 
 
 def _elasticities(plan: Plan) -> Row:
-    found = elasticities(plan.breakdown.rows.problem, plan.layout)
-    row: Row = {f"elasticity.{name}": value for name, value in found.items()}
-    return row | {"best.binding": binding(found)}
+    """Return what the step time depends on, and what binds the plan."""
+    problem, layout = plan.breakdown.rows.problem, plan.layout
+    found, roomier = sensitivity(problem, layout), more_memory(problem, layout)
+    binds = binding(found.elasticity)
+    if roomier and roomier.step_s * (1.0 + TIE_FRAC) < plan.step_time_s:
+        binds = MEMORY
+    row: Row = {f"elasticity.{name}": value for name, value in found.elasticity.items()}
+    return row | {
+        "best.binding": binds,
+        "best.next_memory_bytes": roomier.memory_bytes if roomier else None,
+        "best.next_step_time_s": roomier.step_s if roomier else None,
+        "best.hbm_bytes_per_device": found.hbm_bytes,
+    }
 
 
 def _runner_up(plans: tuple[Plan, ...]) -> Row:

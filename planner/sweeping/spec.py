@@ -25,7 +25,7 @@ from planner.options import SolveOptions
 from planner.schemas import SearchSpec
 from planner.search_section import section_faults
 from planner.solving import asked_options, calibration_json
-from planner.sweeping.axes import Axis, BadItem, column_axis, field_axis
+from planner.sweeping.axes import Axis, BadItem, column_axis, field_axis, label_of
 from planner.sweeping.changes import Change, changed, of_section
 from planner.sweeping.constraints import (
     Expression,
@@ -43,8 +43,10 @@ from planner.sweeping.designs import (
     grid_size,
     latin_points,
 )
+from planner.sweeping.families import Family, family_of
 from planner.sweeping.fields import (
     DEVICES,
+    PARAMS,
     TEXT,
     WHOLE_FILES,
     as_text,
@@ -54,7 +56,7 @@ from planner.sweeping.fields import (
 )
 from planner.sweeping.points import Point, failed_names, point_names
 from planner.sweeping.sweep_file import SweepFile
-from planner.units import show
+from planner.units import parse_count, show
 from planner.yamlfile import Document, KeyPath, load_yaml, parse_yaml
 
 DERIVED = "let"
@@ -93,6 +95,8 @@ class Sweep:
     """The points of a list."""
     files: Mapping[tuple[str, str], Document]
     """Documents by kind and name: the fixed one has the name ""."""
+    family: Family | None
+    """Makes the models of `model.params`."""
     fixed: tuple[Change, ...]
     """Fields that are the same for all points."""
     derived: Mapping[str, Expression | Table]
@@ -151,7 +155,8 @@ class Sweep:
         except Unknown as error:
             fault = f"a constraint cannot be judged: {error}"
         derived = tuple(self._derived(values, model, cluster))
-        names = point_names(model, cluster, options)
+        priced = self._cached("priced", lambda: calibration_json(self.options.calibration))
+        names = point_names(model, cluster, options, priced)
         return Point(index, values, names[0], names[1], derived, names[2], fault=fault)
 
     def inputs(self, point: Point) -> tuple[ModelInput, ClusterInput]:
@@ -167,10 +172,10 @@ class Sweep:
 
     def column_names(self) -> tuple[str, ...]:
         """Return the names of the columns that `columns` gives."""
-        names = {f"in.{axis.name}": None for axis in self.axes}
-        for axis in self.axes:
-            names |= {f"in.{path}": None for path in axis.paths}
-        return (*names, *(f"{DERIVED}.{name}" for name in self.derived))
+        found: tuple[str, ...] = self._cached(
+            "columns", lambda: tuple(item["column"] for item in self._inputs_json())
+        )
+        return found
 
     def columns(self, point: Point) -> tuple[tuple[str, float | int | str | bool | None], ...]:
         """Return what a row says of its inputs: name and value, in the order of `column_names`.
@@ -197,13 +202,12 @@ class Sweep:
             "n_points": self.n_points,
             "seed": self.seed if self.design == "latin" else None,
             "axes": [axis.to_json() for axis in self.axes],
-            "derived": {
-                name: {"unit": dimension_in_words(dimension), "text": _text_of(self.derived[name])}
-                for name, dimension in self._derived_dimensions().items()
-            },
+            "inputs": self._inputs_json(),
+            "derived": {name: _text_of(rule) for name, rule in self.derived.items()},
             "where": [expression.text for expression in self.constraints],
             "set": {path: value for path, value, _ in self.fixed},
-            "model": self._fixed_file("model"),
+            "model": None if self.family else self._fixed_file("model"),
+            "family": self.family.to_json() if self.family else None,
             "cluster": self._fixed_file("cluster"),
             "options": self.options.to_json(),
             "search": self.search.model_dump(exclude_defaults=True) if self.search else {},
@@ -240,8 +244,16 @@ class Sweep:
         """Return the document of a point of one kind of file."""
         whole = [as_text(value) for path, value, _ in changes if path == kind]
         base = self.files[kind, whole[-1] if whole else ""]
-        inside = [change for change in of_section(changes, kind) if change[0] != kind]
+        base = self._sized(base, changes) if kind == "model" else base
+        inside = [c for c in of_section(changes, kind) if c[0] not in (kind, PARAMS)]
         return changed(base, [c for c in inside if not c[0].startswith("search")])
+
+    def _sized(self, base: Document, changes: Sequence[Change]) -> Document:
+        """Return the model of the family with as many parameters as the changes say, if they do."""
+        sizes = [value for path, value, _ in changes if path == PARAMS]
+        if self.family is None or not sizes:
+            return base
+        return Document(self.family.document(parse_count(sizes[-1])), base.file)
 
     def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
         """Return what `make` returns, or raises, once for each key."""
@@ -267,8 +279,7 @@ class Sweep:
 
     def _model(self, values: Values) -> ModelInput:
         def read() -> ModelInput:
-            document = self._document("model", self._changes(values))
-            return replace(model_of_document(document))
+            return model_of_document(self._document("model", self._changes(values)))
 
         found: ModelInput = self._cached(self._key(values, "model"), read)
         return found
@@ -318,7 +329,7 @@ class Sweep:
 
         def find(name: str) -> Value:
             if name in self.derived:
-                return self._value(self.derived[name], find)
+                return self._value(self.derived[name], find, stated)
             if name in stated and axes[name].field is None:
                 return Value(as_text(stated[name]), TEXT)
             if given is not None and name not in WHOLE_FILES:
@@ -331,10 +342,18 @@ class Sweep:
 
         return find
 
-    def _value(self, rule: Expression | Table, find: Callable[[str], Value]) -> Value:
+    def _value(
+        self,
+        rule: Expression | Table,
+        find: Callable[[str], Value],
+        stated: Mapping[str, object],
+    ) -> Value:
+        """Return a derived value; a table is read by a value as written, then by what it means."""
         if isinstance(rule, Expression):
             return rule.value(find)
-        key = str(find(rule.by).content)
+        key = as_text(stated.get(rule.by))
+        if key not in rule.rows:
+            key = str(find(rule.by).content)
         found = rule.rows.get(key, rule.default)
         if found is None:
             raise Unknown(f"the table by {rule.by} has no {show(key)}", "add it, or `default:`")
@@ -361,12 +380,22 @@ class Sweep:
         find = self._lookup(values, (model, cluster))
         for name, rule in self.derived.items():
             try:
-                yield name, self._value(rule, find).content
+                yield name, self._value(rule, find, dict(values)).content
             except Unknown:
                 yield name, None
 
-    def _derived_dimensions(self) -> dict[str, Any]:
-        return dict(_dimensions(self.derived, self.axes))
+    def _inputs_json(self) -> list[dict[str, str]]:
+        """Return column, unit and label of all that `columns` gives."""
+        paths = {path: field_at(path).unit for axis in self.axes for path in axis.paths}
+        names = {axis.name: paths.get(axis.name, "") for axis in self.axes} | paths
+        found = [
+            {"column": f"in.{name}", "unit": unit, "label": label_of(name)}
+            for name, unit in names.items()
+        ]
+        for name, dimension in _dimensions(self.derived, self.axes):
+            unit = dimension_in_words(dimension)
+            found.append({"column": f"{DERIVED}.{name}", "unit": unit, "label": label_of(name)})
+        return found
 
 
 def _text_of(rule: Expression | Table) -> str:
@@ -556,7 +585,8 @@ class _Reader:
 
         spec = validate(SweepFile, self.document)
         axes, listed = self._axes(spec)
-        files = self._files(spec, axes)
+        family, models = self._family(spec, axes)
+        files = {**self._files(spec, axes), **models}
         fixed = self._fixed(spec, axes)
         design = self._design(spec, axes)
         derived = self._derived(spec, axes)
@@ -576,6 +606,7 @@ class _Reader:
             n_samples=spec.samples or 0,
             listed=listed,
             files=files,
+            family=family,
             fixed=fixed,
             derived=derived,
             constraints=constraints,
@@ -734,6 +765,8 @@ class _Reader:
         varied = {path: axis for axis in axes for path in axis.paths if path in WHOLE_FILES}
         for kind in WHOLE_FILES:
             stated = getattr(spec, kind)
+            if kind == "model" and spec.family is not None:
+                continue
             if stated is None and kind not in varied:
                 fix = f"name a {kind} file or an example, such as {example_names(kind)[0]}"  # type: ignore[arg-type]
                 raise self._say((kind,), f"no `{kind}:`", fix)
@@ -751,6 +784,46 @@ class _Reader:
                     raise self._say((kind,), f"no `{kind}:`, and not every point names one")
         return found
 
+    def _family(
+        self, spec: SweepFile, axes: Sequence[Axis]
+    ) -> tuple[Family | None, dict[tuple[str, str], Document]]:
+        """Return the family of the sweep with its documents, and try all sizes that are listed."""
+        place: KeyPath = ("family",)
+        axis = next((axis for axis in axes if PARAMS in axis.paths), None)
+        varied = {path for axis in axes for path in axis.paths} | set(spec.set)
+        if spec.family is None:
+            if PARAMS in varied:
+                fix = "add `family: {models: [llama3-8b, llama3-70b, llama3-405b]}`"
+                raise self._say(("vary", PARAMS), f"{PARAMS} without `family:`", fix)
+            return None, {}
+        if PARAMS not in varied:
+            fix = f"vary {PARAMS}, such as [30B, 120B, 1T]"
+            raise self._say(place, "a family without sizes", fix)
+        if spec.model is not None or "model" in varied:
+            raise self._say(place, "stands beside `model`", "keep one of them")
+        documents = [
+            self._document("model", source, ("family", "models", i))
+            for i, source in enumerate(spec.family.models)
+        ]
+        try:
+            family = family_of([model_of_document(document) for document in documents])
+        except SpecError as error:
+            first = error.problems[0]
+            raise self._say(("family", "models"), first.message, first.fix) from None
+        sizes = [v for c in (axis.choices if axis else ()) for p, v in c.sets if p == PARAMS]
+        if axis is not None and axis.span is not None:
+            sizes = [axis.span.low, axis.span.high]
+        for size in [*sizes, *([spec.set[PARAMS]] if PARAMS in spec.set else [])]:
+            try:
+                family.document(parse_count(size))
+            except SpecError as error:
+                first = error.problems[0]
+                key = "set" if PARAMS in spec.set else "vary" if axis and axis.field else "together"
+                where = (key, axis.name if axis and key == "together" else PARAMS)
+                raise self._say(where, first.message, first.fix) from None
+        files = {("family", str(i)): document for i, document in enumerate(documents)}
+        return family, {("model", ""): documents[0], **files}
+
     def _some_point_lacks(self, spec: SweepFile, kind: str) -> bool:
         return any(kind not in point for point in spec.points or ())
 
@@ -760,7 +833,9 @@ class _Reader:
             if source not in example_names(kind) and beside.exists():
                 source = os.fspath(beside)
         try:
-            return read_document(source, kind)
+            # Rows name files in their reasons: the same on every machine.
+            found = read_document(source, kind)
+            return replace(found, file=os.path.basename(found.file))
         except SpecError as error:
             first = error.problems[0]
             if first.line or isinstance(source, Mapping):
@@ -857,6 +932,8 @@ class _Reader:
             if key != "by":
                 rows[key] = read_expression(text).value(_no_names)
         default = rows.pop("default", None)
+        if by.endswith(".accelerator"):
+            rows |= {_catalogue_name(key): value for key, value in rows.items()}
         if not rows:
             raise BadValue("the table is empty", "give a number for every value")
         dimensions = {value.dimension for value in (*rows.values(), *filter(None, [default]))}
@@ -992,6 +1069,16 @@ def _is_known(name: str) -> bool:
     except BadValue:
         return False
     return True
+
+
+def _catalogue_name(name: str) -> str:
+    """Return the catalogue's name of an accelerator for any of its names; else the name itself."""
+    from hardware.catalogue import UnknownPartError, load_catalogue
+
+    try:
+        return load_catalogue().accelerator(name).name
+    except UnknownPartError:
+        return name
 
 
 def _no_names(name: str) -> Value:

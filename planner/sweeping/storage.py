@@ -342,8 +342,7 @@ def columns_of(rows: Iterable[Row], header: Header) -> list[Column]:
             if name not in known:
                 kinds.setdefault(name, set()).update([_kind(value)] if value is not None else [])
     of_name = {column.name: column for column in COLUMNS}
-    units = {f"in.{axis['path']}": axis["unit"] for axis in header.get("axes", ())}
-    units |= {f"let.{name}": x["unit"] for name, x in header.get("derived", {}).items()}
+    units = {item.get("column"): item.get("unit", "") for item in header.get("inputs", ())}
     for name, found in kinds.items():
         meaning = "derived" if name.startswith("let.") else "varied"
         of_name[name] = Column(name, _one_kind(found), units.get(name) or "", meaning)

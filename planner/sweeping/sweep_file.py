@@ -34,6 +34,13 @@ Samples = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=MAX_POINTS)]
 Seed = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**32 - 1)]
 
 
+class FamilySpec(_Spec):
+    """The `family:` section: models of one family, in place of `model:`."""
+
+    models: list[Source] = Field(min_length=1)
+    """Two or more model files or examples, such as `[llama3-8b, llama3-70b, llama3-405b]`."""
+
+
 class SweepFile(_Spec):
     """A sweep file."""
 
@@ -57,8 +64,8 @@ class SweepFile(_Spec):
     """Fields that change as one: a name, under it values by name, under each its fields."""
     points: list[Fields] | None = None
     """Points spelled out, for `design: list`: the values of each by field."""
-    family: Any = None
-    """Models from which `model.size` makes models of any size."""
+    family: FamilySpec | None = None
+    """Models between and beyond which `model.params` makes models of any size."""
     let: Fields = Field(default_factory=dict)
     """Derived values by name: an expression, or a table `{by: FIELD, value: number}`."""
     where: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)
