@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline
+from costmodels.compute import ForwardBackward
 from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms, sets_of
 from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
@@ -108,23 +109,23 @@ def join_layouts(problem: Problem, layouts: Sequence[Layout]) -> Rows:
 
 
 def virtual_stage_times(
-    rows: Rows, layout: Layout, row: int = 0
+    rows: Rows, layout: Layout, row: int = 0, late: ForwardBackward | None = None
 ) -> tuple[list[float], list[float]]:
     """Return forward and backward seconds per micro-batch of each virtual stage in model order.
 
-    `layout` is row `row` of the joined table.
+    `layout` is row `row` of the joined table; `late` is `stalled` of all its rows, if known.
     """
-    forward, backward = virtual_stage_columns(rows, layout, [row])
+    forward, backward = virtual_stage_columns(rows, layout, [row], late)
     return forward[0].tolist(), backward[0].tolist()
 
 
 def virtual_stage_columns(
-    rows: Rows, layout: Layout, some: Sequence[int]
+    rows: Rows, layout: Layout, some: Sequence[int], late: ForwardBackward | None = None
 ) -> tuple[Floats, Floats]:
     """Return the same of several rows that all hold `layout`, `(n_rows, n_stages)` each."""
     of = np.asarray(some, dtype=np.intp)
     terms, at = rows.layers, rows.index[of][:, None]
-    late = stalled(rows)
+    late = late or stalled(rows)
     one_forward = terms.layer.forward_s[at] + late.forward_s[of][:, None]
     one_backward = terms.layer.backward_s[at] + late.backward_s[of][:, None]
     modules, of_set = rows.sets, rows.set_index.reshape(-1)[of][:, None]
@@ -197,9 +198,14 @@ def same_layout_times(rows: Rows, layout: Layout) -> list[float]:
     return _with_the_rest(rows, runs)
 
 
-def pipeline_run(rows: Rows, layout: Layout, row: int = 0) -> pipeline.PipelineRun:
-    """Return the step through the pipeline of `layout`, which is row `row` of the joined table."""
-    forward, backward = virtual_stage_times(rows, layout, row)
+def pipeline_run(
+    rows: Rows, layout: Layout, row: int = 0, late_s: ForwardBackward | None = None
+) -> pipeline.PipelineRun:
+    """Return the step through the pipeline of `layout`, which is row `row` of the joined table.
+
+    `late_s` is `stalled` of all rows, if known.
+    """
+    forward, backward = virtual_stage_times(rows, layout, row, late_s)
     hops, late = boundary_hops_s(rows, layout, row), virtual_weight_grad_times(rows, layout, row)
     times = (tuple(forward), tuple(backward), tuple(hops), tuple(late))
     return pipeline.PipelineRun(layout.schedule, layout.pp, layout.vpp, layout.n_micro, *times)
@@ -210,7 +216,8 @@ def exact_step_times(rows: Rows, layouts: Sequence[Layout]) -> list[float]:
 
     The closed form's pipeline part is exchanged for the recurrence; all other terms are the same.
     """
-    return _with_the_rest(rows, [pipeline_run(rows, x, i) for i, x in enumerate(layouts)])
+    late = stalled(rows)
+    return _with_the_rest(rows, [pipeline_run(rows, x, i, late) for i, x in enumerate(layouts)])
 
 
 def _with_the_rest(rows: Rows, runs: Sequence[pipeline.PipelineRun]) -> list[float]:

@@ -81,6 +81,7 @@ from searches.executors import NAMES as EXECUTORS
 from searches.executors import Executor, ExecutorError, make_executor
 from searches.rules import RULES, Context
 from searches.search import Outcome, search
+from searches.shared_work import SharedWork
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 """A path, the name of a packaged example, or a dict with the structure of the file."""
@@ -446,15 +447,18 @@ def solve_inputs(
     progress: Callable[[int, int], None] | None = None,
     asked: Asked = Asked("MODEL", "CLUSTER"),
     fewer: bool = True,
+    shared: SharedWork | None = None,
 ) -> Result:
     """Return the result for inputs that are already read.
 
-    `fewer` also looks at fewer devices than are given, where they may be better.
+    `fewer` also looks at fewer devices than are given, where they may be better. Callers that ask
+    again and again, of neighbouring models and clusters, pass the same `shared`: the answer is the
+    same, sooner.
     """
     options = with_open_recipes(model, options)
     models = [with_recipe(model, name) for name in asked_recipes(model, options)]
     variants, left_out = variants_of(
-        models, cluster, options, lambda mine, one: searched_problem(mine, one, options)
+        models, cluster, options, lambda mine, one: searched_problem(mine, one, options), shared
     )
     found = search_counts(variants, left_out, options, executor, stop, progress, fewer)
     ranked, searched = _ranked(found, variants, options), found.listed
