@@ -12,7 +12,6 @@ from typing import Any
 from planner.identity import content_id
 from planner.inputs import ClusterInput, ModelInput
 from planner.options import SolveOptions
-from planner.solving import calibration_json
 
 TIMED_GOALS = ("step_time", "tokens_per_s", "memory", "devices")
 """Objectives that order plans alike whatever devices cost, draw and fail."""
@@ -34,22 +33,25 @@ class Point:
     """Columns computed from the point (`let:`): a number in base units, or text."""
     shared_key: str = ""
     """Sorts points next to one another that share work: same model, same devices."""
+    fault: str = ""
+    """Why the values make no valid inputs, where they make none."""
 
 
 def point_names(
-    model: ModelInput, cluster: ClusterInput, options: SolveOptions
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions, priced: Mapping[str, Any]
 ) -> tuple[str, str, str]:
-    """Return the id, the costless key and the shared key of a point whose inputs are read."""
+    """Return the id, the costless key and the shared key of a point whose inputs are read.
+
+    `priced` says which calibration, catalogue and version price its plans (`calibration_json`).
+    """
     stated = options.to_json()
-    priced = calibration_json(options.calibration)
     job = {**model.document, "listed": list(model.precisions)}
-    searched = stated if _orders_by_cost(options) else {k: v for k, v in stated.items()}
     bare = cluster.document if _orders_by_cost(options) else without_costs(cluster.document)
     devices = [pool.n_devices for pool in cluster.cluster.pools]
     return (
         content_id("point", job, cluster.document, stated, priced),
-        content_id("costless", job, bare, searched, priced),
-        content_id("shared", job, searched) + "".join(f"-{n:08d}" for n in devices),
+        content_id("costless", job, bare, stated, priced),
+        content_id("shared", job, stated) + "".join(f"-{n:08d}" for n in devices),
     )
 
 
