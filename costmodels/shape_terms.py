@@ -332,7 +332,7 @@ def boundary_hops(
     pipeline r shares of the uplink, 1/oversubscription of a NIC each; where not all pipelines
     cross, the slower of that and the link inside counts. What stays inside the domain crosses no
     tier, however small its units. Where the stack's messages block and the `tp` ranks of a stage
-    span more than two domains, `stalled_message_s` comes on top. `(n, pp)` for problems in columns.
+    span more than two domains, `stalled_message_s` comes on top. Problems in columns: `(n, pp)`.
     """
     pool = problem.pool
     extra = 0.0 if problem.fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S

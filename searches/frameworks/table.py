@@ -288,7 +288,7 @@ def _hits(framework: str, case: Case, *, of_batches: bool) -> dict[tuple[int, ..
         if rule.batches != of_batches:
             continue
         try:
-            hits = np.asarray(rule.broken(case))
+            hits = np.asarray(rule.broken(case), dtype=bool)
         except NotStatedError:
             continue
         if not hits.ndim:  # about the job or the model: it holds for all plans, or for none
