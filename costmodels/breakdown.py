@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from costmodels import pipeline
 from costmodels.compute import ForwardBackward
+from costmodels.layer_grid import LayerGrid
 from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms, sets_of
 from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
@@ -94,16 +95,24 @@ class Breakdown:
         return sum(self.time_s[axis] for axis in NETWORK_TERMS) / self.step_s
 
 
-def join_one(problem: Problem, layout: Layout) -> Rows:
-    """Return the joined table that holds just `layout`, with the layer terms of that row alone."""
-    return join_layouts(problem, [layout])
+def join_one(problem: Problem, layout: Layout, grid: LayerGrid | None = None) -> Rows:
+    """Return the joined table that holds just `layout`, with the layer terms of that row alone.
+
+    `grid` holds them, if they are known.
+    """
+    return join_layouts(problem, [layout], grid)
 
 
-def join_layouts(problem: Problem, layouts: Sequence[Layout]) -> Rows:
+def join_layouts(
+    problem: Problem, layouts: Sequence[Layout], grid: LayerGrid | None = None
+) -> Rows:
     """Return the joined table of a few layouts, with the layer terms of every row alone."""
     table = PlanTable.from_layouts(layouts)
     terms = shape_terms(problem, table.shapes, table.shardings)
-    alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
+    if grid is not None and grid.holds(table):
+        alone = grid.one(table)
+    else:
+        alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
     sets = sets_of(problem, alone, table.recompute_modules)
     return join_at(problem, terms, table, alone, sets, np.arange(len(layouts)))
 
@@ -233,12 +242,15 @@ def _expert_layers(rows: Rows, layout: Layout, chunks: Sequence[int], first: int
     return expert_prefix(layout.stage_layers, chunks, routing, first)[-1]
 
 
-def break_down(problem: Problem, layout: Layout, of_rank: int | None = None) -> Breakdown:
+def break_down(
+    problem: Problem, layout: Layout, of_rank: int | None = None, grid: LayerGrid | None = None
+) -> Breakdown:
     """Return times, memory and traffic of one plan, the pipeline simulated exactly.
 
-    Times and traffic are those of pipeline rank `of_rank`, without it of the slowest.
+    Times and traffic are those of pipeline rank `of_rank`, without it of the slowest. `grid` holds
+    the terms of its layers, if they are known.
     """
-    rows = join_one(problem, layout)
+    rows = join_one(problem, layout, grid)
     forward, backward = virtual_stage_times(rows, layout)
     run = pipeline_run(rows, layout)
     at_once = replace(run, hop_s=(0.0,) * layout.pp)

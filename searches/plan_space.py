@@ -233,6 +233,8 @@ class Coupled:
     """`(n_patterns, n_sp, n_shardings, n_options)`."""
     of: Rows
     """Pattern of each shape, `(n_shapes,)`."""
+    whole: bool = False
+    """Whether the masks of the single axes are in the patterns already."""
 
     @staticmethod
     def of_shapes(legal: Bools) -> "Coupled":
@@ -246,13 +248,6 @@ class Coupled:
         found, of = np.unique(pairs, return_inverse=True)
         mine, others = np.divmod(found, len(other.patterns))
         return Coupled(self.patterns[mine] & other.patterns[others], of.reshape(-1))
-
-    def groups(self) -> Iterator[tuple[Rows, Bools]]:
-        """Yield the shapes of each pattern and its mask, sp x sharding x recompute."""
-        for i, pattern in enumerate(self.patterns):
-            rows = np.flatnonzero(self.of == i)
-            if len(rows):
-                yield rows, pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,19 +283,42 @@ class Masks:
         if self.coupled is None:
             n = self.sharding.sum(axis=1, dtype=np.int64) * self.recompute.sum(axis=1)
             return np.asarray(self.sp * n[:, None])
-        found = np.zeros(self.sp.shape, dtype=np.int64)
-        for rows, pattern in self.coupled.groups():
-            firsts, of = alike_rows(self.sharding[rows])
-            recompute = self.recompute[rows]
-            for sp, legal in enumerate(pattern):
-                # Shardings that go with each option, by kind of shape.
-                n = np.array([legal[self.sharding[rows[i]]].sum(axis=0) for i in firsts])
-                found[rows, sp] = (n[of] * recompute).sum(axis=1) * self.sp[rows, sp]
-        return found
+        patterns, of = self._patterns()
+        return np.asarray(np.count_nonzero(patterns, axis=(2, 3))[of], dtype=np.int64)
+
+    def _patterns(self) -> tuple[Bools, Rows]:
+        """Return what goes together, once for all shapes that are alike, and where each is."""
+        found = self.compact().coupled
+        assert found is not None  # `compact` leaves one
+        return found.patterns, found.of
+
+    def compact(self) -> "Masks":
+        """Return the same masks with everything but the batches in the coupled ones.
+
+        For masks that are coupled: the product of the single axes needs no array of all.
+        """
+        if self.coupled is not None and self.coupled.whole:
+            return self
+        columns = [self.sp, self.sharding, self.recompute]
+        if self.coupled is not None:
+            bits = np.arange(max(1, len(self.coupled.patterns).bit_length()))
+            columns.append((self.coupled.of[:, None] >> bits & 1).astype(bool))
+        firsts, of = alike_rows(np.concatenate(columns, axis=1))
+        return replace(self, coupled=Coupled(self.take(firsts).rest, of, whole=True))
+
+    def count_of(self, shardings: Bools) -> Counts:
+        """Return the legal plans with some of each shape's shardings, `(n_shapes,)`."""
+        if self.coupled is None:
+            return replace(self, sharding=self.sharding & shardings).shape_plans
+        patterns, of = self._patterns()
+        by_sharding = np.count_nonzero(patterns, axis=3).sum(axis=1)[of]
+        return np.asarray(self.batches.sum(axis=1) * (by_sharding * shardings).sum(axis=1))
 
     @property
     def rest(self) -> Bools:
         """Over shapes x sp x sharding x recompute."""
+        if self.coupled is not None and self.coupled.whole:
+            return self.coupled.patterns[self.coupled.of]
         whole = self.sharding[:, None, :, None] & self.recompute[:, None, None, :]
         whole = self.sp[:, :, None, None] & whole
         return whole if self.coupled is None else whole & self.coupled.patterns[self.coupled.of]
@@ -311,13 +329,8 @@ class Masks:
         if self.coupled is None:
             some = np.asarray(self.sp.any(axis=1) & self.recompute.any(axis=1))
             return np.asarray((self.sharding & some[:, None]).any(axis=0))
-        used = np.zeros(self.sharding.shape[1], dtype=bool)
-        for rows, pattern in self.coupled.groups():
-            firsts, of = alike_rows(self.recompute[rows])
-            for sp, legal in enumerate(pattern):
-                some = np.array([legal[:, self.recompute[rows[i]]].any(axis=1) for i in firsts])
-                used |= (some[of] & self.sharding[rows] & self.sp[rows, sp, None]).any(axis=0)
-        return used
+        patterns, of = self._patterns()
+        return np.asarray(patterns[np.unique(of)].any(axis=(0, 1, 3)))
 
     def of_stages(self, rows: NDArray[np.intp]) -> tuple[Bools, Bools]:
         """Return which sp and which recompute options go with some of `rows` of the shardings.
@@ -325,16 +338,9 @@ class Masks:
         `(n_shapes, n_sp)` and `(n_shapes, n_options)`.
         """
         if self.coupled is not None:
-            with_sp, offered = np.zeros_like(self.sp), np.zeros_like(self.recompute)
-            for mine, pattern in self.coupled.groups():
-                sharding = self.sharding[mine][:, rows]
-                firsts, of = alike_rows(sharding)
-                for sp, legal in enumerate(pattern):
-                    any_of = [legal[rows][sharding[i]].any(axis=0) for i in firsts]
-                    some = np.array(any_of)[of] & self.recompute[mine] & self.sp[mine, sp, None]
-                    with_sp[mine, sp] = some.any(axis=1)
-                    offered[mine] |= some
-            return with_sp, offered
+            patterns, of = self._patterns()
+            mine = patterns[:, :, rows].any(axis=2)
+            return mine.any(axis=2)[of], mine.any(axis=1)[of]
         some = np.any(self.sharding[:, rows], axis=1)
         of_sp = np.asarray(some & self.recompute.any(axis=1))
         of_option = np.asarray(some & self.sp.any(axis=1))
@@ -344,6 +350,8 @@ class Masks:
         self, shape: NDArray[np.intp], sp: NDArray[np.intp], rows: NDArray[np.intp]
     ) -> Bools:
         """Return what is legal for batches of a shape and sp, over batches x `rows` x options."""
+        if self.coupled is not None and self.coupled.whole:
+            return np.asarray(self.coupled.patterns[:, :, rows][self.coupled.of[shape], sp])
         whole = self.sharding[shape][:, rows, None] & self.recompute[shape][:, None, :]
         whole &= self.sp[shape, sp][:, None, None]
         if self.coupled is not None:
@@ -369,9 +377,12 @@ class Masks:
         """Return what a rule leaves."""
         legal = rule.legal
         if isinstance(legal, Coupled):
-            return replace(self, coupled=self.coupled.both(legal) if self.coupled else legal)
+            both = self.coupled.both(legal) if self.coupled else legal
+            return replace(self, coupled=both)
         if rule.of_batches:
             return replace(self, batches=self.batches & legal)
+        if self.coupled is not None and self.coupled.whole:
+            raise ValueError(f"{rule.code}: compact masks take rules of batches alone")
         for axis, name in ((1, "sp"), (2, "sharding"), (3, "recompute")):
             if max(1, *(n for i, n in enumerate(legal.shape[1:], 1) if i != axis)) == 1:
                 of_axis = legal.reshape(legal.shape[0], legal.shape[axis])
@@ -462,12 +473,13 @@ def _legal(
     rejected: dict[str, Counts] = {}
     for rule in plan_rules(context, shapes, axes):
         masks = masks.keeping(rule)
+        if isinstance(rule.legal, Coupled):
+            masks = masks.compact()  # comes last: what follows is about batches
         left = masks.shape_plans
         rejected[rule.code] = rejected.get(rule.code, 0) + before - left
         before = left
     # Counted where the plan with overlap that stands for them is legal.
-    dominated = replace(masks, sharding=masks.sharding & axes.dominates).shape_plans
-    rejected["DOM001"] = dominated
+    rejected["DOM001"] = dominated = masks.count_of(axes.dominates)
     return masks, candidates + dominated, rejected
 
 

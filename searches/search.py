@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.breakdown import exact_step_times
-from costmodels.layer_grid import LayerGrid, layer_grid
+from costmodels.layer_grid import LayerGrid, known_layers, layer_grid
 from costmodels.layer_terms import LayerTable, layer_table
 from costmodels.plans import Layout, PlanBlock, PlanTable, ShapeTable
 from costmodels.problem import Problem
@@ -402,24 +402,33 @@ def count_plans(shard: Shard) -> int:
     return int(plans.n_legal[_open_batches(replace(shard, plans=plans))].sum())
 
 
-def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
+def exact_step_s(
+    problem: Problem, layouts: list[Layout], grid: LayerGrid | None = None
+) -> list[float]:
     """Return the step time of each layout with the pipeline simulated, seconds.
 
     The closed form's pipeline part is exchanged for the recurrence; all other terms are the same.
+    `grid` holds layer terms, if they are known.
     """
     if not layouts:
         return []
     table = PlanTable.from_layouts(layouts)
-    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
-    return exact_step_times(rows, layouts)
+    terms = shape_terms(problem, table.shapes, table.shardings)
+    return exact_step_times(join(problem, terms, table, known_layers(grid, table)), layouts)
 
 
-def price_layouts(problem: Problem, layouts: list[Layout]) -> list[Candidate]:
-    """Return layouts with their closed form and memory; the recurrence is not run."""
+def price_layouts(
+    problem: Problem, layouts: list[Layout], grid: LayerGrid | None = None
+) -> list[Candidate]:
+    """Return layouts with their closed form and memory; the recurrence is not run.
+
+    `grid` holds layer terms, if they are known.
+    """
     if not layouts:
         return []
     table = PlanTable.from_layouts(layouts)
-    scores = score(problem, shape_terms(problem, table.shapes, table.shardings), table)
+    terms = shape_terms(problem, table.shapes, table.shardings)
+    scores = score(problem, terms, table, known_layers(grid, table))
     rows = zip(layouts, scores.step_s.tolist(), scores.peak_bytes.tolist(), strict=True)
     return [Candidate(*row) for row in rows]
 
@@ -449,7 +458,7 @@ class Prepared:
         """
         shapes, layers = self.shapes, self.context.problem.shape.layers
         together = [rows]
-        if len(rows) > FIRST_SHAPES:
+        if len(rows) > FIRST_SHAPES and self.lowest_s[rows].min() <= limits.least_s:
             some = shapes.take(rows)
             columns = (some.pp, some.vpp, some.split, some.placement, some.splits)
             kinds = n_kinds(layers, *columns)
@@ -481,6 +490,7 @@ class Prepared:
 def prepare(context: Context, shapes: ShapeTable, grid: LayerGrid | None = None) -> Prepared:
     """Return the shapes of a search with bounds; `grid` holds their layer terms, if known."""
     options, sizes = context.options, batch_sizes(context)
+    grid = grid or context.layer_grid
     if grid is None and len(sizes) and len(shapes):
         grid = layer_grid(context.problem, shapes, sizes, options.n_sp)
     least_s = batch_bounds_s(context, shapes, grid)
@@ -652,12 +662,12 @@ def _merge(
     """Merge shard answers in shard order and re-price the best with the exact recurrence."""
     best = sorted((c for answer in answers for c in answer.best), key=closed_form_order)
     best = best[: context.options.n_finalists]
-    finalists = _exact(context.problem, best)
+    finalists = _exact(context, best)
     first_s = min((c.step_s for c in finalists), default=0.0)
     listed = {c.layout for c in best}
     rivals = [c for a in answers for c in a.rivals if c.least_s < first_s]
     rivals = sorted((c for c in rivals if c.layout not in listed), key=closed_form_order)
-    finalists = sorted(finalists + _exact(context.problem, rivals), key=_exact_order)
+    finalists = sorted(finalists + _exact(context, rivals), key=_exact_order)
     rejected: dict[str, int] = {}
     for answer in answers:
         for code, count in answer.rejected.items():
@@ -718,7 +728,8 @@ def _with_uneven_splits(
     )
 
 
-def _exact(problem: Problem, candidates: list[Candidate]) -> list[Candidate]:
+def _exact(context: Context, candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates with their exact step times."""
-    times = exact_step_s(problem, [c.layout for c in candidates])
+    layouts = [c.layout for c in candidates]
+    times = exact_step_s(context.problem, layouts, context.layer_grid)
     return [replace(c, step_s=t) for c, t in zip(candidates, times, strict=True)]

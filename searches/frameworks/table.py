@@ -226,7 +226,7 @@ def runnable_kinds(
         hits.reshape(n, -1)
         for masks in broken
         for hits in (masks or {}).values()
-        if len(hits) == n
+        if n and len(hits) == n
     ]
     firsts, of = np.zeros(min(n, 1), dtype=np.intp), np.zeros(n, dtype=np.intp)
     if columns and n:
