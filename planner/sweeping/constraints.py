@@ -1,9 +1,10 @@
 """Expressions over the fields of a point: constraints (`where:`) and derived values (`let:`).
 
-An expression is arithmetic and comparisons over paths (`pools.0.accelerator.power`), figures of the
-point (`n_devices`), values of `let:` and quantities with a unit (`20 MW`, `80 GiB`). It is read as
-a Python expression and evaluated by this module alone: what it does not know is refused. Every
-value has a dimension, so that a power is never compared with a size, nor with a bare number.
+An expression is arithmetic and comparisons over paths (`pools.0.accelerator.power`), figures of
+the point (`n_devices`), values of `let:` and quantities with a unit (`20 MW`, `80 GiB`). It is
+read as a Python expression and evaluated by this module alone: what it does not know is refused.
+Every value has a dimension, so that a power is never compared with a size, nor with a number
+without unit.
 """
 
 import ast
@@ -14,10 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from costmodels.cost_energy import device_power_w
 from costmodels.parameters import active_params, total_params
 from planner.errors import BadValue
 from planner.inputs import ClusterInput, ModelInput
-from costmodels.cost_energy import device_power_w
 from planner.sweeping.fields import (
     BYTES,
     BYTES_PER_S,

@@ -14,7 +14,7 @@ from itertools import islice
 from planner.errors import SpecError
 from planner.sweeping.points import Point
 from planner.sweeping.running import PointSolver, Twins, chunks_of
-from planner.sweeping.spec import Sweep
+from planner.sweeping.sweep import Sweep
 
 COUNTED = 20_000
 """Combinations that are looked at; of larger sweeps every n-th, and counts are shares."""
