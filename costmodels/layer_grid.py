@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from costmodels.factor import distinct
 from costmodels.layer_terms import LayerTable, LayerTerms, SplitDegrees, layer_terms, sets_of
-from costmodels.plans import ShapeTable
+from costmodels.plans import PlanTable, ShapeTable
 from costmodels.problem import Problem
 
 Ints = NDArray[np.int32]
@@ -48,6 +48,20 @@ class LayerGrid:
     terms: LayerTerms
     """`(n_splits * n_sizes * n_sp,)` each."""
 
+    def holds(self, table: PlanTable) -> bool:
+        """Tell whether the terms of all plans of a table are in the grid."""
+        keys = _keys(tuple(getattr(table.shapes, name) for name in COLUMNS))
+        known = np.isin(keys, self.keys).all() and np.isin(table.mbs, self.sizes).all()
+        return bool(known and table.sp.max(initial=0) < self.n_sp)
+
+    def one(self, table: PlanTable) -> LayerTerms:
+        """Return the terms of the only plan of a table, `(1,)` each."""
+        keys = _keys(tuple(getattr(table.shapes, name) for name in COLUMNS))
+        at = np.searchsorted(self.keys, keys) * len(self.sizes)
+        rows = (at + np.searchsorted(self.sizes, table.mbs)) * self.n_sp + table.sp
+        found: LayerTerms = _taken(self.terms, rows, len(self.keys) * len(self.sizes) * self.n_sp)
+        return found
+
     def table(self, shapes: ShapeTable, modules: Ints) -> LayerTable:
         """Return what `layer_table` does for shapes whose splits are all in the grid.
 
@@ -65,6 +79,13 @@ class LayerGrid:
         codes[self.sizes] = np.arange(len(self.sizes))
         sets = sets_of(self.problem, terms, modules)
         return LayerTable(terms, found.index, codes, len(self.sizes), self.n_sp, sets)
+
+
+def known_layers(grid: LayerGrid | None, table: PlanTable) -> LayerTable | None:
+    """Return the layer terms of a table from a grid; None where that does not hold them."""
+    if grid is None or not grid.holds(table):
+        return None
+    return grid.table(table.shapes, table.recompute_modules)
 
 
 def layer_grid(problem: Problem, shapes: ShapeTable, mbs: Ints, n_sp: int) -> LayerGrid:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import log, log1p
 
+from costmodels.layer_grid import LayerGrid
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.calibration.file import Calibration
@@ -50,20 +51,23 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
 
 
 def with_plain_groups(
-    problem: Problem, candidates: Sequence[Candidate], options: SearchOptions = SearchOptions()
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    options: SearchOptions = SearchOptions(),
+    grid: LayerGrid | None = None,
 ) -> list[Candidate]:
     """Return the candidates with ZeRO groups over all ranks where smaller ones gain nothing.
 
     A plan whose ZeRO groups are replicated gives way to the one with whole groups when that is no
     further behind than the model can tell, and the options allow it: it needs less memory and is
-    simpler to run.
+    simpler to run. `grid` holds layer terms, if they are known.
     """
 
     def may_be_whole(x: Layout) -> bool:
         return x.shard > 0 and options.allows("dp_shard", x.dp * x.cp)
 
     split = [c for c in candidates if may_be_whole(c.layout)]
-    whole = price_layouts(problem, [replace(c.layout, shard=0) for c in split])
+    whole = price_layouts(problem, [replace(c.layout, shard=0) for c in split], grid)
     plain = {}
     for c, other in zip(split, whole, strict=True):
         # The pipeline is the same, so its exact time differs from the closed form by as much.

@@ -150,7 +150,9 @@ class StepBounds:
         """Return the search of `n_devices`."""
         if n_devices not in self._contexts:
             smaller = on_devices(self.problem, n_devices)
-            self._contexts[n_devices] = Context(smaller, self.options, n_devices, self.shared)
+            self._contexts[n_devices] = Context(
+                smaller, self.options, n_devices, self.shared, self._grid
+            )
         return self._contexts[n_devices]
 
     def promising(self, n_devices: int, limit_s: float) -> ShapeSpace:
@@ -201,7 +203,8 @@ class StepBounds:
             best_s = [c.step_s for c in priced[:n]]
             if len(best_s) == n and some[0].closed_form_s * (1.0 - CLOSED_FORM_GAP) > best_s[-1]:
                 break
-            exact = exact_step_s(context.problem, [c.layout for c in some])
+            layouts = [c.layout for c in some]
+            exact = exact_step_s(context.problem, layouts, self._grid(context))
             priced += [replace(c, step_s=t) for c, t in zip(some, exact, strict=True)]
             priced.sort(key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout)))
         return [c for c in priced[:n] if c.step_s < limit_s]
@@ -369,9 +372,9 @@ def _least_layers(
     grids: tuple[int, ...],
     grid: LayerGrid | None = None,
 ) -> LayerMinima:
-    """Return the least times of layers split over some (tp, cp); `grid` holds their terms, if known.
+    """Return the least times of layers split over some (tp, cp), inf where a rule bars a split.
 
-    Rules of layers that bar a split leave inf.
+    `grid` holds their terms, if they are known.
     """
     options, n_sp, mbs = context.options, context.options.n_sp, batch_sizes(context)
     job = context.problem.job

@@ -148,7 +148,8 @@ def candidates(
                     continue
                 vpp, split, schedule, order = of_pp[pp].T
                 rows = np.empty((len(layer), len(vpp), len(SHAPE_AXES)), dtype=np.int32)
-                columns = (tp, pp, n // (tp * pp * cp), vpp, split, cp, kind, e, x, schedule, order)
+                dp = n // (tp * pp * cp)
+                columns = (tp, pp, dp, vpp, split, cp, kind, e, x, schedule, order)
                 for i, column in enumerate(columns):
                     rows[..., i] = column
                 parts.append(rows.reshape(-1, len(SHAPE_AXES)))

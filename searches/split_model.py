@@ -162,7 +162,7 @@ class _Whole:
         `most` is a time that no rank of a better split exceeds.
         """
         costs, (_, _, again, more) = self.costs, self.each
-        recomputed = sum(self._recomputed(k, rank) for rank in range(costs.pp))
+        recomputed = sum(self._all_recomputed(k))
         if most is not None and k and costs.vpp == 1:
             caps = self._layers_in_time(k, most)
             least = (max(costs.n_layers - sum(caps) + cap, 1) for cap in caps)
@@ -185,10 +185,21 @@ class _Whole:
         whole = next((i for i, k in enumerate(values) if k >= longest), len(values))
         return values[: whole + 1]
 
-    def _recomputed(self, k: int, rank: int) -> int:
-        """Return the fewest layers that a rank recomputes."""
-        stages = self.stage_bounds[rank :: self.costs.pp]
-        return sum(min(k, least) for least, _ in stages)
+    def _all_recomputed(self, k: int) -> list[int]:
+        """Return the fewest layers that each rank recomputes."""
+        if k not in self._fewest:
+            least, p = [min(k, few) for few, _ in self.stage_bounds], self.costs.pp
+            self._fewest[k] = [sum(least[rank::p]) for rank in range(p)]
+        return self._fewest[k]
+
+    @cached_property
+    def _fewest(self) -> dict[int, list[int]]:
+        return {}
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        found: list[int] = self.ends.tolist()
+        return found
 
     @cached_property
     def _dense(self) -> list[int]:
@@ -202,12 +213,18 @@ class _Whole:
     def _layers_in_time(self, k: int, limit: int) -> list[int]:
         """Return an upper bound of each rank's layers: its chunks recompute some at least."""
         layer, expert, again, more = self.each
-        found = []
-        for rank, (end, dense) in enumerate(zip(self.ends.tolist(), self._dense, strict=True)):
+        most, found = self.costs.vpp - 1 + k, []
+        known: dict[tuple[int, int, int], int] = {}  # most ranks are alike
+        fewest = self._all_recomputed(k)
+        for end, dense, few in zip(self._ends, self._dense, fewest, strict=True):
             # Of many layers over v chunks most are left when one chunk holds nearly all of them.
-            recomputed = max(self._recomputed(k, rank), self.costs.vpp - 1 + k) if k else 0
-            each = again + (min(0, more) if dense else more)
-            found.append(_most_layers(limit - end, layer, expert, dense, each, recomputed))
+            recomputed = max(few, most) if k else 0
+            key = end, recomputed, dense if expert or more else min(dense, 1)
+            if key not in known:
+                each = again + (min(0, more) if dense else more)
+                row = limit - end, layer, expert, dense, each, recomputed
+                known[key] = _most_layers(*row)
+            found.append(known[key])
         return found
 
     def _layers_in_memory(self, k: int) -> list[int]:
