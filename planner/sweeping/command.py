@@ -10,6 +10,7 @@ from typing import Any, TextIO
 from planner.errors import UsageError
 from planner.options import parse_max, parse_only, parse_pins
 from planner.commands import lists_in_words, pins_in_words
+from planner.solving import check_executor
 from planner.sweeping.axes import Axis
 from planner.sweeping.estimate import ROW_BYTES, Estimate, estimate, no_point
 from planner.sweeping.running import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
@@ -62,6 +63,7 @@ def run_sweep_command(
     )  # fmt: skip
     sweep = _read(files, more)
     limit_s = point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
+    check_executor(executor, ray_address)
     if dry_run:
         found = estimate(
             sweep, executor=executor, point_limit_s=limit_s, tell=None if quiet else _tell
@@ -308,8 +310,9 @@ def _time_lines(found: Estimate) -> list[str]:
     nexts = [t.next_s for t in found.timings if t.next_s is not None]
     n_timed = len(firsts) + len(nexts)
     lines.append(
-        f"  timed: {n_timed} points of {len(firsts)} groups out of {found.n_groups:,} (one model"
-        f" on one number of devices); the first of a group took {_span(firsts)}"
+        f"  timed: {n_timed} point{'s' * (n_timed != 1)} of {len(firsts)} of {found.n_groups:,} groups"
+        " (one model on one number of devices each); the first of a group took"
+        f" {_span(firsts)}"
         + (f", the next {_span(nexts)}" if nexts else "")
     )
     return lines

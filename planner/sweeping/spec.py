@@ -446,6 +446,13 @@ def load_sweep(path: str | os.PathLike[str], more: Mapping[str, Any] | None = No
     Files are looked for beside the sweep file, then from the working folder on. Raises `SpecError`
     with file and line.
     """
+    name = os.fspath(path)
+    if not Path(name).exists() and {name} & {*example_names("model"), *example_names("cluster")}:
+        message = f"{name!r} is an example of a model or a cluster, not a sweep file"
+        fix = f"planner sweep {name} CLUSTER --vary PATH=VALUES"
+        if name in example_names("cluster"):
+            fix = f"planner sweep MODEL {name} --vary PATH=VALUES"
+        raise SpecError(Problem(message, fix))
     document = load_yaml(path)
     if not isinstance(document.data, Mapping):
         message = f"expected a sweep file, got {show(document.data)}"
@@ -499,6 +506,10 @@ def _with_options(document: Document, more: Mapping[str, Any]) -> Document:
                 mine[name] = {**mine[name], **value} if inner else value
                 overrides["search", name] = f"--{name.replace('_', '-').removesuffix('-s')}"
             data["search"] = mine
+        elif key == "let":
+            data["let"] = {**(data.get("let") or {}), **given}
+            for name, text in given.items():
+                overrides["let", name] = f"--let {name}={text}"
         elif key == "where":
             stated = data.get("where") or []
             stated = stated if isinstance(stated, list) else [stated]
@@ -507,7 +518,7 @@ def _with_options(document: Document, more: Mapping[str, Any]) -> Document:
                 overrides["where", len(stated) + i] = f"--where {show(text)}"
         else:
             data[key] = given
-            overrides[(key,)] = f"--{key} {given}"
+            overrides[(key,)] = f"--{key} {given}" if isinstance(given, str | int) else f"--{key}"
     return replace(document, data=data, overrides=overrides)
 
 
@@ -583,6 +594,7 @@ class _Reader:
     def read(self) -> Sweep:
         from planner._faults import validate
 
+        self._expect()
         spec = validate(SweepFile, self.document)
         axes, listed = self._axes(spec)
         family, models = self._family(spec, axes)
@@ -593,7 +605,7 @@ class _Reader:
         constraints = self._constraints(spec, axes, derived)
         options = self._base_options(spec)
         n_points = self._size(spec, design, axes, listed)
-        name = spec.name or _plain_name(self.document.file) or "sweep"
+        name = spec.name or _plain_name(self.document.file) or _joined_name(files)
         sweep = Sweep(
             sweep_id="",
             name=name,
@@ -619,10 +631,19 @@ class _Reader:
 
     def _fail(self, path: KeyPath, error: BadValue, *, at_key: bool = False) -> SpecError:
         problem = self.document.problem(path, error.message, error.fix, at_key=at_key)
-        return SpecError(problem)
+        # An option says by itself which field it is about.
+        return SpecError(replace(problem, path="") if problem.file.startswith("--") else problem)
 
     def _say(self, path: KeyPath, message: str, fix: str = "") -> SpecError:
-        return SpecError(self.document.problem(path, message, fix, at_key=True))
+        return self._fail(path, BadValue(message, fix), at_key=True)
+
+    def _expect(self) -> None:
+        """Refuse a model or cluster file in the place of a sweep file."""
+        for key, kind in (("training", "model"), ("pools", "cluster"), ("fabric", "cluster")):
+            if key in self.document.data:
+                message = f"this is a {kind} file, and a sweep file is needed here"
+                fix = "planner sweep MODEL CLUSTER --vary PATH=VALUES, or name both in a sweep file"
+                raise self._say((), message, fix)
 
     def _axes(self, spec: SweepFile) -> tuple[tuple[Axis, ...], tuple[Values, ...]]:
         axes: list[Axis] = []
@@ -981,8 +1002,8 @@ class _Reader:
         if search.pareto:
             fix = "give one `objective:`, and vary what should make the front"
             raise self._say(("search", "pareto"), "a point of a sweep has one best plan", fix)
-        if faults := section_faults(search):
-            raise SpecError([self.document.problem(f.path, f.message, f.fix) for f in faults])
+        for fault in section_faults(search):
+            raise self._fail(fault.path, BadValue(fault.message, fault.fix))
         calibration = spec.calibration
         if calibration and not os.path.isabs(calibration):
             beside = self.folder / calibration
@@ -1094,6 +1115,12 @@ _NO_MODEL: Any = _NoModel()
 
 def _plain_name(file: str) -> str:
     return Path(file).stem if file else ""
+
+
+def _joined_name(files: Mapping[tuple[str, str], Document]) -> str:
+    """Return a name for a sweep of the command line: of its model and its cluster."""
+    names = [_plain_name(files[kind, ""].file) for kind in WHOLE_FILES if (kind, "") in files]
+    return "-".join(name for name in names if name) or "sweep"
 
 
 def _sweep_id(sweep: Sweep) -> str:
