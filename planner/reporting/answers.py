@@ -1,4 +1,4 @@
-"""The answer of a sweep in words: what was asked, what is best, what each axis buys, what to doubt."""
+"""The answer of a sweep in words: what was asked, what is best, what each axis buys."""
 
 import math
 from collections import Counter
@@ -224,10 +224,12 @@ def _best(points: SweepPoints) -> Table:
             ("Fastest", time), ("Cheapest", cost), ("Least energy", energy),
             ("Fewest devices", points.size),
         ]  # fmt: skip
+        titles: dict[int, list[str]] = {}
         for title, measure in wanted:
             row = points.best(measure) if measure is not None else None
             if row is not None:
-                picks.append((title, row))
+                titles.setdefault(row, []).append(title if row not in titles else title.lower())
+        picks = [(", ".join(found), row) for row, found in titles.items()]
     heads = ["", "Machines", time.label]
     heads += [f"Run ({run_scale.unit})"] if with_run else []
     heads += [measure.label for measure in (cost, energy) if measure is not None]
@@ -305,8 +307,8 @@ def _effect_sentence(effect: Effect, what: str) -> str:
         low, high = sorted((effect.least_per_doubling, effect.most_per_doubling))
         if effect.n_chains > 1 and math.isfinite(low) and high - low > 2e-3:
             text += (
-                f" on average ({_signed(low)} to {_signed(high)} over {effect.n_chains:,} series of"
-                " points alike in the rest)"
+                f" on average ({_signed(low)} to {_signed(high)} over {effect.n_chains:,} series"
+                " of points alike in the rest)"
             )
         if effect.method == "fit":
             text += f" by a fit over all points (R² {effect.r_squared:.2f})"
@@ -314,8 +316,9 @@ def _effect_sentence(effect: Effect, what: str) -> str:
         if len(solved) > 1 and abs(math.log(effect.per_doubling)) > NO_CHANGE:
             first, last = solved[0], solved[-1]
             text += (
-                f"; from {axis.text(first.low)} to {axis.text(first.high)} {_signed(first.time_ratio)},"
-                f" from {axis.text(last.low)} to {axis.text(last.high)} {_signed(last.time_ratio)}"
+                f"; from {axis.text(first.low)} to {axis.text(first.high)}"
+                f" {_signed(first.time_ratio)}, from {axis.text(last.low)} to"
+                f" {axis.text(last.high)} {_signed(last.time_ratio)}"
             )
         if math.isfinite(effect.cost_per_doubling) and axis.is_size:
             text += f"; the run costs {percent_change(effect.cost_per_doubling)}"
@@ -326,8 +329,8 @@ def _effect_sentence(effect: Effect, what: str) -> str:
                 f" {percent_change(price)} an hour"
             )
     else:
-        first, last = axis.values[0], axis.values[-1]
-        text = f"{_capital(axis.title)} {axis.text(last)} in place of {axis.text(first)}"
+        text = f"{_capital(axis.title)} {axis.text(axis.values[-1])}"
+        text += f" in place of {axis.text(axis.values[0])}"
         text += f" {_faster(effect.time_ratio, what)}"
         if effect.n_chains > 1:
             text += f" on average over {effect.n_chains:,} series"
@@ -335,7 +338,7 @@ def _effect_sentence(effect: Effect, what: str) -> str:
             text += f"; the run costs {percent_change(effect.cost_ratio)}"
     gained = [step for step in effect.steps if step.n_gained]
     if gained:
-        n = sum(step.n_gained for step in gained)
+        n = sum(change.n_gained for change in gained)
         text += (
             f". {n:,} {'point fits' if n == 1 else 'points fit'} only from {axis.title}"
             f" {axis.text(gained[0].high)} on"
@@ -397,8 +400,8 @@ def _doubts(points: SweepPoints, effects: Sequence[Effect]) -> tuple[str, ...]:
         if math.isfinite(low) and math.isfinite(high):
             scale: Scale = scale_for("seconds", [high])
             found.append(
-                f"A step of the fastest point lies between {scale.text(low)} and {scale.text(high)}"
-                " in 8 of 10 cases; points that differ by less than that are not told apart."
+                f"A step of the fastest point lies between {scale.text(low)} and"
+                f" {scale.text(high)} in 8 of 10 cases."
             )
     if any(effect.method == "fit" for effect in effects):
         found.append(
@@ -411,11 +414,12 @@ def _doubts(points: SweepPoints, effects: Sequence[Effect]) -> tuple[str, ...]:
     if points.job_axes:
         names = ", ".join(axis.title for axis in points.job_axes)
         found.append(f"Jobs differ ({names}): only points of one job are compared.")
-    if points.cost is None and points.n:
+    if points.cost is None and points.solved.any():
         found.append("Without prices (price_per_hour of a pool) nothing is said about cost.")
     n_stopped = Counter(points.statuses)["stopped"]
     if n_stopped:
         found.append(
-            f"{n_stopped:,} points were stopped by the time limit: their plans may not be the best."
+            f"{n_stopped:,} points were stopped by the time limit: their plans may not be the"
+            " best."
         )
     return tuple(found)

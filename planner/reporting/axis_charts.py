@@ -4,10 +4,21 @@ import math
 from typing import Any
 
 from planner.reporting.answers import Table, layout_text
-from planner.reporting.charts import Chart, Frame, axis_layout, bins, drawn_rows, least_by, plain
+from planner.reporting.charts import (
+    Chart,
+    Frame,
+    axis_layout,
+    bins,
+    drawn_rows,
+    least_by,
+    log_ticks,
+    plain,
+)
 from planner.reporting.points import Axis, Measure, SweepPoints
 from planner.reporting.theme import CATEGORIES
 
+LOG_FROM = 20.0
+"""Ratio of the largest to the least point from which a figure of points is logarithmic."""
 MAX_LINES = 6
 """Jobs that are drawn as lines of their own."""
 
@@ -43,6 +54,11 @@ def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
             drawn, note = drawn_rows([r for r in range(points.n) if points.solved[r]])
             notes += note if panel == 0 else ()
             traces.append(_dots(points, axis, measure, drawn, where))
+            shown = [value for value in traces[-1]["y"] if value]
+            if shown and max(shown) / min(shown) >= LOG_FROM:
+                layout[f"yaxis{suffix}"] = log_ticks(shown) | {
+                    "title": {"text": plain(measure.label)}
+                }
         for place, job in enumerate(jobs):
             name = "best of all" if not job else ", ".join(
                 f"{a.title} {a.text(v)}" for a, v in zip(other_jobs, job, strict=True)
@@ -128,8 +144,7 @@ def _dots(
         "type": "scatter", "mode": "markers", "name": "points", "legendgroup": "points",
         "x": [axis.scale.shown(float(column[row])) for row in rows],
         "y": [measure.scale.shown(float(measure.values[row])) for row in rows],
-        "text": [_hover(points, row) for row in rows],
-        "hovertemplate": "%{text}<extra></extra>",
+        "hovertemplate": "%{x}: %{y}<extra></extra>",
         "marker": {"size": 4, "opacity": 0.45, "color": "#8b949e"}, **where,
     }  # fmt: skip
 
@@ -177,10 +192,10 @@ def _says(points: SweepPoints, axis: Axis, found: Any, own_job: bool) -> str:
     rows = [row for row in range(points.n) if points.solved[row]]
     if points.job_axes and not own_job and rows:
         rows = [row for row in rows if jobs[row] == jobs[rows[-1]]]
+    chosen = set(rows)
     best = least_by(
-        points, measure, [p if r in set(rows) else None for r, p in enumerate(found.of_row)]
-        if len(rows) < points.n else list(found.of_row),
-    )  # fmt: skip
+        points, measure, [p if row in chosen else None for row, p in enumerate(found.of_row)]
+    )
     if not best:
         return f"No value of {axis.title} has a plan."
     numbers = sorted(best)

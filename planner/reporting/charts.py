@@ -7,6 +7,7 @@ an input goes through `plain` first. Charts that draw points one by one draw at 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import plotly.graph_objects as go
@@ -15,7 +16,7 @@ from planner.reporting.answers import Table
 from planner.reporting.points import Axis, Measure, SweepPoints, shortened
 from planner.reporting.quantities import short_number
 
-MAX_DRAWN = 1500
+MAX_DRAWN = 1000
 """Points that one chart draws one by one."""
 MAX_TICKS = 14
 """Values of an axis that are all written below it."""
@@ -66,8 +67,8 @@ class Bins:
 def plain(text: object, limit: int = 80) -> str:
     """Return text that Plotly shows as it is: no tags, no templates, one line.
 
-    >>> plain("<b>%{x}")
-    '&lt;b&gt;%\\u200b{x}'
+    >>> plain("<b>R&D")
+    '&lt;b&gt;R&amp;D'
     """
     line = shortened(text, limit)
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -97,9 +98,9 @@ def bins(points: SweepPoints, axis: Axis, max_values: int = MAX_VALUES) -> Bins:
     back: Callable[[float], float] = math.exp if log else float
     labels = tuple(
         f"{axis.scale.number(back(a), 3)} to {axis.scale.text(back(b), 3)}"
-        for a, b in zip(edges, edges[1:], strict=False)
+        for a, b in pairwise(edges)
     )
-    centres = tuple(back((a + b) / 2) for a, b in zip(edges, edges[1:], strict=False))
+    centres = tuple(back((a + b) / 2) for a, b in pairwise(edges))
     width = (last - first) / N_BINS
 
     def place(value: Any) -> int | None:

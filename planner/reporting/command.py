@@ -66,8 +66,12 @@ def read_points(sweep_file: str) -> SweepPoints:
     """Return the rows of a finished or partial sweep."""
     from planner.sweeping.reading import read_sweep
 
-    header, columns = read_sweep(sweep_file)
-    return SweepPoints(columns, header)
+    found = read_sweep(Path(sweep_file))
+    if not found.finished:
+        sys.stderr.write(
+            f"{sweep_file}: the sweep is not finished: {len(found):,} points so far are reported\n"
+        )
+    return SweepPoints(found.values, found.header)
 
 
 def chosen_axis(points: SweepPoints, path: str, option: str) -> Axis | None:

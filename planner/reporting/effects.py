@@ -10,6 +10,7 @@ on the logarithms of the numeric axes, with one level for each value of the othe
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -109,10 +110,10 @@ def _by_pairs(points: SweepPoints, axis: Axis) -> Effect:
     time = points.time.values
     cost = points.cost.values if points.cost else np.full(points.n, math.nan)
     solved, devices, column = points.solved, points.devices, points.values(axis.column)
-    pairs: dict[tuple[object, object], list[tuple[int, int]]] = {}
+    pairs: dict[tuple[float | str, float | str], list[tuple[int, int]]] = {}
     ends: list[tuple[int, int]] = []
     for chain in chains(points, axis):
-        for low, high in zip(chain, chain[1:], strict=False):
+        for low, high in pairwise(chain):
             pairs.setdefault((column[low], column[high]), []).append((low, high))
         planned = [row for row in chain if solved[row]]
         if len(planned) > 1 and column[planned[0]] != column[planned[-1]]:
@@ -131,7 +132,7 @@ def _by_pairs(points: SweepPoints, axis: Axis) -> Effect:
                 sum(bool(solved[low] and not solved[high]) for low, high in found),
             )
         )  # fmt: skip
-    steps.sort(key=lambda s: (place.get(s.low, 0), place.get(s.high, 0)))  # type: ignore[call-overload]
+    steps.sort(key=lambda s: (place.get(s.low, 0), place.get(s.high, 0)))
     doublings = [
         math.log2(column[high] / column[low]) if _has_ratio(axis) else math.nan
         for low, high in ends

@@ -74,12 +74,12 @@ def tornado(points: SweepPoints) -> Chart | None:
     strongest = found[-1]
     says = (
         f"At the fastest point 1 % more {strongest[0]} changes the step time by"
-        f" {strongest[1]:+.3g} %"
-    ).replace("-", "−", 1)
+        f" {_signed(strongest[1])} %"
+    )
     if len(found) > 1:
-        says += f"; the next is {found[-2][0]} with {found[-2][1]:+.3g} %".replace("-", "−", 1)
-    rows = tuple((t, v, *((l, m, h) if several else ())) for t, v, l, m, h in reversed(found))
-    heads = ("Figure", "Fastest point (% per %)")
+        says += f"; the next is {found[-2][0]} with {_signed(found[-2][1])} %"
+    rows = tuple((entry[0], entry[1], *(entry[2:] if several else ())) for entry in found[::-1])
+    heads: tuple[str, ...] = ("Figure", "Fastest point (% per %)")
     if several:
         heads += ("p10 of all", "median of all", "p90 of all")
     return Chart(
@@ -87,3 +87,7 @@ def tornado(points: SweepPoints) -> Chart | None:
         says + ".", Frame(max(260, 130 + 34 * len(found)), layout).figure(traces),
         Table(heads, rows),
     )  # fmt: skip
+
+
+def _signed(change: float) -> str:
+    return f"{change:+.3g}".replace("-", "−", 1)

@@ -45,7 +45,7 @@ def status_chart(points: SweepPoints, axis: Axis) -> Chart:
         },
         "yaxis": {"title": {"text": "Points"}, "rangemode": "tozero"},
     }  # fmt: skip
-    rows = tuple(
+    rows: tuple[tuple[str | float | int | None, ...], ...] = tuple(
         (found.labels[place], *(counts[status, place] for status in STATUS_WORDS))
         for place in places
     )
@@ -78,7 +78,7 @@ def axis_that_fails(points: SweepPoints) -> Axis | None:
 
 
 def reasons(points: SweepPoints) -> Table:
-    """Return why points have no plan: reasons that differ in numbers alone are counted together."""
+    """Return why points have no plan; reasons that differ in numbers alone are one."""
     groups: dict[tuple[str, str], list[int]] = {}
     for row, (status, reason) in enumerate(
         zip(points.statuses, points.texts("reason"), strict=True)

@@ -55,7 +55,7 @@ def front_chart(points: SweepPoints, x: Measure, y: Measure) -> Chart:
               marker={"size": 10, "color": CATEGORIES[0]},
               line={"width": 2.5, "shape": "hv", "color": CATEGORIES[0]}),
     ]  # fmt: skip
-    layout = {}
+    layout: dict[str, Any] = {}
     for name, measure in (("xaxis", x), ("yaxis", y)):
         values = [float(measure.values[row]) for row in both if measure.values[row] > 0]
         log = bool(values) and max(values) / min(values) >= 20

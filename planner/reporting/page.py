@@ -190,7 +190,7 @@ def points_table(points: SweepPoints) -> Table:
     time, cost, energy = points.time, points.cost, points.energy
     order = sorted(
         range(points.n),
-        key=lambda row: (not math.isfinite(time.values[row]), _or_zero(time.values[row]), row),
+        key=lambda row: (not math.isfinite(time.values[row]), _or_zero(float(time.values[row])), row),
     )
     per_device, mfu = points.numbers("best.tokens_per_s_per_device"), points.numbers("best.mfu")
     peak = points.scale("bytes", "best.peak_bytes")

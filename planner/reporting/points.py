@@ -103,21 +103,30 @@ class SweepPoints:
     def __init__(self, columns: Mapping[str, Sequence[Any]], header: Mapping[str, Any]) -> None:
         """Take the columns (all of one length, None where there is no value) and the header."""
         self.columns = {name: list(values) for name, values in columns.items()}
+        self._numbers: dict[str, Array] = {}
+        self._texts: dict[str, list[str]] = {}
         self.header = dict(header)
         self.n = max((len(values) for values in self.columns.values()), default=0)
+        self._missing = [None] * self.n
         self.axes = _axes(self.columns, self.header)
 
     def values(self, name: str) -> list[Any]:
         """Return a column as it is; None for each row where there is no such column."""
-        return self.columns.get(name) or [None] * self.n
+        return self.columns.get(name) or self._missing
 
     def numbers(self, name: str) -> Array:
         """Return a column as numbers, NaN where it has none."""
-        return np.array([_number(value) for value in self.values(name)], dtype=np.float64)
+        if name not in self._numbers:
+            found = [_number(value) for value in self.values(name)]
+            self._numbers[name] = np.array(found, dtype=np.float64)
+        return self._numbers[name]
 
     def texts(self, name: str) -> list[str]:
         """Return a column as text, empty where it has none."""
-        return ["" if value is None else str(value) for value in self.values(name)]
+        if name not in self._texts:
+            found = ["" if value is None else str(value) for value in self.values(name)]
+            self._texts[name] = found
+        return self._texts[name]
 
     def scale(self, kind: str, name: str) -> Scale:
         """Return the scale in which a column reads well."""
@@ -131,7 +140,7 @@ class SweepPoints:
 
     @cached_property
     def statuses(self) -> list[str]:
-        """By row: ok, stopped, infeasible or failed; told from the step time where none is given."""
+        """By row: ok, stopped, infeasible or failed; told from the step time where not given."""
         given = self.texts("status")
         return [
             status or ("ok" if solved else "failed")
@@ -172,7 +181,7 @@ class SweepPoints:
 
     @cached_property
     def cost(self) -> Measure | None:
-        """Cost of the run, or of a million tokens where runs have no length; None without prices."""
+        """Cost of the run, of a million tokens where runs have no length; None without prices."""
         return self._run_or_per_token(
             "cost", "usd", ("best.cost_usd", "Cost of the run"),
             ("best.usd_per_million_tokens", "Cost per million tokens"), 1.0,

@@ -1,12 +1,11 @@
 """Rooflines of memory and of networks, with a dot a point and what binds it.
 
-x is FLOPs of a step per byte moved in it, y the FLOP/s that a device reaches. The roof of bandwidth
-b under peak p is min(p, x b) (Williams, Waterman, Patterson 2009); a network in the place of the
-memory gives the communication roofline. Where points have many different roofs, both are divided
-by those of the point: x by the ridge p / b, y by p, and one roof holds for all.
+x is FLOPs of a step per byte moved in it, y the FLOP/s that a device reaches. The roof of
+bandwidth b under peak p is min(p, x b) (Williams, Waterman, Patterson 2009); a network in the
+place of the memory gives the communication roofline. Where points have many different roofs, both
+are divided by those of the point: x by the ridge p / b, y by p, and one roof holds for all.
 """
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -226,8 +225,4 @@ def _says(by_kind: dict[Traffic, list[_Dot]]) -> str:
             f"{f' ({traffic.bound} were nothing else in the way)' if left else ''}; the closest to"
             f" its roof reaches {short_number(share * 100, 3)} % of it"
         )
-    return (
-        "; ".join(parts) + "."
-        if all(math.isfinite(d.rate) for d in sum(by_kind.values(), []))
-        else ""
-    )
+    return "; ".join(parts) + "."

@@ -85,7 +85,7 @@ def curves_of(points: SweepPoints, weak: bool) -> list[Curve]:
 
 def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
     """Return throughput and efficiency over devices; None without curves of two sizes."""
-    curves = [curve for curve in curves if len(curve.devices) > 1]
+    curves = _different([curve for curve in curves if len(curve.devices) > 1])
     if not curves:
         return None
     shown = list(curves[:MAX_CURVES])
@@ -126,13 +126,13 @@ def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
     base = {"type": "scatter", "mode": "lines", "line": grey, "hoverinfo": "skip"}
     traces.append(base | {"name": "ideal", "x": ends, "y": ideal, "xaxis": "x", "yaxis": "y"})
     all_sizes = sorted({n for curve in shown for n in curve.devices})
-    sizes = {
+    sizes: dict[str, Any] = {
         "type": "log", "title": {"text": "Devices"}, "tickmode": "array",
         "tickvals": all_sizes if len(all_sizes) <= 8 else all_sizes[:: -(-len(all_sizes) // 8)],
     }  # fmt: skip
-    sizes["ticktext"] = [f"{n:,}" for n in sizes["tickvals"]]  # type: ignore[attr-defined]
+    sizes["ticktext"] = [f"{n:,}" for n in sizes["tickvals"]]
     rates = [rate for curve in shown for rate in curve.tokens_per_s]
-    layout = {
+    settings = {
         "grid": {"rows": 1, "columns": 2, "pattern": "independent"},
         "xaxis": sizes, "xaxis2": sizes,
         "yaxis": log_ticks(rates) | {"title": {"text": "Tokens per second"}},
@@ -145,15 +145,25 @@ def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
         f" device keeps {short_number(100 * last, 3)} % of its efficiency."
     )
     notes = (
-        (f"{len(shown)} of {len(curves)} curves are drawn.",) if len(curves) > len(shown) else ()
+        (f"{len(shown)} of {len(curves)} different curves are drawn.",)
+        if len(curves) > len(shown)
+        else ()
     )
     batch = "tokens of a step grow with the devices" if weak else "tokens of a step stay the same"
     return Chart(
         f"scaling-{kind.lower()}", f"{kind} scaling: the {batch}", says,
-        Frame(layout=layout, legend_lines=len(shown) + 1).figure(traces),
+        Frame(layout=settings, legend_lines=len(shown) + 1).figure(traces),
         Table(("Series", "Devices", "Tokens per second", "Efficiency (%)", "Layout"), tuple(rows)),
         notes,
     )  # fmt: skip
+
+
+def _different(curves: Sequence[Curve]) -> list[Curve]:
+    """Return one of all curves with the same throughput, named after the first."""
+    found: dict[tuple[Any, ...], Curve] = {}
+    for curve in curves:
+        found.setdefault((curve.devices, curve.tokens_per_s), curve)
+    return list(found.values())
 
 
 def _pair_colours(traces: list[dict[str, Any]]) -> None:
