@@ -28,7 +28,7 @@ from costmodels.parameters import (
 )
 from costmodels.placement import NON_RAIL_HOP_S, Group, Spacing, place, place_group
 from costmodels.plans import ShapeTable, ShardingTable
-from costmodels.problem import Problem
+from costmodels.problem import Problem, Problems, over_kinds
 from costmodels.stages import BOTH_WAYS, FOLDED, StageKinds, stage_kinds
 
 Floats = NDArray[np.float64]
@@ -145,6 +145,7 @@ def _traffic(
 ) -> DataParallelTimes:
     """Return `data_parallel_times` by sharding, once for all that move the same."""
     rows, of = _distinct_rows(shardings, TRAFFIC)
+    problem = over_kinds(problem)
     if len(rows) == len(shardings):
         return data_parallel_times(problem, groups, params, pieces, shardings.zero[:, None, None])
     few = groups
@@ -260,14 +261,15 @@ def _host_update(
     piece = np.maximum(stack.bucket_params, stack.bucket_params_per_rank * ranks)
     pieces = np.maximum(1.0, np.ceil((params if routed is None else params + routed) / piece))
     held = _held_params(shapes, shardings, params, routed)
-    return host_update(problem, held, np.broadcast_to(pieces, held.shape))
+    return host_update(over_kinds(problem), held, np.broadcast_to(pieces, held.shape))
 
 
 def _wide(group: Group) -> Group:
     """Return `group` with a trailing axis, to broadcast over the kinds of rank."""
     columns = (group.n_ranks, group.ranks_per_domain, group.n_domains, group.wire_bytes_per_s)
     ranks, per_domain, n_domains, wire = (column[..., None] for column in columns)
-    return Group(ranks, per_domain, n_domains, wire, group.tier[..., None], group.extra_hop_s)
+    extra = group.extra_hop_s[..., None] if np.ndim(group.extra_hop_s) else group.extra_hop_s
+    return Group(ranks, per_domain, n_domains, wire, group.tier[..., None], extra)
 
 
 def _wide_groups(groups: DataGroups) -> DataGroups:
@@ -319,6 +321,7 @@ def boundary_hops(
 ) -> tuple[Floats, Floats]:
     """Return latency (s) and s/byte of a message over each boundary of a pipeline, `(pp,)` each.
 
+    `(n, pp)` for n problems in columns.
     Entry r is the boundary from rank r to r + 1, the last one from rank p - 1 back to rank 0 (used
     with interleaving). Ranks are `stride` devices apart; with pipelines inside, `blocks` = dp such
     blocks of pp stages follow one another, block b from rank b p s on. A boundary counts as
@@ -332,25 +335,31 @@ def boundary_hops(
     """
     pool = problem.pool
     extra = 0.0 if problem.fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S
-    wire_s = 1.0 / pool.nic_bytes_per_s
+    wire_s = np.asarray(1.0 / pool.nic_bytes_per_s)
     levels, over = [(pool.scale_up_domain, wire_s)], 1.0
     for tier in problem.fabric.tiers:
         over *= tier.oversubscription
         unit = tier.n_nodes * pool.devices_per_node
-        levels.append((unit, max(wire_s, over * wire_s / max(1, unit // stride))))
+        levels.append((unit, np.maximum(wire_s, over * wire_s / max(1, unit // stride))))
     stalls = problem.stack.blocking_p2p and tp > STALLING_DOMAINS * pool.scale_up_domain
     late = problem.stack.stalled_message_s if stalls else 0.0
-    latency = np.full(pp, pool.scale_up.p2p_latency_s + late)
-    per_byte = np.full(pp, 1.0 / pool.accelerator.pair_bytes_per_s)
+    latency, per_byte, outside_s = (
+        np.asarray(figure)[..., None] + np.zeros(pp)
+        for figure in (
+            pool.scale_up.p2p_latency_s + late,
+            1.0 / pool.accelerator.pair_bytes_per_s,
+            pool.nic.p2p_latency_s + extra + late,
+        )
+    )
     leaves = np.zeros(pp, dtype=bool)
     for level, (unit, cost) in enumerate(levels):
         crosses, all_cross = _crossings(stride, pp, blocks, unit)
         inside = np.where(all_cross, 0.0, per_byte) if level == 0 else per_byte
         if level == 0:
             leaves = crosses
-            latency = np.where(crosses, pool.nic.p2p_latency_s + extra + late, latency)
+            latency = np.where(crosses, outside_s, latency)
         # A leaf may hold fewer nodes than a rack: inside the domain no message climbs.
-        per_byte = np.where(crosses & leaves, np.maximum(cost, inside), per_byte)
+        per_byte = np.where(crosses & leaves, np.maximum(cost[..., None], inside), per_byte)
     return latency, per_byte
 
 
@@ -393,6 +402,8 @@ def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     def place_all(some: ShapeTable) -> DataGroups:
         return _data_groups(problem, some, shardings)
 
+    if isinstance(problem, Problems):
+        return place_all(shapes)
     return _once_per_degrees(shapes, ("tp", "pp", "dp", "cp", "rank_order"), place_all)
 
 
@@ -486,6 +497,8 @@ def expert_data_groups(
     def place_all(some: ShapeTable) -> DataGroups:
         return _expert_data_groups(problem, some, shardings)
 
+    if isinstance(problem, Problems):
+        return place_all(shapes)
     names = ("tp", "pp", "dp", "cp", "ep", "etp", "rank_order")
     return _once_per_degrees(shapes, names, place_all)
 
@@ -529,7 +542,7 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
         key = stride, pp, n_blocks, tp
         if key not in known:
             known[key] = boundary_hops(problem, *key)
-        lat, cost = known[key]
+        lat, cost = (x[i] if x.ndim > 1 else x for x in known[key])
         if vpp == 1:
             slowest = int(np.lexsort((lat[:-1], cost[:-1]))[-1])
             latency[i], per_byte[i] = lat[slowest], cost[slowest]
@@ -573,9 +586,10 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         beside = expert_layer_params(problem.shape, shapes.tp)
         unit = beside + expert_params(problem.shape, shapes.ep, shapes.etp)
         layer = unit if problem.shape.expert_layers[0] else np.maximum(layer, unit)
-        both = _optimizer_s(problem, params, shardings, shards[..., None])
+        wide = over_kinds(problem)
+        both = _optimizer_s(wide, params, shardings, shards[..., None])
         copies = routed.data_groups.shard.n_ranks[..., None]
-        once = (both + _optimizer_s(problem, routed.params, shardings, copies)).max(axis=-1)
+        once = (both + _optimizer_s(wide, routed.params, shardings, copies)).max(axis=-1)
     ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
     pipeline_group = place_group(shapes.pp, shapes.stage_stride, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)

@@ -434,6 +434,92 @@ def trace(
 
 
 @app.command()
+def sweep(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SWEEP.yaml | MODEL CLUSTER",
+            help="A sweep file; or a model and a cluster as in solve, with --vary.",
+        ),
+    ],
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PATH=VALUES",
+            help="Vary a field: pools.0.nodes=32,64 or 32..512*2, +64; continuous 80GiB..320GiB.",
+        ),
+    ] = [],
+    design: Annotated[
+        str, typer.Option(help="grid (every combination) or latin (a Latin hypercube).")
+    ] = "",
+    samples: Annotated[
+        int | None, typer.Option(metavar="N", help="Points of --design latin.", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of --design latin (0).", show_default=False)
+    ] = None,
+    where: Annotated[
+        list[str],
+        typer.Option(
+            metavar="EXPRESSION",
+            help="Keep points where it holds: 'pools.0.accelerator.power * n_devices <= 20 MW'.",
+        ),
+    ] = [],
+    let: Annotated[
+        list[str], typer.Option(metavar="NAME=EXPRESSION", help="A further column.")
+    ] = [],
+    set_: SetOption = [],
+    pin: Pin = [],
+    only: Only = [],
+    max_: Max = [],
+    framework: Framework = "",
+    stack: Stack = "",
+    pool: PoolName = "",
+    objective: Objective = "",
+    deadline: Deadline = "",
+    step_limit: StepLimit = None,
+    within: Within = None,
+    calibration: CalibrationFile = "",
+    reference: Reference = "",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="File of rows: NAME.parquet.")
+    ] = "",
+    form: Annotated[
+        str, typer.Option("--format", help="parquet, csv or jsonl; by the ending of FILE.")
+    ] = "",
+    executor: Annotated[
+        str, typer.Option(help="automatic, serial, processes or ray: same rows.")
+    ] = "automatic",
+    ray_address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="A running Ray cluster.")
+    ] = "",
+    point_limit: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Longest search of a point (600).", show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the points and estimate the time only.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Search every point of a sweep over hardware, model or job; goes on where it stopped."""
+    from planner.sweeping.command import run_sweep_command
+
+    raise typer.Exit(
+        run_sweep_command(
+            files, vary=vary, design=design, samples=samples, seed=seed, where=where, let=let,
+            overrides=_overrides(set_), pin=pin, only=only, at_most=max_, framework=framework,
+            stack=stack, pool=pool, objective=objective, deadline=deadline,
+            step_limit_s=_positive(step_limit, "--step-limit", "12.5"),
+            within=_positive(within, "--within", "1.05"), calibration=calibration,
+            reference=reference, out=out, form=form, executor=executor, ray_address=ray_address,
+            point_limit_s=_positive(point_limit, "--point-limit", "60"), dry_run=dry_run,
+            quiet=quiet,
+        )
+    )  # fmt: skip
+
+
+@app.command()
 def compare(
     traces: Annotated[
         list[str],

@@ -23,6 +23,7 @@ from searches.executors import Executor
 from searches.objectives import Point, dominated, non_dominated
 from searches.rules import Context
 from searches.search import Outcome, exact_step_s, search
+from searches.shared_work import SharedWork
 
 MOST_TRIED = 64
 """Numbers of devices searched in vain, those of the least bound, while none holds any plan."""
@@ -159,6 +160,7 @@ def variants_of(
     cluster: ClusterInput,
     options: SolveOptions,
     make: Callable[[ModelInput, ClusterInput], Problem],
+    shared: SharedWork | None = None,
 ) -> tuple[list[Variant], list[str]]:
     """Return pool by pool its variants, a recipe each, and a note for each that is not modelled.
 
@@ -176,7 +178,7 @@ def variants_of(
                 notes.append(f"pool {pool.name}{recipe} is left out: {refusal.message}")
                 continue
             check_inputs(options.goals, options.deadline_s, problem, one.operations[0], index)
-            bounds = StepBounds(problem, options.search_options())
+            bounds = StepBounds(problem, options.search_options(), shared)
             tally = Tally(pool.name, model.job.precision, pool.n_devices)
             found.append(Variant(model, one, bounds, tally, options))
     if not found:

@@ -17,9 +17,8 @@ that split the backward have no second term and count half of the head.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -62,8 +61,10 @@ from searches.shape_space import (
     table_of,
     vpp_limit,
 )
+from searches.shared_work import SharedWork
 
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 CLOSED_FORM_GAP = 0.05
 """By how much the closed form may exceed the exact recurrence, as a share: more than it does among
@@ -108,15 +109,18 @@ def flops_bound_s(context: Context) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerMinimum:
-    """The least that one layer takes over exchanges and sp; arrays of (expert grids, mbs)."""
+class LayerMinima:
+    """The least that one layer takes over exchanges and sp; `(n_pairs, n_expert_grids, n_mbs)`."""
 
+    pairs: dict[tuple[int, int], int]
+    """Position of each (tp, cp)."""
     mbs: Floats
     """Micro-batch sizes, `(n_mbs,)`."""
     expert_params: Floats
-    """Routed experts of a layer on one device, by grid."""
+    """Routed experts of a layer on one device, `(n_pairs, n_expert_grids)`."""
     layer_s: Floats
-    """Of the kind of layer that takes less, forward and backward, seconds per micro-batch."""
+    """Of the kind of layer that takes less, forward and backward, seconds per micro-batch; inf
+    where no plan splits one like this."""
     mean_layer_s: Floats
     """Mean over the layers of the model."""
     ends_s: Floats
@@ -135,7 +139,8 @@ class StepBounds:
     problem: Problem
     """On the whole pool."""
     options: SearchOptions
-    _layers: dict[tuple[object, ...], LayerMinimum | None] = field(default_factory=dict)
+    shared: SharedWork | None = None
+    _layers: dict[tuple[object, ...], LayerMinima] = field(default_factory=dict)
     _contexts: dict[int, Context] = field(default_factory=dict)
     _rest_params: float | None = None
     """Parameters besides routed experts; counted when first needed."""
@@ -145,15 +150,16 @@ class StepBounds:
         """Return the search of `n_devices`."""
         if n_devices not in self._contexts:
             smaller = on_devices(self.problem, n_devices)
-            self._contexts[n_devices] = Context(smaller, self.options, n_devices)
+            self._contexts[n_devices] = Context(smaller, self.options, n_devices, self.shared)
         return self._contexts[n_devices]
 
     def promising(self, n_devices: int, limit_s: float) -> ShapeSpace:
         """Return the legal shapes on `n_devices` whose bound is below `limit_s`."""
         context = self.context(n_devices)
-        rows = []
-        for tp, pp, cp, dp in shape_degrees(context):
-            if self._of_shape(context, tp, pp, cp, dp) >= limit_s:
+        rows, degrees = [], list(shape_degrees(context))
+        bounds = self._of_degrees(context, degrees).tolist()
+        for (tp, pp, cp, dp), bound_s in zip(degrees, bounds, strict=True):
+            if bound_s >= limit_s:
                 continue
             layers = list(
                 product(exchanges(cp), expert_degrees(context), expert_tensor_degrees(context, tp))
@@ -203,8 +209,8 @@ class StepBounds:
     def least_s(self, n_devices: int) -> float:
         """Return the lower bound on the step time on `n_devices`; inf where no shape exists."""
         context = self.context(n_devices)
-        found = [self._of_shape(context, *degrees) for degrees in shape_degrees(context)]
-        return min(found, default=math.inf)
+        found = self._of_degrees(context, list(shape_degrees(context)))
+        return float(found.min(initial=math.inf))
 
     def least_bytes(self, n_devices: int) -> float:
         """Return a lower bound on the peak memory, bytes: all states shared by all devices.
@@ -217,37 +223,40 @@ class StepBounds:
 
     def of_shapes(self, context: Context, shapes: ShapeTable) -> Floats:
         """Return the lower bound on the step time of each shape, seconds."""
-        columns = zip(shapes.tp, shapes.pp, shapes.cp, shapes.dp, strict=True)
-        bound = partial(self._of_shape, context)
-        return np.array([bound(*(int(x) for x in row)) for row in columns], dtype=np.float64)
+        columns = (shapes.tp, shapes.pp, shapes.cp, shapes.dp)
+        return self._of_degrees(context, list(zip(*(x.tolist() for x in columns), strict=True)))
 
-    def _of_shape(self, context: Context, tp: int, pp: int, cp: int, dp: int) -> float:
-        found = self._layer(context, tp, cp)
-        if found is None:
-            return math.inf
+    def _of_degrees(self, context: Context, degrees: Sequence[tuple[int, ...]]) -> Floats:
+        """Return the lower bound of each (tp, pp, cp, dp), seconds; inf where no plan has it."""
+        if not degrees:
+            return np.zeros(0)
+        found, of = self._layers_of(context, [(tp, cp) for tp, _, cp, _ in degrees])
+        tp, pp, _, dp = np.array(degrees, dtype=np.int64).T[:, :, None, None]
         layers, split = context.problem.shape.layers, _splits_backward(context.options)
         sequences = context.problem.job.global_batch // dp
-        possible = self._holds_experts(context, found.expert_params, tp, pp)[:, None]
+        layer_s, held = found.layer_s[of], found.expert_params[of][..., None]
+        possible = self._holds_experts(context, held, tp, pp) & np.isfinite(layer_s)
         possible = possible & (sequences % found.mbs == 0)
-        if not possible.any():
-            return math.inf
-        fullest = math.ceil(2 * layers / pp) / 2 * found.layer_s
-        mean = (layers * found.mean_layer_s + found.ends_s) / pp
+        fullest = np.ceil(2 * layers / pp) / 2 * layer_s
+        mean = (layers * found.mean_layer_s[of] + found.ends_s[of]) / pp
         wait = 0.0 if split else (pp - 1) * (pp - 2) / (2 * pp)
-        fullest = np.maximum(np.maximum(fullest, mean), found.head_s * (0.5 if split else 1.0))
-        step = sequences / found.mbs * fullest + wait * found.layer_s
-        least = float(np.min(step[possible]))
-        return straggler_factor(context.problem, context.n_devices) * least
+        head = found.head_s[of] * (0.5 if split else 1.0)
+        fullest = np.maximum(np.maximum(fullest, mean), head)
+        with np.errstate(invalid="ignore"):  # inf times no wait, where nothing is possible
+            step = sequences / found.mbs * fullest + wait * layer_s
+        least = np.where(possible, step, math.inf).min(axis=(1, 2), initial=math.inf)
+        return np.asarray(straggler_factor(context.problem, context.n_devices) * least)
 
-    def _holds_experts(self, context: Context, expert_params: Floats, tp: int, pp: int) -> Bools:
+    def _holds_experts(self, context: Context, expert_params: Floats, tp: Ints, pp: Ints) -> Bools:
         """Tell by expert grid whether the mean rank can hold weights and gradients.
 
         (W + G) N_r with N_r = (expert layers x experts of a layer on a device + the rest / tp) /
-        pp; with ZeRO 2 the weights alone, with ZeRO 3 two layers of experts at once.
+        pp; with ZeRO 2 the weights alone, with ZeRO 3 two layers of experts at once. The arguments
+        broadcast.
         """
         problem, shape = context.problem, context.problem.shape
         if not shape.n_experts or not context.options.memory_bound:
-            return np.ones(len(expert_params), dtype=bool)
+            return np.ones(expert_params.shape, dtype=bool)
         if self._rest_params is None:
             one = np.ones(1, dtype=np.int32)
             routed = shape.n_expert_layers * float(expert_params_of(shape, one, one)[0])
@@ -255,18 +264,24 @@ class StepBounds:
         held = (shape.n_expert_layers * expert_params + self._rest_params / tp) / pp
         recipe, usable = problem.job.recipe, problem.pool.usable_bytes
         ok = (recipe.param_bytes + recipe.grad_bytes) * held <= usable
-        if pp == 1 or context.options.framework == "any":
-            ok |= recipe.param_bytes * held <= usable
-            ok |= 2.0 * recipe.param_bytes * expert_params <= usable
-        return np.asarray(ok)
+        sharded = (pp == 1) | (context.options.framework == "any")
+        states = recipe.param_bytes * held <= usable
+        return np.asarray(
+            ok | (sharded & (states | (2.0 * recipe.param_bytes * expert_params <= usable)))
+        )
 
-    def _layer(self, context: Context, tp: int, cp: int) -> LayerMinimum | None:
-        """Return the least time of a layer; None where no plan splits one like this."""
+    def _layers_of(
+        self, context: Context, pairs: Sequence[tuple[int, int]]
+    ) -> tuple["LayerMinima", NDArray[np.intp]]:
+        """Return the least times of layers, and where each (tp, cp) finds its own."""
         grids = tuple(e for e in expert_degrees(context) if context.n_devices % e == 0)
-        key = (tp, cp, grids, *placement_of(context))
-        if key not in self._layers:
-            self._layers[key] = _least_layer(context, tp, cp, grids, self._grid(context))
-        return self._layers[key]
+        key = (grids, *placement_of(context))
+        known = self._layers.get(key)
+        if known is None or any(pair not in known.pairs for pair in pairs):
+            wanted = sorted({*(known.pairs if known else ()), *pairs})
+            known = _least_layers(context, wanted, grids, self._grid(context))
+            self._layers[key] = known
+        return known, np.array([known.pairs[pair] for pair in pairs], dtype=np.intp)
 
     def _grid(self, context: Context) -> LayerGrid | None:
         """Return the layer terms of every split that some number of devices has.
@@ -348,54 +363,74 @@ def shape_degrees(context: Context) -> Iterator[tuple[int, int, int, int]]:
                     yield tp, pp, cp, dp
 
 
-def _least_layer(
-    context: Context, tp: int, cp: int, grids: tuple[int, ...], grid: LayerGrid | None = None
-) -> LayerMinimum | None:
-    """Return the least time of a layer split over tp and cp; `grid` holds its terms, if known."""
-    options = context.options
-    pairs = [
-        (ep, etp)
-        for ep in grids if options.allows("ep", ep)
-        for etp in expert_tensor_degrees(context, tp) if options.allows("etp", etp)
-    ]  # fmt: skip
-    kinds = [kind for kind in exchanges(cp) if options.allows("cp_comm", kind)]
-    rows = [
-        {**PLAINEST, "tp": tp, "cp": cp, "cp_comm": kind, "ep": ep, "etp": etp}
-        for ep, etp in pairs
-        for kind in kinds
-    ]
+def _least_layers(
+    context: Context,
+    pairs: Sequence[tuple[int, int]],
+    grids: tuple[int, ...],
+    grid: LayerGrid | None = None,
+) -> LayerMinima:
+    """Return the least times of layers split over some (tp, cp); `grid` holds their terms, if known.
+
+    Rules of layers that bar a split leave inf.
+    """
+    options, n_sp, mbs = context.options, context.options.n_sp, batch_sizes(context)
     job = context.problem.job
-    most = options.most_mbs(job.seq_len)
-    sizes = [b for b in divisors(job.global_batch) if b <= most and options.allows("mbs", b)]
-    if not rows or not sizes:
-        return None
-    splits = table_of(context, [[row[axis] for axis in SHAPE_AXES] for row in rows])
+    mbs = mbs[job.global_batch % mbs == 0]
+    columns: list[tuple[int, ...]] = []
+    held: list[list[tuple[int, int]]] = []
+    for i, (tp, cp) in enumerate(pairs):
+        offered = [
+            (ep, etp)
+            for ep in grids if options.allows("ep", ep)
+            for etp in expert_tensor_degrees(context, tp) if options.allows("etp", etp)
+        ]  # fmt: skip
+        held.append(offered)
+        kinds = [kind for kind in exchanges(cp) if options.allows("cp_comm", kind)]
+        columns += [
+            (i, j, tp, cp, kind, *pair) for j, pair in enumerate(offered) for kind in kinds
+        ]
+    size = len(pairs), max(map(len, held), default=0), len(mbs)
+    params = np.zeros(size[:2])
+    for i, offered in enumerate(held):
+        if offered:
+            ep, etp = np.array(offered, dtype=np.int32).T
+            params[i, : len(offered)] = expert_params_of(context.problem.shape, ep, etp)
+    found = {name: np.full(size, math.inf) for name in ("layer_s", "mean_layer_s")}
+    found |= {name: np.full(size, math.inf) for name in ("ends_s", "head_s")}
+    known = {pair: i for i, pair in enumerate(pairs)}
+    minima = LayerMinima(known, mbs.astype(np.float64), params, **found)
+    if not columns or not len(mbs):
+        return minima
+    rows = np.array(columns, dtype=np.int32)
+    plainest = np.array([PLAINEST[axis] for axis in SHAPE_AXES], dtype=np.int32)
+    block = np.tile(plainest, (len(rows), 1))
+    for i, axis in enumerate(("tp", "cp", "cp_comm", "ep", "etp"), start=2):
+        block[:, SHAPE_AXES.index(axis)] = rows[:, i]
+    splits = table_of(context, block)
     ok = np.ones(len(splits), dtype=bool)
     for code, predicate in SHAPE_RULES:
         if code in LAYER_RULES:
             ok &= predicate(context, splits)
     if not ok.any():
-        return None
-    mbs = np.array(sizes, dtype=np.int32)
-    n_sp = options.n_sp
+        return minima
+    rows, splits = rows[ok], splits.take(np.flatnonzero(ok))
     grid = grid or layer_grid(context.problem, splits, mbs, n_sp)
     table = grid.table(splits, np.zeros(1, dtype=np.int32))
-    of, size, sp = (
+    of, size_of, sp = (
         x.ravel().astype(np.int32)
         for x in np.meshgrid(np.arange(len(splits)), mbs, np.arange(n_sp), indexing="ij")
     )
-    at = table.index(of, size, sp).reshape(len(pairs), len(kinds), len(mbs), n_sp)
-    barred = ~ok.reshape(len(pairs), len(kinds), 1, 1)
+    at = table.index(of, size_of, sp).reshape(len(splits), len(mbs), n_sp)
 
     def least(times: Floats) -> Floats:
-        return np.asarray(np.where(barred, np.inf, times[at]).min(axis=(1, 3)))
+        best = np.full(size, math.inf)
+        np.minimum.at(best, (rows[:, 0], rows[:, 1]), times[at].min(axis=-1))
+        return best
 
-    ep, etp = (np.array(x, dtype=np.int32) for x in zip(*pairs, strict=True))
-    held = expert_params_of(context.problem.shape, ep, etp)
     layer_s, mean_s = _layers(context, table.terms, least)
     ends_s = least(table.terms.embedding.total_s + table.terms.head.total_s)
     head_s = least(table.terms.head.total_s)
-    return LayerMinimum(mbs.astype(np.float64), held, layer_s, mean_s, ends_s, head_s)
+    return LayerMinima(known, minima.mbs, params, layer_s, mean_s, ends_s, head_s)
 
 
 def _layers(

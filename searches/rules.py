@@ -6,13 +6,14 @@ of coupled axes take arrays of one length; those of free axes broadcast.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.activation_offload import RESIDENT_LAYERS
+from costmodels.factor import distinct
 from costmodels.memory import state_bytes_per_param
 from costmodels.offload import HOST_USABLE_FRAC, gradients_leave
 from costmodels.parameters import total_params
@@ -36,6 +37,7 @@ from costmodels.stages import stage_layers
 from costmodels.step import Rows, join, needed_host_bytes
 from searches.frameworks.table import schedule_runs
 from searches.options import SearchOptions
+from searches.shared_work import SharedWork
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
@@ -48,6 +50,8 @@ class Context:
     problem: Problem
     options: SearchOptions
     n_devices: int
+    shared: SharedWork | None = field(default=None, compare=False, repr=False)
+    """What searches of neighbouring problems share, in one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +271,10 @@ def _by_value(values: Ints, ok: Callable[[Ints], Bools]) -> Bools:
 
 
 def _pins(c: Context, s: ShapeTable) -> Bools:
-    ok = np.ones(len(s), dtype=bool)
+    ok, options = np.ones(len(s), dtype=bool), c.options
     for axis in SHAPE_AXES:
+        if axis not in options.only and axis not in options.at_most:
+            continue
         ok &= _by_value(getattr(s, axis), lambda v, axis=axis: _pinned(c, axis, v))  # type: ignore[misc]
     return ok
 
@@ -325,20 +331,15 @@ def _enough_layers(c: Context, s: ShapeTable) -> Bools:
 
 
 def _splits(c: Context, s: ShapeTable) -> Bools:
-    layers = c.problem.shape.layers
-    known: dict[tuple[int, int, int], bool] = {}  # each occurs once for every tp, cp, ep
+    layers, found = c.problem.shape.layers, distinct((s.pp, s.vpp, s.split))
 
     def exists(p: int, v: int, i: int) -> bool:
-        if (p, v, i) not in known:
-            name = s.splits[i]
-            held = stage_layers(layers, p, v, name)
-            known[p, v, i] = bool(held) and (
-                name == "even" or held != stage_layers(layers, p, v, "even")
-            )
-        return known[p, v, i]
+        name = s.splits[i]
+        held = stage_layers(layers, p, v, name)
+        return bool(held) and (name == "even" or held != stage_layers(layers, p, v, "even"))
 
-    rows = zip(s.pp.tolist(), s.vpp.tolist(), s.split.tolist(), strict=True)
-    return np.fromiter((exists(*row) for row in rows), dtype=bool, count=len(s))
+    rows = zip(*(column.tolist() for column in found.columns), strict=True)
+    return np.array([exists(*row) for row in rows], dtype=bool)[found.index]
 
 
 def _scheduled(c: Context, s: ShapeTable) -> Bools:

@@ -95,9 +95,9 @@ class ShapeSpace:
     rejected: dict[str, int]
 
 
-def table_of(context: Context, rows: Sequence[Sequence[int]]) -> ShapeTable:
-    """Return shapes given as tuples of `SHAPE_AXES`."""
-    block = np.array(rows, dtype=np.int32).reshape(len(rows), len(SHAPE_AXES))
+def table_of(context: Context, rows: Sequence[Sequence[int]] | Ints) -> ShapeTable:
+    """Return shapes given as tuples of `SHAPE_AXES`, or as an array of them."""
+    block = np.asarray(rows, dtype=np.int32).reshape(len(rows), len(SHAPE_AXES))
     tp, pp, dp, vpp, split, cp, kind, ep, etp, schedule, order = map(np.ascontiguousarray, block.T)
     columns = (tp, pp, dp, vpp, split, cp, ep, etp)
     return ShapeTable(
@@ -120,22 +120,39 @@ def candidates(
     most_vpp = most_vpp or vpp_limit(context)
     most_cp, ep = most_cp or cp_limit(context), expert_degrees(context)
     orders = rank_orders(context)
-    rows = [
-        (tp, pp, n // (tp * pp * cp), vpp, split, cp, kind, e, x, schedule, order)
-        for tp in divisors(n)
-        for pp in divisors(n // tp)
+    # What goes with a pp, and what goes with a (tp, cp), in the order of `SHAPE_AXES`.
+    of_pp = {
+        pp: np.array(
+            [
+                (vpp, split, schedule, order)
+                for vpp in range(1, (most_vpp if pp > 1 else 1) + 1)
+                for schedule in schedule_codes(pp, vpp)
+                for split in range(len(SPLITS))
+                for order in (orders if pp > 1 else orders[:1])
+            ],
+            dtype=np.int32,
+        )
+        for pp in divisors(n)
         if pp <= most_pp
-        for cp in divisors(n // (tp * pp))
-        if cp <= most_cp
-        for kind in exchanges(cp)
-        for e in ep
-        for x in expert_tensor_degrees(context, tp)
-        for vpp in range(1, (most_vpp if pp > 1 else 1) + 1)
-        for schedule in schedule_codes(pp, vpp)
-        for split in range(len(SPLITS))
-        for order in (orders if pp > 1 else orders[:1])
-    ]
-    return table_of(context, rows)
+    }
+    parts = []
+    for tp in divisors(n):
+        experts = [(e, x) for e in ep for x in expert_tensor_degrees(context, tp)]
+        for cp in divisors(n // tp):
+            if cp > most_cp:
+                continue
+            layer = [(kind, *pair) for kind in exchanges(cp) for pair in experts]
+            kind, e, x = np.array(layer, dtype=np.int32).T[..., None]
+            for pp in divisors(n // (tp * cp)):
+                if pp > most_pp:
+                    continue
+                vpp, split, schedule, order = of_pp[pp].T
+                rows = np.empty((len(layer), len(vpp), len(SHAPE_AXES)), dtype=np.int32)
+                columns = (tp, pp, n // (tp * pp * cp), vpp, split, cp, kind, e, x, schedule, order)
+                for i, column in enumerate(columns):
+                    rows[..., i] = column
+                parts.append(rows.reshape(-1, len(SHAPE_AXES)))
+    return table_of(context, np.concatenate(parts))
 
 
 def largest_named(context: Context, axis: str) -> int:
@@ -374,6 +391,9 @@ def _enumerate(model: Any, variables: list[Any]) -> Rows:
 
     solver = cp_sat.make_solver()
     solver.parameters.enumerate_all_solutions = True
+    # On tables this small both take longer than they save.
+    solver.parameters.cp_model_presolve = False
+    solver.parameters.linearization_level = 0
     cp_sat.solve(solver, model, cp_sat.at_solutions(collect))
     return found
 

@@ -198,7 +198,7 @@ def _says(points: SweepPoints, axis: Axis, found: Any, own_job: bool) -> str:
     )
     if not best:
         return f"No value of {axis.title} has a plan."
-    numbers = sorted(best)
+    numbers = sorted(place for place in best if isinstance(place, int))
     texts = [
         f"{measure.scale.text(float(measure.values[best[n]]))} at {axis.title} {found.labels[n]}"
         for n in (numbers[0], numbers[-1])

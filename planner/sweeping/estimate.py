@@ -1,0 +1,184 @@
+"""`planner sweep --dry-run`: how many points, and how long they would take.
+
+A few points are searched and their rows thrown away. Points of one model on the same number of
+devices share tables: of some such groups, from the most devices to the fewest, the first point
+and the next one are timed, and the groups between them take what lies between.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from planner.errors import SpecError
+from planner.sweeping.points import Point
+from planner.sweeping.running import PointSolver, Twins, chunks_of
+from planner.sweeping.spec import Sweep
+
+COUNTED = 20_000
+"""Combinations that are looked at; of larger sweeps every n-th, and counts are shares."""
+TIMED_GROUPS = 4
+"""Groups of points that are timed, two points each."""
+BUDGET_S = 30.0
+"""No further point is timed after so many seconds."""
+TWIN_S = 0.01
+"""A point that differs in price or power alone: one row is written, nothing is searched."""
+ROW_BYTES = 3_000
+"""Of an unfinished sweep on the disk, a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What the points of one group take, seconds."""
+
+    place: float
+    """Of the group among all, 0 to 1, most devices first."""
+    first_s: float
+    next_s: float | None
+    """Of a point whose group has been entered; None where the group has one point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a sweep would take."""
+
+    n_combinations: int
+    """Before constraints."""
+    n_points: int
+    """After them."""
+    n_searches: int
+    """Points that need a search of their own: they differ in more than price and power."""
+    n_invalid: int
+    """Points that make no valid inputs: rows with a reason, at no cost."""
+    exact: bool
+    """Every combination was looked at."""
+    n_groups: int
+    timings: tuple[Timing, ...]
+    work_s: float | None
+    """Of one worker; None where there is nothing to search."""
+    n_workers: int
+    first_fault: str
+
+    @property
+    def time_s(self) -> float | None:
+        """Wall-clock time: the work shared out over the workers."""
+        return None if self.work_s is None else self.work_s / self.n_workers
+
+
+def estimate(
+    sweep: Sweep, *, executor: str = "automatic", point_limit_s: float = 600.0,
+    tell: Callable[[str], None] | None = None,
+) -> Estimate:  # fmt: skip
+    """Return what a sweep would take on this machine. Raises `SpecError` where no point is left.
+
+    `tell` is given a word on what is done now.
+    """
+    step = -(-sweep.n_points // COUNTED)
+    points = points_to_look_at(sweep, step)
+    valid = [point for point in points if not point.fault]
+    chunks = chunks_of(valid)
+    n_searches = sum(len(chunk) for chunk in chunks)
+    scale = sweep.n_points / len(range(0, sweep.n_points, step))
+    timings = _timings(sweep, chunks, point_limit_s, tell)
+    work_s = _work_s(chunks, timings, len(valid) - n_searches)
+    faults = [point.fault for point in points if point.fault]
+    return Estimate(
+        n_combinations=sweep.n_points,
+        n_points=round(len(points) * scale),
+        n_searches=round(n_searches * scale),
+        n_invalid=round(len(faults) * scale),
+        exact=step == 1,
+        n_groups=len(chunks),
+        timings=timings,
+        work_s=None if work_s is None else work_s * scale,
+        n_workers=1 if executor == "serial" else _processors(),
+        first_fault=faults[0] if faults else "",
+    )
+
+
+def points_to_look_at(sweep: Sweep, step: int = 1) -> list[Point]:
+    """Return every `step`-th combination that is a point; `SpecError` where none is."""
+    if step == 1:
+        points = list(sweep.points())
+    else:
+        every = islice(enumerate(sweep.combinations()), 0, None, step)
+        found = [sweep.point(index, values) for index, values in every]
+        points = [point for point in found if point is not None]
+    if not points:
+        raise no_point(sweep)
+    return points
+
+
+def no_point(sweep: Sweep) -> SpecError:
+    """Return what to say where the constraints leave nothing."""
+    from planner.errors import Problem
+
+    message = f"no point keeps the constraints: {sweep.why_empty()}"
+    return SpecError(Problem(message, "loosen a constraint of `where:`, or widen an axis"))
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def _timings(
+    sweep: Sweep,
+    chunks: Sequence[Sequence[Twins]],
+    point_limit_s: float,
+    tell: Callable[[str], None] | None,
+) -> tuple[Timing, ...]:
+    if not chunks:
+        return ()
+    n_timed = min(TIMED_GROUPS, len(chunks))
+    places = sorted({round(i * (len(chunks) - 1) / max(1, n_timed - 1)) for i in range(n_timed)})
+    began = time.monotonic()
+    if tell:
+        tell("timing a few points")
+    # The first search also loads the solver: that is not what a point takes.
+    _seconds(PointSolver(sweep, point_limit_s), chunks[places[-1]][0])
+    found = []
+    for place in places:
+        chunk, solver = chunks[place], PointSolver(sweep, point_limit_s)
+        first_s = _seconds(solver, chunk[0])
+        next_s = _seconds(solver, chunk[1]) if len(chunk) > 1 else None
+        found.append(Timing(place / max(1, len(chunks) - 1), first_s, next_s))
+        if time.monotonic() - began > BUDGET_S:
+            break
+    return tuple(found)
+
+
+def _seconds(solver: PointSolver, twins: Twins) -> float:
+    began = time.monotonic()
+    solver(Twins(twins.points[:1]))
+    return time.monotonic() - began
+
+
+def _work_s(
+    chunks: Sequence[Sequence[Twins]], timings: Sequence[Timing], n_twins: int
+) -> float | None:
+    """Return the time of all searches on one worker, between the groups that were timed."""
+    if not timings:
+        return None
+    nexts = [t for t in timings if t.next_s is not None]
+    total = n_twins * TWIN_S
+    for i, chunk in enumerate(chunks):
+        place = i / max(1, len(chunks) - 1)
+        first_s = _between(place, [(t.place, t.first_s) for t in timings])
+        next_s = (
+            _between(place, [(t.place, t.next_s or 0.0) for t in nexts]) if nexts else first_s
+        )
+        total += first_s + (len(chunk) - 1) * next_s
+    return total
+
+
+def _between(x: float, known: Sequence[tuple[float, float]]) -> float:
+    """Return the value at `x` on the line through known places, the nearest outside of them."""
+    before = [point for point in known if point[0] <= x]
+    after = [point for point in known if point[0] >= x]
+    if not before or not after:
+        return (after or before)[0 if after else -1][1]
+    (x0, y0), (x1, y1) = before[-1], after[0]
+    return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)

@@ -1,0 +1,81 @@
+"""What searches of neighbouring problems share: tables that do not depend on what differs.
+
+Points of a sweep, and the questions of a service, ask for the same model on the same number of
+devices again and again. A table is kept under a key that holds everything it depends on, so an
+answer is the same, byte for byte, with what was kept and without.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+Value = TypeVar("Value")
+
+LIMIT_BYTES = 128 * 2**20
+"""What is kept at most; the tables of a search take some 0.1 to 20 MB."""
+OVERHEAD_BYTES = 200
+"""What an object takes besides the arrays in it, about."""
+
+
+class SharedWork:
+    """Values by key, those used last, up to a number of bytes. For one thread at a time."""
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.n_found = 0
+        """Values that were there when they were asked for."""
+        self.n_made = 0
+        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Other processes start with nothing: sending tables takes longer than they save.
+        return SharedWork, (self.limit_bytes,)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """Return what is kept under `key`, else what `make` returns, which is kept then.
+
+        Nobody may write into what is returned.
+        """
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            self.n_found += 1
+            return cast(Value, self._kept[key][0])
+        value = make()
+        self.n_made += 1
+        size = n_bytes(value) + n_bytes(key)
+        if size <= self.limit_bytes:
+            self._kept[key] = value, size
+            self.used_bytes += size
+            while self.used_bytes > self.limit_bytes:
+                _, (_, gone) = self._kept.popitem(last=False)
+                self.used_bytes -= gone
+        return value
+
+
+def shared(
+    work: SharedWork | None, key: Callable[[], Hashable], make: Callable[[], Value]
+) -> Value:
+    """Return `make()`, from what is shared where something is; `key` is asked for only then."""
+    return make() if work is None else work.get(key(), make)
+
+
+def n_bytes(value: Any) -> int:
+    """Return about what a value of arrays, numbers and containers of them takes, bytes."""
+    if isinstance(value, np.ndarray):
+        return OVERHEAD_BYTES + int(value.nbytes)
+    if isinstance(value, (str, bytes)):
+        return OVERHEAD_BYTES + len(value)
+    if isinstance(value, Mapping):
+        return OVERHEAD_BYTES + sum(n_bytes(k) + n_bytes(v) for k, v in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return OVERHEAD_BYTES + sum(map(n_bytes, value))
+    if is_dataclass(value):
+        return OVERHEAD_BYTES + sum(n_bytes(getattr(value, field.name)) for field in fields(value))
+    return OVERHEAD_BYTES
