@@ -9,9 +9,12 @@ from typing import Any
 from planner.reporting.effects import Effect
 from planner.reporting.points import Measure, SweepPoints, shortened
 from planner.reporting.quantities import Scale, percent_change, scale_for, short_number
+from planner.units import format_count
 
 NO_CHANGE = 5e-4
 """Logarithm of a ratio below which nothing has changed."""
+MAX_ASSUMED = 8
+"""Parts with assumed figures that are named."""
 MAX_JOBS = 12
 """Models or sequence lengths that the table of best points lists."""
 
@@ -135,15 +138,20 @@ def _asked(points: SweepPoints) -> tuple[str, ...]:
     )
     if job:
         found.append(f"Job and cluster: {job}.")
-    fixed = header.get("fixed")
-    if isinstance(fixed, Mapping):
-        plain = [
-            f"{shortened(key)} {shortened(value)}"
-            for key, value in fixed.items()
-            if isinstance(value, str | int | float)
+    training = header.get("model")
+    training = training.get("training") if isinstance(training, Mapping) else None
+    if isinstance(training, Mapping):
+        varied_words = {axis.path.rsplit(".", 1)[-1] for axis in points.axes}
+        said = [
+            f"{word} {_plain_value(training[key])}"
+            for key, word in _TRAINING_WORDS.items()
+            if training.get(key) is not None and key not in varied_words
         ]
-        if plain:
-            found.append(f"The same everywhere: {', '.join(plain)}.")
+        if said:
+            found.append(f"The same everywhere: {', '.join(said)}.")
+    changed = header.get("set")
+    if isinstance(changed, Mapping) and changed:
+        found.append(f"Set: {_pairs(changed)}.")
     varied = [axis for axis in points.axes if len(axis.values) > 1]
     if varied:
         found.append(
@@ -151,16 +159,43 @@ def _asked(points: SweepPoints) -> tuple[str, ...]:
         )
     else:
         found.append("Nothing was varied.")
-    options = header.get("options")
-    if isinstance(options, Mapping):
-        said = [
-            f"{shortened(key)} {shortened(value)}"
-            for key, value in options.items()
-            if value not in (None, "", [], {}, False, 0, ()) and not isinstance(value, Mapping)
-        ]
-        if said:
-            found.append(f"Search: {', '.join(said)}.")
+    where = header.get("where")
+    if isinstance(where, list | tuple) and where:
+        found.append(f"Only where: {'; '.join(shortened(text, 120) for text in where)}.")
+    search = {**_mapping(header.get("options")), **_mapping(header.get("search"))}
+    said = [
+        f"{shortened(key).replace('_', ' ')} {_plain_value(value)}"
+        for key, value in search.items()
+        if key not in ("top", "allow") and value not in (None, "", [], {}, False, 0, ())
+    ]
+    if said:
+        found.append(f"Search: {', '.join(said)}.")
     return tuple(found)
+
+
+_TRAINING_WORDS = {
+    "tokens": "tokens", "seq_len": "sequence", "global_batch": "global batch",
+    "precision": "precision", "optimizer": "optimizer",
+}  # fmt: skip
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _plain_value(value: object) -> str:
+    """Return a value of a header in a few words."""
+    if isinstance(value, Mapping):
+        return _pairs(value)
+    if isinstance(value, list | tuple):
+        return shortened(" / ".join(_plain_value(item) for item in value))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return format_count(float(value)) if abs(value) >= 1e6 else short_number(float(value), 6)
+    return shortened(value)
+
+
+def _pairs(values: Mapping[Any, Any]) -> str:
+    return ", ".join(f"{shortened(key)} {_plain_value(value)}" for key, value in values.items())
 
 
 def _name(header: Mapping[str, Any], key: str) -> str:
@@ -228,7 +263,8 @@ def _best(points: SweepPoints) -> Table:
         for title, measure in wanted:
             row = points.best(measure) if measure is not None else None
             if row is not None:
-                titles.setdefault(row, []).append(title if row not in titles else title.lower())
+                known = titles.setdefault(row, [])
+                known.append(title.lower() if known else title)
         picks = [(", ".join(found), row) for row, found in titles.items()]
     heads = ["", "Machines", time.label]
     heads += [f"Run ({run_scale.unit})"] if with_run else []
@@ -384,14 +420,21 @@ def _cell(ratio: float) -> float | None:
 def _doubts(points: SweepPoints, effects: Sequence[Effect]) -> tuple[str, ...]:
     """Return what the reader should know before believing: assumptions, intervals, limits."""
     found = []
-    assumed = Counter(text for text in points.texts("assumed") if text)
-    for text, count in assumed.most_common(5):
+    parts: dict[str, dict[str, None]] = {}
+    for text in dict.fromkeys(points.texts("assumed")):
+        for name in filter(None, (item.strip() for item in text.split(","))):
+            part, _, figure = name.partition(".")
+            parts.setdefault(part, {})[figure] = None
+    for part, figures in list(parts.items())[:MAX_ASSUMED]:
+        of = ", ".join(figure.replace("_", " ").replace(".", " ") for figure in figures if figure)
         found.append(
-            f"Assumed, without a second source ({count:,} points): {shortened(text, 300)}."
+            f"Assumed, without a second source: {shortened(part)}"
+            f"{': ' + shortened(of, 300) if of else ''}."
         )
-    if len(assumed) > 5:
+    if len(parts) > MAX_ASSUMED:
         found.append(
-            f"{len(assumed) - 5:,} more sets of assumptions stand in the table of points."
+            f"{len(parts) - MAX_ASSUMED:,} more parts have assumed figures: the file of all points"
+            " names them."
         )
     row = points.best(points.time)
     if row is not None:

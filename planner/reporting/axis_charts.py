@@ -127,7 +127,9 @@ def _slice(
         for r, place in enumerate(found.of_row)
     ]
     best = least_by(points, measure, alike)
-    if len(best) < 2:
+    over_all = least_by(points, measure, list(found.of_row))
+    values = measure.values
+    if len(best) < 2 or all(values[row] == values[over_all[key]] for key, row in best.items()):
         return []
     name = "other axes as at the fastest point"
     line = _line(points, measure, best, name, CATEGORIES[1], found, where)

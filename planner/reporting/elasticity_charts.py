@@ -11,6 +11,8 @@ from planner.reporting.points import SweepPoints, shortened
 from planner.reporting.theme import BETTER, WORSE
 
 PREFIX = "elasticity."
+NEGLIGIBLE = 5e-4
+"""Elasticity below which a figure is left out, where it is so at all points."""
 
 
 _TITLES = {
@@ -41,6 +43,9 @@ def tornado(points: SweepPoints) -> Chart | None:
             found.append((title, float(values[row]), low, middle, high))
     if not found:
         return None
+    weak = [e[0] for e in found if max(map(abs, e[1:])) < NEGLIGIBLE]
+    if len(weak) < len(found):
+        found = [entry for entry in found if entry[0] not in weak]
     found.sort(key=lambda entry: (abs(entry[1]), entry[0]))
     titles = [plain(entry[0]) for entry in found]
     several = int(points.solved.sum()) > 1
@@ -86,6 +91,7 @@ def tornado(points: SweepPoints) -> Chart | None:
         "elasticities", "What one per cent more of each figure does to the step time",
         says + ".", Frame(max(260, 130 + 34 * len(found)), layout).figure(traces),
         Table(heads, rows),
+        (f"Without an effect anywhere: {', '.join(weak)}.",) if weak else (),
     )  # fmt: skip
 
 

@@ -66,7 +66,9 @@ def sweep_page(
         for section in sections(points, found, x, y)
     ]  # fmt: skip
     why = reasons(points) if not points.solved.all() and points.n else None
-    name = shortened(points.header.get("name") or source)
+    name = shortened(points.header.get("name") or "")
+    if name in ("", "sweep"):
+        name = f"of {shortened(source)}"
     return render(
         title=f"Sweep {name}", said=said, sections=shown, source=shortened(source),
         best=shown_table(said.best, "best"),
@@ -190,7 +192,11 @@ def points_table(points: SweepPoints) -> Table:
     time, cost, energy = points.time, points.cost, points.energy
     order = sorted(
         range(points.n),
-        key=lambda row: (not math.isfinite(time.values[row]), _or_zero(float(time.values[row])), row),
+        key=lambda row: (
+            not math.isfinite(time.values[row]),
+            _or_zero(float(time.values[row])),
+            row,
+        ),
     )
     per_device, mfu = points.numbers("best.tokens_per_s_per_device"), points.numbers("best.mfu")
     peak = points.scale("bytes", "best.peak_bytes")
@@ -248,7 +254,7 @@ def facts(points: SweepPoints) -> tuple[tuple[str, str], ...]:
     calibrations = dict.fromkeys(text for text in points.texts("calibration") if text)
     if calibrations:
         found.append(("calibration of the points", ", ".join(map(shortened, calibrations))))
-    skip = {"axes", "n_points", "name", "design"}
+    skip = {"axes", "columns", "inputs", "n_rows", "n_points", "name", "design"}
     for key, value in points.header.items():
         if key not in skip and value not in (None, "", [], {}):
             found.append((shortened(key).replace("_", " "), _fact(value)))
@@ -256,12 +262,17 @@ def facts(points: SweepPoints) -> tuple[tuple[str, str], ...]:
 
 
 def _fact(value: object) -> str:
-    if isinstance(value, Mapping) and all(
-        isinstance(v, str | int | float | bool) or v is None for v in value.values()
-    ):
-        return ", ".join(f"{shortened(k)} {shortened(v)}" for k, v in value.items())
-    if isinstance(value, Mapping | list | tuple):
-        return shortened(json.dumps(value, sort_keys=True, default=str), 2000)
+    """Return a value of the header as text: lists and mappings written out, empty ones left out."""
+    if isinstance(value, Mapping):
+        parts = [
+            f"{shortened(key)}: {{{_fact(item)}}}" if isinstance(item, Mapping | list | tuple)
+            else f"{shortened(key)} {_fact(item)}"
+            for key, item in value.items()
+            if item not in (None, "", [], {}, ())
+        ]  # fmt: skip
+        return shortened(", ".join(parts), 3000)
+    if isinstance(value, list | tuple):
+        return shortened(", ".join(_fact(item) for item in value), 3000)
     return shortened(value, 300)
 
 

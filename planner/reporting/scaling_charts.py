@@ -131,12 +131,16 @@ def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
         "tickvals": all_sizes if len(all_sizes) <= 8 else all_sizes[:: -(-len(all_sizes) // 8)],
     }  # fmt: skip
     sizes["ticktext"] = [f"{n:,}" for n in sizes["tickvals"]]
+    shares = [100 * share for curve in shown for share in curve.efficiencies]
+    lowest, highest = 10 * math.floor((min(shares) - 5) / 10), max(max(shares), 100.0) + 3
     rates = [rate for curve in shown for rate in curve.tokens_per_s]
     settings = {
         "grid": {"rows": 1, "columns": 2, "pattern": "independent"},
         "xaxis": sizes, "xaxis2": sizes,
         "yaxis": log_ticks(rates) | {"title": {"text": "Tokens per second"}},
-        "yaxis2": {"title": {"text": "Efficiency of a device (%)"}, "rangemode": "tozero"},
+        "yaxis2": {
+            "title": {"text": "Efficiency of a device (%)"}, "range": [lowest, highest],
+        },
     }  # fmt: skip
     last = first.efficiencies[-1]
     says = (
