@@ -271,7 +271,6 @@ def _best(points: SweepPoints) -> Table:
     heads += [measure.label for measure in (cost, energy) if measure is not None]
     heads += ["Layout", "Bound by", "Where", "Point"]
     rows = []
-    index = points.values("index")
     for title, row in picks:
         cells: list[str | float | int | None] = [title, points.machines(row)]
         cells.append(time.scale.number(time.values[row]))
@@ -280,7 +279,7 @@ def _best(points: SweepPoints) -> Table:
         without = points.job_axes if points.job_axes else ()
         cells += [
             layout_text(points, row), points.texts("best.binding")[row].replace("_", " ") or "-",
-            points.where(row, without) or "-", index[row] if index[row] is not None else row,
+            points.where(row, without) or "-", points.number(row),
         ]  # fmt: skip
         rows.append(tuple(cells))
     return Table(tuple(heads), tuple(rows))

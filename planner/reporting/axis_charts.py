@@ -182,8 +182,7 @@ def _rows(
             cells.append(
                 None if least is None else measure.scale.shown(float(measure.values[least]))
             )
-        index = points.values("index")[row]
-        cells += [points.machines(row), layout_text(points, row), row if index is None else index]
+        cells += [points.machines(row), layout_text(points, row), points.number(row)]
         rows.append(tuple(cells))
     return rows
 

@@ -90,11 +90,10 @@ def reasons(points: SweepPoints) -> Table:
     rows: list[tuple[str | float | int | None, ...]] = []
     for (status, _), found in ordered[:MAX_REASONS]:
         first = found[0]
-        index = points.values("index")[first]
         rows.append(
             (STATUS_WORDS.get(status, shortened(status)), len(found),
              shortened(points.texts("reason")[first] or "no reason given", 300),
-             first if index is None else index, points.where(first) or "-")
+             points.number(first), points.where(first) or "-")
         )  # fmt: skip
     if len(ordered) > MAX_REASONS:
         rest = sum(len(found) for _, found in ordered[MAX_REASONS:])

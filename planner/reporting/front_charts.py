@@ -65,7 +65,7 @@ def front_chart(points: SweepPoints, x: Measure, y: Measure) -> Chart:
     rows = tuple(
         (x.scale.shown(float(x.values[row])), y.scale.shown(float(y.values[row])),
          points.machines(row), points.where(row, points.job_axes), layout_text(points, row),
-         _index(points, row))
+         points.number(row))
         for row in best
     )  # fmt: skip
     return Chart(
@@ -75,11 +75,6 @@ def front_chart(points: SweepPoints, x: Measure, y: Measure) -> Chart:
         Table((x.label, y.label, "Machines", "Where", "Layout", "Point"), rows),
         notes + note + front_note + ("The table holds the front.",),
     )  # fmt: skip
-
-
-def _index(points: SweepPoints, row: int) -> int:
-    index = points.values("index")[row]
-    return row if index is None else int(index)
 
 
 def _hover(points: SweepPoints, x: Measure, y: Measure, row: int) -> str:

@@ -72,7 +72,7 @@ def heat_map(points: SweepPoints, x_axis: Axis, y_axis: Axis, measure: Measure) 
         )  # fmt: skip
         rows.append(
             (x.labels[column], y.labels[line], scale.shown(value), points.machines(row),
-             layout_text(points, row), _index(points, row))
+             layout_text(points, row), points.number(row))
         )  # fmt: skip
     n_cells = len(x.labels) * len(y.labels)
     trace: dict[str, Any] = {
@@ -119,11 +119,6 @@ def heat_map(points: SweepPoints, x_axis: Axis, y_axis: Axis, measure: Measure) 
     )  # fmt: skip
 
 
-def _index(points: SweepPoints, row: int) -> int:
-    index = points.values("index")[row]
-    return row if index is None else int(index)
-
-
 def layout_map(points: SweepPoints, x_axis: Axis, y_axis: Axis | None) -> Chart:
     """Return which layout is best by the values of two axes, or of one as a strip."""
     x = bins(points, x_axis)
@@ -147,7 +142,7 @@ def layout_map(points: SweepPoints, x_axis: Axis, y_axis: Axis | None) -> Chart:
         hover[line][column] = "<br>".join(
             plain(part) for part in (*where, layout_text(points, row), points.machines(row))
         )
-        rows.append((*where, names[row], layout_text(points, row), _index(points, row)))
+        rows.append((*where, names[row], layout_text(points, row), points.number(row)))
     count = max(1, len(shown))
     scale: list[list[Any]] = []
     for place in range(len(shown)):

@@ -202,7 +202,7 @@ def points_table(points: SweepPoints) -> Table:
     peak = points.scale("bytes", "best.peak_bytes")
     memory, usable = points.numbers("best.peak_bytes"), points.numbers("best.usable_bytes")
     measures = [time, *(m for m in (cost, energy) if m is not None)]
-    index, binding = points.values("index"), points.texts("best.binding")
+    binding = points.texts("best.binding")
     plan_ids, statuses = points.texts("best.plan_id"), points.statuses
     accelerators = points.texts("accelerator")
     heads = (
@@ -214,7 +214,7 @@ def points_table(points: SweepPoints) -> Table:
     for row in order:
         rows.append(
             (
-                row if index[row] is None else index[row],
+                points.number(row),
                 *(_axis_cell(axis, points.values(axis.column)[row]) for axis in points.axes),
                 STATUS_WORDS.get(statuses[row], shortened(statuses[row])),
                 _finite(points.devices[row], 1, 0), shortened(accelerators[row]) or None,
@@ -262,7 +262,7 @@ def facts(points: SweepPoints) -> tuple[tuple[str, str], ...]:
 
 
 def _fact(value: object) -> str:
-    """Return a value of the header as text: lists and mappings written out, empty ones left out."""
+    """Return a value of the header as text: lists and mappings in full, empty ones left out."""
     if isinstance(value, Mapping):
         parts = [
             f"{shortened(key)}: {{{_fact(item)}}}" if isinstance(item, Mapping | list | tuple)

@@ -259,6 +259,11 @@ class SweepPoints:
         ends = [axis for axis in self.axes if axis.path.endswith(f".{path}")]
         return ends[0] if len(ends) == 1 else None
 
+    def number(self, row: int) -> int:
+        """Return the place of a row's point in the design: its index."""
+        index = self.values("index")[row]
+        return row if index is None else int(index)
+
     def where(self, row: int, without: Sequence[Axis] = ()) -> str:
         """Return what was varied and its values in one row: `nodes 64, memory 80 GiB`."""
         return ", ".join(

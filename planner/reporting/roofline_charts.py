@@ -16,8 +16,10 @@ from planner.reporting.answers import Table
 from planner.reporting.charts import Chart, Frame, drawn_rows, log_ticks, plain
 from planner.reporting.points import SweepPoints
 from planner.reporting.quantities import short_number
+from planner.reporting.theme import CATEGORIES
 
-MAX_ROOFS = 4
+DASHES = ("solid", "dash", "dot", "dashdot")
+MAX_ROOFS = len(DASHES)
 """Different roofs up to which they are drawn in FLOP/s; above, relative to each point's own."""
 
 
@@ -105,7 +107,8 @@ def _roofline(
     rows: list[tuple[str | float | int | None, ...]] = []
     notes: list[str] = []
     binding = points.texts("best.binding")
-    n_left = 0
+    told = sorted({binding[dot.row].replace("_", " ") or "not told" for dot in dots})
+    colours = {regime: CATEGORIES[k % len(CATEGORIES)] for k, regime in enumerate(told)}
     for traffic, found in by_kind.items():
         regimes: dict[str, list[_Dot]] = {}
         shown, note = drawn_rows(list(range(len(found))))
@@ -113,15 +116,14 @@ def _roofline(
         for dot in (found[place] for place in shown):
             regime = binding[dot.row].replace("_", " ") or "not told"
             regimes.setdefault(regime, []).append(dot)
-        n_left += sum(dot.intensity < dot.ridge for dot in found)
         for regime, group in sorted(regimes.items()):
             name = (
                 f"{traffic.title}: bound by {regime}" if len(kinds) > 1 else f"bound by {regime}"
             )
-            traces.append(_scatter(points, traffic, group, name, relative))
+            traces.append(_scatter(points, traffic, group, name, colours[regime], relative))
             for dot in group:
                 rows.append(
-                    (traffic.title, _index(points, dot.row), regime, dot.intensity, dot.ridge,
+                    (traffic.title, points.number(dot.row), regime, dot.intensity, dot.ridge,
                      dot.rate / 1e12, dot.peak / 1e12)
                 )  # fmt: skip
     layout = {
@@ -151,13 +153,13 @@ def _roofline(
     )  # fmt: skip
 
 
-def _index(points: SweepPoints, row: int) -> int:
-    index = points.values("index")[row]
-    return row if index is None else int(index)
-
-
 def _scatter(
-    points: SweepPoints, traffic: Traffic, group: list[_Dot], name: str, relative: bool
+    points: SweepPoints,
+    traffic: Traffic,
+    group: list[_Dot],
+    name: str,
+    colour: str,
+    relative: bool,
 ) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "markers", "name": plain(name),
@@ -178,35 +180,36 @@ def _scatter(
             for dot in group
         ],
         "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"size": 8, "opacity": 0.75, "symbol": traffic.symbol},
+        "marker": {"size": 8, "opacity": 0.75, "symbol": traffic.symbol, "color": colour},
     }  # fmt: skip
 
 
 def _relative_roof(dots: list[_Dot]) -> list[dict[str, Any]]:
     places = [dot.intensity / dot.ridge for dot in dots]
     low, high = min(*places, 0.5) / 1.5, max(*places, 2.0) * 1.5
-    return [_roof_trace([low, 1.0, high], [low, 1.0, 1.0], "roof")]
+    return [_roof_trace([low, 1.0, high], [low, 1.0, 1.0], "roof", "solid")]
 
 
 def _absolute_roofs(roofs: Counter[Any], dots: list[_Dot]) -> list[dict[str, Any]]:
     traces = []
     places = [dot.intensity for dot in dots] + [dot.ridge for dot in dots]
     low, high = min(places) / 2, max(places) * 2
-    for traffic, peak, bandwidth in sorted(roofs, key=lambda r: (r[0].title, r[1], r[2])):
+    ordered = sorted(roofs, key=lambda r: (r[0].title, r[1], r[2]))
+    for number, (traffic, peak, bandwidth) in enumerate(ordered):
         ridge = peak / bandwidth
         name = (
             f"{traffic.title} {short_number(bandwidth / 1e9, 3)} GB/s, peak"
             f" {short_number(peak / 1e12, 3)} TFLOP/s"
         )
         y = [low * bandwidth / 1e12, peak / 1e12, peak / 1e12]
-        traces.append(_roof_trace([low, ridge, high], y, name))
+        traces.append(_roof_trace([low, ridge, high], y, name, DASHES[number]))
     return traces
 
 
-def _roof_trace(x: list[float], y: list[float], name: str) -> dict[str, Any]:
+def _roof_trace(x: list[float], y: list[float], name: str, dash: str) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines", "name": plain(name), "x": x, "y": y,
-        "line": {"width": 2, "color": "#7f8c8d"}, "hoverinfo": "skip",
+        "line": {"width": 2, "color": "#7f8c8d", "dash": dash}, "hoverinfo": "skip",
     }  # fmt: skip
 
 
