@@ -1,6 +1,7 @@
 """`planner report`: a sweep as one HTML file, or its figures as images."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from planner.errors import EmitError, UsageError
@@ -51,8 +52,6 @@ def write_text(out: str, text: str) -> None:
 
 def require_extra() -> None:
     """Raise one clear error unless the libraries of the extra [report] are installed."""
-    from importlib.util import find_spec
-
     missing = [name for name in ("plotly", "jinja2") if find_spec(name) is None]
     if missing:
         raise UsageError(

@@ -109,7 +109,7 @@ def chains(points: SweepPoints, axis: Axis) -> list[list[int]]:
 def _by_pairs(points: SweepPoints, axis: Axis) -> Effect:
     time = points.time.values
     cost = points.cost.values if points.cost else np.full(points.n, math.nan)
-    solved, devices, column = points.solved, points.devices, points.values(axis.column)
+    solved, devices, column = np.isfinite(time), points.devices, points.values(axis.column)
     pairs: dict[tuple[float | str, float | str], list[tuple[int, int]]] = {}
     ends: list[tuple[int, int]] = []
     for chain in chains(points, axis):
@@ -167,7 +167,7 @@ def _by_fit(
     points: SweepPoints, wanted: Sequence[Axis], varied: Sequence[Axis]
 ) -> dict[str, Effect]:
     """Return effects from a fit of log time on all axes; none where the fit is not determined."""
-    rows = np.flatnonzero(points.solved)
+    rows = np.flatnonzero(np.isfinite(points.time.values))
     blocks: list[np.ndarray] = [np.ones((len(rows), 1))]
     place: dict[str, tuple[int, int]] = {}
     for axis in varied:

@@ -55,7 +55,7 @@ def status_chart(points: SweepPoints, axis: Axis) -> Chart:
     says = f"{total:,} of {points.n:,} points have no plan"
     says += f"; most of them ({number:,}) at {axis.title} {found.labels[most]}." if number else "."
     return Chart(
-        "status", f"Points with and without a plan over {axis.title}", says,
+        "status-by-axis", f"Points with and without a plan over {axis.title}", says,
         Frame(360, layout).figure(traces),
         Table((axis.title, *STATUS_WORDS.values()), rows), found.note,
     )  # fmt: skip
