@@ -103,15 +103,17 @@ def _line(
     found: Any, where: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     numbers = sorted(best)
-    return {
-        "type": "scatter", "mode": "lines+markers" if found.axis.numeric else "markers",
-        "name": plain(name), "legendgroup": plain(name),
-        "x": _places(found, numbers),
+    trace = {
+        "name": plain(name), "legendgroup": plain(name), "x": _places(found, numbers),
         "y": [measure.scale.shown(float(measure.values[best[n]])) for n in numbers],
-        "text": [_hover(points, best[n]) for n in numbers],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"size": 9, "color": colour}, "line": {"width": 2.5, "color": colour}, **where,
+        "text": [_hover(points, best[n]) for n in numbers], "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>", "marker": {"size": 9, "color": colour}, **where,
     }  # fmt: skip
+    if found.axis.numeric:
+        del trace["textposition"]
+        line = {"width": 2.5, "color": colour}
+        return trace | {"type": "scatter", "mode": "lines+markers", "line": line}
+    return trace | {"type": "bar", "marker": {"color": colour}}
 
 
 def _slice(
@@ -133,8 +135,9 @@ def _slice(
         return []
     name = "other axes as at the fastest point"
     line = _line(points, measure, best, name, CATEGORIES[1], found, where)
-    line["line"] |= {"width": 2, "dash": "dot"}
-    line["marker"] |= {"size": 12, "symbol": "circle-open"}
+    if axis.numeric:
+        line["line"] |= {"width": 2, "dash": "dot"}
+        line["marker"] |= {"size": 12, "symbol": "circle-open"}
     return [line]
 
 

@@ -137,16 +137,16 @@ def axis_scale(kind: str, values: Sequence[float]) -> Scale:
 
 
 def percent_change(ratio: float) -> str:
-    """Return a ratio as a change in words: `12.5 % less`, `3 % more`, `no change`.
+    """Return a ratio as a change in words, behind "costs".
 
     >>> percent_change(0.875), percent_change(1.03), percent_change(3.0), percent_change(1.0001)
-    ('12.5 % less', '3 % more', '3 times', 'no change')
+    ('12.5 % less', '3 % more', '3 times as much', 'the same')
     """
     if not math.isfinite(ratio):
         return "-"
     change = abs(ratio - 1) * 100
     if change < 0.05:
-        return "no change"
+        return "the same"
     if ratio >= 2:
-        return f"{short_number(ratio, 3)} times"
+        return f"{short_number(ratio, 3)} times as much"
     return f"{short_number(change, 3)} % {'less' if ratio < 1 else 'more'}"

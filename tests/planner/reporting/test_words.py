@@ -140,7 +140,8 @@ def test_samples_are_fitted() -> None:
 def test_jobs_are_not_compared_with_each_other() -> None:
     rows = [
         {"index": i, "status": "ok", "in.model": name, "model": name, "n_params": n,
-         "n_devices": 8, f"in.{HBM}": hbm, "best.step_time_s": step, "best.tokens_per_s": 1e6 / step}
+         "n_devices": 8, f"in.{HBM}": hbm, "best.step_time_s": step,
+         "best.tokens_per_s": 1e6 / step}
         for i, (name, n, hbm, step) in enumerate(
             [("small", 1e9, 1e12, 4.0), ("small", 1e9, 2e12, 2.0), ("large", 9e9, 1e12, 40.0),
              ("large", 9e9, 2e12, 30.0)]
@@ -194,7 +195,8 @@ def test_numbers_in_words() -> None:
     assert short_number(0.00012) == "0.00012"
     assert short_number(0) == "0"
     assert percent_change(0.875) == "12.5 % less"
-    assert percent_change(3.0) == "3 times"
+    assert percent_change(3.0) == "3 times as much"
+    assert percent_change(1.0001) == "the same"
     assert scale_for("bytes", [80 * GIB]).text(80 * GIB) == "80 GiB"
     assert scale_for("usd", [4.1e6]).text(4.1e6) == "$4.1 million"
     assert scale_for("run_seconds", [10 * DAY_S]).text(10 * DAY_S) == "10 days"
