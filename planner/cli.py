@@ -825,6 +825,35 @@ def calibrate(
     )  # fmt: skip
 
 
+@app.command()
+def report(
+    sweep_file: Annotated[
+        str,
+        typer.Argument(metavar="SWEEP_FILE", help="What planner sweep wrote, finished or not."),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="HTML file to write (report.html); - is stdout."
+        ),
+    ] = "",
+    x: Annotated[
+        str, typer.Option("--x", metavar="PATH", help="Axis of the maps: pools.0.nodes.")
+    ] = "",
+    y: Annotated[str, typer.Option("--y", metavar="PATH", help="The other one.")] = "",
+    image: Annotated[
+        str,
+        typer.Option(
+            "--image", metavar="png|svg", help="Write the figures to the folder --out instead."
+        ),
+    ] = "",
+) -> None:
+    """Write a sweep as one HTML file: the answer in words, figures with their data, all points."""
+    from planner.reporting.command import run_report
+
+    raise typer.Exit(run_report(sweep_file, out, x, y, image))
+
+
 @app.command("check-spec")
 def check_spec(file: Annotated[str, typer.Argument(help="A model or cluster file.")]) -> None:
     """Check a model or cluster file and say what it describes."""

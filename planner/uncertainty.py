@@ -9,7 +9,7 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.calibration.file import Calibration
 from planner.calibration.resolution import resolution_of
-from searches.candidates import Candidate, layout_key
+from searches.candidates import ByDegrees, Candidate
 from searches.options import SearchOptions
 from searches.search import price_layouts
 
@@ -42,7 +42,7 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
 
     kept: dict[tuple[object, ...], list[Candidate]] = {}
     out = []
-    for c in sorted(candidates, key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout))):
+    for c in sorted(candidates, key=lambda c: (c.step_s, c.peak_bytes, ByDegrees(c.layout))):
         rivals = kept.setdefault(degrees(c), [])
         if all(c.peak_bytes * SAME_MEMORY < faster.peak_bytes for faster in rivals):
             rivals.append(c)
@@ -126,7 +126,7 @@ def rank_key(c: Candidate, usable_bytes: float, value: float, limit: float) -> t
     bought with it.
     """
     if value > limit:
-        return (1, value, c.step_s, c.peak_bytes, layout_key(c.layout))
+        return (1, value, c.step_s, c.peak_bytes, ByDegrees(c.layout))
     headroom = int((1.0 - c.peak_bytes / usable_bytes) / HEADROOM_STEP)
     away = c.layout.optimizer_offload + c.layout.activation_offload
-    return (0, away, -headroom, *simplicity(c), c.step_s, layout_key(c.layout))
+    return (0, away, -headroom, *simplicity(c), c.step_s, ByDegrees(c.layout))

@@ -22,7 +22,7 @@ from costmodels.step import (
     score,
     step_parts,
 )
-from searches.candidates import Candidate, closed_form_order, layout_key
+from searches.candidates import ByDegrees, Candidate, closed_form_order, layout_key
 from searches.executors import SHARDS_PER_TASK, Executor, SerialExecutor
 from searches.near_misses import nearest_misses
 from searches.objectives import Front, merged_front
@@ -212,7 +212,7 @@ class Outcome:
 
 
 def _exact_order(candidate: Candidate) -> tuple[object, ...]:
-    return (candidate.step_s, candidate.peak_bytes, layout_key(candidate.layout))
+    return (candidate.step_s, candidate.peak_bytes, ByDegrees(candidate.layout))
 
 
 def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
@@ -441,7 +441,8 @@ class Prepared:
     shapes: ShapeTable
     grid: LayerGrid | None
     """Layer terms of all shapes; None where there is no micro-batch."""
-    plans: PlanSpace
+    plans: PlanSpace | None
+    """None where there is no shape."""
     least_s: Floats
     """`batch_bounds_s`."""
     lowest_s: Floats
@@ -457,6 +458,8 @@ class Prepared:
         fraction of one whose ranks are of four kinds.
         """
         shapes, layers = self.shapes, self.context.problem.shape.layers
+        if self.plans is None:
+            return []
         together = [rows]
         if len(rows) > FIRST_SHAPES and self.lowest_s[rows].min() <= limits.least_s:
             some = shapes.take(rows)
@@ -487,8 +490,16 @@ class Prepared:
         return self.shards(rows[left], n_shapes, limits) + hopeless
 
 
-def prepare(context: Context, shapes: ShapeTable, grid: LayerGrid | None = None) -> Prepared:
-    """Return the shapes of a search with bounds; `grid` holds their layer terms, if known."""
+def prepare(
+    context: Context,
+    shapes: ShapeTable,
+    grid: LayerGrid | None = None,
+    below_s: float = float("inf"),
+) -> Prepared:
+    """Return the shapes of a search with bounds; `grid` holds their layer terms, if known.
+
+    Shapes without a plan that may take less than `below_s` are left out.
+    """
     options, sizes = context.options, batch_sizes(context)
     grid = grid or context.layer_grid
     if grid is None and len(sizes) and len(shapes):
@@ -498,6 +509,12 @@ def prepare(context: Context, shapes: ShapeTable, grid: LayerGrid | None = None)
     first = np.zeros(len(shapes), dtype=bool)
     if options.bound and len(shapes):
         first = _promising(shapes, lowest_s)
+    if np.isfinite(below_s):
+        rows = np.flatnonzero(lowest_s < below_s)
+        shapes, least_s = shapes.take(rows), least_s[rows]
+        lowest_s, first = lowest_s[rows], first[rows]
+    if not len(shapes):
+        return Prepared(context, shapes, grid, None, least_s, lowest_s, first)
     plans = plan_space(context, shapes)
     return Prepared(context, shapes, grid, plans, least_s, lowest_s, first)
 
@@ -518,9 +535,8 @@ def make_shards(
     if not len(shapes):
         return []
     known, n_shapes = Limits(rival_s=context.options.rival_s), n_shapes or SHARD_SHAPES
-    found = prepare(context, shapes, grid)
-    kept = (found.lowest_s < below_s) | np.isinf(below_s)
-    parts = (np.flatnonzero(found.first & kept), np.flatnonzero(~found.first & kept))
+    found = prepare(context, shapes, grid, below_s)
+    parts = (np.flatnonzero(found.first), np.flatnonzero(~found.first))
     return [shard for rows in parts for shard in found.shards(rows, n_shapes, known)]
 
 

@@ -20,9 +20,11 @@ of the optimum, some built for the recurrence (`arrangements`), for the recurren
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -212,20 +214,34 @@ class _Whole:
 
     def _layers_in_time(self, k: int, limit: int) -> list[int]:
         """Return an upper bound of each rank's layers: its chunks recompute some at least."""
-        layer, expert, again, more = self.each
-        most, found = self.costs.vpp - 1 + k, []
-        known: dict[tuple[int, int, int], int] = {}  # most ranks are alike
-        fewest = self._all_recomputed(k)
+        known: dict[tuple[int, ...], int] = {}  # most ranks are alike
+        found = []
+        for key in self._time_rows(k):
+            if key not in known:
+                known[key] = self._most_in_time(key, limit)
+            found.append(known[key])
+        return found
+
+    def _time_rows(self, k: int) -> list[tuple[int, ...]]:
+        """Return what the most layers of each rank in some time depend on.
+
+        The time of its ends, its dense layers, what a recomputed one adds, how many there are.
+        """
+        _, expert, again, more = self.each
+        most, fewest = self.costs.vpp - 1 + k, self._all_recomputed(k)
+        found = []
         for end, dense, few in zip(self._ends, self._dense, fewest, strict=True):
             # Of many layers over v chunks most are left when one chunk holds nearly all of them.
             recomputed = max(few, most) if k else 0
-            key = end, recomputed, dense if expert or more else min(dense, 1)
-            if key not in known:
-                each = again + (min(0, more) if dense else more)
-                row = limit - end, layer, expert, dense, each, recomputed
-                known[key] = _most_layers(*row)
-            found.append(known[key])
+            each = again + (min(0, more) if dense else more)
+            # Without experts it makes no difference which layers are dense.
+            found.append((end, dense if expert > 0 else 0, each, recomputed))
         return found
+
+    def _most_in_time(self, row: tuple[int, ...], limit: int) -> int:
+        end, dense, again, recomputed = row
+        layer, expert = self.each[:2]
+        return _most_layers(limit - end, layer, expert, dense, again, recomputed)
 
     def _layers_in_memory(self, k: int) -> list[int]:
         """Return an upper bound of each rank's layers: as many as may be are recomputed."""
@@ -256,9 +272,21 @@ class _Whole:
         if min(room) < costs.vpp or sum(room) < costs.n_layers:
             return None
 
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for key, most in zip(self._time_rows(k), room, strict=True):
+            alike.setdefault(key, []).append(most)
+        groups = []
+        for key, rooms in alike.items():
+            rooms.sort()
+            groups.append((key, rooms, [0, *accumulate(rooms)]))
+
         def holds_all(limit: int) -> bool:
-            in_time = self._layers_in_time(k, limit)
-            return sum(max(0, min(x)) for x in zip(in_time, room, strict=True)) >= costs.n_layers
+            held = 0
+            for key, rooms, before in groups:
+                most = max(0, self._most_in_time(key, limit))
+                fuller = bisect_right(rooms, most)
+                held += before[fuller] + most * (len(rooms) - fuller)
+            return held >= costs.n_layers
 
         low = max(self.mean, -(-self.least_objective(k, 0) // costs.pp))
         high = 2 * low
