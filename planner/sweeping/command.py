@@ -308,7 +308,7 @@ def _time_lines(found: Estimate) -> list[str]:
     on = f"on {found.n_workers} processes" if found.n_workers > 1 else "on one process"
     lines = [f"time: about {short_time(found.time_s)} {on} of this machine"]
     firsts = [t.first_s for t in found.timings]
-    nexts = [t.next_s for t in found.timings if t.next_s is not None]
+    nexts = [time_s for timing in found.timings for time_s in timing.next_s]
     n_timed = len(firsts) + len(nexts)
     lines.append(
         f"  timed: {n_timed} point{'s' * (n_timed != 1)} of {len(firsts)} of"

@@ -152,7 +152,7 @@ def test_times_are_rounded_to_what_anybody_reads():
 
 
 def test_groups_that_were_not_timed_take_what_lies_between():
-    timings = [Timing(0.0, 3.0, 1.0), Timing(1.0, 1.0, None)]
+    timings = [Timing(0.0, 3.0, (0.5, 1.5)), Timing(1.0, 1.0)]
     # 3 + 1, then 2 for the first of the middle group and 1 for each next one, then 1.
     assert work_s([2, 4, 1], timings, 0) == pytest.approx((3 + 1) + (2 + 3 * 1) + 1)
     assert work_s([2, 4, 1], timings, 100) == pytest.approx(10 + 100 * estimating.TWIN_S)
