@@ -1,6 +1,6 @@
 """Everything that a plan is priced against."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -34,19 +34,13 @@ class Problems(Problem):
     """The same with columns `(n, 1)`, for arrays whose last axis is that of kinds of rank."""
 
 
-def in_columns(problems: Sequence[Problem]) -> Problems:
-    """Return problems as one, with a column for every figure in which they differ.
-
-    Raises ValueError where they differ in anything but rates and times.
-    """
-    first = problems[0]
-    together: dict[str, Any] = {"shape": first.shape, "job": first.job, "fabric": first.fabric}
-    if any(getattr(x, name) != value for x in problems for name, value in together.items()):
-        raise ValueError("problems in columns share model, job and fabric")
-    for name in ("pool", "stack"):
-        together[name] = _column([getattr(x, name) for x in problems])
-    wide = {**together, **{name: _wide(together[name]) for name in ("pool", "stack")}}
-    return Problems(**together, by_kind=Problem(**wide))
+def in_columns(problem: Problem) -> Problems:
+    """Return a problem some of whose rates and times are columns already, ready to be priced."""
+    wide = {name: _wide(getattr(problem, name)) for name in ("pool", "stack")}
+    by_kind = replace(problem, **wide)
+    return Problems(
+        problem.shape, problem.job, problem.pool, problem.fabric, problem.stack, by_kind
+    )
 
 
 def over_kinds(problem: Problem) -> Problem:
@@ -54,42 +48,17 @@ def over_kinds(problem: Problem) -> Problem:
     return problem.by_kind if isinstance(problem, Problems) else problem
 
 
-def _column(values: Sequence[Any]) -> Any:
-    """Return what all values are, or columns of the numbers in which they differ."""
-    first = values[0]
-    if all(x is first for x in values[1:]):
-        return first
-    if is_dataclass(first) and not isinstance(first, type):
-        names = [field.name for field in fields(first)]
-        found = {name: _column([getattr(x, name) for x in values]) for name in names}
-        changed = {name: x for name, x in found.items() if x is not getattr(first, name)}
-        return replace(first, **changed)
-    if isinstance(first, tuple) and all(len(x) == len(first) for x in values):
-        return tuple(_column(some) for some in zip(*values, strict=True))
-    if isinstance(first, Mapping) and all(x.keys() == first.keys() for x in values):
-        return {key: _column([x[key] for x in values]) for key in first}
-    if all(x == first for x in values):
-        return first
-    if not all(isinstance(x, float) for x in values):
-        raise ValueError(f"problems in columns differ in {first!r}, which is no rate and no time")
-    return np.array(values)
-
-
 def _wide(value: Any) -> Any:
     """Return figures with a trailing axis to every column."""
-    return _mapped(value, lambda column: column[:, None])
-
-
-def _mapped(value: Any, changed: Callable[[Any], Any]) -> Any:
     if isinstance(value, np.ndarray):
-        return changed(value)
+        return value[:, None]
     if is_dataclass(value) and not isinstance(value, type):
-        found = {x.name: _mapped(getattr(value, x.name), changed) for x in fields(value)}
-        other = {name: x for name, x in found.items() if x is not getattr(value, name)}
-        return replace(value, **other) if other else value
+        found = {x.name: _wide(getattr(value, x.name)) for x in fields(value)}
+        changed = {name: x for name, x in found.items() if x is not getattr(value, name)}
+        return replace(value, **changed) if changed else value
     if isinstance(value, tuple):
-        each = tuple(_mapped(x, changed) for x in value)
+        each = tuple(_wide(x) for x in value)
         return each if any(a is not b for a, b in zip(each, value, strict=True)) else value
-    if isinstance(value, Mapping):
-        return {key: _mapped(x, changed) for key, x in value.items()}
+    if isinstance(value, Mapping) and any(isinstance(x, np.ndarray) for x in value.values()):
+        return {key: _wide(x) for key, x in value.items()}
     return value

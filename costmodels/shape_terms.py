@@ -268,7 +268,8 @@ def _wide(group: Group) -> Group:
     """Return `group` with a trailing axis, to broadcast over the kinds of rank."""
     columns = (group.n_ranks, group.ranks_per_domain, group.n_domains, group.wire_bytes_per_s)
     ranks, per_domain, n_domains, wire = (column[..., None] for column in columns)
-    extra = group.extra_hop_s[..., None] if np.ndim(group.extra_hop_s) else group.extra_hop_s
+    extra = group.extra_hop_s
+    extra = extra[..., None] if isinstance(extra, np.ndarray) else extra
     return Group(ranks, per_domain, n_domains, wire, group.tier[..., None], extra)
 
 

@@ -10,6 +10,9 @@ docs/elasticities.md.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import exp, log
+from typing import Any
+
+import numpy as np
 
 from costmodels.breakdown import (
     exact_step_times,
@@ -26,7 +29,9 @@ LOG_STEP = 2.0**-12
 """Half the distance of the central difference, in the logarithm of the figure: 0.024 %. Kinks that
 are nearer than that give the mean of both sides."""
 
-Change = Callable[[Problem, float], Problem]
+Factor = Any
+"""A number, or a column of them for problems in columns (`costmodels.problem.Problems`)."""
+Change = Callable[[Problem, Factor], Problem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +46,29 @@ class Figure:
     """The problem with the figure times a factor."""
 
 
-def _matmul(problem: Problem, factor: float) -> Problem:
+def _matmul(problem: Problem, factor: Factor) -> Problem:
     part = problem.pool.accelerator
     peaks = {name: rate * factor for name, rate in part.peak_flops_per_s.items()}
     return _with_accelerator(problem, peak_flops_per_s=peaks)
 
 
-def _hbm(problem: Problem, factor: float) -> Problem:
+def _hbm(problem: Problem, factor: Factor) -> Problem:
     part = problem.pool.accelerator
     return _with_accelerator(problem, hbm_bytes_per_s=part.hbm_bytes_per_s * factor)
 
 
-def _scale_up(problem: Problem, factor: float) -> Problem:
+def _scale_up(problem: Problem, factor: Factor) -> Problem:
     part = problem.pool.accelerator
     names = ("scale_up_bytes_per_s", "ring_bytes_per_s", "in_switch_all_reduce_bytes_per_s")
     return _with_accelerator(problem, **{name: getattr(part, name) * factor for name in names})
 
 
-def _scale_out(problem: Problem, factor: float) -> Problem:
+def _scale_out(problem: Problem, factor: Factor) -> Problem:
     nic = replace(problem.pool.nic, bytes_per_s=problem.pool.nic.bytes_per_s * factor)
     return replace(problem, pool=replace(problem.pool, nic=nic))
 
 
-def _protocols(problem: Problem, factor: float) -> Problem:
+def _protocols(problem: Problem, factor: Factor) -> Problem:
     def faster(link: Link) -> Link:
         first, second, third = link.protocol_bytes_per_s
         return replace(
@@ -75,46 +80,46 @@ def _protocols(problem: Problem, factor: float) -> Problem:
     return replace(problem, pool=pool)
 
 
-def _host_link(problem: Problem, factor: float) -> Problem:
+def _host_link(problem: Problem, factor: Factor) -> Problem:
     return _with_host(problem, lambda x: replace(x, link_bytes_per_s=x.link_bytes_per_s * factor))
 
 
-def _host_memory(problem: Problem, factor: float) -> Problem:
+def _host_memory(problem: Problem, factor: Factor) -> Problem:
     return _with_host(
         problem, lambda x: replace(x, memory_bytes_per_s=x.memory_bytes_per_s * factor)
     )
 
 
-def _scale_up_latency(problem: Problem, factor: float) -> Problem:
+def _scale_up_latency(problem: Problem, factor: Factor) -> Problem:
     pool = problem.pool
     return replace(problem, pool=replace(pool, scale_up=_later(pool.scale_up, factor)))
 
 
-def _scale_out_latency(problem: Problem, factor: float) -> Problem:
+def _scale_out_latency(problem: Problem, factor: Factor) -> Problem:
     pool = problem.pool
     return replace(problem, pool=replace(pool, nic=_later(pool.nic, factor)))
 
 
-def _kernel_latency(problem: Problem, factor: float) -> Problem:
+def _kernel_latency(problem: Problem, factor: Factor) -> Problem:
     eff = problem.pool.accelerator.efficiency
     eff = replace(eff, kernel_latency_s=eff.kernel_latency_s * factor)
     return _with_accelerator(problem, efficiency=eff)
 
 
-def _host_launch(problem: Problem, factor: float) -> Problem:
+def _host_launch(problem: Problem, factor: Factor) -> Problem:
     return _with_stack(problem, factor, "host_s_per_layer")
 
 
-def _waiting(problem: Problem, factor: float) -> Problem:
+def _waiting(problem: Problem, factor: Factor) -> Problem:
     return _with_stack(problem, factor, "tp_hop_s", "stalled_hop_s", "stalled_message_s")
 
 
-def _fixed(problem: Problem, factor: float) -> Problem:
+def _fixed(problem: Problem, factor: Factor) -> Problem:
     return _with_stack(problem, factor, "fixed_step_s")
 
 
-def _with_accelerator(problem: Problem, **changes: object) -> Problem:
-    part = replace(problem.pool.accelerator, **changes)  # type: ignore[arg-type]  # named above
+def _with_accelerator(problem: Problem, **changes: Any) -> Problem:
+    part = replace(problem.pool.accelerator, **changes)
     return replace(problem, pool=replace(problem.pool, accelerator=part))
 
 
@@ -124,15 +129,15 @@ def _with_host(problem: Problem, changed: Callable[[Host], Host]) -> Problem:
     return replace(problem, pool=replace(problem.pool, host=changed(problem.pool.host)))
 
 
-def _with_stack(problem: Problem, factor: float, *names: str) -> Problem:
+def _with_stack(problem: Problem, factor: Factor, *names: str) -> Problem:
     changes = {name: getattr(problem.stack, name) * factor for name in names}
-    return replace(problem, stack=replace(problem.stack, **changes))  # type: ignore[arg-type]
+    return replace(problem, stack=replace(problem.stack, **changes))
 
 
-def _later(link: Link, factor: float) -> Link:
+def _later(link: Link, factor: Factor) -> Link:
     """Return a link whose latencies, and the library's constants of it, are `factor` as long."""
 
-    def times(triple: tuple[float, float, float]) -> tuple[float, float, float]:
+    def times(triple: tuple[float, float, float]) -> Any:
         return triple[0] * factor, triple[1] * factor, triple[2] * factor
 
     return replace(
@@ -209,29 +214,31 @@ def sensitivity(problem: Problem, layout: Layout) -> Sensitivity:
 
     All problems are priced in one table, so that both together cost about what one plan does.
     """
-    problems = [
-        figure.changed(problem, exp(side * LOG_STEP)) for figure in FIGURES for side in (1, -1)
-    ]
-    problems.append(_memory_alone(problem))
-    rows = join_layouts(in_columns(problems), [layout] * len(problems))
+    n = 2 * len(FIGURES) + 1
+    changed = problem
+    for figure, factors in zip(FIGURES, _factors(), strict=True):
+        changed = figure.changed(changed, factors)
+    rows = join_layouts(in_columns(changed), [layout] * n)
     logs = [log(step_s) for step_s in same_layout_times(rows, layout)]
     pairs = zip(FIGURES, logs[:-1:2], logs[1::2], strict=True)
     found = {figure.name: (more - less) / (2.0 * LOG_STEP) for figure, more, less in pairs}
     part = problem.pool.accelerator
     reached = part.hbm_bytes_per_s * part.efficiency.hbm_frac
-    return Sensitivity(found, _memory_s(rows, layout, len(problems) - 1) * reached)
+    return Sensitivity(found, _memory_s(rows, layout, n - 1) * reached)
+
+
+def _factors() -> list[Any]:
+    """Return the factor of each figure in every problem: both sides of each, memory alone last."""
+    columns = np.ones((len(FIGURES), 2 * len(FIGURES) + 1))
+    for i, figure in enumerate(FIGURES):
+        columns[i, 2 * i : 2 * i + 2] = exp(LOG_STEP), exp(-LOG_STEP)
+        if figure.name != "hbm_bandwidth":
+            columns[i, -1] = ENDLESS if figure.kind == RATE else 0.0
+    return list(columns)
 
 
 ENDLESS = 1e4
-"""How much faster all else is where memory traffic alone counts; work that is left is below 1 %."""
-
-
-def _memory_alone(problem: Problem) -> Problem:
-    """Return a problem in which all but the device's memory is as good as infinitely fast."""
-    for figure in FIGURES:
-        if figure.name != "hbm_bandwidth":
-            problem = figure.changed(problem, ENDLESS if figure.kind == RATE else 0.0)
-    return problem
+"""How much faster all else is where memory traffic alone counts; what is left is below 1 %."""
 
 
 def _memory_s(rows: Rows, layout: Layout, row: int) -> float:
@@ -276,6 +283,21 @@ def binding(found: Mapping[str, float]) -> str:
         return sum(-found[x] if x in RATES else found[x] for x in BINDING[name])
 
     return max(BINDING, key=weight)
+
+
+SHOWN_PERCENT = 0.0005
+"""What buys less than this share of a per cent is left out of texts."""
+
+
+def percent_words(found: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return what a per cent of each figure takes off the step, the most first, in words."""
+
+    def words(names: tuple[str, ...]) -> str:
+        gains = sorted(((abs(found[name]), name) for name in names), reverse=True)
+        return ", ".join(f"{x} {gain:.3f}%" for gain, x in gains if gain >= SHOWN_PERCENT)
+
+    lines = [("1% more takes off the step:", words(RATES)), ("1% less:", words(TIMES))]
+    return [(title, text) for title, text in lines if text]
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,9 +209,8 @@ def cluster_from_dict(data: Mapping[str, Any], overrides: Overrides = ()) -> Clu
 
 def read_document(source: str | os.PathLike[str] | Mapping[str, Any], kind: Kind) -> Document:
     """Return what a file, a packaged example or a dict says, unchecked."""
-    if isinstance(source, Mapping):
-        return _from_dict(source, kind)
-    document = _load(source, kind)
+    inline = isinstance(source, Mapping)
+    document = _from_dict(source, kind, ()) if inline else _load(source, kind)  # type: ignore[arg-type]
     expect(document, kind)
     return document
 

@@ -454,12 +454,13 @@ def solve_inputs(
     asked: Asked = Asked("MODEL", "CLUSTER"),
     fewer: bool = True,
     shared: SharedWork | None = None,
+    relax: bool = True,
 ) -> Result:
     """Return the result for inputs that are already read.
 
     `fewer` also looks at fewer devices than are given, where they may be better. Callers that ask
     again and again, of neighbouring models and clusters, pass the same `shared`: the answer is the
-    same, sooner.
+    same, sooner. Where nothing fits, `relax` looks for the smallest changes that would help.
     """
     options = with_open_recipes(model, options)
     models = [with_recipe(model, name) for name in asked_recipes(model, options)]
@@ -493,8 +494,9 @@ def solve_inputs(
         from planner.relaxations import find_relaxations
 
         conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
-        pinned = pinned_to(options, nearest.model.job.precision)
-        relaxations = find_relaxations(nearest.model, nearest.cluster, pinned, closest, asked)
+        if relax:
+            pinned = pinned_to(options, nearest.model.job.precision)
+            relaxations = find_relaxations(nearest.model, nearest.cluster, pinned, closest, asked)
     return Result(
         result_id=_result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (asked.model, asked.cluster)),

@@ -270,7 +270,9 @@ def looks_like_range(field: Field, item: object) -> bool:
 def _ranged(field: Field, text: str) -> Axis:
     """Return the axis of a range."""
     if not field.is_number:
-        raise BadValue(f"{show(text)} is a range, and {field.path} is no number", "list its values")
+        raise BadValue(
+            f"{show(text)} is a range, and {field.path} is no number", "list its values"
+        )
     match = _RANGE.fullmatch(text)
     if match is None:
         raise BadValue(f"{show(text)} is not a range", _FORMS)

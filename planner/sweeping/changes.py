@@ -140,5 +140,3 @@ def devices_per_node(pool: Mapping[str, Any]) -> int:
         return catalogue.accelerator(str(name)).devices_per_node
     except UnknownPartError:
         return 0
-
-

@@ -1,4 +1,4 @@
-"""What `planner sweep` does: reads the sweep, runs it or says what it would take, shows progress."""
+"""What `planner sweep` does: reads the sweep, runs it or says what it would take."""
 
 import sys
 import time
@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from planner.commands import lists_in_words, pins_in_words
 from planner.errors import UsageError
 from planner.options import parse_max, parse_only, parse_pins
-from planner.commands import lists_in_words, pins_in_words
+from planner.solving import check_executor
 from planner.sweeping.axes import Axis
 from planner.sweeping.estimate import ROW_BYTES, Estimate, estimate, no_point
 from planner.sweeping.running import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
-from planner.sweeping.spec import Sweep, load_sweep, sweep_from_options
+from planner.sweeping.spec import load_sweep, sweep_from_options
 from planner.sweeping.storage import FORMATS, format_of, partial_path
+from planner.sweeping.sweep import Sweep
 from planner.units import format_time
 
 LINE_EVERY_S = 30.0
@@ -54,7 +56,9 @@ def run_sweep_command(
     quiet: bool,
 ) -> int:
     """Run `planner sweep`; return the exit code."""
-    search = _search(pin, only, at_most, framework, pool, objective, deadline, step_limit_s, within)
+    search = _search(
+        pin, only, at_most, framework, pool, objective, deadline, step_limit_s, within
+    )
     more = _sections(
         vary=list(vary), design=design, samples=samples, seed=seed, where=list(where),
         let=_named(let), set=list(overrides), search=search, stack=stack,
@@ -62,6 +66,7 @@ def run_sweep_command(
     )  # fmt: skip
     sweep = _read(files, more)
     limit_s = point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
+    check_executor(executor, ray_address)
     if dry_run:
         found = estimate(
             sweep, executor=executor, point_limit_s=limit_s, tell=None if quiet else _tell
@@ -308,9 +313,10 @@ def _time_lines(found: Estimate) -> list[str]:
     nexts = [t.next_s for t in found.timings if t.next_s is not None]
     n_timed = len(firsts) + len(nexts)
     lines.append(
-        f"  timed: {n_timed} points of {len(firsts)} groups out of {found.n_groups:,} (one model"
-        f" on one number of devices); the first of a group took {_span(firsts)}"
-        + (f", the next {_span(nexts)}" if nexts else "")
+        f"  timed: {n_timed} point{'s' * (n_timed != 1)} of {len(firsts)} of"
+        f" {found.n_groups:,} groups"
+        " (one model on one number of devices each); the first of a group took"
+        f" {_span(firsts)}" + (f", the next {_span(nexts)}" if nexts else "")
     )
     return lines
 

@@ -1,7 +1,7 @@
 """Expressions over the fields of a point: constraints (`where:`) and derived values (`let:`).
 
-An expression is arithmetic and comparisons over paths (`pools.0.accelerator.power`), figures of the
-point (`n_devices`), values of `let:` and quantities with a unit (`20 MW`, `80 GiB`). It is read as
+An expression is arithmetic and comparisons over paths (`pools.0.accelerator.power`), figures of
+the point (`n_devices`), values of `let:` and quantities with a unit (`20 MW`, `80 GiB`). It is read as
 a Python expression and evaluated by this module alone: what it does not know is refused. Every
 value has a dimension, so that a power is never compared with a size, nor with a bare number.
 """
@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from costmodels.cost_energy import device_power_w
 from costmodels.parameters import active_params, total_params
 from planner.errors import BadValue
 from planner.inputs import ClusterInput, ModelInput
-from costmodels.cost_energy import device_power_w
 from planner.sweeping.fields import (
     BYTES,
     BYTES_PER_S,
@@ -80,8 +80,10 @@ class Expression:
             raise Unknown(f"{show(self.text)} is too large a number") from None
 
 
-_UNITS = r"[kKMGTPE]?i?(?:Bps|bps|B/s|b/s|bit/s|B|b)|[kMGTPE]?(?:FLOP/s|FLOPS|OP/s|OPS)|[kMG]?W" \
+_UNITS = (
+    r"[kKMGTPE]?i?(?:Bps|bps|B/s|b/s|bit/s|B|b)|[kMGTPE]?(?:FLOP/s|FLOPS|OP/s|OPS)|[kMG]?W"
     r"|ns|us|µs|μs|ms|min|days|day|s|h|d"
+)
 _TOKEN = re.compile(
     rf"(?P<text>'[^']*'|\"[^\"]*\")"
     rf"|(?P<path>[A-Za-z_]\w*(?:\.\w+)*)"
@@ -186,7 +188,9 @@ def _refuse_unknown(tree: ast.AST, text: str) -> None:
         if not isinstance(node, _ALLOWED):
             what = type(node).__name__
             fix = "arithmetic, comparisons, and, or, not, in, if else; " + ", ".join(_FUNCTIONS)
-            raise BadValue(f"{show(text)} holds what is not allowed here ({what})", f"known: {fix}")
+            raise BadValue(
+                f"{show(text)} holds what is not allowed here ({what})", f"known: {fix}"
+            )
 
 
 class _Evaluator:
@@ -275,7 +279,9 @@ class _Evaluator:
         one_only = name in _OF_NUMBER or name in ("abs", "sqrt")
         if not values or (one_only and len(values) != 1):
             how = "one value" if one_only else "values"
-            raise BadValue(f"{name}() takes {how}, got {len(values)}", f"such as {name}(n_devices)")
+            raise BadValue(
+                f"{name}() takes {how}, got {len(values)}", f"such as {name}(n_devices)"
+            )
         first = values[0]
         if name == "sqrt":
             return _power(first, Value(0.5))

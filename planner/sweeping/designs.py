@@ -1,4 +1,4 @@
-"""Designs: which combinations of values are points, in which order, computed as they are asked for.
+"""Designs: which combinations of values are points, in which order, made as they are asked for.
 
 A grid is every combination, the last axis fastest. A Latin hypercube of n samples cuts every axis
 into n strata of equal probability and uses each once (McKay, Beckman, Conover, 1979); an axis with

@@ -14,7 +14,7 @@ from itertools import islice
 from planner.errors import SpecError
 from planner.sweeping.points import Point
 from planner.sweeping.running import PointSolver, Twins, chunks_of
-from planner.sweeping.spec import Sweep
+from planner.sweeping.sweep import Sweep
 
 COUNTED = 20_000
 """Combinations that are looked at; of larger sweeps every n-th, and counts are shares."""
@@ -167,9 +167,7 @@ def _work_s(
     for i, chunk in enumerate(chunks):
         place = i / max(1, len(chunks) - 1)
         first_s = _between(place, [(t.place, t.first_s) for t in timings])
-        next_s = (
-            _between(place, [(t.place, t.next_s or 0.0) for t in nexts]) if nexts else first_s
-        )
+        next_s = _between(place, [(t.place, t.next_s or 0.0) for t in nexts]) if nexts else first_s
         total += first_s + (len(chunk) - 1) * next_s
     return total
 

@@ -307,9 +307,7 @@ def _list_item(schema: Any) -> Any:
 def _key_type(schema: Any) -> tuple[Any, Any] | None:
     """Return the types of key and value of a mapping with free keys."""
     found = [_plain(m) for m in _members(schema)]
-    return next(
-        ((get_args(m)[0], get_args(m)[1]) for m in found if get_origin(m) is dict), None
-    )
+    return next(((get_args(m)[0], get_args(m)[1]) for m in found if get_origin(m) is dict), None)
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

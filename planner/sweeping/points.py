@@ -12,6 +12,7 @@ from typing import Any
 from planner.identity import content_id
 from planner.inputs import ClusterInput, ModelInput
 from planner.options import SolveOptions
+from planner.solving import calibration_json
 
 TIMED_GOALS = ("step_time", "tokens_per_s", "memory", "devices")
 """Objectives that order plans alike whatever devices cost, draw and fail."""
@@ -38,12 +39,16 @@ class Point:
 
 
 def point_names(
-    model: ModelInput, cluster: ClusterInput, options: SolveOptions, priced: Mapping[str, Any]
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    priced: Mapping[str, Any] | None = None,
 ) -> tuple[str, str, str]:
     """Return the id, the costless key and the shared key of a point whose inputs are read.
 
-    `priced` says which calibration, catalogue and version price its plans (`calibration_json`).
+    `priced` is what `calibration_json` says of the options, where that is known already.
     """
+    priced = calibration_json(options.calibration) if priced is None else priced
     stated = options.to_json()
     job = {**model.document, "listed": list(model.precisions)}
     bare = cluster.document if _orders_by_cost(options) else without_costs(cluster.document)

@@ -275,12 +275,14 @@ def _row(
         "reason": reason or None,
     }
     row: Row = {**head, **{name: _plain(value) for name, value in inputs}}
-    return row | {c.name: _plain(found.get(c.name)) for c in COLUMNS[len(head) :]}
+    return row | {c.name: _plain(found.get(c.name), c.kind) for c in COLUMNS[len(head) :]}
 
 
-def _plain(value: Any) -> Value:
+def _plain(value: Any, kind: str = "") -> Value:
     """Return a value as JSON and Parquet hold it: no numpy scalars, no infinities."""
-    if value is None or isinstance(value, (bool, str, int)):
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int) and kind != FLOAT:
         return value
     number = float(value)
     return number if abs(number) < float("inf") else None
@@ -439,8 +441,8 @@ def _elasticities(plan: Plan) -> Row:
     row: Row = {f"elasticity.{name}": value for name, value in found.elasticity.items()}
     return row | {
         "best.binding": binds,
-        "best.next_memory_bytes": roomier and roomier.memory_bytes,
-        "best.next_step_time_s": roomier and roomier.step_s,
+        "best.next_memory_bytes": roomier.memory_bytes if roomier else None,
+        "best.next_step_time_s": roomier.step_s if roomier else None,
         "best.hbm_bytes_per_device": found.hbm_bytes,
     }
 

@@ -23,7 +23,6 @@ from planner.solving import check_executor, solve_inputs
 from planner.sweeping.points import Point
 from planner.sweeping.reading import read_header
 from planner.sweeping.rows import FAILED, STOPPED, Inputs, Row, failed_row, solved_row, twin_row
-from planner.sweeping.spec import Sweep
 from planner.sweeping.storage import (
     PartialSweep,
     check_same_sweep,
@@ -32,6 +31,7 @@ from planner.sweeping.storage import (
     row_text,
     write_finished,
 )
+from planner.sweeping.sweep import Sweep
 from searches.executors import ExecutorError, SerialExecutor
 from searches.shared_work import SharedWork
 from searches.streaming import Lost, make_stream
@@ -130,7 +130,7 @@ class PointSolver:
         until = time.monotonic() + self._limit_s
         result = solve_inputs(
             model, cluster, options, SerialExecutor(), lambda: time.monotonic() > until,
-            shared=self._shared,
+            shared=self._shared, relax=False,
         )  # fmt: skip
         if result.stopped == "interrupted":
             raise KeyboardInterrupt  # a search keeps it, to answer with the best so far

@@ -5,18 +5,14 @@ values that makes no valid inputs is a point of its own, and becomes a row that 
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from planner.errors import BadValue, PlannerError, Problem, SpecError, UsageError
-from planner.capabilities import check_options
 from planner.inputs import (
-    ClusterInput,
-    ModelInput,
-    cluster_of_document,
     example_names,
     model_of_document,
     read_document,
@@ -24,9 +20,8 @@ from planner.inputs import (
 from planner.options import SolveOptions
 from planner.schemas import SearchSpec
 from planner.search_section import section_faults
-from planner.solving import asked_options, calibration_json
-from planner.sweeping.axes import Axis, BadItem, column_axis, field_axis, label_of
-from planner.sweeping.changes import Change, changed, of_section
+from planner.sweeping.axes import Axis, BadItem, column_axis, field_axis
+from planner.sweeping.changes import Change, of_section
 from planner.sweeping.constraints import (
     Expression,
     Unknown,
@@ -34,14 +29,11 @@ from planner.sweeping.constraints import (
     dimension_of_name,
     read_expression,
     sample_value,
-    value_of_name,
 )
 from planner.sweeping.designs import (
     Values,
     check_size,
-    grid_points,
     grid_size,
-    latin_points,
 )
 from planner.sweeping.families import Family, family_of
 from planner.sweeping.fields import (
@@ -50,394 +42,12 @@ from planner.sweeping.fields import (
     TEXT,
     WHOLE_FILES,
     as_text,
-    dimension_in_words,
     field_at,
-    section_of,
 )
-from planner.sweeping.points import Point, failed_names, point_names
+from planner.sweeping.sweep import Sweep, Table, dimensions_of, search_options
 from planner.sweeping.sweep_file import SweepFile
 from planner.units import parse_count, show
 from planner.yamlfile import Document, KeyPath, load_yaml, parse_yaml
-
-DERIVED = "let"
-"""Prefix of the columns of derived values; those of varied fields have `in`."""
-_CACHED = 64
-"""Inputs kept by what makes them: points of a grid share most of theirs."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A derived value by the value of a field: the die area of each accelerator."""
-
-    by: str
-    rows: Mapping[str, Value]
-    default: Value | None
-
-
-@dataclass(frozen=True, eq=False)
-class Sweep:
-    """A design over fields of a model, a job and a cluster. Can be pickled."""
-
-    sweep_id: str
-    """12 hex digits of everything that the rows depend on."""
-    name: str
-    axes: tuple[Axis, ...]
-    options: SolveOptions
-    """Of points that vary no option, the model file's `search:` left out; see `options_of`."""
-    n_points: int
-    """Before constraints."""
-    seed: int
-    design: str
-    time_limit_s: float
-    """Of the search of a point, from `search.time_limit_s`; 0 for none."""
-    n_samples: int
-    listed: tuple[Values, ...]
-    """The points of a list."""
-    files: Mapping[tuple[str, str], Document]
-    """Documents by kind and name: the fixed one has the name ""."""
-    family: Family | None
-    """Makes the models of `model.params`."""
-    fixed: tuple[Change, ...]
-    """Fields that are the same for all points."""
-    derived: Mapping[str, Expression | Table]
-    constraints: tuple[Expression, ...]
-    search: SearchSpec | None
-    stack: str
-    reference: str
-    _cache: dict[Any, Any] = field(default_factory=dict, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was cached: workers read inputs themselves."""
-        return {**self.__dict__, "_cache": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-    def combinations(self) -> Iterator[Values]:
-        """Yield the values of all points in order, constraints not applied."""
-        if self.design == "list":
-            return iter(self.listed)
-        if self.design == "latin":
-            return latin_points(self.axes, self.n_samples, self.seed)
-        return grid_points(self.axes)
-
-    def points(self) -> Iterator[Point]:
-        """Yield the points that keep the constraints, in order, the same every time.
-
-        A combination that makes no valid inputs is a point too, unless a constraint on the varied
-        fields alone leaves it out. A sampled combination that came before is left out.
-        """
-        seen: set[str] = set()
-        for index, values in enumerate(self.combinations()):
-            point = self.point(index, values)
-            if point is None:
-                continue
-            if self.design == "latin":
-                if point.point_id in seen:
-                    continue
-                seen.add(point.point_id)
-            yield point
-
-    def point(self, index: int, values: Values) -> Point | None:
-        """Return the point of a combination; None where a constraint leaves it out."""
-        try:
-            model, cluster = self._inputs(values)
-            options = self._options(values, model)
-        except PlannerError as error:
-            if not self._may_hold(values):
-                return None
-            names = failed_names(values, self.sweep_id)
-            return Point(index, values, names[0], names[1], (), names[2], fault=str(error))
-        fault = ""
-        try:
-            if not self._holds(values, model, cluster):
-                return None
-        except Unknown as error:
-            fault = f"a constraint cannot be judged: {error}"
-        derived = tuple(self._derived(values, model, cluster))
-        priced = self._cached("priced", lambda: calibration_json(self.options.calibration))
-        names = point_names(model, cluster, options, priced)
-        return Point(index, values, names[0], names[1], derived, names[2], fault=fault)
-
-    def inputs(self, point: Point) -> tuple[ModelInput, ClusterInput]:
-        """Return the inputs of a point; `PlannerError` where its values make none."""
-        found = self._inputs(point.values)
-        if point.fault:
-            raise SpecError(Problem(point.fault))
-        return found
-
-    def options_of(self, point: Point) -> SolveOptions:
-        """Return the options of a point: those that the sweep varies, its own, the model's."""
-        return self._options(point.values, self._model(point.values))
-
-    def column_names(self) -> tuple[str, ...]:
-        """Return the names of the columns that `columns` gives."""
-        found: tuple[str, ...] = self._cached(
-            "columns", lambda: tuple(item["column"] for item in self._inputs_json())
-        )
-        return found
-
-    def columns(self, point: Point) -> tuple[tuple[str, float | int | str | bool | None], ...]:
-        """Return what a row says of its inputs: name and value, in the order of `column_names`.
-
-        Numbers are in base units. An axis that a listed point does not name is missing.
-        """
-        found: dict[str, float | int | str | bool | None] = dict.fromkeys(self.column_names())
-        axes = {axis.name: axis for axis in self.axes}
-        for name, value in point.values:
-            found[f"in.{name}"] = axes[name].base(value)
-            for path, own in axes[name].sets(value):
-                if axes[name].field is None and path not in axes:
-                    found[f"in.{path}"] = field_at(path).base(own)
-        for name, value in point.derived:
-            found[f"{DERIVED}.{name}"] = value  # type: ignore[assignment]
-        return tuple(found.items())
-
-    def header(self) -> dict[str, Any]:
-        """Return what the sweep is, for the head of its file: JSON without clock values."""
-        return {
-            "sweep_id": self.sweep_id,
-            "name": self.name,
-            "design": self.design,
-            "n_points": self.n_points,
-            "seed": self.seed if self.design == "latin" else None,
-            "axes": [axis.to_json() for axis in self.axes],
-            "inputs": self._inputs_json(),
-            "derived": {name: _text_of(rule) for name, rule in self.derived.items()},
-            "where": [expression.text for expression in self.constraints],
-            "set": {path: value for path, value, _ in self.fixed},
-            "model": None if self.family else self._fixed_file("model"),
-            "family": self.family.to_json() if self.family else None,
-            "cluster": self._fixed_file("cluster"),
-            "options": self.options.to_json(),
-            "search": self.search.model_dump(exclude_defaults=True) if self.search else {},
-            "calibration": calibration_json(self.options.calibration),
-        }
-
-    def why_empty(self) -> str:
-        """Return how many combinations each constraint leaves out by itself."""
-        return "; ".join(
-            f"{show(one.text)} leaves {replace(self, constraints=(one,))._n_kept():,} of"
-            f" {self.n_points:,}"
-            for one in self.constraints
-        )
-
-    def _n_kept(self) -> int:
-        combinations = enumerate(self.combinations())
-        return sum(self.point(i, values) is not None for i, values in combinations)
-
-    def _fixed_file(self, kind: str) -> dict[str, Any] | None:
-        found = self.files.get((kind, ""))
-        return None if found is None else {"file": os.path.basename(found.file), **found.data}
-
-    def _changes(self, values: Values) -> list[Change]:
-        axes = {axis.name: axis for axis in self.axes}
-        own = [
-            (path, given, f"vary {path}={as_text(given)}")
-            for name, value in values
-            for path, given in axes[name].sets(value)
-        ]
-        varied = {path for path, _, _ in own}
-        return [change for change in self.fixed if change[0] not in varied] + own
-
-    def _document(self, kind: str, changes: Sequence[Change]) -> Document:
-        """Return the document of a point of one kind of file."""
-        whole = [as_text(value) for path, value, _ in changes if path == kind]
-        base = self.files[kind, whole[-1] if whole else ""]
-        base = self._sized(base, changes) if kind == "model" else base
-        inside = [c for c in of_section(changes, kind) if c[0] not in (kind, PARAMS)]
-        return changed(base, [c for c in inside if not c[0].startswith("search")])
-
-    def _sized(self, base: Document, changes: Sequence[Change]) -> Document:
-        """Return the model of the family with as many parameters as the changes say, if they do."""
-        sizes = [value for path, value, _ in changes if path == PARAMS]
-        if self.family is None or not sizes:
-            return base
-        return Document(self.family.document(parse_count(sizes[-1])), base.file)
-
-    def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what `make` returns, or raises, once for each key."""
-        if key not in self._cache:
-            while len(self._cache) >= _CACHED:
-                del self._cache[next(iter(self._cache))]
-            try:
-                self._cache[key] = make()
-            except PlannerError as error:
-                self._cache[key] = error
-        if isinstance(self._cache[key], PlannerError):
-            raise self._cache[key]
-        return self._cache[key]
-
-    def _key(self, values: Values, kind: str) -> tuple[Any, ...]:
-        axes = {axis.name: axis for axis in self.axes}
-        own = [
-            (name, as_text(value), type(value).__name__)
-            for name, value in values
-            if any(section_of(path) == kind for path in axes[name].paths)
-        ]
-        return (kind, *own)
-
-    def _model(self, values: Values) -> ModelInput:
-        def read() -> ModelInput:
-            return model_of_document(self._document("model", self._changes(values)))
-
-        found: ModelInput = self._cached(self._key(values, "model"), read)
-        return found
-
-    def _inputs(self, values: Values) -> tuple[ModelInput, ClusterInput]:
-        model = self._model(values)
-
-        def read() -> ClusterInput:
-            return cluster_of_document(self._document("cluster", self._changes(values)))
-
-        cluster: ClusterInput = self._cached(self._key(values, "cluster"), read)
-        pool = self._search(values, model).pool
-        return model, cluster.pool(pool) if pool else cluster
-
-    def _search(self, values: Values, model: ModelInput) -> SearchSpec:
-        """Return what is searched for: varied options, the sweep's, then the model file's."""
-        own = self.search.model_dump(exclude_defaults=True) if self.search else {}
-        changes = [c for c in self._changes(values) if c[0].startswith("search")]
-        if changes:
-            document = changed(Document({"search": own}), changes)
-            own = document.data["search"] or {}
-            own = {key: dict(v) if isinstance(v, Mapping) else v for key, v in own.items()}
-        return _over(SearchSpec.model_validate(own), model.search)
-
-    def _options(self, values: Values, model: ModelInput) -> SolveOptions:
-        varied = [v for v in values if v[0].startswith("search")]
-        key = ("options", *((n, as_text(v)) for n, v in varied), *self._key(values, "model"))
-
-        def read() -> SolveOptions:
-            search = self._search(values, model)
-            return _options(search, self.stack, self.options)
-
-        found: SolveOptions = self._cached(key, read)
-        return found
-
-    # ---- constraints and derived values --------------------------------------------------------
-
-    def _lookup(
-        self, values: Values, given: tuple[ModelInput, ClusterInput] | None
-    ) -> Callable[[str], Value]:
-        """Return what finds the value of a name at a point; `Unknown` where there is none.
-
-        Without inputs only the varied fields and what follows from them is known.
-        """
-        axes = {axis.name: axis for axis in self.axes}
-        stated = dict(values)
-
-        def find(name: str) -> Value:
-            if name in self.derived:
-                return self._value(self.derived[name], find, stated)
-            if name in stated and axes[name].field is None:
-                return Value(as_text(stated[name]), TEXT)
-            if given is not None and name not in WHOLE_FILES:
-                return value_of_name(name, *given)
-            if name in stated:
-                return Value(axes[name].base(stated[name]), dimension_of_name(name))
-            if given is not None:
-                return value_of_name(name, *given)
-            raise Unknown(f"{name} is not known")
-
-        return find
-
-    def _value(
-        self,
-        rule: Expression | Table,
-        find: Callable[[str], Value],
-        stated: Mapping[str, object],
-    ) -> Value:
-        """Return a derived value; a table is read by a value as written, then by what it means."""
-        if isinstance(rule, Expression):
-            return rule.value(find)
-        key = as_text(stated.get(rule.by))
-        if key not in rule.rows:
-            key = str(find(rule.by).content)
-        found = rule.rows.get(key, rule.default)
-        if found is None:
-            raise Unknown(f"the table by {rule.by} has no {show(key)}", "add it, or `default:`")
-        return found
-
-    def _holds(self, values: Values, model: ModelInput, cluster: ClusterInput) -> bool:
-        find = self._lookup(values, (model, cluster))
-        return all(expression.value(find).content for expression in self.constraints)
-
-    def _may_hold(self, values: Values) -> bool:
-        """Tell whether no constraint on the varied fields alone leaves a combination out."""
-        find = self._lookup(values, None)
-        for expression in self.constraints:
-            try:
-                if not expression.value(find).content:
-                    return False
-            except Unknown:
-                continue
-        return True
-
-    def _derived(
-        self, values: Values, model: ModelInput, cluster: ClusterInput
-    ) -> Iterator[tuple[str, object]]:
-        find = self._lookup(values, (model, cluster))
-        for name, rule in self.derived.items():
-            try:
-                yield name, self._value(rule, find, dict(values)).content
-            except Unknown:
-                yield name, None
-
-    def _inputs_json(self) -> list[dict[str, str]]:
-        """Return column, unit and label of all that `columns` gives."""
-        paths = {path: field_at(path).unit for axis in self.axes for path in axis.paths}
-        names = {axis.name: paths.get(axis.name, "") for axis in self.axes} | paths
-        found = [
-            {"column": f"in.{name}", "unit": unit, "label": label_of(name)}
-            for name, unit in names.items()
-        ]
-        for name, dimension in _dimensions(self.derived, self.axes):
-            unit = dimension_in_words(dimension)
-            found.append({"column": f"{DERIVED}.{name}", "unit": unit, "label": label_of(name)})
-        return found
-
-
-def _text_of(rule: Expression | Table) -> str:
-    return rule.text if isinstance(rule, Expression) else f"a table by {rule.by}"
-
-
-def _over(search: SearchSpec, section: SearchSpec | None) -> SearchSpec:
-    """Return what a sweep searches for, filled up with the model file's own section."""
-    if section is None:
-        return search
-    mine = search.model_dump(exclude_defaults=True)
-    theirs = section.model_dump(exclude_defaults=True)
-    named = {axis for key in ("pin", "only", "max") for axis in mine.get(key, {})}
-    for key in ("pin", "only", "max"):
-        more = {a: v for a, v in theirs.pop(key, {}).items() if a not in named}
-        if more or key in mine:
-            mine[key] = {**more, **mine.get(key, {})}
-    if mine.get("objective"):
-        theirs.pop("within", None)
-    theirs.pop("pareto", None)
-    return SearchSpec.model_validate({**theirs, **mine})
-
-
-PLANS = 2
-"""Plans of a point: the best and the runner-up."""
-
-
-def _options(search: SearchSpec, stack: str, base: SolveOptions | None) -> SolveOptions:
-    """Return the options of a search; `UsageError` where they make no sense."""
-    stated = {
-        "pins": search.pin, "only": search.only, "at_most": search.max,
-        "framework": search.framework, "allow": tuple(search.allow),
-        "objective": search.objective, "within": search.within or 0.0,
-        "deadline": search.deadline, "step_limit_s": search.step_limit_s or 0.0, "pareto": (),
-        "top": max(PLANS, search.top or PLANS),
-    }  # fmt: skip
-    found = asked_options(stated, stack, base.own_calibration if base else None)
-    check_options(found)
-    return found
-
-
-# ---- reading -------------------------------------------------------------------------------------
 
 
 def load_sweep(path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> Sweep:
@@ -446,6 +56,13 @@ def load_sweep(path: str | os.PathLike[str], more: Mapping[str, Any] | None = No
     Files are looked for beside the sweep file, then from the working folder on. Raises `SpecError`
     with file and line.
     """
+    name = os.fspath(path)
+    if not Path(name).exists() and {name} & {*example_names("model"), *example_names("cluster")}:
+        message = f"{name!r} is an example of a model or a cluster, not a sweep file"
+        fix = f"planner sweep {name} CLUSTER --vary PATH=VALUES"
+        if name in example_names("cluster"):
+            fix = f"planner sweep MODEL {name} --vary PATH=VALUES"
+        raise SpecError(Problem(message, fix))
     document = load_yaml(path)
     if not isinstance(document.data, Mapping):
         message = f"expected a sweep file, got {show(document.data)}"
@@ -499,6 +116,10 @@ def _with_options(document: Document, more: Mapping[str, Any]) -> Document:
                 mine[name] = {**mine[name], **value} if inner else value
                 overrides["search", name] = f"--{name.replace('_', '-').removesuffix('-s')}"
             data["search"] = mine
+        elif key == "let":
+            data["let"] = {**(data.get("let") or {}), **given}
+            for name, text in given.items():
+                overrides["let", name] = f"--let {name}={text}"
         elif key == "where":
             stated = data.get("where") or []
             stated = stated if isinstance(stated, list) else [stated]
@@ -507,7 +128,7 @@ def _with_options(document: Document, more: Mapping[str, Any]) -> Document:
                 overrides["where", len(stated) + i] = f"--where {show(text)}"
         else:
             data[key] = given
-            overrides[(key,)] = f"--{key} {given}"
+            overrides[(key,)] = f"--{key} {given}" if isinstance(given, str | int) else f"--{key}"
     return replace(document, data=data, overrides=overrides)
 
 
@@ -551,28 +172,6 @@ def _scalar(text: str, option: str) -> object:
     return parse_yaml(text, option).data if text.strip() else None
 
 
-def _dimensions(
-    derived: Mapping[str, Expression | Table], axes: Sequence[Axis]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the dimension of each derived value; `BadValue` for units that do not match."""
-    known: dict[str, Any] = {axis.name: TEXT for axis in axes if axis.field is None}
-
-    def find(name: str) -> Value:
-        return sample_value(known[name] if name in known else dimension_of_name(name))
-
-    for name, rule in derived.items():
-        if isinstance(rule, Table):
-            find(rule.by)
-            dimension = next(iter(rule.rows.values())).dimension
-        else:
-            try:
-                dimension = rule.value(find).dimension
-            except Unknown:
-                dimension = ()
-        known[name] = dimension
-        yield name, dimension
-
-
 class _Reader:
     """Turns one document into a sweep; every method raises `SpecError` with the place."""
 
@@ -583,6 +182,7 @@ class _Reader:
     def read(self) -> Sweep:
         from planner._faults import validate
 
+        self._expect()
         spec = validate(SweepFile, self.document)
         axes, listed = self._axes(spec)
         family, models = self._family(spec, axes)
@@ -593,7 +193,7 @@ class _Reader:
         constraints = self._constraints(spec, axes, derived)
         options = self._base_options(spec)
         n_points = self._size(spec, design, axes, listed)
-        name = spec.name or _plain_name(self.document.file) or "sweep"
+        name = spec.name or _plain_name(self.document.file) or _joined_name(files)
         sweep = Sweep(
             sweep_id="",
             name=name,
@@ -619,10 +219,21 @@ class _Reader:
 
     def _fail(self, path: KeyPath, error: BadValue, *, at_key: bool = False) -> SpecError:
         problem = self.document.problem(path, error.message, error.fix, at_key=at_key)
-        return SpecError(problem)
+        # An option says by itself which field it is about.
+        return SpecError(replace(problem, path="") if problem.file.startswith("--") else problem)
 
     def _say(self, path: KeyPath, message: str, fix: str = "") -> SpecError:
-        return SpecError(self.document.problem(path, message, fix, at_key=True))
+        return self._fail(path, BadValue(message, fix), at_key=True)
+
+    def _expect(self) -> None:
+        """Refuse a model or cluster file in the place of a sweep file."""
+        for key, kind in (("training", "model"), ("pools", "cluster"), ("fabric", "cluster")):
+            if key in self.document.data:
+                message = f"this is a {kind} file, and a sweep file is needed here"
+                fix = (
+                    "planner sweep MODEL CLUSTER --vary PATH=VALUES, or name both in a sweep file"
+                )
+                raise self._say((), message, fix)
 
     def _axes(self, spec: SweepFile) -> tuple[tuple[Axis, ...], tuple[Values, ...]]:
         axes: list[Axis] = []
@@ -757,9 +368,7 @@ class _Reader:
             fix = f"{guess}`planner catalog list` shows all names"
             raise self._say(place, f"unknown {noun} {show(name)}", fix) from None
 
-    def _files(
-        self, spec: SweepFile, axes: Sequence[Axis]
-    ) -> dict[tuple[str, str], Document]:
+    def _files(self, spec: SweepFile, axes: Sequence[Axis]) -> dict[tuple[str, str], Document]:
         """Return every model and cluster file that the sweep names."""
         found: dict[tuple[str, str], Document] = {}
         varied = {path: axis for axis in axes for path in axis.paths if path in WHOLE_FILES}
@@ -818,7 +427,9 @@ class _Reader:
                 family.document(parse_count(size))
             except SpecError as error:
                 first = error.problems[0]
-                key = "set" if PARAMS in spec.set else "vary" if axis and axis.field else "together"
+                key = (
+                    "set" if PARAMS in spec.set else "vary" if axis and axis.field else "together"
+                )
                 where = (key, axis.name if axis and key == "together" else PARAMS)
                 raise self._say(where, first.message, first.fix) from None
         files = {("family", str(i)): document for i, document in enumerate(documents)}
@@ -917,7 +528,7 @@ class _Reader:
                         raise BadValue(f"{name} uses {other}, which comes after it", "move it up")
                     if other not in known:
                         dimension_of_name(other)
-                dict(_dimensions(found, axes))
+                dict(dimensions_of(found, axes))
             except BadValue as error:
                 raise self._fail(place, error, at_key=True) from None
         return found
@@ -949,7 +560,7 @@ class _Reader:
     def _constraints(
         self, spec: SweepFile, axes: Sequence[Axis], derived: Mapping[str, Expression | Table]
     ) -> tuple[Expression, ...]:
-        dimensions = dict(_dimensions(derived, axes))
+        dimensions = dict(dimensions_of(derived, axes))
         dimensions |= {axis.name: TEXT for axis in axes if axis.field is None}
 
         def find(name: str) -> Value:
@@ -981,14 +592,16 @@ class _Reader:
         if search.pareto:
             fix = "give one `objective:`, and vary what should make the front"
             raise self._say(("search", "pareto"), "a point of a sweep has one best plan", fix)
-        if faults := section_faults(search):
-            raise SpecError([self.document.problem(f.path, f.message, f.fix) for f in faults])
+        for fault in section_faults(search):
+            raise self._fail(fault.path, BadValue(fault.message, fault.fix))
         calibration = spec.calibration
         if calibration and not os.path.isabs(calibration):
             beside = self.folder / calibration
             calibration = os.fspath(beside) if beside.exists() else calibration
         try:
-            found = _options(search, spec.stack, SolveOptions(own_calibration=own_calibration(calibration)))
+            found = search_options(
+                search, spec.stack, SolveOptions(own_calibration=own_calibration(calibration))
+            )
             return anchored_options(found, spec.reference)[0]
         except UsageError as error:
             raise self._say(("search",), error.message, error.fix) from None
@@ -1000,7 +613,7 @@ class _Reader:
             (f"{path.removesuffix(DEVICES)}nodes", 1, origin)
             if path.endswith(f".{DEVICES}")
             else (path, value, origin)
-            for path, value, origin in sweep._changes(first)
+            for path, value, origin in sweep.changes(first)
         ]
         for kind in WHOLE_FILES:
             if any(path == kind for path, _, _ in changes):
@@ -1008,7 +621,7 @@ class _Reader:
             for change in of_section(changes, kind):
                 outer = [c for c in changes if change[0].startswith(f"{c[0]}.")]
                 try:
-                    sweep._document(kind, [*outer, change])
+                    sweep.document(kind, [*outer, change])
                 except SpecError as error:
                     problem = error.problems[0]
                     place = self._place_of(sweep, change[0])
@@ -1019,10 +632,10 @@ class _Reader:
             for choice in axis.choices:
                 try:
                     values = ((axis.name, choice.value),)
-                    spec = sweep._search(values, _NO_MODEL)
+                    spec = sweep.search_at(values, _NO_MODEL)
                     if faults := section_faults(spec):
                         raise UsageError(faults[0].message, faults[0].fix)
-                    _options(spec, sweep.stack, sweep.options)
+                    search_options(spec, sweep.stack, sweep.options)
                 except UsageError as error:
                     raise self._say(("vary", axis.name), error.message, error.fix) from None
         self._check_known(sweep)
@@ -1038,12 +651,12 @@ class _Reader:
         if not sweep.constraints:
             return
         varied = [path for axis in sweep.axes for path in axis.paths]
-        for index, values in islice(enumerate(sweep.combinations()), 20):
+        for values in islice(sweep.combinations(), 20):
             try:
-                given = sweep._inputs(values)
+                given = sweep.inputs_at(values)
             except PlannerError:
                 continue
-            find = sweep._lookup(values, given)
+            find = sweep.lookup(values, given)
             for i, expression in enumerate(sweep.constraints):
                 for name in expression.names:
                     if name in sweep.derived or any(_moves(path, name) for path in varied):
@@ -1094,6 +707,12 @@ _NO_MODEL: Any = _NoModel()
 
 def _plain_name(file: str) -> str:
     return Path(file).stem if file else ""
+
+
+def _joined_name(files: Mapping[tuple[str, str], Document]) -> str:
+    """Return a name for a sweep of the command line: of its model and its cluster."""
+    names = [_plain_name(files[kind, ""].file) for kind in WHOLE_FILES if (kind, "") in files]
+    return "-".join(name for name in names if name) or "sweep"
 
 
 def _sweep_id(sweep: Sweep) -> str:

@@ -14,7 +14,9 @@ from planner.units import show
 def _source(value: object) -> object:
     if isinstance(value, str | Mapping):
         return value
-    raise BadValue(f"expected a file, an example by name, or the file's content, got {show(value)}")
+    raise BadValue(
+        f"expected a file, an example by name, or the file's content, got {show(value)}"
+    )
 
 
 def _listed(value: object) -> object:

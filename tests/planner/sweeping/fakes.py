@@ -67,6 +67,5 @@ class FakeSweep:
         return {
             "sweep_id": self.sweep_id,
             "name": self.name,
-            "axes": [{"path": "x", "unit": "B"}],
-            "derived": {"flag": {"unit": ""}},
+            "inputs": [{"column": "in.x", "unit": "B"}, {"column": "let.flag", "unit": ""}],
         }
