@@ -71,6 +71,8 @@ Part = TypeVar("Part", Accelerator, Link, Platform)
 Overrides = Iterable[tuple[str, object]]
 """Pairs of a dotted path and a value, such as `("pools.0.nodes", "16")`."""
 
+EVERY_FIGURE = "every figure (announced)"
+"""Stands for the figures of a part that nobody has measured."""
 IN_SWITCH_MIN_RANKS = 6
 """Smallest group for which a library lets switches sum, where a file gives such a rate to a part
 without one: as on Blackwell."""
@@ -980,15 +982,16 @@ def _canonical_accelerator(name: str, given: str | AcceleratorSpec | None, base_
 
 
 def _assumed(pool: Pool, platform: Platform | None) -> tuple[str, ...]:
-    """Name the figures in use that the catalogue marks as assumed.
+    """Name the figures in use that the catalogue marks as assumed; of announced parts all at once.
 
     `platform` is where the ports come from, if from an instance.
     """
-    parts: list[tuple[str, Mapping[str, Provenance]]] = [
-        (pool.accelerator.name, pool.accelerator.provenance),
-        (pool.scale_up.name, pool.scale_up.provenance),
-        (pool.nic.name, pool.nic.provenance),
-    ]
+    parts: list[tuple[str, Mapping[str, Provenance]]] = []
+    for part in (pool.accelerator, pool.scale_up, pool.nic):
+        stated = part.provenance
+        if part.status == "assumed":
+            stated = {EVERY_FIGURE: Provenance("", "", "assumed")}
+        parts.append((part.name, stated))
     if platform:
         ports = {k: v for k, v in platform.provenance.items() if k == "nics_per_node"}
         parts.append((platform.name, ports))
