@@ -2,7 +2,7 @@
 
 A few points are searched and their rows thrown away. Points of one model on the same number of
 devices share tables: of some such groups, from the most devices to the fewest, the first point
-and the next one are timed, and the groups between them take what lies between.
+and some of the next ones are timed, and the groups between them take what lies between.
 """
 
 import os
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from random import Random
+from statistics import mean
 
 from planner.errors import SpecError
 from planner.sweeping.points import Point
@@ -20,7 +21,8 @@ from planner.sweeping.sweep import Sweep
 COUNTED = 20_000
 """Combinations that are looked at, drawn from larger sweeps; counts are shares then."""
 TIMED_GROUPS = 4
-"""Groups of points that are timed, two points each."""
+TIMED_POINTS = 12
+"""Shared out over the timed groups, two of each at least."""
 BUDGET_S = 30.0
 """No further point is timed after so many seconds."""
 TWIN_S = 0.01
@@ -36,8 +38,8 @@ class Timing:
     place: float
     """Of the group among all, 0 to 1, most devices first."""
     first_s: float
-    next_s: float | None
-    """Of a point whose group has been entered; None where the group has one point."""
+    next_s: tuple[float, ...] = ()
+    """Of points whose group has been entered; none where the group has one point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +167,23 @@ def _timings(
         tell("timing a few points")
     # The first search also loads the solver: that is not what a point takes.
     _seconds(PointSolver(sweep, point_limit_s), chunks[places[-1]][0])
+    n_next = max(1, TIMED_POINTS // len(places) - 1)
     found = []
     for place in places:
         chunk, solver = chunks[place], PointSolver(sweep, point_limit_s)
-        first_s = _seconds(solver, chunk[0])
-        next_s = _seconds(solver, chunk[1]) if len(chunk) > 1 else None
-        found.append(Timing(place / max(1, len(chunks) - 1), first_s, next_s))
+        first_s, next_s = _seconds(solver, chunk[0]), []
+        for i in _spread(len(chunk) - 1, n_next):
+            if time.monotonic() - began < BUDGET_S:
+                next_s.append(_seconds(solver, chunk[1 + i]))
+        found.append(Timing(place / max(1, len(chunks) - 1), first_s, tuple(next_s)))
         if time.monotonic() - began > BUDGET_S:
             break
     return tuple(found)
+
+
+def _spread(n: int, k: int) -> list[int]:
+    """Return `k` places out of `n`, in the middle of equal parts."""
+    return sorted({(2 * i + 1) * n // (2 * k) for i in range(k)}) if n else []
 
 
 def _seconds(solver: PointSolver, twins: Twins) -> float:
@@ -189,12 +199,12 @@ def work_s(sizes: Sequence[float], timings: Sequence[Timing], n_twins: float) ->
     """
     if not timings:
         return None
-    nexts = [t for t in timings if t.next_s is not None]
+    nexts = [(t.place, mean(t.next_s)) for t in timings if t.next_s]
     total = n_twins * TWIN_S
     for i, size in enumerate(sizes):
         place = i / max(1, len(sizes) - 1)
         first_s = _between(place, [(t.place, t.first_s) for t in timings])
-        next_s = _between(place, [(t.place, t.next_s or 0.0) for t in nexts]) if nexts else first_s
+        next_s = _between(place, nexts) if nexts else first_s
         total += first_s + (size - 1) * next_s
     return total
 

@@ -11,7 +11,7 @@ layers and inner width give way until the parameters are right:
 | `heads` | 8, and of `kv_heads` |
 | `ffn` | 512 |
 | `moe_ffn` | 128 |
-| `experts` | 8, and of `routing_groups` |
+| `experts` | 8, of what the given numbers are all multiples of, and of `routing_groups` |
 | `layers` | 2 where all given models have even numbers, else 1 |
 
 What all given models share stays as it is. What is no size (`kv_heads`, `tied`, `vocab`, ranks of
@@ -147,7 +147,8 @@ class Family:
         return model
 
     def _experts(self, n_params: float, nearest: Sizes) -> Sizes:
-        step = math.lcm(TP_RANKS, nearest["routing_groups"])
+        stated = math.gcd(*(model.shape.n_experts for model in self.models))
+        step = math.lcm(TP_RANKS, stated, nearest["routing_groups"])
         return {
             **nearest,
             "experts": self._size(n_params, lambda m: m["moe"]["experts"], step),

@@ -276,9 +276,11 @@ def test_a_sweep_goes_to_workers_whole():
 
 def test_dicts_give_the_points_that_names_give():
     model = {
-        "model": dict(layers=8, hidden=1024, heads=8, gated=False, vocab=1000, tied=True),
+        "model": {
+            "layers": 8, "hidden": 1024, "heads": 8, "gated": False, "vocab": 1000, "tied": True
+        },
         "training": {"seq_len": 1024, "global_batch": 64},
-    }
+    }  # fmt: skip
     cluster = {"pools": [{"accelerator": "h100", "nodes": 2}]}
     sweep = sweep_from_dict({"model": model, "cluster": cluster, "vary": {NODES: [2]}})
     (documents,) = documents_of(sweep)
@@ -397,7 +399,7 @@ def test_messages_name_file_and_line_or_the_option(tmp_path: Path):
         with pytest.raises(SpecError) as error:
             load_sweep(file)
         assert place in str(error.value)
-    with pytest.raises(SpecError, match="--vary pools.0.nodess=1: unknown field"):
+    with pytest.raises(SpecError, match=r"--vary pools\.0\.nodess=1: unknown field"):
         sweep_from_options("llama3-8b", "h100-x8", ["pools.0.nodess=1"])
     with pytest.raises(UsageError, match="given twice"):
         sweep_from_options("llama3-8b", "h100-x8", [f"{NODES}=1", f"{NODES}=2"])
