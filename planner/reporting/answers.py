@@ -2,11 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.reporting.effects import Effect
+from planner.reporting.effects import Effect, effects
 from planner.reporting.points import Measure, SweepPoints, shortened
 from planner.reporting.quantities import Scale, percent_change, scale_for, short_number
 from planner.units import format_count
@@ -15,6 +15,10 @@ NO_CHANGE = 5e-4
 """Logarithm of a ratio below which nothing has changed."""
 MAX_ASSUMED = 8
 """Parts with assumed figures that are named."""
+MAX_JOBS_APART = 8
+"""Jobs up to which each gets sentences of its own on what the axes buy."""
+MAX_NAMES = 10
+"""Values of an axis of names that are told one by one."""
 MAX_JOBS = 12
 """Models or sequence lengths that the table of best points lists."""
 
@@ -40,11 +44,11 @@ class Answer:
     doubts: tuple[str, ...]
 
 
-def answer(points: SweepPoints, effects: Sequence[Effect]) -> Answer:
+def answer(points: SweepPoints, found: Sequence[Effect]) -> Answer:
     """Return the answer in words; every number in it comes from the rows."""
     return Answer(
         _headline(points), _asked(points), _counts(points), _best(points),
-        _worth(points, effects), _worth_table(points, effects), _doubts(points, effects),
+        _worth(points, found), _worth_table(points, found), _doubts(points, found),
     )  # fmt: skip
 
 
@@ -73,34 +77,53 @@ def degrees_text(
 
 
 def _headline(points: SweepPoints) -> str:
-    """Return the best point in one sentence or two."""
+    """Return the best points in a sentence or two, of what the search was to make small first."""
     if not points.n:
         return "The sweep has no points."
-    rows = range(points.n)
+    rows = [row for row in range(points.n) if points.solved[row]]
+    if not rows:
+        return _none_fits(points)
     note = ""
     if points.job_axes:
-        jobs = dict.fromkeys(points.jobs[row] for row in rows if points.solved[row])
-        if not jobs:
-            return _none_fits(points)
-        last = list(jobs)[-1]
-        rows = [row for row in rows if points.jobs[row] == last]  # type: ignore[assignment]
-        note = f"For {points.job_text(last)}: " if last else ""
-    row = points.best(points.time, rows)
-    if row is None:
-        return _none_fits(points)
-    time = points.time
-    text = (
-        f"{note}Fastest is {points.machines(row)}: {time.title.lower()}"
-        f" {time.scale.text(time.values[row])}{_run_and_cost(points, row)}."
-    )
-    cheapest = points.best(points.cost, rows) if points.cost else None
-    if cheapest is not None and cheapest != row and points.cost is not None:
-        text += (
-            f" Cheapest is {points.machines(cheapest)}:"
-            f" {points.cost.scale.text(points.cost.values[cheapest], 3)}"
-            f"{_run_length(points, cheapest)}."
-        )
-    return text
+        last = points.jobs[rows[-1]]
+        rows = [row for row in rows if points.jobs[row] == last]
+        note = f"For {points.job_text(last)}: "
+    measures = [points.aim, points.time, *([points.cost] if points.cost else [])]
+    said: dict[int, str] = {}
+    for measure in measures:
+        row = points.best(measure, rows)
+        if row is not None and row not in said and len(said) < 2:
+            said[row] = _best_sentence(points, measure, row, whole=not said)
+    return note + " ".join(said.values())
+
+
+_SUPERLATIVES = {"cost": "Cheapest", "energy": "Least energy", "devices": "Fewest devices"}
+
+
+def _best_sentence(points: SweepPoints, measure: Measure, row: int, whole: bool) -> str:
+    """Return machines, time, length and cost of the best point by a measure."""
+    time, cost = points.time, points.cost
+    parts = []
+    if whole or measure is time:
+        parts.append(f"{time.title.lower()} {time.scale.text(time.values[row])}")
+    run = points.numbers("best.run_s")[row]
+    if math.isfinite(run):
+        parts.append(f"{run_text(run)} for the run")
+    if cost is not None and math.isfinite(cost.values[row]):
+        text = cost.scale.text(cost.values[row], 3)
+        parts.append(text if "run" in cost.title else f"{text} per million tokens")
+    which = _SUPERLATIVES.get(measure.key, "Fastest")
+    return f"{which} is {points.machines(row)}{_named(points, row)}: {', '.join(parts)}."
+
+
+def _named(points: SweepPoints, row: int) -> str:
+    """Return the names that the point has on axes of names, the jobs aside: ` (twice the NIC)`."""
+    named = [
+        axis.text(points.values(axis.column)[row])
+        for axis in points.axes
+        if not axis.numeric and axis not in points.job_axes and len(axis.values) > 1
+    ]
+    return f" ({', '.join(named)})" if named else ""
 
 
 def _none_fits(points: SweepPoints) -> str:
@@ -108,22 +131,6 @@ def _none_fits(points: SweepPoints) -> str:
     most = reasons.most_common(1)
     why = f" Most often because: {most[0][0]} ({most[0][1]:,} points)." if most else ""
     return f"None of the {points.n:,} points has a plan.{why}"
-
-
-def _run_length(points: SweepPoints, row: int) -> str:
-    run = points.numbers("best.run_s")[row]
-    return f" in {run_text(run)}" if math.isfinite(run) else ""
-
-
-def _run_and_cost(points: SweepPoints, row: int) -> str:
-    parts = []
-    run = points.numbers("best.run_s")[row]
-    if math.isfinite(run):
-        parts.append(f"{run_text(run)} for the run")
-    if points.cost is not None and math.isfinite(points.cost.values[row]):
-        cost = points.cost.scale.text(points.cost.values[row], 3)
-        parts.append(cost if "run" in points.cost.title else f"{cost} per million tokens")
-    return "".join(f", {part}" for part in parts)
 
 
 def _asked(points: SweepPoints) -> tuple[str, ...]:
@@ -251,7 +258,7 @@ def _best(points: SweepPoints) -> Table:
     if points.job_axes:
         jobs = dict.fromkeys(points.jobs)
         for job in list(jobs)[:MAX_JOBS]:
-            row = points.best(time, [r for r in range(points.n) if points.jobs[r] == job])
+            row = points.best(points.aim, [r for r in range(points.n) if points.jobs[r] == job])
             if row is not None:
                 picks.append((points.job_text(job), row))
     else:
@@ -259,6 +266,7 @@ def _best(points: SweepPoints) -> Table:
             ("Fastest", time), ("Cheapest", cost), ("Least energy", energy),
             ("Fewest devices", points.size),
         ]  # fmt: skip
+        wanted.sort(key=lambda entry: entry[1] is not points.aim)
         titles: dict[int, list[str]] = {}
         for title, measure in wanted:
             row = points.best(measure) if measure is not None else None
@@ -296,39 +304,63 @@ def _faster(ratio: float, what: str) -> str:
     return f"lengthens the {what} by {short_number((ratio - 1) * 100, 3)} %"
 
 
-def _worth(points: SweepPoints, effects: Sequence[Effect]) -> tuple[str, ...]:
-    """Return a sentence an axis, the strongest first, sizes and jobs after the hardware."""
-    jobs = {axis.path for axis in points.job_axes}
+def _worth(points: SweepPoints, found: Sequence[Effect]) -> tuple[str, ...]:
+    """Return a sentence an axis; for each job its own where jobs differ and are few."""
+    jobs = list(dict.fromkeys(points.jobs[row] for row in range(points.n) if points.solved[row]))
+    own = {axis.path for axis in points.job_axes}
+    others = [effect for effect in found if effect.axis.path not in own]
+    if not points.job_axes or not others or not 1 < len(jobs) <= MAX_JOBS_APART:
+        return _worth_of(points, found, own)
+    said = []
+    for job in jobs:
+        alike = points.only([row for row in range(points.n) if points.jobs[row] == job])
+        said += [
+            f"{_capital(points.job_text(job))}: {text[:1].lower()}{text[1:]}"
+            if text.startswith(("Doubling", "Worth", "Against")) else text
+            for text in _worth_of(alike, effects(alike), own)
+        ]  # fmt: skip
+    return tuple(said)
+
+
+def _worth_of(
+    points: SweepPoints, found: Sequence[Effect], jobs: Collection[str]
+) -> tuple[str, ...]:
+    """Return a sentence an axis: the hardware first, the strongest first, sizes and jobs last."""
     what = points.time.title.lower()
-    hardware = [
-        e for e in effects
-        if e.method and e.axis.path not in jobs and not e.axis.is_money_or_power
-    ]  # fmt: skip
-    hardware.sort(key=lambda e: (e.axis.is_size, -e.strength, e.axis.path))
-    found = []
-    doubled = [e for e in hardware if math.isfinite(e.per_doubling) and not e.axis.is_size]
-    if len(doubled) > 1 and doubled[0].per_doubling < 1 - 5e-4:
-        first, second = doubled[0], doubled[1]
-        found.append(
-            f"Worth most is {first.axis.title}: twice as much {_faster(first.per_doubling, what)};"
-            f" the next, {second.axis.title}, {_faster(second.per_doubling, what)}."
+    told = [e for e in found if e.method and not e.axis.is_money_or_power]
+    told.sort(
+        key=lambda e: (
+            e.axis.path in jobs, not e.axis.is_hardware, e.axis.is_size, -e.strength, e.axis.path,
         )
-    found += [_effect_sentence(effect, what) for effect in hardware]
-    for effect in effects:
-        if effect.method and effect.axis.path in jobs:
-            found.append(_effect_sentence(effect, what))
-        elif effect.axis.is_money_or_power:
-            found.append(
+    )  # fmt: skip
+    said = []
+    doubled = [
+        e for e in told
+        if e.axis.is_hardware and not e.axis.is_size and math.isfinite(e.per_doubling)
+    ]  # fmt: skip
+    gains = [e for e in doubled if e.per_doubling < 1 - NO_CHANGE]
+    if gains and len(doubled) > 1:
+        text = f"Worth most is {gains[0].axis.title}: twice as much"
+        text += f" {_faster(gains[0].per_doubling, what)}; "
+        if len(gains) > 1:
+            text += f"the next, {gains[1].axis.title}, {_faster(gains[1].per_doubling, what)}."
+        else:
+            text += f"twice as much of nothing else varied shortens the {what}."
+        said.append(text)
+    said += [_effect_sentence(effect, what) for effect in told]
+    for effect in found:
+        if effect.axis.is_money_or_power:
+            said.append(
                 f"{_capital(effect.axis.title)} changes cost or energy, not the {what}."
-                if not effect.method or abs(math.log(effect.time_ratio or 1)) < 1e-6
+                if not effect.method or abs(math.log(effect.time_ratio)) < NO_CHANGE
                 else _effect_sentence(effect, what)
             )
         elif not effect.method:
-            found.append(
+            said.append(
                 f"What {effect.axis.title} buys cannot be told: no two points with a plan are"
                 " alike in everything else."
             )
-    return tuple(found)
+    return tuple(said)
 
 
 def _capital(text: str) -> str:
@@ -363,6 +395,8 @@ def _effect_sentence(effect: Effect, what: str) -> str:
                 f". The run costs the same if devices with twice as much cost"
                 f" {percent_change(price)} an hour"
             )
+    elif effect.steps and not axis.numeric:
+        return _names_sentence(effect, what)
     else:
         text = f"{_capital(axis.title)} {axis.text(axis.values[-1])}"
         text += f" in place of {axis.text(axis.values[0])}"
@@ -381,16 +415,38 @@ def _effect_sentence(effect: Effect, what: str) -> str:
     return text + "."
 
 
+def _names_sentence(effect: Effect, what: str) -> str:
+    """Return each value of an axis of names against the first, the fastest first."""
+    axis = effect.axis
+    known = [step for step in effect.steps if math.isfinite(step.time_ratio)]
+    known.sort(key=lambda step: step.time_ratio)
+    parts = []
+    for step in known[:MAX_NAMES]:
+        text = f"{axis.text(step.high)} {_faster(step.time_ratio, what)}"
+        if step.n_pairs > 1 and step.most - step.least > 2e-3:
+            text += f" ({_signed(step.least)} to {_signed(step.most)} over {step.n_pairs:,} pairs)"
+        if math.isfinite(step.cost_ratio) and abs(step.cost_ratio / step.time_ratio - 1) > 1e-3:
+            text += f" (the run costs {percent_change(step.cost_ratio)})"
+        parts.append(text)
+    if len(known) > MAX_NAMES:
+        parts.append(f"{len(known) - MAX_NAMES} more stand in the table of steps")
+    gained = [axis.text(step.high) for step in effect.steps if step.n_gained]
+    if gained:
+        parts.append(f"points that fit only with {' or '.join(gained)} are not counted")
+    head = f"{axis.title} {axis.text(axis.values[0])}"
+    return f"Against {head}: {'; '.join(parts)}."
+
+
 def _signed(ratio: float) -> str:
     change = (ratio - 1) * 100
     text = short_number(abs(change), 3)
     return f"{'−' if change < 0 and text != '0' else '+'}{text} %"
 
 
-def _worth_table(points: SweepPoints, effects: Sequence[Effect]) -> Table:
+def _worth_table(points: SweepPoints, found: Sequence[Effect]) -> Table:
     """Return every step of every axis with its change of time and cost."""
     rows: list[tuple[str | float | int | None, ...]] = []
-    for effect in effects:
+    for effect in found:
         for step in effect.steps:
             rows.append(
                 (
@@ -416,7 +472,7 @@ def _cell(ratio: float) -> float | None:
     return round((ratio - 1) * 100, 2) + 0.0 if math.isfinite(ratio) else None
 
 
-def _doubts(points: SweepPoints, effects: Sequence[Effect]) -> tuple[str, ...]:
+def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
     """Return what the reader should know before believing: assumptions, intervals, limits."""
     found = []
     parts: dict[str, dict[str, None]] = {}
@@ -445,7 +501,7 @@ def _doubts(points: SweepPoints, effects: Sequence[Effect]) -> tuple[str, ...]:
                 f"A step of the fastest point lies between {scale.text(low)} and"
                 f" {scale.text(high)} in 8 of 10 cases."
             )
-    if any(effect.method == "fit" for effect in effects):
+    if any(effect.method == "fit" for effect in known):
         found.append(
             "The points are samples: effects marked as a fit assume that each doubling is alike."
         )

@@ -1,10 +1,11 @@
 """What each axis buys: points that are alike in everything else, compared along it.
 
-Two points form a pair where they differ in one axis alone and are neighbours along it. A ratio of
-a pair is that of the later value to the earlier one; the ratio of an axis is the geometric mean
-over its chains (points alike in all other axes), each from its first to its last value that has a
-plan. Where a design has no pairs (samples), the logarithm of the time is fitted by least squares
-on the logarithms of the numeric axes, with one level for each value of the others.
+Two points form a pair where they differ in one axis alone and are neighbours along it; on an axis
+of names each value is paired with the first. A ratio of a pair is that of the later value to the
+earlier one; the ratio of an axis is the geometric mean over its chains (points alike in all other
+axes), each from its first to its last value that has a plan. Where a design has no pairs (it is
+sampled), the logarithm of the time is fitted by least squares on the logarithms of the numeric
+axes, with one level for each value of the others.
 """
 
 import math
@@ -113,7 +114,8 @@ def _by_pairs(points: SweepPoints, axis: Axis) -> Effect:
     pairs: dict[tuple[float | str, float | str], list[tuple[int, int]]] = {}
     ends: list[tuple[int, int]] = []
     for chain in chains(points, axis):
-        for low, high in pairwise(chain):
+        first = [(chain[0], row) for row in chain[1:] if column[chain[0]] == axis.values[0]]
+        for low, high in pairwise(chain) if axis.numeric else first:
             pairs.setdefault((column[low], column[high]), []).append((low, high))
         planned = [row for row in chain if solved[row]]
         if len(planned) > 1 and column[planned[0]] != column[planned[-1]]:

@@ -18,7 +18,7 @@ MAX_TEXT = 60
 """Characters of a name that a figure or a sentence shows."""
 SAME_WORK_FRAC = 1e-3
 """Tokens of a step that differ by less are the same work."""
-HARDWARE_ROOTS = ("pools", "cluster", "fabric", "together")
+HARDWARE_ROOTS = ("pools", "cluster", "fabric")
 
 
 def shortened(text: object, limit: int = MAX_TEXT) -> str:
@@ -40,6 +40,8 @@ class Axis:
     values: tuple[float | str, ...]
     """What it took, numbers ascending in base units, text in the order given."""
     scale: Scale
+    fields: tuple[str, ...] = ()
+    """Fields that it sets, where they are known and it is not one itself."""
 
     @property
     def label(self) -> str:
@@ -77,7 +79,8 @@ class Axis:
     @property
     def is_hardware(self) -> bool:
         """Whether it is a figure of the machines."""
-        return self.path.split(".", 1)[0] in HARDWARE_ROOTS
+        set_ = self.fields or (self.path,)
+        return all(path.split(".", 1)[0] in HARDWARE_ROOTS for path in set_)
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class Measure:
     values: Array
     """By row, base units; NaN where there is none."""
     scale: Scale
+    fields: tuple[str, ...] = ()
+    """Fields that it sets, where they are known and it is not one itself."""
 
     @property
     def label(self) -> str:
@@ -109,6 +114,11 @@ class SweepPoints:
         self.n = max((len(values) for values in self.columns.values()), default=0)
         self._missing = [None] * self.n
         self.axes = _axes(self.columns, self.header)
+
+    def only(self, rows: Sequence[int]) -> "SweepPoints":
+        """Return some of the rows, with the same header."""
+        columns = {name: [column[r] for r in rows] for name, column in self.columns.items()}
+        return SweepPoints(columns, self.header)
 
     def values(self, name: str) -> list[Any]:
         """Return a column as it is; None for each row where there is no such column."""
@@ -211,6 +221,14 @@ class SweepPoints:
         return Measure("devices", "Devices", values, Scale(unit="devices"))
 
     @cached_property
+    def aim(self) -> Measure:
+        """What the search was to make small, as far as points are judged by it; else the time."""
+        named = [self.header.get(part) for part in ("search", "options")]
+        goals = [str(part.get("objective") or "") for part in named if isinstance(part, Mapping)]
+        by_name = {"cost": self.cost, "energy": self.energy, "devices": self.size}
+        return next((by_name[goal] for goal in goals if by_name.get(goal)), None) or self.time
+
+    @cached_property
     def job_axes(self) -> tuple[Axis, ...]:
         """Axes along which the model or the sequence changes, so that times do not compare."""
         found = []
@@ -220,7 +238,7 @@ class SweepPoints:
             if axis.path.split(".")[-1] == "seq_len" or axis.path.split(".")[0] == "model":
                 found.append(axis)
                 continue
-            if axis.is_hardware and len(axis.path.split(".")) > 1:
+            if axis.is_hardware:
                 continue
             jobs: dict[object, set[object]] = {}
             for value, job in zip(self.values(axis.column), job_of_row, strict=True):
@@ -308,7 +326,8 @@ def _axes(columns: Mapping[str, Sequence[Any]], header: Mapping[str, Any]) -> tu
             values = tuple(sorted((str(v) for v in seen), key=lambda v: order.get(v, len(order))))
         scale = axis_scale(kind, values) if numeric else Scale()
         title = shortened(entry.get("label") or titles[path], 48)
-        found.append(Axis(path, title, f"in.{path}", numeric, values, scale))
+        fields = tuple(str(field) for field in entry.get("fields") or ())
+        found.append(Axis(path, title, f"in.{path}", numeric, values, scale, fields))
     return tuple(found)
 
 

@@ -71,7 +71,7 @@ _LADDERS: dict[str, tuple[tuple[float, float, str], ...]] = {
     "watts": ((1e6, 1e6, "MW"), (1e4, 1e3, "kW"), (0.0, 1.0, "W")),
     "tokens_per_s": ((1e6, 1e6, "million tokens/s"), (0.0, 1.0, "tokens/s")),
     "fraction": ((0.0, 0.01, "%"),),
-    "count": ((0.0, 1.0, ""),),
+    "": ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e7, 1e6, "M"), (0.0, 1.0, "")),
 }  # fmt: skip
 
 
@@ -93,7 +93,7 @@ _UNIT_KINDS = {
     "flop/s": "flops_per_s", "flops": "flops_per_s", "flops_per_s": "flops_per_s",
     "s": "seconds", "seconds": "seconds", "w": "watts", "watts": "watts",
     "usd": "usd", "$": "usd", "j": "joules", "joules": "joules",
-    "tokens": "count", "devices": "count", "": "",
+    "tokens": "", "": "",
 }  # fmt: skip
 
 _PATH_KINDS = (
@@ -114,6 +114,8 @@ def kind_of_axis(path: str, unit: str | None) -> str:
     words = path.lower().split(".")
     if not unit and "price" in words[-1]:
         return "usd"
+    if kind == "seconds" and words[-1] in ("deadline", "mtbf"):
+        return "run_seconds"
     if unit is None:
         for endings, known in _PATH_KINDS:
             if any(
@@ -130,10 +132,11 @@ def kind_of_axis(path: str, unit: str | None) -> str:
 
 
 def axis_scale(kind: str, values: Sequence[float]) -> Scale:
-    """Return the scale of the numbers of an axis."""
+    """Return the scale of an axis: that of the geometric middle of its numbers."""
     if kind.startswith("unit:"):
         return Scale(1.0, kind.removeprefix("unit:"))
-    return scale_for(kind, values)
+    sizes = [abs(value) for value in values if value]
+    return scale_for(kind, [math.sqrt(min(sizes) * max(sizes))] if sizes else [])
 
 
 def percent_change(ratio: float) -> str:

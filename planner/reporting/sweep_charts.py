@@ -57,6 +57,9 @@ def sections(
                 for measure in (points.time, points.cost)
                 if measure is not None
             ]
+            sizes = points.size.values[points.solved]
+            if len(set(sizes.tolist())) > 1 and not x.is_size and not y.is_size:
+                maps.append(heat_map(points, x, y, points.size, points.aim))
         if x is not None:
             maps.append(layout_map(points, x, y))
         lead = "Each cell is the best over all other axes. --x and --y choose the axes."

@@ -62,7 +62,7 @@ def test_words_of_a_small_sweep() -> None:
     # 48 s and 80 s a step, 1,000 steps: 13.3 h and 22.2 h; 16 x 13.33 x $2 and 8 x 22.22 x $2.
     assert said.headline == (
         "Fastest is 16 devices: step time 48 s, 13.3 h for the run, $427."
-        " Cheapest is 8 devices: $356 in 22.2 h."
+        " Cheapest is 8 devices: 22.2 h for the run, $356."
     )
     assert said.worth == (
         "Doubling accelerator HBM bandwidth shortens the step time by 20 %. The run costs the same"
