@@ -163,8 +163,26 @@ def once_a_step_times(
 ) -> DataParallelTimes:
     """Return the wire times of a step by sharding, shape and kind, of ZeRO 0 and 1 alone.
 
-    Routed experts move after the rest; the larger last piece counts.
+    Routed experts move after the rest; the larger last piece counts. Computed once for all ranks
+    that hold the same and share it with as many, however their layers are chunked.
     """
+    degrees = (shapes.tp, shapes.pp, shapes.dp, shapes.cp, shapes.ep, shapes.etp)
+    columns = [np.repeat(x, kinds.layers.shape[1]) for x in (*degrees, shapes.rank_order)]
+    held = [kinds.layers, kinds.has_embedding, kinds.has_head]
+    if kinds.expert_layers is not None:
+        held.append(kinds.expert_layers)
+    of = distinct([*columns, *(x.reshape(-1).astype(np.int32) for x in held)]).index
+    _, firsts = np.unique(of, return_index=True)
+    some = shapes.take(firsts // kinds.layers.shape[1])
+    found = _once_a_step_times(problem, some, shardings, kinds.each(firsts))
+    at = of.reshape(kinds.layers.shape)
+    names = ("reduce_s", "reduce_piece_s", "gather_s", "gather_piece_s")
+    return DataParallelTimes(*(getattr(found, name)[:, at, 0] for name in names))
+
+
+def _once_a_step_times(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
+) -> DataParallelTimes:
     params = kind_params(problem, shapes, kinds)
     groups = data_groups(problem, shapes, shardings)
     stage, blocking = shardings.zero[:, None, None], shardings.dp_blocking[:, None, None]

@@ -29,7 +29,7 @@ from hardware.parts import (
     Tier,
 )
 from planner import units
-from planner._faults import KEYS, Kind, expect, kind_of, validate
+from planner._faults import KEYS, Kind, expect, is_sweep, kind_of, validate
 from planner.errors import CatalogError, Problem, SpecError, UsageError
 from planner.intake.dump_text import read_dump
 from planner.intake.formats import FORMATS, find_format, text_of
@@ -230,6 +230,10 @@ def cluster_of_document(document: Document) -> ClusterInput:
 def check_spec(path: str | os.PathLike[str]) -> str:
     """Find out which kind of file this is, check it, and return a summary in a few lines."""
     document = _load(path, "model")
+    if is_sweep(document.data):
+        from planner.sweeping.spec import sweep_summary
+
+        return sweep_summary(path)
     if kind_of(document) == "cluster":
         return _cluster_summary(_cluster(_prepare(document, "cluster", ())))
     return _model_summary(_model(_prepare(document, "model", ())))

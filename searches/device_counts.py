@@ -61,7 +61,7 @@ from searches.shape_space import (
     table_of,
     vpp_limit,
 )
-from searches.shared_work import SharedWork
+from searches.shared_work import SharedWork, options_key, rates_key, shared
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -92,6 +92,11 @@ def device_counts(pool: Pool) -> list[int]:
 def on_devices(problem: Problem, n_devices: int) -> Problem:
     """Return the problem on the first `n_devices` of its pool."""
     return replace(problem, pool=problem.pool.first_devices(n_devices))
+
+
+def on_nodes(problem: Problem, n_nodes: int) -> Problem:
+    """Return the problem on a pool of `n_nodes` nodes."""
+    return replace(problem, pool=replace(problem.pool, n_nodes=n_nodes))
 
 
 def flops_bound_s(context: Context) -> float:
@@ -293,7 +298,19 @@ class StepBounds:
         """
         key = placement_of(context)
         if key not in self._grids:
-            self._grids[key] = whole_grid(self.context(self.problem.pool.n_devices), context)
+            largest = self.context(self.problem.pool.n_devices)
+            self._grids[key] = shared(
+                self.shared,
+                lambda: (
+                    "layers",
+                    rates_key(on_nodes(self.problem, 1)),
+                    options_key(self.options),
+                    # What of the number of devices matters: placement, and the degrees there are.
+                    largest.n_devices if self.problem.shape.n_experts else 0,
+                    *key,
+                ),
+                lambda: whole_grid(largest, context),
+            )
         return self._grids[key]
 
 

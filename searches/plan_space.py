@@ -1,7 +1,7 @@
 """The free axes: micro-batch, ZeRO, sequence parallelism, recompute, crossed with the shapes."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,14 @@ from searches.rules import (
     second_copy_faults,
 )
 from searches.shape_space import divisors
+from searches.shared_work import (
+    digest,
+    options_key,
+    rates_key,
+    shapes_key,
+    shardings_key,
+    shared,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -129,7 +137,17 @@ def with_overlap_off(
     if named is None:
         # The update on the host comes after, so both places have the same answer.
         alike = shardings.take(np.flatnonzero(shardings.optimizer_offload == 0))
-        found = overlap_never_slower(context, shapes, alike, least_mbs).T
+        found = shared(
+            context.shared,
+            lambda: (
+                "overlap",
+                rates_key(context.problem),
+                shapes_key(shapes),
+                shardings_key(alike),
+                least_mbs,
+            ),
+            lambda: overlap_never_slower(context, shapes, alike, least_mbs),
+        ).T
         proven = np.tile(found, len(shardings) // len(alike))
     if proven.all() if named is None else 0 not in named:
         return shardings, proven
@@ -445,9 +463,25 @@ class PlanSpace:
 
 def plan_space(context: Context, shapes: ShapeTable) -> PlanSpace:
     """Return the legal plans of some shapes."""
-    axes = free_axes(context, shapes)
-    masks, n_candidates, rejected = _legal(context, shapes, axes)
-    return PlanSpace(axes, masks, masks.batch_plans, n_candidates, rejected)
+    axes, options = free_axes(context, shapes), context.options
+
+    def make() -> tuple[Masks, Counts, Counts, dict[str, Counts]]:
+        masks, n_candidates, rejected = _legal(context, shapes, axes)
+        return masks, masks.batch_plans, n_candidates, rejected
+
+    def key() -> Hashable:
+        # What overlap never costs hangs on rates: it is in `exists` and `dominates`.
+        problem = context.problem
+        found = digest(*(getattr(axes, x.name) for x in fields(axes) if x.name != "shardings"))
+        rows = shardings_key(axes.shardings)
+        model = (problem.shape, problem.job, problem.stack, options_key(options))
+        domain = problem.pool.scale_up_domain
+        return ("plans", *model, domain, shapes_key(shapes), found, rows)
+
+    # What the host holds of optimizers and activations is not in the key.
+    away = offers_offload(context) or offers_activation_offload(context)
+    found = shared(None if away else context.shared, key, make)
+    return PlanSpace(axes, *found)
 
 
 def legal_masks(

@@ -37,6 +37,7 @@ from searches.plan_space import (
 )
 from searches.rules import Context, fits_host_with_activations
 from searches.shape_space import ShapeSpace, legal_shapes
+from searches.shared_work import options_key, rates_key, shapes_key, shared
 from searches.splits import (
     MAX_MISSES,
     Improved,
@@ -502,9 +503,20 @@ def prepare(
     """
     options, sizes = context.options, batch_sizes(context)
     grid = grid or context.layer_grid
+    if grid is not None and not grid.covers(shapes):
+        grid = None
     if grid is None and len(sizes) and len(shapes):
         grid = layer_grid(context.problem, shapes, sizes, options.n_sp)
-    least_s = batch_bounds_s(context, shapes, grid)
+    least_s = shared(
+        context.shared,
+        lambda: (
+            "bounds",
+            rates_key(context.problem),
+            options_key(context.options),
+            shapes_key(shapes),
+        ),
+        lambda: batch_bounds_s(context, shapes, grid),
+    )
     lowest_s = least_s.min(axis=(1, 2), initial=np.inf)
     first = np.zeros(len(shapes), dtype=bool)
     if options.bound and len(shapes):

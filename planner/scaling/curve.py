@@ -119,7 +119,7 @@ def scale(
     over: str = "devices",
     least: int = 0,
     most: int = 0,
-    points: int = 0,
+    points: int = POINTS,
     pins: Mapping[str, object] | None = None,
     only: Mapping[str, object] | None = None,
     at_most: Mapping[str, int] | None = None,
@@ -144,7 +144,7 @@ def scale(
     is the fastest. Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
     start = time.monotonic()
-    asked = Range(over, scaling, least, most, points or POINTS)
+    asked = Range(over, scaling, least, most, points)
     read = read_inputs(model, cluster, overrides)
     stated = {
         "pins": pins, "only": only, "at_most": at_most, "framework": framework, "allow": allow,
@@ -206,12 +206,15 @@ def _rows(
     for i, size in enumerate(sizes):
         result = solve_inputs(
             size.model, size.cluster, size.options, executor, stop, None, asking,
-            fewer=False, shared=shared,
+            fewer=False, shared=shared, relax=False,
         )  # fmt: skip
         if result.stopped:
             return _with_first(rows), notes, result.stopped
-        rows.append(_row(i, size, result))
-        notes += [x for x in result.notes if not x.startswith("limit: ")]
+        if result.counts.space or len(sizes) == 1:
+            rows.append(_row(i, size, result))
+            notes += [x for x in result.notes if not x.startswith("limit: ")]
+        else:
+            notes.append(f"left out: {size.value:,} devices have no legal layout")
         if progress:
             progress(i + 1, len(sizes))
     return _with_first(rows), notes, ""

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from costmodels.problem import Problem
 from planner.errors import SpecError, UsageError
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.layouts import DEVICES
@@ -125,10 +124,10 @@ def grown(cluster: ClusterInput, n_devices: int) -> ClusterInput:
 
 
 def device_sizes(job: Job, asked: Range) -> list[Size]:
-    """Return the sizes of a curve over devices, ascending; none where nothing fits.
+    """Return the sizes of a curve over devices, ascending.
 
     Numbers without a legal layout are left out, and without `--from` those on which nothing fits
-    before the first on which something does.
+    before the first on which something does. Where that leaves none: the largest, for its reasons.
     """
     own = job.cluster.cluster.pools[0].n_devices
     most = asked.most or own
@@ -147,8 +146,9 @@ def device_sizes(job: Job, asked: Range) -> list[Size]:
         return Size(n, model, cluster, pinned)
 
     found, fits = [], bool(asked.least)
-    for n in device_counts(problem.pool):
-        if not (asked.least or 1) <= n <= most or not _holds(fits, problem, n):
+    counts = [n for n in device_counts(problem.pool) if n <= most]
+    for n in counts:
+        if n < asked.least or not (fits or states_can_fit(problem, n)):
             continue
         one = size(n)
         if one is None or next(shape_degrees(job.context(one)), None) is None:
@@ -156,11 +156,9 @@ def device_sizes(job: Job, asked: Range) -> list[Size]:
         fits = fits or any_fits(job.context(one))
         if fits:
             found.append(one)
+    if not found:
+        found = [x for x in map(size, counts[::-1]) if x is not None][:1]
     return thinned(found, asked.points, keep=own)
-
-
-def _holds(fits: bool, problem: Problem, n_devices: int) -> bool:
-    return fits or states_can_fit(problem, n_devices)
 
 
 def thinned(sizes: Sequence[Size], points: int, keep: int) -> list[Size]:
@@ -202,6 +200,12 @@ def job_sizes(job: Job, asked: Range) -> list[Size]:
     found: list[Size] = []
     while value <= most:
         one = job_size(job, asked, value)
+        if one is None and not found:
+            tokens = job.model.job.global_batch * job.model.job.seq_len
+            raise UsageError(
+                f"a step of {tokens:,} tokens is no whole number of sequences of {value:,}",
+                "another --from, or --scaling weak: as many sequences whatever their length",
+            )
         if one is None:
             break
         found.append(one)

@@ -45,7 +45,7 @@ def scaling_text(found: Scaling) -> str:
     asked, rows = found.asked, found.rows
     lines = [_heading(found)]
     if not rows:
-        return "\n".join([*lines, "no size has a legal layout that fits"]) + "\n"
+        return "\n".join([*lines, "no size was searched"]) + "\n"
     columns = [(_TITLES[asked.over], _of("scale.size", ",.0f")), *_SHARED]
     columns += _OF_DEVICES if asked.over == "devices" else ()
     columns += _MORE
@@ -88,7 +88,7 @@ def marks_lines(found: Scaling) -> list[str]:
     """Return what the curve says, a line each."""
     asked, marks = found.asked, found.marks
     solved = [row for row in found.rows if row["best.step_time_s"] is not None]
-    if not solved:
+    if len(solved) < 2:
         return []
     last = solved[-1]["scale.size"]
     lines = []
@@ -110,7 +110,7 @@ def marks_lines(found: Scaling) -> list[str]:
         wall = marks["wall"]
         unit = "tokens a sequence" if asked.over == "seq_len" else "layers"
         far = f"not reached up to {last:,} {unit}"
-        lines += wrapped("wall:", f"{wall:,} {unit} fit, more do not" if wall else far)
+        lines += wrapped("wall:", f"{wall:,} {unit} fit, no larger number that was tried" if wall else far)
     return [*lines, *_takeover_lines(found, solved)]
 
 
@@ -123,10 +123,13 @@ def _takeover_lines(found: Scaling, solved: list[Mapping[str, Any]]) -> list[str
             f"at {at:,}, with {tokens:,.0f} tokens a device and step; waiting for the network"
             " takes longer than computing",
         )
-    worst = max(solved, key=lambda row: row["scale.exposed_comm_s"] / row["scale.compute_s"])
-    ratio = worst["scale.exposed_comm_s"] / worst["scale.compute_s"]
-    return wrapped(
-        "communication takes over:",
-        f"nowhere here; waiting for the network is at most {ratio:.2f} of computing, at"
-        f" {worst['scale.size']:,}",
-    )
+
+    def ratio(row: Mapping[str, Any]) -> float:
+        return float(row["scale.exposed_comm_s"] / row["scale.compute_s"])
+
+    last, worst = solved[-1], max(solved, key=ratio)
+    words = f"not up to {last['scale.size']:,}; waiting for the network is {ratio(last):.2f} of"
+    words += " computing there"
+    if worst is not last:
+        words += f", at most {ratio(worst):.2f}, at {worst['scale.size']:,}"
+    return wrapped("communication takes over:", words)

@@ -72,6 +72,39 @@ def load_sweep(path: str | os.PathLike[str], more: Mapping[str, Any] | None = No
     return _Reader(document, Path(os.fspath(path)).parent).read()
 
 
+def sweep_summary(path: str | os.PathLike[str]) -> str:
+    """Check a sweep file and return what it is in a few lines; `SpecError` for a wrong one."""
+    sweep = load_sweep(path)
+    less = ", before constraints" if sweep.constraints else ""
+    head, *axes = described(sweep)
+    lines = [f"{os.fspath(path)}: a sweep file, no problems found", f"  {head}"]
+    lines += [f"  {axis}" for axis in axes]
+    return "\n".join([*lines, f"  points: {sweep.n_points:,}{less}"])
+
+
+def described(sweep: Sweep) -> list[str]:
+    """Return a line on the design of a sweep, and one on each axis."""
+    lines = [f"sweep {sweep.name} ({sweep.sweep_id}): {_design(sweep)}"]
+    return lines + [f"  {axis.name}: {_values(axis)}" for axis in sweep.axes]
+
+
+def _design(sweep: Sweep) -> str:
+    if sweep.design == "latin":
+        return f"Latin hypercube of {sweep.n_samples:,}, seed {sweep.seed}"
+    return {"grid": "grid", "list": "list"}[sweep.design]
+
+
+def _values(axis: Axis) -> str:
+    if axis.span is not None:
+        low, high = axis.span.low, axis.span.high
+        unit = f" {axis.span.unit}" if axis.span.unit else ""
+        scale = ", log" if axis.span.log else ""
+        return f"{low:g} to {high:g}{unit}{scale}"
+    shown = [as_text(value) for value in axis.values]
+    text = ", ".join(shown if len(shown) <= 8 else [*shown[:4], "...", *shown[-2:]])
+    return f"{len(shown)} value{'s' * (len(shown) != 1)}: {text}"
+
+
 def sweep_from_dict(data: Mapping[str, Any]) -> Sweep:
     """Read a sweep from Python data with the structure of a sweep file."""
     return _Reader(Document(dict(data)), Path()).read()
@@ -256,6 +289,9 @@ class _Reader:
 
     def _column(self, name: str, groups: object) -> Axis:
         place: KeyPath = ("together", name)
+        if "." in name or name in WHOLE_FILES:
+            message = f"{name!r} is a field, and names a column of several"
+            raise self._say(place, message, "choose a name without points, such as generation")
         if not isinstance(groups, Mapping) or not groups:
             message = f"expected values by name, each with its fields, got {show(groups)}"
             raise self._say(place, message, "such as {h100: {pools.0.nodes: 8}, ...}")
