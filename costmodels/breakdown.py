@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import pipeline
+from costmodels.compute import ForwardBackward
+from costmodels.layer_grid import LayerGrid
 from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms, sets_of
 from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
@@ -93,38 +95,46 @@ class Breakdown:
         return sum(self.time_s[axis] for axis in NETWORK_TERMS) / self.step_s
 
 
-def join_one(problem: Problem, layout: Layout) -> Rows:
-    """Return the joined table that holds just `layout`, with the layer terms of that row alone."""
-    return join_layouts(problem, [layout])
+def join_one(problem: Problem, layout: Layout, grid: LayerGrid | None = None) -> Rows:
+    """Return the joined table that holds just `layout`, with the layer terms of that row alone.
+
+    `grid` holds them, if they are known.
+    """
+    return join_layouts(problem, [layout], grid)
 
 
-def join_layouts(problem: Problem, layouts: Sequence[Layout]) -> Rows:
+def join_layouts(
+    problem: Problem, layouts: Sequence[Layout], grid: LayerGrid | None = None
+) -> Rows:
     """Return the joined table of a few layouts, with the layer terms of every row alone."""
     table = PlanTable.from_layouts(layouts)
     terms = shape_terms(problem, table.shapes, table.shardings)
-    alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
+    if grid is not None and grid.holds(table):
+        alone = grid.one(table)
+    else:
+        alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
     sets = sets_of(problem, alone, table.recompute_modules)
     return join_at(problem, terms, table, alone, sets, np.arange(len(layouts)))
 
 
 def virtual_stage_times(
-    rows: Rows, layout: Layout, row: int = 0
+    rows: Rows, layout: Layout, row: int = 0, late: ForwardBackward | None = None
 ) -> tuple[list[float], list[float]]:
     """Return forward and backward seconds per micro-batch of each virtual stage in model order.
 
-    `layout` is row `row` of the joined table.
+    `layout` is row `row` of the joined table; `late` is `stalled` of all its rows, if known.
     """
-    forward, backward = virtual_stage_columns(rows, layout, [row])
+    forward, backward = virtual_stage_columns(rows, layout, [row], late)
     return forward[0].tolist(), backward[0].tolist()
 
 
 def virtual_stage_columns(
-    rows: Rows, layout: Layout, some: Sequence[int]
+    rows: Rows, layout: Layout, some: Sequence[int], late: ForwardBackward | None = None
 ) -> tuple[Floats, Floats]:
     """Return the same of several rows that all hold `layout`, `(n_rows, n_stages)` each."""
     of = np.asarray(some, dtype=np.intp)
     terms, at = rows.layers, rows.index[of][:, None]
-    late = stalled(rows)
+    late = late or stalled(rows)
     one_forward = terms.layer.forward_s[at] + late.forward_s[of][:, None]
     one_backward = terms.layer.backward_s[at] + late.backward_s[of][:, None]
     modules, of_set = rows.sets, rows.set_index.reshape(-1)[of][:, None]
@@ -197,9 +207,14 @@ def same_layout_times(rows: Rows, layout: Layout) -> list[float]:
     return _with_the_rest(rows, runs)
 
 
-def pipeline_run(rows: Rows, layout: Layout, row: int = 0) -> pipeline.PipelineRun:
-    """Return the step through the pipeline of `layout`, which is row `row` of the joined table."""
-    forward, backward = virtual_stage_times(rows, layout, row)
+def pipeline_run(
+    rows: Rows, layout: Layout, row: int = 0, late_s: ForwardBackward | None = None
+) -> pipeline.PipelineRun:
+    """Return the step through the pipeline of `layout`, which is row `row` of the joined table.
+
+    `late_s` is `stalled` of all rows, if known.
+    """
+    forward, backward = virtual_stage_times(rows, layout, row, late_s)
     hops, late = boundary_hops_s(rows, layout, row), virtual_weight_grad_times(rows, layout, row)
     times = (tuple(forward), tuple(backward), tuple(hops), tuple(late))
     return pipeline.PipelineRun(layout.schedule, layout.pp, layout.vpp, layout.n_micro, *times)
@@ -210,7 +225,8 @@ def exact_step_times(rows: Rows, layouts: Sequence[Layout]) -> list[float]:
 
     The closed form's pipeline part is exchanged for the recurrence; all other terms are the same.
     """
-    return _with_the_rest(rows, [pipeline_run(rows, x, i) for i, x in enumerate(layouts)])
+    late = stalled(rows)
+    return _with_the_rest(rows, [pipeline_run(rows, x, i, late) for i, x in enumerate(layouts)])
 
 
 def _with_the_rest(rows: Rows, runs: Sequence[pipeline.PipelineRun]) -> list[float]:
@@ -226,12 +242,15 @@ def _expert_layers(rows: Rows, layout: Layout, chunks: Sequence[int], first: int
     return expert_prefix(layout.stage_layers, chunks, routing, first)[-1]
 
 
-def break_down(problem: Problem, layout: Layout, of_rank: int | None = None) -> Breakdown:
+def break_down(
+    problem: Problem, layout: Layout, of_rank: int | None = None, grid: LayerGrid | None = None
+) -> Breakdown:
     """Return times, memory and traffic of one plan, the pipeline simulated exactly.
 
-    Times and traffic are those of pipeline rank `of_rank`, without it of the slowest.
+    Times and traffic are those of pipeline rank `of_rank`, without it of the slowest. `grid` holds
+    the terms of its layers, if they are known.
     """
-    rows = join_one(problem, layout)
+    rows = join_one(problem, layout, grid)
     forward, backward = virtual_stage_times(rows, layout)
     run = pipeline_run(rows, layout)
     at_once = replace(run, hop_s=(0.0,) * layout.pp)

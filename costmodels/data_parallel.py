@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodels.collectives import collective_s
 from costmodels.placement import Group
 from costmodels.problem import Problem
+from hardware.parts import Pool
 
 Floats = NDArray[np.float64]
 
@@ -120,8 +121,9 @@ def data_parallel_times(
     if np.any(groups.replicas.n_ranks > 1):
         part = grads / groups.shard.n_ranks
         scattered = scattered + collective_s("all-reduce", part, groups.replicas, pool)
-    whole = collective_s("all-reduce", grads, groups.whole, pool)
-    reduce = np.where(stage >= 1, scattered, whole)
+    reduce = scattered
+    if np.any(stage == 0):
+        reduce = np.where(stage >= 1, scattered, _all_reduced(grads, groups, stage, pool))
     gather = collective_s("all-gather", weights, groups.shard, pool)
     if problem.stack.zero1_gather == "broadcast":
         in_turn = broadcast_gather_s(problem, weights * pieces, groups.shard) / pieces
@@ -140,6 +142,17 @@ def data_parallel_times(
     if groups.again is None:
         return found
     return replace(found, again_s=pieces * again, again_piece_s=again)
+
+
+def _all_reduced(
+    grads: Floats, groups: DataGroups, stage: NDArray[np.int32], pool: Pool
+) -> Floats:
+    """Return the all-reduce of ZeRO 0; where shardings are an axis, of those that ask for it."""
+    if stage.shape != (len(grads), *(1,) * (grads.ndim - 1)):
+        return collective_s("all-reduce", grads, groups.whole, pool)
+    rows, found = np.flatnonzero(stage.reshape(-1) == 0), np.zeros_like(grads)
+    found[rows] = collective_s("all-reduce", grads[rows], groups.whole, pool)
+    return found
 
 
 def exposed_once_s(

@@ -5,7 +5,7 @@ a search, and searches of many numbers of devices, ask for the same few splits o
 term is elementwise, so what is taken is bit for bit what `layer_table` computes.
 """
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 
 from costmodels.factor import distinct
 from costmodels.layer_terms import LayerTable, LayerTerms, SplitDegrees, layer_terms, sets_of
-from costmodels.plans import ShapeTable
+from costmodels.plans import PlanTable, ShapeTable
 from costmodels.problem import Problem
+from costmodels.recompute import SetTerms
 
 Ints = NDArray[np.int32]
 Rows = NDArray[np.intp]
 
+FEW_ROWS = 4096
+"""Up to so many rows a table of some splits refers to the grid instead of copying from it."""
 COLUMNS = ("tp", "cp", "ep", "etp", "cp_comm")
 """What a layer's terms depend on besides the micro-batch and sp."""
 COLUMN_BITS = (15, 15, 15, 15, 3)
@@ -47,6 +50,26 @@ class LayerGrid:
     n_sp: int
     terms: LayerTerms
     """`(n_splits * n_sizes * n_sp,)` each."""
+    known_sets: dict[bytes, SetTerms] = field(default_factory=dict, compare=False, repr=False)
+    """Terms of sets of modules that were asked for."""
+
+    def holds(self, table: PlanTable) -> bool:
+        """Tell whether the terms of all plans of a table are in the grid."""
+        known = self.covers(table.shapes) and np.isin(table.mbs, self.sizes).all()
+        return bool(known and table.sp.max(initial=0) < self.n_sp)
+
+    def covers(self, shapes: ShapeTable) -> bool:
+        """Tell whether the splits of all shapes are in the grid."""
+        keys = _keys(tuple(getattr(shapes, name) for name in COLUMNS))
+        return bool(np.isin(keys, self.keys).all())
+
+    def one(self, table: PlanTable) -> LayerTerms:
+        """Return the terms of the only plan of a table, `(1,)` each."""
+        keys = _keys(tuple(getattr(table.shapes, name) for name in COLUMNS))
+        at = np.searchsorted(self.keys, keys) * len(self.sizes)
+        rows = (at + np.searchsorted(self.sizes, table.mbs)) * self.n_sp + table.sp
+        found: LayerTerms = _taken(self.terms, rows, len(self.keys) * len(self.sizes) * self.n_sp)
+        return found
 
     def table(self, shapes: ShapeTable, modules: Ints) -> LayerTable:
         """Return what `layer_table` does for shapes whose splits are all in the grid.
@@ -59,12 +82,31 @@ class LayerGrid:
         if (self.keys[at] != keys).any():
             raise KeyError("a split is not in the grid")
         each = len(self.sizes) * self.n_sp
-        rows = (at[:, None] * each + np.arange(each)).reshape(-1)
-        terms = _taken(self.terms, rows, len(self.keys) * each)
         codes = np.zeros(int(self.sizes[-1]) + 1, dtype=np.intp)
         codes[self.sizes] = np.arange(len(self.sizes))
+        if len(self.keys) * each <= FEW_ROWS:
+            # Taking rows of some hundred arrays takes longer than it saves.
+            sets = self._sets(modules)
+            of = at[found.index]
+            return LayerTable(self.terms, of, codes, len(self.sizes), self.n_sp, sets)
+        rows = (at[:, None] * each + np.arange(each)).reshape(-1)
+        terms = _taken(self.terms, rows, len(self.keys) * each)
         sets = sets_of(self.problem, terms, modules)
         return LayerTable(terms, found.index, codes, len(self.sizes), self.n_sp, sets)
+
+    def _sets(self, modules: Ints) -> SetTerms:
+        """Return the terms of sets of modules, computed once for each."""
+        key = np.unique(modules).tobytes()
+        if key not in self.known_sets:
+            self.known_sets[key] = sets_of(self.problem, self.terms, modules)
+        return self.known_sets[key]
+
+
+def known_layers(grid: LayerGrid | None, table: PlanTable) -> LayerTable | None:
+    """Return the layer terms of a table from a grid; None where that does not hold them."""
+    if grid is None or not grid.holds(table):
+        return None
+    return grid.table(table.shapes, table.recompute_modules)
 
 
 def layer_grid(problem: Problem, shapes: ShapeTable, mbs: Ints, n_sp: int) -> LayerGrid:

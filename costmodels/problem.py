@@ -26,8 +26,8 @@ class Problem:
 class Problems(Problem):
     """Problems that differ in rates and times alone: such a figure is a column, `(n,)`.
 
-    Priced with tables whose n rows hold one layout each, row i on problem i: the formulas of
-    plans are elementwise, so that n problems cost little more than one.
+    Priced with tables whose n rows are all one layout, row i on problem i: the formulas of plans
+    are elementwise, so that n problems cost little more than one.
     """
 
     by_kind: Problem

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 
 import numpy as np
@@ -162,8 +163,26 @@ def once_a_step_times(
 ) -> DataParallelTimes:
     """Return the wire times of a step by sharding, shape and kind, of ZeRO 0 and 1 alone.
 
-    Routed experts move after the rest; the larger last piece counts.
+    Routed experts move after the rest; the larger last piece counts. Computed once for all ranks
+    that hold the same and share it with as many, however their layers are chunked.
     """
+    degrees = (shapes.tp, shapes.pp, shapes.dp, shapes.cp, shapes.ep, shapes.etp)
+    columns = [np.repeat(x, kinds.layers.shape[1]) for x in (*degrees, shapes.rank_order)]
+    held = [kinds.layers, kinds.has_embedding, kinds.has_head]
+    if kinds.expert_layers is not None:
+        held.append(kinds.expert_layers)
+    of = distinct([*columns, *(x.reshape(-1).astype(np.int32) for x in held)]).index
+    _, firsts = np.unique(of, return_index=True)
+    some = shapes.take(firsts // kinds.layers.shape[1])
+    found = _once_a_step_times(problem, some, shardings, kinds.each(firsts))
+    at = of.reshape(kinds.layers.shape)
+    names = ("reduce_s", "reduce_piece_s", "gather_s", "gather_piece_s")
+    return DataParallelTimes(*(getattr(found, name)[:, at, 0] for name in names))
+
+
+def _once_a_step_times(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
+) -> DataParallelTimes:
     params = kind_params(problem, shapes, kinds)
     groups = data_groups(problem, shapes, shardings)
     stage, blocking = shardings.zero[:, None, None], shardings.dp_blocking[:, None, None]
@@ -322,7 +341,6 @@ def boundary_hops(
 ) -> tuple[Floats, Floats]:
     """Return latency (s) and s/byte of a message over each boundary of a pipeline, `(pp,)` each.
 
-    `(n, pp)` for n problems in columns.
     Entry r is the boundary from rank r to r + 1, the last one from rank p - 1 back to rank 0 (used
     with interleaving). Ranks are `stride` devices apart; with pipelines inside, `blocks` = dp such
     blocks of pp stages follow one another, block b from rank b p s on. A boundary counts as
@@ -332,35 +350,56 @@ def boundary_hops(
     pipeline r shares of the uplink, 1/oversubscription of a NIC each; where not all pipelines
     cross, the slower of that and the link inside counts. What stays inside the domain crosses no
     tier, however small its units. Where the stack's messages block and the `tp` ranks of a stage
-    span more than two domains, `stalled_message_s` comes on top.
+    span more than two domains, `stalled_message_s` comes on top. Problems in columns: `(n, pp)`.
     """
     pool = problem.pool
     extra = 0.0 if problem.fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S
-    wire_s = np.asarray(1.0 / pool.nic_bytes_per_s)
-    levels, over = [(pool.scale_up_domain, wire_s)], 1.0
+    wire_s = 1.0 / pool.nic_bytes_per_s
+    units, costs, over = [pool.scale_up_domain], [wire_s], 1.0
     for tier in problem.fabric.tiers:
         over *= tier.oversubscription
         unit = tier.n_nodes * pool.devices_per_node
-        levels.append((unit, np.maximum(wire_s, over * wire_s / max(1, unit // stride))))
+        units.append(unit)
+        costs.append(np.maximum(wire_s, over * wire_s / max(1, unit // stride)))
     stalls = problem.stack.blocking_p2p and tp > STALLING_DOMAINS * pool.scale_up_domain
     late = problem.stack.stalled_message_s if stalls else 0.0
-    latency, per_byte, outside_s = (
-        np.asarray(figure)[..., None] + np.zeros(pp)
-        for figure in (
-            pool.scale_up.p2p_latency_s + late,
-            1.0 / pool.accelerator.pair_bytes_per_s,
-            pool.nic.p2p_latency_s + extra + late,
-        )
-    )
+    inside = pool.scale_up.p2p_latency_s, 1.0 / pool.accelerator.pair_bytes_per_s
+    outside_s = pool.nic.p2p_latency_s + extra + late
+    place, figures = (stride, pp, blocks, tuple(units)), (*inside, late, outside_s, *costs)
+    if not isinstance(problem, Problems):
+        return _boundary_hops(*place, *figures)
+    columns = np.stack(np.broadcast_arrays(*figures), axis=-1).tolist()
+    latency, per_byte = zip(*(_boundary_hops(*place, *row) for row in columns), strict=True)
+    return np.array(latency), np.array(per_byte)
+
+
+@lru_cache(maxsize=4096)
+def _boundary_hops(
+    stride: int,
+    pp: int,
+    blocks: int,
+    units: tuple[int, ...],
+    near_s: float,
+    near_s_per_byte: float,
+    late_s: float,
+    outside_s: float,
+    *costs: float,
+) -> tuple[Floats, Floats]:
+    """Return `boundary_hops` over units of devices; a byte takes `costs` seconds above each.
+
+    `near_s` and `near_s_per_byte` are those of a message inside a domain. Nobody may write into
+    the result.
+    """
+    latency, per_byte = np.full(pp, near_s + late_s), np.full(pp, near_s_per_byte)
     leaves = np.zeros(pp, dtype=bool)
-    for level, (unit, cost) in enumerate(levels):
+    for level, (unit, cost) in enumerate(zip(units, costs, strict=True)):
         crosses, all_cross = _crossings(stride, pp, blocks, unit)
         inside = np.where(all_cross, 0.0, per_byte) if level == 0 else per_byte
         if level == 0:
             leaves = crosses
             latency = np.where(crosses, outside_s, latency)
         # A leaf may hold fewer nodes than a rack: inside the domain no message climbs.
-        per_byte = np.where(crosses & leaves, np.maximum(cost[..., None], inside), per_byte)
+        per_byte = np.where(crosses & leaves, np.maximum(cost, inside), per_byte)
     return latency, per_byte
 
 
@@ -531,26 +570,33 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
     the way back from the last rank v - 1 times, so the mean over those counts. A folded pipeline
     has no such way back.
     """
-    latency, per_byte = np.zeros(len(shapes)), np.zeros(len(shapes))
-    known: dict[tuple[int, int, int, int], tuple[Floats, Floats]] = {}
     blocks = np.where(shapes.pipelines_inside, shapes.dp, 1)
-    folds = shapes.placement == FOLDED
-    columns = (shapes.stage_stride, blocks, shapes.pp, shapes.vpp, shapes.tp, folds)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for i, (stride, n_blocks, pp, vpp, tp, folded) in enumerate(rows):
-        if pp == 1:
+    folds = (shapes.placement == FOLDED).astype(np.int32)
+    pp, looped = shapes.pp, np.where(shapes.vpp > 1, shapes.vpp, 1)
+    several = distinct((shapes.stage_stride, blocks, pp, looped, shapes.tp, folds))
+    rows = list(zip(*(column.tolist() for column in several.columns), strict=True))
+    found = np.zeros((2, len(rows)))
+    for i, (stride, n_blocks, n_ranks, vpp, tp, folded) in enumerate(rows):
+        if n_ranks == 1:
             continue
-        key = stride, pp, n_blocks, tp
-        if key not in known:
-            known[key] = boundary_hops(problem, *key)
-        lat, cost = (x[i] if x.ndim > 1 else x for x in known[key])
-        if vpp == 1:
-            slowest = int(np.lexsort((lat[:-1], cost[:-1]))[-1])
-            latency[i], per_byte[i] = lat[slowest], cost[slowest]
-        else:
-            times = np.full(pp, float(vpp))
-            times[-1] = 0.0 if folded else times[-1] - 1.0
-            latency[i], per_byte[i] = (float(times @ x / times.sum()) for x in (lat, cost))
+        lat, cost = boundary_hops(problem, stride, n_ranks, n_blocks, tp)
+        if isinstance(problem, Problems):  # with tables of one layout
+            pairs = [_typical_hop(*x, vpp, bool(folded)) for x in zip(lat, cost, strict=True)]
+            latency, per_byte = np.array(pairs).T
+            return latency, per_byte
+        found[:, i] = _typical_hop(lat, cost, vpp, bool(folded))
+    latency, per_byte = found[:, several.index]
+    return latency, per_byte
+
+
+def _typical_hop(lat: Floats, cost: Floats, vpp: int, folded: bool) -> tuple[float, float]:
+    """Return what `_hop` takes of the boundaries of one pipeline."""
+    if vpp == 1:
+        slowest = int(np.lexsort((lat[:-1], cost[:-1]))[-1])
+        return float(lat[slowest]), float(cost[slowest])
+    times = np.full(len(lat), float(vpp))
+    times[-1] = 0.0 if folded else times[-1] - 1.0
+    latency, per_byte = (float(times @ x / times.sum()) for x in (lat, cost))
     return latency, per_byte
 
 
@@ -561,6 +607,39 @@ def _layers_again(kinds: StageKinds) -> Floats:
     for i in range(counts.shape[-1]):
         total += counts[..., i, None] * np.minimum(held[..., i, None], depths)
     return total
+
+
+def kinds_of_stages(problem: Problem, shapes: ShapeTable) -> StageKinds:
+    """Return the kinds of rank of each shape."""
+    routing = problem.shape.expert_layers if problem.shape.n_experts else ()
+    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
+    return stage_kinds(problem.shape.layers, *columns, routing)
+
+
+def unsharded_terms(problem: Problem, shapes: ShapeTable) -> ShapeTerms:
+    """Return the terms of each shape that bounds on its compute need; the rest are empty.
+
+    What moves and what is held with a sharding is left out, and layers that run again: of those
+    no depth but 0 is there.
+    """
+    kinds, nothing = kinds_of_stages(problem, shapes), np.zeros(0)
+    none = replace(kinds, chunk_layers=np.zeros_like(kinds.chunk_layers))
+    group = place_group(shapes.pp, shapes.stage_stride, problem.pool, problem.fabric)
+    return ShapeTerms(
+        kinds=kinds,
+        params=nothing,
+        state_bytes=nothing,
+        zero_working_bytes=nothing,
+        data_parallel=DataParallelTimes(nothing, nothing, nothing, nothing),
+        data_groups=DataGroups(group, group, group),
+        optimizer_s=nothing,
+        embedding_sync_s=nothing,
+        pipeline_group=group,
+        hop_latency_s=nothing,
+        hop_s_per_byte=nothing,
+        overhead_bytes=nothing,
+        layers_again=_layers_again(none),
+    )
 
 
 def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> ShapeTerms:

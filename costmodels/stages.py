@@ -117,6 +117,25 @@ class StageKinds:
             expert_prefix=None if prefix is None else prefix[rows],
         )
 
+    def each(self, at: NDArray[np.intp]) -> "StageKinds":
+        """Return kinds as those of shapes of their own; `at` counts them shape by shape."""
+
+        def one(values: NDArray[np.float64]) -> NDArray[np.float64]:
+            return values.reshape(-1, 1, *values.shape[2:])[at]
+
+        prefix = self.expert_prefix
+        return StageKinds(
+            rank=self.rank.reshape(-1, 1)[at],
+            late_rank=self.late_rank.reshape(-1, 1)[at],
+            n_ranks=one(self.n_ranks),
+            layers=one(self.layers),
+            has_embedding=one(self.has_embedding),
+            has_head=one(self.has_head),
+            chunk_layers=one(self.chunk_layers),
+            chunk_counts=one(self.chunk_counts),
+            expert_prefix=None if prefix is None else one(prefix),
+        )
+
     @property
     def expert_layers(self) -> NDArray[np.float64] | None:
         """Expert layers of the rank, `(n_shapes, n_kinds)`; None without any."""

@@ -25,7 +25,7 @@ from costmodels.plans import (
 )
 from costmodels.problem import Problem
 from costmodels.recompute import SetTerms
-from costmodels.shape_terms import ShapeTerms, boundary_hops, host_bytes, shape_terms
+from costmodels.shape_terms import ShapeTerms, boundary_hops, host_bytes, unsharded_terms
 from costmodels.tensor_parallel import tensor_parallel_group
 
 Floats = NDArray[np.float64]
@@ -695,7 +695,7 @@ def least_batch_times(
     unsharded = WHOLE.take([0])
     columns = (of, mbs[at], nothing, sp, nothing, nothing, nothing, nothing)
     table = PlanTable(shapes, unsharded, problem.job.global_batch, *columns)
-    rows = join(problem, shape_terms(problem, shapes, unsharded), table, layers)
+    rows = join(problem, unsharded_terms(problem, shapes), table, layers)
     least = least_flush_times(rows, stage_times(rows)) * _straggle(rows)
     return (least + problem.stack.fixed_step_s).reshape(size)
 

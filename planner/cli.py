@@ -155,6 +155,15 @@ def _positive(value: float | None, option: str, example: str) -> float:
     return value or 0.0
 
 
+def _size(value: int | None, option: str) -> int:
+    """Return a size, 0 for none; `UsageError` where less than 1 is given."""
+    from planner.errors import UsageError
+
+    if value is not None and value < 1:
+        raise UsageError(f"{option} must be at least 1, not {value}", f"for example {option} 64")
+    return value or 0
+
+
 @app.command()
 def solve(
     model: Model,
@@ -431,6 +440,67 @@ def trace(
     from planner.looking import run_trace
 
     run_trace(plan, out, int(_positive(micro_batches, "--micro-batches", "4")))
+
+
+@app.command()
+def scale(
+    model: Model,
+    cluster: ClusterArg,
+    scaling: Annotated[
+        str,
+        typer.Option(help="strong: the tokens of a step stay; weak: they grow with the size."),
+    ] = "strong",
+    over: Annotated[str, typer.Option(help="devices, seq_len or layers.")] = "devices",
+    from_: Annotated[
+        int | None,
+        typer.Option(
+            "--from",
+            metavar="N",
+            help="Smallest size; the first that fits, or the file's own.",
+            show_default=False,
+        ),
+    ] = None,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            "--to",
+            metavar="N",
+            help="Largest size, also beyond the cluster; the cluster's, or what fits.",
+            show_default=False,
+        ),
+    ] = None,
+    points: Annotated[int, typer.Option(metavar="N", help="Most numbers of devices.")] = 16,
+    pin: Pin = [],
+    only: Only = [],
+    max_: Max = [],
+    allow: Allow = [],
+    set_: SetOption = [],
+    framework: Framework = "",
+    stack: Stack = "",
+    pool: PoolName = "",
+    form: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit", metavar="S", help="Stop after these seconds.", show_default=False
+        ),
+    ] = None,
+    calibration: CalibrationFile = "",
+    reference: Reference = "",
+) -> None:
+    """The best plan at each number of devices, sequence length or depth; knee and break-even."""
+    from planner.scaling.command import run_scale
+
+    raise typer.Exit(
+        run_scale(
+            model, cluster, scaling=scaling, over=over, points=points,
+            least=_size(from_, "--from"), most=_size(to, "--to"),
+            pin=pin, only=only, at_most=max_, allow=tuple(allow), overrides=_overrides(set_),
+            framework=framework, stack=stack, pool=pool, form=form,
+            time_limit_s=_positive(time_limit, "--time-limit", "60"), calibration=calibration,
+            reference=reference,
+        )
+    )  # fmt: skip
 
 
 @app.command()

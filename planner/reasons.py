@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from costmodels.breakdown import COMPUTE_TERMS, TIME_TERMS, break_down
+from costmodels.layer_grid import LayerGrid
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.result import Plan
@@ -100,10 +101,12 @@ def why_first(
     plans: Sequence[Plan],
     ranked: Sequence[tuple[Candidate, bool]],
     best: str = "the fastest",
+    grid: LayerGrid | None = None,
 ) -> tuple[str, ...]:
     """Return the sentences that compare the first plan with the best plan outside its ties.
 
-    `best` is what the objective calls the best plan (`planner.objectives.BEST`).
+    `best` is what the objective calls the best plan (`planner.objectives.BEST`);
+    `grid` holds layer terms, if they are known.
     """
     if not plans:
         return ()
@@ -124,7 +127,7 @@ def why_first(
     rival = next((c for c, tie in ranked if not tie), None)
     if rival is None:
         return tuple(lines)
-    other = _grouped(break_down(problem, rival.layout).time_s)
+    other = _grouped(break_down(problem, rival.layout, grid=grid).time_s)
     gaps = {t: other[t] - terms[t] for t in terms}
     ordered = sorted(gaps.items(), key=lambda x: (-x[1], x[0]))
     saved = [f"{t} -{_shown_s(gap, first)}" for t, gap in ordered if gap > least]

@@ -366,7 +366,12 @@ def rank_over_pools(
         (c, pool, value(c, pool) if value else c.step_s)
         for pool in searched
         for c in without_pointless_recompute(
-            with_plain_groups(pool.problem, pool.outcome.finalists, pool.context.options)
+            with_plain_groups(
+                pool.problem,
+                pool.outcome.finalists,
+                pool.context.options,
+                pool.context.layer_grid,
+            )
         )
         if limit_s is None or c.step_s <= limit_s(pool)
     ]
@@ -474,7 +479,7 @@ def solve_inputs(
         make_plan(
             rank,
             one.problem,
-            break_down(one.problem, c.layout),
+            break_down(one.problem, c.layout, grid=one.context.layer_grid),
             one.model,
             one.cluster,
             tie,
@@ -614,7 +619,7 @@ def _why_first(
         return ()
     winner = ranked[0][1]
     mine = [(c, tie) for c, pool, tie in ranked if pool is winner]
-    lines = why_first(winner.problem, plans, mine, BEST[objective])
+    lines = why_first(winner.problem, plans, mine, BEST[objective], winner.context.layer_grid)
     pools, recipes, counts = [], [], []
     several = len({one.name[1] for one in searched}) > 1
     for one in searched:

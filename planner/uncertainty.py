@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import log, log1p
 
+from costmodels.layer_grid import LayerGrid
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.calibration.file import Calibration
 from planner.calibration.resolution import resolution_of
-from searches.candidates import Candidate, layout_key
+from searches.candidates import ByDegrees, Candidate
 from searches.options import SearchOptions
 from searches.search import price_layouts
 
@@ -41,7 +42,7 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
 
     kept: dict[tuple[object, ...], list[Candidate]] = {}
     out = []
-    for c in sorted(candidates, key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout))):
+    for c in sorted(candidates, key=lambda c: (c.step_s, c.peak_bytes, ByDegrees(c.layout))):
         rivals = kept.setdefault(degrees(c), [])
         if all(c.peak_bytes * SAME_MEMORY < faster.peak_bytes for faster in rivals):
             rivals.append(c)
@@ -50,20 +51,23 @@ def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candida
 
 
 def with_plain_groups(
-    problem: Problem, candidates: Sequence[Candidate], options: SearchOptions = SearchOptions()
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    options: SearchOptions = SearchOptions(),
+    grid: LayerGrid | None = None,
 ) -> list[Candidate]:
     """Return the candidates with ZeRO groups over all ranks where smaller ones gain nothing.
 
     A plan whose ZeRO groups are replicated gives way to the one with whole groups when that is no
     further behind than the model can tell, and the options allow it: it needs less memory and is
-    simpler to run.
+    simpler to run. `grid` holds layer terms, if they are known.
     """
 
     def may_be_whole(x: Layout) -> bool:
         return x.shard > 0 and options.allows("dp_shard", x.dp * x.cp)
 
     split = [c for c in candidates if may_be_whole(c.layout)]
-    whole = price_layouts(problem, [replace(c.layout, shard=0) for c in split])
+    whole = price_layouts(problem, [replace(c.layout, shard=0) for c in split], grid)
     plain = {}
     for c, other in zip(split, whole, strict=True):
         # The pipeline is the same, so its exact time differs from the closed form by as much.
@@ -122,7 +126,7 @@ def rank_key(c: Candidate, usable_bytes: float, value: float, limit: float) -> t
     bought with it.
     """
     if value > limit:
-        return (1, value, c.step_s, c.peak_bytes, layout_key(c.layout))
+        return (1, value, c.step_s, c.peak_bytes, ByDegrees(c.layout))
     headroom = int((1.0 - c.peak_bytes / usable_bytes) / HEADROOM_STEP)
     away = c.layout.optimizer_offload + c.layout.activation_offload
-    return (0, away, -headroom, *simplicity(c), c.step_s, layout_key(c.layout))
+    return (0, away, -headroom, *simplicity(c), c.step_s, ByDegrees(c.layout))

@@ -430,7 +430,8 @@ def _search_fewer(
 
 def repriced(context: Context, found: Sequence[Candidate]) -> list[Candidate]:
     """Return candidates with the step time of the exact recurrence."""
-    exact = exact_step_s(context.problem, [c.layout for c in found])
+    layouts = [c.layout for c in found]
+    exact = exact_step_s(context.problem, layouts, context.layer_grid)
     return [replace(c, step_s=t) for c, t in zip(found, exact, strict=True)]
 
 

@@ -46,6 +46,22 @@ def layout_key(layout: Layout) -> tuple[object, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ByDegrees:
+    """A layout in sort keys: compared by `layout_key`, which is built for ties alone."""
+
+    layout: Layout
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByDegrees) and layout_key(self.layout) == layout_key(other.layout)
+
+    def __lt__(self, other: "ByDegrees") -> bool:
+        return layout_key(self.layout) < layout_key(other.layout)
+
+    def __hash__(self) -> int:
+        return hash(layout_key(self.layout))
+
+
 def closed_form_order(candidate: Candidate) -> tuple[object, ...]:
     """Return the sort key by closed-form time, then memory, then degrees."""
-    return (candidate.closed_form_s, candidate.peak_bytes, layout_key(candidate.layout))
+    return (candidate.closed_form_s, candidate.peak_bytes, ByDegrees(candidate.layout))

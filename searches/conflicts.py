@@ -193,8 +193,8 @@ def _free_groups(
         (p, _keeps(context, p, axes.mbs)[None, :]) for p in user_conditions(context, ("mbs",))
     ]
     rules = [r for r in plan_rules(context, shapes, axes) if r.code != "PIN001"]
-    of_mbs += [(Condition(r.code), r.legal) for r in rules if r.of_batches]
-    of_rest += [(Condition(r.code), r.legal) for r in rules if not r.of_batches]
+    of_mbs += [(Condition(r.code), r.mask) for r in rules if r.of_batches]
+    of_rest += [(Condition(r.code), r.mask) for r in rules if not r.of_batches]
     batches = _broken(bits, of_mbs, (len(shapes), len(axes.mbs)))
     n_rest = options.n_sp, len(axes.shardings), len(axes.recompute)
     rest = _broken(bits, of_rest, (len(shapes), *n_rest))

@@ -61,7 +61,7 @@ from searches.shape_space import (
     table_of,
     vpp_limit,
 )
-from searches.shared_work import SharedWork
+from searches.shared_work import SharedWork, options_key, rates_key, shared
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -92,6 +92,11 @@ def device_counts(pool: Pool) -> list[int]:
 def on_devices(problem: Problem, n_devices: int) -> Problem:
     """Return the problem on the first `n_devices` of its pool."""
     return replace(problem, pool=problem.pool.first_devices(n_devices))
+
+
+def on_nodes(problem: Problem, n_nodes: int) -> Problem:
+    """Return the problem on a pool of `n_nodes` nodes."""
+    return replace(problem, pool=replace(problem.pool, n_nodes=n_nodes))
 
 
 def flops_bound_s(context: Context) -> float:
@@ -150,7 +155,9 @@ class StepBounds:
         """Return the search of `n_devices`."""
         if n_devices not in self._contexts:
             smaller = on_devices(self.problem, n_devices)
-            self._contexts[n_devices] = Context(smaller, self.options, n_devices, self.shared)
+            self._contexts[n_devices] = Context(
+                smaller, self.options, n_devices, self.shared, self._grid
+            )
         return self._contexts[n_devices]
 
     def promising(self, n_devices: int, limit_s: float) -> ShapeSpace:
@@ -201,7 +208,8 @@ class StepBounds:
             best_s = [c.step_s for c in priced[:n]]
             if len(best_s) == n and some[0].closed_form_s * (1.0 - CLOSED_FORM_GAP) > best_s[-1]:
                 break
-            exact = exact_step_s(context.problem, [c.layout for c in some])
+            layouts = [c.layout for c in some]
+            exact = exact_step_s(context.problem, layouts, self._grid(context))
             priced += [replace(c, step_s=t) for c, t in zip(some, exact, strict=True)]
             priced.sort(key=lambda c: (c.step_s, c.peak_bytes, layout_key(c.layout)))
         return [c for c in priced[:n] if c.step_s < limit_s]
@@ -290,7 +298,19 @@ class StepBounds:
         """
         key = placement_of(context)
         if key not in self._grids:
-            self._grids[key] = whole_grid(self.context(self.problem.pool.n_devices), context)
+            largest = self.context(self.problem.pool.n_devices)
+            self._grids[key] = shared(
+                self.shared,
+                lambda: (
+                    "layers",
+                    rates_key(on_nodes(self.problem, 1)),
+                    options_key(self.options),
+                    # What of the number of devices matters: placement, and the degrees there are.
+                    largest.n_devices if self.problem.shape.n_experts else 0,
+                    *key,
+                ),
+                lambda: whole_grid(largest, context),
+            )
         return self._grids[key]
 
 
@@ -369,9 +389,9 @@ def _least_layers(
     grids: tuple[int, ...],
     grid: LayerGrid | None = None,
 ) -> LayerMinima:
-    """Return the least times of layers split over some (tp, cp); `grid` holds their terms, if known.
+    """Return the least times of layers split over some (tp, cp), inf where a rule bars a split.
 
-    Rules of layers that bar a split leave inf.
+    `grid` holds their terms, if they are known.
     """
     options, n_sp, mbs = context.options, context.options.n_sp, batch_sizes(context)
     job = context.problem.job

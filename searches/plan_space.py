@@ -1,7 +1,7 @@
 """The free axes: micro-batch, ZeRO, sequence parallelism, recompute, crossed with the shapes."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from costmodels.plans import (
 )
 from costmodels.stages import stage_kinds
 from searches.dominance import overlap_never_slower
-from searches.frameworks import runnable, runnable_batches
+from searches.frameworks import runnable_batches, runnable_kinds
 from searches.options import MAX_RECOMPUTE_STEPS
 from searches.rules import (
     CORE,
@@ -35,10 +35,20 @@ from searches.rules import (
     second_copy_faults,
 )
 from searches.shape_space import divisors
+from searches.shared_work import (
+    digest,
+    options_key,
+    rates_key,
+    shapes_key,
+    shardings_key,
+    shared,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +137,17 @@ def with_overlap_off(
     if named is None:
         # The update on the host comes after, so both places have the same answer.
         alike = shardings.take(np.flatnonzero(shardings.optimizer_offload == 0))
-        found = overlap_never_slower(context, shapes, alike, least_mbs).T
+        found = shared(
+            context.shared,
+            lambda: (
+                "overlap",
+                rates_key(context.problem),
+                shapes_key(shapes),
+                shardings_key(alike),
+                least_mbs,
+            ),
+            lambda: overlap_never_slower(context, shapes, alike, least_mbs),
+        ).T
         proven = np.tile(found, len(shardings) // len(alike))
     if proven.all() if named is None else 0 not in named:
         return shardings, proven
@@ -213,6 +233,41 @@ def _offload_exists(context: Context, axes: FreeAxes) -> Bools:
     return np.asarray(kept | (axes.recompute != RECOMPUTES.index("none")))
 
 
+def alike_rows(mask: Bools) -> tuple[Rows, Rows]:
+    """Return the first of each kind of row of a mask, and the kind of each row."""
+    if not mask.size:
+        return np.zeros(min(len(mask), 1), dtype=np.intp), np.zeros(len(mask), dtype=np.intp)
+    packed = np.packbits(mask.reshape(len(mask), -1), axis=1)
+    keys = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
+    _, firsts, of = np.unique(keys, return_index=True, return_inverse=True)
+    return firsts, of.reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Coupled:
+    """What goes together of sp, sharding and recompute: few patterns, one for each shape."""
+
+    patterns: Bools
+    """`(n_patterns, n_sp, n_shardings, n_options)`."""
+    of: Rows
+    """Pattern of each shape, `(n_shapes,)`."""
+    whole: bool = False
+    """Whether the masks of the single axes are in the patterns already."""
+
+    @staticmethod
+    def of_shapes(legal: Bools) -> "Coupled":
+        """Return the patterns of a mask over shapes x sp x sharding x recompute."""
+        firsts, of = alike_rows(legal)
+        return Coupled(legal[firsts], of)
+
+    def both(self, other: "Coupled") -> "Coupled":
+        """Return what both leave."""
+        pairs = self.of * len(other.patterns) + other.of
+        found, of = np.unique(pairs, return_inverse=True)
+        mine, others = np.divmod(found, len(other.patterns))
+        return Coupled(self.patterns[mine] & other.patterns[others], of.reshape(-1))
+
+
 @dataclass(frozen=True, slots=True)
 class Masks:
     """Which free axes go together: shapes x mbs, and shapes x sp x sharding x recompute.
@@ -224,46 +279,76 @@ class Masks:
     sp: Bools
     sharding: Bools
     recompute: Bools
-    coupled: Bools | None = None
+    coupled: Coupled | None = None
 
     @property
     def n_plans(self) -> int:
         """Number of legal plans over all shapes."""
-        of_rest = self._n_rest()
-        return int((self.batches.sum(axis=1).astype(np.int64) * of_rest).sum())
+        return int(self.shape_plans.sum())
 
-    def _n_rest(self) -> NDArray[np.int64]:
-        if self.coupled is not None:
-            return np.asarray(np.count_nonzero(self.rest, axis=(1, 2, 3)), dtype=np.int64)
-        n_sp, n_sharding, n_recompute = (
-            mask.sum(axis=1, dtype=np.int64) for mask in (self.sp, self.sharding, self.recompute)
-        )
-        return np.asarray(n_sp * n_sharding * n_recompute)
+    @property
+    def shape_plans(self) -> NDArray[np.int64]:
+        """Legal plans by shape, `(n_shapes,)`."""
+        return np.asarray(self.batches.sum(axis=1, dtype=np.int64) * self._of_sp().sum(axis=1))
 
     @property
     def batch_plans(self) -> NDArray[np.int64]:
         """Legal plans by shape, mbs and sp, `(n_shapes, n_mbs, n_sp)`."""
-        if self.coupled is not None:
-            of_sp = np.count_nonzero(self.rest, axis=(2, 3))
-        else:
+        return np.asarray(self.batches[:, :, None] * self._of_sp()[:, None, :])
+
+    def _of_sp(self) -> NDArray[np.int64]:
+        """Return the legal shardings and recompute options together by shape and sp."""
+        if self.coupled is None:
             n = self.sharding.sum(axis=1, dtype=np.int64) * self.recompute.sum(axis=1)
-            of_sp = self.sp * n[:, None]
-        return np.asarray(self.batches[:, :, None] * of_sp[:, None, :].astype(np.int64))
+            return np.asarray(self.sp * n[:, None])
+        patterns, of = self._patterns()
+        return np.asarray(np.count_nonzero(patterns, axis=(2, 3))[of], dtype=np.int64)
+
+    def _patterns(self) -> tuple[Bools, Rows]:
+        """Return what goes together, once for all shapes that are alike, and where each is."""
+        found = self.compact().coupled
+        assert found is not None  # `compact` leaves one
+        return found.patterns, found.of
+
+    def compact(self) -> "Masks":
+        """Return the same masks with everything but the batches in the coupled ones.
+
+        For masks that are coupled: the product of the single axes needs no array of all.
+        """
+        if self.coupled is not None and self.coupled.whole:
+            return self
+        columns = [self.sp, self.sharding, self.recompute]
+        if self.coupled is not None:
+            bits = np.arange(max(1, len(self.coupled.patterns).bit_length()))
+            columns.append((self.coupled.of[:, None] >> bits & 1).astype(bool))
+        firsts, of = alike_rows(np.concatenate(columns, axis=1))
+        return replace(self, coupled=Coupled(self.take(firsts).rest, of, whole=True))
+
+    def count_of(self, shardings: Bools) -> Counts:
+        """Return the legal plans with some of each shape's shardings, `(n_shapes,)`."""
+        if self.coupled is None:
+            return replace(self, sharding=self.sharding & shardings).shape_plans
+        patterns, of = self._patterns()
+        by_sharding = np.count_nonzero(patterns, axis=3).sum(axis=1)[of]
+        return np.asarray(self.batches.sum(axis=1) * (by_sharding * shardings).sum(axis=1))
 
     @property
     def rest(self) -> Bools:
         """Over shapes x sp x sharding x recompute."""
+        if self.coupled is not None and self.coupled.whole:
+            return self.coupled.patterns[self.coupled.of]
         whole = self.sharding[:, None, :, None] & self.recompute[:, None, None, :]
         whole = self.sp[:, :, None, None] & whole
-        return whole if self.coupled is None else whole & self.coupled
+        return whole if self.coupled is None else whole & self.coupled.patterns[self.coupled.of]
 
     @property
     def shardings_used(self) -> Bools:
         """Which shardings some plan has, `(n_shardings,)`."""
-        if self.coupled is not None:
-            return np.asarray(self.rest.any(axis=(0, 1, 3)))
-        some = np.asarray(self.sp.any(axis=1) & self.recompute.any(axis=1))
-        return np.asarray((self.sharding & some[:, None]).any(axis=0))
+        if self.coupled is None:
+            some = np.asarray(self.sp.any(axis=1) & self.recompute.any(axis=1))
+            return np.asarray((self.sharding & some[:, None]).any(axis=0))
+        patterns, of = self._patterns()
+        return np.asarray(patterns[np.unique(of)].any(axis=(0, 1, 3)))
 
     def of_stages(self, rows: NDArray[np.intp]) -> tuple[Bools, Bools]:
         """Return which sp and which recompute options go with some of `rows` of the shardings.
@@ -271,8 +356,9 @@ class Masks:
         `(n_shapes, n_sp)` and `(n_shapes, n_options)`.
         """
         if self.coupled is not None:
-            mine = self.rest[:, :, rows]
-            return np.asarray(mine.any(axis=(2, 3))), np.asarray(mine.any(axis=(1, 2)))
+            patterns, of = self._patterns()
+            mine = patterns[:, :, rows].any(axis=2)
+            return mine.any(axis=2)[of], mine.any(axis=1)[of]
         some = np.any(self.sharding[:, rows], axis=1)
         of_sp = np.asarray(some & self.recompute.any(axis=1))
         of_option = np.asarray(some & self.sp.any(axis=1))
@@ -282,32 +368,45 @@ class Masks:
         self, shape: NDArray[np.intp], sp: NDArray[np.intp], rows: NDArray[np.intp]
     ) -> Bools:
         """Return what is legal for batches of a shape and sp, over batches x `rows` x options."""
+        if self.coupled is not None and self.coupled.whole:
+            return np.asarray(self.coupled.patterns[:, :, rows][self.coupled.of[shape], sp])
         whole = self.sharding[shape][:, rows, None] & self.recompute[shape][:, None, :]
         whole &= self.sp[shape, sp][:, None, None]
         if self.coupled is not None:
-            n_shapes, n_sp, n_rows, _ = self.coupled.shape
-            of, at = (shape if n_shapes > 1 else 0 * shape), (sp if n_sp > 1 else 0 * sp)
-            whole &= self.coupled[of, at][:, rows if n_rows > 1 else slice(None)]
+            whole &= self.coupled.patterns[:, :, rows][self.coupled.of[shape], sp]
         return whole
 
     def take(self, rows: NDArray[np.intp]) -> "Masks":
         """Return the masks of some shapes."""
         coupled = self.coupled
-        if coupled is not None and len(coupled) > 1:
-            coupled = coupled[rows]
+        if coupled is not None:
+            coupled = replace(coupled, of=coupled.of[rows])
         batches, sp = self.batches[rows], self.sp[rows]
         return Masks(batches, sp, self.sharding[rows], self.recompute[rows], coupled)
+
+    def with_shardings(self, rows: NDArray[np.intp]) -> "Masks":
+        """Return the masks over some of the shardings."""
+        coupled = self.coupled
+        if coupled is not None:
+            coupled = replace(coupled, patterns=coupled.patterns[:, :, rows])
+        return replace(self, sharding=self.sharding[:, rows], coupled=coupled)
 
     def keeping(self, rule: "PlanRule") -> "Masks":
         """Return what a rule leaves."""
         legal = rule.legal
+        if isinstance(legal, Coupled):
+            both = self.coupled.both(legal) if self.coupled else legal
+            return replace(self, coupled=both)
         if rule.of_batches:
             return replace(self, batches=self.batches & legal)
+        if self.coupled is not None and self.coupled.whole:
+            raise ValueError(f"{rule.code}: compact masks take rules of batches alone")
         for axis, name in ((1, "sp"), (2, "sharding"), (3, "recompute")):
             if max(1, *(n for i, n in enumerate(legal.shape[1:], 1) if i != axis)) == 1:
                 of_axis = legal.reshape(legal.shape[0], legal.shape[axis])
                 return replace(self, **{name: getattr(self, name) & of_axis})
-        return replace(self, coupled=legal if self.coupled is None else self.coupled & legal)
+        whole = (*self.sp.shape, self.sharding.shape[1], self.recompute.shape[1])
+        return self.keeping(replace(rule, legal=Coupled.of_shapes(np.broadcast_to(legal, whole))))
 
 
 def _allowed(context: Context, axis: str, values: Ints) -> Bools:
@@ -319,32 +418,103 @@ class PlanRule:
     """One rule over the free axes, as a mask that broadcasts to shapes x its axes."""
 
     code: str
-    legal: Bools
+    legal: Bools | Coupled
     of_batches: bool = False
     """Over shapes x mbs; otherwise over shapes x sp x sharding x recompute."""
+
+    @property
+    def mask(self) -> Bools:
+        """What it allows, as one array."""
+        legal = self.legal
+        return legal.patterns[legal.of] if isinstance(legal, Coupled) else legal
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSpace:
+    """The free axes of some shapes, what goes together, and what became of the rest."""
+
+    axes: FreeAxes
+    masks: Masks
+    n_legal: Counts
+    """By shape, mbs and sp."""
+    n_candidates: Counts
+    """Before the rules, `(n_shapes,)`."""
+    rejected: dict[str, Counts]
+    """Plans of each shape by the first rule that they break."""
+
+    def take(self, rows: Rows) -> "PlanSpace":
+        """Return the space of some shapes."""
+        axes = self.axes
+        axes = replace(axes, exists=axes.exists[rows], dominates=axes.dominates[rows])
+        rejected = {code: count[rows] for code, count in self.rejected.items()}
+        masks, n_candidates = self.masks.take(rows), self.n_candidates[rows]
+        return PlanSpace(axes, masks, self.n_legal[rows], n_candidates, rejected)
+
+    def used(self, rows: Rows) -> tuple[FreeAxes, Masks]:
+        """Return the axes and masks of some shapes, over the shardings that they use alone."""
+        masks, axes = self.masks.take(rows), self.axes
+        used = np.flatnonzero(masks.shardings_used)
+        if len(used) == len(axes.shardings):
+            return axes, masks
+        exists, dominates = (x[rows][:, used] for x in (axes.exists, axes.dominates))
+        some = replace(axes, shardings=axes.shardings.take(used), exists=exists)
+        return replace(some, dominates=dominates), masks.with_shardings(used)
+
+
+def plan_space(context: Context, shapes: ShapeTable) -> PlanSpace:
+    """Return the legal plans of some shapes."""
+    axes, options = free_axes(context, shapes), context.options
+
+    def make() -> tuple[Masks, Counts, Counts, dict[str, Counts]]:
+        masks, n_candidates, rejected = _legal(context, shapes, axes)
+        return masks, masks.batch_plans, n_candidates, rejected
+
+    def key() -> Hashable:
+        # What overlap never costs hangs on rates: it is in `exists` and `dominates`.
+        problem = context.problem
+        found = digest(*(getattr(axes, x.name) for x in fields(axes) if x.name != "shardings"))
+        rows = shardings_key(axes.shardings)
+        model = (problem.shape, problem.job, problem.stack, options_key(options))
+        domain = problem.pool.scale_up_domain
+        return ("plans", *model, domain, shapes_key(shapes), found, rows)
+
+    # What the host holds of optimizers and activations is not in the key.
+    away = offers_offload(context) or offers_activation_offload(context)
+    found = shared(None if away else context.shared, key, make)
+    return PlanSpace(axes, *found)
 
 
 def legal_masks(
     context: Context, shapes: ShapeTable, axes: FreeAxes
 ) -> tuple[Masks, int, dict[str, int]]:
     """Return the legal combinations, the candidates before the rules, the rejections by rule."""
+    masks, candidates, rejected = _legal(context, shapes, axes)
+    counts = {code: int(count.sum()) for code, count in rejected.items()}
+    return masks, int(candidates.sum()), {code: c for code, c in counts.items() if c}
+
+
+def _legal(
+    context: Context, shapes: ShapeTable, axes: FreeAxes
+) -> tuple[Masks, Counts, dict[str, Counts]]:
+    """Return `legal_masks` with the counts by shape."""
     masks = Masks(
         np.ones((len(shapes), len(axes.mbs)), dtype=bool),
         np.ones((len(shapes), context.options.n_sp), dtype=bool),
         axes.exists,
         recompute_options(context, shapes, axes),
     )
-    candidates = before = masks.n_plans
-    rejected: dict[str, int] = {}
+    candidates = before = masks.shape_plans
+    rejected: dict[str, Counts] = {}
     for rule in plan_rules(context, shapes, axes):
         masks = masks.keeping(rule)
-        left = masks.n_plans
+        if isinstance(rule.legal, Coupled):
+            masks = masks.compact()  # comes last: what follows is about batches
+        left = masks.shape_plans
         rejected[rule.code] = rejected.get(rule.code, 0) + before - left
         before = left
     # Counted where the plan with overlap that stands for them is legal.
-    rejected["DOM001"] = replace(masks, sharding=masks.sharding & axes.dominates).n_plans
-    candidates += rejected["DOM001"]
-    return masks, candidates, {code: c for code, c in rejected.items() if c}
+    rejected["DOM001"] = dominated = masks.count_of(axes.dominates)
+    return masks, candidates + dominated, rejected
 
 
 def batch_rules(context: Context, shapes: ShapeTable, mbs: Ints) -> list[PlanRule]:
@@ -361,7 +531,7 @@ def batch_rules(context: Context, shapes: ShapeTable, mbs: Ints) -> list[PlanRul
 
 def legal_batches(rules: list[PlanRule]) -> Bools:
     """Return which micro-batches break none of the `batch_rules`, `(n_shapes, n_mbs)`."""
-    return np.asarray(np.logical_and.reduce([rule.legal for rule in rules]))
+    return np.asarray(np.logical_and.reduce([rule.mask for rule in rules]))
 
 
 def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
@@ -405,8 +575,9 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
             axes.recompute_modules,
             axes.activation_offload_layers,
         )
-        runs = runnable(framework, problem, shapes, axes.shardings, *options, context.options.n_sp)
-        rules.append(PlanRule("FRM001", runs))
+        n_sp = context.options.n_sp
+        found = runnable_kinds(framework, problem, shapes, axes.shardings, *options, n_sp)
+        rules.append(PlanRule("FRM001", Coupled(*found)))
         runs = runnable_batches(framework, problem, shapes, axes.mbs)
         runs = runs | ~legal_batches(of_batches)  # what the rules above refuse is theirs
         if not runs.all():

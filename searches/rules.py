@@ -8,12 +8,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.activation_offload import RESIDENT_LAYERS
 from costmodels.factor import distinct
+from costmodels.layer_grid import LayerGrid
 from costmodels.memory import state_bytes_per_param
 from costmodels.offload import HOST_USABLE_FRAC, gradients_leave
 from costmodels.parameters import total_params
@@ -52,6 +54,18 @@ class Context:
     n_devices: int
     shared: SharedWork | None = field(default=None, compare=False, repr=False)
     """What searches of neighbouring problems share, in one process."""
+    grids: Callable[["Context"], LayerGrid | None] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Where layer terms are found that several searches of one solve need."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Context, (self.problem, self.options, self.n_devices)
+
+    @property
+    def layer_grid(self) -> LayerGrid | None:
+        """Layer terms of every split of a layer, where they are few enough to be kept."""
+        return self.grids(self) if self.grids else None
 
 
 @dataclass(frozen=True, slots=True)

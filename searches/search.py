@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.breakdown import exact_step_times
-from costmodels.layer_grid import LayerGrid, layer_grid
+from costmodels.layer_grid import LayerGrid, known_layers, layer_grid
 from costmodels.layer_terms import LayerTable, layer_table
 from costmodels.plans import Layout, PlanBlock, PlanTable, ShapeTable
 from costmodels.problem import Problem
@@ -23,21 +22,22 @@ from costmodels.step import (
     score,
     step_parts,
 )
-from searches.candidates import Candidate, closed_form_order, layout_key
+from searches.candidates import ByDegrees, Candidate, closed_form_order, layout_key
 from searches.executors import SHARDS_PER_TASK, Executor, SerialExecutor
 from searches.near_misses import nearest_misses
 from searches.objectives import Front, merged_front
 from searches.plan_space import (
     LegalBlock,
+    PlanSpace,
     batch_rules,
     batch_sizes,
-    free_axes,
     legal_batches,
-    legal_masks,
     plan_blocks,
+    plan_space,
 )
 from searches.rules import Context, fits_host_with_activations
 from searches.shape_space import ShapeSpace, legal_shapes
+from searches.shared_work import options_key, rates_key, shapes_key, shared
 from searches.splits import (
     MAX_MISSES,
     Improved,
@@ -52,6 +52,7 @@ Floats = NDArray[np.float64]
 
 Counts = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Rows = NDArray[np.intp]
 
 RIVAL_MARGIN = 1.05
 """Plans whose lower bound is less than this share of the best closed form are kept until the exact
@@ -86,6 +87,8 @@ class Shard:
     its memory before it is priced."""
     grid: LayerGrid | None = field(default=None, compare=False)
     """Layer terms of all shards' splits. Not sent along: computing them anew is quicker."""
+    plans: PlanSpace | None = field(default=None, compare=False)
+    """The legal plans of the shapes, where they are known. Not sent along either."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Shard, (self.context, self.shapes, self.least_s, self.known, self.nearest)
@@ -210,7 +213,7 @@ class Outcome:
 
 
 def _exact_order(candidate: Candidate) -> tuple[object, ...]:
-    return (candidate.step_s, candidate.peak_bytes, layout_key(candidate.layout))
+    return (candidate.step_s, candidate.peak_bytes, ByDegrees(candidate.layout))
 
 
 def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
@@ -321,20 +324,19 @@ def _fastest_shardings(block: PlanBlock, outside_s: Floats) -> tuple[NDArray[np.
 def search_shard(shard: Shard) -> ShardAnswer:
     """Price the legal plans of a shard's shapes that may be among the best."""
     context, shapes = shard.context, shard.shapes
-    axes = free_axes(context, shapes)
-    masks, n_candidates, rejected = legal_masks(context, shapes, axes)
-    n_legal, n_fit = masks.batch_plans, np.zeros(shard.least_s.shape, dtype=np.int64)
+    plans = shard.plans or plan_space(context, shapes)
+    n_legal, n_fit = plans.n_legal, np.zeros(shard.least_s.shape, dtype=np.int64)
     best: list[Candidate] = []
     rivals: list[Candidate] = []
     closest: Candidate | None = None
     front = Front() if context.options.front else None
     n, n_faster, limits = context.options.n_finalists, 0, shard.known
     bounded = context.options.bound and front is None
-    worthy = shard.least_s <= limits.least_s if bounded else np.ones(shard.least_s.shape, bool)
     # Of shapes whose bounds are all too high nothing but the counts is needed.
-    rows = np.flatnonzero((worthy & (n_legal > 0)).any(axis=(1, 2)))
+    rows = np.flatnonzero(_open_batches(replace(shard, plans=plans)).any(axis=(1, 2)))
     if len(rows):
-        shapes, masks, least_s = shapes.take(rows), masks.take(rows), shard.least_s[rows]
+        shapes, least_s = shapes.take(rows), shard.least_s[rows]
+        axes, masks = plans.used(rows)
         terms = shape_terms(context.problem, shapes, axes.shardings)
         if shard.grid:
             layers = shard.grid.table(shapes, axes.recompute_modules)
@@ -373,44 +375,160 @@ def search_shard(shard: Shard) -> ShardAnswer:
     members = tuple(front.members) if front is not None else ()
     kept = n_legal > 0
     batches = Batches(shard.least_s[kept], n_legal[kept], n_fit[kept])
+    counts = {code: int(count.sum()) for code, count in plans.rejected.items()}
     return ShardAnswer(
-        tuple(best), tuple(rivals), closest, n_candidates, batches, n_faster, rejected, members
+        tuple(best),
+        tuple(rivals),
+        closest,
+        int(plans.n_candidates.sum()),
+        batches,
+        n_faster,
+        {code: count for code, count in counts.items() if count},
+        members,
     )
+
+
+def _open_batches(shard: Shard) -> Bools:
+    """Return which batches hold plans that the bounds leave, by shape, mbs and sp."""
+    options, plans = shard.context.options, shard.plans
+    legal = (plans or plan_space(shard.context, shard.shapes)).n_legal > 0
+    if not options.bound or options.front:
+        return legal
+    return np.asarray(legal & (shard.least_s <= shard.known.least_s))
 
 
 def count_plans(shard: Shard) -> int:
     """Return the legal plans of a shard that the bounds leave; a fiftieth of pricing them."""
-    open_batches = shard.least_s <= shard.known.least_s
-    if not shard.context.options.bound or shard.context.options.front:
-        open_batches = np.ones_like(open_batches)
-    rows = np.flatnonzero(open_batches.any(axis=(1, 2)))
-    if not len(rows):
-        return 0
-    shapes = shard.shapes.take(rows)
-    masks, _, _ = legal_masks(shard.context, shapes, free_axes(shard.context, shapes))
-    return int(masks.batch_plans[open_batches[rows]].sum())
+    plans = shard.plans or plan_space(shard.context, shard.shapes)
+    return int(plans.n_legal[_open_batches(replace(shard, plans=plans))].sum())
 
 
-def exact_step_s(problem: Problem, layouts: list[Layout]) -> list[float]:
+def exact_step_s(
+    problem: Problem, layouts: list[Layout], grid: LayerGrid | None = None
+) -> list[float]:
     """Return the step time of each layout with the pipeline simulated, seconds.
 
     The closed form's pipeline part is exchanged for the recurrence; all other terms are the same.
+    `grid` holds layer terms, if they are known.
     """
     if not layouts:
         return []
     table = PlanTable.from_layouts(layouts)
-    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
-    return exact_step_times(rows, layouts)
+    terms = shape_terms(problem, table.shapes, table.shardings)
+    return exact_step_times(join(problem, terms, table, known_layers(grid, table)), layouts)
 
 
-def price_layouts(problem: Problem, layouts: list[Layout]) -> list[Candidate]:
-    """Return layouts with their closed form and memory; the recurrence is not run."""
+def price_layouts(
+    problem: Problem, layouts: list[Layout], grid: LayerGrid | None = None
+) -> list[Candidate]:
+    """Return layouts with their closed form and memory; the recurrence is not run.
+
+    `grid` holds layer terms, if they are known.
+    """
     if not layouts:
         return []
     table = PlanTable.from_layouts(layouts)
-    scores = score(problem, shape_terms(problem, table.shapes, table.shardings), table)
+    terms = shape_terms(problem, table.shapes, table.shardings)
+    scores = score(problem, terms, table, known_layers(grid, table))
     rows = zip(layouts, scores.step_s.tolist(), scores.peak_bytes.tolist(), strict=True)
     return [Candidate(*row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The shapes of a search with what is known of them before any plan is priced."""
+
+    context: Context
+    shapes: ShapeTable
+    grid: LayerGrid | None
+    """Layer terms of all shapes; None where there is no micro-batch."""
+    plans: PlanSpace | None
+    """None where there is no shape."""
+    least_s: Floats
+    """`batch_bounds_s`."""
+    lowest_s: Floats
+    """The least of each shape."""
+    first: Bools
+    """Which shapes are searched before all others."""
+
+    def shards(self, rows: Rows, n_shapes: int, limits: Limits) -> list[Shard]:
+        """Cut some of the shapes into shards of `n_shapes`, the most promising shape's first.
+
+        Shapes with equally many kinds of rank go together where there are many: the kinds are a
+        dimension of the cost model's arrays, so a shard of plans without a pipeline costs a
+        fraction of one whose ranks are of four kinds.
+        """
+        shapes, layers = self.shapes, self.context.problem.shape.layers
+        if self.plans is None:
+            return []
+        together = [rows]
+        if len(rows) > FIRST_SHAPES and self.lowest_s[rows].min() <= limits.least_s:
+            some = shapes.take(rows)
+            columns = (some.pp, some.vpp, some.split, some.placement, some.splits)
+            kinds = n_kinds(layers, *columns)
+            together = [rows[kinds == count] for count in np.unique(kinds)]
+        shards = []
+        for alike in together:
+            # Blocks of shapes with equally many replicas have the same sharding groups.
+            ordered = alike[np.argsort(shapes.replicas[alike], kind="stable")]
+            for i in range(0, len(ordered), n_shapes):
+                part = ordered[i : i + n_shapes]
+                one = shapes.take(part), self.least_s[part], limits
+                shards.append(
+                    Shard(self.context, *one, grid=self.grid, plans=self.plans.take(part))
+                )
+        if self.context.options.bound:
+            shards.sort(key=lambda shard: float(shard.least_s.min(initial=np.inf)))
+        return shards
+
+    def rest(self, n_shapes: int, limits: Limits) -> list[Shard]:
+        """Cut the shapes that do not come first, those that the limits leave before the others."""
+        rows, options = np.flatnonzero(~self.first), self.context.options
+        if not options.bound or options.front:
+            return self.shards(rows, n_shapes, limits)
+        left = self.lowest_s[rows] <= limits.least_s
+        hopeless = self.shards(rows[~left], max(n_shapes, len(rows)), limits)
+        return self.shards(rows[left], n_shapes, limits) + hopeless
+
+
+def prepare(
+    context: Context,
+    shapes: ShapeTable,
+    grid: LayerGrid | None = None,
+    below_s: float = float("inf"),
+) -> Prepared:
+    """Return the shapes of a search with bounds; `grid` holds their layer terms, if known.
+
+    Shapes without a plan that may take less than `below_s` are left out.
+    """
+    options, sizes = context.options, batch_sizes(context)
+    grid = grid or context.layer_grid
+    if grid is not None and not grid.covers(shapes):
+        grid = None
+    if grid is None and len(sizes) and len(shapes):
+        grid = layer_grid(context.problem, shapes, sizes, options.n_sp)
+    least_s = shared(
+        context.shared,
+        lambda: (
+            "bounds",
+            rates_key(context.problem),
+            options_key(context.options),
+            shapes_key(shapes),
+        ),
+        lambda: batch_bounds_s(context, shapes, grid),
+    )
+    lowest_s = least_s.min(axis=(1, 2), initial=np.inf)
+    first = np.zeros(len(shapes), dtype=bool)
+    if options.bound and len(shapes):
+        first = _promising(shapes, lowest_s)
+    if np.isfinite(below_s):
+        rows = np.flatnonzero(lowest_s < below_s)
+        shapes, least_s = shapes.take(rows), least_s[rows]
+        lowest_s, first = lowest_s[rows], first[rows]
+    if not len(shapes):
+        return Prepared(context, shapes, grid, None, least_s, lowest_s, first)
+    plans = plan_space(context, shapes)
+    return Prepared(context, shapes, grid, plans, least_s, lowest_s, first)
 
 
 def make_shards(
@@ -418,42 +536,20 @@ def make_shards(
     shapes: ShapeTable,
     below_s: float = float("inf"),
     grid: LayerGrid | None = None,
-    n_shapes: int = SHARD_SHAPES,
+    n_shapes: int = 0,
 ) -> list[Shard]:
-    """Cut the shapes into shards of `n_shapes`, the one with the most promising shape first.
+    """Cut the shapes into shards of `n_shapes` (`SHARD_SHAPES`), the most promising shape first.
 
     Up to `FIRST_SHAPES` promising ones come before all others, so that what they take is known
     when the rest is looked at. Shapes without a plan that may take less than `below_s` are
     left out. `grid` holds the layer terms of all shapes, if they are known.
-
-    Shapes with equally many kinds of rank go together: the kinds are a dimension of the cost
-    model's arrays, so a shard of plans without a pipeline costs a fraction of one whose ranks are
-    of four kinds.
     """
     if not len(shapes):
         return []
-    options, layers = context.options, context.problem.shape.layers
-    sizes = batch_sizes(context)
-    if grid is None and len(sizes):
-        grid = layer_grid(context.problem, shapes, sizes, options.n_sp)
-    least_s = batch_bounds_s(context, shapes, grid)
-    columns = (shapes.pp, shapes.vpp, shapes.split, shapes.placement, shapes.splits)
-    kinds = n_kinds(layers, *columns)
-    shards = []
-    lowest = least_s.min(axis=(1, 2), initial=np.inf)
-    promising = _promising(shapes, lowest) & options.bound
-    kept = (lowest < below_s) | np.isinf(below_s)
-    for first, count in product((True, False), np.unique(kinds)):
-        rows = np.flatnonzero((kinds == count) & (promising == first) & kept)
-        # Blocks of shapes with equally many replicas have the same sharding groups.
-        rows = rows[np.argsort(shapes.replicas[rows], kind="stable")]
-        for i in range(0, len(rows), n_shapes):
-            part = rows[i : i + n_shapes]
-            known = Limits(rival_s=options.rival_s)
-            shards.append(Shard(context, shapes.take(part), least_s[part], known, grid=grid))
-    if options.bound:
-        shards.sort(key=lambda shard: float(shard.least_s.min(initial=np.inf)))
-    return shards
+    known, n_shapes = Limits(rival_s=context.options.rival_s), n_shapes or SHARD_SHAPES
+    found = prepare(context, shapes, grid, below_s)
+    parts = (np.flatnonzero(found.first), np.flatnonzero(~found.first))
+    return [shard for rows in parts for shard in found.shards(rows, n_shapes, known)]
 
 
 def _promising(shapes: ShapeTable, lowest_s: Floats) -> Bools:
@@ -468,12 +564,6 @@ def _promising(shapes: ShapeTable, lowest_s: Floats) -> Bools:
     promising = np.zeros(len(shapes), dtype=bool)
     promising[order[np.sort(firsts)[:FIRST_SHAPES]]] = True
     return promising
-
-
-def _n_first(shards: list[Shard]) -> int:
-    """Return how many shards hold the most promising shapes; they come first."""
-    n_shapes = np.cumsum([len(shard.shapes) for shard in shards])
-    return int(np.searchsorted(n_shapes, FIRST_SHAPES, "right"))
 
 
 def batch_bounds_s(context: Context, shapes: ShapeTable, grid: LayerGrid | None = None) -> Floats:
@@ -511,18 +601,18 @@ def search(
     space = space or legal_shapes(context)
     # Neither the size of shards nor that of groups changes what is found.
     n_shapes, size = (STOPPABLE_SHAPES, 1) if stop else (SHARD_SHAPES, SHARDS_PER_TASK)
-    shards = make_shards(context, space.shapes, n_shapes=n_shapes)
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
+    prepared = prepare(context, space.shapes)
+    first = prepared.shards(np.flatnonzero(prepared.first), n_shapes, known)
+    shards, nearest, asked = first + prepared.rest(n_shapes, known), False, False
     answers: list[ShardAnswer] = []
     round_before: tuple[list[ShardAnswer], Limits] | None = None
-    # Without bounds nothing gains from knowing some of the answers before the others.
-    n_first, prepared = _n_first(shards) if context.options.bound else 0, False
 
     def left(enough: int) -> int:
         """Estimate what the executor has before it: most is left out once the first are known."""
         bounded = context.options.bound and not context.options.front
         share, n_plans = PRICED_SHARE if bounded else 1.0, 0
-        for shard in shards[n_first:]:
+        for shard in shards[len(first) :]:
             n_plans += count_plans(replace(shard, known=known))
             if n_plans * share >= enough or (stop is not None and stop()):
                 break
@@ -537,15 +627,20 @@ def search(
                     stopped = "time limit"
                     break
                 at = len(answers)
-                if at < n_first:
-                    found = [search_shard(replace(shards[at], known=known))]
+                if at == len(first):
+                    shards = first + prepared.rest(n_shapes, known)
+                if at < len(first):
+                    known_now = replace(shards[at], known=known, nearest=nearest)
+                    found = [search_shard(known_now)]
                 else:
-                    if not prepared:
+                    if not asked:
                         executor.prepare(left)
-                        prepared = True
+                        asked = True
                     n_group = max(1, executor.group_size * size // SHARDS_PER_TASK)
                     group = shards[at : at + n_group]
-                    found = executor.map(search_shard, [replace(x, known=known) for x in group])
+                    found = executor.map(
+                        search_shard, [replace(x, known=known, nearest=nearest) for x in group]
+                    )
                 answers.extend(found)
                 best = sorted(
                     (c for x in (best, *(a.best for a in found)) for c in x), key=closed_form_order
@@ -555,8 +650,8 @@ def search(
                     progress(len(answers), len(shards))
             merged = _merge(context, space, answers, known)
             nothing = merged.n_legal and not merged.n_fit
-            if nothing and not stopped and not shards[0].nearest:
-                shards = [replace(shard, nearest=True) for shard in shards]
+            if nothing and not stopped and not nearest:
+                nearest = True
                 continue
             first_s = merged.finalists[0].step_s if merged.finalists else 0.0
             if stopped or first_s <= known.rivals_s:
@@ -595,12 +690,12 @@ def _merge(
     """Merge shard answers in shard order and re-price the best with the exact recurrence."""
     best = sorted((c for answer in answers for c in answer.best), key=closed_form_order)
     best = best[: context.options.n_finalists]
-    finalists = _exact(context.problem, best)
+    finalists = _exact(context, best)
     first_s = min((c.step_s for c in finalists), default=0.0)
     listed = {c.layout for c in best}
     rivals = [c for a in answers for c in a.rivals if c.least_s < first_s]
     rivals = sorted((c for c in rivals if c.layout not in listed), key=closed_form_order)
-    finalists = sorted(finalists + _exact(context.problem, rivals), key=_exact_order)
+    finalists = sorted(finalists + _exact(context, rivals), key=_exact_order)
     rejected: dict[str, int] = {}
     for answer in answers:
         for code, count in answer.rejected.items():
@@ -661,7 +756,8 @@ def _with_uneven_splits(
     )
 
 
-def _exact(problem: Problem, candidates: list[Candidate]) -> list[Candidate]:
+def _exact(context: Context, candidates: list[Candidate]) -> list[Candidate]:
     """Return the candidates with their exact step times."""
-    times = exact_step_s(problem, [c.layout for c in candidates])
+    layouts = [c.layout for c in candidates]
+    times = exact_step_s(context.problem, layouts, context.layer_grid)
     return [replace(c, step_s=t) for c, t in zip(candidates, times, strict=True)]

@@ -18,7 +18,7 @@ Every table comes from the predicates in `searches.rules`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ from searches.rules import (
     schedules_of,
     telling_units,
 )
+from searches.shared_work import options_key, shared
 
 Ints = NDArray[np.int32]
 DEGREE_RULES = {
@@ -148,7 +149,8 @@ def candidates(
                     continue
                 vpp, split, schedule, order = of_pp[pp].T
                 rows = np.empty((len(layer), len(vpp), len(SHAPE_AXES)), dtype=np.int32)
-                columns = (tp, pp, n // (tp * pp * cp), vpp, split, cp, kind, e, x, schedule, order)
+                dp = n // (tp * pp * cp)
+                columns = (tp, pp, dp, vpp, split, cp, kind, e, x, schedule, order)
                 for i, column in enumerate(columns):
                     rows[..., i] = column
                 parts.append(rows.reshape(-1, len(SHAPE_AXES)))
@@ -415,7 +417,20 @@ def legal_shape_table(context: Context) -> ShapeTable:
 
 def legal_shapes(context: Context) -> ShapeSpace:
     """Return every legal shape, and the rejections by rule."""
-    return ShapeSpace(legal_shape_table(context), *count_rejections(context))
+
+    def key() -> Hashable:
+        # Of the memory two bounds on the states alone are asked, in whole tp * pp.
+        problem, need = context.problem, least_model_parallel(context)
+        memory = need if math.isinf(need) else math.ceil(need), fully_sharded_fits(context)
+        units = (problem.pool.scale_up_domain, *telling_units(problem))
+        model = (problem.shape, problem.job, options_key(context.options), context.n_devices)
+        return ("shapes", *model, units, memory)
+
+    return shared(
+        context.shared,
+        key,
+        lambda: ShapeSpace(legal_shape_table(context), *count_rejections(context)),
+    )
 
 
 def _by_head(rows: Rows, n: int) -> dict[tuple[int, ...], Rows]:

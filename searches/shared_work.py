@@ -5,12 +5,18 @@ devices again and again. A table is kept under a key that holds everything it de
 answer is the same, byte for byte, with what was kept and without.
 """
 
+import hashlib
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
+
+from costmodels.plans import ShapeTable, ShardingTable
+from costmodels.problem import Problem
+from searches.options import SearchOptions
 
 Value = TypeVar("Value")
 
@@ -64,6 +70,49 @@ def shared(
 ) -> Value:
     """Return `make()`, from what is shared where something is; `key` is asked for only then."""
     return make() if work is None else work.get(key(), make)
+
+
+def digest(*parts: object) -> bytes:
+    """Return a hash of some values: arrays by their bytes, others as they are pickled."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            found.update(f"{part.dtype}{part.shape}".encode())
+            found.update(np.ascontiguousarray(part).tobytes())
+        else:
+            found.update(pickle.dumps(part))
+    return found.digest()
+
+
+def options_key(options: SearchOptions) -> tuple[Hashable, ...]:
+    """Return everything in the options of a search."""
+    named = {"only": dict, "at_most": dict}
+    plain = tuple(getattr(options, x.name) for x in fields(options) if x.name not in named)
+    only = tuple(sorted((axis, tuple(sorted(values))) for axis, values in options.only.items()))
+    return (*plain, only, tuple(sorted(options.at_most.items())))
+
+
+def shapes_key(shapes: ShapeTable) -> bytes:
+    """Return a hash of a table of shapes."""
+    columns = (getattr(shapes, x.name) for x in fields(shapes))
+    return digest(*columns)
+
+
+def shardings_key(shardings: ShardingTable) -> bytes:
+    """Return a hash of a table of shardings."""
+    return digest(*(getattr(shardings, x.name) for x in fields(shardings)))
+
+
+def rates_key(problem: Problem) -> bytes:
+    """Return a hash of all that times depend on: not the memory, nor power, nor sources."""
+    pool = problem.pool
+    part = replace(pool.accelerator, memory_bytes=0.0, tdp_w=0.0, provenance={}, aliases=())
+    links = (replace(x, provenance={}, aliases=()) for x in (pool.scale_up, pool.nic))
+    scale_up, nic = links
+    bare = replace(
+        pool, name="", accelerator=part, scale_up=scale_up, nic=nic, memory_margin_bytes=0.0
+    )
+    return digest(replace(problem, pool=bare))
 
 
 def n_bytes(value: Any) -> int:

@@ -20,9 +20,11 @@ of the optimum, some built for the recurrence (`arrangements`), for the recurren
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -162,7 +164,7 @@ class _Whole:
         `most` is a time that no rank of a better split exceeds.
         """
         costs, (_, _, again, more) = self.costs, self.each
-        recomputed = sum(self._recomputed(k, rank) for rank in range(costs.pp))
+        recomputed = sum(self._all_recomputed(k))
         if most is not None and k and costs.vpp == 1:
             caps = self._layers_in_time(k, most)
             least = (max(costs.n_layers - sum(caps) + cap, 1) for cap in caps)
@@ -185,10 +187,21 @@ class _Whole:
         whole = next((i for i, k in enumerate(values) if k >= longest), len(values))
         return values[: whole + 1]
 
-    def _recomputed(self, k: int, rank: int) -> int:
-        """Return the fewest layers that a rank recomputes."""
-        stages = self.stage_bounds[rank :: self.costs.pp]
-        return sum(min(k, least) for least, _ in stages)
+    def _all_recomputed(self, k: int) -> list[int]:
+        """Return the fewest layers that each rank recomputes."""
+        if k not in self._fewest:
+            least, p = [min(k, few) for few, _ in self.stage_bounds], self.costs.pp
+            self._fewest[k] = [sum(least[rank::p]) for rank in range(p)]
+        return self._fewest[k]
+
+    @cached_property
+    def _fewest(self) -> dict[int, list[int]]:
+        return {}
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        found: list[int] = self.ends.tolist()
+        return found
 
     @cached_property
     def _dense(self) -> list[int]:
@@ -201,14 +214,34 @@ class _Whole:
 
     def _layers_in_time(self, k: int, limit: int) -> list[int]:
         """Return an upper bound of each rank's layers: its chunks recompute some at least."""
-        layer, expert, again, more = self.each
+        known: dict[tuple[int, ...], int] = {}  # most ranks are alike
         found = []
-        for rank, (end, dense) in enumerate(zip(self.ends.tolist(), self._dense, strict=True)):
-            # Of many layers over v chunks most are left when one chunk holds nearly all of them.
-            recomputed = max(self._recomputed(k, rank), self.costs.vpp - 1 + k) if k else 0
-            each = again + (min(0, more) if dense else more)
-            found.append(_most_layers(limit - end, layer, expert, dense, each, recomputed))
+        for key in self._time_rows(k):
+            if key not in known:
+                known[key] = self._most_in_time(key, limit)
+            found.append(known[key])
         return found
+
+    def _time_rows(self, k: int) -> list[tuple[int, ...]]:
+        """Return what the most layers of each rank in some time depend on.
+
+        The time of its ends, its dense layers, what a recomputed one adds, how many there are.
+        """
+        _, expert, again, more = self.each
+        most, fewest = self.costs.vpp - 1 + k, self._all_recomputed(k)
+        found = []
+        for end, dense, few in zip(self._ends, self._dense, fewest, strict=True):
+            # Of many layers over v chunks most are left when one chunk holds nearly all of them.
+            recomputed = max(few, most) if k else 0
+            each = again + (min(0, more) if dense else more)
+            # Without experts it makes no difference which layers are dense.
+            found.append((end, dense if expert > 0 else 0, each, recomputed))
+        return found
+
+    def _most_in_time(self, row: tuple[int, ...], limit: int) -> int:
+        end, dense, again, recomputed = row
+        layer, expert = self.each[:2]
+        return _most_layers(limit - end, layer, expert, dense, again, recomputed)
 
     def _layers_in_memory(self, k: int) -> list[int]:
         """Return an upper bound of each rank's layers: as many as may be are recomputed."""
@@ -239,9 +272,21 @@ class _Whole:
         if min(room) < costs.vpp or sum(room) < costs.n_layers:
             return None
 
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for key, most in zip(self._time_rows(k), room, strict=True):
+            alike.setdefault(key, []).append(most)
+        groups = []
+        for key, rooms in alike.items():
+            rooms.sort()
+            groups.append((key, rooms, [0, *accumulate(rooms)]))
+
         def holds_all(limit: int) -> bool:
-            in_time = self._layers_in_time(k, limit)
-            return sum(max(0, min(x)) for x in zip(in_time, room, strict=True)) >= costs.n_layers
+            held = 0
+            for key, rooms, before in groups:
+                most = max(0, self._most_in_time(key, limit))
+                fuller = bisect_right(rooms, most)
+                held += before[fuller] + most * (len(rooms) - fuller)
+            return held >= costs.n_layers
 
         low = max(self.mean, -(-self.least_objective(k, 0) // costs.pp))
         high = 2 * low

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodels.breakdown import exact_step_times
+from costmodels.layer_grid import known_layers
 from costmodels.plans import RECOMPUTES, Layout, PlanTable
 from costmodels.rank_costs import SCHEDULES, RankCosts, rank_costs
 from costmodels.shape_terms import shape_terms
@@ -159,7 +160,9 @@ def _promising(
     """Return the shapes that a split without any waste could bring to the front, best first."""
     problem = context.problem
     factor = straggler_factor(problem, context.n_devices)
-    costs = rank_costs(problem, [x.layout for x in finalists])
+    layouts = [x.layout for x in finalists]
+    layers = known_layers(context.layer_grid, PlanTable.from_layouts(layouts))
+    costs = rank_costs(problem, layouts, layers)
     found = []
     for one, mine in zip(finalists, costs, strict=True):
         x = one.layout
@@ -231,7 +234,8 @@ def _priced(context: Context, layouts: Sequence[Layout]) -> dict[Layout, SplitPl
     if not legal:
         return {}
     table = PlanTable.from_layouts(legal)
-    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
+    terms = shape_terms(problem, table.shapes, table.shardings)
+    rows = join(problem, terms, table, known_layers(context.layer_grid, table))
     peaks, closed = peak_bytes(rows), step_times(rows)
     exact = exact_step_times(rows, legal)
     return {

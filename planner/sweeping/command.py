@@ -75,6 +75,8 @@ def run_sweep_command(
         return 0
     path = Path(out or f"{sweep.name}.{_ending(form)}")
     format_of(path, form)
+    if next(sweep.points(), None) is None:
+        raise no_point(sweep)
     if not quiet:
         _say_start(sweep, path)
     shown = ProgressLine(sys.stderr) if not quiet else None
@@ -86,10 +88,6 @@ def run_sweep_command(
     finally:
         if shown:
             shown.close()
-    if not run.n_points:
-        partial_path(path).unlink(missing_ok=True)
-        path.unlink(missing_ok=True)
-        raise no_point(sweep)
     said = run_text(run)
     (sys.stderr if run.interrupted else sys.stdout).write(said)
     return run.exit_code
@@ -310,7 +308,7 @@ def _time_lines(found: Estimate) -> list[str]:
     on = f"on {found.n_workers} processes" if found.n_workers > 1 else "on one process"
     lines = [f"time: about {short_time(found.time_s)} {on} of this machine"]
     firsts = [t.first_s for t in found.timings]
-    nexts = [t.next_s for t in found.timings if t.next_s is not None]
+    nexts = [time_s for timing in found.timings for time_s in timing.next_s]
     n_timed = len(firsts) + len(nexts)
     lines.append(
         f"  timed: {n_timed} point{'s' * (n_timed != 1)} of {len(firsts)} of"

@@ -1,9 +1,10 @@
 """Expressions over the fields of a point: constraints (`where:`) and derived values (`let:`).
 
 An expression is arithmetic and comparisons over paths (`pools.0.accelerator.power`), figures of
-the point (`n_devices`), values of `let:` and quantities with a unit (`20 MW`, `80 GiB`). It is read as
-a Python expression and evaluated by this module alone: what it does not know is refused. Every
-value has a dimension, so that a power is never compared with a size, nor with a bare number.
+the point (`n_devices`), values of `let:` and quantities with a unit (`20 MW`, `80 GiB`). It is
+read as a Python expression and evaluated by this module alone: what it does not know is refused.
+Every value has a dimension, so that a power is never compared with a size, nor with a number
+without unit.
 """
 
 import ast

@@ -2,14 +2,16 @@
 
 A few points are searched and their rows thrown away. Points of one model on the same number of
 devices share tables: of some such groups, from the most devices to the fewest, the first point
-and the next one are timed, and the groups between them take what lies between.
+and some of the next ones are timed, and the groups between them take what lies between.
 """
 
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from random import Random
+from statistics import mean
 
 from planner.errors import SpecError
 from planner.sweeping.points import Point
@@ -17,9 +19,10 @@ from planner.sweeping.running import PointSolver, Twins, chunks_of
 from planner.sweeping.sweep import Sweep
 
 COUNTED = 20_000
-"""Combinations that are looked at; of larger sweeps every n-th, and counts are shares."""
+"""Combinations that are looked at, drawn from larger sweeps; counts are shares then."""
 TIMED_GROUPS = 4
-"""Groups of points that are timed, two points each."""
+TIMED_POINTS = 12
+"""Shared out over the timed groups, two of each at least."""
 BUDGET_S = 30.0
 """No further point is timed after so many seconds."""
 TWIN_S = 0.01
@@ -35,8 +38,8 @@ class Timing:
     place: float
     """Of the group among all, 0 to 1, most devices first."""
     first_s: float
-    next_s: float | None
-    """Of a point whose group has been entered; None where the group has one point."""
+    next_s: tuple[float, ...] = ()
+    """Of points whose group has been entered; none where the group has one point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,47 +70,72 @@ class Estimate:
 
 
 def estimate(
-    sweep: Sweep, *, executor: str = "automatic", point_limit_s: float = 600.0,
+    sweep: Sweep,
+    *,
+    executor: str = "automatic",
+    point_limit_s: float = 600.0,
     tell: Callable[[str], None] | None = None,
-) -> Estimate:  # fmt: skip
+) -> Estimate:
     """Return what a sweep would take on this machine. Raises `SpecError` where no point is left.
 
     `tell` is given a word on what is done now.
     """
-    step = -(-sweep.n_points // COUNTED)
-    points = points_to_look_at(sweep, step)
+    share, points = points_to_look_at(sweep)
+    if not points:
+        raise no_point(sweep)
     valid = [point for point in points if not point.fault]
     chunks = chunks_of(valid)
-    n_searches = sum(len(chunk) for chunk in chunks)
-    scale = sweep.n_points / len(range(0, sweep.n_points, step))
+    n_valid = len(valid) / share
+    n_searches = float(sum(len(chunk) for chunk in chunks))
+    scale = 1.0
+    if share < 1.0 and n_searches:
+        scale = max(1.0, n_valid / points_of_a_search(sweep) / n_searches)
     timings = _timings(sweep, chunks, point_limit_s, tell)
-    work_s = _work_s(chunks, timings, len(valid) - n_searches)
+    n_twins = n_valid - n_searches * scale
     faults = [point.fault for point in points if point.fault]
     return Estimate(
         n_combinations=sweep.n_points,
-        n_points=round(len(points) * scale),
+        n_points=round(len(points) / share),
         n_searches=round(n_searches * scale),
-        n_invalid=round(len(faults) * scale),
-        exact=step == 1,
+        n_invalid=round(len(faults) / share),
+        exact=share == 1.0,
         n_groups=len(chunks),
         timings=timings,
-        work_s=None if work_s is None else work_s * scale,
+        work_s=work_s([len(chunk) * scale for chunk in chunks], timings, n_twins),
         n_workers=1 if executor == "serial" else _processors(),
         first_fault=faults[0] if faults else "",
     )
 
 
-def points_to_look_at(sweep: Sweep, step: int = 1) -> list[Point]:
-    """Return every `step`-th combination that is a point; `SpecError` where none is."""
-    if step == 1:
-        points = list(sweep.points())
-    else:
-        every = islice(enumerate(sweep.combinations()), 0, None, step)
-        found = [sweep.point(index, values) for index, values in every]
-        points = [point for point in found if point is not None]
-    if not points:
-        raise no_point(sweep)
-    return points
+def points_to_look_at(sweep: Sweep) -> tuple[float, list[Point]]:
+    """Return the share of all combinations that is looked at, and those of it that are points."""
+    if sweep.n_points <= COUNTED:
+        return 1.0, list(sweep.points())
+    chosen = set(Random(0).sample(range(sweep.n_points), COUNTED))
+    every = (x for x in enumerate(sweep.combinations()) if x[0] in chosen)
+    found = [sweep.point(index, values) for index, values in every]
+    return COUNTED / sweep.n_points, [point for point in found if point is not None]
+
+
+def points_of_a_search(sweep: Sweep) -> float:
+    """Return how many points of a grid one search answers, by the axes of price and power.
+
+    Every axis is looked at alone, around the first valid point; 1 for other designs.
+    """
+    free = replace(sweep, constraints=())
+    first = next((p for p in islice(free.points(), COUNTED) if not p.fault), None)
+    if first is None or sweep.design != "grid":
+        return 1.0
+    product = 1.0
+    for i, axis in enumerate(sweep.axes):
+        values = list(first.values)
+        keys = set()
+        for value in axis.values:
+            values[i] = (axis.name, value)
+            point = free.point(0, tuple(values))
+            keys.add(point.costless_key if point else "")
+        product *= len(axis.values) / len(keys)
+    return product
 
 
 def no_point(sweep: Sweep) -> SpecError:
@@ -139,15 +167,23 @@ def _timings(
         tell("timing a few points")
     # The first search also loads the solver: that is not what a point takes.
     _seconds(PointSolver(sweep, point_limit_s), chunks[places[-1]][0])
+    n_next = max(1, TIMED_POINTS // len(places) - 1)
     found = []
     for place in places:
         chunk, solver = chunks[place], PointSolver(sweep, point_limit_s)
-        first_s = _seconds(solver, chunk[0])
-        next_s = _seconds(solver, chunk[1]) if len(chunk) > 1 else None
-        found.append(Timing(place / max(1, len(chunks) - 1), first_s, next_s))
+        first_s, next_s = _seconds(solver, chunk[0]), []
+        for i in _spread(len(chunk) - 1, n_next):
+            if time.monotonic() - began < BUDGET_S:
+                next_s.append(_seconds(solver, chunk[1 + i]))
+        found.append(Timing(place / max(1, len(chunks) - 1), first_s, tuple(next_s)))
         if time.monotonic() - began > BUDGET_S:
             break
     return tuple(found)
+
+
+def _spread(n: int, k: int) -> list[int]:
+    """Return `k` places out of `n`, in the middle of equal parts."""
+    return sorted({(2 * i + 1) * n // (2 * k) for i in range(k)}) if n else []
 
 
 def _seconds(solver: PointSolver, twins: Twins) -> float:
@@ -156,19 +192,20 @@ def _seconds(solver: PointSolver, twins: Twins) -> float:
     return time.monotonic() - began
 
 
-def _work_s(
-    chunks: Sequence[Sequence[Twins]], timings: Sequence[Timing], n_twins: int
-) -> float | None:
-    """Return the time of all searches on one worker, between the groups that were timed."""
+def work_s(sizes: Sequence[float], timings: Sequence[Timing], n_twins: float) -> float | None:
+    """Return the time of all searches on one worker, between the groups that were timed.
+
+    `sizes` are the searches of each group, `n_twins` the points that need none.
+    """
     if not timings:
         return None
-    nexts = [t for t in timings if t.next_s is not None]
+    nexts = [(t.place, mean(t.next_s)) for t in timings if t.next_s]
     total = n_twins * TWIN_S
-    for i, chunk in enumerate(chunks):
-        place = i / max(1, len(chunks) - 1)
+    for i, size in enumerate(sizes):
+        place = i / max(1, len(sizes) - 1)
         first_s = _between(place, [(t.place, t.first_s) for t in timings])
-        next_s = _between(place, [(t.place, t.next_s or 0.0) for t in nexts]) if nexts else first_s
-        total += first_s + (len(chunk) - 1) * next_s
+        next_s = _between(place, nexts) if nexts else first_s
+        total += first_s + (size - 1) * next_s
     return total
 
 

@@ -223,7 +223,7 @@ def run_sweep(
                     2.0 * limit_s + LEAST_HARD_LIMIT_S,
                 )
             )
-            if not run.interrupted:
+            if points and not run.interrupted:
                 run.finish(form, header)
         finally:
             if not kept.done and not path.exists():

@@ -228,7 +228,7 @@ class Sweep:
         return [change for change in self.fixed if change[0] not in varied] + own
 
     def document(self, kind: str, changes: Sequence[Change]) -> Document:
-        """Return the model or the cluster with changes in place; `SpecError` for a missing item."""
+        """Return the model or the cluster with changes; `SpecError` for a missing item."""
         whole = [as_text(value) for path, value, _ in changes if path == kind]
         base = self.files[kind, whole[-1] if whole else ""]
         base = self._sized(base, changes) if kind == "model" else base

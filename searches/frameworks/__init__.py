@@ -23,6 +23,7 @@ from searches.frameworks.table import (
     rules_of,
     runnable,
     runnable_batches,
+    runnable_kinds,
     schedule_runs,
 )
 from searches.options import FRAMEWORKS
@@ -49,6 +50,7 @@ __all__ = [
     "rules_of",
     "runnable",
     "runnable_batches",
+    "runnable_kinds",
     "schedule_runs",
     "vocab_divisor",
 ]

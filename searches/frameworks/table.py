@@ -4,7 +4,9 @@
 `framework_batches` and `runnable` are the same predicates over arrays: they restrict the search.
 """
 
+from collections.abc import Iterable
 from functools import cache, reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,6 +207,40 @@ def runnable_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: 
     return _batches(_searched(framework), problem, shapes, mbs)
 
 
+def runnable_kinds(
+    framework: str,
+    problem: Problem,
+    shapes: ShapeTable,
+    shardings: ShardingTable,
+    *options: Any,
+) -> tuple[Bools, NDArray[np.intp]]:
+    """Return `runnable` once for each kind of shape, and the kind of each shape.
+
+    `(n_kinds, n_sp, n_shardings, n_options)` and `(n_shapes,)`; shapes of a kind break the same
+    rules with the same free axes. There are few kinds, and the whole mask would be large.
+    """
+    case = Case.of_shapes(problem, shapes, shardings, *options)
+    broken = [_hits(name, case, of_batches=False) for name in _searched(framework)]
+    n, n_sp, size = len(shapes), np.asarray(case.sp).shape[1], len(np.ravel(case.recompute))
+    columns = [
+        hits.reshape(n, -1)
+        for masks in broken
+        for hits in (masks or {}).values()
+        if n and len(hits) == n
+    ]
+    firsts, of = np.zeros(min(n, 1), dtype=np.intp), np.zeros(n, dtype=np.intp)
+    if columns and n:
+        packed = np.packbits(np.concatenate(columns, axis=1), axis=1)
+        keys = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
+        _, firsts, of = np.unique(keys, return_index=True, return_inverse=True)
+    kept = np.zeros((len(firsts), n_sp, len(shardings), size), dtype=bool)
+    for masks in broken:
+        if masks is None:
+            continue
+        kept |= _none_broken(hits[firsts] if len(hits) == n else hits for hits in masks.values())
+    return kept, of.reshape(-1)
+
+
 def _mask(
     names: tuple[str, ...],
     problem: Problem,
@@ -229,25 +265,36 @@ def _batches(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, mbs: 
 
 
 def _kept(framework: str, case: Case, *, of_batches: bool) -> Bools:
-    """Return where no rule is broken; rules that the case cannot decide are left out.
+    """Return where no rule is broken; rules that the case cannot decide are left out."""
+    broken = _hits(framework, case, of_batches=of_batches)
+    return np.zeros((), dtype=bool) if broken is None else _none_broken(broken.values())
 
-    Predicates are merged by the axes that they look at, and those masks at the end.
+
+def _none_broken(broken: Iterable[Bools]) -> Bools:
+    """Return where none of some masks holds, the small ones merged first."""
+    merged: Bools = np.zeros((), dtype=bool)
+    for hits in sorted(broken, key=lambda x: x.size):
+        merged = merged | hits
+    return ~merged
+
+
+def _hits(framework: str, case: Case, *, of_batches: bool) -> dict[tuple[int, ...], Bools] | None:
+    """Return where some rule is broken, by the axes that rules look at; None if it is everywhere.
+
+    Rules that the case cannot decide are left out.
     """
     broken: dict[tuple[int, ...], Bools] = {}
     for rule in rules_of(framework, "layout"):
         if rule.batches != of_batches:
             continue
         try:
-            hits = np.asarray(rule.broken(case))
+            hits = np.asarray(rule.broken(case), dtype=bool)
         except NotStatedError:
             continue
         if not hits.ndim:  # about the job or the model: it holds for all plans, or for none
             if hits:
-                return np.zeros((), dtype=bool)
+                return None
             continue
         known = broken.get(hits.shape)
         broken[hits.shape] = hits if known is None else known | hits
-    merged: Bools = np.zeros((), dtype=bool)
-    for axes in sorted(broken, key=np.prod):
-        merged = merged | broken[axes]
-    return ~merged
+    return broken

@@ -15,7 +15,7 @@ from planner.options import STACK_OF_FRAMEWORK, SolveOptions
 from planner.solving import make_problem
 from planner.tables import plan_details
 from searches.frameworks import FRAMEWORKS, TITLES, framework_batches, framework_mask, refusals
-from searches.plan_space import free_axes, legal_masks
+from searches.plan_space import Coupled, free_axes, legal_masks
 from searches.rules import Context
 from searches.search import search
 from searches.shape_space import legal_shapes
@@ -50,7 +50,8 @@ def test_array_and_scalar_form_agree_on_legal_plans(
         fits = framework_batches(framework, problem, shapes, axes.mbs)
         for wanted in (True, False):
             fit = masks.batches & fits if wanted else masks.batches
-            some = replace(masks, batches=fit, coupled=masks.rest & (runs == wanted))
+            coupled = Coupled.of_shapes(masks.rest & (runs == wanted))
+            some = replace(masks, batches=fit, coupled=coupled)
             for table in plan_tables(context, shapes, axes, some, 10**9):
                 for row in picked.choice(len(table), size=min(60, len(table)), replace=False):
                     layout = table.layout(int(row), problem.shape.layers)

@@ -28,6 +28,8 @@ class FakeSweep:
     shared_by: int = 5
     """Points that share work."""
     delay_s: float = 0.0
+    workers: str = ""
+    """Folder in which each process that works says on which machine of a Ray cluster it is."""
 
     def points(self) -> Iterator[Point]:
         for i in range(self.n):
@@ -37,6 +39,11 @@ class FakeSweep:
 
     def inputs(self, point: Point) -> Any:
         time.sleep(self.delay_s)
+        if self.workers:
+            import ray
+
+            said = Path(self.workers) / str(os.getpid())
+            said.write_text(ray.get_runtime_context().get_node_id())
         deed = self.deeds.get(point.index, "")
         mark = Path(self.folder) / str(point.index)
         if deed == "die" or (deed == "die once" and not mark.exists()):

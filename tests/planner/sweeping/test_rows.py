@@ -6,7 +6,7 @@ import pytest
 
 from planner.options import SolveOptions
 from planner.result import Result
-from planner.solving import read_inputs, solve_inputs, solve_options
+from planner.solving import calibration_json, read_inputs, solve_inputs, solve_options
 from planner.sweeping.points import Point, point_names
 from planner.sweeping.rows import (
     COLUMNS,
@@ -36,7 +36,9 @@ def options() -> SolveOptions:
 def solved(changes: Changes, model: str = "llama3-8b") -> tuple[Row, Result, Point]:
     inputs = read_inputs(model, "h100-x8", (("training.tokens", "1T"), *changes))
     result = solve_inputs(*inputs, options(), make_executor("serial"))
-    point = Point(3, changes, *point_names(*inputs, options())[:2])
+    point = Point(
+        3, changes, *point_names(*inputs, options(), calibration_json(options().calibration))[:2]
+    )
     return solved_row(point, [("in.x", 1.5)], *inputs, options(), result), result, point
 
 
