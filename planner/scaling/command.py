@@ -35,8 +35,10 @@ def run_scale(
         progress=_progress if sys.stderr.isatty() else None,
         **asked,
     )
-    write = {"json": found.dumps, "csv": found.csv, "table": lambda: scaling_text(found)}
-    sys.stdout.write(write[form]())
+    if form == "table":
+        sys.stdout.write(scaling_text(found))
+    else:
+        sys.stdout.write(found.dumps() if form == "json" else found.csv())
     return found.exit_code
 
 
