@@ -43,6 +43,7 @@ class Answer:
     worth: tuple[str, ...]
     worth_table: Table
     doubts: tuple[str, ...]
+    worth_title: str = "What each axis buys"
 
 
 def answer(points: SweepPoints, found: Sequence[Effect]) -> Answer:
