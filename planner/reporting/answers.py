@@ -15,6 +15,7 @@ NO_CHANGE = 5e-4
 """Logarithm of a ratio below which nothing has changed."""
 MAX_ASSUMED = 8
 """Parts with assumed figures that are named."""
+MAX_JOBS_IN_HEADLINE = 3
 MAX_JOBS_APART = 8
 """Jobs up to which each gets sentences of its own on what the axes buy."""
 MAX_NAMES = 10
@@ -42,6 +43,7 @@ class Answer:
     worth: tuple[str, ...]
     worth_table: Table
     doubts: tuple[str, ...]
+    worth_title: str = "What each axis buys"
 
 
 def answer(points: SweepPoints, found: Sequence[Effect]) -> Answer:
@@ -83,18 +85,26 @@ def _headline(points: SweepPoints) -> str:
     rows = [row for row in range(points.n) if points.solved[row]]
     if not rows:
         return _none_fits(points)
-    note = ""
-    if points.job_axes:
-        last = points.jobs[rows[-1]]
-        rows = [row for row in rows if points.jobs[row] == last]
-        note = f"For {points.job_text(last)}: "
+    if not points.job_axes:
+        return _best_words(points, rows)
+    jobs = list(dict.fromkeys(points.jobs[row] for row in rows))
+    chosen = jobs if len(jobs) <= MAX_JOBS_IN_HEADLINE else [jobs[0], jobs[-1]]
+    return " ".join(
+        f"{_capital(points.job_text(job))}: "
+        + _best_words(points, [row for row in rows if points.jobs[row] == job], n=1)
+        for job in chosen
+    )
+
+
+def _best_words(points: SweepPoints, rows: Sequence[int], n: int = 2) -> str:
+    """Return the best of some rows by aim, time and cost, at most `n` of them."""
     measures = [points.aim, points.time, *([points.cost] if points.cost else [])]
     said: dict[int, str] = {}
     for measure in measures:
         row = points.best(measure, rows)
-        if row is not None and row not in said and len(said) < 2:
+        if row is not None and row not in said and len(said) < n:
             said[row] = _best_sentence(points, measure, row, whole=not said)
-    return note + " ".join(said.values())
+    return " ".join(said.values())
 
 
 _SUPERLATIVES = {"cost": "Cheapest", "energy": "Least energy", "devices": "Fewest devices"}
@@ -347,13 +357,14 @@ def _worth_of(
         else:
             text += f"twice as much of nothing else varied shortens the {what}."
         said.append(text)
-    said += [_effect_sentence(effect, what) for effect in told]
+    by_cost = points.aim is points.cost
+    said += [_effect_sentence(effect, what, by_cost) for effect in told]
     for effect in found:
         if effect.axis.is_money_or_power:
             said.append(
                 f"{_capital(effect.axis.title)} changes cost or energy, not the {what}."
                 if not effect.method or abs(math.log(effect.time_ratio)) < NO_CHANGE
-                else _effect_sentence(effect, what)
+                else _effect_sentence(effect, what, by_cost)
             )
         elif not effect.method:
             said.append(
@@ -367,7 +378,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _effect_sentence(effect: Effect, what: str) -> str:
+def _effect_sentence(effect: Effect, what: str, by_cost: bool) -> str:
     axis = effect.axis
     if math.isfinite(effect.per_doubling):
         text = f"Doubling {axis.title} {_faster(effect.per_doubling, what)}"
@@ -387,16 +398,16 @@ def _effect_sentence(effect: Effect, what: str) -> str:
                 f" {_signed(first.time_ratio)}, from {axis.text(last.low)} to"
                 f" {axis.text(last.high)} {_signed(last.time_ratio)}"
             )
-        if math.isfinite(effect.cost_per_doubling) and axis.is_size:
+        if math.isfinite(effect.cost_per_doubling) and (axis.is_size or by_cost):
             text += f"; the run costs {percent_change(effect.cost_per_doubling)}"
-        price = effect.break_even_price
+        price = math.nan if by_cost else effect.break_even_price
         if axis.is_hardware and math.isfinite(price) and price > 1.0005 and not axis.is_size:
             text += (
                 f". The run costs the same if devices with twice as much cost"
                 f" {percent_change(price)} an hour"
             )
     elif effect.steps and not axis.numeric:
-        return _names_sentence(effect, what)
+        return _names_sentence(effect, what, by_cost)
     else:
         text = f"{_capital(axis.title)} {axis.text(axis.values[-1])}"
         text += f" in place of {axis.text(axis.values[0])}"
@@ -415,26 +426,46 @@ def _effect_sentence(effect: Effect, what: str) -> str:
     return text + "."
 
 
-def _names_sentence(effect: Effect, what: str) -> str:
-    """Return each value of an axis of names against the first, the fastest first."""
+def _names_sentence(effect: Effect, what: str, by_cost: bool) -> str:
+    """Return each value of an axis of names against the first, the best first."""
     axis = effect.axis
     known = [step for step in effect.steps if math.isfinite(step.time_ratio)]
-    known.sort(key=lambda step: step.time_ratio)
+    if by_cost and all(math.isfinite(step.cost_ratio) for step in known):
+        known.sort(key=lambda step: step.cost_ratio)
+    else:
+        known.sort(key=lambda step: step.time_ratio)
+        by_cost = False
     parts = []
     for step in known[:MAX_NAMES]:
-        text = f"{axis.text(step.high)} {_faster(step.time_ratio, what)}"
+        name = axis.text(step.high)
+        spread = ""
         if step.n_pairs > 1 and step.most - step.least > 2e-3:
-            text += f" ({_signed(step.least)} to {_signed(step.most)} over {step.n_pairs:,} pairs)"
-        if math.isfinite(step.cost_ratio) and abs(step.cost_ratio / step.time_ratio - 1) > 1e-3:
-            text += f" (the run costs {percent_change(step.cost_ratio)})"
+            spread = (
+                f" ({_signed(step.least)} to {_signed(step.most)} over {step.n_pairs:,} pairs)"
+            )
+        if by_cost:
+            text = f"{name} costs {percent_change(step.cost_ratio)}"
+            text += f" and {_faster(step.time_ratio, what)}{spread}"
+        else:
+            text = f"{name} {_faster(step.time_ratio, what)}{spread}"
+            if (
+                math.isfinite(step.cost_ratio)
+                and abs(step.cost_ratio / step.time_ratio - 1) > 1e-3
+            ):
+                text += f" (the run costs {percent_change(step.cost_ratio)})"
         parts.append(text)
     if len(known) > MAX_NAMES:
         parts.append(f"{len(known) - MAX_NAMES} more stand in the table of steps")
     gained = [axis.text(step.high) for step in effect.steps if step.n_gained]
     if gained:
-        parts.append(f"points that fit only with {' or '.join(gained)} are not counted")
-    head = f"{axis.title} {axis.text(axis.values[0])}"
-    return f"Against {head}: {'; '.join(parts)}."
+        parts.append(f"points that have a plan only with {_any_of(gained)} are not counted")
+    if not parts:
+        parts = ["no other value has a plan beside it"]
+    return f"Against {axis.title} {axis.text(axis.values[0])}: {'; '.join(parts)}."
+
+
+def _any_of(names: Sequence[str]) -> str:
+    return " or ".join(names[:4]) + (" or others" if len(names) > 4 else "")
 
 
 def _signed(ratio: float) -> str:

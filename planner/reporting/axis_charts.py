@@ -3,8 +3,12 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from planner.reporting.answers import Table, layout_text
 from planner.reporting.charts import (
+    HEIGHT,
+    Bins,
     Chart,
     Frame,
     axis_layout,
@@ -15,6 +19,7 @@ from planner.reporting.charts import (
     plain,
 )
 from planner.reporting.points import Axis, Measure, SweepPoints
+from planner.reporting.quantities import Scale
 from planner.reporting.theme import CATEGORIES
 
 LOG_FROM = 20.0
@@ -29,6 +34,8 @@ def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
     `number` tells apart the keys of several axes.
     """
     measures = [points.time] + ([points.cost] if points.cost else [])
+    measures.sort(key=lambda measure: measure is not points.aim)
+    tick_lines = 1
     found = bins(points, axis)
     own_job = axis in points.job_axes
     other_jobs = [a for a in points.job_axes if a is not axis]
@@ -36,6 +43,9 @@ def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
         tuple(points.values(a.column)[row] for a in other_jobs) for row in range(points.n)
     ]
     all_jobs = list(dict.fromkeys(job_of_row))
+    if len(all_jobs) > 1:
+        # Jobs have times of their own size; beside them is what the axis changes in each.
+        measures = [measures[0], _relative(points, measures[0], found, job_of_row)]
     jobs = all_jobs if len(all_jobs) <= MAX_LINES else _spread(all_jobs, MAX_LINES)
     traces: list[dict[str, Any]] = []
     rows: list[tuple[str | float | int | None, ...]] = []
@@ -45,7 +55,7 @@ def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
     notes = list(found.note)
     for panel, measure in enumerate(measures):
         suffix = "" if panel == 0 else str(panel + 1)
-        layout[f"xaxis{suffix}"] = axis_layout(axis, found)
+        layout[f"xaxis{suffix}"], tick_lines = axis_layout(axis, found, len(measures))
         layout[f"yaxis{suffix}"] = {
             "title": {"text": plain(measure.label)}, "rangemode": "tozero",
         }  # fmt: skip
@@ -76,14 +86,33 @@ def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
     if len(all_jobs) > len(jobs):
         notes.append(f"{len(jobs)} of {len(all_jobs)} jobs are drawn.")
     head = (f"{axis.title} range",) if found.binned else (axis.label,)
-    what = f"Best {' and '.join(m.title.lower() for m in measures)} over {axis.title}"
+    shown_measures = [m.title.lower() for m in measures if m.key != "relative"]
+    what = f"Best {' and '.join(shown_measures)} over {axis.title}"
     return Chart(
         f"axis-{number}", what, _says(points, axis, found, own_job),
-        Frame(layout=layout, legend_lines=-(-len(jobs) // 2)).figure(traces),
+        Frame(HEIGHT, layout, -(-len(jobs) // 2), tick_lines).figure(traces),
         Table(("Series", *head, *(m.label for m in measures), "Machines", "Layout", "Point"),
               tuple(rows)),
         tuple(dict.fromkeys(notes)),
     )  # fmt: skip
+
+
+def _relative(
+    points: SweepPoints, measure: Measure, found: Bins, job_of_row: list[tuple[Any, ...]]
+) -> Measure:
+    """Return a measure as a share of the best of the same job at the first value with a plan."""
+    keys = [
+        None if place is None else (job, place)
+        for job, place in zip(job_of_row, found.of_row, strict=True)
+    ]
+    first: dict[Any, tuple[int, float]] = {}
+    best: dict[Any, int] = least_by(points, measure, keys)
+    for (job, place), row in best.items():
+        if job not in first or place < first[job][0]:
+            first[job] = (place, float(measure.values[row]))
+    base = [first[job][1] if job in first else math.nan for job in job_of_row]
+    title = f"{measure.title} against the first"
+    return Measure("relative", title, measure.values / np.array(base), Scale(0.01, "%"))
 
 
 def _spread(items: list[Any], count: int) -> list[Any]:
@@ -191,7 +220,7 @@ def _rows(
 
 
 def _says(points: SweepPoints, axis: Axis, found: Any, own_job: bool) -> str:
-    measure = points.time
+    measure = points.aim
     jobs = points.jobs
     rows = [row for row in range(points.n) if points.solved[row]]
     if points.job_axes and not own_job and rows:

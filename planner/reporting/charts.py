@@ -5,6 +5,7 @@ an input goes through `plain` first. Charts that draw points one by one draw at 
 """
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,6 +23,8 @@ MAX_TICKS = 14
 """Values of an axis that are all written below it."""
 MAX_VALUES = 24
 """Values of a numeric axis that are taken one by one; more are put into bins."""
+TICK_CHARACTERS, MIN_TICK_CHARACTERS = 130, 9
+"""Characters that fit side by side below a figure; least that a label is broken into."""
 N_BINS = 12
 HEIGHT = 420
 """Pixels."""
@@ -120,15 +123,30 @@ def is_log(axis: Axis) -> bool:
     return low > 0 and high / low >= 4
 
 
-def axis_layout(axis: Axis, found: Bins) -> dict[str, Any]:
-    """Return the Plotly settings of an axis of a figure that shows a swept axis in its units."""
+def tick_texts(labels: Sequence[str], panels: int = 1) -> tuple[dict[str, Any], int]:
+    """Return the settings of the labels below a figure, and the lines that they take.
+
+    Few labels are broken into lines that fit their place, many are turned.
+    """
+    room = TICK_CHARACTERS // max(1, len(labels) * panels)
+    longest = max((len(label) for label in labels), default=0)
+    if longest <= room:
+        return {"ticktext": [plain(label) for label in labels], "tickangle": 0}, 1
+    if room >= MIN_TICK_CHARACTERS:
+        lines = [textwrap.wrap(label, room)[:4] for label in labels]
+        broken = ["<br>".join(plain(line, room) for line in found) for found in lines]
+        return {"ticktext": broken, "tickangle": 0}, max(map(len, lines), default=1)
+    texts = [plain(label, 24) for label in labels]
+    return {"ticktext": texts, "tickangle": -40}, 1 + min(longest, 24) // 4
+
+
+def axis_layout(axis: Axis, found: Bins, panels: int = 1) -> tuple[dict[str, Any], int]:
+    """Return the Plotly settings of an axis that shows a swept one in its units, and its lines."""
     title = {"text": plain(axis.label)}
     if not axis.numeric:
         places = list(range(len(found.labels)))
-        return {
-            "title": title, "tickmode": "array", "tickvals": places,
-            "ticktext": [plain(label, 28) for label in found.labels],
-        }  # fmt: skip
+        texts, lines = tick_texts(found.labels, panels)
+        return {"title": title, "tickmode": "array", "tickvals": places, **texts}, lines
     layout: dict[str, Any] = {"title": title, "type": "log" if is_log(axis) else "linear"}
     shown = [axis.scale.shown(centre) for centre in found.centres]
     if not found.binned and len(shown) <= MAX_TICKS:
@@ -136,7 +154,7 @@ def axis_layout(axis: Axis, found: Bins) -> dict[str, Any]:
             "tickmode": "array", "tickvals": shown,
             "ticktext": [axis.scale.number(centre) for centre in found.centres],
         }  # fmt: skip
-    return layout
+    return layout, 1
 
 
 def drawn_rows(rows: Sequence[int], keep: Iterable[int] = ()) -> tuple[list[int], tuple[str, ...]]:
@@ -187,17 +205,20 @@ class Frame:
     layout: dict[str, Any] = field(default_factory=dict)
     legend_lines: int = 1
     """Lines that the legend below the figure takes."""
+    tick_lines: int = 1
+    """Lines that the labels of the horizontal axis take."""
 
     def figure(self, traces: Sequence[dict[str, Any]]) -> go.Figure:
         """Return the figure of traces given as plain data."""
         top, bottom = 40, 76
-        below = 24 * self.legend_lines
+        more = 16 * (self.tick_lines - 1)
+        below = 24 * self.legend_lines + more
         base = {
             "height": self.height + below,
             "margin": {"l": 64, "r": 24, "t": top, "b": bottom + below},
             "legend": {
                 "orientation": "h", "yanchor": "top", "x": 0, "xanchor": "left",
-                "y": -(bottom - 8) / (self.height - top - bottom),
+                "y": -(bottom - 8 + more) / (self.height - top - bottom),
             },
             "hovermode": "closest",
         }  # fmt: skip

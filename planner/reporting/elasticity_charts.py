@@ -78,7 +78,8 @@ def tornado(points: SweepPoints) -> Chart | None:
     }
     strongest = found[-1]
     says = (
-        f"At the fastest point 1 % more {strongest[0]} changes the step time by"
+        f"At the fastest point ({points.where(row) or points.machines(row)}) 1 % more"
+        f" {strongest[0]} changes the step time by"
         f" {_signed(strongest[1])} %"
     )
     if len(found) > 1:

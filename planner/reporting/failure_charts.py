@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 from planner.reporting.answers import Table
-from planner.reporting.charts import Chart, Frame, bins, plain
+from planner.reporting.charts import Chart, Frame, bins, plain, tick_texts
 from planner.reporting.points import Axis, SweepPoints, shortened
 from planner.reporting.theme import STATUS_COLOURS
 
@@ -37,11 +37,11 @@ def status_chart(points: SweepPoints, axis: Axis) -> Chart:
                     "hovertemplate": f"%{{y:,}} {word}<extra></extra>",
                 }
             )  # fmt: skip
+    texts, lines = tick_texts(found.labels)
     layout = {
         "barmode": "stack",
         "xaxis": {
-            "title": {"text": plain(axis.title)}, "tickmode": "array", "tickvals": places,
-            "ticktext": [plain(label, 28) for label in found.labels],
+            "title": {"text": plain(axis.title)}, "tickmode": "array", "tickvals": places, **texts,
         },
         "yaxis": {"title": {"text": "Points"}, "rangemode": "tozero"},
     }  # fmt: skip
@@ -56,7 +56,7 @@ def status_chart(points: SweepPoints, axis: Axis) -> Chart:
     says += f"; most of them ({number:,}) at {axis.title} {found.labels[most]}." if number else "."
     return Chart(
         "status-by-axis", f"Points with and without a plan over {axis.title}", says,
-        Frame(360, layout).figure(traces),
+        Frame(360, layout, 1, lines).figure(traces),
         Table((axis.title, *STATUS_WORDS.values()), rows), found.note,
     )  # fmt: skip
 

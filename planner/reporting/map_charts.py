@@ -7,7 +7,16 @@ from itertools import pairwise
 from typing import Any
 
 from planner.reporting.answers import Table, degrees_text, layout_text
-from planner.reporting.charts import Bins, Chart, Frame, bins, least_by, log_ticks, plain
+from planner.reporting.charts import (
+    Bins,
+    Chart,
+    Frame,
+    bins,
+    least_by,
+    log_ticks,
+    plain,
+    tick_texts,
+)
 from planner.reporting.points import Axis, Measure, SweepPoints
 from planner.reporting.theme import CATEGORIES, SEQUENTIAL
 
@@ -34,11 +43,13 @@ def _cells(
     return least_by(points, measure, keys)  # type: ignore[return-value]
 
 
-def _map_layout(x: Bins, y: Bins | None) -> dict[str, Any]:
+def _map_layout(x: Bins, y: Bins | None) -> tuple[dict[str, Any], int]:
+    """Return the axes of a map, and the lines that the labels below it take."""
+    texts, lines = tick_texts(x.labels)
     layout: dict[str, Any] = {
         "xaxis": {
             "title": {"text": plain(x.axis.title)}, "tickmode": "array", "showgrid": False,
-            "tickvals": list(range(len(x.labels))), "ticktext": [plain(t, 28) for t in x.labels],
+            "tickvals": list(range(len(x.labels))), **texts,
         },
         "yaxis": {"visible": False},
     }  # fmt: skip
@@ -47,7 +58,7 @@ def _map_layout(x: Bins, y: Bins | None) -> dict[str, Any]:
             "title": {"text": plain(y.axis.title)}, "tickmode": "array", "showgrid": False,
             "tickvals": list(range(len(y.labels))), "ticktext": [plain(t, 28) for t in y.labels],
         }  # fmt: skip
-    return layout
+    return layout, lines
 
 
 def _height(y: Bins | None) -> int:
@@ -118,7 +129,8 @@ def heat_map(
             f" {y_axis.text(points.values(y_axis.column)[least])}; {len(best)} of {n_cells} cells"
             " have a plan."
         )
-    figure = Frame(_height(y), _map_layout(x, y), 0).figure([trace])
+    layout, lines = _map_layout(x, y)
+    figure = Frame(_height(y), layout, 0, lines).figure([trace])
     return Chart(
         f"map-{measure.key.replace('_', '-')}",
         f"{measure.title}{which} over {x_axis.title} and {y_axis.title}", says, figure,
@@ -169,10 +181,11 @@ def layout_map(points: SweepPoints, x_axis: Axis, y_axis: Axis | None) -> Chart:
     if len(x.labels) * lines <= MAX_CELLS_WITH_TEXT and len(x.labels) <= 10:
         trace |= {"text": text, "texttemplate": "%{text}", "textfont": {"size": 11}}
     over = x_axis.title + (f" and {y_axis.title}" if y_axis else "")
+    layout, n_lines = _map_layout(x, y)
     heads = (x_axis.title, *([y_axis.title] if y_axis else []), "Group", "Layout", "Point")
     return Chart(
         "layouts", f"Where the best layout changes, over {over}",
-        _changes(x, y, best, names), Frame(_height(y), _map_layout(x, y), 0).figure([trace]),
+        _changes(x, y, best, names), Frame(_height(y), layout, 0, n_lines).figure([trace]),
         Table(heads, tuple(rows)), left_out + x.note + (y.note if y else ()),
     )  # fmt: skip
 

@@ -28,10 +28,14 @@ class Section:
 
 
 def ranked_axes(points: SweepPoints, effects: Sequence[Effect]) -> list[Axis]:
-    """Return the axes with several values, those that move the time most first."""
+    """Return the axes with several values, those that move the time most first, jobs last."""
     strength = {effect.axis.path: effect.strength for effect in effects}
     varied = [axis for axis in points.axes if len(axis.values) > 1]
-    return sorted(varied, key=lambda axis: (-strength.get(axis.path, 0.0), axis.path))
+    jobs = {axis.path for axis in points.job_axes}
+    return sorted(
+        varied,
+        key=lambda axis: (axis.path in jobs, -strength.get(axis.path, 0.0), axis.path),
+    )
 
 
 def sections(
@@ -57,6 +61,8 @@ def sections(
                 for measure in (points.time, points.cost)
                 if measure is not None
             ]
+            if points.aim is points.cost:
+                maps.reverse()
             sizes = points.size.values[points.solved]
             if len(set(sizes.tolist())) > 1 and not x.is_size and not y.is_size:
                 maps.append(heat_map(points, x, y, points.size, points.aim))

@@ -6,6 +6,7 @@ from typing import Any
 from planner.commands import lists_in_words, pins_in_words
 from planner.errors import UsageError
 from planner.options import parse_max, parse_pins
+from planner.reporting.command import require_extra, write_text
 
 FORMATS = ("table", "json", "csv")
 
@@ -18,6 +19,7 @@ def run_scale(
     only: list[str],
     at_most: list[str],
     form: str,
+    html: str = "",
     **asked: Any,
 ) -> int:
     """Run `planner scale`; return the exit code. `asked` are other arguments of `scale`."""
@@ -26,6 +28,8 @@ def run_scale(
 
     if form not in FORMATS:
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    if html:
+        require_extra()
     found = scale(
         model,
         cluster,
@@ -35,8 +39,14 @@ def run_scale(
         progress=_progress if sys.stderr.isatty() else None,
         **asked,
     )
-    write = {"json": found.dumps, "csv": found.csv, "table": lambda: scaling_text(found)}
-    sys.stdout.write(write[form]())
+    if form == "table":
+        sys.stdout.write(scaling_text(found))
+    else:
+        sys.stdout.write(found.dumps() if form == "json" else found.csv())
+    if html:
+        from planner.reporting.scaling_page import scale_page
+
+        write_text(html, scale_page(found))
     return found.exit_code
 
 

@@ -224,8 +224,8 @@ def _row(index: int, size: Size, result: Result) -> Row:
     """Return the row of one size, speedup and efficiency still missing."""
     options: SolveOptions = size.options
     priced = calibration_json(options.calibration)
-    names = point_names(size.model, size.cluster, options, priced)
-    point = Point(index, (("size", size.value),), *names)
+    name, costless, _ = point_names(size.model, size.cluster, options, priced)
+    point = Point(index, (("size", size.value),), name, costless)
     row = solved_row(point, (), size.model, size.cluster, options, result)
     job, n_devices = size.model.job, options.pins[DEVICES]
     row["n_devices"] = n_devices

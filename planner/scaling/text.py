@@ -1,6 +1,6 @@
 """What `planner scale` prints."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from planner.scaling.curve import Scaling
@@ -110,11 +110,13 @@ def marks_lines(found: Scaling) -> list[str]:
         wall = marks["wall"]
         unit = "tokens a sequence" if asked.over == "seq_len" else "layers"
         far = f"not reached up to {last:,} {unit}"
-        lines += wrapped("wall:", f"{wall:,} {unit} fit, no larger number that was tried" if wall else far)
+        lines += wrapped(
+            "wall:", f"{wall:,} {unit} fit, no larger number that was tried" if wall else far
+        )
     return [*lines, *_takeover_lines(found, solved)]
 
 
-def _takeover_lines(found: Scaling, solved: list[Mapping[str, Any]]) -> list[str]:
+def _takeover_lines(found: Scaling, solved: Sequence[Mapping[str, Any]]) -> list[str]:
     at = found.marks["takeover"]
     if at:
         tokens = found.marks["critical_tokens_per_device"]

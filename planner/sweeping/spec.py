@@ -541,7 +541,8 @@ class _Reader:
         try:
             check_size(n_points)
         except BadValue as error:
-            raise self._fail(("vary",), error, at_key=True) from None
+            place = ("vary",) if self.document.file else ()
+            raise self._fail(place, error, at_key=True) from None
         return n_points
 
     def _derived(self, spec: SweepFile, axes: Sequence[Axis]) -> dict[str, Expression | Table]:

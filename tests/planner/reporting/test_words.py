@@ -150,7 +150,16 @@ def test_jobs_are_not_compared_with_each_other() -> None:
     points = points_of(rows, {"model": ["small", "large"], HBM: [1e12, 2e12]})
     assert [axis.path for axis in points.job_axes] == ["model"]
     said = answer(points, effects(points))
-    assert said.headline.startswith("For model large: Fastest is 8 devices: step time 30 s")
+    assert said.headline == (
+        "Model small: Fastest is 8 devices: step time 2 s."
+        " Model large: Fastest is 8 devices: step time 30 s."
+    )
+    assert said.worth[0] == (
+        "Model small: doubling accelerator HBM bandwidth shortens the step time by 50 %. The run"
+        " costs the same if devices with twice as much cost 2 times as much an hour."
+    )
+    assert said.worth[1].startswith("Model large: doubling accelerator HBM bandwidth shortens the")
+    assert " by 25 %." in said.worth[1]
     assert [cells[0] for cells in said.best.rows] == ["model small", "model large"]
     assert any(text.startswith("Jobs differ (model)") for text in said.doubts)
 

@@ -10,12 +10,13 @@ import pytest
 import planner
 from planner.errors import UsageError
 from planner.scaling.curve import SCALE_COLUMNS, Scaling, scale
-from planner.scaling.sizes import POINTS, Job, Range, device_sizes, grown, thinned
+from planner.scaling.sizes import POINTS, Job, Range, device_sizes, grown, job_size, thinned
 from planner.scaling.text import scaling_text
 from planner.solving import read_inputs, solve_options
 from planner.sweeping.rows import COLUMNS
+from searches.feasibility import any_fits
 
-ONLY = {"tp": [1, 2, 4], "pp": [1, 2], "mbs": [1], "recompute": ["none"]}
+ONLY = {"tp": [2, 4], "pp": [1, 2], "cp": [1], "mbs": [1], "recompute": ["none"]}
 SMALL = (("training.global_batch", 64), ("training.tokens", "100B"),
          ("pools.0.price_per_hour", 2.5))  # fmt: skip
 """64 sequences of 8,192 tokens."""
@@ -26,9 +27,13 @@ def curve(cluster: str = "h100-x8", **asked: object) -> Scaling:
     return scale("llama3-8b", cluster, **(given | asked))  # type: ignore[arg-type]
 
 
-def test_each_size_is_its_own_search() -> None:
-    found = curve(most=16)
-    assert [row["scale.size"] for row in found.rows] == [2, 4, 8, 16]
+@pytest.fixture(scope="module")
+def found() -> Scaling:
+    return curve(most=16, least=4)
+
+
+def test_each_size_is_its_own_search(found: Scaling) -> None:
+    assert [row["scale.size"] for row in found.rows] == [4, 8, 16]  # two hold no activations
     for row in found.rows:
         n = row["scale.size"]
         nodes = max(1, int(str(n)) // 8)
@@ -41,7 +46,7 @@ def test_each_size_is_its_own_search() -> None:
     first, last = found.rows[0], found.rows[-1]
     ratio = float(str(last["best.tokens_per_s"])) / float(str(first["best.tokens_per_s"]))
     assert last["scale.speedup"] == ratio
-    assert last["scale.efficiency"] == pytest.approx(ratio / 8)
+    assert last["scale.efficiency"] == pytest.approx(ratio / 4)
     assert last["scale.tokens_per_device"] == 64 * 8192 / 16
     cost = float(str(last["scale.device_s_per_token"])) * 1e6 * 2.5 / 3600
     assert last["best.usd_per_million_tokens"] == pytest.approx(cost)
@@ -59,18 +64,17 @@ def test_weak_scaling_grows_the_batch() -> None:
 
 
 def test_a_batch_that_is_small_has_a_knee() -> None:
-    """16 sequences: with more than 16 devices replicas run out, and waits grow."""
-    found = curve("h100-x512", overrides=(("training.global_batch", 16),), least=4, most=128,
-                  points=6)  # fmt: skip
+    """Four sequences: replicas run out at 4 tp pp devices, and stages and waits grow instead."""
+    found = curve("h100-x512", overrides=(("training.global_batch", 4),), least=4, most=128,
+                  only=ONLY | {"tp": [2, 4, 8], "pp": [1, 2, 4]}, points=6)  # fmt: skip
     knee, sizes = found.marks["knee"], [row["scale.size"] for row in found.rows]
     assert knee in sizes[:-1]
-    assert knee <= 64
     assert found.marks["break_even_cost"] <= knee
     assert f"knee: {knee} devices" in scaling_text(found)
 
 
 def test_tokens_of_a_step_stay_over_sequence_lengths() -> None:
-    found = curve(over="seq_len", most=32768, only=ONLY | {"cp": [1]})
+    found = curve(over="seq_len", most=32768)
     sizes = [row["seq_len"] for row in found.rows]
     assert sizes[:2] == [8192, 16384]
     assert {row["scale.tokens_per_step"] for row in found.rows} == {64 * 8192}
@@ -79,7 +83,7 @@ def test_tokens_of_a_step_stay_over_sequence_lengths() -> None:
 
 
 def test_the_wall_is_the_deepest_of_the_grid_that_fits() -> None:
-    only = {"tp": [8], "pp": [1], "cp": [1], "mbs": [1], "zero": [1], "recompute": ["none"]}
+    only = {"tp": [8], "pp": [1], "mbs": [1], "recompute": ["none"]}
     found = curve(over="layers", only=only)
     by_size = {row["scale.size"]: row for row in found.rows}
     wall = found.marks["wall"]
@@ -88,17 +92,20 @@ def test_the_wall_is_the_deepest_of_the_grid_that_fits() -> None:
     assert fails
     assert "needs" in str(by_size[fails[0]]["reason"])
     step = max(n for n in by_size if n < wall) // 8
-    deeper = planner.solve(
-        "llama3-8b", "h100-x8", only=only, pins={"devices": 8}, top=1,
-        overrides=(*SMALL, ("model.layers", wall + step)),
-    )  # fmt: skip
-    assert not deeper.plans
+    inputs = read_inputs("llama3-8b", "h100-x8", SMALL)
+    mine = Job(*inputs, solve_options(1, None, only, None, "default", "", ()))
+    asked = Range("layers", "strong")
+    fits = [
+        any_fits(mine.context(size))
+        for size in (job_size(mine, asked, n) for n in (wall, wall + step))
+        if size is not None
+    ]
+    assert fits == [True, False]
     assert "wall:" in scaling_text(found)
 
 
-def test_text_json_and_csv_are_of_the_same_rows() -> None:
-    found = curve(least=4)
-    assert found.dumps() == curve(least=4).dumps()
+def test_text_json_and_csv_are_of_the_same_rows(found: Scaling) -> None:
+    assert found.dumps() == curve(most=16, least=4).dumps()
     data = json.loads(found.dumps())
     names = [column.name for column in (*SCALE_COLUMNS, *COLUMNS)]
     assert [column["name"] for column in data["columns"]] == names
@@ -119,16 +126,13 @@ def test_nothing_fits_says_why() -> None:
 
 
 def test_a_stopped_curve_keeps_what_it_has() -> None:
-    asked: list[int] = []
-
-    def stop() -> bool:
-        asked.append(1)
-        return len(asked) > 12
-
-    found = curve(stop=stop)
-    assert found.stopped
-    assert found.exit_code == 130
-    assert len(found.rows) < 3
+    done: list[int] = []
+    found = curve(stop=lambda: bool(done), progress=lambda n, of: done.append(n))
+    assert done == [1]
+    assert found.stopped == "time limit"
+    assert found.exit_code == 4
+    assert [row["scale.size"] for row in found.rows] == [4]
+    assert "stopped (time limit)" in scaling_text(found)
 
 
 def job() -> Job:

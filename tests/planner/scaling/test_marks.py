@@ -49,7 +49,7 @@ def test_more_devices_stop_paying() -> None:
 
 
 def test_takeover_is_where_waiting_is_longer_from_there_on() -> None:
-    rows = curve({n: 1.0 for n in (10, 20, 40, 60, 80)}, waits=1.0)  # n % of the step
+    rows = curve(dict.fromkeys((10, 20, 40, 60, 80), 1.0), waits=1.0)  # n % of the step
     found = takeover(rows)
     assert found is not None
     assert (found["scale.size"], found["scale.tokens_per_device"]) == (60, 1000 / 60)

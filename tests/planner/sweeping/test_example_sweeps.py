@@ -12,7 +12,7 @@ from planner.sweeping.spec import load_sweep
 SWEEPS = Path(__file__).parents[3] / "examples" / "sweeps"
 POINTS = {
     "domain-by-model-size": 18,
-    "gpus-by-march": 32,
+    "gpus-by-march": 24,
     "llama3-70b-1000-points": 1000,
     "sampled-future-part": 147,
     "worth-more-2029": 12,
