@@ -182,10 +182,11 @@ def layout_map(points: SweepPoints, x_axis: Axis, y_axis: Axis | None) -> Chart:
         trace |= {"text": text, "texttemplate": "%{text}", "textfont": {"size": 11}}
     over = x_axis.title + (f" and {y_axis.title}" if y_axis else "")
     layout, n_lines = _map_layout(x, y)
+    height = max(_height(y), 130 + 24 * len(shown))
     heads = (x_axis.title, *([y_axis.title] if y_axis else []), "Group", "Layout", "Point")
     return Chart(
         "layouts", f"Where the best layout changes, over {over}",
-        _changes(x, y, best, names), Frame(_height(y), layout, 0, n_lines).figure([trace]),
+        _changes(x, y, best, names), Frame(height, layout, 0, n_lines).figure([trace]),
         Table(heads, tuple(rows)), left_out + x.note + (y.note if y else ()),
     )  # fmt: skip
 
