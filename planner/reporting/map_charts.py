@@ -124,9 +124,10 @@ def heat_map(
     says = f"No cell of {x_axis.title} and {y_axis.title} has a plan."
     if least is not None and best:
         says = (
-            f"The least is {scale.text(float(measure.values[least]))} at {x_axis.title}"
-            f" {x_axis.text(points.values(x_axis.column)[least])}, {y_axis.title}"
-            f" {y_axis.text(points.values(y_axis.column)[least])}; {len(best)} of {n_cells} cells"
+            f"The least is {scale.text(float(measure.values[least]))} at"
+            f" {x_axis.at(x_axis.text(points.values(x_axis.column)[least]))},"
+            f" {y_axis.at(y_axis.text(points.values(y_axis.column)[least]))};"
+            f" {len(best)} of {n_cells} cells"
             " have a plan."
         )
     layout, lines = _map_layout(x, y)

@@ -226,8 +226,8 @@ def waiting_chart(points: SweepPoints, axis: Axis) -> Chart | None:
         "yaxis": {"title": {"text": "Share of the step (%)"}, "range": [0, 100]},
     }  # fmt: skip
     ends = [
-        f"{short_number(100 * float(waits[row] / step[row]), 3)} % at {axis.title}"
-        f" {axis.text(column[row])}"
+        f"{short_number(100 * float(waits[row] / step[row]), 3)} % at"
+        f" {axis.at(axis.text(column[row]))}"
         for row in (rows[0], rows[-1])
     ]
     return Chart(
