@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.reporting.answers import Table, layout_text
-from planner.reporting.charts import Chart, Frame, log_ticks, plain, tick_texts
+from planner.reporting.charts import Chart, Frame, log_ticks, plain, spaced, tick_texts
 from planner.reporting.points import Axis, SweepPoints
 from planner.reporting.quantities import short_number
 from planner.reporting.theme import CATEGORIES
@@ -126,11 +126,12 @@ def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
     base = {"type": "scatter", "mode": "lines", "line": grey, "hoverinfo": "skip"}
     traces.append(base | {"name": "ideal", "x": ends, "y": ideal, "xaxis": "x", "yaxis": "y"})
     all_sizes = sorted({n for curve in shown for n in curve.devices})
+    ticks = spaced([float(n) for n in all_sizes], log=True, panels=2)
     sizes: dict[str, Any] = {
-        "type": "log", "title": {"text": "Devices"}, "tickmode": "array",
-        "tickvals": all_sizes if len(all_sizes) <= 8 else all_sizes[:: -(-len(all_sizes) // 8)],
+        "type": "log", "title": {"text": "Devices"}, "tickmode": "array", "tickvals": ticks,
+        "tickangle": 0,
     }  # fmt: skip
-    sizes["ticktext"] = [f"{n:,}" for n in sizes["tickvals"]]
+    sizes["ticktext"] = [f"{n:,.0f}" for n in ticks]
     shares = [100 * share for curve in shown for share in curve.efficiencies]
     lowest, highest = 10 * math.floor((min(shares) - 5) / 10), max(max(shares), 100.0) + 3
     rates = [rate for curve in shown for rate in curve.tokens_per_s]
@@ -225,8 +226,8 @@ def waiting_chart(points: SweepPoints, axis: Axis) -> Chart | None:
         "yaxis": {"title": {"text": "Share of the step (%)"}, "range": [0, 100]},
     }  # fmt: skip
     ends = [
-        f"{short_number(100 * float(waits[row] / step[row]), 3)} % at {axis.title}"
-        f" {axis.text(column[row])}"
+        f"{short_number(100 * float(waits[row] / step[row]), 3)} % at"
+        f" {axis.at(axis.text(column[row]))}"
         for row in (rows[0], rows[-1])
     ]
     return Chart(

@@ -46,9 +46,11 @@ def scale_page(found: Scaling) -> str:
     heading = scaling_text(found).split("\n", 1)[0]
     said = answer(points, effects(points))
     stopped = (f"Stopped ({found.stopped}): larger sizes are missing.",) if found.stopped else ()
+    # The notes of the curve name what is assumed.
+    doubts = [text for text in said.doubts if not (found.notes and text.startswith("Assumed"))]
     said = Answer(
         said.headline, (f"{heading}.",), said.points, said.best, _joined(marks_lines(found)),
-        Table((), ()), (*stopped, *found.notes, *said.doubts), "What the curve says",
+        Table((), ()), (*stopped, *found.notes, *doubts), "What the curve says",
     )  # fmt: skip
     return points_page(f"Scaling: {heading}", points, said, sections(found, points), "")
 

@@ -6,7 +6,7 @@ from typing import Any
 from planner.commands import lists_in_words, pins_in_words
 from planner.errors import UsageError
 from planner.options import parse_max, parse_pins
-from planner.reporting.command import require_extra, write_text
+from planner.reporting.command import check_folder, require_extra, write_text
 
 FORMATS = ("table", "json", "csv")
 
@@ -30,6 +30,7 @@ def run_scale(
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
     if html:
         require_extra()
+        check_folder(html)
     found = scale(
         model,
         cluster,
