@@ -279,7 +279,6 @@ class _Reader:
             constraints=constraints,
             search=spec.search,
             stack=spec.stack,
-            reference=spec.reference,
         )
         self._try(sweep)
         return replace(sweep, sweep_id=_sweep_id(sweep))

@@ -89,7 +89,6 @@ class Sweep:
     constraints: tuple[Expression, ...]
     search: SearchSpec | None
     stack: str
-    reference: str
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
