@@ -78,6 +78,8 @@ class SweepRun:
     n_damaged: int = 0
     """Damaged rows of an earlier run, which were searched again."""
     interrupted: bool = False
+    was_finished: bool = False
+    """The file was there already, so that there was nothing to do."""
 
     @property
     def exit_code(self) -> int:
@@ -251,7 +253,7 @@ def _finished_before(path: Path, header: dict[str, object]) -> SweepRun:
         with suppress(SweepFileError):
             PartialSweep(path, header).remove()
     n = int(found["n_rows"])
-    return SweepRun(path, n, n, n)
+    return SweepRun(path, n, n, n, was_finished=True)
 
 
 class _Run:

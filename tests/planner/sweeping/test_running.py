@@ -171,6 +171,7 @@ def test_a_finished_sweep_is_not_run_again(whole: dict[str, bytes], tmp_path: Pa
     for form, wanted in whole.items():
         run = run_sweep(FakeSweep(N, deeds={0: "die"}), tmp_path / f"whole.{form}")
         assert (run.n_points, run.n_done, run.n_before, run.statuses) == (N, N, N, Counter())
+        assert run.was_finished
         assert (tmp_path / f"whole.{form}").read_bytes() == wanted
 
 
@@ -298,7 +299,8 @@ class TestFullDisk:
         assert {path.name for path in out.parent.iterdir()} <= {
             partial_path(out).name, header_path(out).name,
         }  # fmt: skip
-        assert run_sweep(FakeSweep(N), out).n_before == N
+        run = run_sweep(FakeSweep(N), out)
+        assert (run.n_before, run.was_finished) == (N, False)
         assert out.read_bytes() == whole[form]
 
 
