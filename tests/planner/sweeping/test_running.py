@@ -15,7 +15,7 @@ import pytest
 from planner.errors import SearchError, SweepFileError, UsageError
 from planner.sweeping import running, storage
 from planner.sweeping.reading import read_sweep
-from planner.sweeping.running import SweepProgress, SweepRun, Twins, chunks_of
+from planner.sweeping.running import SweepProgress, SweepRun, Twins, chunks_of, solver_of_worker
 from planner.sweeping.storage import header_path, partial_path
 from searches.executors import ExecutorError
 from tests.planner.sweeping.fakes import FakeSweep
@@ -302,6 +302,15 @@ class TestFullDisk:
         run = run_sweep(FakeSweep(N), out)
         assert (run.n_before, run.was_finished) == (N, False)
         assert out.read_bytes() == whole[form]
+
+
+def test_a_worker_of_another_version_is_refused() -> None:
+    sweep = FakeSweep(N)
+    (chunk, *_) = chunks_of(sweep.points())
+    same = solver_of_worker(sweep, 1.0, sweep.header().get("calibration"))
+    assert same(chunk[0])[0][0] == chunk[0].points[0].index
+    with pytest.raises(ExecutorError, match="another version or catalogue of planner"):
+        solver_of_worker(sweep, 1.0, {"version": "0.0.1"})
 
 
 def test_a_sweep_that_yields_no_row_leaves_no_file(out: Path) -> None:
