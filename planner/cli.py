@@ -479,6 +479,9 @@ def scale(
     stack: Stack = "",
     pool: PoolName = "",
     form: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
+    html: Annotated[
+        str, typer.Option("--html", metavar="FILE", help="Write it as a page with figures, too.")
+    ] = "",
     time_limit: Annotated[
         float | None,
         typer.Option(
@@ -496,7 +499,7 @@ def scale(
             model, cluster, scaling=scaling, over=over, points=points,
             least=_size(from_, "--from"), most=_size(to, "--to"),
             pin=pin, only=only, at_most=max_, allow=tuple(allow), overrides=_overrides(set_),
-            framework=framework, stack=stack, pool=pool, form=form,
+            framework=framework, stack=stack, pool=pool, form=form, html=html,
             time_limit_s=_positive(time_limit, "--time-limit", "60"), calibration=calibration,
             reference=reference,
         )

@@ -43,6 +43,7 @@ class Answer:
     worth: tuple[str, ...]
     worth_table: Table
     doubts: tuple[str, ...]
+    worth_title: str = "What each axis buys"
 
 
 def answer(points: SweepPoints, found: Sequence[Effect]) -> Answer:
@@ -80,7 +81,7 @@ def degrees_text(
 def _headline(points: SweepPoints) -> str:
     """Return the best points in a sentence or two, of what the search was to make small first."""
     if not points.n:
-        return "The sweep has no points."
+        return "There are no points."
     rows = [row for row in range(points.n) if points.solved[row]]
     if not rows:
         return _none_fits(points)
@@ -419,8 +420,8 @@ def _effect_sentence(effect: Effect, what: str, by_cost: bool) -> str:
     if gained:
         n = sum(change.n_gained for change in gained)
         text += (
-            f". {n:,} {'point fits' if n == 1 else 'points fit'} only from {axis.title}"
-            f" {axis.text(gained[0].high)} on"
+            f". {n:,} {'point fits' if n == 1 else 'points fit'} only from"
+            f" {axis.at(axis.text(gained[0].high))} on"
         )
     return text + "."
 

@@ -233,7 +233,7 @@ def _says(points: SweepPoints, axis: Axis, found: Any, own_job: bool) -> str:
         return f"No value of {axis.title} has a plan."
     numbers = sorted(place for place in best if isinstance(place, int))
     texts = [
-        f"{measure.scale.text(float(measure.values[best[n]]))} at {axis.title} {found.labels[n]}"
+        f"{measure.scale.text(float(measure.values[best[n]]))} at {axis.at(found.labels[n])}"
         for n in (numbers[0], numbers[-1])
     ]
     least = min(numbers, key=lambda n: (measure.values[best[n]], n))

@@ -19,8 +19,8 @@ from planner.reporting.quantities import short_number
 
 MAX_DRAWN = 1000
 """Points that one chart draws one by one."""
-MAX_TICKS = 14
-"""Values of an axis that are all written below it."""
+LEAST_TICK_FRAC = 0.055
+"""Share of the width of a figure by which written values of an axis are apart."""
 MAX_VALUES = 24
 """Values of a numeric axis that are taken one by one; more are put into bins."""
 TICK_CHARACTERS, MIN_TICK_CHARACTERS = 130, 9
@@ -148,13 +148,26 @@ def axis_layout(axis: Axis, found: Bins, panels: int = 1) -> tuple[dict[str, Any
         texts, lines = tick_texts(found.labels, panels)
         return {"title": title, "tickmode": "array", "tickvals": places, **texts}, lines
     layout: dict[str, Any] = {"title": title, "type": "log" if is_log(axis) else "linear"}
-    shown = [axis.scale.shown(centre) for centre in found.centres]
-    if not found.binned and len(shown) <= MAX_TICKS:
+    if not found.binned:
+        apart = spaced(found.centres, is_log(axis), panels)
         layout |= {
-            "tickmode": "array", "tickvals": shown,
-            "ticktext": [axis.scale.number(centre) for centre in found.centres],
+            "tickmode": "array", "tickvals": [axis.scale.shown(centre) for centre in apart],
+            "ticktext": [axis.scale.number(centre) for centre in apart], "tickangle": 0,
         }  # fmt: skip
     return layout, 1
+
+
+def spaced(values: Sequence[float], log: bool, panels: int = 1) -> list[float]:
+    """Return ascending values without those too close to one before them to be written below."""
+    if len(values) < 3:
+        return list(values)
+    places = [math.log(value) if log else value for value in values]
+    least = (places[-1] - places[0]) * LEAST_TICK_FRAC * panels
+    kept = [0]
+    for number in range(1, len(values) - 1):
+        if min(places[number] - places[kept[-1]], places[-1] - places[number]) >= least:
+            kept.append(number)
+    return [values[number] for number in (*kept, len(values) - 1)]
 
 
 def drawn_rows(rows: Sequence[int], keep: Iterable[int] = ()) -> tuple[list[int], tuple[str, ...]]:

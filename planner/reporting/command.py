@@ -21,6 +21,8 @@ def run_report(sweep_file: str, out: str, x: str, y: str, image: str) -> int:
             f"planner report {sweep_file} --image {image} --out figures",
         )
     require_extra()
+    if not image:
+        check_folder(out or DEFAULT_OUT)
     points = read_points(sweep_file)
     x_axis, y_axis = chosen_axis(points, x, "--x"), chosen_axis(points, y, "--y")
     if x_axis is not None and x_axis is y_axis:
@@ -48,6 +50,14 @@ def write_text(out: str, text: str) -> None:
         fix = "name another file with --out, in a folder that exists and can be written"
         raise EmitError(f"cannot write {out}: {error.strerror}", fix) from None
     sys.stderr.write(f"wrote {out}: open it in a browser, it needs no network\n")
+
+
+def check_folder(out: str) -> None:
+    """Raise one clear error, before any work, where there is no folder for a page."""
+    folder = Path(out).parent
+    if out != "-" and (not folder.is_dir() or Path(out).is_dir()):
+        what = f"{out} is a folder" if Path(out).is_dir() else f"there is no folder {folder}"
+        raise EmitError(f"cannot write {out}: {what}", "name another file")
 
 
 def require_extra() -> None:

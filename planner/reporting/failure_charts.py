@@ -53,7 +53,7 @@ def status_chart(points: SweepPoints, axis: Axis) -> Chart:
     most, number = lost.most_common(1)[0]
     total = sum(lost.values())
     says = f"{total:,} of {points.n:,} points have no plan"
-    says += f"; most of them ({number:,}) at {axis.title} {found.labels[most]}." if number else "."
+    says += f"; most of them ({number:,}) at {axis.at(found.labels[most])}." if number else "."
     return Chart(
         "status-by-axis", f"Points with and without a plan over {axis.title}", says,
         Frame(360, layout, 1, lines).figure(traces),

@@ -124,9 +124,10 @@ def heat_map(
     says = f"No cell of {x_axis.title} and {y_axis.title} has a plan."
     if least is not None and best:
         says = (
-            f"The least is {scale.text(float(measure.values[least]))} at {x_axis.title}"
-            f" {x_axis.text(points.values(x_axis.column)[least])}, {y_axis.title}"
-            f" {y_axis.text(points.values(y_axis.column)[least])}; {len(best)} of {n_cells} cells"
+            f"The least is {scale.text(float(measure.values[least]))} at"
+            f" {x_axis.at(x_axis.text(points.values(x_axis.column)[least]))},"
+            f" {y_axis.at(y_axis.text(points.values(y_axis.column)[least]))};"
+            f" {len(best)} of {n_cells} cells"
             " have a plan."
         )
     layout, lines = _map_layout(x, y)
@@ -182,10 +183,11 @@ def layout_map(points: SweepPoints, x_axis: Axis, y_axis: Axis | None) -> Chart:
         trace |= {"text": text, "texttemplate": "%{text}", "textfont": {"size": 11}}
     over = x_axis.title + (f" and {y_axis.title}" if y_axis else "")
     layout, n_lines = _map_layout(x, y)
+    height = max(_height(y), 130 + 24 * len(shown))
     heads = (x_axis.title, *([y_axis.title] if y_axis else []), "Group", "Layout", "Point")
     return Chart(
         "layouts", f"Where the best layout changes, over {over}",
-        _changes(x, y, best, names), Frame(_height(y), layout, 0, n_lines).figure([trace]),
+        _changes(x, y, best, names), Frame(height, layout, 0, n_lines).figure([trace]),
         Table(heads, tuple(rows)), left_out + x.note + (y.note if y else ()),
     )  # fmt: skip
 

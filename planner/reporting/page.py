@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +22,7 @@ from planner.reporting.effects import effects
 from planner.reporting.failure_charts import STATUS_WORDS, reasons
 from planner.reporting.points import Axis, SweepPoints, shortened
 from planner.reporting.quantities import short_number
-from planner.reporting.sweep_charts import sections
+from planner.reporting.sweep_charts import Section, sections
 from planner.reporting.theme import template
 
 MAX_TABLE_ROWS = 200
@@ -53,7 +53,17 @@ def sweep_page(
 ) -> str:
     """Return the report of a sweep as HTML; `source` is the name of its file."""
     found = effects(points)
+    name = shortened(points.header.get("name") or "")
+    if name in ("", "sweep"):
+        name = f"of {shortened(source)}"
     said = answer(points, found)
+    return points_page(f"Sweep {name}", points, said, sections(points, found, x, y), source)
+
+
+def points_page(
+    title: str, points: SweepPoints, said: Answer, parts: Sequence[Section], source: str
+) -> str:
+    """Return the page of points: an answer in words, sections of charts, all points."""
     shown = [
         {
             "section": section,
@@ -63,14 +73,11 @@ def sweep_page(
                 for chart in section.charts
             ],
         }
-        for section in sections(points, found, x, y)
+        for section in parts
     ]  # fmt: skip
     why = reasons(points) if not points.solved.all() and points.n else None
-    name = shortened(points.header.get("name") or "")
-    if name in ("", "sweep"):
-        name = f"of {shortened(source)}"
     return render(
-        title=f"Sweep {name}", said=said, sections=shown, source=shortened(source),
+        title=title, said=said, sections=shown, source=shortened(source),
         best=shown_table(said.best, "best"),
         worth=shown_table(said.worth_table, "worth") if said.worth_table.rows else None,
         reasons=shown_table(why, "reasons") if why else None,
@@ -274,6 +281,3 @@ def _fact(value: object) -> str:
     if isinstance(value, list | tuple):
         return shortened(", ".join(_fact(item) for item in value), 3000)
     return shortened(value, 300)
-
-
-__all__ = ["Answer", "render", "sweep_page"]

@@ -54,6 +54,10 @@ class Axis:
             return self.scale.text(float(value))
         return "-" if value is None else shortened(value)
 
+    def at(self, text: str) -> str:
+        """Return a value as a place: `memory 80 GiB`, `64 nodes`."""
+        return f"{text} {self.title}" if self.is_size else f"{self.title} {text}"
+
     @property
     def spans(self) -> str:
         """How many values from where to where."""
@@ -285,7 +289,7 @@ class SweepPoints:
     def where(self, row: int, without: Sequence[Axis] = ()) -> str:
         """Return what was varied and its values in one row: `nodes 64, memory 80 GiB`."""
         return ", ".join(
-            f"{axis.title} {axis.text(self.values(axis.column)[row])}"
+            axis.at(axis.text(self.values(axis.column)[row]))
             for axis in self.axes
             if axis not in without
         )

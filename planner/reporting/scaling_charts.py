@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.reporting.answers import Table, layout_text
-from planner.reporting.charts import Chart, Frame, log_ticks, plain
-from planner.reporting.points import SweepPoints
+from planner.reporting.charts import Chart, Frame, log_ticks, plain, spaced, tick_texts
+from planner.reporting.points import Axis, SweepPoints
 from planner.reporting.quantities import short_number
 from planner.reporting.theme import CATEGORIES
 
@@ -126,11 +126,12 @@ def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
     base = {"type": "scatter", "mode": "lines", "line": grey, "hoverinfo": "skip"}
     traces.append(base | {"name": "ideal", "x": ends, "y": ideal, "xaxis": "x", "yaxis": "y"})
     all_sizes = sorted({n for curve in shown for n in curve.devices})
+    ticks = spaced([float(n) for n in all_sizes], log=True, panels=2)
     sizes: dict[str, Any] = {
-        "type": "log", "title": {"text": "Devices"}, "tickmode": "array",
-        "tickvals": all_sizes if len(all_sizes) <= 8 else all_sizes[:: -(-len(all_sizes) // 8)],
+        "type": "log", "title": {"text": "Devices"}, "tickmode": "array", "tickvals": ticks,
+        "tickangle": 0,
     }  # fmt: skip
-    sizes["ticktext"] = [f"{n:,}" for n in sizes["tickvals"]]
+    sizes["ticktext"] = [f"{n:,.0f}" for n in ticks]
     shares = [100 * share for curve in shown for share in curve.efficiencies]
     lowest, highest = 10 * math.floor((min(shares) - 5) / 10), max(max(shares), 100.0) + 3
     rates = [rate for curve in shown for rate in curve.tokens_per_s]
@@ -189,4 +190,54 @@ def curve_of_rows(rows: Sequence[Mapping[str, Any]], name: str) -> Curve:
         name, tuple(int(row["n_devices"]) for row in kept),
         tuple(float(row["tokens_per_s"]) for row in kept),
         tuple(str(row.get("layout") or "") for row in kept),
+    )  # fmt: skip
+
+
+def waiting_chart(points: SweepPoints, axis: Axis) -> Chart | None:
+    """Return computing, waiting for the network and the rest as shares of the step over an axis.
+
+    Of rows with `scale.compute_s` and `scale.exposed_comm_s`; None without any.
+    """
+    step, compute = points.numbers("best.step_time_s"), points.numbers("scale.compute_s")
+    waits = points.numbers("scale.exposed_comm_s")
+    column = points.values(axis.column)
+    rows = [row for row in range(points.n) if math.isfinite(step[row] + compute[row] + waits[row])]
+    if not rows:
+        return None
+    rows.sort(key=lambda row: column[row])
+    rest = step - compute - waits
+    shares = {"computing": compute, "waiting for the network": waits, "the rest": rest}
+    x = [axis.text(column[row]) for row in rows]
+    traces = [
+        {
+            "type": "bar", "name": name, "x": list(range(len(rows))),
+            "y": [100 * float(part[row] / step[row]) for row in rows],
+            "marker": {"color": CATEGORIES[place]},
+            "text": [f"{short_number(float(part[row]), 3)} s" for row in rows],
+            "textposition": "none", "hovertemplate": "%{y:.1f} %, %{text}<extra></extra>",
+        }
+        for place, (name, part) in enumerate(shares.items())
+    ]  # fmt: skip
+    texts, lines = tick_texts(x)
+    layout = {
+        "barmode": "stack",
+        "xaxis": {"title": {"text": plain(axis.title)}, "tickmode": "array",
+                  "tickvals": list(range(len(rows))), **texts},
+        "yaxis": {"title": {"text": "Share of the step (%)"}, "range": [0, 100]},
+    }  # fmt: skip
+    ends = [
+        f"{short_number(100 * float(waits[row] / step[row]), 3)} % at"
+        f" {axis.at(axis.text(column[row]))}"
+        for row in (rows[0], rows[-1])
+    ]
+    return Chart(
+        "waiting", "What a step consists of",
+        f"Of the step, waiting for the network takes {ends[0]} and {ends[1]}.",
+        Frame(380, layout, 1, lines).figure(traces),
+        Table(
+            (axis.title, *(f"{name} (s)" for name in shares)),
+            tuple((axis.text(column[row]), *(float(part[row]) for part in shares.values()))
+                  for row in rows),
+        ),
+        ("The rest: bubble, stragglers, compute slowed by traffic beside it, fixed times.",),
     )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 from planner.commands import lists_in_words, pins_in_words
 from planner.errors import UsageError
 from planner.options import parse_max, parse_pins
+from planner.reporting.command import check_folder, require_extra, write_text
 
 FORMATS = ("table", "json", "csv")
 
@@ -18,6 +19,7 @@ def run_scale(
     only: list[str],
     at_most: list[str],
     form: str,
+    html: str = "",
     **asked: Any,
 ) -> int:
     """Run `planner scale`; return the exit code. `asked` are other arguments of `scale`."""
@@ -26,6 +28,9 @@ def run_scale(
 
     if form not in FORMATS:
         raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    if html:
+        require_extra()
+        check_folder(html)
     found = scale(
         model,
         cluster,
@@ -39,6 +44,10 @@ def run_scale(
         sys.stdout.write(scaling_text(found))
     else:
         sys.stdout.write(found.dumps() if form == "json" else found.csv())
+    if html:
+        from planner.reporting.scaling_page import scale_page
+
+        write_text(html, scale_page(found))
     return found.exit_code
 
 

@@ -154,10 +154,9 @@ def test_jobs_are_not_compared_with_each_other() -> None:
         "Model small: Fastest is 8 devices: step time 2 s."
         " Model large: Fastest is 8 devices: step time 30 s."
     )
-    assert said.worth[
-        0
-    ] == "Model small: doubling accelerator HBM bandwidth shortens the step time" + (
-        " by 50 %. The run costs the same if devices with twice as much cost 2 times as much an hour."
+    assert said.worth[0] == (
+        "Model small: doubling accelerator HBM bandwidth shortens the step time by 50 %. The run"
+        " costs the same if devices with twice as much cost 2 times as much an hour."
     )
     assert said.worth[1].startswith("Model large: doubling accelerator HBM bandwidth shortens the")
     assert " by 25 %." in said.worth[1]

@@ -1,4 +1,4 @@
-"""`planner sweep` in a process of its own that is killed, again and again: the same file in the end.
+"""`planner sweep` in a process that is killed again and again: the same file at the end.
 
 The points are real searches, small ones; half of them differ from another in the price alone.
 """
