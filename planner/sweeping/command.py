@@ -293,8 +293,9 @@ def estimate_text(sweep: Sweep, found: Estimate) -> str:
 def _time_lines(found: Estimate) -> list[str]:
     if found.time_s is None or found.work_s is None:
         return ["time: nothing to search"]
-    on = f"{found.n_workers} free processors" if found.n_workers > 1 else "one free processor"
-    lines = [f"time: about {short_time(found.time_s)} on {on} of this machine"]
+    on = f"{found.n_workers} processors" if found.n_workers > 1 else "one processor"
+    busy = "of this machine, as busy as it is now"
+    lines = [f"time: about {short_time(found.time_s)} on {on} {busy}"]
     firsts = [t.first_s for t in found.timings]
     nexts = [time_s for timing in found.timings for time_s in timing.next_s]
     n_timed = len(firsts) + len(nexts)

@@ -61,7 +61,7 @@ def test_a_dry_run_counts_and_times_and_writes_nothing(tmp_path: Path, monkeypat
         "  1 differ from others in price, power or failures alone and need no search",
     ]
     assert lines[5].startswith("time: about ")
-    assert lines[5].endswith("on one free processor of this machine")
+    assert lines[5].endswith("on one processor of this machine, as busy as it is now")
     assert "timed: 1 point of 1 of 1 groups" in lines[6]
     assert list(tmp_path.iterdir()) == []
 
