@@ -85,12 +85,20 @@ def kind_of(document: Document) -> Kind:
     return "cluster" if marks.intersection(data) and "model" not in data else "model"
 
 
+def is_sweep(data: object) -> bool:
+    """Tell whether a document looks like a sweep file (`planner.sweeping`)."""
+    return isinstance(data, Mapping) and bool({"vary", "together", "points", "where"} & set(data))
+
+
 def expect(document: Document, kind: Kind) -> None:
     """Raise when the document is plainly something else than the kind of file asked for."""
     data, wanted = document.data, KEYS[kind]
     if not isinstance(data, Mapping):
         message = f"expected a {kind} file with `{wanted[0]}:` at the top, got {show(data)}"
         raise SpecError(document.problem((), message, f"see examples/{kind}s/"))
+    if is_sweep(data):
+        message = f"this is a sweep file, and a {kind} file is needed here"
+        raise SpecError(document.problem((), message, "planner sweep SWEEP.yaml runs it"))
     if any(key in data for key in wanted):
         return
     other: Kind = "cluster" if kind == "model" else "model"

@@ -29,7 +29,7 @@ from hardware.parts import (
     Tier,
 )
 from planner import units
-from planner._faults import KEYS, Kind, expect, kind_of, validate
+from planner._faults import KEYS, Kind, expect, is_sweep, kind_of, validate
 from planner.errors import CatalogError, Problem, SpecError, UsageError
 from planner.intake.dump_text import read_dump
 from planner.intake.formats import FORMATS, find_format, text_of
@@ -71,6 +71,8 @@ Part = TypeVar("Part", Accelerator, Link, Platform)
 Overrides = Iterable[tuple[str, object]]
 """Pairs of a dotted path and a value, such as `("pools.0.nodes", "16")`."""
 
+EVERY_FIGURE = "every figure (announced)"
+"""Stands for the figures of a part that nobody has measured."""
 IN_SWITCH_MIN_RANKS = 6
 """Smallest group for which a library lets switches sum, where a file gives such a rate to a part
 without one: as on Blackwell."""
@@ -228,6 +230,10 @@ def cluster_of_document(document: Document) -> ClusterInput:
 def check_spec(path: str | os.PathLike[str]) -> str:
     """Find out which kind of file this is, check it, and return a summary in a few lines."""
     document = _load(path, "model")
+    if is_sweep(document.data):
+        from planner.sweeping.spec import sweep_summary
+
+        return sweep_summary(path)
     if kind_of(document) == "cluster":
         return _cluster_summary(_cluster(_prepare(document, "cluster", ())))
     return _model_summary(_model(_prepare(document, "model", ())))
@@ -976,15 +982,16 @@ def _canonical_accelerator(name: str, given: str | AcceleratorSpec | None, base_
 
 
 def _assumed(pool: Pool, platform: Platform | None) -> tuple[str, ...]:
-    """Name the figures in use that the catalogue marks as assumed.
+    """Name the figures in use that the catalogue marks as assumed; of announced parts all at once.
 
     `platform` is where the ports come from, if from an instance.
     """
-    parts: list[tuple[str, Mapping[str, Provenance]]] = [
-        (pool.accelerator.name, pool.accelerator.provenance),
-        (pool.scale_up.name, pool.scale_up.provenance),
-        (pool.nic.name, pool.nic.provenance),
-    ]
+    parts: list[tuple[str, Mapping[str, Provenance]]] = []
+    for part in (pool.accelerator, pool.scale_up, pool.nic):
+        stated = part.provenance
+        if part.status == "assumed":
+            stated = {EVERY_FIGURE: Provenance("", "", "assumed")}
+        parts.append((part.name, stated))
     if platform:
         ports = {k: v for k, v in platform.provenance.items() if k == "nics_per_node"}
         parts.append((platform.name, ports))

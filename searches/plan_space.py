@@ -357,8 +357,9 @@ class Masks:
         """
         if self.coupled is not None:
             patterns, of = self._patterns()
-            mine = patterns[:, :, rows].any(axis=2)
-            return mine.any(axis=2)[of], mine.any(axis=1)[of]
+            mine = np.asarray(patterns[:, :, rows].any(axis=2))
+            with_sp, offered = np.asarray(mine.any(axis=2)), np.asarray(mine.any(axis=1))
+            return with_sp[of], offered[of]
         some = np.any(self.sharding[:, rows], axis=1)
         of_sp = np.asarray(some & self.recompute.any(axis=1))
         of_option = np.asarray(some & self.sp.any(axis=1))

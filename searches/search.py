@@ -35,8 +35,13 @@ from searches.plan_space import (
     plan_blocks,
     plan_space,
 )
-from searches.rules import Context, fits_host_with_activations
-from searches.shape_space import ShapeSpace, legal_shapes
+from searches.rules import (
+    Context,
+    fits_host_with_activations,
+    offers_activation_offload,
+    offers_offload,
+)
+from searches.shape_space import ShapeSpace, legal_shapes, space_key
 from searches.shared_work import options_key, rates_key, shapes_key, shared
 from searches.splits import (
     MAX_MISSES,
@@ -582,6 +587,48 @@ def batch_bounds_s(context: Context, shapes: ShapeTable, grid: LayerGrid | None 
     return np.where(legal[:, :, None], least_s, np.inf)
 
 
+NEIGHBOURS_PLANS = 128
+"""Plans of a search that the next one over the same space prices before all others: twice the
+finalists, as some may not fit there."""
+NEIGHBOURS_MARGIN = 1e-9
+"""By how much the limits from them are raised: far more than rounding differs between tables."""
+
+
+def _neighbours_key(context: Context) -> tuple[object, ...]:
+    return ("best", context.problem.stack, *space_key(context))
+
+
+def leave_for_neighbours(prepared: Prepared, answers: list[ShardAnswer]) -> None:
+    """Keep the best plans of a search for those of neighbouring problems."""
+    context = prepared.context
+    if context.shared is not None and context.options.bound and not context.options.front:
+        best = sorted((c for answer in answers for c in answer.best), key=closed_form_order)
+        layouts = [c.layout for c in best[:NEIGHBOURS_PLANS]]
+        context.shared.keep(_neighbours_key(context), layouts)
+
+
+def neighbours_limits(prepared: Prepared, known: Limits) -> Limits:
+    """Return the limits that the best plans of a neighbouring problem leave, priced here.
+
+    The space is the same, so those that fit are plans of this search, each of another pipeline:
+    the last of the best takes no longer than the last of so many of them. What is found, and what
+    is counted, is the same as without these limits: both depend on the last limits alone.
+    """
+    context = prepared.context
+    bounded = context.options.bound and not context.options.front
+    away = offers_offload(context) or offers_activation_offload(context)
+    if context.shared is None or not bounded or away:
+        return known
+    layouts = context.shared.look(_neighbours_key(context))
+    if not layouts:
+        return known
+    usable = context.problem.pool.usable_bytes
+    priced = price_layouts(context.problem, layouts, prepared.grid)
+    fits = [c for c in priced if c.peak_bytes * (1.0 + NEIGHBOURS_MARGIN) <= usable]
+    raised = [replace(c, closed_form_s=c.closed_form_s * (1.0 + NEIGHBOURS_MARGIN)) for c in fits]
+    return known.after(sorted(raised, key=closed_form_order), context.options.n_finalists)
+
+
 def search(
     context: Context,
     executor: Executor | None = None,
@@ -597,12 +644,16 @@ def search(
     so far is returned with `complete` False; shards and groups are small where there is a `stop`.
     `progress` is told (shards done, shards in all). The answer does not depend on the executor.
     """
-    executor = executor or SerialExecutor()
+    executor, whole = executor or SerialExecutor(), space is None
     space = space or legal_shapes(context)
     # Neither the size of shards nor that of groups changes what is found.
     n_shapes, size = (STOPPABLE_SHAPES, 1) if stop else (SHARD_SHAPES, SHARDS_PER_TASK)
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     prepared = prepare(context, space.shapes)
+    if whole and len(space.shapes):
+        known = neighbours_limits(prepared, known)
+    if np.isfinite(known.last_s):  # as if the first were searched
+        prepared = replace(prepared, first=np.zeros_like(prepared.first))
     first = prepared.shards(np.flatnonzero(prepared.first), n_shapes, known)
     shards, nearest, asked = first + prepared.rest(n_shapes, known), False, False
     answers: list[ShardAnswer] = []
@@ -653,6 +704,8 @@ def search(
             if nothing and not stopped and not nearest:
                 nearest = True
                 continue
+            if whole and not stopped:
+                leave_for_neighbours(prepared, answers)
             first_s = merged.finalists[0].step_s if merged.finalists else 0.0
             if stopped or first_s <= known.rivals_s:
                 break

@@ -417,20 +417,21 @@ def legal_shape_table(context: Context) -> ShapeTable:
 
 def legal_shapes(context: Context) -> ShapeSpace:
     """Return every legal shape, and the rejections by rule."""
-
-    def key() -> Hashable:
-        # Of the memory two bounds on the states alone are asked, in whole tp * pp.
-        problem, need = context.problem, least_model_parallel(context)
-        memory = need if math.isinf(need) else math.ceil(need), fully_sharded_fits(context)
-        units = (problem.pool.scale_up_domain, *telling_units(problem))
-        model = (problem.shape, problem.job, options_key(context.options), context.n_devices)
-        return ("shapes", *model, units, memory)
-
     return shared(
         context.shared,
-        key,
+        lambda: ("shapes", *space_key(context)),
         lambda: ShapeSpace(legal_shape_table(context), *count_rejections(context)),
     )
+
+
+def space_key(context: Context) -> tuple[Hashable, ...]:
+    """Return everything that `legal_shapes` depends on."""
+    # Of the memory two bounds on the states alone are asked, in whole tp * pp.
+    problem, need = context.problem, least_model_parallel(context)
+    memory = need if math.isinf(need) else math.ceil(need), fully_sharded_fits(context)
+    units = (problem.pool.scale_up_domain, *telling_units(problem))
+    model = (problem.shape, problem.job, options_key(context.options), context.n_devices)
+    return (*model, units, memory)
 
 
 def _by_head(rows: Rows, n: int) -> dict[tuple[int, ...], Rows]:

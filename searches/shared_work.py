@@ -55,14 +55,24 @@ class SharedWork:
             return cast(Value, self._kept[key][0])
         value = make()
         self.n_made += 1
-        size = n_bytes(value) + n_bytes(key)
-        if size <= self.limit_bytes:
-            self._kept[key] = value, size
-            self.used_bytes += size
-            while self.used_bytes > self.limit_bytes:
-                _, (_, gone) = self._kept.popitem(last=False)
-                self.used_bytes -= gone
+        self.keep(key, value)
         return value
+
+    def look(self, key: Hashable) -> Any:
+        """Return what is kept under `key`, None where nothing is."""
+        return self._kept[key][0] if key in self._kept else None
+
+    def keep(self, key: Hashable, value: Any) -> None:
+        """Keep a value under `key`, in place of the one before."""
+        self.used_bytes -= self._kept.pop(key, (None, 0))[1]
+        size = n_bytes(value) + n_bytes(key)
+        if size > self.limit_bytes:
+            return
+        self._kept[key] = value, size
+        self.used_bytes += size
+        while self.used_bytes > self.limit_bytes:
+            _, (_, gone) = self._kept.popitem(last=False)
+            self.used_bytes -= gone
 
 
 def shared(

@@ -229,7 +229,7 @@ class _Whole:
         """
         _, expert, again, more = self.each
         most, fewest = self.costs.vpp - 1 + k, self._all_recomputed(k)
-        found = []
+        found: list[tuple[int, ...]] = []
         for end, dense, few in zip(self._ends, self._dense, fewest, strict=True):
             # Of many layers over v chunks most are left when one chunk holds nearly all of them.
             recomputed = max(few, most) if k else 0

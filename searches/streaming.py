@@ -600,12 +600,20 @@ class RayStream:
         limit_s: float = math.inf,
     ) -> Iterator[tuple[Item, Answer | Lost]]:
         """Yield every item with its answer (`Stream.answers`); starts or joins Ray."""
+        from ray.exceptions import RayError
+
         self._executor.prepare(lambda enough: 0)
         workers = _RayWorkers(make_run)
         try:
             yield from _Crew[Item, Answer](workers, chunks, limit_s).answers()
+        except (RayError, ConnectionError) as error:
+            raise ExecutorError(
+                f"the Ray cluster is lost: {str(error).splitlines()[0]}",
+                "start it again, or --executor processes",
+            ) from error
         finally:
-            workers.close()
+            with suppress(RayError, ConnectionError):
+                workers.close()
             self._executor.close()
 
 

@@ -11,10 +11,9 @@ from planner.commands import lists_in_words, pins_in_words
 from planner.errors import UsageError
 from planner.options import parse_max, parse_only, parse_pins
 from planner.solving import check_executor
-from planner.sweeping.axes import Axis
 from planner.sweeping.estimate import ROW_BYTES, Estimate, estimate, no_point
 from planner.sweeping.running import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
-from planner.sweeping.spec import load_sweep, sweep_from_options
+from planner.sweeping.spec import described, load_sweep, stays, sweep_from_options
 from planner.sweeping.storage import FORMATS, format_of, partial_path
 from planner.sweeping.sweep import Sweep
 from planner.units import format_time
@@ -166,6 +165,7 @@ def _say_start(sweep: Sweep, path: Path) -> None:
         n = f"{sweep.n_points:,} point{'s' * (sweep.n_points != 1)}"
         less = " before constraints" if sweep.constraints else ""
         sys.stderr.write(f"sweep {sweep.name}: {n}{less}, to {path}{again}\n")
+        sys.stderr.writelines(f"  note: {note}\n" for note in stays(sweep))
 
 
 class ProgressLine:
@@ -209,11 +209,17 @@ def progress_text(done: SweepProgress) -> str:
     text = f"{done.n_done:,}/{done.n_points:,} points ({share}%)"
     n_new = done.n_done - done.n_before
     if n_new and done.left_s is not None and done.n_done < done.n_points:
-        rate = n_new / done.elapsed_s if done.elapsed_s else 0.0
-        text += f", {rate:.3g} a second, about {short_time(done.left_s)} left"
+        text += f", {_rate(n_new, done.elapsed_s)}, about {short_time(done.left_s)} left"
     if odd := _odd(done.statuses):
         text += f"; {odd}"
     return text
+
+
+def _rate(n: int, time_s: float) -> str:
+    """Return how many points a second, or seconds a point, whichever is above one."""
+    if n > time_s:
+        return f"{n / time_s:.2g} a second" if time_s else "at once"
+    return f"{time_s / n:.2g} s a point"
 
 
 def _odd(statuses: Counter[str]) -> str:
@@ -240,6 +246,8 @@ def short_time(time_s: float) -> str:
 
 def run_text(run: SweepRun) -> str:
     """Return how a run ended, in a few lines."""
+    if run.interrupted and not run.n_done:
+        return "interrupted before any point was done\n"
     if run.interrupted:
         return (
             f"interrupted: {run.n_done:,} of {run.n_points:,} points are in"
@@ -262,8 +270,7 @@ def run_text(run: SweepRun) -> str:
 
 def estimate_text(sweep: Sweep, found: Estimate) -> str:
     """Return what a sweep would take, and how that is known."""
-    lines = [f"sweep {sweep.name} ({sweep.sweep_id}): {_design(sweep)}"]
-    lines += [f"  {axis.name}: {_values(axis)}" for axis in sweep.axes]
+    lines = described(sweep)
     about = "" if found.exact else "about "
     if sweep.constraints or found.n_points != found.n_combinations:
         lines.append(f"points: {found.n_combinations:,} before constraints,"
@@ -283,30 +290,12 @@ def estimate_text(sweep: Sweep, found: Estimate) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _design(sweep: Sweep) -> str:
-    if sweep.design == "latin":
-        return f"Latin hypercube of {sweep.n_samples:,}, seed {sweep.seed}"
-    return {"grid": "grid", "list": "list"}[sweep.design]
-
-
-def _values(axis: Axis) -> str:
-    if axis.span is not None:
-        low, high = axis.span.low, axis.span.high
-        unit = f" {axis.span.unit}" if axis.span.unit else ""
-        scale = ", log" if axis.span.log else ""
-        return f"{low:g} to {high:g}{unit}{scale}"
-    from planner.sweeping.fields import as_text
-
-    shown = [as_text(value) for value in axis.values]
-    text = ", ".join(shown if len(shown) <= 8 else [*shown[:4], "...", *shown[-2:]])
-    return f"{len(shown)} value{'s' * (len(shown) != 1)}: {text}"
-
-
 def _time_lines(found: Estimate) -> list[str]:
     if found.time_s is None or found.work_s is None:
         return ["time: nothing to search"]
-    on = f"on {found.n_workers} processes" if found.n_workers > 1 else "on one process"
-    lines = [f"time: about {short_time(found.time_s)} {on} of this machine"]
+    on = f"{found.n_workers} processors" if found.n_workers > 1 else "one processor"
+    busy = "of this machine, as busy as it is now"
+    lines = [f"time: about {short_time(found.time_s)} on {on} {busy}"]
     firsts = [t.first_s for t in found.timings]
     nexts = [time_s for timing in found.timings for time_s in timing.next_s]
     n_timed = len(firsts) + len(nexts)

@@ -60,13 +60,15 @@ class Estimate:
     timings: tuple[Timing, ...]
     work_s: float | None
     """Of one worker; None where there is nothing to search."""
+    start_s: float
+    """What every worker takes besides to load the solver, all at the same time."""
     n_workers: int
     first_fault: str
 
     @property
     def time_s(self) -> float | None:
-        """Wall-clock time: the work shared out over the workers."""
-        return None if self.work_s is None else self.work_s / self.n_workers
+        """Wall-clock time: the work shared out over the workers, which start together."""
+        return None if self.work_s is None else self.start_s + self.work_s / self.n_workers
 
 
 def estimate(
@@ -90,7 +92,7 @@ def estimate(
     scale = 1.0
     if share < 1.0 and n_searches:
         scale = max(1.0, n_valid / points_of_a_search(sweep) / n_searches)
-    timings = _timings(sweep, chunks, point_limit_s, tell)
+    start_s, timings = _timings(sweep, chunks, point_limit_s, tell)
     n_twins = n_valid - n_searches * scale
     faults = [point.fault for point in points if point.fault]
     return Estimate(
@@ -102,6 +104,7 @@ def estimate(
         n_groups=len(chunks),
         timings=timings,
         work_s=work_s([len(chunk) * scale for chunk in chunks], timings, n_twins),
+        start_s=start_s,
         n_workers=1 if executor == "serial" else _processors(),
         first_fault=faults[0] if faults else "",
     )
@@ -157,16 +160,17 @@ def _timings(
     chunks: Sequence[Sequence[Twins]],
     point_limit_s: float,
     tell: Callable[[str], None] | None,
-) -> tuple[Timing, ...]:
+) -> tuple[float, tuple[Timing, ...]]:
+    """Return what it takes to load the solver, and what points take after that."""
     if not chunks:
-        return ()
+        return 0.0, ()
     n_timed = min(TIMED_GROUPS, len(chunks))
     places = sorted({round(i * (len(chunks) - 1) / max(1, n_timed - 1)) for i in range(n_timed)})
     began = time.monotonic()
     if tell:
         tell("timing a few points")
     # The first search also loads the solver: that is not what a point takes.
-    _seconds(PointSolver(sweep, point_limit_s), chunks[places[-1]][0])
+    loading_s = _seconds(PointSolver(sweep, point_limit_s), chunks[places[-1]][0])
     n_next = max(1, TIMED_POINTS // len(places) - 1)
     found = []
     for place in places:
@@ -178,7 +182,7 @@ def _timings(
         found.append(Timing(place / max(1, len(chunks) - 1), first_s, tuple(next_s)))
         if time.monotonic() - began > BUDGET_S:
             break
-    return tuple(found)
+    return max(0.0, loading_s - found[-1].first_s), tuple(found)
 
 
 def _spread(n: int, k: int) -> list[int]:

@@ -61,8 +61,9 @@ class SweepProgress:
     """Of the rows of this run."""
     elapsed_s: float
     left_s: float | None
-    """Time that the rest takes if searches take as long as those of this run did; None before the
-    first one. Points on many devices come first, so that it rather shrinks than grows."""
+    """Time that the rest takes at the pace of this run, the start of its workers left out; None
+    before there is one. Points on many devices come first, so that it rather shrinks than grows.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +112,14 @@ class PointSolver:
         for point in twins.points:
             try:
                 row, first = self._row(point, first)
+                text = row_text(row)
             except PlannerError as error:
                 row = self._failed(point, _in_one_line(error))
+                text = row_text(row)
             except Exception as error:
                 row = self._failed(point, unforeseen(error))
-            rows.append((point.index, str(row["status"]), row_text(row)))
+                text = row_text(row)
+            rows.append((point.index, str(row["status"]), text))
         return rows
 
     def _row(
@@ -215,7 +219,8 @@ def run_sweep(
             points = list(sweep.points())
             run = _Run(sweep, points, path, kept, progress)
             stream = make_stream(executor, ray_address or None)
-            left = [point for point in points if point.index not in kept.done]
+            done = kept.done
+            left = [point for point in points if point.index not in done]
             run.keep_all(
                 stream.answers(
                     partial(PointSolver, sweep, limit_s),
@@ -226,7 +231,7 @@ def run_sweep(
             if points and not run.interrupted:
                 run.finish(form, header)
         finally:
-            if not kept.done and not path.exists():
+            if not kept.n_done and not path.exists():
                 kept.remove()
     return run.ended()
 
@@ -265,9 +270,11 @@ class _Run:
         self._kept = kept
         self._progress = progress
         self._n_points = len(points)
-        self._n_before = len(kept.done)
+        self._n_before = kept.n_done
         self._statuses: Counter[str] = Counter()
         self._began = time.monotonic()
+        self._first: tuple[float, int] | None = None
+        """When the first rows came, and how many there were then."""
         self.interrupted = False
 
     def keep_all(self, answers: Iterator[tuple[Twins, Rows | Lost]]) -> None:
@@ -304,7 +311,9 @@ class _Run:
         ]
 
     def _so_far(self) -> str:
-        return f"{len(self._kept.done):,} of {self._n_points:,} points are in {self._kept.path}"
+        if not self._kept.n_done:
+            return "no point has been searched yet"
+        return f"{self._kept.n_done:,} of {self._n_points:,} points are in {self._kept.path}"
 
     def _unkept(self, error: OSError) -> SweepFileError:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -317,12 +326,17 @@ class _Run:
     def _tell(self) -> None:
         if self._progress is None:
             return
-        n_done, elapsed_s = len(self._kept.done), time.monotonic() - self._began
-        n_new = n_done - self._n_before
+        n_done, now = self._kept.n_done, time.monotonic()
+        if self._first is None and n_done > self._n_before:
+            self._first = now, n_done
+        left_s = 0.0 if n_done == self._n_points else None
+        if self._first and n_done > self._first[1]:
+            each_s = (now - self._first[0]) / (n_done - self._first[1])
+            left_s = each_s * (self._n_points - n_done)
         self._progress(
             SweepProgress(
-                n_done, self._n_points, self._n_before, self._statuses.copy(), elapsed_s,
-                elapsed_s / n_new * (self._n_points - n_done) if n_new else None,
+                n_done, self._n_points, self._n_before, self._statuses.copy(), now - self._began,
+                left_s,
             )
         )  # fmt: skip
 
@@ -337,6 +351,6 @@ class _Run:
 
     def ended(self) -> SweepRun:
         return SweepRun(
-            self._out, self._n_points, len(self._kept.done), self._n_before, self._statuses,
+            self._out, self._n_points, self._kept.n_done, self._n_before, self._statuses,
             self._kept.n_damaged, self.interrupted,
         )  # fmt: skip

@@ -72,6 +72,73 @@ def load_sweep(path: str | os.PathLike[str], more: Mapping[str, Any] | None = No
     return _Reader(document, Path(os.fspath(path)).parent).read()
 
 
+def sweep_summary(path: str | os.PathLike[str]) -> str:
+    """Check a sweep file and return what it is in a few lines; `SpecError` for a wrong one."""
+    sweep = load_sweep(path)
+    less = ", before constraints" if sweep.constraints else ""
+    head, *axes = described(sweep)
+    lines = [f"{os.fspath(path)}: a sweep file, no problems found", f"  {head}"]
+    lines += [f"  {axis}" for axis in axes]
+    return "\n".join([*lines, f"  points: {sweep.n_points:,}{less}"])
+
+
+def described(sweep: Sweep) -> list[str]:
+    """Return a line on the design of a sweep, and one on each axis."""
+    lines = [f"sweep {sweep.name} ({sweep.sweep_id}): {_design(sweep)}"]
+    lines += [f"  {axis.name}: {_values(axis)}" for axis in sweep.axes]
+    return lines + [f"  note: {note}" for note in stays(sweep)]
+
+
+_OF_ALL_POINTS = {
+    "search.pareto": "a point of a sweep has one best plan: vary search.objective",
+    "search.time_limit_s": "give one limit for all points, under `search:` or with --point-limit",
+    "search.top": "a row has the best plan and the runner-up",
+}
+"""Options of a search that are the same for all points, and what to do instead."""
+_OF_A_PART = ("accelerators_per_node", "scale_up_domain", "nic", "nics_per_node")
+"""Fields of a pool whose defaults follow from its accelerator."""
+
+
+def stays(sweep: Sweep) -> list[str]:
+    """Return a line on fields of a pool that stay while its whole accelerator changes."""
+    cluster = sweep.files.get(("cluster", ""))
+    paths = {path for axis in sweep.axes for path in axis.paths}
+    decided = paths | {path for path, _, _ in sweep.fixed}
+    found = []
+    for axis in sweep.axes:
+        for path in axis.paths:
+            if cluster is None or not path.startswith("pools.") or path.count(".") != 2:
+                continue
+            pool, key = path.rpartition(".")[::2]
+            values = {as_text(v) for c in axis.choices for p, v in c.sets if p == path}
+            stated = cluster.data["pools"][int(pool.partition(".")[2])]
+            kept = [k for k in _OF_A_PART if k in stated and f"{pool}.{k}" not in decided]
+            if key in ("accelerator", "instance") and len(values) > 1 and kept:
+                shown = ", ".join(f"{k} {stated[k]}" for k in kept)
+                found.append(
+                    f"{pool} keeps {shown} for every {key}, as its file says; `set:` them to null"
+                    f" (--set {pool}.{kept[0]}=null) for each part's own"
+                )
+    return found
+
+
+def _design(sweep: Sweep) -> str:
+    if sweep.design == "latin":
+        return f"Latin hypercube of {sweep.n_samples:,}, seed {sweep.seed}"
+    return {"grid": "grid", "list": "list"}[sweep.design]
+
+
+def _values(axis: Axis) -> str:
+    if axis.span is not None:
+        low, high = axis.span.low, axis.span.high
+        unit = f" {axis.span.unit}" if axis.span.unit else ""
+        scale = ", log" if axis.span.log else ""
+        return f"{low:g} to {high:g}{unit}{scale}"
+    shown = [as_text(value) for value in axis.values]
+    text = ", ".join(shown if len(shown) <= 8 else [*shown[:4], "...", *shown[-2:]])
+    return f"{len(shown)} value{'s' * (len(shown) != 1)}: {text}"
+
+
 def sweep_from_dict(data: Mapping[str, Any]) -> Sweep:
     """Read a sweep from Python data with the structure of a sweep file."""
     return _Reader(Document(dict(data)), Path()).read()
@@ -256,6 +323,9 @@ class _Reader:
 
     def _column(self, name: str, groups: object) -> Axis:
         place: KeyPath = ("together", name)
+        if "." in name or name in WHOLE_FILES:
+            message = f"{name!r} is a field, and names a column of several"
+            raise self._say(place, message, "choose a name without points, such as generation")
         if not isinstance(groups, Mapping) or not groups:
             message = f"expected values by name, each with its fields, got {show(groups)}"
             raise self._say(place, message, "such as {h100: {pools.0.nodes: 8}, ...}")
@@ -326,6 +396,7 @@ class _Reader:
         return found
 
     def _check_axes(self, axes: Sequence[Axis]) -> None:
+        """Refuse a sweep that varies nothing, a field twice, or what no point depends on."""
         if not axes:
             fix = "add `vary:` (--vary PATH=VALUES), `together:` or `points:`"
             raise SpecError(self.document.problem((), "the sweep varies nothing", fix))
@@ -337,6 +408,8 @@ class _Reader:
                     message = f"{path} is varied by {owner[path]} and by {axis.name}"
                     raise self._say(place, message, "vary every field once")
                 owner[path] = axis.name
+                if path in _OF_ALL_POINTS:
+                    raise self._say(place, f"{path} cannot be varied", _OF_ALL_POINTS[path])
             for choice in axis.choices:
                 for path, value in choice.sets:
                     self._check_part(place, path, value)
@@ -505,7 +578,8 @@ class _Reader:
         try:
             check_size(n_points)
         except BadValue as error:
-            raise self._fail(("vary",), error, at_key=True) from None
+            place = ("vary",) if self.document.file else ()
+            raise self._fail(place, error, at_key=True) from None
         return n_points
 
     def _derived(self, spec: SweepFile, axes: Sequence[Axis]) -> dict[str, Expression | Table]:
@@ -544,7 +618,13 @@ class _Reader:
                 rows[key] = read_expression(text).value(_no_names)
         default = rows.pop("default", None)
         if by.endswith(".accelerator"):
-            rows |= {_catalogue_name(key): value for key, value in rows.items()}
+            written = {as_text(v) for a in axes for c in a.choices for p, v in c.sets if p == by}
+            for key, value in tuple(rows.items()):
+                known = _catalogue_name(key)
+                if written and key not in written and known is None:
+                    message = f"{show(key)} is no accelerator of the sweep, nor of the catalogue"
+                    raise BadValue(message, "`planner catalog list` shows all names")
+                rows[known or key] = value
         if not rows:
             raise BadValue("the table is empty", "give a number for every value")
         dimensions = {value.dimension for value in (*rows.values(), *filter(None, [default]))}
@@ -684,14 +764,14 @@ def _is_known(name: str) -> bool:
     return True
 
 
-def _catalogue_name(name: str) -> str:
-    """Return the catalogue's name of an accelerator for any of its names; else the name itself."""
+def _catalogue_name(name: str) -> str | None:
+    """Return the catalogue's name of an accelerator for any of its names; None for others."""
     from hardware.catalogue import UnknownPartError, load_catalogue
 
     try:
         return load_catalogue().accelerator(name).name
     except UnknownPartError:
-        return name
+        return None
 
 
 def _no_names(name: str) -> Value:

@@ -107,7 +107,8 @@ def _dumps(value: Any) -> str:
 
 def row_text(row: Row) -> str:
     """Return a row as the one line of JSON that the files hold."""
-    return _dumps(row)
+    # Names of files need not be Unicode; what is not is written as an escape.
+    return _dumps(row).encode(errors="backslashreplace").decode()
 
 
 def _line(kind: bytes, text: str) -> bytes:
@@ -249,6 +250,11 @@ class PartialSweep:
     def done(self) -> frozenset[int]:
         """The indices of the points whose rows are there."""
         return frozenset(self._places)
+
+    @property
+    def n_done(self) -> int:
+        """How many there are."""
+        return len(self._places)
 
     def append(self, rows: Sequence[tuple[int, str]]) -> None:
         """Add rows, each with the index of its point (`row_text`).

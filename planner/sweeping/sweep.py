@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.capabilities import check_options
-from planner.errors import PlannerError, Problem, SpecError
+from planner.errors import PlannerError, Problem, SpecError, UsageError
 from planner.inputs import (
     ClusterInput,
     ModelInput,
@@ -413,6 +413,9 @@ PLANS = 2
 
 def search_options(search: SearchSpec, stack: str, base: SolveOptions | None) -> SolveOptions:
     """Return the options of a search; `UsageError` where they make no sense."""
+    if search.pareto:
+        fix = "give one objective, and vary what should make the front"
+        raise UsageError("a point of a sweep has one best plan", fix)
     stated = {
         "pins": search.pin, "only": search.only, "at_most": search.max,
         "framework": search.framework, "allow": tuple(search.allow),

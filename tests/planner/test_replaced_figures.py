@@ -175,6 +175,9 @@ def test_plans_on_announced_parts_say_so():
     document = {"pools": [{"accelerator": "rubin", "nodes": 2}]}
     given = cluster_from_dict(document)
     assert given.announced == ("rubin-288gb", "nvlink6")
+    assert given.assumed[:2] == (
+        "rubin-288gb.every figure (announced)", "nvlink6.every figure (announced)",
+    )  # fmt: skip
     found = planner.evaluate("llama3-8b", document, pins={"tp": 8, "mbs": 1})
     assert "assumed every figure of rubin-288gb, nvlink6 (announced, not measured)" in found.notes
     usual = planner.evaluate("llama3-8b", "h100-x8", pins={"tp": 8, "mbs": 1})

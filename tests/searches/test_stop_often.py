@@ -32,8 +32,11 @@ def test_a_search_that_is_not_stopped_finds_what_one_that_cannot_be_finds() -> N
     assert replace(watched, shards=whole.shards) == whole
     assert replace(spread, shards=whole.shards) == whole
     assert watched.shards[1] > whole.shards[1]
-    assert watched.shards[1] >= whole.n_shapes / STOPPABLE_SHAPES
     assert next(n_looks) >= watched.shards[1] - 1
+    # Without bounds all shapes are priced, some at a time.
+    open_to_all = replace(context, options=replace(context.options, bound=False))
+    watched = search(open_to_all, stop=lambda: False)
+    assert watched.shards[1] >= watched.n_shapes / STOPPABLE_SHAPES
 
 
 def test_a_search_stops_at_the_next_shard(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ Machines are killed without a word while they search, and the file is that of an
 """
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import planner
 from planner.sweeping.running import SweepProgress, run_sweep
+from planner.sweeping.spec import sweep_from_dict
 from tests.planner.sweeping.fakes import FakeSweep
 
 ROOT = Path(planner.__file__).parents[1]
@@ -96,6 +98,57 @@ def test_machines_that_die_leave_no_trace(cluster: Any, tmp_path: Path) -> None:
     assert len(killed) == 3
     assert killed[-1] < 4 * N
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "wanted.jsonl").read_bytes()
+
+
+def workers_of(machine: Any) -> list[int]:
+    """Return the processes that search on a machine."""
+    own = {x.process.pid for kind in machine.all_processes.values() for x in kind}
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            title = (path / "cmdline").read_bytes()
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent in own and title.startswith(b"ray::_RayWorker.answers"):
+            found.append(int(path.name))
+    return found
+
+
+@pytest.mark.slow
+def test_real_searches_survive_three_workers_and_three_machines(
+    cluster: Any, tmp_path: Path
+) -> None:
+    sweep = sweep_from_dict(
+        {
+            "name": "cheap", "model": "llama3-8b", "cluster": "h100-x8",
+            "vary": {"pools.0.accelerator.memory": "60 GiB .. 579 GiB + 1 GiB"},
+            "search": {"pin": {"tp": 8, "pp": 1, "cp": 1, "mbs": 1, "recompute": "none"}},
+        }
+    )  # fmt: skip
+    run_sweep(sweep, tmp_path / "wanted.parquet", executor="processes")
+    killed = {"worker": 0, "machine": 0}
+
+    def progress(at: SweepProgress) -> None:
+        machine = second(cluster)
+        at_work = workers_of(machine) if at.n_done % 5 == 0 else []
+        if not at_work:
+            return
+        if killed["worker"] <= killed["machine"] and killed["worker"] < 3:
+            killed["worker"] += 1
+            os.kill(at_work[0], signal.SIGKILL)
+        elif killed["machine"] < 3:
+            killed["machine"] += 1
+            cluster.remove_node(machine, allow_graceful=False)
+            cluster.add_node(num_cpus=1)
+
+    run = run_sweep(
+        sweep, tmp_path / "a.parquet", executor="ray", ray_address=cluster.address,
+        progress=progress,
+    )  # fmt: skip
+    assert killed == {"worker": 3, "machine": 3}
+    assert run.statuses == {"ok": 520}
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "wanted.parquet").read_bytes()
 
 
 def test_a_machine_that_joins_gets_work(cluster: Any, wanted: bytes, tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from planner.errors import SpecError, UsageError
 from planner.inputs import cluster_from_dict, model_from_dict
-from planner.sweeping.spec import load_sweep, parse_vary, sweep_from_dict, sweep_from_options
+from planner.sweeping.spec import (
+    load_sweep,
+    parse_vary,
+    stays,
+    sweep_from_dict,
+    sweep_from_options,
+)
 from planner.sweeping.sweep import Sweep
 
 NODES, MEMORY = "pools.0.nodes", "pools.0.accelerator.memory"
@@ -86,9 +92,13 @@ def test_whole_catalogue_entries_take_their_own_platform_where_the_file_is_told_
     assert [pool.n_nodes for pool in pools] == [72, 144, 72]
     assert [pool.scale_up_domain for pool in pools] == [8, 72, 8]
     assert pools[2].accelerator.memory_bytes == 200 * 2**30
-    # As the file says it, where it is not told otherwise.
-    stays = sweep_of(vary={"pools.0.accelerator": ["gb200-186gb"]})
-    assert stays.inputs(next(stays.points()))[1].cluster.pools[0].scale_up_domain == 8
+    assert stays(sweep) == []
+    # As the file says it, where it is not told otherwise; and that is said.
+    kept = sweep_of(vary={"pools.0.accelerator": ["gb200-186gb", "h100"]})
+    assert kept.inputs(next(kept.points()))[1].cluster.pools[0].scale_up_domain == 8
+    (note,) = stays(kept)
+    assert "pools.0 keeps accelerators_per_node 8, scale_up_domain 8, nic ib-ndr-400" in note
+    assert "--set pools.0.accelerators_per_node=null" in note
 
 
 def test_figures_of_an_instance_are_replaced_and_its_ports_stay():
@@ -101,6 +111,15 @@ def test_figures_of_an_instance_are_replaced_and_its_ports_stay():
     for key in ("nodes", "accelerators_per_node", "nic", "nics_per_node", "scale_up_domain"):
         assert mine[key] == its[key]
     assert mine["accelerator"]["memory"] == f"{200 * 2**30} B"
+
+
+def test_whole_machines_can_be_varied():
+    keys = ("accelerators_per_node", "scale_up_domain", "nic", "nics_per_node", "name")
+    usual = dict.fromkeys(f"pools.0.{key}" for key in keys)
+    sweep = sweep_of(set=usual, vary={"pools.0.instance": ["p5.48xlarge", "p4d.24xlarge"]})
+    pools = [sweep.inputs(point)[1].cluster.pools[0] for point in sweep.points()]
+    assert [pool.accelerator.name for pool in pools] == ["h100-sxm-80gb", "a100-sxm-40gb"]
+    assert [pool.nics_per_node for pool in pools] == [32, 4]  # EFA ports of 100 Gb/s
 
 
 def test_the_order_of_axes_changes_no_id_and_no_document():
@@ -358,6 +377,12 @@ BAD_SECTIONS: list[tuple[dict[str, Any], str]] = [
     ({"vary": {NODES: [1]}, "let": {"a": {"h100": 1}}}, "a table by what?"),
     ({"vary": {"pools.0.accelerator": ["h100", "b200"]},
       "let": {"a": {"by": "pools.0.accelerator", "h100": 1}}}, "the table has no b200"),
+    ({"vary": {"pools.0.accelerator": ["h100", "b200"]},
+      "let": {"a": {"by": "pools.0.accelerator", "h100": 1, "b20": 2}}},
+     "'b20' is no accelerator of the sweep"),
+    ({"vary": {"search.top": [1, 2]}}, "search.top cannot be varied"),
+    ({"vary": {"search.pareto": [["cost", "energy"]]}}, "search.pareto cannot be varied"),
+    ({"vary": {"search": [{"pareto": ["cost", "energy"]}]}}, "one best plan"),
     ({"vary": {NODES: [1]}, "together": {"g": {"a": {NODES: 2}}}}, "is varied by"),
     ({"together": {"g": {"a": {NODES: 2}, "b": {MEMORY: "1 TB"}}}}, "does not say"),
     ({"together": {"g": {"a": {"pools.0.node": 2}}}}, "unknown field"),

@@ -61,9 +61,28 @@ def test_a_dry_run_counts_and_times_and_writes_nothing(tmp_path: Path, monkeypat
         "  1 differ from others in price, power or failures alone and need no search",
     ]
     assert lines[5].startswith("time: about ")
-    assert lines[5].endswith("on one process of this machine")
+    assert lines[5].endswith("on one processor of this machine, as busy as it is now")
     assert "timed: 1 point of 1 of 1 groups" in lines[6]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_check_spec_reads_sweep_files_and_solve_refuses_them(tmp_path: Path):
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "model: llama3-8b\ncluster: h100-x8\nvary:\n  training.seq_len: 1024..4096*2\n"
+        "  pools.0.accelerator.memory: 80 GB..100 GB\ndesign: latin\nsamples: 5\n"
+    )
+    done = run_here("check-spec", str(file))
+    assert done.stdout.splitlines()[0] == f"{file}: a sweep file, no problems found"
+    assert done.stdout.splitlines()[2:] == [
+        "    training.seq_len: 3 values: 1024, 2048, 4096",
+        "    pools.0.accelerator.memory: 80 to 100 GB",
+        "  points: 5",
+    ]
+    refused = run_here("solve", str(file), "h100-x8")
+    assert "this is a sweep file, and a model file is needed here" in " ".join(
+        refused.stderr.split()
+    )
 
 
 def test_no_point_left_says_what_each_constraint_leaves(tmp_path: Path):
