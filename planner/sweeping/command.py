@@ -254,12 +254,11 @@ def run_text(run: SweepRun) -> str:
             f" {partial_path(run.out)}\n"
             "the same command goes on where it stopped\n"
         )
-    n_new = run.n_done - run.n_before
-    if not n_new:
+    if run.was_finished:
         return f"{run.out} is this sweep already: {run.n_points:,} points, nothing to do\n"
-    counts = ", ".join(f"{n:,} {status}" for status, n in sorted(run.statuses.items()))
-    earlier = f", {run.n_before:,} of an earlier run" if run.n_before else ""
-    lines = [f"wrote {run.out}: {run.n_points:,} points ({counts}{earlier})"]
+    counts = [f"{n:,} {status}" for status, n in sorted(run.statuses.items())]
+    counts += [f"{run.n_before:,} of an earlier run"] if run.n_before else []
+    lines = [f"wrote {run.out}: {run.n_points:,} points ({', '.join(counts)})"]
     if run.n_damaged:
         lines.append(f"  {run.n_damaged:,} damaged rows of an earlier run were searched again")
     if run.statuses.keys() - {"ok"}:

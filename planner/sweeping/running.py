@@ -78,6 +78,8 @@ class SweepRun:
     n_damaged: int = 0
     """Damaged rows of an earlier run, which were searched again."""
     interrupted: bool = False
+    was_finished: bool = False
+    """The file was there already, so that there was nothing to do."""
 
     @property
     def exit_code(self) -> int:
@@ -143,6 +145,21 @@ class PointSolver:
 
     def _failed(self, point: Point, reason: str) -> Row:
         return failed_row(point, FAILED, reason, columns_of_point(self._sweep, point))
+
+
+def solver_of_worker(sweep: Sweep, limit_s: float, priced_by: object) -> PointSolver:
+    """Return what a worker searches points with.
+
+    Raises `ExecutorError` where its version, catalogue or calibration are not those of the process
+    that waits (`priced_by`, of `Sweep.header`): machines of a cluster are not always alike.
+    """
+    here = sweep.header().get("calibration")
+    if here != priced_by:
+        raise ExecutorError(
+            f"a worker has another version or catalogue of planner: {here}, not {priced_by}",
+            "install the same version on all machines",
+        )
+    return PointSolver(sweep, limit_s)
 
 
 def columns_of_point(sweep: Sweep, point: Point) -> Inputs:
@@ -223,7 +240,7 @@ def run_sweep(
             left = [point for point in points if point.index not in done]
             run.keep_all(
                 stream.answers(
-                    partial(PointSolver, sweep, limit_s),
+                    partial(solver_of_worker, sweep, limit_s, header.get("calibration")),
                     chunks_of(left),
                     2.0 * limit_s + LEAST_HARD_LIMIT_S,
                 )
@@ -251,7 +268,7 @@ def _finished_before(path: Path, header: dict[str, object]) -> SweepRun:
         with suppress(SweepFileError):
             PartialSweep(path, header).remove()
     n = int(found["n_rows"])
-    return SweepRun(path, n, n, n)
+    return SweepRun(path, n, n, n, was_finished=True)
 
 
 class _Run:

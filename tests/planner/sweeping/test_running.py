@@ -15,7 +15,7 @@ import pytest
 from planner.errors import SearchError, SweepFileError, UsageError
 from planner.sweeping import running, storage
 from planner.sweeping.reading import read_sweep
-from planner.sweeping.running import SweepProgress, SweepRun, Twins, chunks_of
+from planner.sweeping.running import SweepProgress, SweepRun, Twins, chunks_of, solver_of_worker
 from planner.sweeping.storage import header_path, partial_path
 from searches.executors import ExecutorError
 from tests.planner.sweeping.fakes import FakeSweep
@@ -171,6 +171,7 @@ def test_a_finished_sweep_is_not_run_again(whole: dict[str, bytes], tmp_path: Pa
     for form, wanted in whole.items():
         run = run_sweep(FakeSweep(N, deeds={0: "die"}), tmp_path / f"whole.{form}")
         assert (run.n_points, run.n_done, run.n_before, run.statuses) == (N, N, N, Counter())
+        assert run.was_finished
         assert (tmp_path / f"whole.{form}").read_bytes() == wanted
 
 
@@ -298,8 +299,18 @@ class TestFullDisk:
         assert {path.name for path in out.parent.iterdir()} <= {
             partial_path(out).name, header_path(out).name,
         }  # fmt: skip
-        assert run_sweep(FakeSweep(N), out).n_before == N
+        run = run_sweep(FakeSweep(N), out)
+        assert (run.n_before, run.was_finished) == (N, False)
         assert out.read_bytes() == whole[form]
+
+
+def test_a_worker_of_another_version_is_refused() -> None:
+    sweep = FakeSweep(N)
+    (chunk, *_) = chunks_of(sweep.points())
+    same = solver_of_worker(sweep, 1.0, sweep.header().get("calibration"))
+    assert same(chunk[0])[0][0] == chunk[0].points[0].index
+    with pytest.raises(ExecutorError, match="another version or catalogue of planner"):
+        solver_of_worker(sweep, 1.0, {"version": "0.0.1"})
 
 
 def test_a_sweep_that_yields_no_row_leaves_no_file(out: Path) -> None:
