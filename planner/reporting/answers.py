@@ -348,7 +348,7 @@ def _worth_of(
         e for e in told
         if e.axis.is_hardware and not e.axis.is_size and math.isfinite(e.per_doubling)
     ]  # fmt: skip
-    gains = [e for e in doubled if e.per_doubling < 1 - NO_CHANGE]
+    gains = [e for e in doubled if e.is_told and e.per_doubling < 1 - NO_CHANGE]
     if gains and len(doubled) > 1:
         text = f"Worth most is {gains[0].axis.title}: twice as much"
         text += f" {_faster(gains[0].per_doubling, what)}; "
@@ -380,6 +380,12 @@ def _capital(text: str) -> str:
 
 def _effect_sentence(effect: Effect, what: str, by_cost: bool) -> str:
     axis = effect.axis
+    if not effect.is_told:
+        low, high = sorted((effect.least_per_doubling, effect.most_per_doubling))
+        return (
+            f"Doubling {axis.title} changes the {what} by {_signed(low)} to {_signed(high)}: the"
+            " points do not tell which way."
+        )
     if math.isfinite(effect.per_doubling):
         text = f"Doubling {axis.title} {_faster(effect.per_doubling, what)}"
         low, high = sorted((effect.least_per_doubling, effect.most_per_doubling))
@@ -389,7 +395,7 @@ def _effect_sentence(effect: Effect, what: str, by_cost: bool) -> str:
                 " of points alike in the rest)"
             )
         if effect.method == "fit":
-            text += f" by a fit over all points (R² {effect.r_squared:.2f})"
+            text += f" by a fit over all points ({_signed(low)} to {_signed(high)})"
         solved = [s for s in effect.steps if s.n_pairs and math.isfinite(s.time_ratio)]
         if len(solved) > 1 and abs(math.log(effect.per_doubling)) > NO_CHANGE:
             first, last = solved[0], solved[-1]
@@ -499,6 +505,10 @@ def _worth_table(points: SweepPoints, found: Sequence[Effect]) -> Table:
     )  # fmt: skip
 
 
+def _r_squared(known: Sequence[Effect]) -> float:
+    return next(effect.r_squared for effect in known if effect.method == "fit")
+
+
 def _cell(ratio: float) -> float | None:
     return round((ratio - 1) * 100, 2) + 0.0 if math.isfinite(ratio) else None
 
@@ -534,7 +544,8 @@ def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
             )
     if any(effect.method == "fit" for effect in known):
         found.append(
-            "The points are samples: effects marked as a fit assume that each doubling is alike."
+            "The points are samples: effects by a fit assume that each doubling is alike; their"
+            f" ranges are two standard errors wide on both sides; R² is {_r_squared(known):.2f}."
         )
     if not points.same_work and not points.job_axes:
         found.append(

@@ -154,6 +154,8 @@ def axis_layout(axis: Axis, found: Bins, panels: int = 1) -> tuple[dict[str, Any
             "tickmode": "array", "tickvals": [axis.scale.shown(centre) for centre in apart],
             "ticktext": [axis.scale.number(centre) for centre in apart], "tickangle": 0,
         }  # fmt: skip
+    elif is_log(axis):
+        layout |= log_ticks([float(value) / axis.scale.factor for value in axis.values])
     return layout, 1
 
 

@@ -17,6 +17,8 @@ import numpy as np
 
 from planner.reporting.points import Axis, SweepPoints
 
+SURE = 2.0
+"""Standard errors of a fitted effect within which it is told."""
 MIN_CHAINS_SHARE = 0.05
 """Share of the points with a plan that must stand in chains before pairs are trusted to say it."""
 
@@ -65,6 +67,13 @@ class Effect:
         """How much the axis moves the time, sign aside, in the unit that ranks axes."""
         ratio = self.per_doubling if math.isfinite(self.per_doubling) else self.time_ratio
         return abs(math.log(ratio)) if math.isfinite(ratio) and ratio > 0 else 0.0
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is known to move the time one way: a fit may not tell it from nothing."""
+        if self.method != "fit" or not math.isfinite(self.least_per_doubling):
+            return bool(self.method)
+        return not self.least_per_doubling <= 1 <= self.most_per_doubling
 
     @property
     def break_even_price(self) -> float:
@@ -188,12 +197,19 @@ def _by_fit(
     target = np.log(points.time.values[rows])
     solution, *_ = np.linalg.lstsq(design, target, rcond=None)
     spread = float(((target - target.mean()) ** 2).sum())
-    r_squared = 1 - float(((target - design @ solution) ** 2).sum()) / spread if spread else 1.0
+    left_over = float(((target - design @ solution) ** 2).sum())
+    r_squared = 1 - left_over / spread if spread else 1.0
+    variance = left_over / (len(rows) - design.shape[1])
+    errors = np.sqrt(variance * np.diag(np.linalg.inv(design.T @ design)))
     found = {}
     for axis in wanted:
         start, stop = place[axis.path]
         nan = math.nan
-        per_doubling = math.exp(solution[start]) if _has_ratio(axis) else nan
+        one, error = float(solution[start]), float(errors[start])
+        doubled = [one, one - SURE * error, one + SURE * error]
+        per_doubling, least, most = [
+            math.exp(value) if _has_ratio(axis) else nan for value in doubled
+        ]
         if axis.numeric:
             low, high = float(axis.values[0]), float(axis.values[-1])
             width = math.log2(high / low) if _has_ratio(axis) else high - low
@@ -201,7 +217,7 @@ def _by_fit(
         else:
             ratio = math.exp(solution[stop - 1])
         found[axis.path] = Effect(
-            axis, "fit", (), 0, ratio, per_doubling, nan, nan, nan, nan,
+            axis, "fit", (), 0, ratio, per_doubling, least, most, nan, nan,
             nan if axis.is_size else 1.0, r_squared,
         )  # fmt: skip
     return found

@@ -1,14 +1,15 @@
 """Colours and fonts of the figures, light and dark.
 
 Figures name no colours where the template can: a page swaps the template when its reader asks for
-dark. Categories use colours that people with colour blindness tell apart (after Okabe and Ito).
+dark. Categories use colours that people with colour blindness tell apart (after Okabe and Ito,
+the blue lighter, to be seen on dark).
 """
 
 from typing import Any
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 CATEGORIES = (
-    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a79c9", "#a3a500",
+    "#1e88d0", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a79c9", "#a3a500",
     "#b07a52", "#7f8c8d",
 )  # fmt: skip
 """Fills of categories, for both modes."""

@@ -5,8 +5,15 @@ import pytest
 
 import planner
 from costmodels.collectives import collective_s, hierarchical_all_reduce_s, point_to_point_s
+from costmodels.examples import LLAMA3_8B
 from costmodels.placement import Group
+from costmodels.problem import Problem
+from costmodels.shapes import TrainingJob
+from costmodels.stacks import FUSED
 from hardware.catalogue import load_catalogue
+from hardware.parts import Fabric
+from planner.catalog_text import sheet
+from planner.elasticities import FIGURES
 from planner.errors import SpecError
 from planner.inputs import check_spec, cluster_from_dict, load_cluster
 
@@ -41,6 +48,19 @@ def test_every_latency_of_the_port_follows_its_hop():
     assert nic.p2p_latency_s == pytest.approx(44.8 * US)
     assert nic.latency_factor == pytest.approx(2.0)
     assert nic.bytes_per_s == 50 * GB
+
+
+def test_a_latency_of_the_file_is_the_figure_of_the_elasticity():
+    """`elasticity.scale_out_latency` is of the same change: all latencies of the link alike."""
+    job, usual = TrainingJob(8192, 64, "bf16"), pool(nic="ib-ndr-400")
+    problem = Problem(LLAMA3_8B, job, usual, Fabric(), FUSED)
+    figure = next(x for x in FIGURES if x.name == "scale_out_latency")
+    grown = figure.changed(problem, 2.0).pool.nic
+    stated = pool(nic="ib-ndr-400", nic_latency="5.4 us").nic
+    for field in ("ring_base_s", "ring_hop_s", "tree_base_s", "tree_hop_s"):
+        assert getattr(stated, field) == pytest.approx(getattr(grown, field))
+    assert stated.p2p_latency_s == pytest.approx(grown.p2p_latency_s)
+    assert stated.latency_factor == pytest.approx(grown.latency_factor)
 
 
 def test_a_message_between_nodes_takes_the_latency_of_the_file():
@@ -169,6 +189,13 @@ def test_a_plan_is_another_one_with_another_latency():
     assert quick.plan_id != usual.plan_id
     assert quick.step_time_s < usual.step_time_s
     assert quick.headroom_frac == usual.headroom_frac
+
+
+@pytest.mark.parametrize("name", ["rubin-ultra", "uec-800"])
+def test_the_sheet_of_an_announced_part_says_so(name):
+    first = sheet(name).splitlines()[0]
+    assert first.endswith("announced: nobody has measured it")
+    assert "announced" not in sheet("h100")
 
 
 def test_plans_on_announced_parts_say_so():

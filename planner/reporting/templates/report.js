@@ -28,7 +28,9 @@
     });
   }
   function recolour() {
-    drawn.forEach((plot) => Plotly.relayout(plot, { template: template() }));
+    // Paper is narrower than most windows, and tells no script how wide it is.
+    const width = printing ? { width: 660, autosize: false } : { width: null, autosize: true };
+    drawn.forEach((plot) => Plotly.relayout(plot, { template: template(), ...width }));
   }
   if ("IntersectionObserver" in window) {
     const seen = new IntersectionObserver((entries) => {
@@ -49,6 +51,6 @@
   });
   window.addEventListener("afterprint", () => {
     printing = false;
-    recolour();
+    setTimeout(recolour);
   });
 })();

@@ -137,6 +137,22 @@ def test_samples_are_fitted() -> None:
     assert bandwidth.r_squared == pytest.approx(1.0)
 
 
+def test_a_fit_says_what_it_cannot_tell() -> None:
+    # The time follows the nodes; what it does besides has nothing to do with the bandwidth.
+    rows = [
+        {"index": k, "status": "ok", f"in.{HBM}": (1 + k * 7 % 10) * 1e12, f"in.{NODES}": 2 + k,
+         "best.step_time_s": (1.1 if k % 2 else 0.9) * 100 / (2 + k), "best.devices": 8}
+        for k in range(10)
+    ]  # fmt: skip
+    points = points_of(rows, {HBM: [1e12, 10e12], NODES: [2, 11]})
+    bandwidth, nodes = effects(points)
+    assert not bandwidth.is_told
+    assert nodes.is_told
+    said = answer(points, effects(points)).worth
+    assert any("bandwidth changes the step time by" in t and "do not tell" in t for t in said)
+    assert not any(text.startswith("Worth most") for text in said)
+
+
 def test_jobs_are_not_compared_with_each_other() -> None:
     rows = [
         {"index": i, "status": "ok", "in.model": name, "model": name, "n_params": n,

@@ -14,7 +14,7 @@ POINTS = {
     "domain-by-model-size": 18,
     "gpus-by-march": 24,
     "llama3-70b-1000-points": 1000,
-    "sampled-future-part": 147,
+    "sampled-future-part": 54,
     "worth-more-2029": 12,
 }
 
