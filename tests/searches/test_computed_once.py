@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodels import layer_grid as grids
 from costmodels import shape_terms as shape_terms_module
 from costmodels.layer_grid import layer_grid
 from costmodels.layer_terms import layer_table
@@ -49,8 +50,9 @@ def assert_same(one: object, other: object, where: str = "") -> None:
 
 
 @every
-def test_layer_terms_from_a_grid_are_those_of_the_shapes_alone(name):
+def test_layer_terms_from_a_grid_are_those_of_the_shapes_alone(name, monkeypatch):
     c = CONTEXTS[name]
+    monkeypatch.setattr(grids, "FEW_ROWS", 0)  # rows are taken, however few
     shapes, mbs, n_sp = legal_shapes(c).shapes, batch_sizes(c), c.options.n_sp
     modules = np.array([0, *module_sets_of(c)], dtype=np.int32)
     grid = layer_grid(c.problem, shapes, mbs, n_sp)
@@ -62,6 +64,26 @@ def test_layer_terms_from_a_grid_are_those_of_the_shapes_alone(name):
         some = shapes.take(rows)
         alone = layer_table(c.problem, some, mbs, modules, n_sp)
         assert_same(grid.table(some, modules), alone)
+
+
+@pytest.mark.parametrize("name", ["toy-24-tight", "cp-by-default", "experts-16"])
+def test_small_grids_are_referred_to_with_the_same_terms(name):
+    c = CONTEXTS[name]
+    shapes, mbs, n_sp = legal_shapes(c).shapes, batch_sizes(c), c.options.n_sp
+    modules = np.array([0, *module_sets_of(c)], dtype=np.int32)
+    grid, some = layer_grid(c.problem, shapes, mbs, n_sp), shapes.take(np.arange(5))
+    tables = grid.table(some, modules), layer_table(c.problem, some, mbs, modules, n_sp)
+    assert tables[0].terms is grid.terms
+    every = np.meshgrid(np.arange(5), mbs, np.arange(n_sp), indexing="ij")
+    plans = [axis.reshape(-1).astype(np.int32) for axis in every]
+    taken, codes = [], np.tile(modules, (len(plans[0]), 1)).T
+    for table in tables:
+        rows = table.index(*plans)
+        n, at = len(table.terms.kept_bytes), table.sets.index(codes, rows)
+        sets = (table.sets.again_s.take(at), table.sets.kept_bytes.take(at))
+        taken.append((grids._taken(table.terms, rows, n), sets))
+    assert_same(*(terms for terms, _ in taken))
+    assert all(np.array_equal(a, b) for a, b in zip(*(sets for _, sets in taken), strict=True))
 
 
 def test_a_split_that_a_grid_does_not_have_is_an_error():
