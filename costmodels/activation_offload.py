@@ -17,12 +17,12 @@ RESIDENT_LAYERS = 2
 would have to end before the next layer begins (Transformer Engine's `OffloadSynchronizer`)."""
 
 
-def copy_bytes_per_s(host: Host) -> float:
+def copy_bytes_per_s(host: Host) -> Floats:
     """Return what a device reaches to and from its host while all devices of the node copy.
 
     The measured link, one-way, at most the device's share of the bandwidth of the host's memory.
     """
-    return min(host.link_bytes_per_s, host.memory_bytes_per_s)
+    return np.asarray(np.minimum(host.link_bytes_per_s, host.memory_bytes_per_s))
 
 
 def waits(

@@ -18,6 +18,7 @@ from costmodels.stages import N_KINDS, expert_prefix
 from costmodels.step import (
     Rows,
     activation_waits,
+    boundary_hops_columns,
     boundary_hops_s,
     data_parallel_exposed,
     join_at,
@@ -99,14 +100,21 @@ def join_one(problem: Problem, layout: Layout, grid: LayerGrid | None = None) ->
 
     `grid` holds them, if they are known.
     """
-    table = PlanTable.from_layouts([layout])
+    return join_layouts(problem, [layout], grid)
+
+
+def join_layouts(
+    problem: Problem, layouts: Sequence[Layout], grid: LayerGrid | None = None
+) -> Rows:
+    """Return the joined table of a few layouts, with the layer terms of every row alone."""
+    table = PlanTable.from_layouts(layouts)
     terms = shape_terms(problem, table.shapes, table.shardings)
     if grid is not None and grid.holds(table):
         alone = grid.one(table)
     else:
         alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
     sets = sets_of(problem, alone, table.recompute_modules)
-    return join_at(problem, terms, table, alone, sets, np.zeros(1, dtype=np.intp))
+    return join_at(problem, terms, table, alone, sets, np.arange(len(layouts)))
 
 
 def virtual_stage_times(
@@ -116,14 +124,23 @@ def virtual_stage_times(
 
     `layout` is row `row` of the joined table; `late` is `stalled` of all its rows, if known.
     """
-    terms, at = rows.layers, rows.index[row]
+    forward, backward = virtual_stage_columns(rows, layout, [row], late)
+    return forward[0].tolist(), backward[0].tolist()
+
+
+def virtual_stage_columns(
+    rows: Rows, layout: Layout, some: Sequence[int], late: ForwardBackward | None = None
+) -> tuple[Floats, Floats]:
+    """Return the same of several rows that all hold `layout`, `(n_rows, n_stages)` each."""
+    of = np.asarray(some, dtype=np.intp)
+    terms, at = rows.layers, rows.index[of][:, None]
     late = late or stalled(rows)
-    one_forward = terms.layer.forward_s[at] + late.forward_s[row]
-    one_backward = terms.layer.backward_s[at] + late.backward_s[row]
-    modules, of_set = rows.sets, rows.set_index.reshape(-1)[row]
+    one_forward = terms.layer.forward_s[at] + late.forward_s[of][:, None]
+    one_backward = terms.layer.backward_s[at] + late.backward_s[of][:, None]
+    modules, of_set = rows.sets, rows.set_index.reshape(-1)[of][:, None]
     held = np.array(layout.stage_layers, dtype=np.float64)
     recomputed = np.minimum(held, layout.recompute_layers)
-    again = recomputed * terms.recompute_full_s[at] + held * modules.again_s.flat[of_set]
+    again = recomputed * terms.recompute_full_s[at] + held * modules.again_s.take(of_set)
     forward, backward = held * one_forward, held * one_backward + again
     if terms.experts:
         more = terms.experts
@@ -135,25 +152,28 @@ def virtual_stage_times(
         backward = backward + routed * (more.layer.backward_s - terms.layer.backward_s)[at]
         backward = backward + routed_again * (more.recompute_full_s - terms.recompute_full_s)[at]
         if modules.expert_again_s is not None:
-            backward = backward + routed * modules.expert_again_s.flat[of_set]
-    forward[0] += terms.embedding.forward_s[at]
-    backward[0] += terms.embedding.backward_s[at]
-    forward[-1] += terms.head.forward_s[at]
-    backward[-1] += terms.head.backward_s[at] + _mtp_again_s(rows, row)
+            backward = backward + routed * modules.expert_again_s.take(of_set)
+    alone = at[:, 0]
+    forward[:, 0] += terms.embedding.forward_s[alone]
+    backward[:, 0] += terms.embedding.backward_s[alone]
+    forward[:, -1] += terms.head.forward_s[alone]
+    backward[:, -1] += terms.head.backward_s[alone] + _mtp_again_s(rows, of_set[:, 0])
     if layout.activation_offload:
         copies = activation_waits(rows)
-        forward[0] += copies.forward_s[0, row]
-        backward[0] += copies.backward_s[0, row]
-    return forward.tolist(), backward.tolist()
+        forward[:, 0] += copies.forward_s[0, of]
+        backward[:, 0] += copies.backward_s[0, of]
+    return forward, backward
 
 
-def _mtp_again_s(rows: Rows, row: int) -> float:
-    """Return what the modules of multi-token prediction, each like the last layer, run again."""
-    shape, at = rows.problem.shape, rows.set_index.reshape(-1)[row]
-    again: float = rows.sets.again_s.flat[at]
+def _mtp_again_s(rows: Rows, at: NDArray[np.intp]) -> Floats:
+    """Return what the modules of multi-token prediction, each like the last layer, run again.
+
+    Of some positions in `rows.sets`.
+    """
+    shape, again = rows.problem.shape, rows.sets.again_s.take(at)
     if rows.sets.expert_again_s is not None and shape.expert_layers[-1]:
-        again += rows.sets.expert_again_s.flat[at]
-    return shape.mtp_layers * again
+        again = again + rows.sets.expert_again_s.take(at)
+    return np.asarray(shape.mtp_layers * again)
 
 
 def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
@@ -167,6 +187,24 @@ def virtual_weight_grad_times(rows: Rows, layout: Layout, row: int = 0) -> list[
     late = np.array(layout.stage_layers, dtype=np.float64) * terms.weight_grad_s[at]
     late[-1] += terms.head_weight_grad_s[at]
     return [float(x) for x in late]
+
+
+def same_layout_times(rows: Rows, layout: Layout) -> list[float]:
+    """Return `exact_step_times` of a table of which every row is `layout`, seconds.
+
+    For problems with figures in columns (`costmodels.problem.in_columns`).
+    """
+    n = len(rows.index)
+    stages = [x.tolist() for x in virtual_stage_columns(rows, layout, range(n))]
+    hops = boundary_hops_columns(rows, layout)
+    runs = []
+    for i in range(n):
+        late = tuple(virtual_weight_grad_times(rows, layout, i))
+        times = (tuple(stages[0][i]), tuple(stages[1][i]), tuple(hops[i]), late)
+        runs.append(
+            pipeline.PipelineRun(layout.schedule, layout.pp, layout.vpp, layout.n_micro, *times)
+        )
+    return _with_the_rest(rows, runs)
 
 
 def pipeline_run(
@@ -188,7 +226,10 @@ def exact_step_times(rows: Rows, layouts: Sequence[Layout]) -> list[float]:
     The closed form's pipeline part is exchanged for the recurrence; all other terms are the same.
     """
     late = stalled(rows)
-    runs = [pipeline_run(rows, layout, i, late) for i, layout in enumerate(layouts)]
+    return _with_the_rest(rows, [pipeline_run(rows, x, i, late) for i, x in enumerate(layouts)])
+
+
+def _with_the_rest(rows: Rows, runs: Sequence[pipeline.PipelineRun]) -> list[float]:
     rest = outside_pipeline(rows, stage_times(rows))
     straggle = straggler_factor(rows.problem, rows.table.shapes.n_devices)
     flush = pipeline.flush_times_s(runs)

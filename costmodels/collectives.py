@@ -206,7 +206,7 @@ def hierarchical_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -
     """
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
     part = pool.accelerator
-    if not part.in_switch_all_reduce_bytes_per_s:
+    if not np.any(part.in_switch_all_reduce_bytes_per_s):
         return np.where(ranks > 1, np.inf, 0.0)
     g, k = group.ranks_per_domain, group.n_domains
     inner = 2 * (g - 1) / g * n / part.in_switch_all_reduce_bytes_per_s
@@ -240,7 +240,7 @@ def in_network_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> 
     hops = pool.scale_up.ring_base_s[SIMPLE] + 2 * (g - 1) * pool.scale_up.ring_hop_s[SIMPLE]
     far = pool.nic.latency_factor
     time = hops + far * IN_NETWORK_LATENCY_S + np.maximum(ring, outer)
-    if rate:
+    if np.any(rate):
         both = np.maximum(2 * (g - 1) / g * n / rate, outer)
         near = pool.scale_up.latency_factor * IN_SWITCH_LATENCY_S
         both = both + (near + far * IN_SWITCH_NET_HOP_S)

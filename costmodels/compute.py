@@ -256,7 +256,7 @@ def attention_times(
     n = np.asarray(tokens, dtype=np.float64)
     precision = "fp16" if job.recipe.gemm_precision == "fp16" else "bf16"
     peaks = accelerator.peak_flops_per_s
-    peak = peaks.get(precision) or peaks[job.recipe.gemm_precision]
+    peak = peaks[precision if precision in peaks else job.recipe.gemm_precision]
     causal_flops = 2.0 * s * shape.q_width / t * n
     again = BACKWARD_OVER_FORWARD
     if shape.latent:

@@ -28,7 +28,7 @@ class Group:
     wire_bytes_per_s: Floats
     tier: NDArray[np.int32]
     """0: inside the scale-up domain; 1 + i: traffic climbs into tier i of the fabric."""
-    extra_hop_s: float = 0.0
+    extra_hop_s: Floats | float = 0.0
 
     def take(self, rows: NDArray[np.intp]) -> "Group":
         """Return the groups at `rows` of the first axis."""

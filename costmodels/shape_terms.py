@@ -29,7 +29,7 @@ from costmodels.parameters import (
 )
 from costmodels.placement import NON_RAIL_HOP_S, Group, Spacing, place, place_group
 from costmodels.plans import ShapeTable, ShardingTable
-from costmodels.problem import Problem
+from costmodels.problem import Problem, Problems, over_kinds
 from costmodels.stages import BOTH_WAYS, FOLDED, StageKinds, stage_kinds
 
 Floats = NDArray[np.float64]
@@ -146,6 +146,7 @@ def _traffic(
 ) -> DataParallelTimes:
     """Return `data_parallel_times` by sharding, once for all that move the same."""
     rows, of = _distinct_rows(shardings, TRAFFIC)
+    problem = over_kinds(problem)
     if len(rows) == len(shardings):
         return data_parallel_times(problem, groups, params, pieces, shardings.zero[:, None, None])
     few = groups
@@ -279,14 +280,16 @@ def _host_update(
     piece = np.maximum(stack.bucket_params, stack.bucket_params_per_rank * ranks)
     pieces = np.maximum(1.0, np.ceil((params if routed is None else params + routed) / piece))
     held = _held_params(shapes, shardings, params, routed)
-    return host_update(problem, held, np.broadcast_to(pieces, held.shape))
+    return host_update(over_kinds(problem), held, np.broadcast_to(pieces, held.shape))
 
 
 def _wide(group: Group) -> Group:
     """Return `group` with a trailing axis, to broadcast over the kinds of rank."""
     columns = (group.n_ranks, group.ranks_per_domain, group.n_domains, group.wire_bytes_per_s)
     ranks, per_domain, n_domains, wire = (column[..., None] for column in columns)
-    return Group(ranks, per_domain, n_domains, wire, group.tier[..., None], group.extra_hop_s)
+    extra = group.extra_hop_s
+    extra = extra[..., None] if isinstance(extra, np.ndarray) else extra
+    return Group(ranks, per_domain, n_domains, wire, group.tier[..., None], extra)
 
 
 def _wide_groups(groups: DataGroups) -> DataGroups:
@@ -347,21 +350,27 @@ def boundary_hops(
     pipeline r shares of the uplink, 1/oversubscription of a NIC each; where not all pipelines
     cross, the slower of that and the link inside counts. What stays inside the domain crosses no
     tier, however small its units. Where the stack's messages block and the `tp` ranks of a stage
-    span more than two domains, `stalled_message_s` comes on top.
+    span more than two domains, `stalled_message_s` comes on top. Problems in columns: `(n, pp)`.
     """
     pool = problem.pool
     extra = 0.0 if problem.fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S
     wire_s = 1.0 / pool.nic_bytes_per_s
-    levels, over = [(pool.scale_up_domain, wire_s)], 1.0
+    units, costs, over = [pool.scale_up_domain], [wire_s], 1.0
     for tier in problem.fabric.tiers:
         over *= tier.oversubscription
         unit = tier.n_nodes * pool.devices_per_node
-        levels.append((unit, max(wire_s, over * wire_s / max(1, unit // stride))))
+        units.append(unit)
+        costs.append(np.maximum(wire_s, over * wire_s / max(1, unit // stride)))
     stalls = problem.stack.blocking_p2p and tp > STALLING_DOMAINS * pool.scale_up_domain
     late = problem.stack.stalled_message_s if stalls else 0.0
     inside = pool.scale_up.p2p_latency_s, 1.0 / pool.accelerator.pair_bytes_per_s
     outside_s = pool.nic.p2p_latency_s + extra + late
-    return _boundary_hops(stride, pp, blocks, tuple(levels), inside, late, outside_s)
+    place, figures = (stride, pp, blocks, tuple(units)), (*inside, late, outside_s, *costs)
+    if not isinstance(problem, Problems):
+        return _boundary_hops(*place, *figures)
+    columns = np.stack(np.broadcast_arrays(*figures), axis=-1).tolist()
+    latency, per_byte = zip(*(_boundary_hops(*place, *row) for row in columns), strict=True)
+    return np.array(latency), np.array(per_byte)
 
 
 @lru_cache(maxsize=4096)
@@ -369,18 +378,21 @@ def _boundary_hops(
     stride: int,
     pp: int,
     blocks: int,
-    levels: tuple[tuple[int, float], ...],
-    near: tuple[float, float],
+    units: tuple[int, ...],
+    near_s: float,
+    near_s_per_byte: float,
     late_s: float,
     outside_s: float,
+    *costs: float,
 ) -> tuple[Floats, Floats]:
-    """Return `boundary_hops` over units of devices with what a byte costs above each, seconds.
+    """Return `boundary_hops` over units of devices; a byte takes `costs` seconds above each.
 
-    `near` is the latency and the time of a byte inside a domain; nobody may write into the result.
+    `near_s` and `near_s_per_byte` are those of a message inside a domain. Nobody may write into
+    the result.
     """
-    latency, per_byte = np.full(pp, near[0] + late_s), np.full(pp, near[1])
+    latency, per_byte = np.full(pp, near_s + late_s), np.full(pp, near_s_per_byte)
     leaves = np.zeros(pp, dtype=bool)
-    for level, (unit, cost) in enumerate(levels):
+    for level, (unit, cost) in enumerate(zip(units, costs, strict=True)):
         crosses, all_cross = _crossings(stride, pp, blocks, unit)
         inside = np.where(all_cross, 0.0, per_byte) if level == 0 else per_byte
         if level == 0:
@@ -430,6 +442,8 @@ def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     def place_all(some: ShapeTable) -> DataGroups:
         return _data_groups(problem, some, shardings)
 
+    if isinstance(problem, Problems):
+        return place_all(shapes)
     return _once_per_degrees(shapes, ("tp", "pp", "dp", "cp", "rank_order"), place_all)
 
 
@@ -523,6 +537,8 @@ def expert_data_groups(
     def place_all(some: ShapeTable) -> DataGroups:
         return _expert_data_groups(problem, some, shardings)
 
+    if isinstance(problem, Problems):
+        return place_all(shapes)
     names = ("tp", "pp", "dp", "cp", "ep", "etp", "rank_order")
     return _once_per_degrees(shapes, names, place_all)
 
@@ -564,14 +580,23 @@ def _hop(problem: Problem, shapes: ShapeTable) -> tuple[Floats, Floats]:
         if n_ranks == 1:
             continue
         lat, cost = boundary_hops(problem, stride, n_ranks, n_blocks, tp)
-        if vpp == 1:
-            slowest = int(np.lexsort((lat[:-1], cost[:-1]))[-1])
-            found[:, i] = lat[slowest], cost[slowest]
-        else:
-            times = np.full(n_ranks, float(vpp))
-            times[-1] = 0.0 if folded else times[-1] - 1.0
-            found[:, i] = [float(times @ x / times.sum()) for x in (lat, cost)]
+        if isinstance(problem, Problems):  # with tables of one layout
+            pairs = [_typical_hop(*x, vpp, bool(folded)) for x in zip(lat, cost, strict=True)]
+            latency, per_byte = np.array(pairs).T
+            return latency, per_byte
+        found[:, i] = _typical_hop(lat, cost, vpp, bool(folded))
     latency, per_byte = found[:, several.index]
+    return latency, per_byte
+
+
+def _typical_hop(lat: Floats, cost: Floats, vpp: int, folded: bool) -> tuple[float, float]:
+    """Return what `_hop` takes of the boundaries of one pipeline."""
+    if vpp == 1:
+        slowest = int(np.lexsort((lat[:-1], cost[:-1]))[-1])
+        return float(lat[slowest]), float(cost[slowest])
+    times = np.full(len(lat), float(vpp))
+    times[-1] = 0.0 if folded else times[-1] - 1.0
+    latency, per_byte = (float(times @ x / times.sum()) for x in (lat, cost))
     return latency, per_byte
 
 
@@ -641,9 +666,10 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         beside = expert_layer_params(problem.shape, shapes.tp)
         unit = beside + expert_params(problem.shape, shapes.ep, shapes.etp)
         layer = unit if problem.shape.expert_layers[0] else np.maximum(layer, unit)
-        both = _optimizer_s(problem, params, shardings, shards[..., None])
+        wide = over_kinds(problem)
+        both = _optimizer_s(wide, params, shardings, shards[..., None])
         copies = routed.data_groups.shard.n_ranks[..., None]
-        once = (both + _optimizer_s(problem, routed.params, shardings, copies)).max(axis=-1)
+        once = (both + _optimizer_s(wide, routed.params, shardings, copies)).max(axis=-1)
     ends = embedding_params(problem.shape, problem.job.seq_len, shapes.tp)
     pipeline_group = place_group(shapes.pp, shapes.stage_stride, problem.pool, problem.fabric)
     latency, per_byte = _hop(problem, shapes)

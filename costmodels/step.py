@@ -356,13 +356,23 @@ def splits_backward(rows: Rows) -> NDArray[np.bool_]:
 
 def boundary_hops_s(rows: Rows, layout: Layout, row: int = 0) -> list[float]:
     """Return the time of one message over each boundary, `(pp,)`, the last back to rank 0."""
-    blocks = layout.dp if layout.pipelines_inside else 1
-    latency, per_byte = boundary_hops(
-        rows.problem, layout.stage_stride, layout.pp, blocks, layout.tp
-    )
+    latency, per_byte = _boundary_hops(rows, layout)
     size = rows.layers.message_bytes[rows.index[row]]
     hops: list[float] = (latency + size * per_byte).tolist()
     return hops
+
+
+def boundary_hops_columns(rows: Rows, layout: Layout) -> list[list[float]]:
+    """Return the same for a table of which every row is `layout`, `(n, pp)`."""
+    latency, per_byte = _boundary_hops(rows, layout)
+    size = rows.layers.message_bytes[rows.index][:, None]
+    hops: list[list[float]] = (latency + size * per_byte).tolist()
+    return hops
+
+
+def _boundary_hops(rows: Rows, layout: Layout) -> tuple[Floats, Floats]:
+    blocks = layout.dp if layout.pipelines_inside else 1
+    return boundary_hops(rows.problem, layout.stage_stride, layout.pp, blocks, layout.tp)
 
 
 def _sharding_and_shape(rows: Rows) -> NDArray[np.intp]:

@@ -2,7 +2,8 @@
 
     python docs/generate.py
 
-`rules.md` whole; the tables between markers in `stacks.md`, `files.md` and `frameworks.md`.
+`rules.md` whole; the tables between markers in `stacks.md`, `files.md`, `frameworks.md` and
+`sweeps.md`.
 `tests/test_docs.py` fails when they are not current.
 """
 
@@ -14,6 +15,8 @@ from pydantic_core import PydanticUndefined
 
 from costmodels.stacks import EAGER, FUSED, NUMBERS, STACKS, StackProfile
 from planner import schemas
+from planner.sweeping.rows import COLUMNS
+from planner.sweeping.sweep_file import SweepFile
 from searches import frameworks
 from searches.frameworks import FrameworkRule
 from searches.rules import RULES, SHAPE_RULES
@@ -45,7 +48,8 @@ UNITS = {
     "Ratio": "ratio (`7`, `7:1`)", "Factor": "number", "FactorOr0": "number",
     "Switch": "`true` or `false`", "Name": "name", "HostList": "host list (`n[001-016]`)",
     "Power": "power (`700 W`)", "Price": "number", "Duration": "time (`10 min`)",
-    "Lifetime": "time (`2110 d`)", "Axes": "mapping", "AxisValue": "number or word",
+    "Lifetime": "time (`2110 d`)", "Latency": "time (`2.7 us`)",
+    "Axes": "mapping", "AxisValue": "number or word",
     "Layers": "whole number", "LayersOr0": "whole number", "Heads": "whole number",
     "Width": "whole number", "WidthOr0": "whole number", "Nodes": "whole number",
     "PerNode": "whole number", "Real": "number", "Seconds": "number", "Share": "number",
@@ -180,6 +184,36 @@ def fields_table(spec: type) -> str:
     return _table(("field", "form", "default", "meaning"), rows)
 
 
+FORMS_OF_SWEEP = {
+    "name": "name", "model": "name or content", "cluster": "name or content",
+    "set": "value by field", "design": "word", "samples": "whole number", "seed": "whole number",
+    "vary": "list or range by field", "together": "fields by value, by name", "points": "list",
+    "family": "mapping", "let": "expression by name", "where": "list of expressions",
+    "search": "mapping", "stack": "word", "calibration": "file", "reference": "file",
+}  # fmt: skip
+"""How the sections of a sweep file are written."""
+
+
+def sweep_table() -> str:
+    """Return the sections of a sweep file."""
+    rows = [
+        (
+            f"`{name}`",
+            FORMS_OF_SWEEP[name],
+            "-" if _default(field) == "``" else _default(field),
+            _one_line(schemas.field_meaning(SweepFile, name)),
+        )
+        for name, field in SweepFile.model_fields.items()
+    ]
+    return _table(("section", "form", "default", "meaning"), rows)
+
+
+def columns_table() -> str:
+    """Return the columns of the rows of a sweep."""
+    rows = [(f"`{c.name}`", c.kind, c.unit, _one_line(c.meaning)) for c in COLUMNS]
+    return _table(("column", "kind", "unit", "meaning"), rows)
+
+
 SAID = {"planner": "not written here", "ignored": "never: passed over"}
 """When a rule is met, where it is not the framework that says so."""
 
@@ -221,7 +255,11 @@ def pages() -> dict[Path, str]:
     for framework in frameworks.FRAMEWORKS:
         if framework != "bridge":  # the rules of Megatron-LM under other codes
             runs = _between(runs, framework, framework_tables(framework))
+    sweeps = (DOCS / "sweeps.md").read_text(encoding="utf-8")
+    sweeps = _between(sweeps, "sweep", sweep_table())
+    sweeps = _between(sweeps, "columns", columns_table())
     return {
+        DOCS / "sweeps.md": sweeps,
         DOCS / "rules.md": rules_page(),
         DOCS / "stacks.md": stacks,
         DOCS / "files.md": files,

@@ -2,11 +2,12 @@
 
 A figure in a file is a mapping with `value` and `source`, the latter a tag of `sources.yaml`;
 `status`, `date` and `note` refine what the tag stands for. `like` takes over from another entry
-whatever an entry does not state itself, names and aliases excepted.
+whatever an entry does not state itself, names and aliases excepted. `status: assumed` of an
+accelerator or link makes an announced part of it: no figure of it counts as confirmed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hardware._units import parse_quantity, scale
@@ -72,12 +73,22 @@ class _Entry:
             raise self.fail(
                 key, f"source {figure.get('source')!r} is not in sources.yaml"
             ) from None
-        status = figure.get("status", known.status)
-        if status not in _STATUSES:
-            raise self.fail(key, f"status {status!r} is not one of {', '.join(_STATUSES)}")
+        status = self._known_status(key, figure.get("status", known.status))
+        if self.status() == "assumed":
+            status = "assumed"
         note = figure.get("note")
         text = f"{known.source}; {note}" if note else known.source
         return Provenance(text, str(figure.get("date", known.date)), status)
+
+    def status(self) -> str:
+        """Return the status of the entry itself."""
+        self.used.add("status")
+        return self._known_status("status", self.raw.get("status", "confirmed"))
+
+    def _known_status(self, key: str, status: str) -> str:
+        if status not in _STATUSES:
+            raise self.fail(key, f"status {status!r} is not one of {', '.join(_STATUSES)}")
+        return status
 
     def figure(self, key: str, *fields: str, extra: frozenset[str] = frozenset()) -> Any:
         """Return the value of the figure under `key`; note its origin under each of `fields`."""
@@ -206,11 +217,12 @@ def _read_host(entry: _Entry, per_node: int) -> Host | None:
     figures = entry.raw.get("host")
     if figures is None:
         return None
+    figures = {"status": entry.status(), **figures}
     inner = _Entry(entry.name, figures, entry.sources, entry.provenance)
     link = inner.quantity("link", "bytes_per_s", "host.link_bytes_per_s")
     memory = inner.quantity("memory", "bytes", "host.memory_bytes")
     rate = inner.quantity("bandwidth", "bytes_per_s", "host.memory_bytes_per_s")
-    inner.used.add("devices")
+    inner.used.update(("devices", "status"))
     shared_by = int(figures.get("devices", per_node))
     inner.close()
     return Host(link, memory / shared_by, rate / shared_by)
@@ -228,6 +240,8 @@ def read_accelerator(
     if generation not in efficiencies:
         raise entry.fail("generation", f"{generation!r} is not in efficiencies.yaml")
     efficiency, origins = efficiencies[generation]
+    if entry.status() == "assumed":  # the shares of a generation before it
+        origins = {key: replace(value, status="assumed") for key, value in origins.items()}
     entry.provenance.update({f"efficiency.{key}": value for key, value in origins.items()})
     in_switch, min_ranks = _read_in_switch(entry)
     nic = entry.get("nic")
@@ -256,6 +270,7 @@ def read_accelerator(
         n_peer_links=_read_count(entry, "peer_links", "n_peer_links", 0),
         devices_per_node=per_node,
         host=_read_host(entry, per_node),
+        status=entry.status(),
     )
     entry.close()
     return accelerator, typical
@@ -297,6 +312,7 @@ def read_link(name: str, raw: Raw, sources: Mapping[str, Provenance]) -> Link:
         provenance=entry.provenance,
         aliases=tuple(raw["aliases"]),
         sums_in_switch=bool(_read_count(entry, "sums_in_switch", "sums_in_switch", 0)),
+        status=entry.status(),
     )
     entry.close()
     return link

@@ -98,6 +98,8 @@ class Accelerator:
     """Devices in a node of the reference platform; fewer than the domain in racks (NVL72)."""
     host: Host | None = None
     """A device's share of the host of the reference platform; None where it is not known."""
+    status: str = "confirmed"
+    """`assumed` for a part that is announced and that nobody has measured."""
 
     @property
     def pair_bytes_per_s(self) -> float:
@@ -143,6 +145,8 @@ class Link:
     logarithmic all-gathers. 1 unless a reference run says otherwise."""
     sums_in_switch: bool = False
     """Switches of this scale-out network can sum an all-reduce (SHARP), where set up to."""
+    status: str = "confirmed"
+    """`assumed` for a link that is announced and that nobody has measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The product as a library.
 
-`solve` ranks layouts, `evaluate` prices one, `recommend` asks back, `check` judges existing runs.
+`solve` ranks layouts, `evaluate` prices one, `recommend` asks back, `scale` draws the curve over
+sizes, `check` judges existing runs.
 
 >>> import planner
 >>> result = planner.solve("llama3-8b", "h100-x8", top=1)
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 __all__ = [
     "Plan", "Recommendation", "Report", "Result", "__version__", "check", "evaluate", "recommend",
-    "solve",
+    "scale", "solve",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from planner.recommendation import Recommendation
     from planner.recommending import recommend
     from planner.result import Plan, Result
+    from planner.scaling.curve import scale
     from planner.solving import evaluate, solve
 
 _HOMES = {
@@ -30,6 +32,7 @@ _HOMES = {
     "solve": "planner.solving",
     "evaluate": "planner.solving",
     "recommend": "planner.recommending",
+    "scale": "planner.scaling.curve",
     "Recommendation": "planner.recommendation",
     "Report": "planner.checking",
     "Result": "planner.result",

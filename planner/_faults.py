@@ -85,12 +85,20 @@ def kind_of(document: Document) -> Kind:
     return "cluster" if marks.intersection(data) and "model" not in data else "model"
 
 
+def is_sweep(data: object) -> bool:
+    """Tell whether a document looks like a sweep file (`planner.sweeping`)."""
+    return isinstance(data, Mapping) and bool({"vary", "together", "points", "where"} & set(data))
+
+
 def expect(document: Document, kind: Kind) -> None:
     """Raise when the document is plainly something else than the kind of file asked for."""
     data, wanted = document.data, KEYS[kind]
     if not isinstance(data, Mapping):
         message = f"expected a {kind} file with `{wanted[0]}:` at the top, got {show(data)}"
         raise SpecError(document.problem((), message, f"see examples/{kind}s/"))
+    if is_sweep(data):
+        message = f"this is a sweep file, and a {kind} file is needed here"
+        raise SpecError(document.problem((), message, "planner sweep SWEEP.yaml runs it"))
     if any(key in data for key in wanted):
         return
     other: Kind = "cluster" if kind == "model" else "model"
@@ -121,7 +129,7 @@ def _problems(
     items = error.errors(include_url=False)
     # A key under a wrong name is one mistake, not an unknown key and a missing one.
     renamed = {
-        (*item["loc"][:-1], _meant(str(item["loc"][-1]), section))
+        (*item["loc"][:-1], meant_key(str(item["loc"][-1]), section))
         for item in items
         if item["type"] == "extra_forbidden"
         and (section := _schema_at(schema, _real_path(item["loc"][:-1], document.data)))
@@ -133,7 +141,7 @@ def _problems(
     ]
 
 
-def _meant(key: str, section: type[BaseModel]) -> str | None:
+def meant_key(key: str, section: type[BaseModel]) -> str | None:
     """Return the key of a section that an unknown key most likely stands for."""
     plain = key.lower().lstrip("-").replace("-", "_")
     for candidate in (plain, SYNONYMS.get(plain)):
@@ -204,13 +212,13 @@ def _unknown_key(schema: type[BaseModel], path: KeyPath) -> tuple[str, str]:
     message = f"unknown key {show(key)}"
     if len(path) == 1 and key in _ELSEWHERE and key not in known:
         return f"{key!r} belongs in {_ELSEWHERE[key]}", "keep one kind per file"
-    if model and (name := _meant(key, model)):
+    if model and (name := meant_key(key, model)):
         return message, f"did you mean `{name}`?"
     for section, inner in _sections(model) if model else ():
-        if len(path) > 1 and (name := _meant(key, inner)):
+        if len(path) > 1 and (name := meant_key(key, inner)):
             return message, f"`{name}` belongs under `{'.'.join(map(str, path[:-1]))}.{section}:`"
     for section, other in _sections(schema):
-        if section != path[0] and (name := _meant(key, other)):
+        if section != path[0] and (name := meant_key(key, other)):
             return message, f"`{name}` belongs under `{section}:`"
     close = close_names(key, known, 1)
     return message, f"did you mean `{close[0]}`?" if close else allowed

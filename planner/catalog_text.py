@@ -87,6 +87,10 @@ def _figures(rows: list[tuple[str, str, str]], part: Accelerator | Link | Platfo
     return lines
 
 
+def _announced(part: Accelerator | Link) -> str:
+    return ", announced: nobody has measured it" if part.status == "assumed" else ""
+
+
 def _accelerator(catalogue: Catalogue, part: Accelerator) -> str:
     eff = part.efficiency
     rows = [
@@ -121,7 +125,7 @@ def _accelerator(catalogue: Catalogue, part: Accelerator) -> str:
         *((f"attention, {k} fwd/bwd", f"{v[0]:.3f} / {v[1]:.3f}", "efficiency.attention_frac")
           for k, v in eff.attention_frac.items()),
     ]  # fmt: skip
-    lines = [f"{part.name} ({part.vendor}, {part.generation})"]
+    lines = [f"{part.name} ({part.vendor}, {part.generation}){_announced(part)}"]
     if part.aliases:
         lines += wrapped("  also called", ", ".join(part.aliases))
     lines += _figures(rows, part)
@@ -172,7 +176,7 @@ def _link(link: Link) -> str:
         rows.append(("all-gather over k > 2 domains", share, "ring_decline"))
     if link.sums_in_switch:
         rows.append(("all-reduces", "summed in the switches with `sharp: true`", "sums_in_switch"))
-    lines = [f"{link.name} ({link.kind})"]
+    lines = [f"{link.name} ({link.kind}){_announced(link)}"]
     if link.aliases:
         lines += wrapped("  also called", ", ".join(link.aliases))
     return "\n".join(lines + _figures(rows, link)) + "\n"

@@ -155,6 +155,15 @@ def _positive(value: float | None, option: str, example: str) -> float:
     return value or 0.0
 
 
+def _size(value: int | None, option: str) -> int:
+    """Return a size, 0 for none; `UsageError` where less than 1 is given."""
+    from planner.errors import UsageError
+
+    if value is not None and value < 1:
+        raise UsageError(f"{option} must be at least 1, not {value}", f"for example {option} 64")
+    return value or 0
+
+
 @app.command()
 def solve(
     model: Model,
@@ -434,6 +443,156 @@ def trace(
 
 
 @app.command()
+def scale(
+    model: Model,
+    cluster: ClusterArg,
+    scaling: Annotated[
+        str,
+        typer.Option(help="strong: the tokens of a step stay; weak: they grow with the size."),
+    ] = "strong",
+    over: Annotated[str, typer.Option(help="devices, seq_len or layers.")] = "devices",
+    from_: Annotated[
+        int | None,
+        typer.Option(
+            "--from",
+            metavar="N",
+            help="Smallest size; the first that fits, or the file's own.",
+            show_default=False,
+        ),
+    ] = None,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            "--to",
+            metavar="N",
+            help="Largest size, also beyond the cluster; the cluster's, or what fits.",
+            show_default=False,
+        ),
+    ] = None,
+    points: Annotated[int, typer.Option(metavar="N", help="Most numbers of devices.")] = 16,
+    pin: Pin = [],
+    only: Only = [],
+    max_: Max = [],
+    allow: Allow = [],
+    set_: SetOption = [],
+    framework: Framework = "",
+    stack: Stack = "",
+    pool: PoolName = "",
+    form: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
+    html: Annotated[
+        str, typer.Option("--html", metavar="FILE", help="Write it as a page with figures, too.")
+    ] = "",
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit", metavar="S", help="Stop after these seconds.", show_default=False
+        ),
+    ] = None,
+    calibration: CalibrationFile = "",
+    reference: Reference = "",
+) -> None:
+    """The best plan at each number of devices, sequence length or depth; knee and break-even."""
+    from planner.scaling.command import run_scale
+
+    raise typer.Exit(
+        run_scale(
+            model, cluster, scaling=scaling, over=over, points=points,
+            least=_size(from_, "--from"), most=_size(to, "--to"),
+            pin=pin, only=only, at_most=max_, allow=tuple(allow), overrides=_overrides(set_),
+            framework=framework, stack=stack, pool=pool, form=form, html=html,
+            time_limit_s=_positive(time_limit, "--time-limit", "60"), calibration=calibration,
+            reference=reference,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def sweep(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SWEEP.yaml | MODEL CLUSTER",
+            help="A sweep file; or a model and a cluster as in solve, with --vary.",
+        ),
+    ],
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PATH=VALUES",
+            help="Vary a field: pools.0.nodes=32,64 or 32..512*2, +64; continuous 80GiB..320GiB.",
+        ),
+    ] = [],
+    design: Annotated[
+        str, typer.Option(help="grid (every combination) or latin (a Latin hypercube).")
+    ] = "",
+    samples: Annotated[
+        int | None, typer.Option(metavar="N", help="Points of --design latin.", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of --design latin (0).", show_default=False)
+    ] = None,
+    where: Annotated[
+        list[str],
+        typer.Option(
+            metavar="EXPRESSION",
+            help="Keep points where it holds: 'pools.0.accelerator.power * n_devices <= 20 MW'.",
+        ),
+    ] = [],
+    let: Annotated[
+        list[str], typer.Option(metavar="NAME=EXPRESSION", help="A further column.")
+    ] = [],
+    set_: SetOption = [],
+    pin: Pin = [],
+    only: Only = [],
+    max_: Max = [],
+    framework: Framework = "",
+    stack: Stack = "",
+    pool: PoolName = "",
+    objective: Objective = "",
+    deadline: Deadline = "",
+    step_limit: StepLimit = None,
+    within: Within = None,
+    calibration: CalibrationFile = "",
+    reference: Reference = "",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="File of rows: NAME.parquet.")
+    ] = "",
+    form: Annotated[
+        str, typer.Option("--format", help="parquet, csv or jsonl; by the ending of FILE.")
+    ] = "",
+    executor: Annotated[
+        str, typer.Option(help="automatic, serial, processes or ray: same rows.")
+    ] = "automatic",
+    ray_address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="A running Ray cluster.")
+    ] = "",
+    point_limit: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Longest search of a point (600).", show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the points and estimate the time only.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Search every point of a sweep over hardware, model or job; goes on where it stopped."""
+    from planner.sweeping.command import run_sweep_command
+
+    raise typer.Exit(
+        run_sweep_command(
+            files, vary=vary, design=design, samples=samples, seed=seed, where=where, let=let,
+            overrides=_overrides(set_), pin=pin, only=only, at_most=max_, framework=framework,
+            stack=stack, pool=pool, objective=objective, deadline=deadline,
+            step_limit_s=_positive(step_limit, "--step-limit", "12.5"),
+            within=_positive(within, "--within", "1.05"), calibration=calibration,
+            reference=reference, out=out, form=form, executor=executor, ray_address=ray_address,
+            point_limit_s=_positive(point_limit, "--point-limit", "60"), dry_run=dry_run,
+            quiet=quiet,
+        )
+    )  # fmt: skip
+
+
+@app.command()
 def compare(
     traces: Annotated[
         list[str],
@@ -674,6 +833,35 @@ def calibrate(
             processes=1 if processes is None else processes,
         )
     )  # fmt: skip
+
+
+@app.command()
+def report(
+    sweep_file: Annotated[
+        str,
+        typer.Argument(metavar="SWEEP_FILE", help="What planner sweep wrote, finished or not."),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="HTML file to write (report.html); - is stdout."
+        ),
+    ] = "",
+    x: Annotated[
+        str, typer.Option("--x", metavar="PATH", help="Axis of the maps: pools.0.nodes.")
+    ] = "",
+    y: Annotated[str, typer.Option("--y", metavar="PATH", help="The other one.")] = "",
+    image: Annotated[
+        str,
+        typer.Option(
+            "--image", metavar="png|svg", help="Write the figures to the folder --out instead."
+        ),
+    ] = "",
+) -> None:
+    """Write a sweep as one HTML file: the answer in words, figures with their data, all points."""
+    from planner.reporting.command import run_report
+
+    raise typer.Exit(run_report(sweep_file, out, x, y, image))
 
 
 @app.command("check-spec")

@@ -5,6 +5,7 @@
     ├── CatalogError            1  the catalogue of accelerators and links is wrong or incomplete
     ├── SearchError             1  the search could not be run as asked
     ├── EmitError               1  a plan cannot be written for a framework
+    ├── SweepFileError          1  the file of a sweep cannot be written, continued or read
     ├── InfeasibleError         3  the best plan was asked of a result that has none
     └── UsageError              2  the command line or the call does not make sense
 
@@ -100,6 +101,10 @@ class SearchError(PlannerError):
 
 class EmitError(PlannerError):
     """A plan cannot be expressed in the configuration of a framework."""
+
+
+class SweepFileError(PlannerError):
+    """The file of a sweep cannot be written, continued or read."""
 
 
 class InfeasibleError(PlannerError):

@@ -6,6 +6,7 @@ from costmodels.shape_terms import host_bytes
 from costmodels.step import offloaded_activation_bytes
 from planner.calibration.file import Calibration
 from planner.calibration.intervals import regime_words
+from planner.elasticities import elasticities, percent_words
 from planner.errors import UsageError
 from planner.reasons import shown_layout
 from planner.result import Plan
@@ -47,6 +48,8 @@ def explain_plan(problem: Problem, plan: Plan, calibration: Calibration | None =
             lines.append(
                 f"{'  ' if last else '│ '} {branch} {term:<12} {value}  {TERMS[term].title}"
             )
+    found = elasticities(problem, plan.layout)
+    lines += [line for words in percent_words(found) for line in wrapped(*words)]
     lines += ["", *_memory_tree(plan), ""]
     lines += wrapped("open a term: planner explain PLAN --term", ", ".join([*TERMS, *RUN_TERMS]))
     return "\n".join(lines) + "\n"

@@ -5,6 +5,7 @@ A path may be a file or the bare name of a packaged example (`llama3-70b`, `h100
 """
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from costmodels.parameters import active_params, total_params
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import (
+    PROTOCOLS,
     Accelerator,
     Cluster,
     Fabric,
@@ -27,7 +29,7 @@ from hardware.parts import (
     Tier,
 )
 from planner import units
-from planner._faults import KEYS, Kind, expect, kind_of, validate
+from planner._faults import KEYS, Kind, expect, is_sweep, kind_of, validate
 from planner.errors import CatalogError, Problem, SpecError, UsageError
 from planner.intake.dump_text import read_dump
 from planner.intake.formats import FORMATS, find_format, text_of
@@ -69,6 +71,11 @@ Part = TypeVar("Part", Accelerator, Link, Platform)
 Overrides = Iterable[tuple[str, object]]
 """Pairs of a dotted path and a value, such as `("pools.0.nodes", "16")`."""
 
+EVERY_FIGURE = "every figure (announced)"
+"""Stands for the figures of a part that nobody has measured."""
+IN_SWITCH_MIN_RANKS = 6
+"""Smallest group for which a library lets switches sum, where a file gives such a rate to a part
+without one: as on Blackwell."""
 _SCALE_UP_FIGURES = (
     "scale_up_bytes_per_s",
     "ring_bytes_per_s",
@@ -119,6 +126,10 @@ class PoolSource:
     """Names of the nodes that plans use, in network order; none where the file does not say."""
     host: tuple[tuple[str, str], ...] = ()
     """What the file states of the host (`HOST_KEYS`)."""
+    network: tuple[tuple[str, str | bool], ...] = ()
+    """Latencies and in-switch sums where the file replaces the catalogue's, in base units."""
+    announced: tuple[str, ...] = ()
+    """Accelerators and links that are announced and that nobody has measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +154,11 @@ class ClusterInput:
     def assumed(self) -> tuple[str, ...]:
         """The assumed figures of all pools, each once."""
         return tuple(dict.fromkeys(x for source in self.sources for x in source.assumed))
+
+    @property
+    def announced(self) -> tuple[str, ...]:
+        """The announced parts of all pools, each once."""
+        return tuple(dict.fromkeys(x for source in self.sources for x in source.announced))
 
     def only(self, index: int) -> "ClusterInput":
         """Return the cluster with one of its pools, as if the file listed no other."""
@@ -193,9 +209,31 @@ def cluster_from_dict(data: Mapping[str, Any], overrides: Overrides = ()) -> Clu
     return _cluster(_prepare(_from_dict(data, "cluster", pairs), "cluster", pairs))
 
 
+def read_document(source: str | os.PathLike[str] | Mapping[str, Any], kind: Kind) -> Document:
+    """Return what a file, a packaged example or a dict says, unchecked."""
+    inline = isinstance(source, Mapping)
+    document = _from_dict(source, kind, ()) if inline else _load(source, kind)  # type: ignore[arg-type]
+    expect(document, kind)
+    return document
+
+
+def model_of_document(document: Document) -> ModelInput:
+    """Return a model from a document whose data may have been changed since it was read."""
+    return _model(document)
+
+
+def cluster_of_document(document: Document) -> ClusterInput:
+    """Return a cluster from a document whose data may have been changed since it was read."""
+    return _cluster(_with_nodes_set(document))
+
+
 def check_spec(path: str | os.PathLike[str]) -> str:
     """Find out which kind of file this is, check it, and return a summary in a few lines."""
     document = _load(path, "model")
+    if is_sweep(document.data):
+        from planner.sweeping.spec import sweep_summary
+
+        return sweep_summary(path)
     if kind_of(document) == "cluster":
         return _cluster_summary(_cluster(_prepare(document, "cluster", ())))
     return _model_summary(_model(_prepare(document, "model", ())))
@@ -558,15 +596,17 @@ def _pool(
             _tier_inside_domain_fault(fabric, domain // whole),
         ],
     )
+    scale_up = catalogue.link(accelerator.scale_up_link)
+    network = _replaced_network(given, accelerator, scale_up, nic)
     pool = Pool(
         name=given.name or accelerator.name,
-        accelerator=accelerator,
+        accelerator=_summing(given, accelerator, path, document),
         n_nodes=n_nodes,
         devices_per_node=per_node,
         scale_up_domain=_free_domain(domain, whole, n_nodes, per_node),
-        scale_up=catalogue.link(accelerator.scale_up_link),
+        scale_up=_with_hop(scale_up, given.scale_up_latency),
         nics_per_node=max(1, n_nics * per_node // whole),
-        nic=nic,
+        nic=_with_hop(nic, given.nic_latency),
         memory_margin_bytes=given.memory_margin,
         n_summing_tiers=fabric.n_summing_tiers,
         host=_host(given, accelerator, whole, path, document),
@@ -586,8 +626,80 @@ def _pool(
         own_domain=given.scale_up_domain is not None,
         hosts=_hosts(given, n_nodes, per_node, path, document),
         host=_stated_host(given),
+        network=network,
+        announced=_announced(base_name, pool, catalogue),
     )
     return pool, named, source
+
+
+_LATENCIES = ("ring_base_s", "ring_hop_s", "tree_base_s", "tree_hop_s")
+"""Fields of a link that hold a latency for each protocol."""
+_LL = PROTOCOLS.index("ll")
+
+
+def _replaces_hop(link: Link, hop_s: float | None) -> bool:
+    """Tell whether a file states another hop than the catalogue, whatever the unit."""
+    return hop_s is not None and not math.isclose(hop_s, link.ring_hop_s[_LL], rel_tol=1e-9)
+
+
+def _with_hop(link: Link, hop_s: float | None) -> Link:
+    """Return a link whose hop takes `hop_s` with the fastest protocol; None: as it is.
+
+    All its latencies change by the same factor: those of the other protocols and of a message,
+    and the library's constants for sums in its switches.
+    """
+    if not _replaces_hop(link, hop_s):
+        return link
+    assert hop_s is not None
+    ratio = hop_s / link.ring_hop_s[_LL]
+    scaled = {key: tuple(x * ratio for x in getattr(link, key)) for key in _LATENCIES}
+    gone = {*_LATENCIES, "p2p_latency_s"}
+    changes: dict[str, Any] = {
+        **scaled,
+        "p2p_latency_s": link.p2p_latency_s * ratio,
+        "latency_factor": link.latency_factor * ratio,
+        "provenance": {k: v for k, v in link.provenance.items() if k not in gone},
+    }
+    return dataclasses.replace(link, **changes)
+
+
+def _summing(given: PoolSpec, part: Accelerator, path: KeyPath, document: Document) -> Accelerator:
+    """Return the accelerator with in-switch sums switched off where the pool says so."""
+    rate = part.in_switch_all_reduce_bytes_per_s
+    if given.sums_in_switch and not rate:
+        message = f"no rate is known at which switches of {part.name} sum"
+        fix = "state `in_switch_bandwidth` in a mapping under `accelerator`, or leave this key out"
+        raise SpecError(document.problem((*path, "sums_in_switch"), message, fix))
+    if given.sums_in_switch is not False or not rate:
+        return part
+    return dataclasses.replace(
+        part,
+        in_switch_all_reduce_bytes_per_s=0.0,
+        in_switch_min_ranks=0,
+        provenance={k: v for k, v in part.provenance.items() if not k.startswith("in_switch")},
+    )
+
+
+def _replaced_network(
+    given: PoolSpec, part: Accelerator, scale_up: Link, nic: Link
+) -> tuple[tuple[str, str | bool], ...]:
+    """Return the latencies and the switch that the file replaces, as it would state them."""
+    found: list[tuple[str, str | bool]] = []
+    for key, hop_s, link in (
+        ("scale_up_latency", given.scale_up_latency, scale_up),
+        ("nic_latency", given.nic_latency, nic),
+    ):
+        if _replaces_hop(link, hop_s):
+            found.append((key, units.exact_time(hop_s or 0.0)))
+    if given.sums_in_switch is False and part.in_switch_all_reduce_bytes_per_s:
+        found.append(("sums_in_switch", False))
+    return tuple(found)
+
+
+def _announced(base_name: str, pool: Pool, catalogue: "Catalogue") -> tuple[str, ...]:
+    """Return the catalogue names of the parts of a pool that nobody has measured."""
+    parts = (catalogue.accelerator(base_name), pool.scale_up, pool.nic)
+    return tuple(part.name for part in parts if part.status == "assumed")
 
 
 HOST_KEYS = ("host_link", "host_memory", "host_memory_bandwidth")
@@ -732,6 +844,9 @@ def _accelerator(
         ratio = inline.scale_up_bandwidth / base.scale_up_bytes_per_s
         for name in _SCALE_UP_FIGURES:
             replaced[name] = getattr(base, name) * ratio
+    if inline.in_switch_bandwidth:
+        replaced["in_switch_all_reduce_bytes_per_s"] = inline.in_switch_bandwidth
+        replaced["in_switch_min_ranks"] = base.in_switch_min_ranks or IN_SWITCH_MIN_RANKS
     if inline.power:
         replaced["tdp_w"] = inline.power
     stated = {*replaced, *(f"peak_flops_per_s.{precision}" for precision in inline.peaks)}
@@ -822,6 +937,7 @@ def _canonical_cluster(
                 "nic_speed": units.exact_bandwidth(pool.nic.bytes_per_s),
                 "memory_margin": units.exact_size(pool.memory_margin_bytes),
             }
+            | dict(source.network)
             | dict(source.host)
             | ({"hosts": compress_hosts(source.hosts)} if source.hosts else {})
             for pool, accelerator, source in zip(cluster.pools, accelerators, sources, strict=True)
@@ -855,7 +971,7 @@ def _canonical_accelerator(name: str, given: str | AcceleratorSpec | None, base_
     exact: dict[str, Any] = {"like": base_name, "name": name}
     if given.memory:
         exact["memory"] = units.exact_size(given.memory)
-    for key in ("hbm_bandwidth", "scale_up_bandwidth"):
+    for key in ("hbm_bandwidth", "scale_up_bandwidth", "in_switch_bandwidth"):
         if value := getattr(given, key):
             exact[key] = units.exact_bandwidth(value)
     if given.power:
@@ -866,15 +982,16 @@ def _canonical_accelerator(name: str, given: str | AcceleratorSpec | None, base_
 
 
 def _assumed(pool: Pool, platform: Platform | None) -> tuple[str, ...]:
-    """Name the figures in use that the catalogue marks as assumed.
+    """Name the figures in use that the catalogue marks as assumed; of announced parts all at once.
 
     `platform` is where the ports come from, if from an instance.
     """
-    parts: list[tuple[str, Mapping[str, Provenance]]] = [
-        (pool.accelerator.name, pool.accelerator.provenance),
-        (pool.scale_up.name, pool.scale_up.provenance),
-        (pool.nic.name, pool.nic.provenance),
-    ]
+    parts: list[tuple[str, Mapping[str, Provenance]]] = []
+    for part in (pool.accelerator, pool.scale_up, pool.nic):
+        stated = part.provenance
+        if part.status == "assumed":
+            stated = {EVERY_FIGURE: Provenance("", "", "assumed")}
+        parts.append((part.name, stated))
     if platform:
         ports = {k: v for k, v in platform.provenance.items() if k == "nics_per_node"}
         parts.append((platform.name, ports))
@@ -940,10 +1057,29 @@ def _cluster_summary(given: ClusterInput) -> str:
         lines += _pool_summary(cluster.name if len(cluster.pools) == 1 else pool.name, pool)
     sums = f"; the lowest {n} level(s) sum" if (n := cluster.fabric.n_summing_tiers) else ""
     lines.append(f"  fabric {rails}{sums}; tiers: {tiers or 'one non-blocking switch'}")
+    if replaced := _replaced_figures(given):
+        lines.append("  replaced figures: " + ", ".join(replaced))
+    if given.announced:
+        names = ", ".join(given.announced)
+        lines.append(f"  announced, not measured: {names}")
     if given.assumed:
         lines.append("  assumed figures: " + ", ".join(given.assumed))
     lines += [f"  {note}" for note in given.notes]
     return "\n".join(lines)
+
+
+def _replaced_figures(given: ClusterInput) -> list[str]:
+    """Return the catalogue figures that the file replaces, with their new values."""
+    found = []
+    for pool, source in zip(given.document["pools"], given.sources, strict=True):
+        figures = dict(source.network)
+        if isinstance(pool["accelerator"], dict):
+            own = {k: v for k, v in pool["accelerator"].items() if k not in ("like", "name")}
+            peaks = own.pop("peaks", {})
+            figures = {**own, **{f"peaks.{k}": v for k, v in peaks.items()}, **figures}
+        shown = {k: units.show(v) if isinstance(v, bool) else v for k, v in figures.items()}
+        found += [f"{pool['name']}.{key} {value}" for key, value in shown.items()]
+    return found
 
 
 def _pool_summary(name: str, pool: Pool) -> list[str]:

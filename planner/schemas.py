@@ -164,6 +164,7 @@ Share = Annotated[float, _quantity(_real, 0, 1, "0 to 1")]
 Power = Annotated[float, _quantity(units.parse_power, 1, 1e5, "1 W to 100 kW")]
 Price = Annotated[float, _quantity(_number, 1e-3, 1e4, "0.001 to 10000")]
 Duration = Annotated[float, _quantity(units.parse_time, 0, 1e12, "0 s to 10 million days")]
+Latency = Annotated[float, _quantity(units.parse_time, 1e-9, 1e-2, "1 ns to 10 ms")]
 Lifetime = Annotated[float, _quantity(units.parse_time, 60, 1e12, "1 min to 10 million days")]
 
 
@@ -484,6 +485,8 @@ class AcceleratorSpec(_Spec):
     """Dense peaks (without sparsity) by precision, such as `bf16: 989 TFLOP/s`."""
     scale_up_bandwidth: Bandwidth | None = None
     """Bandwidth inside the scale-up domain, one-way per device, such as `450 GB/s`."""
+    in_switch_bandwidth: Bandwidth | None = None
+    """Bus bandwidth of an all-reduce that the scale-up switches sum, such as `480 GB/s`."""
     power: Power | None = None
     """Power limit, such as `700 W`; for the energy of a run alone."""
 
@@ -523,6 +526,10 @@ class PoolSpec(_Spec):
     scale_up_domain: Nodes | None = None
     """Devices joined by NVLink or its like; default: the catalogue's, at most one node unless the
     part comes in racks (72 for `gb200-186gb`)."""
+    scale_up_latency: Latency | None = None
+    """Time of one hop inside the domain, such as `0.6 us`; the link's other latencies follow."""
+    sums_in_switch: Switch | None = None
+    """Scale-up switches sum all-reduces (NVLS); default: where the catalogue says that they do."""
     nics_per_node: PerNode | None = None
     """Network ports per node for training traffic; default: one per device, or as on the
     accelerator's usual platform when `nic` is left out too."""
@@ -530,6 +537,8 @@ class PoolSpec(_Spec):
     """Catalogue link of the ports; default: that of the accelerator's usual platform."""
     nic_speed: Bandwidth | None = None
     """Speed of one port, one-way, when it is not that of the link, such as `400 Gb/s`."""
+    nic_latency: Latency | None = None
+    """Time of one hop between domains, such as `2.7 us`; the link's other latencies follow."""
     memory_margin: Size = 4 * units.GIB
     """Memory per device that a plan leaves free for what the framework cannot use."""
     host_memory: Memory | None = None

@@ -144,13 +144,7 @@ def solve(
     }  # fmt: skip
     told = with_section(stated, given[0].search)
     top, pool, limit = told["top"], told["pool"], told["time_limit_s"]
-    options = solve_options(
-        10 if top is None else top, told["pins"], told["only"], told["at_most"],
-        told["framework"] or "default", stack,
-        told["allow"], calibration,
-    )  # fmt: skip
-    goals = ("objective", "within", "deadline", "step_limit_s", "pareto")
-    options = replace(options, **parse_goals(*(told[key] for key in goals)))
+    options = asked_options({**told, "top": 10 if top is None else top}, stack, calibration)
     check_options(options)
     if limit:
         stop = either(stop, lambda: time.monotonic() - start > limit)
@@ -158,12 +152,25 @@ def solve(
         given = given[0], given[1].pool(pool)
     options, said = anchored_options(options, reference)
     asked = Asked(*source_names(model, cluster), tuple(overrides), pool, os.fspath(reference))
-    chosen = _executor(executor, ray_address)
+    check_executor(executor, ray_address)
+    chosen = make_executor(executor, ray_address or None)
     try:
         found = solve_inputs(*given, options, chosen, stop, progress, asked)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
     return replace(found, notes=(*said, *found.notes))
+
+
+def asked_options(
+    told: Mapping[str, Any], stack: str, calibration: Calibrations = None
+) -> SolveOptions:
+    """Return the options that arguments of `solve`, by name, make; `UsageError` for a bad one."""
+    options = solve_options(
+        told["top"], told["pins"], told["only"], told["at_most"], told["framework"] or "default",
+        stack, told["allow"], calibration,
+    )  # fmt: skip
+    goals = ("objective", "within", "deadline", "step_limit_s", "pareto")
+    return replace(options, **parse_goals(*(told[key] for key in goals)))
 
 
 def evaluate(
@@ -229,8 +236,8 @@ def either(first: Callable[[], bool] | None, second: Callable[[], bool]) -> Call
     return second if first is None else lambda: first() or second()
 
 
-def _executor(name: str, ray_address: str) -> Executor:
-    """Return the executor that the user named."""
+def check_executor(name: str, ray_address: str) -> None:
+    """Raise `UsageError` for an executor that does not exist or has no use for an address."""
     if name not in EXECUTORS:
         known = f"{', '.join(EXECUTORS[:-1])} or {EXECUTORS[-1]}"
         raise UsageError(f"--executor: unknown {name!r}", known)
@@ -238,7 +245,6 @@ def _executor(name: str, ray_address: str) -> Executor:
         raise UsageError(
             f"--ray-address does not go with --executor {name}", "--executor ray, or drop one"
         )
-    return make_executor(name, ray_address or None)
 
 
 def source_names(model: Source, cluster: Source) -> tuple[str, str]:
@@ -453,12 +459,13 @@ def solve_inputs(
     asked: Asked = Asked("MODEL", "CLUSTER"),
     fewer: bool = True,
     shared: SharedWork | None = None,
+    relax: bool = True,
 ) -> Result:
     """Return the result for inputs that are already read.
 
     `fewer` also looks at fewer devices than are given, where they may be better. Callers that ask
     again and again, of neighbouring models and clusters, pass the same `shared`: the answer is the
-    same, sooner.
+    same, sooner. Where nothing fits, `relax` looks for the smallest changes that would help.
     """
     options = with_open_recipes(model, options)
     models = [with_recipe(model, name) for name in asked_recipes(model, options)]
@@ -492,8 +499,9 @@ def solve_inputs(
         from planner.relaxations import find_relaxations
 
         conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
-        pinned = pinned_to(options, nearest.model.job.precision)
-        relaxations = find_relaxations(nearest.model, nearest.cluster, pinned, closest, asked)
+        if relax:
+            pinned = pinned_to(options, nearest.model.job.precision)
+            relaxations = find_relaxations(nearest.model, nearest.cluster, pinned, closest, asked)
     return Result(
         result_id=_result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (asked.model, asked.cluster)),
@@ -837,11 +845,14 @@ def _miss(closest: Candidate | None, problem: Problem) -> Miss | None:
 
 
 def _notes(model: ModelInput, cluster: ClusterInput) -> tuple[str, ...]:
+    notes = (*model.notes, *cluster.notes)
+    if cluster.announced:
+        names = ", ".join(cluster.announced)
+        notes = (*notes, f"assumed every figure of {names} (announced, not measured)")
     if not cluster.assumed:
-        return (*model.notes, *cluster.notes)
+        return notes
     return (
-        *model.notes,
-        *cluster.notes,
+        *notes,
         f"{len(cluster.assumed)} catalogue figures in use have no second source: "
         + ", ".join(cluster.assumed),
     )

@@ -226,7 +226,7 @@ def runnable_kinds(
         hits.reshape(n, -1)
         for masks in broken
         for hits in (masks or {}).values()
-        if len(hits) == n
+        if n and len(hits) == n
     ]
     firsts, of = np.zeros(min(n, 1), dtype=np.intp), np.zeros(n, dtype=np.intp)
     if columns and n:
@@ -288,7 +288,7 @@ def _hits(framework: str, case: Case, *, of_batches: bool) -> dict[tuple[int, ..
         if rule.batches != of_batches:
             continue
         try:
-            hits = np.asarray(rule.broken(case))
+            hits = np.asarray(rule.broken(case), dtype=bool)
         except NotStatedError:
             continue
         if not hits.ndim:  # about the job or the model: it holds for all plans, or for none

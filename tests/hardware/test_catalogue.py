@@ -221,12 +221,44 @@ def test_every_peak_says_where_it_comes_from(catalogue):
         assert {f"peak_flops_per_s.{p}" for p in part.peak_flops_per_s} <= set(part.provenance)
 
 
-@pytest.mark.parametrize("name", ["rubin", "mi455x", "tpu-8t", "ascend-950dt"])
-def test_figures_of_announced_parts_are_assumed(catalogue, name):
-    own = {
-        k: v for k, v in catalogue.accelerator(name).provenance.items() if "efficiency" not in k
-    }
-    assert {origin.status for origin in own.values()} == {"assumed"}
+ANNOUNCED = [
+    *("rubin", "rubin-ultra", "mi455x", "tpu-8t", "trainium4", "ascend-950dt"),
+    *("nvlink6", "nvlink7", "ualink", "ib-gdr-1600", "roce-1600", "uec-800"),
+]
+
+
+@pytest.mark.parametrize("name", ANNOUNCED)
+def test_no_figure_of_an_announced_part_is_confirmed(catalogue, name):
+    links = {key: link for link in catalogue.links.values() for key in (link.name, *link.aliases)}
+    part = links.get(name) or catalogue.accelerator(name)
+    assert part.status == "assumed"
+    assert {origin.status for origin in part.provenance.values()} == {"assumed"}
+
+
+def test_parts_that_ship_are_not_announced(catalogue):
+    announced = {part.name for part in _parts(catalogue) if part.status == "assumed"}
+    keys = {catalogue.accelerator(name).name for name in ANNOUNCED[:6]}
+    assert announced == keys | set(ANNOUNCED[6:])
+
+
+@pytest.mark.parametrize(
+    ("name", "n_ports", "gb_per_s"),
+    [("vera-rubin-nvl72-tray", 8, 200), ("helios-tray", 12, 300), ("hgx-b300", 8, 100)],
+)
+def test_ports_of_announced_trays(catalogue, name, n_ports, gb_per_s):
+    """Rubin: 8 x 800 Gb/s over four packages is 200 GB/s each; Helios: 12 x 800 Gb/s is 300."""
+    tray = catalogue.platform(name)
+    assert tray.nics_per_node == n_ports
+    port = catalogue.link(tray.nic).bytes_per_s
+    assert port * n_ports / tray.devices_per_node == gb_per_s * GB
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_per_s"),
+    [("roce-800", 100), ("uec-800", 100), ("ib-gdr-1600", 200), ("roce-1600", 200)],
+)
+def test_ports_of_800_and_1600_gigabits(catalogue, name, gb_per_s):
+    assert catalogue.link(name).bytes_per_s == gb_per_s * GB
 
 
 def test_sources_do_not_name_our_working_notes(catalogue):
@@ -355,4 +387,4 @@ def test_platforms_say_where_their_ports_come_from(catalogue):
 
 def test_only_infiniband_from_hdr_on_sums_in_its_switches(catalogue):
     summing = {name for name, link in catalogue.links.items() if link.sums_in_switch}
-    assert summing == {"ib-hdr-200", "ib-ndr-400", "ib-xdr-800"}
+    assert summing == {"ib-hdr-200", "ib-ndr-400", "ib-xdr-800", "ib-gdr-1600"}

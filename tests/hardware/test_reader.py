@@ -103,3 +103,18 @@ def test_like_takes_over_all_but_the_aliases():
 def test_like_that_leads_nowhere_is_refused(entries):
     with pytest.raises(CatalogueError, match="leads nowhere"):
         expand_like(entries)
+
+
+def test_an_announced_link_has_no_confirmed_figure():
+    ports = read_link("shipping", _link(), SOURCES).provenance["bytes_per_s"]
+    assert ports.status == "confirmed"
+    announced = read_link("announced", _link(status="assumed"), SOURCES)
+    assert announced.status == "assumed"
+    assert {origin.status for origin in announced.provenance.values()} == {"assumed"}
+
+
+def test_a_status_that_does_not_exist_is_refused():
+    with pytest.raises(
+        CatalogueError, match="l, status: status 'planned' is not one of confirmed"
+    ):
+        read_link("l", _link(status="planned"), SOURCES)

@@ -20,13 +20,15 @@ from planner.inputs import (
 
 DATA = Path(__file__).parent / "data"
 MODELS = [
-    *("deepseek-v2", "deepseek-v3", "gpt3-175b", "llama1-13b", "llama1-33b", "llama1-65b"),
+    *("deepseek-v2", "deepseek-v3", "dense-2t-2029", "gpt3-175b", "llama1-13b", "llama1-33b"),
+    *("llama1-65b",),
     *("llama1-7b", "llama2-13b", "llama2-70b", "llama2-7b", "llama3-405b", "llama3-70b"),
-    *("llama3-8b", "mixtral-8x7b", "qwen3-235b-a22b"),
+    *("llama3-8b", "mixtral-8x7b", "moe-5t-2029", "qwen3-235b-a22b"),
 ]
 CLUSTERS = [
     *("a100-x1024", "b200-x256", "gb200-nvl72-x576", "gb300-nvl72-x512", "h100-x16384"),
-    *("h100-x512", "h100-x8", "h800-x2048", "mi300x-x64", "mixed-h100-a100", "p5e-x128"),
+    *("h100-x512", "h100-x8", "h800-x2048", "mi300x-x64", "mi455x-x576", "mixed-h100-a100"),
+    *("p5e-x128", "rubin-ultra-x576", "rubin-x576"),
 ]
 GB = 1e9
 

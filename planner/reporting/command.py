@@ -1,0 +1,99 @@
+"""`planner report`: a sweep as one HTML file, or its figures as images."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from planner.errors import EmitError, UsageError
+from planner.reporting.points import Axis, SweepPoints
+
+DEFAULT_OUT = "report.html"
+IMAGE_FORMATS = ("png", "svg")
+
+
+def run_report(sweep_file: str, out: str, x: str, y: str, image: str) -> int:
+    """Run `planner report`: write the file or the images, say what was written; return 0."""
+    if image and image not in IMAGE_FORMATS:
+        raise UsageError(f"--image: unknown format {image!r}", " or ".join(IMAGE_FORMATS))
+    if image and not out:
+        raise UsageError(
+            "--image needs --out DIR, the folder for the images",
+            f"planner report {sweep_file} --image {image} --out figures",
+        )
+    require_extra()
+    if not image:
+        check_folder(out or DEFAULT_OUT)
+    points = read_points(sweep_file)
+    x_axis, y_axis = chosen_axis(points, x, "--x"), chosen_axis(points, y, "--y")
+    if x_axis is not None and x_axis is y_axis:
+        raise UsageError(f"--x and --y are both {x_axis.path}", "name two different axes")
+    if image:
+        from planner.reporting.images import write_images
+
+        written = write_images(points, Path(out), image, x_axis, y_axis)
+        sys.stderr.write(f"wrote {len(written)} images to {out}\n")
+        return 0
+    from planner.reporting.page import sweep_page
+
+    write_text(out or DEFAULT_OUT, sweep_page(points, Path(sweep_file).name, x_axis, y_axis))
+    return 0
+
+
+def write_text(out: str, text: str) -> None:
+    """Write a page, or print it where it is named -; one error where that is not possible."""
+    if out == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        fix = "name another file with --out, in a folder that exists and can be written"
+        raise EmitError(f"cannot write {out}: {error.strerror}", fix) from None
+    sys.stderr.write(f"wrote {out}: open it in a browser, it needs no network\n")
+
+
+def check_folder(out: str) -> None:
+    """Raise one clear error, before any work, where there is no folder for a page."""
+    folder = Path(out).parent
+    if out != "-" and (not folder.is_dir() or Path(out).is_dir()):
+        what = f"{out} is a folder" if Path(out).is_dir() else f"there is no folder {folder}"
+        raise EmitError(f"cannot write {out}: {what}", "name another file")
+
+
+def require_extra() -> None:
+    """Raise one clear error unless the libraries of the extra [report] are installed."""
+    missing = [name for name in ("plotly", "jinja2") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"reports need {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'}"
+            " not installed",
+            "pip install 'parallelism-planner[report]'",
+        )
+
+
+def read_points(sweep_file: str) -> SweepPoints:
+    """Return the rows of a finished or partial sweep."""
+    from planner.sweeping.reading import read_sweep
+
+    found = read_sweep(Path(sweep_file))
+    if not found.finished:
+        sys.stderr.write(
+            f"{sweep_file}: the sweep is not finished: {len(found):,} points so far are reported\n"
+        )
+    return SweepPoints(found.values, found.header)
+
+
+def chosen_axis(points: SweepPoints, path: str, option: str) -> Axis | None:
+    """Return the axis that an option names; `UsageError` with the axes there are."""
+    if not path:
+        return None
+    axis = points.axis(path)
+    if axis is None or len(axis.values) < 2:
+        known = ", ".join(a.path for a in points.axes if len(a.values) > 1)
+        if not known:
+            raise UsageError(f"{option}: the sweep varies nothing", f"leave {option} out")
+        raise UsageError(
+            f"{option}: {path!r} is not an axis of the sweep with several values",
+            f"one of {known}",
+        )
+    return axis

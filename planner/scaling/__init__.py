@@ -1,0 +1,1 @@
+"""Scaling curves: the best plan at each number of devices, sequence length or depth."""

@@ -1,0 +1,57 @@
+"""What `planner scale` does."""
+
+import sys
+from typing import Any
+
+from planner.commands import lists_in_words, pins_in_words
+from planner.errors import UsageError
+from planner.options import parse_max, parse_pins
+from planner.reporting.command import check_folder, require_extra, write_text
+
+FORMATS = ("table", "json", "csv")
+
+
+def run_scale(
+    model: str,
+    cluster: str,
+    *,
+    pin: list[str],
+    only: list[str],
+    at_most: list[str],
+    form: str,
+    html: str = "",
+    **asked: Any,
+) -> int:
+    """Run `planner scale`; return the exit code. `asked` are other arguments of `scale`."""
+    from planner.scaling.curve import scale
+    from planner.scaling.text import scaling_text
+
+    if form not in FORMATS:
+        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    if html:
+        require_extra()
+        check_folder(html)
+    found = scale(
+        model,
+        cluster,
+        pins=pins_in_words(parse_pins(pin)),
+        only=lists_in_words(only),
+        at_most=parse_max(at_most),
+        progress=_progress if sys.stderr.isatty() else None,
+        **asked,
+    )
+    if form == "table":
+        sys.stdout.write(scaling_text(found))
+    else:
+        sys.stdout.write(found.dumps() if form == "json" else found.csv())
+    if html:
+        from planner.reporting.scaling_page import scale_page
+
+        write_text(html, scale_page(found))
+    return found.exit_code
+
+
+def _progress(done: int, total: int) -> None:
+    end = "\n" if done == total else ""
+    sys.stderr.write(f"\r{done} of {total} sizes{end}")
+    sys.stderr.flush()
