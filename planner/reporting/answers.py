@@ -6,13 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.reporting.effects import Effect, effects
+from planner.reporting.effects import NO_CHANGE, Effect, effects
 from planner.reporting.points import Measure, SweepPoints, shortened
 from planner.reporting.quantities import Scale, percent_change, scale_for, short_number
 from planner.units import format_count
 
-NO_CHANGE = 5e-4
-"""Logarithm of a ratio below which nothing has changed."""
 MAX_ASSUMED = 8
 """Parts with assumed figures that are named."""
 MAX_JOBS_IN_HEADLINE = 3

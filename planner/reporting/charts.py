@@ -23,7 +23,7 @@ LEAST_TICK_FRAC = 0.055
 """Share of the width of a figure by which written values of an axis are apart."""
 MAX_VALUES = 24
 """Values of a numeric axis that are taken one by one; more are put into bins."""
-TICK_CHARACTERS, MIN_TICK_CHARACTERS = 130, 9
+TICK_CHARACTERS, MIN_TICK_CHARACTERS = 116, 9
 """Characters that fit side by side below a figure; least that a label is broken into."""
 N_BINS = 12
 HEIGHT = 420

@@ -17,6 +17,8 @@ import numpy as np
 
 from planner.reporting.points import Axis, SweepPoints
 
+NO_CHANGE = 5e-4
+"""Logarithm of a ratio below which nothing has changed."""
 SURE = 2.0
 """Standard errors of a fitted effect within which it is told."""
 MIN_CHAINS_SHARE = 0.05
@@ -60,6 +62,8 @@ class Effect:
     cost_ratio: float
     cost_per_doubling: float
     devices_ratio: float
+    n_compared: int = 0
+    """Points with a plan in chains that have two or more of them."""
     r_squared: float = math.nan
 
     @property
@@ -73,7 +77,8 @@ class Effect:
         """Whether it is known to move the time one way: a fit may not tell it from nothing."""
         if self.method != "fit" or not math.isfinite(self.least_per_doubling):
             return bool(self.method)
-        return not self.least_per_doubling <= 1 <= self.most_per_doubling
+        low, high = math.log(self.least_per_doubling), math.log(self.most_per_doubling)
+        return not low < 0 < high or max(-low, high) < NO_CHANGE
 
     @property
     def break_even_price(self) -> float:
@@ -91,7 +96,7 @@ def effects(points: SweepPoints) -> tuple[Effect, ...]:
     varied = [axis for axis in points.axes if len(axis.values) > 1]
     found = [_by_pairs(points, axis) for axis in varied]
     n_solved = int(points.solved.sum())
-    lacking = [effect for effect in found if 2 * effect.n_chains < MIN_CHAINS_SHARE * n_solved]
+    lacking = [effect for effect in found if effect.n_compared < MIN_CHAINS_SHARE * n_solved]
     if lacking and n_solved > len(varied) + 2:
         fitted = _by_fit(points, [effect.axis for effect in lacking], varied)
         found = [fitted.get(effect.axis.path, effect) for effect in found]
@@ -122,6 +127,7 @@ def _by_pairs(points: SweepPoints, axis: Axis) -> Effect:
     solved, devices, column = np.isfinite(time), points.devices, points.values(axis.column)
     pairs: dict[tuple[float | str, float | str], list[tuple[int, int]]] = {}
     ends: list[tuple[int, int]] = []
+    n_compared = 0
     for chain in chains(points, axis):
         first = [(chain[0], row) for row in chain[1:] if column[chain[0]] == axis.values[0]]
         for low, high in pairwise(chain) if axis.numeric else first:
@@ -129,6 +135,7 @@ def _by_pairs(points: SweepPoints, axis: Axis) -> Effect:
         planned = [row for row in chain if solved[row]]
         if len(planned) > 1 and column[planned[0]] != column[planned[-1]]:
             ends.append((planned[0], planned[-1]))
+            n_compared += len(planned)
     steps = []
     place = {value: number for number, value in enumerate(axis.values)}
     for (low_value, high_value), found in pairs.items():
@@ -166,7 +173,7 @@ def _by_pairs(points: SweepPoints, axis: Axis) -> Effect:
         math.exp(max(slopes)) if slopes else math.nan,
         _geometric_mean([float(cost[high] / cost[low]) for low, high in ends]),
         math.exp(sum(cost_slopes) / len(cost_slopes)) if cost_slopes else math.nan,
-        _geometric_mean([float(devices[high] / devices[low]) for low, high in ends]),
+        _geometric_mean([float(devices[high] / devices[low]) for low, high in ends]), n_compared,
     )  # fmt: skip
 
 
@@ -218,6 +225,6 @@ def _by_fit(
             ratio = math.exp(solution[stop - 1])
         found[axis.path] = Effect(
             axis, "fit", (), 0, ratio, per_doubling, least, most, nan, nan,
-            nan if axis.is_size else 1.0, r_squared,
+            nan if axis.is_size else 1.0, 0, r_squared,
         )  # fmt: skip
     return found

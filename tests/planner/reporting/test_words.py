@@ -137,6 +137,14 @@ def test_samples_are_fitted() -> None:
     assert bandwidth.r_squared == pytest.approx(1.0)
 
 
+def test_long_series_are_compared_and_not_fitted() -> None:
+    times = {(1.0 + k / 100, n): 100.0 / n / (1.0 + k / 100) for k in range(101) for n in (1, 2)}
+    bandwidth, nodes = effects(by_hand(times))  # type: ignore[arg-type]
+    assert (bandwidth.method, bandwidth.n_chains, bandwidth.n_compared) == ("pairs", 2, 202)
+    assert bandwidth.per_doubling == pytest.approx(0.5)
+    assert (nodes.method, nodes.n_chains) == ("pairs", 101)
+
+
 def test_a_fit_says_what_it_cannot_tell() -> None:
     # The time follows the nodes; what it does besides has nothing to do with the bandwidth.
     rows = [
