@@ -189,6 +189,7 @@ FORMS_OF_SWEEP = {
     "set": "value by field", "design": "word", "samples": "whole number", "seed": "whole number",
     "vary": "list or range by field", "together": "fields by value, by name", "points": "list",
     "family": "mapping", "let": "expression by name", "where": "list of expressions",
+    "notes": "list of sentences",
     "search": "mapping", "stack": "word", "calibration": "file", "reference": "file",
 }  # fmt: skip
 """How the sections of a sweep file are written."""

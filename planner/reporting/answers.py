@@ -513,7 +513,8 @@ def _cell(ratio: float) -> float | None:
 
 def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
     """Return what the reader should know before believing: assumptions, intervals, limits."""
-    found = []
+    notes = points.header.get("notes")
+    found = [shortened(text, 300) for text in notes] if isinstance(notes, list | tuple) else []
     parts: dict[str, dict[str, None]] = {}
     for text in dict.fromkeys(points.texts("assumed")):
         for name in filter(None, (item.strip() for item in text.split(","))):

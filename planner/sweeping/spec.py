@@ -279,6 +279,7 @@ class _Reader:
             constraints=constraints,
             search=spec.search,
             stack=spec.stack,
+            notes=tuple(spec.notes),
         )
         self._try(sweep)
         return replace(sweep, sweep_id=_sweep_id(sweep))
@@ -799,4 +800,5 @@ def _sweep_id(sweep: Sweep) -> str:
 
     texts = [[list(key), doc.data] for key, doc in sorted(sweep.files.items())]
     listed = [[[name, value] for name, value in values] for values in sweep.listed]
-    return content_id("sweep", sweep.header(), sweep.n_samples, texts, listed, sweep.stack)
+    header = {key: value for key, value in sweep.header().items() if key != "notes"}
+    return content_id("sweep", header, sweep.n_samples, texts, listed, sweep.stack)

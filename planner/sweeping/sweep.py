@@ -89,6 +89,8 @@ class Sweep:
     constraints: tuple[Expression, ...]
     search: SearchSpec | None
     stack: str
+    notes: tuple[str, ...]
+    """For the reader of a report; no row depends on them."""
     _cache: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -192,6 +194,7 @@ class Sweep:
             "where": [expression.text for expression in self.constraints],
             "set": {path: value for path, value, _ in self.fixed},
             "model": None if self.family else self._fixed_file("model"),
+            "notes": list(self.notes),
             "family": self.family.to_json() if self.family else None,
             "cluster": self._fixed_file("cluster"),
             "options": self.options.to_json(),

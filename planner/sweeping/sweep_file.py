@@ -72,6 +72,8 @@ class SweepFile(_Spec):
     """Derived values by name: an expression, or a table `{by: FIELD, value: number}`."""
     where: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)
     """Expressions that hold for every point of the sweep."""
+    notes: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)
+    """Sentences for the reader of a report: where prices come from, what was assumed."""
     search: SearchSpec | None = None
     """What to search for, as in a model file; over the model file's own."""
     stack: str = ""

@@ -32,6 +32,17 @@ def test_every_point_of_an_example_has_valid_inputs(name):
     assert not [point.fault for point in points if point.fault]
 
 
+@pytest.mark.parametrize("name", ["gpus-by-march", "worth-more-2029"])
+def test_assumptions_of_an_example_reach_the_reader_and_no_row(name, tmp_path):
+    text = (SWEEPS / f"{name}.yaml").read_text(encoding="utf-8")
+    changed = tmp_path / f"{name}.yaml"
+    changed.write_text(text.replace("notes:\n", "notes:\n  - One more.\n"), encoding="utf-8")
+    usual, other = load_sweep(SWEEPS / f"{name}.yaml"), load_sweep(changed)
+    assert len(usual.header()["notes"]) == 2
+    assert other.header()["notes"][0] == "One more."
+    assert other.sweep_id == usual.sweep_id
+
+
 def test_the_thousand_points_are_a_thousand():
     assert load_sweep(SWEEPS / "llama3-70b-1000-points.yaml").n_points == 1000
 
