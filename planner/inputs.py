@@ -245,6 +245,12 @@ def example_names(kind: Kind) -> list[str]:
     return sorted(p.stem for p in folder.glob(f"{kind}s/*.yaml")) if folder else []
 
 
+def example_sweeps() -> dict[str, Path]:
+    """Return the packaged sweep files by name."""
+    folder = _examples_folder()
+    return {p.stem: p for p in sorted(folder.glob("sweeps/*.yaml"))} if folder else {}
+
+
 def _examples_folder() -> Path | None:
     """Return where the examples lie: inside the package (wheel) or at the top (checkout)."""
     here = Path(__file__).resolve().parent

@@ -14,6 +14,7 @@ from typing import Any
 from planner.errors import BadValue, PlannerError, Problem, SpecError, UsageError
 from planner.inputs import (
     example_names,
+    example_sweeps,
     model_of_document,
     read_document,
 )
@@ -51,7 +52,9 @@ from planner.yamlfile import Document, KeyPath, load_yaml, parse_yaml
 
 
 def load_sweep(path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> Sweep:
-    """Read a sweep file; `more` is what options of the command line add or put in its place.
+    """Read a sweep file, or a packaged one by name.
+
+    `more` is what options of the command line add or put in its place.
 
     Files are looked for beside the sweep file, then from the working folder on. Raises `SpecError`
     with file and line.
@@ -63,6 +66,13 @@ def load_sweep(path: str | os.PathLike[str], more: Mapping[str, Any] | None = No
         if name in example_names("cluster"):
             fix = f"planner sweep MODEL {name} --vary PATH=VALUES"
         raise SpecError(Problem(message, fix))
+    packaged = example_sweeps()
+    bare = name == os.path.basename(name) and not name.endswith((".yaml", ".yml"))
+    if bare and not Path(name).exists():
+        if name not in packaged:
+            message = f"no file and no example sweep called {name!r}"
+            raise SpecError(Problem(message, f"example sweeps: {', '.join(packaged)}"))
+        path = packaged[name]
     document = load_yaml(path)
     if not isinstance(document.data, Mapping):
         message = f"expected a sweep file, got {show(document.data)}"

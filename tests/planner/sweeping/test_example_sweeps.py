@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from costmodels.parameters import active_params, total_params
+from planner.errors import SpecError
 from planner.inputs import load_model
 from planner.sweeping.families import load_family
 from planner.sweeping.spec import load_sweep
@@ -83,3 +84,10 @@ def test_the_changes_of_the_architect_are_twice_what_is_announced():
         assert changed == ({wanted[0]} if wanted else set())
         if wanted:
             assert row[wanted[0]] == wanted[1] * base[wanted[0]]
+
+
+def test_a_bare_name_means_the_packaged_sweep() -> None:
+    by_name, by_path = load_sweep("worth-more-2029"), load_sweep(SWEEPS / "worth-more-2029.yaml")
+    assert by_name.sweep_id == by_path.sweep_id
+    with pytest.raises(SpecError, match=r"no example sweep called 'worth-less'.*gpus-by-march"):
+        load_sweep("worth-less")
