@@ -179,22 +179,6 @@ class TestProcesses(StreamContract, Survives):
         assert not any(map(is_alive, workers))
 
 
-@pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    """Keep one Ray cluster for all tests: a start takes seconds."""
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-        runtime_env={"env_vars": {"PYTHONPATH": paths}},
-    )  # fmt: skip
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.ray
 @pytest.mark.filterwarnings("default")  # Ray's own: unclosed files and sockets at shutdown
 @pytest.mark.usefixtures("local_ray")
