@@ -216,8 +216,8 @@ def _nic(
     """Return the network card and how many a node has; `inter_gbs` counts per accelerator.
 
     The family comes from the words of `inter`, else from the accelerator's usual platform; of a
-    family the port whose speed the text names (`4 x 100 Gb`), else the one nearest to the share
-    of an accelerator. Ports together then have exactly the bandwidth that is stated.
+    family the port whose speed the text names (`4 x 100 Gb`, not `400 Gb/s a node`), else the one
+    nearest to the share of an accelerator. Ports together then have exactly the bandwidth that is stated.
     """
     usual = catalogue.typical_nics[part.name]
     text = f" {entry.get('inter') or ''}".lower()
@@ -230,7 +230,7 @@ def _nic(
         family = usual.link.split("-")[0]
         said.append(f"network not stated: {family} (reference platform)")
     ports = [x for x in catalogue.links.values() if x.name.startswith(f"{family}-")]
-    named = re.search(r"(\d+)\s*gb", text)
+    named = re.search(r"(\d+)\s*gb(?![\w/ ]* (?:a|per) node)", text)
     wanted = float(named[1]) / 8 * 1e9 if named else share
     port = min(ports, key=lambda x: abs(x.bytes_per_s - wanted))
     n_nics = max(1, round(share * node / port.bytes_per_s))
