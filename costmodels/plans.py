@@ -553,6 +553,12 @@ class PlanBlock:
         """Shardings, recompute options and batches."""
         return len(self.sharding), len(self.recompute), self.shape.shape[-1]
 
+    def of_batches(self, kept: NDArray[np.intp]) -> "PlanBlock":
+        """Return the block of some of the batches."""
+        names = ("shape", "mbs", "sp", "recompute", "recompute_layers", "recompute_modules")
+        names = (*names, "activation_offload_layers")
+        return replace(self, **{name: getattr(self, name)[..., kept] for name in names})
+
     def rows(self, cells: NDArray[np.intp]) -> PlanTable:
         """Return the plans at flat positions of the whole as a table."""
         row, option, batch = np.unravel_index(cells, self.size)
