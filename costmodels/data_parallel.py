@@ -77,6 +77,12 @@ class DataGroups:
     """Those that share a second copy of the weights (hpZ), `shard` where there is none; None where
     no plan has one."""
 
+    def of_shapes(self, index: NDArray[np.intp]) -> "DataGroups":
+        """Return the groups at `index` of the last axis, that of shapes."""
+        again = None if self.again is None else self.again.of_shapes(index)
+        parts = (self.whole, self.shard, self.replicas)
+        return DataGroups(*(part.of_shapes(index) for part in parts), again)
+
 
 def broadcast_gather_s(problem: Problem, weights: Floats, group: Group) -> Floats:
     """Return the time to gather `weights` bytes when every rank broadcasts its shard in turn.
