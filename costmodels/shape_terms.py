@@ -37,6 +37,8 @@ Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
+MANY_SHAPES = 16
+"""Shapes from which on looking for those with the same degrees pays."""
 MANY_RANKS = 128
 """Kinds of rank of all shapes from which on looking for those alike pays."""
 STALLING_DOMAINS = 2
@@ -467,6 +469,8 @@ def _once_per_degrees(
     shapes: ShapeTable, names: tuple[str, ...], place_all: Callable[[ShapeTable], DataGroups]
 ) -> DataGroups:
     """Return the groups of each shape, placed once for all shapes with the same degrees."""
+    if len(shapes) < MANY_SHAPES:
+        return place_all(shapes)
     of = distinct([getattr(shapes, name) for name in names]).index
     _, firsts = np.unique(of, return_index=True)
     if 2 * len(firsts) > len(shapes):
@@ -510,9 +514,13 @@ def _data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable)
 
 def _distinct_rows(shardings: ShardingTable, names: Sequence[str]) -> tuple[Rows, Rows]:
     """Return one row for each combination of some columns, and where each row finds its own."""
-    columns = np.array([getattr(shardings, name) for name in names])
-    _, rows, of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
-    return rows, of.reshape(-1)
+    found: dict[tuple[int, ...], int] = {}  # shardings are few: quicker than sorting them
+    columns = (getattr(shardings, name).tolist() for name in names)
+    of = np.array(
+        [found.setdefault(row, len(found)) for row in zip(*columns, strict=True)], dtype=np.intp
+    )
+    _, rows = np.unique(of, return_index=True)
+    return rows, of
 
 
 TRAFFIC = ("zero", "copies", "dp_blocking", "hpz")
