@@ -154,7 +154,7 @@ def _all_reduced(
     grads: Floats, groups: DataGroups, stage: NDArray[np.int32], pool: Pool
 ) -> Floats:
     """Return the all-reduce of ZeRO 0; where shardings are an axis, of those that ask for it."""
-    if stage.shape != (len(grads), *(1,) * (grads.ndim - 1)):
+    if not grads.ndim or stage.shape != (len(grads), *(1,) * (grads.ndim - 1)):
         return collective_s("all-reduce", grads, groups.whole, pool)
     rows, found = np.flatnonzero(stage.reshape(-1) == 0), np.zeros_like(grads)
     found[rows] = collective_s("all-reduce", grads[rows], groups.whole, pool)
