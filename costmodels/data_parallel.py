@@ -80,8 +80,10 @@ class DataGroups:
     def of_shapes(self, index: NDArray[np.intp]) -> "DataGroups":
         """Return the groups at `index` of the last axis, that of shapes."""
         again = None if self.again is None else self.again.of_shapes(index)
-        parts = (self.whole, self.shard, self.replicas)
-        return DataGroups(*(part.of_shapes(index) for part in parts), again)
+        whole, shard, replicas = (
+            part.of_shapes(index) for part in (self.whole, self.shard, self.replicas)
+        )
+        return DataGroups(whole, shard, replicas, again)
 
 
 def broadcast_gather_s(problem: Problem, weights: Floats, group: Group) -> Floats:

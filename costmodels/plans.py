@@ -555,9 +555,16 @@ class PlanBlock:
 
     def of_batches(self, kept: NDArray[np.intp]) -> "PlanBlock":
         """Return the block of some of the batches."""
-        names = ("shape", "mbs", "sp", "recompute", "recompute_layers", "recompute_modules")
-        names = (*names, "activation_offload_layers")
-        return replace(self, **{name: getattr(self, name)[..., kept] for name in names})
+        return replace(
+            self,
+            shape=self.shape[..., kept],
+            mbs=self.mbs[..., kept],
+            sp=self.sp[..., kept],
+            recompute=self.recompute[..., kept],
+            recompute_layers=self.recompute_layers[..., kept],
+            recompute_modules=self.recompute_modules[..., kept],
+            activation_offload_layers=self.activation_offload_layers[..., kept],
+        )
 
     def rows(self, cells: NDArray[np.intp]) -> PlanTable:
         """Return the plans at flat positions of the whole as a table."""

@@ -274,7 +274,7 @@ class StepBounds:
         fullest = np.maximum(np.maximum(fullest, mean), head)
         with np.errstate(invalid="ignore"):  # inf times no wait, where nothing is possible
             step = sequences / found.mbs * fullest + wait * layer_s
-        return np.where(possible, step, math.inf).min(axis=(1, 2), initial=math.inf)
+        return np.asarray(np.where(possible, step, math.inf).min(axis=(1, 2), initial=math.inf))
 
     def _holds_experts(self, context: Context, expert_params: Floats, tp: Ints, pp: Ints) -> Bools:
         """Tell by expert grid whether the mean rank can hold weights and gradients.

@@ -465,6 +465,14 @@ def price_layouts(
     return [Candidate(*row) for row in rows]
 
 
+def peaks_of_layouts(problem: Problem, layouts: list[Layout]) -> list[float]:
+    """Return the peak memory of each layout, bytes."""
+    table = PlanTable.from_layouts(layouts)
+    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
+    found: list[float] = peak_bytes(rows).tolist()
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """The shapes of a search with what is known of them before any plan is priced."""
