@@ -105,13 +105,14 @@ def spread_runs(
 ) -> tuple[Floats, Floats]:
     """Return (ranks per unit, units touched) of the worst-placed group of several runs.
 
-    `runs` holds the ranks of a run and their stride, `one` the `spread` of one run, if that is
-    known. Run j of a group begins `apart` j ranks after the first, and the runs of other groups fill what lies between. Runs of span R that divides the
-    unit lie in one each, and a unit that the group enters has max(1, gcd(S, unit) // apart) of
-    them, S = copies apart being the span of all. Otherwise a unit may have a part of a run only,
-    and of whole ones (gcd(S, unit) - R + 1) // apart. Units are the fewer of those that all runs
-    touch one by one and of those that the span S touches. Exact where `apart` divides the unit or
-    the unit divides it; else never too favourable.
+    `runs` holds the ranks of a run and their stride, `one` the `spread` of one run, if known. Run
+    j of a group begins `apart` j ranks after the first, and the runs of other groups fill what
+    lies between. Runs of span R that divides the unit lie in one each, and a unit that the group
+    enters has max(1, gcd(S, unit) // apart) of them, S = copies apart being the span of all.
+    Otherwise a unit may have a part of a run only, and of whole ones (gcd(S, unit) - R + 1) //
+    apart. Units are the fewer of those that all runs touch one by one and of those that the span S
+    touches. Exact where `apart` divides the unit or the unit divides it; else never too
+    favourable.
     """
     n_ranks, stride = runs
     inside, touched = one or spread(n_ranks, stride, unit, n_devices)
