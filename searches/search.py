@@ -44,7 +44,7 @@ from searches.rules import (
     offers_offload,
 )
 from searches.shape_space import ShapeSpace, legal_shapes, space_key
-from searches.shared_work import options_key, rates_key, shapes_key, shared
+from searches.shared_work import n_bytes, options_key, rates_key, shapes_key, shared
 from searches.splits import (
     MAX_MISSES,
     Improved,
@@ -638,7 +638,9 @@ def leave_for_neighbours(prepared: Prepared, answers: list[ShardAnswer]) -> None
     if context.shared is not None and context.options.bound and not context.options.front:
         best = sorted((c for answer in answers for c in answer.best), key=closed_form_order)
         layouts = [c.layout for c in best[:NEIGHBOURS_PLANS]]
-        context.shared.keep(_neighbours_key(context), layouts)
+        # Plans take about the same each; weighing all would take longer than pricing them.
+        size_bytes = len(layouts) * n_bytes(layouts[:1])
+        context.shared.keep(_neighbours_key(context), layouts, size_bytes)
 
 
 def neighbours_limits(prepared: Prepared, known: Limits) -> Limits:
