@@ -77,6 +77,14 @@ class DataGroups:
     """Those that share a second copy of the weights (hpZ), `shard` where there is none; None where
     no plan has one."""
 
+    def of_shapes(self, index: NDArray[np.intp]) -> "DataGroups":
+        """Return the groups at `index` of the last axis, that of shapes."""
+        again = None if self.again is None else self.again.of_shapes(index)
+        whole, shard, replicas = (
+            part.of_shapes(index) for part in (self.whole, self.shard, self.replicas)
+        )
+        return DataGroups(whole, shard, replicas, again)
+
 
 def broadcast_gather_s(problem: Problem, weights: Floats, group: Group) -> Floats:
     """Return the time to gather `weights` bytes when every rank broadcasts its shard in turn.
@@ -148,7 +156,7 @@ def _all_reduced(
     grads: Floats, groups: DataGroups, stage: NDArray[np.int32], pool: Pool
 ) -> Floats:
     """Return the all-reduce of ZeRO 0; where shardings are an axis, of those that ask for it."""
-    if grads.ndim == 0 or stage.shape != (len(grads), *(1,) * (grads.ndim - 1)):
+    if not grads.ndim or stage.shape != (len(grads), *(1,) * (grads.ndim - 1)):
         return collective_s("all-reduce", grads, groups.whole, pool)
     rows, found = np.flatnonzero(stage.reshape(-1) == 0), np.zeros_like(grads)
     found[rows] = collective_s("all-reduce", grads[rows], groups.whole, pool)

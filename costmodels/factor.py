@@ -24,12 +24,16 @@ class Distinct:
     """Row -> position among the distinct combinations, `(n,)`."""
 
 
-def _codes(column: Ints) -> tuple[NDArray[np.intp], Ints]:
-    """Return small consecutive codes of non-negative integers, and the values they stand for."""
-    values = np.flatnonzero(np.bincount(column))
-    table = np.zeros(int(values.max(initial=-1)) + 1, dtype=np.intp)
+def _present(column: Ints | NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the distinct values of non-negative integers, ascending."""
+    return np.bincount(column).nonzero()[0]
+
+
+def _codes(column: Ints | NDArray[np.intp], values: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return where each of some integers stands among their distinct `values`."""
+    table = np.empty(values[-1] + 1 if len(values) else 0, dtype=np.intp)
     table[values] = np.arange(len(values))
-    return table[column], values.astype(np.int32)
+    return table[column]
 
 
 def distinct(columns: Sequence[Ints]) -> Distinct:
@@ -40,12 +44,16 @@ def distinct(columns: Sequence[Ints]) -> Distinct:
     ([1, 2], [1, 0, 1])
     """
     combined = np.zeros(len(columns[0]), dtype=np.intp)
-    coded = [_codes(column) for column in columns]
-    for codes, values in coded:
-        combined = combined * len(values) + codes
-    index, present = _codes(combined.astype(np.intp))
-    remainder, out = present.astype(np.intp), []
-    for _, values in reversed(coded):
-        remainder, code = np.divmod(remainder, len(values))
-        out.append(values[code])
+    present = [_present(column) for column in columns]
+    for column, values in zip(columns, present, strict=True):
+        if len(values) > 1:
+            combined = combined * len(values) + _codes(column, values)
+    remainder = _present(combined)
+    index, n, out = _codes(combined, remainder), len(remainder), []
+    for values in reversed(present):
+        if len(values) > 1:
+            remainder, code = np.divmod(remainder, len(values))
+            out.append(values[code].astype(np.int32))
+        else:
+            out.append(values.astype(np.int32).repeat(n))
     return Distinct(tuple(reversed(out)), index)

@@ -96,20 +96,26 @@ class Spacing:
 
 
 def spread_runs(
-    runs: tuple[Floats, Floats], copies: Floats, apart: Floats, unit: int, n_devices: int
+    runs: tuple[Floats, Floats],
+    copies: Floats,
+    apart: Floats,
+    unit: int,
+    n_devices: int,
+    one: tuple[Floats, Floats] | None = None,
 ) -> tuple[Floats, Floats]:
     """Return (ranks per unit, units touched) of the worst-placed group of several runs.
 
-    `runs` holds the ranks of a run and their stride. Run j of a group begins `apart` j ranks after
-    the first, and the runs of other groups fill what lies between. Runs of span R that divides the
-    unit lie in one each, and a unit that the group enters has max(1, gcd(S, unit) // apart) of
-    them, S = copies apart being the span of all. Otherwise a unit may have a part of a run only,
-    and of whole ones (gcd(S, unit) - R + 1) // apart. Units are the fewer of those that all runs
-    touch one by one and of those that the span S touches. Exact where `apart` divides the unit or
-    the unit divides it; else never too favourable.
+    `runs` holds the ranks of a run and their stride, `one` the `spread` of one run, if known. Run
+    j of a group begins `apart` j ranks after the first, and the runs of other groups fill what
+    lies between. Runs of span R that divides the unit lie in one each, and a unit that the group
+    enters has max(1, gcd(S, unit) // apart) of them, S = copies apart being the span of all.
+    Otherwise a unit may have a part of a run only, and of whole ones (gcd(S, unit) - R + 1) //
+    apart. Units are the fewer of those that all runs touch one by one and of those that the span S
+    touches. Exact where `apart` divides the unit or the unit divides it; else never too
+    favourable.
     """
     n_ranks, stride = runs
-    inside, touched = spread(n_ranks, stride, unit, n_devices)
+    inside, touched = one or spread(n_ranks, stride, unit, n_devices)
     span = np.rint(copies * apart).astype(np.int64)
     run = np.where(n_ranks > 1, np.rint(n_ranks * stride), 1.0)
     common = np.gcd(span, unit)
@@ -149,7 +155,7 @@ def place(spacing: Spacing, pool: Pool, fabric: Fabric) -> Group:
         one = spread(run, step, unit, pool.n_devices)
         if not several:
             return one
-        more = spread_runs((run, step), copies, apart, unit, pool.n_devices)
+        more = spread_runs((run, step), copies, apart, unit, pool.n_devices, one)
         return np.where(copies > 1, more[0], one[0]), np.where(copies > 1, more[1], one[1])
 
     per_domain, n_domains = over(pool.scale_up_domain)

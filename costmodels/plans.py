@@ -553,6 +553,19 @@ class PlanBlock:
         """Shardings, recompute options and batches."""
         return len(self.sharding), len(self.recompute), self.shape.shape[-1]
 
+    def of_batches(self, kept: NDArray[np.intp]) -> "PlanBlock":
+        """Return the block of some of the batches."""
+        return replace(
+            self,
+            shape=self.shape[..., kept],
+            mbs=self.mbs[..., kept],
+            sp=self.sp[..., kept],
+            recompute=self.recompute[..., kept],
+            recompute_layers=self.recompute_layers[..., kept],
+            recompute_modules=self.recompute_modules[..., kept],
+            activation_offload_layers=self.activation_offload_layers[..., kept],
+        )
+
     def rows(self, cells: NDArray[np.intp]) -> PlanTable:
         """Return the plans at flat positions of the whole as a table."""
         row, option, batch = np.unravel_index(cells, self.size)

@@ -37,6 +37,10 @@ Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
+MANY_SHAPES = 16
+"""Shapes from which on looking for those with the same degrees pays."""
+MANY_RANKS = 128
+"""Kinds of rank of all shapes from which on looking for those alike pays."""
 STALLING_DOMAINS = 2
 """Domains that a tensor-parallel group may span before blocked pipeline messages stall."""
 
@@ -141,6 +145,45 @@ def expert_shape_terms(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What ranks hold whose traffic is priced: all kinds of all shapes, or each of those alike."""
+
+    shape: Rows
+    """Shape of each row."""
+    kinds: StageKinds
+    params: Floats
+    """`(n_rows, 1)`, or all `(n_shapes, n_kinds)`; the rows of `kinds` too."""
+    at: Rows | None = None
+    """Where each kind of each shape finds its row, `(n_shapes, n_kinds)`; None for all."""
+
+
+def _held(shapes: ShapeTable, kinds: StageKinds, params: Floats) -> _Held:
+    """Return what ranks hold, once for those alike where they are many."""
+    every = np.arange(len(shapes))
+    if params.size < MANY_RANKS:
+        return _Held(every, kinds, params)
+    firsts, at = _distinct_ranks(shapes, kinds)
+    if 2 * len(firsts) > params.size:
+        return _Held(every, kinds, params)
+    alone = params.reshape(-1, 1)[firsts]
+    return _Held(firsts // params.shape[1], kinds.each(firsts), alone, at)
+
+
+def _dense_traffic(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, held: _Held, groups: DataGroups
+) -> DataParallelTimes:
+    """Return the times of all parameters besides routed experts, by sharding, shape and kind."""
+    stage, blocking = shardings.zero[:, None, None], shardings.dp_blocking[:, None, None]
+    dp = shapes.replicas.astype(np.float64)[held.shape, None]
+    pieces = n_pieces(problem, held.params, dp, stage, blocking)
+    # ZeRO 2 and 3 move layer by layer: a piece is one layer (or an end of the model).
+    by_layer = np.where(stage >= 2, held.kinds.layers + 1.0, pieces)
+    wide = _wide_groups(groups if held.at is None else groups.of_shapes(held.shape))
+    found = _traffic(problem, shardings, wide, held.params, by_layer)
+    return found if held.at is None else _of_ranks(found, held.at)
+
+
 def _traffic(
     problem: Problem, shardings: ShardingTable, groups: DataGroups, params: Floats, pieces: Floats
 ) -> DataParallelTimes:
@@ -166,6 +209,18 @@ def once_a_step_times(
     Routed experts move after the rest; the larger last piece counts. Computed once for all ranks
     that hold the same and share it with as many, however their layers are chunked.
     """
+    firsts, at = _distinct_ranks(shapes, kinds)
+    some = shapes.take(firsts // kinds.layers.shape[1])
+    found = _once_a_step_times(problem, some, shardings, kinds.each(firsts))
+    return _of_ranks(found, at)
+
+
+def _distinct_ranks(shapes: ShapeTable, kinds: StageKinds) -> tuple[Rows, Rows]:
+    """Return one flat position of each set of ranks alike, and where each rank finds its own.
+
+    Ranks are alike that hold the same and share it with as many, however their layers are chunked:
+    what moves between replicas is the same. The second is `(n_shapes, n_kinds)`.
+    """
     degrees = (shapes.tp, shapes.pp, shapes.dp, shapes.cp, shapes.ep, shapes.etp)
     columns = [np.repeat(x, kinds.layers.shape[1]) for x in (*degrees, shapes.rank_order)]
     held = [kinds.layers, kinds.has_embedding, kinds.has_head]
@@ -173,11 +228,18 @@ def once_a_step_times(
         held.append(kinds.expert_layers)
     of = distinct([*columns, *(x.reshape(-1).astype(np.int32) for x in held)]).index
     _, firsts = np.unique(of, return_index=True)
-    some = shapes.take(firsts // kinds.layers.shape[1])
-    found = _once_a_step_times(problem, some, shardings, kinds.each(firsts))
-    at = of.reshape(kinds.layers.shape)
-    names = ("reduce_s", "reduce_piece_s", "gather_s", "gather_piece_s")
-    return DataParallelTimes(*(getattr(found, name)[:, at, 0] for name in names))
+    return firsts, of.reshape(kinds.layers.shape)
+
+
+def _of_ranks(found: DataParallelTimes, at: Rows) -> DataParallelTimes:
+    """Return times by sharding, shape and kind from those `(n_shardings, n_distinct, 1)`."""
+    columns = (found.reduce_s, found.reduce_piece_s, found.gather_s, found.gather_piece_s)
+    times = DataParallelTimes(*(column[:, at, 0] for column in columns))
+    if found.again_s is None or found.again_piece_s is None:
+        return times
+    return replace(
+        times, again_s=found.again_s[:, at, 0], again_piece_s=found.again_piece_s[:, at, 0]
+    )
 
 
 def _once_a_step_times(
@@ -419,17 +481,13 @@ def _once_per_degrees(
     shapes: ShapeTable, names: tuple[str, ...], place_all: Callable[[ShapeTable], DataGroups]
 ) -> DataGroups:
     """Return the groups of each shape, placed once for all shapes with the same degrees."""
+    if len(shapes) < MANY_SHAPES:
+        return place_all(shapes)
     of = distinct([getattr(shapes, name) for name in names]).index
     _, firsts = np.unique(of, return_index=True)
     if 2 * len(firsts) > len(shapes):
         return place_all(shapes)
-    found = place_all(shapes.take(firsts))
-    return DataGroups(
-        found.whole.of_shapes(of),
-        found.shard.of_shapes(of),
-        found.replicas.of_shapes(of),
-        None if found.again is None else found.again.of_shapes(of),
-    )
+    return place_all(shapes.take(firsts)).of_shapes(of)
 
 
 def data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) -> DataGroups:
@@ -470,9 +528,13 @@ def _data_groups(problem: Problem, shapes: ShapeTable, shardings: ShardingTable)
 
 def _distinct_rows(shardings: ShardingTable, names: Sequence[str]) -> tuple[Rows, Rows]:
     """Return one row for each combination of some columns, and where each row finds its own."""
-    columns = np.array([getattr(shardings, name) for name in names])
-    _, rows, of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
-    return rows, of.reshape(-1)
+    found: dict[tuple[int, ...], int] = {}  # shardings are few: quicker than sorting them
+    columns = (getattr(shardings, name).tolist() for name in names)
+    of = np.array(
+        [found.setdefault(row, len(found)) for row in zip(*columns, strict=True)], dtype=np.intp
+    )
+    _, rows = np.unique(of, return_index=True)
+    return rows, of
 
 
 TRAFFIC = ("zero", "copies", "dp_blocking", "hpz")
@@ -649,16 +711,12 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
     kinds = stage_kinds(problem.shape.layers, *columns, routing)
     params = kind_params(problem, shapes, kinds)
+    held = _held(shapes, kinds, params)
     most = params.max(axis=1)
     zero = shardings.zero
-    dp = shapes.replicas.astype(np.float64)
     groups = data_groups(problem, shapes, shardings)
     shards = shardings.shard(shapes.replicas).astype(np.float64)
     per_param = _state_bytes_per_param(problem, shardings, shardings.shard(shapes.replicas))
-    blocking = shardings.dp_blocking[:, None, None]
-    pieces = n_pieces(problem, params, dp[:, None], zero[:, None, None], blocking)
-    # ZeRO 2 and 3 move layer by layer: a piece is one layer (or an end of the model).
-    by_layer = np.where(zero[:, None, None] >= 2, kinds.layers + 1.0, pieces)
     layer = layer_params(problem.shape, shapes.tp)
     routed = expert_shape_terms(problem, shapes, shardings, kinds)
     once = _optimizer_s(problem, most, shardings, shards)
@@ -686,13 +744,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         params=params,
         state_bytes=per_param[..., None] * params,
         zero_working_bytes=memory.zero3_working_bytes(recipe, layer, ends, zero[:, None]),
-        data_parallel=_traffic(
-            problem,
-            shardings,
-            _wide_groups(groups),
-            params,
-            by_layer,
-        ),
+        data_parallel=_dense_traffic(problem, shapes, shardings, held, groups),
         data_groups=groups,
         optimizer_s=once,
         embedding_sync_s=_embedding_sync_s(problem, shapes, most),

@@ -671,14 +671,31 @@ class StepParts:
     """All else; the step is the sum."""
 
 
-def step_parts(rows: Rows) -> StepParts:
-    """Return the parts of `step_times`, and the lower bound of what is exact."""
+@dataclass(frozen=True, slots=True)
+class PipelineParts:
+    """What the step takes in the pipeline, which no sharding changes, seconds."""
+
+    times: StageTimes
+    flush_s: Floats
+    """As in `StepParts`."""
+    least_flush_s: Floats
+
+
+def pipeline_parts(rows: Rows) -> PipelineParts:
+    """Return the part of `step_parts` that is cheap in blocks: it has no axis of shardings."""
     times, straggle = stage_times(rows), _straggle(rows)
-    return StepParts(
-        flush_times(rows, times) * straggle,
-        least_flush_times(rows, times) * straggle,
-        outside_pipeline(rows, times),
-    )
+    flush_s = flush_times(rows, times) * straggle
+    return PipelineParts(times, flush_s, least_flush_times(rows, times) * straggle)
+
+
+def step_parts(rows: Rows, known: PipelineParts | None = None) -> StepParts:
+    """Return the parts of `step_times`, and the lower bound of what is exact.
+
+    `known` are the `pipeline_parts` of the rows, if they are.
+    """
+    found = known or pipeline_parts(rows)
+    outside_s = outside_pipeline(rows, found.times)
+    return StepParts(found.flush_s, found.least_flush_s, outside_s)
 
 
 def least_batch_times(

@@ -12,7 +12,7 @@ from costmodels.breakdown import Breakdown, break_down, join_one
 from costmodels.flops import model_flops_per_step
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.stacks import STACKS
+from costmodels.stacks import STACKS, StackProfile
 from costmodels.step import peak_bytes
 from planner.advice import plan_warnings
 from planner.calibration.apply import calibrated, calibrated_stack
@@ -80,13 +80,18 @@ from searches.device_counts import device_counts, on_devices
 from searches.executors import NAMES as EXECUTORS
 from searches.executors import Executor, ExecutorError, make_executor
 from searches.rules import RULES, Context
-from searches.search import Outcome, search
+from searches.search import Outcome, peaks_of_layouts, search
 from searches.shared_work import SharedWork
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 """A path, the name of a packaged example, or a dict with the structure of the file."""
 
 Overrides = tuple[tuple[str, object], ...]
+
+Peaks = Mapping[StackProfile, float]
+"""Peak memory of one plan under some stacks, bytes."""
+
+NO_PEAKS: Peaks = {}
 
 Calibrations = Calibration | str | os.PathLike[str] | None
 """A calibration, the path of its file, or nothing for the one that ships."""
@@ -475,6 +480,7 @@ def solve_inputs(
     found = search_counts(variants, left_out, options, executor, stop, progress, fewer)
     ranked, searched = _ranked(found, variants, options), found.listed
     n_plans = len(ranked) if options.pareto else options.top
+    peaks = peaks_by_stack([(one.problem, c.layout) for c, one, _ in ranked[:n_plans]], options)
     plans = tuple(
         make_plan(
             rank,
@@ -484,6 +490,7 @@ def solve_inputs(
             one.cluster,
             tie,
             options.calibration,
+            peaks[rank - 1],
         )
         for rank, (c, one, tie) in enumerate(ranked[:n_plans], start=1)
     )
@@ -671,14 +678,18 @@ def make_plan(
     cluster: ClusterInput,
     tie: bool,
     calibration: Calibration,
+    peaks: Peaks = NO_PEAKS,
 ) -> Plan:
-    """Return one plan with its rates, its interval and its warnings."""
+    """Return one plan with its rates, its interval and its warnings.
+
+    `peaks` are those of `peaks_by_stack`, as far as they are known.
+    """
     job, layout = problem.job, found.layout
     peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
     regime = regime_of(problem, layout, found.time_s, found.step_s, calibration)
     low, high = interval_of(regime, calibration)
     able = runs_on(layout, problem.shape, job)
-    fitting = frameworks_that_fit(problem, found, able, calibration)
+    fitting = frameworks_that_fit(problem, found, able, calibration, peaks)
     rate = job.tokens_per_step / found.step_s
     flops = model_flops_per_step(problem.shape, job)
     return Plan(
@@ -706,11 +717,39 @@ def make_plan(
     )
 
 
+def peaks_by_stack(
+    plans: Sequence[tuple[Problem, Layout]], options: SolveOptions
+) -> list[dict[StackProfile, float]]:
+    """Return each plan's peak memory under the frameworks that can run it, bytes, by their stack.
+
+    Those of one problem under one stack are priced together.
+    """
+    found: list[dict[StackProfile, float]] = [{} for _ in plans]
+    together: dict[tuple[int, StackProfile], tuple[Problem, list[int]]] = {}
+    for i, (problem, layout) in enumerate(plans):
+        able = runs_on(layout, problem.shape, problem.job)
+        owns = [as_framework(problem, name, options.calibration) for name in able]
+        for own in {own.stack: own for own in owns if own.stack != problem.stack}.values():
+            together.setdefault((id(problem), own.stack), (own, []))[1].append(i)
+    for own, rows in together.values():
+        priced = peaks_of_layouts(own, [plans[i][1] for i in rows])
+        for i, peak in zip(rows, priced, strict=True):
+            found[i][own.stack] = peak
+    return found
+
+
 def frameworks_that_fit(
-    problem: Problem, found: Breakdown, able: tuple[str, ...], calibration: Calibration
+    problem: Problem,
+    found: Breakdown,
+    able: tuple[str, ...],
+    calibration: Calibration,
+    known: Peaks = NO_PEAKS,
 ) -> tuple[str, ...]:
-    """Return which of the frameworks that can run a plan hold it, each with its own habits."""
-    usable, peaks = problem.pool.usable_bytes, {problem.stack: found.peak_bytes}
+    """Return which of the frameworks that can run a plan hold it, each with its own habits.
+
+    `known` holds its peak memory under some stacks.
+    """
+    usable, peaks = problem.pool.usable_bytes, {**known, problem.stack: found.peak_bytes}
     for name in able:
         own = as_framework(problem, name, calibration)
         if own.stack not in peaks:

@@ -355,17 +355,19 @@ def _entries(
 ) -> Iterator[tuple[Point, int, int, Variant]]:
     """Yield the smaller numbers of devices whose bound leaves hope: (bound, -n, variant, ...)."""
     for i, variant in enumerate(variants):
-        whole = set(variant.tally.searched)
+        whole, hopeful = set(variant.tally.searched), []
         for n in device_counts(variant.bounds.problem.pool):
             if n in whole or not variant.options.allows_devices(n):
                 continue
-            limit = variant.limit_s(n)
             # The count of FLOPs is known at once and excludes most.
             floor = flops_bound_s(variant.bounds.context(n))
-            if floor > limit or (best is not None and variant.key(n, floor) >= best):
+            if floor > variant.limit_s(n) or (best is not None and variant.key(n, floor) >= best):
                 variant.tally.n_excluded += 1
-                continue
-            bound = variant.bounds.least_s(n)
+            else:
+                hopeful.append(n)
+        variant.bounds.find_least(hopeful)
+        for n in hopeful:
+            limit, bound = variant.limit_s(n), variant.bounds.least_s(n)
             if bound == math.inf:
                 variant.tally.n_without_layout += 1
             elif bound > limit or (best is not None and variant.key(n, bound) >= best):

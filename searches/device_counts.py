@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,6 +151,8 @@ class StepBounds:
     _rest_params: float | None = None
     """Parameters besides routed experts; counted when first needed."""
     _grids: dict[tuple[object, ...], LayerGrid | None] = field(default_factory=dict)
+    _least: dict[int, float] = field(default_factory=dict)
+    """`least_s` of each number of devices that was asked for."""
 
     def context(self, n_devices: int) -> Context:
         """Return the search of `n_devices`."""
@@ -216,9 +219,23 @@ class StepBounds:
 
     def least_s(self, n_devices: int) -> float:
         """Return the lower bound on the step time on `n_devices`; inf where no shape exists."""
-        context = self.context(n_devices)
-        found = self._of_degrees(context, list(shape_degrees(context)))
-        return float(found.min(initial=math.inf))
+        self.find_least([n_devices])
+        return self._least[n_devices]
+
+    def find_least(self, counts: Sequence[int]) -> None:
+        """Find `least_s` of many numbers of devices, at once for those that place layers alike."""
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for n in counts:
+            if n not in self._least:
+                alike.setdefault(self._layers_key(self.context(n)), []).append(n)
+        for some in alike.values():
+            degrees = [list(shape_degrees(self.context(n))) for n in some]
+            every = [one for mine in degrees for one in mine]
+            found, end = self._of_plain_degrees(self.context(some[0]), every), 0
+            for n, mine in zip(some, degrees, strict=True):
+                start, end = end, end + len(mine)
+                least = float(found[start:end].min(initial=math.inf))
+                self._least[n] = straggler_factor(self.context(n).problem, n) * least
 
     def least_bytes(self, n_devices: int) -> float:
         """Return a lower bound on the peak memory, bytes: all states shared by all devices.
@@ -236,6 +253,11 @@ class StepBounds:
 
     def _of_degrees(self, context: Context, degrees: Sequence[tuple[int, ...]]) -> Floats:
         """Return the lower bound of each (tp, pp, cp, dp), seconds; inf where no plan has it."""
+        least = self._of_plain_degrees(context, degrees)
+        return np.asarray(straggler_factor(context.problem, context.n_devices) * least)
+
+    def _of_plain_degrees(self, context: Context, degrees: Sequence[tuple[int, ...]]) -> Floats:
+        """Return `_of_degrees` as if no node was slow: that hangs on the number of devices."""
         if not degrees:
             return np.zeros(0)
         found, of = self._layers_of(context, [(tp, cp) for tp, _, cp, _ in degrees])
@@ -252,8 +274,7 @@ class StepBounds:
         fullest = np.maximum(np.maximum(fullest, mean), head)
         with np.errstate(invalid="ignore"):  # inf times no wait, where nothing is possible
             step = sequences / found.mbs * fullest + wait * layer_s
-        least = np.where(possible, step, math.inf).min(axis=(1, 2), initial=math.inf)
-        return np.asarray(straggler_factor(context.problem, context.n_devices) * least)
+        return np.asarray(np.where(possible, step, math.inf).min(axis=(1, 2), initial=math.inf))
 
     def _holds_experts(self, context: Context, expert_params: Floats, tp: Ints, pp: Ints) -> Bools:
         """Tell by expert grid whether the mean rank can hold weights and gradients.
@@ -278,12 +299,17 @@ class StepBounds:
             ok | (sharded & (states | (2.0 * recipe.param_bytes * expert_params <= usable)))
         )
 
+    def _layers_key(self, context: Context) -> tuple[Any, ...]:
+        """Return the expert grids of a number of devices, and how it places a layer's groups."""
+        grids = tuple(e for e in expert_degrees(context) if context.n_devices % e == 0)
+        return (grids, *placement_of(context))
+
     def _layers_of(
         self, context: Context, pairs: Sequence[tuple[int, int]]
     ) -> tuple["LayerMinima", NDArray[np.intp]]:
         """Return the least times of layers, and where each (tp, cp) finds its own."""
-        grids = tuple(e for e in expert_degrees(context) if context.n_devices % e == 0)
-        key = (grids, *placement_of(context))
+        key = self._layers_key(context)
+        grids: tuple[int, ...] = key[0]
         known = self._layers.get(key)
         if known is None or any(pair not in known.pairs for pair in pairs):
             wanted = sorted({*(known.pairs if known else ()), *pairs})

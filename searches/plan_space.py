@@ -662,6 +662,10 @@ class LegalBlock:
     mbs: NDArray[np.intp]
     """Position of each batch's size in `FreeAxes.mbs`, `(n_batches,)`."""
 
+    def of_batches(self, kept: Rows) -> "LegalBlock":
+        """Return the block of some of the batches."""
+        return LegalBlock(self.block.of_batches(kept), self.legal[..., kept], self.mbs[kept])
+
 
 def plan_blocks(
     context: Context,

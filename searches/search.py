@@ -15,10 +15,12 @@ from costmodels.problem import Problem
 from costmodels.shape_terms import ShapeTerms, shape_terms
 from costmodels.stages import n_kinds
 from costmodels.step import (
+    PipelineParts,
     join,
     least_batch_times,
     least_peak_bytes,
     peak_bytes,
+    pipeline_parts,
     score,
     step_parts,
 )
@@ -42,7 +44,7 @@ from searches.rules import (
     offers_offload,
 )
 from searches.shape_space import ShapeSpace, legal_shapes, space_key
-from searches.shared_work import options_key, rates_key, shapes_key, shared
+from searches.shared_work import n_bytes, options_key, rates_key, shapes_key, shared
 from searches.splits import (
     MAX_MISSES,
     Improved,
@@ -73,6 +75,8 @@ FIRST_SHAPES = 96
 """Most shapes that are searched before all others, to know early what a good plan takes."""
 
 
+MOST_KEPT = 0.8
+"""Share of a block's batches from which on taking them out takes longer than it saves."""
 PRICED_SHARE = 0.1
 """Of the plans that the bounds leave once the first shapes are known: the limits sink further on
 the way, and whole batches do not fit."""
@@ -256,7 +260,7 @@ def price_block(
     The best are the n with the least closed form, the rivals those whose lower bound is below that
     of `limits`.
     """
-    rows, n_layers, block = join(problem, terms, found.block, layers), problem.shape.layers, found
+    rows, n_layers = join(problem, terms, found.block, layers), problem.shape.layers
     peaks = peak_bytes(rows)
     legal = found.legal
     if found.block.activation_offload_layers.any():
@@ -268,14 +272,23 @@ def price_block(
         table = found.block.rows(np.array([cell]))
         closest = Candidate(table.layout(0, n_layers), 0.0, float(peaks.flat[cell]))
         return BlockAnswer([], [], closest, n_fit, 0)
-    parts = step_parts(rows)
+    pipeline = pipeline_parts(rows)
+    if front is None:
+        kept = _batches_in_time(pipeline, fits, limits)
+        if not len(kept):
+            return BlockAnswer([], [], None, n_fit, 0)
+        if len(kept) < MOST_KEPT * len(n_fit):
+            found, peaks, fits = found.of_batches(kept), peaks[..., kept], fits[..., kept]
+            rows = join(problem, terms, found.block, layers)
+            pipeline = pipeline_parts(rows)
+    parts = step_parts(rows, pipeline)
     outside = np.where(fits, parts.outside_s, np.inf)
     if front is not None:
         front.add(found.block, n_layers, (parts.flush_s + outside).ravel(), peaks.ravel())
     n_faster = 0
     if limits.rival_s:
         n_faster = int(np.count_nonzero(parts.flush_s + outside < limits.rival_s))
-    sharding, outside = _fastest_shardings(block.block, outside)
+    sharding, outside = _fastest_shardings(found.block, outside)
     closed = (parts.flush_s + outside).ravel()
     least = (parts.least_flush_s + outside).ravel()
     quick = np.flatnonzero(closed <= limits.last_s)
@@ -304,6 +317,19 @@ def price_block(
         n_fit,
         n_faster,
     )
+
+
+def _batches_in_time(pipeline: PipelineParts, fits: Bools, limits: Limits) -> Rows:
+    """Return the batches of a block with a plan that fits and whose pipeline alone is in time.
+
+    `fits` is of the size of the block. All other plans are too slow for `limits` whatever their
+    sharding: neither among the best nor rivals, nor counted as faster.
+    """
+    limit_s = max(limits.last_s, limits.rivals_s, limits.rival_s)
+    least = np.minimum(pipeline.flush_s, pipeline.least_flush_s)
+    options = np.broadcast_to(least, (1, *fits.shape[1:]))[0]
+    in_time = fits.any(axis=0) & (options <= limit_s)
+    return np.flatnonzero(in_time.any(axis=0))
 
 
 def _fastest_shardings(block: PlanBlock, outside_s: Floats) -> tuple[NDArray[np.intp], Floats]:
@@ -437,6 +463,14 @@ def price_layouts(
     scores = score(problem, terms, table, known_layers(grid, table))
     rows = zip(layouts, scores.step_s.tolist(), scores.peak_bytes.tolist(), strict=True)
     return [Candidate(*row) for row in rows]
+
+
+def peaks_of_layouts(problem: Problem, layouts: list[Layout]) -> list[float]:
+    """Return the peak memory of each layout, bytes."""
+    table = PlanTable.from_layouts(layouts)
+    rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
+    found: list[float] = peak_bytes(rows).tolist()
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -604,7 +638,9 @@ def leave_for_neighbours(prepared: Prepared, answers: list[ShardAnswer]) -> None
     if context.shared is not None and context.options.bound and not context.options.front:
         best = sorted((c for answer in answers for c in answer.best), key=closed_form_order)
         layouts = [c.layout for c in best[:NEIGHBOURS_PLANS]]
-        context.shared.keep(_neighbours_key(context), layouts)
+        # Plans take about the same each; weighing all would take longer than pricing them.
+        size_bytes = len(layouts) * n_bytes(layouts[:1])
+        context.shared.keep(_neighbours_key(context), layouts, size_bytes)
 
 
 def neighbours_limits(prepared: Prepared, known: Limits) -> Limits:

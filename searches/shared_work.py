@@ -62,10 +62,13 @@ class SharedWork:
         """Return what is kept under `key`, None where nothing is."""
         return self._kept[key][0] if key in self._kept else None
 
-    def keep(self, key: Hashable, value: Any) -> None:
-        """Keep a value under `key`, in place of the one before."""
+    def keep(self, key: Hashable, value: Any, size_bytes: int = 0) -> None:
+        """Keep a value under `key`, in place of the one before.
+
+        `size_bytes` is about what it takes, where that is known without looking at all of it.
+        """
         self.used_bytes -= self._kept.pop(key, (None, 0))[1]
-        size = n_bytes(value) + n_bytes(key)
+        size = (size_bytes or n_bytes(value)) + n_bytes(key)
         if size > self.limit_bytes:
             return
         self._kept[key] = value, size

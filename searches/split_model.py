@@ -365,6 +365,20 @@ def best_splits(
     return SplitAnswer(best, near, proven, max(0.0, gap))
 
 
+def unlimited_pipeline_s(costs: RankCosts, recompute_layers: Sequence[int]) -> float:
+    """Return what `least_pipeline_s` is at least, in a third of the time, seconds.
+
+    As if memory had no end: nothing runs again but what must. Less what the two may differ by
+    because bounds are closed in on to `TOLERANCE` only.
+    """
+    whole, k = _Whole(costs, math.inf), min(recompute_layers, default=0)
+    slowest = whole.least_slowest(k, memory=False)
+    if slowest is None:
+        return math.inf
+    least = whole.least_objective(k, slowest) / (1.0 + TOLERANCE)
+    return least * whole.unit_s / costs.vpp
+
+
 def least_pipeline_s(
     costs: RankCosts, usable_bytes: float, recompute_layers: Sequence[int]
 ) -> float:

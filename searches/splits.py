@@ -21,7 +21,7 @@ from costmodels.step import join, peak_bytes, step_times, straggler_factor
 from searches.frameworks import refusals
 from searches.options import DEFAULT_FRAMEWORKS, SearchOptions
 from searches.rules import Context, first_broken_rule
-from searches.split_model import Split, best_splits, least_pipeline_s
+from searches.split_model import Split, best_splits, least_pipeline_s, unlimited_pipeline_s
 
 LEAST_GAIN = 1e-3
 """Share of the step by which an uneven split must be faster to be offered."""
@@ -167,11 +167,14 @@ def _promising(
     for one, mine in zip(finalists, costs, strict=True):
         x = one.layout
         allowed = _recompute_values(context, x)
+        now_s = mine.pipeline_s(x.stage_layers, x.recompute_layers)
+        enough_s = min(one.step_s * (1.0 - LEAST_GAIN), fastest_s * RIVAL)
+        bound_s = unlimited_pipeline_s(mine, allowed)
+        if one.closed_form_s - factor * (now_s - bound_s) >= enough_s:
+            continue
         least_s = least_pipeline_s(mine, problem.pool.usable_bytes, allowed)
-        gain_s = mine.pipeline_s(x.stage_layers, x.recompute_layers) - least_s
-        ideal_s = one.closed_form_s - factor * gain_s
-        helps = ideal_s < one.step_s * (1.0 - LEAST_GAIN) and ideal_s < fastest_s * RIVAL
-        if helps and _takes_any_split(context, x):
+        ideal_s = one.closed_form_s - factor * (now_s - least_s)
+        if ideal_s < enough_s and _takes_any_split(context, x):
             found.append((ideal_s, one, mine))
     found.sort(key=lambda x: x[0])
     return [(one, mine) for _, one, mine in found]
