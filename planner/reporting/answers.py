@@ -240,6 +240,8 @@ def _counts(points: SweepPoints) -> tuple[str, ...]:
     if any(value is not None for value in proven):
         n_proven = sum(bool(value) for value in proven)
         parts[0] += f" ({'all' if n_proven == n_solved else f'{n_proven:,}'} proven best)"
+    if counts["late"]:
+        parts.append(f"{counts['late']:,} on which no plan keeps the limits")
     if counts["infeasible"]:
         parts.append(f"{counts['infeasible']:,} on which nothing fits")
     if counts["stopped"]:

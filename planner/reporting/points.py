@@ -154,7 +154,7 @@ class SweepPoints:
 
     @cached_property
     def statuses(self) -> list[str]:
-        """By row: ok, stopped, infeasible or failed; told from the step time where not given."""
+        """By row: ok, stopped, late, infeasible or failed; told from the step time where not given."""
         given = self.texts("status")
         return [
             status or ("ok" if solved else "failed")

@@ -1,6 +1,7 @@
 """Rows: every column in its place, twins without a search, rows without a plan."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -83,6 +84,16 @@ def test_nothing_fits_is_a_row_with_its_reason() -> None:
     assert row["n_devices"] == 8
     assert row["best.step_time_s"] is None
     assert tuple(row) == column_names(["in.x"])
+
+
+def test_a_missed_deadline_is_not_that_nothing_fits() -> None:
+    inputs = read_inputs("llama3-8b", "h100-x8", (("training.tokens", "1T"),))
+    late = replace(options(), step_limit_s=1e-3)
+    result = solve_inputs(*inputs, late, make_executor("serial"))
+    row = solved_row(Point(0, (), "abc", "abc"), (), *inputs, late, result)
+    assert row["status"] == "late"
+    assert str(row["reason"]).startswith("no plan keeps the limits: the fastest plan on 8 devices")
+    assert row["fit"]
 
 
 def test_a_failed_point_is_a_row() -> None:
