@@ -115,7 +115,7 @@ def _make(
 def _outside_frac(collective: str, group: Group) -> float:
     """Return the share of what a group sends that leaves the scale-up domain.
 
-    Of N ranks, m of them in a domain, rings and chains of messages cross once every m ranks: 1 / m.
+    Of N ranks, m of them in a domain, rings and chains cross once every m ranks: 1 / m.
     All-to-alls send (N - m) / (N - 1) of it to ranks outside.
     """
     ranks, inside = np.asarray(group.n_ranks).item(), np.asarray(group.ranks_per_domain).item()

@@ -33,8 +33,8 @@ OK, STOPPED, LATE, INFEASIBLE, FAILED = STATUSES = (
     "ok", "stopped", "late", "infeasible", "failed",
 )  # fmt: skip
 """`ok`: the best plan. `stopped`: the best found when the time limit of the point ended its
-search, if any. `late`: plans fit, and proven that none keeps the deadline or the limit on the step.
-`infeasible`: proven that nothing fits. `failed`: no answer."""
+search, if any. `late`: plans fit, and proven that none keeps the deadline or the limit on the
+step. `infeasible`: proven that nothing fits. `failed`: no answer."""
 
 FLOAT, INT, TEXT, BOOL = "float", "int", "text", "bool"
 MEMORY = "memory"
