@@ -56,6 +56,8 @@ class Transfer:
     """The part that compute waits for."""
     dtype: str
     algorithm: str
+    scale_out_bytes: float = 0.0
+    """Of `sent_bytes`, what leaves the scale-up domain; the mean of the group's ranks."""
 
 
 def _wire_factor(collective: str, ranks: int) -> float:
@@ -105,8 +107,23 @@ def _make(
     tier = tier_names(rows.problem.fabric)[int(np.asarray(group.tier).item())]
     sent = n_calls * message * _wire_factor(collective, ranks)
     return Transfer(
-        axis, collective, tier, ranks, n_calls, message, sent, time_s, exposed_s, dtype, algorithm
-    )
+        axis, collective, tier, ranks, n_calls, message, sent, time_s, exposed_s, dtype, algorithm,
+        sent * _outside_frac(collective, group),
+    )  # fmt: skip
+
+
+def _outside_frac(collective: str, group: Group) -> float:
+    """Return the share of what a group sends that leaves the scale-up domain.
+
+    Of N ranks, m of them in a domain, rings and chains cross once every m ranks: 1 / m.
+    All-to-alls send (N - m) / (N - 1) of it to ranks outside.
+    """
+    ranks, inside = np.asarray(group.n_ranks).item(), np.asarray(group.ranks_per_domain).item()
+    if np.asarray(group.n_domains).item() <= 1:
+        return 0.0
+    if collective == "all-to-all":
+        return float((ranks - inside) / (ranks - 1))
+    return 1.0 / max(1.0, float(inside))
 
 
 def _tensor_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer]:
@@ -235,9 +252,10 @@ def _expert_parallel(rows: Rows, layout: Layout, critical: int) -> list[Transfer
         per_call = ((inside + outside) * weight).item()
         message = per_call * layout.ep / (layout.ep - 1)
         calls = 2 * passes
-        found.append(
-            _make(rows, "ep", "all-to-all", group, calls, message, calls * one, width, calls * one)
-        )
+        spent = calls * one
+        made = _make(rows, "ep", "all-to-all", group, calls, message, spent, width, spent)
+        leaves = made.sent_bytes * (outside / (inside + outside)).item()
+        found.append(replace(made, scale_out_bytes=leaves))
     if layout.etp > 1:
         inner = place_group(layout.etp, 1, problem.pool, problem.fabric)
         message = (2.0 * shape.hidden * expert_rows(shape, tokens, shapes.ep, shapes.etp)).item()

@@ -1,7 +1,7 @@
 """The product as a library.
 
 `solve` ranks layouts, `evaluate` prices one, `recommend` asks back, `scale` draws the curve over
-sizes, `check` judges existing runs.
+sizes, `sweep` searches many points, `report` shows them, `check` judges existing runs.
 
 >>> import planner
 >>> result = planner.solve("llama3-8b", "h100-x8", top=1)
@@ -16,23 +16,27 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 __all__ = [
     "Plan", "Recommendation", "Report", "Result", "__version__", "check", "evaluate", "recommend",
-    "scale", "solve",
+    "report", "scale", "solve", "sweep",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from planner.checking import Report, check
     from planner.recommendation import Recommendation
     from planner.recommending import recommend
+    from planner.reporting.command import report
     from planner.result import Plan, Result
     from planner.scaling.curve import scale
     from planner.solving import evaluate, solve
+    from planner.sweeping.library import sweep
 
 _HOMES = {
     "check": "planner.checking",
     "solve": "planner.solving",
     "evaluate": "planner.solving",
     "recommend": "planner.recommending",
+    "report": "planner.reporting.command",
     "scale": "planner.scaling.curve",
+    "sweep": "planner.sweeping.library",
     "Recommendation": "planner.recommendation",
     "Report": "planner.checking",
     "Result": "planner.result",

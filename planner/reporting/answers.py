@@ -240,6 +240,8 @@ def _counts(points: SweepPoints) -> tuple[str, ...]:
     if any(value is not None for value in proven):
         n_proven = sum(bool(value) for value in proven)
         parts[0] += f" ({'all' if n_proven == n_solved else f'{n_proven:,}'} proven best)"
+    if counts["late"]:
+        parts.append(f"{counts['late']:,} on which no plan keeps the limits")
     if counts["infeasible"]:
         parts.append(f"{counts['infeasible']:,} on which nothing fits")
     if counts["stopped"]:
@@ -380,6 +382,11 @@ def _effect_sentence(effect: Effect, what: str, by_cost: bool) -> str:
     axis = effect.axis
     if not effect.is_told:
         low, high = sorted((effect.least_per_doubling, effect.most_per_doubling))
+        if effect.is_small_fit:
+            return (
+                f"Doubling {axis.title} changes the {what} by about 1 % or less"
+                f" ({_signed(low)} to {_signed(high)}): too little for a fit to tell."
+            )
         return (
             f"Doubling {axis.title} changes the {what} by {_signed(low)} to {_signed(high)}: the"
             " points do not tell which way."
@@ -405,7 +412,7 @@ def _effect_sentence(effect: Effect, what: str, by_cost: bool) -> str:
         if math.isfinite(effect.cost_per_doubling) and (axis.is_size or by_cost):
             text += f"; the run costs {percent_change(effect.cost_per_doubling)}"
         price = math.nan if by_cost else effect.break_even_price
-        if axis.is_hardware and math.isfinite(price) and price > 1.0005 and not axis.is_size:
+        if axis.is_price_worthy and math.isfinite(price) and price > 1.0005:
             text += (
                 f". The run costs the same if devices with twice as much cost"
                 f" {percent_change(price)} an hour"
@@ -463,6 +470,12 @@ def _names_sentence(effect: Effect, what: str, by_cost: bool) -> str:
     gained = [axis.text(step.high) for step in effect.steps if step.n_gained]
     if gained:
         parts.append(f"points that have a plan only with {_any_of(gained)} are not counted")
+    lost = [f"{s.n_lost:,} with {axis.text(s.high)}" for s in effect.steps if s.n_lost]
+    if lost:
+        shown = ", ".join(lost[:4]) + (", ..." if len(lost) > 4 else "")
+        parts.append(
+            f"points that have a plan with {axis.text(axis.values[0])} have none: {shown}"
+        )
     if not parts:
         parts = ["no other value has a plan beside it"]
     return f"Against {axis.title} {axis.text(axis.values[0])}: {'; '.join(parts)}."
@@ -479,9 +492,10 @@ def _signed(ratio: float) -> str:
 
 
 def _worth_table(points: SweepPoints, found: Sequence[Effect]) -> Table:
-    """Return every step of every axis with its change of time and cost."""
+    """Return every step of every axis, jobs aside, with its change of time and cost."""
     rows: list[tuple[str | float | int | None, ...]] = []
-    for effect in found:
+    jobs = {axis.path for axis in points.job_axes}
+    for effect in (effect for effect in found if effect.axis.path not in jobs):
         for step in effect.steps:
             rows.append(
                 (
@@ -554,7 +568,15 @@ def _doubts(points: SweepPoints, known: Sequence[Effect]) -> tuple[str, ...]:
         names = ", ".join(axis.title for axis in points.job_axes)
         found.append(f"Jobs differ ({names}): only points of one job are compared.")
     if points.cost is None and points.solved.any():
-        found.append("Without prices (price_per_hour of a pool) nothing is said about cost.")
+        found.append(
+            "Without prices (price_per_hour of a pool) no cost is known: what a figure may cost is"
+            " said as a share of the price of a device-hour."
+        )
+    if points.aim is not points.time:
+        found.append(
+            f"Each point is its best plan by {points.aim.title.lower()}: others may be faster,"
+            " also than the one named fastest."
+        )
     n_stopped = Counter(points.statuses)["stopped"]
     if n_stopped:
         found.append(

@@ -238,6 +238,9 @@ def _says(points: SweepPoints, axis: Axis, found: Any, own_job: bool) -> str:
     ]
     least = min(numbers, key=lambda n: (measure.values[best[n]], n))
     text = f"The best {measure.title.lower()} is {texts[0]}"
+    if points.job_axes and not own_job:
+        text = f"{points.job_text(jobs[rows[-1]])}: {text[:1].lower()}{text[1:]}"
+        text = f"{text[:1].upper()}{text[1:]}"
     if len(numbers) > 1:
         text += f" and {texts[1]}"
     if least not in (numbers[0], numbers[-1]):

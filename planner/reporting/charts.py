@@ -25,6 +25,8 @@ MAX_VALUES = 24
 """Values of a numeric axis that are taken one by one; more are put into bins."""
 TICK_CHARACTERS, MIN_TICK_CHARACTERS = 116, 9
 """Characters that fit side by side below a figure; least that a label is broken into."""
+MAX_TURNED_CHARACTERS = 24
+"""Of a label that is turned."""
 N_BINS = 12
 HEIGHT = 420
 """Pixels."""
@@ -136,8 +138,10 @@ def tick_texts(labels: Sequence[str], panels: int = 1) -> tuple[dict[str, Any], 
         lines = [textwrap.wrap(label, room)[:4] for label in labels]
         broken = ["<br>".join(plain(line, room) for line in found) for found in lines]
         return {"ticktext": broken, "tickangle": 0}, max(map(len, lines), default=1)
-    texts = [plain(label, 24) for label in labels]
-    return {"ticktext": texts, "tickangle": -40}, 1 + min(longest, 24) // 4
+    texts = [plain(label, MAX_TURNED_CHARACTERS) for label in labels]
+    # Turned by 40 degrees, three characters (of 7 pixels each) reach a line further down.
+    lines_down = 2 + min(longest, MAX_TURNED_CHARACTERS) // 3
+    return {"ticktext": texts, "tickangle": -40}, lines_down
 
 
 def axis_layout(axis: Axis, found: Bins, panels: int = 1) -> tuple[dict[str, Any], int]:

@@ -1,5 +1,6 @@
 """`planner report`: a sweep as one HTML file, or its figures as images."""
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,23 +21,38 @@ def run_report(sweep_file: str, out: str, x: str, y: str, image: str) -> int:
             "--image needs --out DIR, the folder for the images",
             f"planner report {sweep_file} --image {image} --out figures",
         )
-    require_extra()
-    if not image:
-        check_folder(out or DEFAULT_OUT)
-    points = read_points(sweep_file)
-    x_axis, y_axis = chosen_axis(points, x, "--x"), chosen_axis(points, y, "--y")
-    if x_axis is not None and x_axis is y_axis:
-        raise UsageError(f"--x and --y are both {x_axis.path}", "name two different axes")
     if image:
         from planner.reporting.images import write_images
 
-        written = write_images(points, Path(out), image, x_axis, y_axis)
+        require_extra()
+        points = read_points(sweep_file)
+        written = write_images(points, Path(out), image, *_axes_of_maps(points, x, y))
         sys.stderr.write(f"wrote {len(written)} images to {out}\n")
         return 0
+    require_extra()
+    check_folder(out or DEFAULT_OUT)
+    write_text(out or DEFAULT_OUT, report(sweep_file, x, y))
+    return 0
+
+
+def report(sweep_file: str | os.PathLike[str], x: str = "", y: str = "") -> str:
+    """Return the report of a sweep as HTML; `x` and `y` are the axes of its maps.
+
+    `sweep_file` is what a sweep has written, finished or not. Raises `SweepFileError` for a file
+    that is no sweep and `UsageError` for an axis that it does not vary.
+    """
+    require_extra()
     from planner.reporting.page import sweep_page
 
-    write_text(out or DEFAULT_OUT, sweep_page(points, Path(sweep_file).name, x_axis, y_axis))
-    return 0
+    points = read_points(os.fspath(sweep_file))
+    return sweep_page(points, Path(sweep_file).name, *_axes_of_maps(points, x, y))
+
+
+def _axes_of_maps(points: SweepPoints, x: str, y: str) -> tuple[Axis | None, Axis | None]:
+    x_axis, y_axis = chosen_axis(points, x, "--x"), chosen_axis(points, y, "--y")
+    if x_axis is not None and x_axis is y_axis:
+        raise UsageError(f"--x and --y are both {x_axis.path}", "name two different axes")
+    return x_axis, y_axis
 
 
 def write_text(out: str, text: str) -> None:

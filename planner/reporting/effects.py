@@ -19,6 +19,9 @@ from planner.reporting.points import Axis, SweepPoints
 
 NO_CHANGE = 5e-4
 """Logarithm of a ratio below which nothing has changed."""
+NO_FITTED_CHANGE = 0.01
+"""The same of a fitted effect: below it what the fit leaves out, kinks and other layouts, may be
+more than the effect, which standard errors of exact times do not tell."""
 SURE = 2.0
 """Standard errors of a fitted effect within which it is told."""
 MIN_CHAINS_SHARE = 0.05
@@ -78,7 +81,15 @@ class Effect:
         if self.method != "fit" or not math.isfinite(self.least_per_doubling):
             return bool(self.method)
         low, high = math.log(self.least_per_doubling), math.log(self.most_per_doubling)
-        return not low < 0 < high or max(-low, high) < NO_CHANGE
+        sure = not low < 0 < high or max(-low, high) < NO_CHANGE
+        return sure and not self.is_small_fit
+
+    @property
+    def is_small_fit(self) -> bool:
+        """Whether it is fitted, and too small to be told from what the fit leaves out."""
+        if self.method != "fit" or not math.isfinite(self.per_doubling):
+            return False
+        return abs(math.log(self.per_doubling)) < NO_FITTED_CHANGE
 
     @property
     def break_even_price(self) -> float:

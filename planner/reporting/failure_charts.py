@@ -12,8 +12,8 @@ from planner.reporting.theme import STATUS_COLOURS
 MAX_REASONS = 12
 _NUMBER = re.compile(r"\d[\d_,]*(?:\.\d+)?")
 STATUS_WORDS = {
-    "ok": "with a plan", "stopped": "stopped by the time limit", "infeasible": "nothing fits",
-    "failed": "failed",
+    "ok": "with a plan", "stopped": "stopped by the time limit",
+    "late": "no plan keeps the limits", "infeasible": "nothing fits", "failed": "failed",
 }  # fmt: skip
 
 
@@ -49,7 +49,9 @@ def status_chart(points: SweepPoints, axis: Axis) -> Chart:
         (found.labels[place], *(counts[status, place] for status in STATUS_WORDS))
         for place in places
     )
-    lost = Counter({p: sum(counts[s, p] for s in ("infeasible", "failed")) for p in places})
+    lost = Counter(
+        {p: sum(counts[s, p] for s in ("late", "infeasible", "failed")) for p in places}
+    )
     most, number = lost.most_common(1)[0]
     total = sum(lost.values())
     says = f"{total:,} of {points.n:,} points have no plan"

@@ -76,13 +76,14 @@ def points_page(
         for section in parts
     ]  # fmt: skip
     why = reasons(points) if not points.solved.all() and points.n else None
+    points_file, left_out = points_csv(points)
     return render(
         title=title, said=said, sections=shown, source=shortened(source),
         best=shown_table(said.best, "best"),
         worth=shown_table(said.worth_table, "worth") if said.worth_table.rows else None,
         reasons=shown_table(why, "reasons") if why else None,
-        points=shown_table(points_table(points), "points", points_csv(points)),
-        facts=facts(points), n_points=points.n,
+        points=shown_table(points_table(points), "points", points_file),
+        columns_left_out=left_out, facts=facts(points), n_points=points.n,
     )  # fmt: skip
 
 
@@ -180,8 +181,8 @@ def _csv_cell(value: object) -> object:
     return "" if value is None else value
 
 
-def points_csv(points: SweepPoints) -> str:
-    """Return all rows as CSV: all columns that hold something, or the main ones if too large."""
+def points_csv(points: SweepPoints) -> tuple[str, int]:
+    """Return all rows as CSV, and how many columns that hold something were too much for it."""
     names = [n for n, column in points.columns.items() if any(v is not None for v in column)]
 
     def text(chosen: list[str]) -> str:
@@ -190,8 +191,9 @@ def points_csv(points: SweepPoints) -> str:
 
     whole = text(names)
     if len(whole) <= MAX_DOWNLOAD_BYTES:
-        return whole
-    return text([name for name in names if name in MAIN_COLUMNS or name.startswith("in.")])
+        return whole, 0
+    main = [name for name in names if name in MAIN_COLUMNS or name.startswith("in.")]
+    return text(main), len(names) - len(main)
 
 
 def points_table(points: SweepPoints) -> Table:

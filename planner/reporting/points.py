@@ -81,6 +81,19 @@ class Axis:
         return any(word in last for word in ("price", "power", "usd", "cost"))
 
     @property
+    def is_price_worthy(self) -> bool:
+        """Whether more of it is a better part, which may cost more: rates and sizes, no times."""
+        last = self.path.rsplit(".", 1)[-1]
+        return (
+            self.is_hardware
+            and not self.is_size
+            and not any(
+                word in last
+                for word in ("latency", "overhead", "oversubscription", "mtbf", "time")
+            )
+        )
+
+    @property
     def is_hardware(self) -> bool:
         """Whether it is a figure of the machines."""
         set_ = self.fields or (self.path,)
@@ -154,7 +167,7 @@ class SweepPoints:
 
     @cached_property
     def statuses(self) -> list[str]:
-        """By row: ok, stopped, infeasible or failed; told from the step time where not given."""
+        """By row: its status; told from the step time where not given."""
         given = self.texts("status")
         return [
             status or ("ok" if solved else "failed")

@@ -89,13 +89,11 @@ def communication_roofline(points: SweepPoints) -> Chart | None:
     return _roofline(
         points, NETWORKS, "communication-roofline",
         "Communication roofline: FLOP/s of a device over FLOPs per byte sent",
-        "Traffic of a group that spans several domains counts as scale-out whole, though part of"
-        " it may stay inside one: a dot can lie above its scale-out roof.",
     )  # fmt: skip
 
 
 def _roofline(
-    points: SweepPoints, kinds: tuple[Traffic, ...], key: str, title: str, caution: str = ""
+    points: SweepPoints, kinds: tuple[Traffic, ...], key: str, title: str
 ) -> Chart | None:
     by_kind = {traffic: _dots(points, traffic) for traffic in kinds}
     dots = [dot for found in by_kind.values() for dot in found]
@@ -147,8 +145,6 @@ def _roofline(
         "Left of the ridge the bandwidth alone would bind, right of it the arithmetic; a dot far"
         " below its roof loses its time elsewhere: the colour says where."
     )
-    if caution:
-        notes.append(caution)
     return Chart(
         key, title, _says(by_kind), Frame(440, layout, -(-len(traces) // 3)).figure(traces),
         Table(("Traffic", "Point", "Bound by", "FLOPs per byte", "Ridge (FLOPs per byte)",

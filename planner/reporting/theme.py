@@ -18,7 +18,8 @@ _LINES_DARK = (
     "#d9a37c", "#aab7b8",
 )  # fmt: skip
 STATUS_COLOURS = {
-    "ok": "#009e73", "stopped": "#e69f00", "infeasible": "#7f8c8d", "failed": "#d55e00",
+    "ok": "#009e73", "stopped": "#e69f00", "late": "#56b4e9", "infeasible": "#7f8c8d",
+    "failed": "#d55e00",
 }  # fmt: skip
 SEQUENTIAL = (
     (0.0, "#fde725"), (0.25, "#5ec962"), (0.5, "#21918c"), (0.75, "#3b528b"), (1.0, "#440154"),

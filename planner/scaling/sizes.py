@@ -157,7 +157,15 @@ def device_sizes(job: Job, asked: Range) -> list[Size]:
         if fits:
             found.append(one)
     if not found:
-        found = [x for x in map(size, counts[::-1]) if x is not None][:1]
+        asked_for = [n for n in counts[::-1] if n >= asked.least]
+        found = [x for x in map(size, asked_for) if x is not None][:1]
+    if not found:
+        near = ", ".join(f"{n:,}" for n in sorted(counts, key=lambda n: abs(n - most))[:3])
+        raise UsageError(
+            f"no number of devices from {asked.least or 1:,} to {most:,} makes whole nodes or"
+            " equal parts of one, and whole sequences a step",
+            f"numbers near it: {near}" if near else "a larger --to",
+        )
     return thinned(found, asked.points, keep=own)
 
 

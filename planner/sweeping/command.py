@@ -13,7 +13,7 @@ from planner.options import parse_max, parse_only, parse_pins
 from planner.solving import check_executor
 from planner.sweeping.estimate import ROW_BYTES, Estimate, estimate, no_point
 from planner.sweeping.running import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
-from planner.sweeping.spec import described, load_sweep, stays, sweep_from_options
+from planner.sweeping.spec import described, load_sweep, remarks, sweep_from_options
 from planner.sweeping.storage import FORMATS, format_of, partial_path
 from planner.sweeping.sweep import Sweep
 from planner.units import format_time
@@ -165,7 +165,7 @@ def _say_start(sweep: Sweep, path: Path) -> None:
         n = f"{sweep.n_points:,} point{'s' * (sweep.n_points != 1)}"
         less = " before constraints" if sweep.constraints else ""
         sys.stderr.write(f"sweep {sweep.name}: {n}{less}, to {path}{again}\n")
-        sys.stderr.writelines(f"  note: {note}\n" for note in stays(sweep))
+        sys.stderr.writelines(f"  note: {note}\n" for note in remarks(sweep))
 
 
 class ProgressLine:

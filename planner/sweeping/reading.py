@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import SweepFileError
-from planner.sweeping.rows import BOOL, COLUMNS, FLOAT, INT, TEXT, Column, Row, Value
+from planner.sweeping.rows import BOOL, COLUMNS, FLOAT, INT, STATUSES, TEXT, Column, Row, Value
 from planner.sweeping.storage import (
     METADATA_KEY,
     Header,
@@ -172,6 +172,8 @@ def _read_jsonl(
                 raise _no_sweep(path, f"line {number}: {error}") from None
             if not isinstance(row, dict):
                 raise _no_sweep(path, f"line {number} is no JSON object")
+            if not isinstance(row.get("index"), int) or row.get("status") not in STATUSES:
+                raise _no_sweep(path, f"line {number} has no index or no status of a point")
             rows.append(row)
     columns = columns or tuple(columns_of(rows, {}))
     return columns, _by_column(rows, columns)

@@ -29,16 +29,17 @@ Value = float | int | str | bool | None
 Row = dict[str, Value]
 """One point: values by column name, in the order of the columns."""
 
-OK, STOPPED, INFEASIBLE, FAILED = STATUSES = ("ok", "stopped", "infeasible", "failed")
+OK, STOPPED, LATE, INFEASIBLE, FAILED = STATUSES = (
+    "ok", "stopped", "late", "infeasible", "failed",
+)  # fmt: skip
 """`ok`: the best plan. `stopped`: the best found when the time limit of the point ended its
-search, if any. `infeasible`: proven that nothing fits or keeps the limits. `failed`: no answer."""
+search, if any. `late`: plans fit, and proven that none keeps the deadline or the limit on the
+step. `infeasible`: proven that nothing fits. `failed`: no answer."""
 
 FLOAT, INT, TEXT, BOOL = "float", "int", "text", "bool"
 MEMORY = "memory"
 """What binds a plan that would be faster without recomputation."""
 MEMORY_TERMS = ("states", "activations", "logits", "working", "fragmentation", "overhead")
-SCALE_UP = "scale-up"
-"""The tier of traffic inside the scale-up domain (`costmodels.placement.tier_names`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Column:
 _HEAD = (
     Column("index", INT, "", "place in the design, from 0, before constraints"),
     Column("point_id", TEXT, "", "content of the point: inputs, options, catalogue, version"),
-    Column("status", TEXT, "", "ok, stopped (time limit), infeasible, failed"),
+    Column("status", TEXT, "", "ok, stopped (time limit), late, infeasible, failed"),
     Column("reason", TEXT, "", "why there is no plan, or why the search stopped"),
 )
 _FACTS = (
@@ -158,7 +159,12 @@ _ROOFS = (
         "moved to and from the device's memory in a step, flash attention kernels left out",
     ),
     Column("best.scale_up_bytes_per_device", FLOAT, "bytes", "sent inside the domain a step"),
-    Column("best.scale_out_bytes_per_device", FLOAT, "bytes", "sent to other domains a step"),
+    Column(
+        "best.scale_out_bytes_per_device",
+        FLOAT,
+        "bytes",
+        "sent to other domains a step, mean of a group",
+    ),
     Column("peak_flops_per_s", FLOAT, "FLOP/s", "dense peak of the matrix products' type"),
     Column("hbm_bytes_per_s", FLOAT, "B/s", "data-sheet bandwidth of the device's memory"),
     Column("scale_up_bytes_per_s", FLOAT, "B/s", "data sheet, one-way, of a device"),
@@ -207,7 +213,7 @@ def solved_row(
     options: SolveOptions,
     result: Result,
 ) -> Row:
-    """Return the row of a point from its result: `ok`, `stopped` or `infeasible`."""
+    """Return the row of a point from its result: any status but `failed`."""
     found = _facts(model, cluster, options, result)
     if result.plans:
         found |= _best(result.best) | _elasticities(result.best) | _costs(result.best)
@@ -292,14 +298,16 @@ def _status(result: Result) -> tuple[str, str]:
     """Return status and reason of a result."""
     if result.stopped:
         return STOPPED, result.stopped
-    return (OK, "") if result.plans else (INFEASIBLE, infeasible_reason(result))
+    if result.plans:
+        return OK, ""
+    limits = [x.removeprefix("limit: ") for x in result.notes if x.startswith("limit: ")]
+    if limits:
+        return LATE, "no plan keeps the limits: " + limits[0]
+    return INFEASIBLE, infeasible_reason(result)
 
 
 def infeasible_reason(result: Result) -> str:
-    """Return in one line why a result has no plan."""
-    limits = [x.removeprefix("limit: ") for x in result.notes if x.startswith("limit: ")]
-    if limits:
-        return "no plan keeps the limits: " + limits[0]
+    """Return in one line why nothing fits or is legal."""
     if result.closest and result.counts.space:
         miss = result.closest
         return (
@@ -367,8 +375,8 @@ def _best(plan: Plan) -> Row:
     wires = [t for t in b.transfers if t.axis != "host"]
     return found | {
         "best.flops_per_device": model_flops_per_step(problem.shape, job) / x.n_devices,
-        "best.scale_up_bytes_per_device": sum(t.sent_bytes for t in wires if t.tier == SCALE_UP),
-        "best.scale_out_bytes_per_device": sum(t.sent_bytes for t in wires if t.tier != SCALE_UP),
+        "best.scale_up_bytes_per_device": sum(t.sent_bytes - t.scale_out_bytes for t in wires),
+        "best.scale_out_bytes_per_device": sum(t.scale_out_bytes for t in wires),
         "peak_flops_per_s": part.peak_flops_per_s[job.recipe.linear],
         "hbm_bytes_per_s": part.hbm_bytes_per_s,
         "scale_up_bytes_per_s": part.scale_up_bytes_per_s,

@@ -96,7 +96,7 @@ def described(sweep: Sweep) -> list[str]:
     """Return a line on the design of a sweep, and one on each axis."""
     lines = [f"sweep {sweep.name} ({sweep.sweep_id}): {_design(sweep)}"]
     lines += [f"  {axis.name}: {_values(axis)}" for axis in sweep.axes]
-    return lines + [f"  note: {note}" for note in stays(sweep)]
+    return lines + [f"  note: {note}" for note in remarks(sweep)]
 
 
 _OF_ALL_POINTS = {
@@ -107,6 +107,25 @@ _OF_ALL_POINTS = {
 """Options of a search that are the same for all points, and what to do instead."""
 _OF_A_PART = ("accelerators_per_node", "scale_up_domain", "nic", "nics_per_node")
 """Fields of a pool whose defaults follow from its accelerator."""
+
+
+def remarks(sweep: Sweep) -> list[str]:
+    """Return a line on everything in the files that does other than a reader may expect."""
+    return [*stays(sweep), *left_aside(sweep)]
+
+
+def left_aside(sweep: Sweep) -> list[str]:
+    """Return a line on options in the `search:` of model files that sweeps do not follow."""
+    found: dict[str, None] = {}
+    for (kind, _), document in sweep.files.items():
+        section = document.data.get("search") if kind == "model" else None
+        for option in ("time_limit_s", "pareto"):
+            if isinstance(section, Mapping) and section.get(option):
+                found[
+                    f"search.{option} of {document.file or 'the model'} is left aside:"
+                    f" {_OF_ALL_POINTS[f'search.{option}']}"
+                ] = None
+    return list(found)
 
 
 def stays(sweep: Sweep) -> list[str]:

@@ -126,6 +126,27 @@ def test_no_transfer_waits_longer_than_it_takes(opened):
             assert t.sent_bytes > 0
 
 
+def test_what_leaves_the_domain_goes_through_the_nics_in_time(opened):
+    """No dot of a communication roofline lies above its roof: bytes over bandwidth <= time."""
+    for problem, found in opened:
+        for t in found.transfers:
+            assert 0.0 <= t.scale_out_bytes <= t.sent_bytes
+            assert (t.scale_out_bytes > 0) == (t.tier not in ("scale-up", "host"))
+            nic_s = t.scale_out_bytes / problem.pool.nic_bytes_per_s
+            assert nic_s <= t.time_s * (1 + 1e-9)
+
+
+def test_what_leaves_the_domain_by_hand(toy_problem, plain_layout):
+    problem = toy_problem(gbs=64)
+    assert problem.pool.scale_up_domain == 8
+    # Rings of 16 ranks, 8 of them in each domain, leave it with every eighth message.
+    (near,) = by_axis(break_down(problem, plain_layout(problem, dp=16)), "dp").values()
+    assert near.scale_out_bytes == near.sent_bytes / 8
+    # Behind tp8 every rank of a group is in a domain of its own.
+    (far,) = by_axis(break_down(problem, plain_layout(problem, tp=8, dp=2)), "dp").values()
+    assert far.scale_out_bytes == far.sent_bytes
+
+
 def by_axis(found, axis: str) -> dict[str, object]:
     of_axis = [t for t in found.transfers if t.axis == axis]
     return {t.collective: t for t in of_axis if axis != "tp" or t.dtype != "fp32"}

@@ -230,7 +230,7 @@ def test_points_without_a_plan(points: SweepPoints) -> None:
     assert found is not None
     assert found.path == NODES
     chart = status_chart(points, found)
-    assert [cells[1:4:2] for cells in chart.table.rows] == [(4, 4), (8, 0), (8, 0)]
+    assert [cells[1:5:3] for cells in chart.table.rows] == [(4, 4), (8, 0), (8, 0)]
     assert "4 of 24 points have no plan" in chart.says
     assert [cells[:2] for cells in reasons(points).rows] == [("nothing fits", 4)]
 

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from planner.reporting import page as page_module
 from planner.reporting.page import MAX_TABLE_ROWS, csv_text, sweep_page
 from planner.reporting.page import Table as PageTable
 from planner.reporting.points import SweepPoints
@@ -255,3 +256,15 @@ def test_images(tmp_path: Path) -> None:
     found = sorted(out.glob("*.svg"))
     assert len(found) >= 9
     assert all(file.read_text().startswith("<svg") for file in found)
+
+
+def test_a_download_of_main_columns_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = SweepPoints(columns(grid(AXES)), header(AXES))
+    assert "main columns" not in sweep_page(points, "x.parquet")
+    monkeypatch.setattr(page_module, "MAX_DOWNLOAD_BYTES", 100)
+    text, n_left_out = page_module.points_csv(points)
+    heads = text.split("\n", 1)[0].split(",")
+    n_held = sum(any(v is not None for v in column) for column in points.columns.values())
+    assert len(heads) + n_left_out == n_held
+    said = f"The download holds the main columns; {n_left_out} more are in the file of the sweep."
+    assert said in sweep_page(points, "x.parquet")

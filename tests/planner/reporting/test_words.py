@@ -161,6 +161,42 @@ def test_a_fit_says_what_it_cannot_tell() -> None:
     assert not any(text.startswith("Worth most") for text in said)
 
 
+def test_small_fitted_effects_and_prices_of_latencies_are_no_facts() -> None:
+    # Exactly t = 100 / bandwidth x latency^-0.1 x (8 nodes)^-0.005.
+    latency = "pools.0.nic_latency"
+    rows = [
+        {"index": k, "status": "ok", f"in.{HBM}": (1 + k * 7 % 10) * 1e12, f"in.{MEMORY}": 2.0 + k,
+         f"in.{latency}": (1 + k * 3 % 11) * 1e-6,
+         "best.step_time_s": 100 / (1 + k * 7 % 10) * (1 + k * 3 % 11) ** -0.1 * (2 + k) ** -0.005,
+         "best.devices": 8}
+        for k in range(10)
+    ]  # fmt: skip
+    points = points_of(rows, {HBM: [1e12, 10e12], MEMORY: [2.0, 11.0], latency: [1e-6, 11e-6]})
+    said = answer(points, effects(points)).worth
+    (memory,) = [t for t in said if t.startswith("Doubling accelerator memory")]
+    assert "too little for a fit to tell" in memory
+    (late,) = [t for t in said if "latency" in t and t.startswith("Doubling")]
+    assert "shortens the step time by 6.7 %" in late
+    assert "costs the same" not in late
+    (bandwidth,) = [t for t in said if t.startswith("Doubling accelerator HBM")]
+    assert "The run costs the same" in bandwidth
+
+
+def test_points_that_lose_their_plan_are_told() -> None:
+    path = "together.end"
+    rows = [
+        {"index": k, "status": "ok" if ok else "late", f"in.{path}": name, f"in.{NODES}": n,
+         "best.step_time_s": 10.0 / n if ok else None, "best.devices": 8 * n}
+        for k, (name, n, ok) in enumerate(
+            [("March", 1, True), ("March", 2, True), ("May", 1, False), ("May", 2, True)]
+        )
+    ]  # fmt: skip
+    points = points_of(rows, {path: ["March", "May"], NODES: [1, 2]})
+    said = answer(points, effects(points))
+    assert any("that have a plan with March have none: 1 with May" in t for t in said.worth)
+    assert any("1 on which no plan keeps the limits" in t for t in said.points)
+
+
 def test_jobs_are_not_compared_with_each_other() -> None:
     rows = [
         {"index": i, "status": "ok", "in.model": name, "model": name, "n_params": n,

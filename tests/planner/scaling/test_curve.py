@@ -177,6 +177,11 @@ def test_bad_questions_have_one_answer(asked: dict[str, object], words: str) -> 
         curve(**asked)
 
 
+def test_no_size_is_told_beside_those_that_are_asked_for() -> None:
+    with pytest.raises(UsageError, match="no number of devices from 7 to 7"):
+        curve(least=7, most=7)
+
+
 def test_one_pool_at_a_time() -> None:
     with pytest.raises(UsageError, match="2 pools"):
         curve("mixed-h100-a100", overrides=())

@@ -1,9 +1,12 @@
 """Rows: every column in its place, twins without a search, rows without a plan."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import planner
 from planner.options import SolveOptions
 from planner.result import Result
 from planner.solving import calibration_json, read_inputs, solve_inputs, solve_options
@@ -83,6 +86,31 @@ def test_nothing_fits_is_a_row_with_its_reason() -> None:
     assert row["n_devices"] == 8
     assert row["best.step_time_s"] is None
     assert tuple(row) == column_names(["in.x"])
+
+
+def test_a_missed_deadline_is_not_that_nothing_fits() -> None:
+    inputs = read_inputs("llama3-8b", "h100-x8", (("training.tokens", "1T"),))
+    late = replace(options(), step_limit_s=1e-3)
+    result = solve_inputs(*inputs, late, make_executor("serial"))
+    row = solved_row(Point(0, (), "abc", "abc"), (), *inputs, late, result)
+    assert row["status"] == "late"
+    assert str(row["reason"]).startswith("no plan keeps the limits: the fastest plan on 8 devices")
+    assert row["fit"]
+
+
+def test_a_sweep_and_its_report_from_python(tmp_path: Path) -> None:
+    asked = {
+        "model": "llama3-8b", "cluster": "h100-x8", "vary": {"pools.0.price_per_hour": [1, 2]},
+        "search": {"only": ONLY},
+    }  # fmt: skip
+    rows = planner.sweep(asked, tmp_path / "sweep.csv", executor="serial")
+    assert rows.finished
+    assert rows.values["in.pools.0.price_per_hour"] == [1.0, 2.0]
+    assert rows.values["status"] == ["ok", "ok"]
+    page = planner.report(tmp_path / "sweep.csv")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "The download holds the main columns" not in page
+    assert planner.sweep(asked, tmp_path / "sweep.csv").values == rows.values
 
 
 def test_a_failed_point_is_a_row() -> None:

@@ -175,6 +175,14 @@ def test_a_finished_sweep_is_not_run_again(whole: dict[str, bytes], tmp_path: Pa
         assert (tmp_path / f"whole.{form}").read_bytes() == wanted
 
 
+@pytest.mark.parametrize("line", ["{}", '{"index": 0}', '{"index": "0", "status": "ok"}',
+                                  '{"index": 0, "status": "fine"}'])  # fmt: skip
+def test_lines_that_are_no_points_are_no_sweep(line: str, tmp_path: Path) -> None:
+    (tmp_path / "other.jsonl").write_text(line + "\n")
+    with pytest.raises(SweepFileError, match="is no sweep: line 1 has no index or no status"):
+        read_sweep(tmp_path / "other.jsonl")
+
+
 def test_another_file_is_not_written_over(whole: dict[str, bytes], tmp_path: Path) -> None:
     for form, wanted in whole.items():
         with pytest.raises(SweepFileError, match="holds another sweep"):

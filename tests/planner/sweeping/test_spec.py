@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import SpecError, UsageError
-from planner.inputs import cluster_from_dict, model_from_dict
+from planner.inputs import cluster_from_dict, model_from_dict, read_document
 from planner.sweeping.spec import (
+    left_aside,
     load_sweep,
     parse_vary,
+    remarks,
     stays,
     sweep_from_dict,
     sweep_from_options,
@@ -99,6 +101,18 @@ def test_whole_catalogue_entries_take_their_own_platform_where_the_file_is_told_
     (note,) = stays(kept)
     assert "pools.0 keeps accelerators_per_node 8, scale_up_domain 8, nic ib-ndr-400" in note
     assert "--set pools.0.accelerators_per_node=null" in note
+
+
+def test_options_of_a_model_file_that_sweeps_do_not_follow_are_told(tmp_path: Path):
+    text = read_document("llama3-8b", "model").data
+    own = {**text, "search": {"time_limit_s": 5, "pareto": ["step_time", "cost"]}}
+    sweep = sweep_of(model=own, vary={NODES: [1, 2]})
+    limit, front = left_aside(sweep)
+    assert limit.startswith("search.time_limit_s of ")
+    assert "--point-limit" in limit
+    assert front.startswith("search.pareto of ")
+    assert remarks(sweep) == [limit, front]
+    assert sweep.time_limit_s == 0.0
 
 
 def test_figures_of_an_instance_are_replaced_and_its_ports_stay():
