@@ -317,11 +317,24 @@ class StepBounds:
             self._layers[key] = known
         return known, np.array([known.pairs[pair] for pair in pairs], dtype=np.intp)
 
+    def _are_of(self, context: Context) -> bool:
+        """Tell whether a search is of the job and the pins of these bounds: others split otherwise."""
+        asked, mine = context.options, self.options
+        if asked is not mine:
+            names = ("only", "at_most", "n_sp")
+            if any(getattr(asked, name) != getattr(mine, name) for name in names):
+                return False
+        names = ("shape", "job", "stack")
+        return all(getattr(context.problem, x) == getattr(self.problem, x) for x in names)
+
     def _grid(self, context: Context) -> LayerGrid | None:
         """Return the layer terms of every split that some number of devices has.
 
-        Of numbers that place their groups alike; None where there are too many to compute at once.
+        Of numbers that place their groups alike; None where there are too many to compute at once,
+        and for a search of another job or with other pins than these bounds are of.
         """
+        if not self._are_of(context):
+            return None
         key = placement_of(context)
         if key not in self._grids:
             largest = self.context(self.problem.pool.n_devices)

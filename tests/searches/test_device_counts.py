@@ -174,3 +174,13 @@ def test_more_power_lowers_the_flops_bound_in_proportion():
     )
     twice = replace(c, problem=replace(c.problem, pool=replace(c.problem.pool, accelerator=fast)))
     assert flops_bound_s(twice) == pytest.approx(flops_bound_s(c) / 2, rel=1e-3)
+
+
+def test_layer_terms_are_those_of_the_job_and_the_pins_alone() -> None:
+    c = with_options(INSTANCES["toy-8"], only=pins(mbs=2))
+    mine = StepBounds(c.problem, c.options).context(c.n_devices)
+    assert mine.layer_grid is not None
+    opened = replace(mine, options=replace(mine.options, only={}))
+    assert opened.layer_grid is None
+    deeper = replace(mine.problem.shape, layers=2 * mine.problem.shape.layers)
+    assert replace(mine, problem=replace(mine.problem, shape=deeper)).layer_grid is None
