@@ -318,7 +318,7 @@ class StepBounds:
         return known, np.array([known.pairs[pair] for pair in pairs], dtype=np.intp)
 
     def _are_of(self, context: Context) -> bool:
-        """Tell whether a search is of the job and the pins of these bounds: others split otherwise."""
+        """Tell whether a search is of the job and the pins of these bounds."""
         asked, mine = context.options, self.options
         if asked is not mine:
             names = ("only", "at_most", "n_sp")

@@ -217,7 +217,8 @@ def _nic(
 
     The family comes from the words of `inter`, else from the accelerator's usual platform; of a
     family the port whose speed the text names (`4 x 100 Gb`, not `400 Gb/s a node`), else the one
-    nearest to the share of an accelerator. Ports together then have exactly the bandwidth that is stated.
+    nearest to the share of an accelerator. Ports together then have exactly the bandwidth that is
+    stated.
     """
     usual = catalogue.typical_nics[part.name]
     text = f" {entry.get('inter') or ''}".lower()

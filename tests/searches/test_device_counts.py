@@ -177,7 +177,7 @@ def test_more_power_lowers_the_flops_bound_in_proportion():
 
 
 def test_layer_terms_are_those_of_the_job_and_the_pins_alone() -> None:
-    c = with_options(INSTANCES["toy-8"], only=pins(mbs=2))
+    c = with_options(INSTANCES["toy-8"], only={"mbs": frozenset({2})})
     mine = StepBounds(c.problem, c.options).context(c.n_devices)
     assert mine.layer_grid is not None
     opened = replace(mine, options=replace(mine.options, only={}))
