@@ -464,13 +464,14 @@ def solve_inputs(
     asked: Asked = Asked("MODEL", "CLUSTER"),
     fewer: bool = True,
     shared: SharedWork | None = None,
-    relax: bool = True,
+    reasons: bool = True,
 ) -> Result:
     """Return the result for inputs that are already read.
 
     `fewer` also looks at fewer devices than are given, where they may be better. Callers that ask
     again and again, of neighbouring models and clusters, pass the same `shared`: the answer is the
-    same, sooner. Where nothing fits, `relax` looks for the smallest changes that would help.
+    same, sooner. `reasons` says why the first plan is first, and looks for the smallest changes
+    that would help where nothing fits.
     """
     options = with_open_recipes(model, options)
     models = [with_recipe(model, name) for name in asked_recipes(model, options)]
@@ -506,9 +507,12 @@ def solve_inputs(
         from planner.relaxations import find_relaxations
 
         conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
-        if relax:
+        if reasons:
             pinned = pinned_to(options, nearest.model.job.precision)
             relaxations = find_relaxations(nearest.model, nearest.cluster, pinned, closest, asked)
+    why: tuple[str, ...] = ()
+    if reasons and not options.pareto:
+        why = _why_first(plans, ranked, searched, options.objective)
     return Result(
         result_id=_result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (asked.model, asked.cluster)),
@@ -523,7 +527,7 @@ def solve_inputs(
         uneven_tried=None if fits else _uneven_tried(outcomes),
         complete=complete,
         stopped=found.stopped,
-        why_first=() if options.pareto else _why_first(plans, ranked, searched, options.objective),
+        why_first=why,
         notes=(
             *found.notes,
             *(_without_plans(searched) if len(models) > 1 else ()),

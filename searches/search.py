@@ -83,6 +83,17 @@ the way, and whole batches do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
+class Seldom:
+    """A `stop` whose limit is long: asked between shards of full size, 0.1 s apart or so."""
+
+    stop: Callable[[], bool]
+
+    def __call__(self) -> bool:
+        """Return whether the search is to end."""
+        return self.stop()
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """A slice of the shapes, with everything that pricing them needs."""
 
@@ -677,13 +688,16 @@ def search(
     Plans that a lower bound on their step time keeps from being among the best get no price
     (`SearchOptions.bound`). The first is proven: every plan whose lower bound is below its exact
     time is priced exactly too. `stop` is asked between groups of shards; when it says so, the best
-    so far is returned with `complete` False; shards and groups are small where there is a `stop`.
+    so far is returned with `complete` False; shards and groups are small where there is a `stop`
+    that is not `Seldom` asked.
     `progress` is told (shards done, shards in all). The answer does not depend on the executor.
     """
     executor, whole = executor or SerialExecutor(), space is None
     space = space or legal_shapes(context)
     # Neither the size of shards nor that of groups changes what is found.
-    n_shapes, size = (STOPPABLE_SHAPES, 1) if stop else (SHARD_SHAPES, SHARDS_PER_TASK)
+    n_shapes, size = SHARD_SHAPES, SHARDS_PER_TASK
+    if stop is not None and not isinstance(stop, Seldom):
+        n_shapes, size = STOPPABLE_SHAPES, 1
     n, stopped, known = context.options.n_finalists, "", Limits(rival_s=context.options.rival_s)
     prepared = prepare(context, space.shapes)
     if whole and len(space.shapes):

@@ -206,7 +206,7 @@ def _rows(
     for i, size in enumerate(sizes):
         result = solve_inputs(
             size.model, size.cluster, size.options, executor, stop, None, asking,
-            fewer=False, shared=shared, relax=False,
+            fewer=False, shared=shared, reasons=False,
         )  # fmt: skip
         if result.stopped:
             return _with_first(rows), notes, result.stopped

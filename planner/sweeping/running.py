@@ -33,11 +33,14 @@ from planner.sweeping.storage import (
 )
 from planner.sweeping.sweep import Sweep
 from searches.executors import ExecutorError, SerialExecutor
+from searches.search import Seldom
 from searches.shared_work import SharedWork
 from searches.streaming import Lost, make_stream
 
 POINT_LIMIT_S = 600.0
 """Longest search of a point unless told otherwise, seconds."""
+SHORT_LIMIT_S = 10.0
+"""Limits from which on the clock is seldom looked at: small steps between looks cost time."""
 LEAST_HARD_LIMIT_S = 10.0
 """What a point has besides twice its limit before its worker is killed, seconds: for reading its
 inputs, for a solver that looks at the clock late, and for its twins."""
@@ -134,9 +137,14 @@ class PointSolver:
         if first is not None:
             return twin_row(first[0], point, columns, model, cluster, options, first[1]), first
         until = time.monotonic() + self._limit_s
+
+        def late() -> bool:
+            return time.monotonic() > until
+
+        stop = late if self._limit_s < SHORT_LIMIT_S else Seldom(late)
         result = solve_inputs(
-            model, cluster, options, SerialExecutor(), lambda: time.monotonic() > until,
-            shared=self._shared, relax=False,
+            model, cluster, options, SerialExecutor(), stop,
+            shared=self._shared, reasons=False,
         )  # fmt: skip
         if result.stopped == "interrupted":
             raise KeyboardInterrupt  # a search keeps it, to answer with the best so far
