@@ -10,11 +10,11 @@ from planner.validation.report import run_validate
 
 STEP_TIME = {
     # Median error of the step time by source, %: what is reached. Eleven make the headline.
-    "aa": 3.2, "us": 6.0, "lf": 2.9, "ie": 3.0, "tt": 3.3, "dlp": 5.2, "bs3": 4.1, "bsg": 12.1,
-    "dgxc": 3.9, "nemo": 4.5, "mbridge": 6.0,
-    "korthikanti22": 3.4, "sc21": 5.0, "smx": 3.5, "vts": 5.3,
+    "aa": 3.2, "us": 4.8, "lf": 2.8, "ie": 2.9, "tt": 3.5, "dlp": 3.6, "bs3": 4.1, "bsg": 12.3,
+    "dgxc": 4.0, "nemo": 3.8, "mbridge": 5.9,
+    "korthikanti22": 3.7, "sc21": 4.9, "smx": 3.5, "vts": 5.3,
 }  # fmt: skip
-HEADLINE_PERCENT = 4.9
+HEADLINE_PERCENT = 4.6
 MEMORY = {"bs3": 4.6, "smx": 0.7, "us": 4.9, "dlp": 9.7}
 NOISE_PERCENT = 0.4
 """A change below this is within what repeats of one run differ by."""
@@ -61,7 +61,7 @@ def test_rankings_stay_as_right_as_they_are(found):
     assert 0.71 < ranking["aa"]["tau"] < 0.90  # above, the suspicion is overfitting
     assert ranking["aa"]["regret_1"]["mean"] < 0.027
     assert ranking["aa"]["regret_3"]["mean"] < 0.006
-    assert ranking["us"]["tau"] > 0.88
+    assert ranking["us"]["tau"] > 0.89
     assert ranking["us"]["regret_1"]["median"] < 0.002
     assert ranking["ie"]["tau"] > 0.92
 

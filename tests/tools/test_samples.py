@@ -15,7 +15,7 @@ from tools.samples.verdict import misread, verdict
 from tools.samples.write import CHECKER_OF, files_of
 
 DRAWN = dict.fromkeys(("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge"), 40)
-SEEDS = dict.fromkeys(DRAWN, 7) | {"torchtitan": 12}
+SEEDS = dict.fromkeys(DRAWN, 7) | {"torchtitan": 16}
 """Torchtitan's draws models of which it has job files."""
 
 
