@@ -189,11 +189,6 @@ COLUMNS: tuple[Column, ...] = (
     *_HEAD, *_FACTS, *_LAYOUT, *_FIGURES, *_ROOFS, *_RUNNER_UP, *_ELASTICITIES,
 )  # fmt: skip
 """All columns but those of the varied inputs, which stand after `reason`."""
-COST_COLUMNS = (
-    "best.run_s", "best.goodput_frac", "best.cost_usd", "best.energy_j", "best.power_w",
-    "best.usd_per_million_tokens", "best.energy_j_per_token",
-)  # fmt: skip
-"""Columns that price, power and failures change, beside names and ids."""
 
 Inputs = Iterable[tuple[str, Value]]
 """Columns of the varied inputs and of derived values, in order (`Sweep.columns`)."""

@@ -13,7 +13,6 @@ from planner.solving import calibration_json, read_inputs, solve_inputs, solve_o
 from planner.sweeping.points import Point, point_names
 from planner.sweeping.rows import (
     COLUMNS,
-    COST_COLUMNS,
     Row,
     column_names,
     columns_table,
@@ -30,6 +29,12 @@ DEARER: Changes = (
     ("pools.0.price_per_hour", 3.0),
     ("pools.0.accelerator", {"like": "h100-sxm-80gb", "power": "500 W"}),
 )
+
+COST_COLUMNS = (
+    "best.run_s", "best.goodput_frac", "best.cost_usd", "best.energy_j", "best.power_w",
+    "best.usd_per_million_tokens", "best.energy_j_per_token",
+)  # fmt: skip
+"""Columns that price, power and failures change, beside names and ids."""
 
 
 def options() -> SolveOptions:
