@@ -1,7 +1,9 @@
 """One plan opened up: exact step time by term, memory by stage and term, traffic by collective."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +15,22 @@ from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms, sets_o
 from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.rank_costs import with_kinds
-from costmodels.shape_terms import shape_terms
-from costmodels.stages import N_KINDS, expert_prefix
+from costmodels.shape_terms import ShapeTerms, shape_terms
+from costmodels.stages import expert_prefix
 from costmodels.step import (
     Rows,
     activation_waits,
     boundary_hops_columns,
     boundary_hops_s,
-    data_parallel_exposed,
     join_at,
     memory_terms,
-    offload_exposed,
     outside_pipeline,
     stage_times,
     stalled,
     step_times,
     straggler_factor,
 )
-from costmodels.traffic import Transfer, selective_again, transfers
+from costmodels.traffic import Traffic, Transfer, Wires, selective_again
 
 Floats = NDArray[np.float64]
 
@@ -62,9 +62,17 @@ NETWORK_TERMS = ("tp", "cp", "ep", "pp", "dp")
 """Terms in which it waits for the network, by axis."""
 
 
+PLANS_AT_ONCE = 128
+"""Plans of one joined table, and pipelines run together: their columns stay in the cache."""
+
+
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Everything about one plan. Seconds and bytes."""
+    """Everything about one plan. Seconds and bytes.
+
+    `transfers` and `rows` of many plans opened up together are made when they are asked for: a
+    table of plans shows neither.
+    """
 
     layout: Layout
     step_s: float
@@ -83,6 +91,22 @@ class Breakdown:
     n_micro: int
     rows: Rows
     """The joined one-row table: what explanations take their numbers from."""
+
+    _later: "_Later | None" = field(default=None, repr=False, compare=False)
+    """What makes the fields that are not set yet."""
+
+    if not TYPE_CHECKING:  # typed, it would hide every misspelt name
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a field that is made when it is first asked for."""
+            if name not in ("transfers", "rows"):
+                raise AttributeError(f"a breakdown has no {name!r}")
+            object.__setattr__(self, name, getattr(self._later, name)())
+            return getattr(self, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        known = (x.name for x in fields(self) if x.name != "_later")
+        return Breakdown, tuple(getattr(self, name) for name in known)
 
     @property
     def bubble_frac(self) -> float:
@@ -108,13 +132,17 @@ def join_layouts(
 ) -> Rows:
     """Return the joined table of a few layouts, with the layer terms of every row alone."""
     table = PlanTable.from_layouts(layouts)
-    terms = shape_terms(problem, table.shapes, table.shardings)
+    return _joined(problem, table, shape_terms(problem, table.shapes, table.shardings), grid)
+
+
+def _joined(problem: Problem, table: PlanTable, terms: ShapeTerms, grid: LayerGrid | None) -> Rows:
+    """Return a table joined with the layer terms of every row alone."""
     if grid is not None and grid.holds(table):
         alone = grid.one(table)
     else:
         alone = layer_terms(problem, SplitDegrees.of_shapes(table.shapes), table.mbs, table.sp)
     sets = sets_of(problem, alone, table.recompute_modules)
-    return join_at(problem, terms, table, alone, sets, np.arange(len(layouts)))
+    return join_at(problem, terms, table, alone, sets, np.arange(len(table.shapes)))
 
 
 def virtual_stage_times(
@@ -132,21 +160,31 @@ def virtual_stage_columns(
     rows: Rows, layout: Layout, some: Sequence[int], late: ForwardBackward | None = None
 ) -> tuple[Floats, Floats]:
     """Return the same of several rows that all hold `layout`, `(n_rows, n_stages)` each."""
+    return _virtual_stages(rows, [layout] * len(some), some, late or stalled(rows))
+
+
+def _virtual_stages(
+    rows: Rows, layouts: Sequence[Layout], some: Sequence[int], late: ForwardBackward
+) -> tuple[Floats, Floats]:
+    """Return `virtual_stage_times` of rows with equally many stages, `(n_rows, n_stages)` each."""
     of = np.asarray(some, dtype=np.intp)
     terms, at = rows.layers, rows.index[of][:, None]
-    late = late or stalled(rows)
     one_forward = terms.layer.forward_s[at] + late.forward_s[of][:, None]
     one_backward = terms.layer.backward_s[at] + late.backward_s[of][:, None]
     modules, of_set = rows.sets, rows.set_index.reshape(-1)[of][:, None]
-    held = np.array(layout.stage_layers, dtype=np.float64)
-    recomputed = np.minimum(held, layout.recompute_layers)
+    held = np.array([x.stage_layers for x in layouts], dtype=np.float64)
+    recomputed = np.minimum(held, np.array([[x.recompute_layers] for x in layouts]))
     again = recomputed * terms.recompute_full_s[at] + held * modules.again_s.take(of_set)
     forward, backward = held * one_forward, held * one_backward + again
     if terms.experts:
-        more = terms.experts
-        routed, routed_again = (
-            np.array([_expert_layers(rows, layout, [j], k) for j in range(len(held))])
-            for k in (max(layout.stage_layers), layout.recompute_layers)
+        more, experts = terms.experts, rows.problem.shape.expert_layers
+        prefixes = [_stage_prefixes(x.stage_layers, experts) for x in layouts]
+        routed = np.array([[stage[-1] for stage in stages] for stages in prefixes])
+        routed_again = np.array(
+            [
+                [stage[min(x.recompute_layers, len(stage) - 1)] for stage in stages]
+                for x, stages in zip(layouts, prefixes, strict=True)
+            ]
         )
         forward = forward + routed * (more.layer.forward_s - terms.layer.forward_s)[at]
         backward = backward + routed * (more.layer.backward_s - terms.layer.backward_s)[at]
@@ -158,11 +196,20 @@ def virtual_stage_columns(
     backward[:, 0] += terms.embedding.backward_s[alone]
     forward[:, -1] += terms.head.forward_s[alone]
     backward[:, -1] += terms.head.backward_s[alone] + _mtp_again_s(rows, of_set[:, 0])
-    if layout.activation_offload:
+    if any(x.activation_offload for x in layouts):
         copies = activation_waits(rows)
         forward[:, 0] += copies.forward_s[0, of]
         backward[:, 0] += copies.backward_s[0, of]
     return forward, backward
+
+
+@lru_cache(maxsize=4096)
+def _stage_prefixes(
+    counts: tuple[int, ...], experts: tuple[bool, ...]
+) -> tuple[tuple[float, ...], ...]:
+    """Return the expert layers among the first 0, 1, ... layers of each virtual stage."""
+    longest = max(counts)
+    return tuple(expert_prefix(counts, (j,), experts, longest) for j in range(len(counts)))
 
 
 def _mtp_again_s(rows: Rows, at: NDArray[np.intp]) -> Floats:
@@ -214,10 +261,25 @@ def pipeline_run(
 
     `late_s` is `stalled` of all rows, if known.
     """
-    forward, backward = virtual_stage_times(rows, layout, row, late_s)
-    hops, late = boundary_hops_s(rows, layout, row), virtual_weight_grad_times(rows, layout, row)
-    times = (tuple(forward), tuple(backward), tuple(hops), tuple(late))
-    return pipeline.PipelineRun(layout.schedule, layout.pp, layout.vpp, layout.n_micro, *times)
+    return _pipeline_runs(rows, [layout], [row], late_s or stalled(rows))[0]
+
+
+def _pipeline_runs(
+    rows: Rows, layouts: Sequence[Layout], some: Sequence[int], late_s: ForwardBackward
+) -> list[pipeline.PipelineRun]:
+    """Return the steps through the pipelines of some rows."""
+    alike: dict[int, list[int]] = {}
+    for i, layout in enumerate(layouts):
+        alike.setdefault(len(layout.stage_layers), []).append(i)
+    found: dict[int, pipeline.PipelineRun] = {}
+    for mine in alike.values():
+        these, at = [layouts[i] for i in mine], [some[i] for i in mine]
+        both = (x.tolist() for x in _virtual_stages(rows, these, at, late_s))
+        for i, x, row, forward, backward in zip(mine, these, at, *both, strict=True):
+            hops, late = boundary_hops_s(rows, x, row), virtual_weight_grad_times(rows, x, row)
+            times = (tuple(forward), tuple(backward), tuple(hops), tuple(late))
+            found[i] = pipeline.PipelineRun(x.schedule, x.pp, x.vpp, x.n_micro, *times)
+    return [found[i] for i in range(len(layouts))]
 
 
 def exact_step_times(rows: Rows, layouts: Sequence[Layout]) -> list[float]:
@@ -225,8 +287,8 @@ def exact_step_times(rows: Rows, layouts: Sequence[Layout]) -> list[float]:
 
     The closed form's pipeline part is exchanged for the recurrence; all other terms are the same.
     """
-    late = stalled(rows)
-    return _with_the_rest(rows, [pipeline_run(rows, x, i, late) for i, x in enumerate(layouts)])
+    runs = _pipeline_runs(rows, layouts, range(len(layouts)), stalled(rows))
+    return _with_the_rest(rows, runs)
 
 
 def _with_the_rest(rows: Rows, runs: Sequence[pipeline.PipelineRun]) -> list[float]:
@@ -250,149 +312,264 @@ def break_down(
     Times and traffic are those of pipeline rank `of_rank`, without it of the slowest. `grid` holds
     the terms of its layers, if they are known.
     """
-    rows = join_one(problem, layout, grid)
-    forward, backward = virtual_stage_times(rows, layout)
-    run = pipeline_run(rows, layout)
-    at_once = replace(run, hop_s=(0.0,) * layout.pp)
-    with_hops, without = pipeline.flush_times_s([run, at_once])
+    found = _open([layout], join_one(problem, layout, grid), Wires(problem), grid, of_rank)[0]
+    _ = found.transfers  # so that it holds no more than its own row
+    return found
+
+
+def break_downs(
+    problem: Problem, layouts: Sequence[Layout], grid: LayerGrid | None = None
+) -> list[Breakdown]:
+    """Return `break_down` of some layouts on equally many devices, the same numbers sooner.
+
+    Their transfers are made when they are asked for.
+    """
+    # Plans with equally many stages and one sharding make the smallest tables.
+    order = sorted(range(len(layouts)), key=lambda i: _alike(layouts[i]))
+    wires = Wires(problem)
+    found: dict[int, Breakdown] = {}
+    for start in range(0, len(order), PLANS_AT_ONCE):
+        some = order[start : start + PLANS_AT_ONCE]
+        these = [layouts[i] for i in some]
+        found |= zip(
+            some, _open(these, join_layouts(problem, these, grid), wires, grid), strict=True
+        )
+    return [found[i] for i in range(len(layouts))]
+
+
+def _alike(layout: Layout) -> tuple[int, ...]:
+    """Return a sort key by which plans that cost least in one table come together."""
+    sharding = layout.zero, layout.dp_shard, layout.optimizer_offload, layout.dp_overlap
+    return layout.pp, layout.vpp, layout.n_micro, *map(int, sharding), layout.hpz
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """What makes the fields of a breakdown that few ask for."""
+
+    traffic: Traffic
+    layout: Layout
+    row: int
+    critical: int
+    hops_waited_s: float
+    grid: LayerGrid | None
+
+    def transfers(self) -> tuple[Transfer, ...]:
+        """Return `Breakdown.transfers`."""
+        of = self.layout, self.critical, self.hops_waited_s
+        return self.traffic.of(self.row, *of).transfers()
+
+    def rows(self) -> Rows:
+        """Return `Breakdown.rows`."""
+        rows = self.traffic.rows
+        if len(rows.table.shapes) == 1:
+            return rows
+        return join_one(rows.problem, self.layout, self.grid)
+
+
+def _open(
+    layouts: Sequence[Layout],
+    rows: Rows,
+    wires: Wires,
+    grid: LayerGrid | None,
+    of_rank: int | None = None,
+) -> list[Breakdown]:
+    """Return the plans of a joined table opened up; their pipelines run together."""
+    runs = _pipeline_runs(rows, layouts, range(len(layouts)), stalled(rows))
+    at_once = [replace(run, hop_s=(0.0,) * run.pp) for run in runs]
+    flush = pipeline.flush_times_s([*runs, *at_once])
+    times = stage_times(rows)
+    traffic = Traffic(rows, times, wires)
+    ranks = [_of_slowest(x, run, of_rank) for x, run in zip(layouts, runs, strict=True)]
+    terms = _time_terms(traffic, layouts, [rank for rank, _ in ranks])
+    closed, stages = step_times(rows, times).tolist(), _memory_by_stage(rows, layouts)
+    sync = rows.shapes.embedding_sync_s.tolist()
+    out = []
+    for i, layout in enumerate(layouts):
+        critical, per_rank_s = ranks[i]
+        with_hops, without = flush[i], flush[len(runs) + i]
+        straggle = straggler_factor(rows.problem, layout.n_devices) - 1.0
+        busy, waited = layout.n_passes * per_rank_s, with_hops - without
+        time_s = {term: column[i] for term, column in terms.items()}
+        time_s["pp"] = waited + sync[i]
+        time_s["bubble"] = max(0.0, without - busy)
+        time_s["straggler"] = straggle * with_hops
+        ordered = {term: time_s[term] for term in TIME_TERMS}
+        peaks = [sum(stage.values()) for stage in stages[i]]
+        worst = max(range(layout.pp), key=lambda r: (peaks[r], -r))
+        known = {
+            "layout": layout,
+            "step_s": sum(ordered.values()),
+            "closed_form_step_s": closed[i],
+            "time_s": ordered,
+            "stages": stages[i],
+            "peak_bytes": peaks[worst],
+            "peak_stage": worst,
+            "critical_stage": critical,
+            "n_micro": layout.n_micro,
+            "_later": _Later(traffic, layout, i, critical, waited, grid),
+        }
+        found = object.__new__(Breakdown)
+        for name, value in known.items():
+            object.__setattr__(found, name, value)
+        out.append(found)
+    return out
+
+
+def _of_slowest(
+    layout: Layout, run: pipeline.PipelineRun, of_rank: int | None
+) -> tuple[int, float]:
+    """Return the slowest pipeline rank, or `of_rank`, and its seconds per micro-batch."""
     held = [layout.stages_of(r) for r in range(layout.pp)]
-    per_rank = [sum(forward[j] for j in js) + sum(backward[j] for j in js) for js in held]
+    per_rank = [
+        sum(run.forward_s[j] for j in js) + sum(run.backward_s[j] for j in js) for js in held
+    ]
     critical = max(range(layout.pp), key=lambda r: (per_rank[r], -r))
     critical = critical if of_rank is None else of_rank
-    time_s = _time_terms(rows, layout, critical)
-    busy = layout.n_passes * per_rank[critical]
-    hops_waited = with_hops - without
-    time_s["pp"] = hops_waited + rows.shapes.embedding_sync_s.item()
-    time_s["bubble"] = max(0.0, without - busy)
-    time_s["straggler"] = (straggler_factor(problem, layout.n_devices) - 1.0) * with_hops
-    stages = _memory_by_stage(rows, layout)
-    peaks = [sum(stage.values()) for stage in stages]
-    worst = max(range(layout.pp), key=lambda r: (peaks[r], -r))
-    ordered = {term: time_s[term] for term in TIME_TERMS}
-    return Breakdown(
-        layout=layout,
-        step_s=sum(ordered.values()),
-        closed_form_step_s=step_times(rows).item(),
-        time_s=ordered,
-        stages=stages,
-        peak_bytes=peaks[worst],
-        peak_stage=worst,
-        transfers=transfers(rows, layout, critical, hops_waited),
-        critical_stage=critical,
-        n_micro=layout.n_micro,
-        rows=rows,
+    return critical, per_rank[critical]
+
+
+def _time_terms(
+    traffic: Traffic, layouts: Sequence[Layout], critical: Sequence[int]
+) -> dict[str, list[float]]:
+    """Return all terms but those of the pipeline, for rank `critical` of each plan, s per step."""
+    rows, problem = traffic.rows, traffic.rows.problem
+    layers, at = rows.layers, rows.index
+    both = list(zip(layouts, critical, strict=True))
+    m = np.array([x.n_passes for x in layouts])
+    chunks = [x.chunks_of(r) for x, r in both]
+    held = np.array([sum(c) for c in chunks])
+    full = np.array(
+        [sum(min(n, x.recompute_layers) for n in c) for x, c in zip(layouts, chunks, strict=True)]
     )
-
-
-def _time_terms(rows: Rows, layout: Layout, critical: int) -> dict[str, float]:
-    """Return all terms but those of the pipeline, for rank `critical`, seconds per step."""
-    layers, m = rows.layers, layout.n_passes
-    chunks = layout.chunks_of(critical)
-    held = sum(chunks)
-    full = sum(min(c, layout.recompute_layers) for c in chunks)
-    core = held if "core_attn" in layout.recompute_modules else 0
-    last, first = layout.has_head(critical), layout.has_embedding(critical)
-    modules = selective_again(rows, layout, critical)
-    again_tp = full * layers.tp_forward.exposed_s.item()
-    core += rows.problem.shape.mtp_layers * last if core else 0
-    again_cp = (full + core) * layers.cp_forward.exposed_s.item()
-    cp_exposed = layers.cp_forward.exposed_s.item() + layers.cp_backward.exposed_s.item()
-    again = full * layers.recompute_full_s.item() + modules.forward_s
-    routed, routed_again = 0.0, 0.0
+    last = np.array([x.has_head(r) for x, r in both])
+    first = np.array([x.has_embedding(r) for x, r in both])
+    core = np.where(["core_attn" in x.recompute_modules for x in layouts], held, 0)
+    core = core + np.where(core > 0, problem.shape.mtp_layers * last, 0)
+    modules = [selective_again(rows, x, r, row=i) for i, (x, r) in enumerate(both)]
+    forward_s, tp_s, exchange_s = (
+        np.array([getattr(x, name) for x in modules])
+        for name in ("forward_s", "tp_exposed_s", "exchange_s")
+    )
+    again_tp = full * layers.tp_forward.exposed_s[at]
+    again_cp = (full + core) * layers.cp_forward.exposed_s[at]
+    cp_exposed = layers.cp_forward.exposed_s[at] + layers.cp_backward.exposed_s[at]
+    again = full * layers.recompute_full_s[at] + forward_s
+    routed, routed_again = np.zeros(len(layouts)), np.zeros(len(layouts))
     if layers.experts:
-        ranks = layout.stages_of(critical)
-        routed = _expert_layers(rows, layout, ranks, max(layout.stage_layers))
-        routed_again = _expert_layers(rows, layout, ranks, layout.recompute_layers)
-    more = _expert_terms(layers, routed, routed_again)
-    again_tp, again = again_tp + more["again_tp"] + modules.tp_exposed_s, again + more["again"]
-    again_ep = more["again_ep"] + modules.exchange_s
-    exposed, hidden = data_parallel_exposed(rows, stage_times(rows))
-    slowdown = rows.problem.stack.overlap_slowdown
-    kind = int((exposed + slowdown * hidden)[:, 0].argmax())
-    tp_exposed = layers.tp_forward.exposed_s.item() + layers.tp_backward.exposed_s.item()
-    head, embedding = layers.head.total_s.item(), layers.embedding.total_s.item()
-    head_tp, embedding_tp = layers.head_tp.total_s.item(), layers.embedding_tp.total_s.item()
-    head_cp, head_ep = layers.head_cp.total_s.item(), layers.head_ep.total_s.item()
+        for i, (x, r) in enumerate(both):
+            ranks = x.stages_of(r)
+            routed[i] = _expert_layers(rows, x, ranks, max(x.stage_layers))
+            routed_again[i] = _expert_layers(rows, x, ranks, x.recompute_layers)
+    more = _expert_terms(layers, at, routed, routed_again)
+    again_tp, again = again_tp + more["again_tp"] + tp_s, again + more["again"]
+    again_ep = more["again_ep"] + exchange_s
+    exposed, hidden = traffic.data_parallel
+    kind, each = np.array(traffic.slowest_kind), np.arange(len(layouts))
+    slowdown = problem.stack.overlap_slowdown
+    tp_exposed = layers.tp_forward.exposed_s[at] + layers.tp_backward.exposed_s[at]
+    head, embedding = layers.head.total_s[at], layers.embedding.total_s[at]
+    head_tp, embedding_tp = layers.head_tp.total_s[at], layers.embedding_tp.total_s[at]
+    head_cp, head_ep = layers.head_cp.total_s[at], layers.head_ep.total_s[at]
     ends_tp = head_tp * last + embedding_tp * first
-    copied = activation_waits(rows).total_s[0].item() if layout.activation_offload else 0.0
-    return {
-        "linear": m * held * layers.linear.total_s.item() + m * more["linear"],
-        "attention": m * held * layers.attention.total_s.item(),
-        "elementwise": m * held * layers.elementwise.total_s.item() + m * more["elementwise"],
+    offloaded = np.broadcast_to(traffic.offloaded.max(axis=0), len(layouts))
+    if any(x.activation_offload for x in layouts):
+        offloaded = offloaded + m * traffic.activation_waits.total_s[0]
+    found = {
+        "linear": m * held * layers.linear.total_s[at] + m * more["linear"],
+        "attention": m * held * layers.attention.total_s[at],
+        "elementwise": m * held * layers.elementwise.total_s[at] + m * more["elementwise"],
         "experts": m * more["experts"],
         "head": m * (head - head_tp - head_cp - head_ep) * last,
         "embedding": m * (embedding - embedding_tp) * first,
         "recompute": m * (again - again_tp - again_cp - again_ep),
-        "host": m * held * (layers.host.total_s.item() + stalled(rows).total_s.item())
-        + m * more["host"],
+        "host": m * held * (layers.host.total_s[at] + stalled(rows).total_s) + m * more["host"],
         "tp": m * (held * tp_exposed + again_tp + ends_tp + more["tp"]),
         "cp": m * (held * cp_exposed + again_cp + head_cp * last),
         "ep": m * (more["ep"] + again_ep + head_ep * last),
-        "overlap": m * held * layers.tax.total_s.item()
+        "overlap": m * held * layers.tax.total_s[at]
         + m * more["tax"]
-        + slowdown * hidden[kind, 0].item(),
-        "dp": exposed[kind, 0].item(),
-        "optimizer": rows.shapes.optimizer_s.item(),
-        "offload": offload_exposed(rows, stage_times(rows)).max().item() + m * copied,
-        "fixed": rows.problem.stack.fixed_step_s,
+        + slowdown * hidden[kind, each],
+        "dp": exposed[kind, each],
+        "optimizer": rows.shapes.optimizer_s[rows.table.sharding, rows.table.shape],
+        "offload": offloaded,
     }
+    columns: dict[str, list[float]] = {term: value.tolist() for term, value in found.items()}
+    return columns | {"fixed": [problem.stack.fixed_step_s] * len(layouts)}
 
 
-def _expert_terms(layers: LayerTerms, routed: float, again: float) -> dict[str, float]:
+def _expert_terms(
+    layers: LayerTerms, at: NDArray[np.intp], routed: Floats, again: Floats
+) -> dict[str, Floats]:
     """Return what expert layers add to each term over dense ones, seconds per micro-batch.
 
-    `routed` layers of the rank have experts, `again` of them are recomputed in full.
+    `routed` layers of each plan's rank have experts, `again` of them are recomputed in full.
     """
     names = ("linear", "elementwise", "host", "tax")
     others = ("tp", "experts", "ep", "again", "again_tp", "again_ep")
     found = layers.experts
-    if found is None or not routed:
-        return dict.fromkeys((*names, *others), 0.0)
+    if found is None:
+        return dict.fromkeys((*names, *others), np.zeros(len(routed)))
     adds = {
-        name: (getattr(found, name).total_s - getattr(layers, name).total_s).item()
-        for name in names
+        name: (getattr(found, name).total_s - getattr(layers, name).total_s)[at] for name in names
     }
-    ahead = (found.tp_forward.exposed_s - layers.tp_forward.exposed_s).item()
-    after = (found.tp_backward.exposed_s - layers.tp_backward.exposed_s).item()
-    adds |= {"tp": ahead + after, "experts": found.routed.total_s.item()}
+    ahead = (found.tp_forward.exposed_s - layers.tp_forward.exposed_s)[at]
+    after = (found.tp_backward.exposed_s - layers.tp_backward.exposed_s)[at]
+    adds |= {"tp": ahead + after, "experts": found.routed.total_s[at]}
     out = {name: routed * value for name, value in adds.items()}
-    out["ep"] = routed * found.exchange.total_s.item()
-    out["again"] = again * (found.recompute_full_s - layers.recompute_full_s).item()
+    out["ep"] = routed * found.exchange.total_s[at]
+    out["again"] = again * (found.recompute_full_s - layers.recompute_full_s)[at]
     out["again_tp"] = again * ahead
-    out["again_ep"] = again * found.exchange.forward_s.item()
-    return out
+    out["again_ep"] = again * found.exchange.forward_s[at]
+    # A rank without expert layers pays nothing for them, not even what is negative.
+    return {name: np.where(routed > 0.0, value, 0.0) for name, value in out.items()}
 
 
-def _memory_by_stage(rows: Rows, layout: Layout) -> tuple[dict[str, float], ...]:
-    """Return the memory terms of every pipeline rank, each priced as a kind of its own."""
-    out: list[dict[str, float]] = []
+def _memory_by_stage(rows: Rows, layouts: Sequence[Layout]) -> list[tuple[dict[str, float], ...]]:
+    """Return the memory terms of every pipeline rank of each plan, ranks priced as kinds."""
     kinds, problem = rows.shapes.kinds, rows.problem
-    low = min(layout.stage_layers)
-    for start in range(0, layout.pp, N_KINDS):
-        ranks = [min(start + i, layout.pp - 1) for i in range(N_KINDS)]
-        held = [layout.chunks_of(r) for r in ranks]
-        sizes = kinds.chunk_layers[:1, :1]
-        span = range(sizes.shape[-1])
-        counts = np.array([[[float(c.count(low + i)) for i in span] for c in held]])
-        these = replace(
-            kinds,
-            rank=np.array([ranks], dtype=np.int32),
-            late_rank=np.array([ranks], dtype=np.int32),
-            layers=np.array([[float(sum(c)) for c in held]]),
-            has_embedding=np.array([[float(layout.has_embedding(r)) for r in ranks]]),
-            has_head=np.array([[float(layout.has_head(r)) for r in ranks]]),
-            chunk_counts=counts,
+    most = max(x.pp for x in layouts)
+    ranks = [[min(r, x.pp - 1) for r in range(most)] for x in layouts]
+    held = [[x.chunks_of(r) for r in mine] for x, mine in zip(layouts, ranks, strict=True)]
+
+    def column(value: Callable[[Layout, int], float]) -> Floats:
+        rows = zip(layouts, ranks, strict=True)
+        return np.array([[float(value(x, r)) for r in mine] for x, mine in rows])
+
+    layers = np.array([[float(sum(c)) for c in chunks] for chunks in held])
+    again = np.array(
+        [
+            [float(sum(min(n, x.recompute_layers) for n in c)) for c in chunks]
+            for x, chunks in zip(layouts, held, strict=True)
+        ]
+    )
+    these = replace(
+        kinds,
+        rank=np.array(ranks, dtype=np.int32),
+        late_rank=np.array(ranks, dtype=np.int32),
+        n_ranks=np.ones(layers.shape),
+        layers=layers,
+        has_embedding=column(Layout.has_embedding),
+        has_head=column(Layout.has_head),
+        chunk_layers=layers[..., None],
+        chunk_counts=np.ones((*layers.shape, 1)),
+    )
+    routed_again = None
+    if kinds.expert_prefix is not None:
+        longest, experts = max(max(x.stage_layers) for x in layouts), problem.shape.expert_layers
+        prefix = np.array(
+            [
+                [expert_prefix(x.stage_layers, x.stages_of(r), experts, longest) for r in mine]
+                for x, mine in zip(layouts, ranks, strict=True)
+            ]
         )
-        routed_again = None
-        if kinds.expert_prefix is not None:
-            longest = max(layout.stage_layers)
-            chunks = [layout.stages_of(r) for r in ranks]
-            routing = problem.shape.expert_layers
-            prefix = [expert_prefix(layout.stage_layers, c, routing, longest) for c in chunks]
-            these = replace(these, expert_prefix=np.array([prefix]))
-            routed_again = np.array([[p[min(layout.recompute_layers, longest)]] for p in prefix])
-        again = (counts * np.minimum(sizes, layout.recompute_layers)).sum(axis=-1).T
-        priced = memory_terms(with_kinds(rows, these, again, routed_again))
-        for i in range(min(N_KINDS, layout.pp - start)):
-            out.append({name: value[i, 0].item() for name, value in priced.items()})
-    return tuple(out)
+        these = replace(these, expert_prefix=prefix)
+        depth = np.array([[[min(x.recompute_layers, longest)]] for x in layouts])
+        routed_again = np.take_along_axis(prefix, depth, axis=2)[..., 0].T
+    priced = memory_terms(with_kinds(rows, these, again.T, routed_again))
+    names = list(priced)
+    found = np.stack(list(priced.values()), axis=-1).transpose(1, 0, 2).tolist()
+    return [
+        tuple(dict(zip(names, terms, strict=True)) for terms in mine[: x.pp])
+        for x, mine in zip(layouts, found, strict=True)
+    ]

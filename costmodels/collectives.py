@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 SIMPLE = PROTOCOLS.index("simple")
 LL, LL128 = PROTOCOLS.index("ll"), PROTOCOLS.index("ll128")
 
+ONE = 1.0
 PLATEAU_FACTOR = 1.4
 """Growth of the latency of a ring all-reduce over several nodes with the Simple protocol."""
 TREE_FRAC = 0.92
@@ -69,16 +70,15 @@ def inside_bytes_per_s(group: Group, pool: Pool) -> Floats:
 
 
 def _bus_bytes_per_s_inside(group: Group, pool: Pool, protocol: int) -> Floats:
-    return np.asarray(
-        np.minimum(
-            inside_bytes_per_s(group, pool) * pool.scale_up.protocol_frac[protocol],
-            pool.scale_up.protocol_bytes_per_s[protocol],
-        )
+    found: Floats = np.minimum(
+        inside_bytes_per_s(group, pool) * pool.scale_up.protocol_frac[protocol],
+        pool.scale_up.protocol_bytes_per_s[protocol],
     )
+    return found
 
 
 def _bus_bytes_per_s(
-    group: Group, pool: Pool, protocol: int, fewer: Floats | float = 1.0
+    group: Group, pool: Pool, protocol: int, fewer: Floats | float = ONE
 ) -> Floats:
     """Return the ring bus bandwidth of `protocol`, one-way per rank; outside over `fewer`."""
     inside = _bus_bytes_per_s_inside(group, pool, protocol)
@@ -86,9 +86,10 @@ def _bus_bytes_per_s(
         group.wire_bytes_per_s * pool.nic.protocol_frac[protocol],
         pool.nic.protocol_bytes_per_s[protocol],
     )
-    outside = outside / fewer
+    if fewer is not ONE:
+        outside = outside / fewer
     limit = np.where(group.ranks_per_domain > 1, np.minimum(inside, outside), outside)
-    return np.asarray(np.where(group.n_domains > 1, limit, inside))
+    return np.where(group.n_domains > 1, limit, inside)
 
 
 def _over_racks(group: Group, pool: Pool) -> NDArray[np.bool_]:
@@ -107,9 +108,8 @@ def _ring_latency_s(group: Group, pool: Pool, protocol: int, rounds: float) -> F
     hop of a ring that leaves the domain does.
     """
     inside, outside = pool.scale_up.ring_hop_s[protocol], pool.nic.ring_hop_s[protocol]
-    out_hops = np.where(group.n_domains > 1, group.n_domains - 1, 0.0)
-    if pool.nic.lockstep:
-        out_hops = np.where(group.n_domains > 1, group.n_ranks - 1, 0.0)
+    far = group.n_ranks if pool.nic.lockstep else group.n_domains
+    out_hops = np.where(group.n_domains > 1, far - 1, 0.0)
     in_hops = group.n_ranks - 1 - out_hops
     hops = in_hops * inside + out_hops * (outside + group.extra_hop_s)
     return pool.scale_up.ring_base_s[protocol] + rounds * hops
@@ -132,11 +132,13 @@ def ring_all_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats
     NCCL; x fitted to published runs.
     """
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
-    fewer = np.maximum(1.0, group.n_domains / 2.0) ** pool.nic.ring_decline
+    fewer: Floats | float = ONE
+    if np.any(pool.nic.ring_decline):
+        fewer = np.maximum(1.0, group.n_domains / 2.0) ** pool.nic.ring_decline
+    sent = (ranks - 1) / ranks * n
     return _best(
         [
-            _ring_latency_s(group, pool, p, 1.0)
-            + (ranks - 1) / ranks * n / _bus_bytes_per_s(group, pool, p, fewer)
+            _ring_latency_s(group, pool, p, 1.0) + sent / _bus_bytes_per_s(group, pool, p, fewer)
             for p in range(len(PROTOCOLS))
         ],
         group,
@@ -165,12 +167,12 @@ def ring_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats
     t = base + 2 (P - 1) hops + 2 (P - 1)/P n / B
     """
     n, ranks = np.asarray(size_bytes, dtype=np.float64), group.n_ranks
-    times = []
+    sent, times = 2 * (ranks - 1) / ranks * n, []
     for p in range(len(PROTOCOLS)):
         latency = _ring_latency_s(group, pool, p, 2.0)
         if p == SIMPLE:
             latency = np.where(group.n_domains > 1, PLATEAU_FACTOR, 1.0) * latency
-        times.append(latency + 2 * (ranks - 1) / ranks * n / _bus_bytes_per_s(group, pool, p))
+        times.append(latency + sent / _bus_bytes_per_s(group, pool, p))
     return _best(times, group)
 
 
@@ -181,13 +183,12 @@ def tree_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats
     domains; LL loses 3.8, LL128 9/7 (one domain) or 128/120 more bandwidth. Infinite over racks.
     """
     n = np.asarray(size_bytes, dtype=np.float64)
-    several = group.n_domains > 1
-    times = []
+    several, levels = group.n_domains > 1, np.log2(group.n_domains)
+    whole, times = TREE_FRAC * _bus_bytes_per_s(group, pool, SIMPLE), []
     for p in range(len(PROTOCOLS)):
         inside, outside = pool.scale_up.tree_hop_s[p], pool.nic.tree_hop_s[p] + group.extra_hop_s
-        hops = (group.ranks_per_domain - 1) * inside + np.log2(group.n_domains) * outside
-        wire = TREE_FRAC * _bus_bytes_per_s(group, pool, SIMPLE)
-        wire = wire / 3.8 if p == LL else wire
+        hops = (group.ranks_per_domain - 1) * inside + levels * outside
+        wire = whole / 3.8 if p == LL else whole
         wire = wire * np.where(several, 120 / 128, 7 / 9) if p == LL128 else wire
         times.append(pool.scale_up.tree_base_s[p] + 2 * hops + 2 * n / wire)
     best = _best(times, group)

@@ -110,6 +110,43 @@ def linear_times(
     return LinearTimes(*column, *row)
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One linear layer on one rank: (rows x inner) times (inner x columns) elements."""
+
+    name: str
+    rows: float
+    inner: float
+    columns: float
+
+
+def linear_products(shape: ModelShape, tokens: float, tp: int) -> tuple[Product, ...]:
+    """Return the products of one layer that `linear_times` adds up, those without an MLP too."""
+    t, ranks = np.float64(tp), np.array(tp, dtype=np.int32)
+    h = float(shape.hidden)
+    if shape.latent:
+        names, down = ("q_up", "kv_up"), float(shape.q_rank + shape.kv_rank + shape.qk_rope)
+        sizes = _up_projections(shape, np.asarray(t))
+        found = [(n, tokens, *size) for n, size in zip(names, sizes, strict=True)]
+        found.append(("qkv_down", tokens / tp, h, down))
+    else:
+        kv = kv_heads_per_rank(shape, ranks).item()
+        found = [("qkv", tokens, h, shape.q_width / t + 2 * kv * shape.head_dim)]
+    found.append(("attention_out", tokens, shape.v_width / t, h))
+    mlp = zip(("mlp_up", "mlp_down"), _mlp_sizes(shape, np.asarray(t)), strict=False)
+    found += [(name, tokens, *size) for name, size in mlp]
+    return tuple(Product(n, *(float(np.asarray(x)) for x in sizes)) for n, *sizes in found)
+
+
+def product_times(
+    product: Product, job: TrainingJob, accelerator: Accelerator, stack: StackProfile
+) -> tuple[float, float, float]:
+    """Return forward, data gradient and weight gradient of a linear layer, seconds."""
+    three = _products_of(job, accelerator, stack)
+    found = three(np.asarray(product.rows), product.inner, product.columns)
+    return float(found[0]), float(found[1]), float(found[2])
+
+
 def _mlp_sizes(shape: ModelShape, t: Floats) -> list[tuple[ArrayLike, ArrayLike]]:
     """Return (inner, columns) of the MLP's two products on one of t ranks; none without an MLP."""
     if not shape.ffn:

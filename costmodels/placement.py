@@ -1,11 +1,13 @@
 """Where the ranks of a process group sit: in how many domains, across which tiers."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardware.parts import Fabric, Pool
+from hardware.parts import Fabric, Pool, Tier
 
 Floats = NDArray[np.float64]
 
@@ -32,24 +34,24 @@ class Group:
 
     def take(self, rows: NDArray[np.intp]) -> "Group":
         """Return the groups at `rows` of the first axis."""
-        return replace(
-            self,
-            n_ranks=self.n_ranks[rows],
-            ranks_per_domain=self.ranks_per_domain[rows],
-            n_domains=self.n_domains[rows],
-            wire_bytes_per_s=self.wire_bytes_per_s[rows],
-            tier=self.tier[rows],
+        return Group(
+            self.n_ranks[rows],
+            self.ranks_per_domain[rows],
+            self.n_domains[rows],
+            self.wire_bytes_per_s[rows],
+            self.tier[rows],
+            self.extra_hop_s,
         )
 
     def of_shapes(self, index: NDArray[np.intp]) -> "Group":
         """Return the groups at `index` of the last axis, that of shapes."""
-        return replace(
-            self,
-            n_ranks=self.n_ranks.take(index, axis=-1),
-            ranks_per_domain=self.ranks_per_domain.take(index, axis=-1),
-            n_domains=self.n_domains.take(index, axis=-1),
-            wire_bytes_per_s=self.wire_bytes_per_s.take(index, axis=-1),
-            tier=self.tier.take(index, axis=-1),
+        return Group(
+            self.n_ranks.take(index, axis=-1),
+            self.ranks_per_domain.take(index, axis=-1),
+            self.n_domains.take(index, axis=-1),
+            self.wire_bytes_per_s.take(index, axis=-1),
+            self.tier.take(index, axis=-1),
+            self.extra_hop_s,
         )
 
 
@@ -69,9 +71,11 @@ def spread(n_ranks: Floats, stride: Floats, unit: int, n_devices: int) -> tuple[
     has ranks: its last rank is s from the end of its span. A unit that holds all
     `n_devices` devices holds every group, whatever its span.
     """
+    if unit >= n_devices:
+        return n_ranks, np.ones_like(n_ranks)
     span = np.rint(n_ranks * stride).astype(np.int64)
     common = np.gcd(span, unit)
-    within = (unit % span == 0) | (n_ranks <= 1) | (unit >= n_devices)
+    within = (unit % span == 0) | (n_ranks <= 1)
     beyond = np.ceil((span - np.maximum(common, np.rint(stride))) / unit) + 1
     touched = np.where(span % unit == 0, span / unit, beyond)
     inside = np.minimum(n_ranks, np.maximum(1.0, np.floor(common / stride)))
@@ -145,29 +149,64 @@ def place(spacing: Spacing, pool: Pool, fabric: Fabric) -> Group:
     Source: NCCL builds one ring per NIC of the ranks on a node (SimAI calbusbw.cc uses the same
     rule); the uplink share is a count of flows. Left out: hash collisions between flows.
     """
-    columns = (spacing.n_ranks, spacing.stride, spacing.copies, spacing.apart)
-    run, step, copies, apart = np.broadcast_arrays(
-        *(np.asarray(column, dtype=np.float64) for column in columns)
-    )
+    columns = [
+        np.asarray(column, dtype=np.float64)
+        for column in (spacing.n_ranks, spacing.stride, spacing.copies, spacing.apart)
+    ]
+    extra = 0.0 if fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S
+    figures = (pool.scale_up_domain, pool.devices_per_node, pool.n_devices, pool.nic_bytes_per_s,
+               extra)  # fmt: skip
+    few = sum(column.size for column in columns) <= MOST_KNOWN
+    if not few or any(isinstance(figure, np.ndarray) for figure in figures):
+        return _placed(columns, fabric.tiers, *figures)
+    # The same few groups are asked for again and again.
+    texts = tuple((column.shape, column.tobytes()) for column in columns)
+    return _placed_once(texts, fabric.tiers, *figures)
+
+
+MOST_KNOWN = 64
+"""Numbers of a call up to which its groups are kept for the next one like it."""
+
+
+@lru_cache(maxsize=2048)
+def _placed_once(
+    texts: tuple[tuple[tuple[int, ...], bytes], ...],
+    tiers: tuple[Tier, ...],
+    *figures: Any,
+) -> Group:
+    columns = [np.frombuffer(raw, dtype=np.float64).reshape(shape) for shape, raw in texts]
+    return _placed(columns, tiers, *figures)
+
+
+def _placed(
+    columns: list[Floats],
+    tiers: tuple[Tier, ...],
+    domain: int,
+    devices_per_node: int,
+    n_devices: int,
+    nic_bytes_per_s: Any,
+    extra_hop_s: Any,
+) -> Group:
+    """Return `place` of a spacing's columns; the rates may be columns too."""
+    run, step, copies, apart = np.broadcast_arrays(*columns)
     several = bool((copies > 1).any())
 
     def over(unit: int) -> tuple[Floats, Floats]:
-        one = spread(run, step, unit, pool.n_devices)
+        one = spread(run, step, unit, n_devices)
         if not several:
             return one
-        more = spread_runs((run, step), copies, apart, unit, pool.n_devices, one)
+        more = spread_runs((run, step), copies, apart, unit, n_devices, one)
         return np.where(copies > 1, more[0], one[0]), np.where(copies > 1, more[1], one[1])
 
-    per_domain, n_domains = over(pool.scale_up_domain)
-    wire = per_domain * pool.nic_bytes_per_s
+    per_domain, n_domains = over(domain)
+    wire = per_domain * nic_bytes_per_s
     tier = np.where(n_domains > 1, 1, 0)
     oversubscription = 1.0
-    for level, entry in enumerate(fabric.tiers):
-        inside, units = over(entry.n_nodes * pool.devices_per_node)
+    for level, entry in enumerate(tiers):
+        inside, units = over(entry.n_nodes * devices_per_node)
         oversubscription *= entry.oversubscription
-        share = inside * pool.nic_bytes_per_s / oversubscription
+        share = inside * nic_bytes_per_s / oversubscription
         climbs = (units > 1) & (n_domains > 1)
         wire = np.where(climbs, np.minimum(wire, share), wire)
         tier = np.where(climbs, level + 2, tier)
-    extra = 0.0 if fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S
-    return Group(run * copies, per_domain, n_domains, wire, tier.astype(np.int32), extra)
+    return Group(run * copies, per_domain, n_domains, wire, tier.astype(np.int32), extra_hop_s)

@@ -317,10 +317,11 @@ def run_again(
     routed: ModuleTerms | None,
     n_layers: float,
     n_routed: float,
+    row: int = 0,
 ) -> RunAgain:
     """Return what a set of modules takes in `n_layers` layers of which `n_routed` have experts.
 
-    Of terms of one row.
+    Of the terms at `row`.
     """
     places = [RECOMPUTE_MODULES.index(name) for name in names]
 
@@ -331,7 +332,7 @@ def run_again(
             "exposed": terms.tp.exposed_s,
             "exchange": terms.exchange_s,
         }[each]
-        return float(sum(values[i].item() for i in places))
+        return float(sum(values[i].item(row) for i in places))
 
     found = {}
     for each in ("forward", "tp", "exposed", "exchange"):

@@ -5,9 +5,9 @@ are cut into rounds once: a rank runs at most one step in a round, and what it w
 earlier one. A round is then a maximum and a sum over its ranks, for all runs at once.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -57,10 +57,33 @@ class Rounds:
     ends: Ints
     """Position among the ends of blocks."""
 
+    @property
+    def n_bytes(self) -> int:
+        """About what it takes in memory."""
+        arrays = (self.rank, self.waits_for, self.hop, self.took, self.ends)
+        return sum(array.nbytes for array in arrays) + 64 * len(self.stops)
 
-@lru_cache(maxsize=64)
+
+MOST_KEPT, KEPT_BYTES = 64, 64_000_000
+"""Orders whose rounds are kept for the next call; those of one take from kilobytes to some 10 MB.
+"""
+_KEPT: OrderedDict[tuple[str, int, int], Rounds] = OrderedDict()
+
+
 def rounds_of(schedule: str, pp: int, n_micro: int) -> Rounds:
     """Return the rounds of an order; `zero_bubble.program` says what each rank runs."""
+    key = schedule, pp, n_micro
+    found = _KEPT.pop(key, None)
+    if found is None:
+        found = _rounds_of(*key)
+        n_bytes = found.n_bytes + sum(rounds.n_bytes for rounds in _KEPT.values())
+        while _KEPT and (n_bytes > KEPT_BYTES or len(_KEPT) >= MOST_KEPT):
+            n_bytes -= _KEPT.popitem(last=False)[1].n_bytes
+    _KEPT[key] = found
+    return found
+
+
+def _rounds_of(schedule: str, pp: int, n_micro: int) -> Rounds:
     n_stages = pp if schedule == "zb-h1" else 2 * pp
     ways = ((0, pp - 1), (pp, n_stages - 1)) if schedule == "dualpipe" else ((0, n_stages - 1),)
     programs = [zero_bubble.program(schedule, rank, pp, n_micro) for rank in range(pp)]

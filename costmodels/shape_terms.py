@@ -1,9 +1,10 @@
 """All that depends on the coupled axes (tp, pp, dp, vpp, split) and the ZeRO stage alone."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from math import gcd
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +91,53 @@ class ShapeTerms:
     host_update: HostUpdate | None = None
     """By sharding and kind, of all parameters; None where nothing is offloaded."""
 
+    def alone(self, shape: int, sharding: int) -> "ShapeTerms":
+        """Return the terms of one shape with one sharding, as if there were no others."""
+        of = slice(shape, shape + 1)
+        both = slice(sharding, sharding + 1), of
+
+        def cut(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                return value[both]
+            if is_dataclass(value) and not isinstance(value, type):
+                return type(value)(*(cut(getattr(value, x.name)) for x in fields(value)))
+            return value
+
+        def groups(found: DataGroups) -> DataGroups:
+            parts = (found.whole, found.shard, found.replicas, found.again)
+            return DataGroups(*(group(x) for x in parts))  # type: ignore[arg-type]
+
+        def group(one: Group | None) -> Group | None:
+            if one is None or one.n_ranks.ndim > 1:
+                found: Group | None = cut(one)
+                return found
+            return one.take(np.array([shape]))
+
+        routed = self.experts
+        return ShapeTerms(
+            kinds=self.kinds.take(np.array([shape])),
+            params=self.params[of],
+            state_bytes=self.state_bytes[both],
+            zero_working_bytes=self.zero_working_bytes[both],
+            data_parallel=cut(self.data_parallel),
+            data_groups=groups(self.data_groups),
+            optimizer_s=self.optimizer_s[both],
+            embedding_sync_s=self.embedding_sync_s[of],
+            pipeline_group=self.pipeline_group.take(np.array([shape])),
+            hop_latency_s=self.hop_latency_s[of],
+            hop_s_per_byte=self.hop_s_per_byte[of],
+            overhead_bytes=self.overhead_bytes[of],
+            layers_again=self.layers_again[of],
+            experts=routed
+            and ExpertShapeTerms(
+                routed.params[of],
+                routed.state_bytes[both],
+                cut(routed.data_parallel),
+                groups(routed.data_groups),
+            ),
+            host_update=cut(self.host_update),
+        )
+
 
 def kind_params(problem: Problem, shapes: ShapeTable, kinds: StageKinds) -> Floats:
     """Return the parameters on one device of each kind of rank, `(n_shapes, n_kinds)`.
@@ -158,10 +206,10 @@ class _Held:
     """Where each kind of each shape finds its row, `(n_shapes, n_kinds)`; None for all."""
 
 
-def _held(shapes: ShapeTable, kinds: StageKinds, params: Floats) -> _Held:
-    """Return what ranks hold, once for those alike where they are many."""
+def _held(problem: Problem, shapes: ShapeTable, kinds: StageKinds, params: Floats) -> _Held:
+    """Return what ranks hold, once for those alike where they are many and of one problem."""
     every = np.arange(len(shapes))
-    if params.size < MANY_RANKS:
+    if params.size < MANY_RANKS or isinstance(problem, Problems):
         return _Held(every, kinds, params)
     firsts, at = _distinct_ranks(shapes, kinds)
     if 2 * len(firsts) > params.size:
@@ -711,7 +759,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
     columns = (shapes.pp, shapes.vpp, shapes.split, shapes.splits, shapes.placement)
     kinds = stage_kinds(problem.shape.layers, *columns, routing)
     params = kind_params(problem, shapes, kinds)
-    held = _held(shapes, kinds, params)
+    held = _held(problem, shapes, kinds, params)
     most = params.max(axis=1)
     zero = shardings.zero
     groups = data_groups(problem, shapes, shardings)

@@ -324,8 +324,8 @@ STACKS: dict[str, StackProfile] = {
         # The loss of flash-attn: one kernel that turns the logits into their gradient in place.
         replace(EAGER, name="llm-foundry", fused_loss=True, logit_bytes=6.0),
         replace(EAGER, name="meta"),
-        replace(FUSED, name="maxtext", tp_overlap_on="", elementwise_factor=4.5),
-        replace(FUSED, name="paxml", tp_overlap_on="", elementwise_factor=4.5),
+        replace(FUSED, name="maxtext", tp_overlap_on=""),
+        replace(FUSED, name="paxml", tp_overlap_on=""),
     )
 }
 """Profiles by name. Sources: the sections named in docs/stacks.md."""

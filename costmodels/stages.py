@@ -45,7 +45,7 @@ def spelled(counts: Sequence[int]) -> str:
     return "-".join(str(count) for count in counts)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def stage_layers(layers: int, pp: int, vpp: int, split: str) -> tuple[int, ...]:
     """Return the layers of each virtual stage in model order, or () when the split is impossible.
 
@@ -170,7 +170,7 @@ def n_sizes(counts: Sequence[int]) -> int:
     return max(3, max(counts) - min(counts) + 1)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def _kinds_of(
     layers: int,
     pp: int,

@@ -123,7 +123,7 @@ def join_at(
 
 def _by_rank(values: NDArray[Any], at: NDArray[Any]) -> Floats:
     """Return `values[at]` of an array `(n, n_kinds)` with the kinds first."""
-    found: Floats = np.ascontiguousarray(np.moveaxis(values.take(at, axis=0), -1, 0))
+    found: Floats = values.T.take(at, axis=1)
     return found
 
 
@@ -403,7 +403,7 @@ def hop_s(rows: Rows) -> Floats:
 
 def data_parallel_exposed(rows: Rows, times: StageTimes) -> tuple[Floats, Floats]:
     """Return (exposed, hidden) data-parallel time of a step by kind of rank, seconds."""
-    exposed, total = _data_parallel(rows, times, _wire_times(rows))
+    exposed, total = _data_parallel(rows, times, wire_times(rows))
     return exposed, np.maximum(0.0, total - exposed)
 
 
@@ -434,8 +434,8 @@ def _overlapped_data_parallel(
     zero, often = rows.table.zero, rows.table.zero >= 2
     total = wire.reduce_s + wire.gather_s
     if not often.any():
-        exposed = _exposed_reduce_once(rows, times, wire)
-        exposed = np.add(exposed, _exposed_gather_once(rows, times, wire), out=exposed)
+        exposed = exposed_reduce_once(rows, times, wire)
+        exposed = np.add(exposed, exposed_gather_once(rows, times, wire), out=exposed)
         return exposed, total
     m, stack = rows.table.n_micro, rows.problem.stack
     near = wire.gather_s if wire.again_s is None else wire.again_s
@@ -448,7 +448,7 @@ def _overlapped_data_parallel(
         if wire.again_piece_s is not None:
             later = exposed_each_s(near, wire.again_piece_s, times.forward_s)
         if stack.zero1_overlap == "both":
-            once = _exposed_gather_once(rows, times, wire)
+            once = exposed_gather_once(rows, times, wire)
     if wire.again_s is None:
         gathers, all_ahead = np.where(zero >= 3, m, 1) * wire.gather_s, m * ahead
     else:
@@ -457,13 +457,13 @@ def _overlapped_data_parallel(
     exposed = m * after + np.where(zero >= 3, all_ahead, once)
     total_often = m * behind + gathers
     if not often.all():
-        seldom = _exposed_gather_once(rows, times, wire)
-        seldom = seldom + _exposed_reduce_once(rows, times, wire)
+        seldom = exposed_gather_once(rows, times, wire)
+        seldom = seldom + exposed_reduce_once(rows, times, wire)
         exposed = np.where(often, exposed, seldom)
     return exposed, np.where(often, total_often, total)
 
 
-def _wire_times(rows: Rows) -> DataParallelTimes:
+def wire_times(rows: Rows) -> DataParallelTimes:
     """Return the wire times of one pass over a rank's parameters, by kind of rank."""
     at, wire = _sharding_and_shape(rows), rows.shapes.data_parallel
     names = ("reduce_s", "reduce_piece_s", "gather_s", "gather_piece_s")
@@ -497,7 +497,7 @@ def _pp_vpp(rows: Rows) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return shapes.pp[of], shapes.vpp[of]
 
 
-def _exposed_reduce_once(rows: Rows, times: StageTimes, wire: DataParallelTimes) -> Floats:
+def exposed_reduce_once(rows: Rows, times: StageTimes, wire: DataParallelTimes) -> Floats:
     """Return what a reduction once per step exposes beside the last backward."""
     table, stack = rows.table, rows.problem.stack
     exposed = exposed_once_s(wire.reduce_s, wire.reduce_piece_s, *_last_backward(rows, times))
@@ -569,7 +569,7 @@ def _exposed_sums(rows: Rows, times: StageTimes, update: HostUpdate) -> Floats:
     return np.asarray(np.where(m > 1, several, exposed(down)))
 
 
-def _exposed_gather_once(rows: Rows, times: StageTimes, wire: DataParallelTimes) -> Floats:
+def exposed_gather_once(rows: Rows, times: StageTimes, wire: DataParallelTimes) -> Floats:
     """Return what a gather once per step exposes beside the first forward."""
     table, stack = rows.table, rows.problem.stack
     args = (wire.gather_s, wire.gather_piece_s, times.forward_s, *_pp_vpp(rows), table.n_micro)
@@ -649,13 +649,15 @@ def _zero_bubble_s(rows: Rows, times: StageTimes) -> Floats:
     return zero_bubble.bubble_s(table.schedule, pp, table.n_micro, *parts)
 
 
-def step_times(rows: Rows) -> Floats:
+def step_times(rows: Rows, times: StageTimes | None = None) -> Floats:
     """Return the closed-form step time of each plan, seconds.
 
     T = S [ pipeline + p2p ] + exposed dp (+ slowdown of compute beside the hidden part)
       + tied-embedding sum + optimizer + offload + fixed
+
+    `times` are the `stage_times` of the rows, if they are known.
     """
-    times = stage_times(rows)
+    times = times or stage_times(rows)
     return flush_times(rows, times) * _straggle(rows) + outside_pipeline(rows, times)
 
 
@@ -720,7 +722,7 @@ def least_batch_times(
 def outside_pipeline(rows: Rows, times: StageTimes) -> Floats:
     """Return the part of a step outside the pipeline: data parallel, optimizer, fixed; seconds."""
     of, stack = rows.table.shape, rows.problem.stack
-    wire, data = _wire_times(rows), None
+    wire, data = wire_times(rows), None
     slow = stack.overlap_slowdown
     for k in range(len(times.forward_s)):  # one after the other, so that all stay in the cache
         exposed, total = _data_parallel(rows, times.kind(k), wire.kind(k))

@@ -14,6 +14,7 @@ from costmodels.breakdown import (
     virtual_weight_grad_times,
 )
 from costmodels.exposure import Exposure
+from costmodels.hidden_traffic import RankTraffic, hidden_traffic
 from costmodels.memory import in_flight_chunks
 from costmodels.pipeline import TimedBlock, Timeline
 from costmodels.plans import SCHEDULES, ZERO_BUBBLE, Layout
@@ -81,6 +82,8 @@ class StepTimeline:
     """By virtual stage as the blocks count them: those of DualPipe come twice."""
     memory: tuple[RankMemory, ...]
     """By pipeline rank."""
+    data_parallel: tuple[RankTraffic, ...]
+    """Gradients and weights on the wire by pipeline rank: what of it hides, and when."""
     after: tuple[tuple[str, str, float], ...]
     """What follows the pipeline, one after the other: name, thread (`compute`, `pp`, `dp`),
     seconds. All ranks wait for the one that takes longest."""
@@ -109,6 +112,7 @@ def step_timeline(found: Breakdown) -> StepTimeline:
         layers=layout.stage_layers,
         wires=wires * copies,
         memory=tuple(_rank_memory(found, rank) for rank in range(layout.pp)),
+        data_parallel=hidden_traffic(found, run),
         after=_after(found, run.end_s),
     )
 

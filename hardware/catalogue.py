@@ -8,7 +8,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,22 @@ def load_catalogue() -> Catalogue:
         _link_keys=_keys(links),
         _platform_keys=_keys(platforms),
     )
+
+
+def with_parts(
+    accelerators: Iterable[Accelerator], links: Iterable[Link], platforms: Iterable[Platform]
+) -> Catalogue:
+    """Return the installed catalogue with other parts in place of its own."""
+    given = (
+        {part.name: part for part in accelerators},
+        {part.name: part for part in links},
+        {part.name: part for part in platforms},
+    )
+    return replace(
+        load_catalogue(), accelerators=given[0], links=given[1], platforms=given[2],
+        _accelerator_keys=_keys(given[0]), _link_keys=_keys(given[1]),
+        _platform_keys=_keys(given[2]),
+    )  # fmt: skip
 
 
 def ridge_points(

@@ -153,6 +153,8 @@ class StepBounds:
     _grids: dict[tuple[object, ...], LayerGrid | None] = field(default_factory=dict)
     _least: dict[int, float] = field(default_factory=dict)
     """`least_s` of each number of devices that was asked for."""
+    _rates: bytes = b""
+    """Hash of what layers depend on."""
 
     def context(self, n_devices: int) -> Context:
         """Return the search of `n_devices`."""
@@ -327,6 +329,11 @@ class StepBounds:
         names = ("shape", "job", "stack")
         return all(getattr(context.problem, x) == getattr(self.problem, x) for x in names)
 
+    def _rates_key(self) -> bytes:
+        if not self._rates:
+            self._rates = rates_key(on_nodes(self.problem, 1), batch=False)
+        return self._rates
+
     def _grid(self, context: Context) -> LayerGrid | None:
         """Return the layer terms of every split that some number of devices has.
 
@@ -342,7 +349,8 @@ class StepBounds:
                 self.shared,
                 lambda: (
                     "layers",
-                    rates_key(on_nodes(self.problem, 1)),
+                    self._rates_key(),
+                    tuple(batch_sizes(largest).tolist()),
                     options_key(self.options),
                     # What of the number of devices matters: placement, and the degrees there are.
                     largest.n_devices if self.problem.shape.n_experts else 0,

@@ -253,7 +253,8 @@ class RayExecutor:
         if self._address:
             settings["address"] = self._address
         else:
-            settings.update(num_cpus=self._n_cpus, include_dashboard=False)
+            # "local": without it Ray joins a cluster of somebody else that runs on this machine.
+            settings.update(address="local", num_cpus=self._n_cpus, include_dashboard=False)
         try:
             check_reachable(self._address or "")
             ray.init(**settings)

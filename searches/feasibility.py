@@ -14,16 +14,22 @@ from searches.search import BLOCK_CELLS, make_shards
 from searches.shape_space import legal_shape_table
 
 
-def any_fits(context: Context) -> bool:
+class StoppedError(Exception):
+    """The caller ended a question before there was an answer."""
+
+
+def any_fits(context: Context, stop: Callable[[], bool] | None = None) -> bool:
     """Tell whether some legal plan fits into memory: what `search` finds, in a third of the time.
 
     Stops at the first block of plans that holds one. Overlap moves time alone, so one of its
-    positions stands for both.
+    positions stands for both. Raises `StoppedError` once `stop` says so.
     """
     if "dp_overlap" not in context.options.only:
         only = {**context.options.only, "dp_overlap": frozenset({1})}
         context = replace(context, options=replace(context.options, only=only))
     for shard in make_shards(context, legal_shape_table(context)):
+        if stop is not None and stop():
+            raise StoppedError
         axes = free_axes(context, shard.shapes)
         masks, _, _ = legal_masks(context, shard.shapes, axes)
         if not masks.n_plans:

@@ -37,6 +37,7 @@ from searches.rules import (
 from searches.shape_space import divisors
 from searches.shared_work import (
     digest,
+    job_key,
     options_key,
     rates_key,
     shapes_key,
@@ -141,7 +142,7 @@ def with_overlap_off(
             context.shared,
             lambda: (
                 "overlap",
-                rates_key(context.problem),
+                rates_key(context.problem, batch=False),
                 shapes_key(shapes),
                 shardings_key(alike),
                 least_mbs,
@@ -464,25 +465,9 @@ class PlanSpace:
 
 def plan_space(context: Context, shapes: ShapeTable) -> PlanSpace:
     """Return the legal plans of some shapes."""
-    axes, options = free_axes(context, shapes), context.options
-
-    def make() -> tuple[Masks, Counts, Counts, dict[str, Counts]]:
-        masks, n_candidates, rejected = _legal(context, shapes, axes)
-        return masks, masks.batch_plans, n_candidates, rejected
-
-    def key() -> Hashable:
-        # What overlap never costs hangs on rates: it is in `exists` and `dominates`.
-        problem = context.problem
-        found = digest(*(getattr(axes, x.name) for x in fields(axes) if x.name != "shardings"))
-        rows = shardings_key(axes.shardings)
-        model = (problem.shape, problem.job, problem.stack, options_key(options))
-        domain = problem.pool.scale_up_domain
-        return ("plans", *model, domain, shapes_key(shapes), found, rows)
-
-    # What the host holds of optimizers and activations is not in the key.
-    away = offers_offload(context) or offers_activation_offload(context)
-    found = shared(None if away else context.shared, key, make)
-    return PlanSpace(axes, *found)
+    axes = free_axes(context, shapes)
+    masks, n_candidates, rejected = _legal(context, shapes, axes)
+    return PlanSpace(axes, masks, masks.batch_plans, n_candidates, rejected)
 
 
 def legal_masks(
@@ -498,24 +483,82 @@ def _legal(
     context: Context, shapes: ShapeTable, axes: FreeAxes
 ) -> tuple[Masks, Counts, dict[str, Counts]]:
     """Return `legal_masks` with the counts by shape."""
+
+    def key() -> Hashable:
+        # What overlap never costs hangs on rates: it is in `exists` and `dominates`.
+        problem, apart = context.problem, ("mbs", "shardings")
+        found = digest(*(getattr(axes, x.name) for x in fields(axes) if x.name not in apart))
+        rows, job = shardings_key(axes.shardings), replace(job_key(problem), global_batch=0)
+        model = (problem.shape, job, problem.stack, options_key(context.options))
+        domain = problem.pool.scale_up_domain
+        return ("kinds", *model, domain, shapes_key(shapes), found, rows)
+
+    # What the host holds of optimizers and activations is not in the key.
+    away = offers_offload(context) or offers_activation_offload(context)
+    kinds = shared(
+        None if away else context.shared, key, lambda: _legal_kinds(context, shapes, axes)
+    )
+    batches = np.ones((len(shapes), len(axes.mbs)), dtype=bool)
+    n_batches = np.full(len(shapes), len(axes.mbs), dtype=np.int64)
+    candidates = before = kinds.n_first * n_batches
+    rejected: dict[str, Counts] = {}
+
+    def count(code: str, left: Counts) -> None:
+        nonlocal before
+        rejected[code] = rejected.get(code, 0) + before - left
+        before = left
+
+    n = kinds.n_first
+    for code, n in kinds.pins:
+        count(code, n * n_batches)
+    of_batches = batch_rules(context, shapes, axes.mbs)
+    for rule in of_batches:
+        batches = batches & rule.mask
+        n_batches = batches.sum(axis=1, dtype=np.int64)
+        count(rule.code, n * n_batches)
+    for code, n in kinds.others:
+        count(code, n * n_batches)
+    for rule in framework_batch_rules(context, shapes, axes, of_batches):
+        batches = batches & rule.mask
+        n_batches = batches.sum(axis=1, dtype=np.int64)
+        count(rule.code, n * n_batches)
+    # Counted where the plan with overlap that stands for them is legal.
+    rejected["DOM001"] = dominated = kinds.n_dominated * n_batches
+    return replace(kinds.masks, batches=batches), candidates + dominated, rejected
+
+
+@dataclass(frozen=True, slots=True)
+class LegalKinds:
+    """What the rules leave of sp, sharding and recompute, which know no batch; one micro-batch."""
+
+    masks: Masks
+    """With one batch of each shape."""
+    n_first: Counts
+    """Before all rules, `(n_shapes,)`."""
+    pins: list[tuple[str, Counts]]
+    """Rules that come before those of batches, and what each leaves."""
+    others: list[tuple[str, Counts]]
+    """Those that come after them."""
+    n_dominated: Counts
+
+
+def _legal_kinds(context: Context, shapes: ShapeTable, axes: FreeAxes) -> LegalKinds:
+    """Return what the rules leave, those of batches aside, and what each of them leaves."""
     masks = Masks(
-        np.ones((len(shapes), len(axes.mbs)), dtype=bool),
+        np.ones((len(shapes), 1), dtype=bool),
         np.ones((len(shapes), context.options.n_sp), dtype=bool),
         axes.exists,
         recompute_options(context, shapes, axes),
     )
-    candidates = before = masks.shape_plans
-    rejected: dict[str, Counts] = {}
-    for rule in plan_rules(context, shapes, axes):
+    n_first, steps = masks.shape_plans, []
+    pins = _pins(context, shapes, axes)
+    for rule in [*pins, *kind_rules(context, shapes, axes)]:
         masks = masks.keeping(rule)
         if isinstance(rule.legal, Coupled):
             masks = masks.compact()  # comes last: what follows is about batches
-        left = masks.shape_plans
-        rejected[rule.code] = rejected.get(rule.code, 0) + before - left
-        before = left
-    # Counted where the plan with overlap that stands for them is legal.
-    rejected["DOM001"] = dominated = masks.count_of(axes.dominates)
-    return masks, candidates + dominated, rejected
+        steps.append((rule.code, masks.shape_plans))
+    dominated = masks.count_of(axes.dominates)
+    return LegalKinds(masks, n_first, steps[: len(pins)], steps[len(pins) :], dominated)
 
 
 def batch_rules(context: Context, shapes: ShapeTable, mbs: Ints) -> list[PlanRule]:
@@ -540,15 +583,34 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
 
     The pin on mbs is not among them: `free_axes` holds to it.
     """
+    of_batches = batch_rules(context, shapes, axes.mbs)
+    return [
+        *_pins(context, shapes, axes),
+        *of_batches,
+        *kind_rules(context, shapes, axes),
+        *framework_batch_rules(context, shapes, axes, of_batches),
+    ]
+
+
+def framework_batch_rules(
+    context: Context, shapes: ShapeTable, axes: FreeAxes, of_batches: list[PlanRule]
+) -> list[PlanRule]:
+    """Return what the frameworks ask of the micro-batches that `of_batches` leave."""
+    if context.options.framework == "any":
+        return []
+    runs = runnable_batches(context.options.framework, context.problem, shapes, axes.mbs)
+    runs = runs | ~legal_batches(of_batches)  # what the rules above refuse is theirs
+    return [] if runs.all() else [PlanRule("FRM001", runs, of_batches=True)]
+
+
+def kind_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[PlanRule]:
+    """Return the rules over sp, sharding and recompute, the pins aside."""
     job, problem = context.problem.job, context.problem
     column = (slice(None), None, None, None)
     tp, pp, cp, dp = (x[column] for x in (shapes.tp, shapes.pp, shapes.cp, shapes.dp))
     sp = np.arange(context.options.n_sp)[None, :, None, None]
     zero = axes.shardings.zero[None, None, :, None]
-    of_batches = batch_rules(context, shapes, axes.mbs)
     rules = [
-        *_pins(context, shapes, axes),
-        *of_batches,
         PlanRule("SP001", (sp == 0) | ((tp > 1) & (job.seq_len % (tp * cp) == 0))),
     ]
     emitted = context.options.framework != "any"
@@ -579,10 +641,6 @@ def plan_rules(context: Context, shapes: ShapeTable, axes: FreeAxes) -> list[Pla
         n_sp = context.options.n_sp
         found = runnable_kinds(framework, problem, shapes, axes.shardings, *options, n_sp)
         rules.append(PlanRule("FRM001", Coupled(*found)))
-        runs = runnable_batches(framework, problem, shapes, axes.mbs)
-        runs = runs | ~legal_batches(of_batches)  # what the rules above refuse is theirs
-        if not runs.all():
-            rules.append(PlanRule("FRM001", runs, of_batches=True))
     return rules
 
 

@@ -424,13 +424,18 @@ def least_model_parallel(context: Context) -> float:
     return held / max(pool.usable_bytes, 1.0)
 
 
-def fully_sharded_fits(context: Context) -> bool:
-    """Tell whether everything sharded over all devices leaves the states within memory.
+def fully_sharded_bytes(context: Context) -> float:
+    """Return what the states take of a device when they are shared out evenly over all devices.
 
     Those of the optimizer on the host where that is offered.
     """
     per_param = least_state_bytes(context.problem, context.n_devices, offers_offload(context))
-    return per_param * _params(context) <= context.problem.pool.usable_bytes
+    return per_param * _params(context)
+
+
+def fully_sharded_fits(context: Context) -> bool:
+    """Tell whether everything sharded over all devices leaves the states within memory."""
+    return fully_sharded_bytes(context) <= context.problem.pool.usable_bytes
 
 
 def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:

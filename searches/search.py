@@ -44,7 +44,7 @@ from searches.rules import (
     offers_offload,
 )
 from searches.shape_space import ShapeSpace, legal_shapes, space_key
-from searches.shared_work import n_bytes, options_key, rates_key, shapes_key, shared
+from searches.shared_work import job_key, n_bytes, options_key, rates_key, shapes_key, shared
 from searches.splits import (
     MAX_MISSES,
     Improved,
@@ -640,7 +640,7 @@ NEIGHBOURS_MARGIN = 1e-9
 
 
 def _neighbours_key(context: Context) -> tuple[object, ...]:
-    return ("best", context.problem.stack, *space_key(context))
+    return ("best", context.problem.stack, job_key(context.problem), *space_key(context))
 
 
 def leave_for_neighbours(prepared: Prepared, answers: list[ShardAnswer]) -> None:
@@ -690,9 +690,12 @@ def search(
     time is priced exactly too. `stop` is asked between groups of shards; when it says so, the best
     so far is returned with `complete` False; shards and groups are small where there is a `stop`
     that is not `Seldom` asked.
-    `progress` is told (shards done, shards in all). The answer does not depend on the executor.
+    `progress` is told (shards done, shards in all), and where it has a method `found`, before that
+    the step time of the best so far, seconds, by the closed form. The answer does not depend on
+    the executor.
     """
     executor, whole = executor or SerialExecutor(), space is None
+    tell_best: Callable[[float], None] | None = getattr(progress, "found", None)
     space = space or legal_shapes(context)
     # Neither the size of shards nor that of groups changes what is found.
     n_shapes, size = SHARD_SHAPES, SHARDS_PER_TASK
@@ -747,6 +750,8 @@ def search(
                     (c for x in (best, *(a.best for a in found)) for c in x), key=closed_form_order
                 )
                 known = known.after(best[:n], n)
+                if best and tell_best is not None:
+                    tell_best(best[0].closed_form_s)
                 if progress is not None:
                     progress(len(answers), len(shards))
             merged = _merge(context, space, answers, known)

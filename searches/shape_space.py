@@ -19,7 +19,7 @@ Every table comes from the predicates in `searches.rules`.
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -41,7 +41,7 @@ from searches.rules import (
     schedules_of,
     telling_units,
 )
-from searches.shared_work import options_key, shared
+from searches.shared_work import job_key, options_key, shared
 
 Ints = NDArray[np.int32]
 DEGREE_RULES = {
@@ -432,12 +432,13 @@ def legal_shapes(context: Context) -> ShapeSpace:
 
 def space_key(context: Context) -> tuple[Hashable, ...]:
     """Return everything that `legal_shapes` depends on."""
-    # Of the memory two bounds on the states alone are asked, in whole tp * pp.
-    problem, need = context.problem, least_model_parallel(context)
+    # Of the memory two bounds on the states alone are asked, in whole tp * pp; of the batch which
+    # dp divide it, and every dp divides the devices.
+    problem, need, n = context.problem, least_model_parallel(context), context.n_devices
     memory = need if math.isinf(need) else math.ceil(need), fully_sharded_fits(context)
     units = (problem.pool.scale_up_domain, *telling_units(problem))
-    model = (problem.shape, problem.job, options_key(context.options), context.n_devices)
-    return (*model, units, memory)
+    job = replace(job_key(problem), global_batch=math.gcd(problem.job.global_batch, n))
+    return (problem.shape, job, options_key(context.options), n, units, memory)
 
 
 def _by_head(rows: Rows, n: int) -> dict[tuple[int, ...], Rows]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.problem import Problem
+from costmodels.shapes import TrainingJob
 from searches.options import SearchOptions
 
 Value = TypeVar("Value")
@@ -116,16 +117,39 @@ def shardings_key(shardings: ShardingTable) -> bytes:
     return digest(*(getattr(shardings, x.name) for x in fields(shardings)))
 
 
-def rates_key(problem: Problem) -> bytes:
-    """Return a hash of all that times depend on: not the memory, nor power, nor sources."""
-    pool = problem.pool
+def job_key(problem: Problem) -> TrainingJob:
+    """Return what a search depends on of a job: not how long the whole run is."""
+    return replace(problem.job, tokens=0.0)
+
+
+MOST_RATES = 32
+"""Problems whose `rates_key` is known."""
+_RATES: OrderedDict[tuple[int, bool], tuple[Problem, bytes]] = OrderedDict()
+
+
+def rates_key(problem: Problem, batch: bool = True) -> bytes:
+    """Return a hash of all that times depend on: not the memory, nor power, nor sources.
+
+    Without `batch`, neither the batch: for tables of micro-batches.
+    """
+    known = _RATES.get((id(problem), batch))
+    if known is None or known[0] is not problem:
+        known = problem, _rates_key(problem, batch)
+        _RATES[id(problem), batch] = known  # which keeps the problem, and so its id
+        if len(_RATES) > MOST_RATES:
+            _RATES.popitem(last=False)
+    return known[1]
+
+
+def _rates_key(problem: Problem, batch: bool) -> bytes:
+    pool, job = problem.pool, job_key(problem)
     part = replace(pool.accelerator, memory_bytes=0.0, tdp_w=0.0, provenance={}, aliases=())
     links = (replace(x, provenance={}, aliases=()) for x in (pool.scale_up, pool.nic))
     scale_up, nic = links
     bare = replace(
         pool, name="", accelerator=part, scale_up=scale_up, nic=nic, memory_margin_bytes=0.0
     )
-    return digest(replace(problem, pool=bare))
+    return digest(replace(problem, pool=bare, job=job if batch else replace(job, global_batch=0)))
 
 
 def n_bytes(value: Any) -> int:

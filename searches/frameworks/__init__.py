@@ -24,6 +24,7 @@ from searches.frameworks.table import (
     runnable,
     runnable_batches,
     runnable_kinds,
+    runnable_layouts,
     schedule_runs,
 )
 from searches.options import FRAMEWORKS
@@ -51,6 +52,7 @@ __all__ = [
     "runnable",
     "runnable_batches",
     "runnable_kinds",
+    "runnable_layouts",
     "schedule_runs",
     "vocab_divisor",
 ]

@@ -154,6 +154,45 @@ class Case:
         )
 
     @staticmethod
+    def of_layouts(
+        layouts: Sequence[Layout], shape: ModelShape, job: TrainingJob | None = None
+    ) -> "Case":
+        """Return the case of many plans of one job, every field `(n_plans,)`."""
+
+        def column(value: Callable[[Layout], int]) -> NDArray[np.int64]:
+            return np.fromiter(map(value, layouts), dtype=np.int64, count=len(layouts))
+
+        return Case(
+            n_devices=column(lambda x: x.n_devices),
+            tp=column(lambda x: x.tp),
+            pp=column(lambda x: x.pp),
+            dp=column(lambda x: x.dp),
+            cp=column(lambda x: x.cp),
+            ep=column(lambda x: x.ep),
+            etp=column(lambda x: x.etp),
+            vpp=column(lambda x: x.vpp),
+            mbs=column(lambda x: x.mbs),
+            gbs=column(lambda x: x.gbs),
+            n_micro=column(lambda x: x.n_micro),
+            zero=column(lambda x: x.zero),
+            dp_shard=column(lambda x: x.dp_shard),
+            hpz=column(lambda x: x.hpz),
+            optimizer_offload=column(lambda x: x.optimizer_offload) > 0,
+            dp_overlap=column(lambda x: x.dp_overlap) > 0,
+            sp=column(lambda x: x.sp) > 0,
+            schedule=column(lambda x: SCHEDULES.index(x.schedule)),
+            cp_comm=column(lambda x: CP_COMMS.index(x.cp_comm)),
+            recompute=column(lambda x: RECOMPUTES.index(x.recompute)),
+            recompute_layers=column(lambda x: x.recompute_layers),
+            recompute_modules=column(lambda x: modules_code(x.recompute_modules)),
+            activation_offload_layers=column(lambda x: x.activation_offload_layers),
+            rank_order=np.array([x.rank_order for x in layouts]),
+            counts=[x.stage_layers for x in layouts],
+            model=shape,
+            job=UNKNOWN if job is None else job,
+        )
+
+    @staticmethod
     def of_shapes(
         problem: Problem,
         shapes: ShapeTable,

@@ -315,6 +315,10 @@ UNEVEN = (
 """The ways to split layers unevenly besides a layout."""
 
 
+MOST_LAYERS = 100_000
+"""Letters that repetitions of a layout may make, more than any model has layers."""
+
+
 def layout_stages(text: str) -> list[str]:
     """Return the letters of every virtual stage of a layout string, in model order.
 
@@ -324,9 +328,16 @@ def layout_stages(text: str) -> list[str]:
     >>> layout_stages("Et*2|(t|)*2tL")
     ['Ett', 't', 't', 'tL']
     """
-    plain = text.replace(",", "").replace(" ", "")
+    plain, n_left = text.replace(",", "").replace(" ", ""), MOST_LAYERS
+
+    def repeated(found: re.Match[str]) -> str:
+        nonlocal n_left
+        n = min(int(found[2][:9]), max(1, n_left // max(1, len(found[1]))))
+        n_left -= n * len(found[1])
+        return found[1] * n
+
     for group in (r"\(([^()]*)\)\*(\d+)", r"([^()|*])\*(\d+)"):
-        plain = re.sub(group, lambda found: found[1] * int(found[2]), plain)
+        plain = re.sub(group, repeated, plain)
     return plain.split("|")
 
 

@@ -4,8 +4,8 @@
 `framework_batches` and `runnable` are the same predicates over arrays: they restrict the search.
 """
 
-from collections.abc import Iterable
-from functools import cache, reduce
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ RULES: dict[str, FrameworkRule] = {
 """All rules of all frameworks by code."""
 
 
-@cache
+@lru_cache(maxsize=256)  # releases may be a caller's
 def rules_of(
     framework: str, level: str | None = None, version: str = ""
 ) -> tuple[FrameworkRule, ...]:
@@ -148,6 +148,7 @@ def _searched(framework: str) -> tuple[str, ...]:
     return DEFAULT_FRAMEWORKS if framework == "default" else (framework,)
 
 
+@lru_cache(maxsize=4096)
 def refusals(
     target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None = None
 ) -> tuple[str, ...]:
@@ -157,6 +158,27 @@ def refusals(
     """
     broken = broken_rules(target, Case.of_layout(layout, shape, job), level="layout")
     return tuple(one.text for one in broken)
+
+
+def runnable_layouts(
+    frameworks: Sequence[str],
+    layouts: Sequence[Layout],
+    shape: ModelShape,
+    job: TrainingJob | None = None,
+) -> Bools:
+    """Return which layouts of one job some frameworks can run: those without `refusals`.
+
+    `(n_frameworks, n_layouts)`. Without `job` as in `refusals`.
+    """
+    case = Case.of_layouts(layouts, shape, job)
+    broken = np.zeros((len(frameworks), len(layouts)), dtype=bool)
+    for framework, hits in zip(frameworks, broken, strict=True):
+        for rule in rules_of(framework, "layout"):
+            try:
+                hits |= np.asarray(rule.broken(case), dtype=bool)
+            except _UNDECIDED["layout"]:
+                continue
+    return ~broken
 
 
 def framework_mask(
