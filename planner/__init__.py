@@ -1,7 +1,8 @@
 """The product as a library.
 
 `solve` ranks layouts, `evaluate` prices one, `recommend` asks back, `scale` draws the curve over
-sizes, `sweep` searches many points, `report` shows them, `check` judges existing runs.
+sizes, `sweep` searches many points, `report` shows them, `review` writes a result up,
+`check` judges existing runs.
 
 >>> import planner
 >>> result = planner.solve("llama3-8b", "h100-x8", top=1)
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 __all__ = [
     "Plan", "Recommendation", "Report", "Result", "__version__", "check", "evaluate", "recommend",
-    "report", "scale", "solve", "sweep",
+    "report", "review", "scale", "solve", "sweep",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from planner.recommendation import Recommendation
     from planner.recommending import recommend
     from planner.reporting.command import report
+    from planner.reporting.review import review
     from planner.result import Plan, Result
     from planner.scaling.curve import scale
     from planner.solving import evaluate, solve
@@ -35,6 +37,7 @@ _HOMES = {
     "evaluate": "planner.solving",
     "recommend": "planner.recommending",
     "report": "planner.reporting.command",
+    "review": "planner.reporting.review",
     "scale": "planner.scaling.curve",
     "sweep": "planner.sweeping.library",
     "Recommendation": "planner.recommendation",

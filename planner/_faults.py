@@ -1,12 +1,12 @@
 """From wrong files and pydantic's errors to problems with a line, a path and a proposal."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from planner.errors import BadValue, Problem, SpecError
-from planner.schemas import ModelSpec, PoolSpec, field_meaning
+from planner.schemas import Fault, ModelSpec, PoolSpec, field_meaning
 from planner.units import show
 from planner.yamlfile import Document, KeyPath, close_names
 
@@ -256,3 +256,10 @@ def _first_words(meaning: str) -> str:
 
 def _limit(limit: float) -> str:
     return f"{limit:g}" if isinstance(limit, float) or limit >= 10**6 else str(limit)
+
+
+def raise_faults(document: Document, faults: Iterable[Fault | None]) -> None:
+    """Raise a `SpecError` with all faults that there are; nothing where there is none."""
+    problems = [document.problem(f.path, f.message, f.fix) for f in faults if f is not None]
+    if problems:
+        raise SpecError(problems)

@@ -3,6 +3,7 @@
 from costmodels.breakdown import NETWORK_TERMS, Breakdown
 from costmodels.problem import Problem
 from planner.result import PlanWarning
+from planner.units import GIB
 
 MAX_BUBBLE_FRAC = 0.20
 MIN_MICRO_PER_STAGE = 4
@@ -30,8 +31,8 @@ def _memory(problem: Problem, found: Breakdown) -> PlanWarning | None:
     if peak > usable:
         return PlanWarning(
             "MEM001",
-            f"does not fit: stage {found.peak_stage} needs {peak / 2**30:.1f} GiB of "
-            f"{usable / 2**30:.1f} usable; more recompute, a smaller mbs or larger tp or pp",
+            f"does not fit: stage {found.peak_stage} needs {peak / GIB:.1f} GiB of "
+            f"{usable / GIB:.1f} usable; more recompute, a smaller mbs or larger tp or pp",
         )
     if peak > (1.0 - MIN_HEADROOM_FRAC) * usable:
         return PlanWarning(

@@ -3,6 +3,7 @@
 from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
 from planner.options import SolveOptions
+from planner.wording import option
 from searches.frameworks import schedule_runs
 from searches.options import FRAMEWORKS, TEXT_AXES
 
@@ -34,9 +35,9 @@ def check_options(options: SolveOptions) -> None:
             able = [named for named in FRAMEWORKS if schedule_runs(named, name)]
             raise UsageError(
                 f"schedule {name} is not searched: no configuration for it can be written"
-                + (f" with --framework {options.framework}" if able else ""),
-                f"add --framework {' or --framework '.join([*able, 'any'])}, or leave schedule"
-                " open",
+                + (f" with {option('framework', options.framework)}" if able else ""),
+                f"add {' or '.join(option('framework', x) for x in (*able, 'any'))}, or leave"
+                " schedule open",
             )
 
 
@@ -69,23 +70,23 @@ def check_problem(problem: Problem) -> None:
         raise SearchError(
             f"{part.name} has no {precision} matrix units, needed by precision {job.precision!r}",
             f"its precisions: {', '.join(sorted(peaks))}; "
-            "for example --set training.precision=fp16",
+            f"for example {option('set', 'training.precision=fp16')}",
         )
     if job.recipe.fp8_recipe == "mxfp8" and part.generation not in SCALED_BLOCKS:
         raise SearchError(
             f"{part.name} has no matrix units with a scale per 32 elements, needed by precision"
             f" {job.precision!r}",
             "use an accelerator that has them (Blackwell, CDNA 4), or"
-            " --set training.precision=fp8-tensorwise",
+            f" {option('set', 'training.precision=fp8-tensorwise')}",
         )
     if job.precision == "fp32":
         raise SearchError(
             "precision fp32: activations and messages in fp32 are not modelled in this version",
-            "use bf16 or fp16: --set training.precision=bf16",
+            f"use bf16 or fp16: {option('set', 'training.precision=bf16')}",
         )
     kernels = set(part.efficiency.attention_frac) - {"unfused"}
     if problem.shape.flash_attention and not kernels:
         raise SearchError(
             f"{part.name} has no flash attention kernel",
-            "--set model.flash_attention=false",
+            option("set", "model.flash_attention=false"),
         )

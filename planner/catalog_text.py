@@ -1,17 +1,24 @@
 """The catalogue as text."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from hardware.catalogue import Catalogue, UnknownPartError, load_catalogue, ridge_points
-from hardware.parts import Accelerator, Link, Platform
-from planner.errors import CatalogError
+from hardware.catalogue import (
+    Catalogue,
+    RidgePoint,
+    UnknownPartError,
+    load_catalogue,
+    ridge_points,
+)
+from hardware.parts import Accelerator, Link, Platform, Provenance
+from planner.errors import NoPartError
 from planner.tables import wrapped
 from planner.units import format_bandwidth, format_link_speed, format_rate, format_size
 
 
-def listing() -> str:
-    """Return all accelerators, links and platforms, one line each."""
-    catalogue = load_catalogue()
+def listing(catalogue: Catalogue | None = None) -> str:
+    """Return all accelerators, links and platforms, one line each; of the installed catalogue."""
+    catalogue = catalogue or load_catalogue()
     lines = [
         f"{'accelerator':<28} {'memory':>10} {'HBM':>11} {'bf16 dense':>13} "
         f"{'scale-up':>11}  domain"
@@ -49,10 +56,28 @@ def port_bytes_per_device_s(catalogue: Catalogue, platform: Platform) -> float:
     return ports / platform.devices_per_node
 
 
-def sheet(name: str) -> str:
-    """Return every figure of one part with its source and date."""
-    catalogue = load_catalogue()
-    shows: tuple[Callable[[], str], ...] = (
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Every figure of one part, in words."""
+
+    name: str
+    kind: str
+    """`accelerator`, `link` or `platform`."""
+    of: str
+    """Vendor and generation, kind of link, or provider."""
+    aliases: tuple[str, ...]
+    announced: bool
+    """Whether nobody has measured it."""
+    figures: tuple[tuple[str, str, Provenance | None], ...]
+    """What it is, its value with unit, where it was read."""
+    ridge: tuple[RidgePoint, ...] = ()
+    """FLOP per byte above which compute is the limit, by level; accelerators alone."""
+
+
+def sheet_of(name: str, catalogue: Catalogue | None = None) -> Sheet:
+    """Return every figure of one part; `NoPartError` for an unknown name."""
+    catalogue = catalogue or load_catalogue()
+    shows: tuple[Callable[[], Sheet], ...] = (
         lambda: _accelerator(catalogue, catalogue.accelerator(name)),
         lambda: _link(catalogue.link(name)),
         lambda: _platform(catalogue, catalogue.platform(name)),
@@ -65,17 +90,32 @@ def sheet(name: str) -> str:
             near += missing.suggestions
     close = list(dict.fromkeys(near))[:3]
     hint = f"did you mean {', '.join(close)}? " if close else ""
-    raise CatalogError(f"no part called {name!r}", f"{hint}planner catalog list")
+    raise NoPartError(f"no part called {name!r}", f"{hint}planner catalog list")
 
 
-def _figures(rows: list[tuple[str, str, str]], part: Accelerator | Link | Platform) -> list[str]:
+def sheet(name: str, catalogue: Catalogue | None = None) -> str:
+    """Return every figure of one part with its source and date, as `listing`."""
+    found = sheet_of(name, catalogue)
+    announced = ", announced: nobody has measured it" if found.announced else ""
+    lines = [f"{found.name} ({found.of}){announced}"]
+    if found.aliases:
+        lines += wrapped("  also called", ", ".join(found.aliases))
+    lines += _figures(found)
+    if found.ridge:
+        lines.append("  ridge points (FLOP per byte above which compute is the limit):")
+    for point in found.ridge:
+        label = f"{point.level} {point.link}".strip()
+        lines.append(f"    {label:<24} {point.flops_per_byte:>9,.0f}  ({point.precision})")
+    return "\n".join(lines) + "\n"
+
+
+def _figures(found: Sheet) -> list[str]:
     """Return the lines of named figures, then the sources that they refer to by number."""
-    width = max(len(label) for label, _, _ in rows)
-    values = max(len(value) for _, value, _ in rows)
+    width = max(len(label) for label, _, _ in found.figures)
+    values = max(len(value) for _, value, _ in found.figures)
     sources: dict[str, int] = {}
     lines = []
-    for label, value, key in rows:
-        origin = part.provenance.get(key)
+    for label, value, origin in found.figures:
         note = ""
         if origin:
             number = sources.setdefault(f"{origin.source} ({origin.date})", len(sources) + 1)
@@ -87,13 +127,19 @@ def _figures(rows: list[tuple[str, str, str]], part: Accelerator | Link | Platfo
     return lines
 
 
-def _announced(part: Accelerator | Link) -> str:
-    return ", announced: nobody has measured it" if part.status == "assumed" else ""
+Rows = list[tuple[str, str, str]]
+"""What a figure is, its value, and the key of its provenance."""
 
 
-def _accelerator(catalogue: Catalogue, part: Accelerator) -> str:
+def _with_sources(
+    rows: Rows, part: Accelerator | Link | Platform
+) -> tuple[tuple[str, str, Provenance | None], ...]:
+    return tuple((label, value, part.provenance.get(key)) for label, value, key in rows)
+
+
+def _accelerator(catalogue: Catalogue, part: Accelerator) -> Sheet:
     eff = part.efficiency
-    rows = [
+    rows: Rows = [
         ("memory", format_size(part.memory_bytes), "memory_bytes"),
         ("HBM", format_bandwidth(part.hbm_bytes_per_s), "hbm_bytes_per_s"),
         *((f"{p} dense peak", format_rate(v), f"peak_flops_per_s.{p}")
@@ -125,23 +171,19 @@ def _accelerator(catalogue: Catalogue, part: Accelerator) -> str:
         *((f"attention, {k} fwd/bwd", f"{v[0]:.3f} / {v[1]:.3f}", "efficiency.attention_frac")
           for k, v in eff.attention_frac.items()),
     ]  # fmt: skip
-    lines = [f"{part.name} ({part.vendor}, {part.generation}){_announced(part)}"]
-    if part.aliases:
-        lines += wrapped("  also called", ", ".join(part.aliases))
-    lines += _figures(rows, part)
-    lines.append("  ridge points (FLOP per byte above which compute is the limit):")
     nic = catalogue.typical_nics.get(part.name)
     links = [catalogue.link(nic.link)] if nic else []
-    for point in ridge_points(part, links, nic.n_per_device if nic else 1.0):
-        label = f"{point.level} {point.link}".strip()
-        lines.append(f"    {label:<24} {point.flops_per_byte:>9,.0f}  ({point.precision})")
-    return "\n".join(lines) + "\n"
+    ridge = tuple(ridge_points(part, links, nic.n_per_device if nic else 1.0))
+    return Sheet(
+        part.name, "accelerator", f"{part.vendor}, {part.generation}", tuple(part.aliases),
+        part.status == "assumed", _with_sources(rows, part), ridge,
+    )  # fmt: skip
 
 
-def _platform(catalogue: Catalogue, platform: Platform) -> str:
+def _platform(catalogue: Catalogue, platform: Platform) -> Sheet:
     link = catalogue.links[platform.nic]
     share = format_bandwidth(port_bytes_per_device_s(catalogue, platform))
-    rows = [
+    rows: Rows = [
         ("accelerator", platform.accelerator, ""),
         ("devices in a node", str(platform.devices_per_node), "devices_per_node"),
         (
@@ -151,20 +193,20 @@ def _platform(catalogue: Catalogue, platform: Platform) -> str:
         ),
         ("per device, one way", share, "nics_per_node"),
     ]
-    lines = [f"{platform.name} ({platform.kind}, {platform.provider})"]
-    if platform.aliases:
-        lines += wrapped("  also called", ", ".join(platform.aliases))
-    return "\n".join([*lines, *_figures(rows, platform)]) + "\n"
+    return Sheet(
+        platform.name, "platform", f"{platform.kind}, {platform.provider}",
+        tuple(platform.aliases), False, _with_sources(rows, platform),
+    )  # fmt: skip
 
 
-def _link(link: Link) -> str:
+def _link(link: Link) -> Sheet:
     def three(values: tuple[float, float, float]) -> str:
         return " / ".join(f"{v * 1e6:.1f}" for v in values) + " us (LL / LL128 / Simple)"
 
     speed = (
         format_bandwidth(link.bytes_per_s) if link.bytes_per_s else "depends on the accelerator"
     )
-    rows = [
+    rows: Rows = [
         ("per port, one way", speed, "bytes_per_s"),
         ("share reached", f"{link.efficiency:.3f}", "efficiency"),
         ("ring hop", three(link.ring_hop_s), "ring_hop_s"),
@@ -176,7 +218,7 @@ def _link(link: Link) -> str:
         rows.append(("all-gather over k > 2 domains", share, "ring_decline"))
     if link.sums_in_switch:
         rows.append(("all-reduces", "summed in the switches with `sharp: true`", "sums_in_switch"))
-    lines = [f"{link.name} ({link.kind}){_announced(link)}"]
-    if link.aliases:
-        lines += wrapped("  also called", ", ".join(link.aliases))
-    return "\n".join(lines + _figures(rows, link)) + "\n"
+    return Sheet(
+        link.name, "link", link.kind, tuple(link.aliases), link.status == "assumed",
+        _with_sources(rows, link),
+    )  # fmt: skip

@@ -5,8 +5,8 @@ import json
 from planner.checking import Change, Report
 from planner.reasons import shown_layout
 from planner.result import Plan
-from planner.tables import GIB, wrapped
-from planner.units import format_percent
+from planner.tables import wrapped
+from planner.units import GIB, format_percent
 from searches.frameworks import TITLES, Broken
 
 WHEN = {
@@ -25,8 +25,7 @@ def report_json(report: Report) -> str:
 def report_text(report: Report) -> str:
     """Return the report as a terminal shows it."""
     run, title = report.run, TITLES[report.run.framework]
-    kind = f"{_article(run.format)} {run.format}"
-    lines = wrapped(f"{run.source}:", f"{kind}, checked as {title} {report.release}")
+    lines = heading_lines(run.source, run.format, run.framework, report.release)
     lines += _job_lines(report)
     lines.append("")
     lines += _refusal_lines(report, title)
@@ -35,6 +34,12 @@ def report_text(report: Report) -> str:
     lines += _change_lines(report)
     lines += _note_lines(report)
     return "\n".join(lines) + "\n"
+
+
+def heading_lines(source: str, form: str, framework: str, release: str) -> list[str]:
+    """Return which file was checked as what."""
+    kind = f"{_article(form)} {form}"
+    return wrapped(f"{source}:", f"{kind}, checked as {TITLES[framework]} {release}")
 
 
 def _article(noun: str) -> str:
@@ -109,6 +114,8 @@ def _standing_lines(report: Report) -> list[str]:
         text += f", rank {standing.rank:,} of {standing.n_fit:,} plans that fit"
     elif standing.rank is not None:
         text += f", behind all {standing.n_fit:,} plans that fit"
+    if standing.stopped:
+        text += f" (the search was stopped: {standing.stopped})"
     best = standing.best
     lines = wrapped("against the best plan:", text)
     return lines + wrapped(

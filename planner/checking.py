@@ -22,6 +22,8 @@ from planner.framework_words import Settings, changed_settings, changed_words
 from planner.identity import plan_id
 from planner.inputs import (
     ClusterInput,
+    Content,
+    FileOrContent,
     ModelInput,
     cluster_from_dict,
     load_cluster,
@@ -46,6 +48,7 @@ from planner.solving import (
     rank_over_pools,
 )
 from planner.variants import Searched
+from planner.wording import option
 from searches.frameworks import RELEASES, Broken, Case, broken_rules
 from searches.rules import Context
 from searches.search import search
@@ -105,6 +108,8 @@ class Standing:
     run does not fit."""
     n_fit: int
     """Plans of the framework that fit."""
+    stopped: str = ""
+    """`time limit` where not all plans were looked at: the best so far, and no rank."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the standing with the field names of the report's schema."""
@@ -113,6 +118,7 @@ class Standing:
             "rank": self.rank,
             "n_fit": self.n_fit,
             "best": self.best.to_json() if self.best else None,
+            **({"stopped": self.stopped} if self.stopped else {}),
         }
 
 
@@ -212,10 +218,11 @@ def _assumed(run: ExistingRun) -> tuple[str, ...]:
 
 
 def check(
-    file: str | os.PathLike[str],
-    cluster: str | os.PathLike[str] | Mapping[str, Any],
+    file: FileOrContent,
+    cluster: FileOrContent | Mapping[str, Any],
     *,
-    model: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    model: FileOrContent | Mapping[str, Any] | None = None,
+    files: Mapping[str, str] | None = None,
     framework: str = "",
     version: str = "",
     env: Mapping[str, str] | None = None,
@@ -223,17 +230,23 @@ def check(
     overrides: Overrides = (),
     pool: str = "",
     calibration: Calibrations = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Report:
     """Return what an existing run means on a cluster.
 
     `file` is a launch script or a framework's configuration (`planner.runs.reading.FORMATS`);
-    `model` is needed where it does not say the model. `version` is the release of the framework
-    that the run uses. `env` are variables that the user's shell sets. `pins` states layout axes
-    that the file cannot say (`{"pp": 4}` for DeepSpeed). `overrides` change settings of the run
-    (`("tensor_model_parallel_size", 4)`), the model or the cluster. Nothing is executed.
+    `model` is needed where it does not say the model. `files` are the texts of the files that it
+    names: without them those beside it are read, none where it is given as content. `version` is
+    the release of the framework that the run uses. `env` are variables that the user's shell sets.
+    The search for the best plan ends with the best so far once `stop` says so.
+    `pins` states layout axes that the file cannot say (`{"pp": 4}` for DeepSpeed). `overrides`
+    change settings of the run (`("tensor_model_parallel_size", 4)`), the model or the cluster.
+    Nothing is executed.
     Raises `SpecError` for a file that cannot be read, `UsageError` for a bad option.
     """
     _check_version(version)
+    named = file if isinstance(file, Content) else os.fspath(file)
+    beside = (files or {}) if isinstance(file, Content) else files
     of = _sorted_overrides(overrides)
     given = _cluster(cluster, of["cluster"], pool)
     own = _given_model(model, of["model"])
@@ -245,8 +258,8 @@ def check(
     ) -> ExistingRun:
         """Return the run on `n` devices, with more settings and pins than the user gave."""
         sets = (*of["run"], *more)
-        asked = Asked(own, sets, env, n, {**(pins or {}), **also}, all_devices)
-        return read_run(os.fspath(file), asked, framework)
+        asked = Asked(own, sets, env, n, {**(pins or {}), **also}, beside, all_devices)
+        return read_run(named, asked, framework)
 
     run = _pinned(read((), {}, devices, all_devices=counted), pins or {})
     release = version or run.release or RELEASES[run.framework]
@@ -274,7 +287,8 @@ def check(
         """Return the run with more settings and pins on the devices that it has."""
         return read(more, also, asked, all_devices=True)
 
-    return _priced(base, described, placed, _Judged(changed, generation, own, of["model"], given))
+    judged = _Judged(changed, generation, own, of["model"], given)
+    return _priced(base, described, placed, judged, stop)
 
 
 def _first_problem(error: SpecError) -> str:
@@ -291,7 +305,8 @@ def _check_version(version: str) -> None:
     try:
         Version(version)
     except InvalidVersion:
-        raise UsageError(f"--version: {version!r} is not a release", "--version 0.19.2") from None
+        message = f"{option('version')}: {version!r} is not a release"
+        raise UsageError(message, option("version", "0.19.2")) from None
 
 
 def _sorted_overrides(overrides: Overrides) -> dict[str, Overrides]:
@@ -316,7 +331,7 @@ TORCHTITAN_KEYS = frozenset(
 
 
 def _cluster(
-    cluster: str | os.PathLike[str] | Mapping[str, Any], overrides: Overrides, pool: str
+    cluster: FileOrContent | Mapping[str, Any], overrides: Overrides, pool: str
 ) -> ClusterInput:
     read = cluster_from_dict if isinstance(cluster, Mapping) else load_cluster
     given = read(cluster, overrides)  # type: ignore[arg-type]  # chosen by its type
@@ -326,13 +341,13 @@ def _cluster(
     if len(names) > 1:
         raise UsageError(
             f"the cluster has {len(names)} pools, and a run uses one of them",
-            f"name it with --pool: {', '.join(names)}",
+            f"name it with {option('pool')}: {', '.join(names)}",
         )
     return given
 
 
 def _given_model(
-    model: str | os.PathLike[str] | Mapping[str, Any] | None, overrides: Overrides
+    model: FileOrContent | Mapping[str, Any] | None, overrides: Overrides
 ) -> ModelInput | None:
     if model is None:
         return None
@@ -343,11 +358,10 @@ def _given_model(
 
 def _pinned(run: ExistingRun, pins: Mapping[str, object]) -> ExistingRun:
     """Refuse pins on what the file says itself."""
-    said = {"megatron": "--set", "torchtitan": "--set"}.get(run.framework)
-    if pins and said:
+    if pins and run.framework in ("megatron", "torchtitan"):
         raise UsageError(
-            f"--pin {next(iter(pins))}: {run.source} says its whole layout",
-            "change a setting with --set, under the framework's own name",
+            f"{option('pin')} {next(iter(pins))}: {run.source} says its whole layout",
+            f"change a setting with {option('set')}, under the framework's own name",
         )
     return run
 
@@ -466,7 +480,13 @@ CASE_FIELDS = frozenset(
 """Fields of a run's layout that framework rules read."""
 
 
-def _priced(base: Report, model: ModelInput, cluster: ClusterInput, judged: "_Judged") -> Report:
+def _priced(
+    base: Report,
+    model: ModelInput,
+    cluster: ClusterInput,
+    judged: "_Judged",
+    stop: Callable[[], bool] | None,
+) -> Report:
     """Return the report with what the run costs, where it stands and what would help."""
     run, pool = base.run, cluster.cluster.pools[0]
     near = nearest_layout(
@@ -498,7 +518,7 @@ def _priced(base: Report, model: ModelInput, cluster: ClusterInput, judged: "_Ju
         return replace(base, not_priced=why)
     found = break_down(problem, layout)
     plan = make_plan(1, problem, found, model, cluster, False, base.calibration)
-    standing = standing_of(model, cluster, options, plan)
+    standing = standing_of(model, cluster, options, plan, stop)
     switched = _switched(base, problem, standard.stack, plan, judged)
     changes = _changes(base, problem, model, cluster, plan, judged, switched)
     return replace(
@@ -516,15 +536,22 @@ def _as_run(stack: StackProfile, run: ExistingRun) -> StackProfile:
 
 
 def standing_of(
-    model: ModelInput, cluster: ClusterInput, options: SolveOptions, plan: Plan
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    plan: Plan,
+    stop: Callable[[], bool] | None = None,
 ) -> Standing:
-    """Return the place of a plan among all that its framework runs within memory."""
+    """Return the place of a plan among all that its framework runs within memory.
+
+    Among those looked at, and without a rank, once `stop` says so.
+    """
     usual = replace(options, stack="")
     problem = make_problem(model, cluster, usual)
     rival_s = plan.breakdown.closed_form_step_s
     wanted = replace(usual.search_options(), rival_s=rival_s, bound=False)
     context = Context(problem, wanted, problem.pool.n_devices)
-    outcome = search(context)
+    outcome = search(context, stop=stop)
     ranked = rank_over_pools([Searched(model, cluster, context, outcome)])
     best = None
     if ranked:
@@ -534,8 +561,9 @@ def standing_of(
     return Standing(
         best=best,
         ratio=plan.step_time_s / best.step_time_s if best else None,
-        rank=outcome.n_faster + 1 if fits else None,
+        rank=outcome.n_faster + 1 if fits and not outcome.stopped else None,
         n_fit=outcome.n_fit,
+        stopped=outcome.stopped,
     )
 
 
@@ -631,7 +659,7 @@ def _as_overrides(changes: Settings) -> tuple[Overrides, dict[str, object]]:
             name = key.replace("--no-", "--", 1) if off else key
             more.append((name, "false" if off else "true" if value == "" else value))
         elif value is not None:
-            pins[axis] = int(value) if value.isdigit() else value.split()[0]
+            pins[axis] = int(value) if value.isdecimal() else value.split()[0]
             if axis == "recompute" and (layers := re.search(r"\d+", value)):
                 pins["recompute_layers"] = int(layers[0])
     return tuple(more), pins

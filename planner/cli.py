@@ -8,160 +8,47 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from planner.arguments import overrides_of, positive, size
+from planner.cli_catalog import catalog_app
+from planner.cli_import import import_app
+from planner.cli_measured import calibrate, measure, validate
+from planner.cli_options import (
+    Allow,
+    CalibrationFile,
+    ClusterArg,
+    Deadline,
+    Format,
+    Framework,
+    Hosts,
+    Launcher,
+    Max,
+    Model,
+    Objective,
+    Only,
+    Pareto,
+    Pin,
+    PlanArg,
+    PoolName,
+    Reference,
+    SetOption,
+    Stack,
+    StepLimit,
+    Within,
+)
 from planner.errors import PlannerError
+from planner.plugins import Commands
 
 app = typer.Typer(
     name="planner",
+    cls=Commands,
     help="Finds the fastest way to split an LLM training job over a cluster, and explains it.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-catalog_app = typer.Typer(
-    help="Accelerators, links and platforms, each figure with its source and date.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 app.add_typer(catalog_app, name="catalog")
-import_app = typer.Typer(
-    help="Write a model or cluster file from what another tool wrote.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 app.add_typer(import_app, name="import")
-
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="Model file, a Hugging Face config.json, Megatron-LM arguments, or the name of an"
-        " example: llama3-70b.",
-    ),
-]
-ClusterArg = Annotated[
-    str,
-    typer.Argument(
-        metavar="CLUSTER",
-        help="Cluster file, a dump of Slurm, Kubernetes or a node, or the name of an example:"
-        " h100-x512.",
-    ),
-]
-PlanArg = Annotated[
-    str, typer.Argument(metavar="PLAN", help="RESULT.json#RANK_OR_ID, or last#RANK_OR_ID.")
-]
-Pin = Annotated[
-    list[str],
-    typer.Option(
-        "--pin",
-        metavar="AXIS=V,...",
-        help="Fix axes: tp=8,pp=4,devices=512; a wrong one lists them all.",
-    ),
-]
-Only = Annotated[
-    list[str], typer.Option("--only", metavar="AXIS=A,B", help="Allowed values: tp=4,8.")
-]
-Max = Annotated[list[str], typer.Option("--max", metavar="AXIS=N", help="Largest values: pp=16.")]
-Allow = Annotated[
-    list[str],
-    typer.Option("--allow", help="tp-across-domains: accepted, always on; --max tp=8 closes it."),
-]
-SetOption = Annotated[
-    list[str],
-    typer.Option("--set", metavar="PATH=VALUE", help="Change a field: pools.0.nodes=16."),
-]
-Framework = Annotated[
-    str, typer.Option(help="default, megatron, deepspeed, torchtitan, fsdp2, bridge, or any.")
-]
-Stack = Annotated[
-    str, typer.Option(help="Software profile to price with; the framework's own by default.")
-]
-PoolName = Annotated[
-    str, typer.Option("--pool", metavar="NAME", help="Plan for this pool of the cluster only.")
-]
-Hosts = Annotated[
-    str | None,
-    typer.Option(
-        "--hosts", metavar="LIST|FILE", help="Hosts in network order: n[001-016], or a file."
-    ),
-]
-Launcher = Annotated[str, typer.Option(metavar="L,...", help="torchrun,slurm,jobset,pytorchjob.")]
-Objective = Annotated[
-    str,
-    typer.Option(
-        metavar="X", help="step_time, tokens_per_s, cost, energy, devices, memory or goodput."
-    ),
-]
-Deadline = Annotated[
-    str, typer.Option(metavar="TIME", help="Longest run, failures included: 30d, 36h.")
-]
-StepLimit = Annotated[
-    float | None,
-    typer.Option("--step-limit", metavar="S", help="Longest step, seconds.", show_default=False),
-]
-Within = Annotated[
-    float | None,
-    typer.Option(
-        metavar="F",
-        help="--objective memory: at most F times the fastest (1.05).",
-        show_default=False,
-    ),
-]
-Pareto = Annotated[
-    str,
-    typer.Option(
-        metavar="X,Y[,Z]",
-        help="The front of two or three objectives instead, such as step_time,memory.",
-    ),
-]
-Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
-CalibrationFile = Annotated[
-    str,
-    typer.Option(
-        "--calibration", metavar="FILE", help="Numbers to price with; those that ship without it."
-    ),
-]
-Reference = Annotated[
-    str,
-    typer.Option(
-        "--reference", metavar="RUN.yaml", help="One to three measured steps that set the scale."
-    ),
-]
-
-
-def _overrides(items: list[str]) -> tuple[tuple[str, object], ...]:
-    from planner.errors import UsageError
-
-    found: list[tuple[str, object]] = []
-    for item in items:
-        path, equals, value = item.partition("=")
-        if not equals or not path:
-            raise UsageError(
-                f"--set: {item!r} is not of the form PATH=VALUE", "--set pools.0.nodes=16"
-            )
-        found.append((path.strip(), value.strip()))
-    return tuple(found)
-
-
-def _positive(value: float | None, option: str, example: str) -> float:
-    """Return a limit, 0 for none; `UsageError` where 0 or less is given."""
-    from planner.errors import UsageError
-
-    if value is not None and not 0 < value < float("inf"):
-        raise UsageError(
-            f"{option} must be a number above 0, not {value:g}",
-            f"{option} {example}, or leave it out for no limit",
-        )
-    return value or 0.0
-
-
-def _size(value: int | None, option: str) -> int:
-    """Return a size, 0 for none; `UsageError` where less than 1 is given."""
-    from planner.errors import UsageError
-
-    if value is not None and value < 1:
-        raise UsageError(f"{option} must be at least 1, not {value}", f"for example {option} 64")
-    return value or 0
 
 
 @app.command()
@@ -213,12 +100,12 @@ def solve(
     raise typer.Exit(
         run_solve(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
-            overrides=_overrides(set_), top=top, framework=framework, stack=stack, pool=pool,
+            overrides=overrides_of(set_), top=top, framework=framework, stack=stack, pool=pool,
             objective=objective, deadline=deadline,
-            step_limit_s=_positive(step_limit, "--step-limit", "12.5"),
-            within=_positive(within, "--within", "1.05"), pareto=pareto, form=form, emit=emit,
+            step_limit_s=positive(step_limit, "--step-limit", "12.5"),
+            within=positive(within, "--within", "1.05"), pareto=pareto, form=form, emit=emit,
             out=out, launcher=launcher, executor=executor, ray_address=ray_address,
-            time_limit_s=_positive(time_limit, "--time-limit", "2.5"), cache=cache,
+            time_limit_s=positive(time_limit, "--time-limit", "2.5"), cache=cache,
             calibration=calibration, reference=reference,
         )
     )  # fmt: skip
@@ -246,9 +133,9 @@ def evaluate(
 
     raise typer.Exit(
         run_evaluate(
-            model, cluster, pin=pin, allow=allow, overrides=_overrides(set_), framework=framework,
-            stack=stack, pool=pool, form=form, cache=cache, calibration=calibration,
-            reference=reference,
+            model, cluster, pin=pin, allow=allow, overrides=overrides_of(set_),
+            framework=framework, stack=stack, pool=pool, form=form, cache=cache,
+            calibration=calibration, reference=reference,
         )
     )  # fmt: skip
 
@@ -298,7 +185,7 @@ def check(
     raise typer.Exit(
         run_check(
             file, cluster, model=model, framework=framework, version=version, env=env, pin=pin,
-            overrides=_overrides(set_), pool=pool, form=form, calibration=calibration,
+            overrides=overrides_of(set_), pool=pool, form=form, calibration=calibration,
         )
     )  # fmt: skip
 
@@ -350,9 +237,9 @@ def trial(
     raise typer.Exit(
         run_trial(
             model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
-            overrides=_overrides(set_), framework=framework, stack=stack, pool=pool,
+            overrides=overrides_of(set_), framework=framework, stack=stack, pool=pool,
             steps=STEPS if steps is None else steps, out=out, launcher=launcher or "torchrun",
-            log=log, time_limit_s=_positive(time_limit, "--time-limit", "60"), form=form,
+            log=log, time_limit_s=positive(time_limit, "--time-limit", "60"), form=form,
             calibration=calibration, reference=reference, words=sys.argv[1:],
         )
     )  # fmt: skip
@@ -363,7 +250,9 @@ def recommend(
     question: Annotated[
         str,
         typer.Argument(
-            metavar="QUESTION", help="devices, size, sequence, micro-batch or bandwidth."
+            metavar="QUESTION",
+            help="devices, size, sequence, micro-batch, bandwidth, or layout: the decision step by"
+            " step.",
         ),
     ],
     model: Model,
@@ -376,12 +265,12 @@ def recommend(
     framework: Framework = "default",
     stack: Stack = "",
     most: Annotated[
-        int, typer.Option(metavar="NODES", help="devices: most nodes to try (1024).")
-    ] = 0,
+        int | None, typer.Option(metavar="NODES", help="devices: most nodes to try (1024).")
+    ] = None,
     by: Annotated[str, typer.Option(help="size: grow both (the default), width or depth.")] = "",
     step: Annotated[
-        int, typer.Option(metavar="TOKENS", help="sequence: in multiples of these (1024).")
-    ] = 0,
+        int | None, typer.Option(metavar="TOKENS", help="sequence: in multiples of these (1024).")
+    ] = None,
     tolerance: Annotated[
         float, typer.Option(help="bandwidth: wait that counts as hidden, per compute time (0.02).")
     ] = 0.0,
@@ -389,24 +278,37 @@ def recommend(
     calibration: CalibrationFile = "",
     reference: Reference = "",
 ) -> None:
-    """Answer the inverse questions: what a job needs, the most that a cluster takes."""
+    """Answer the inverse questions, or walk the decision about a layout step by step."""
     from planner.commands import run_recommend
 
     raise typer.Exit(
         run_recommend(
             question, model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
-            overrides=_overrides(set_), framework=framework, stack=stack, most=most, by=by,
-            step=step, tolerance=tolerance, form=form, calibration=calibration,
-            reference=reference,
+            overrides=overrides_of(set_), framework=framework, stack=stack,
+            most=size(most, "--most"), by=by, step=size(step, "--step"), tolerance=tolerance,
+            form=form, calibration=calibration, reference=reference,
         )
     )  # fmt: skip
 
 
 @app.command()
 def show(
-    plan: PlanArg, form: Annotated[str, typer.Option("--format", help="table or json.")] = "table"
+    plan: PlanArg,
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    html: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Write the plan view as one HTML file; - is stdout."),
+    ] = "",
 ) -> None:
-    """Show one plan of a saved result in full: time, memory by stage, traffic."""
+    """Show one plan of a saved result in full: time, memory by stage, traffic.
+
+    With --html as a page that needs no network: figures, and every number with its formula.
+    """
+    if html:
+        from planner.views.command import run_show_html
+
+        run_show_html(plan, html)
+        return
     from planner.commands import run_show
 
     run_show(plan, form)
@@ -418,11 +320,12 @@ def explain(
     term: Annotated[
         str, typer.Option(help="Open one term: its formula, numbers and source.")
     ] = "",
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
 ) -> None:
-    """Explain one plan in words and as a tree, or one term down to its formula."""
+    """Explain one plan: what binds it, what would relax that, or one term down to its formula."""
     from planner.commands import run_explain
 
-    run_explain(plan, term)
+    run_explain(plan, term, form)
 
 
 @app.command()
@@ -439,7 +342,7 @@ def trace(
     """Write one step of a plan as a timeline for Perfetto or chrome://tracing."""
     from planner.looking import run_trace
 
-    run_trace(plan, out, int(_positive(micro_batches, "--micro-batches", "4")))
+    run_trace(plan, out, int(positive(micro_batches, "--micro-batches", "4")))
 
 
 @app.command()
@@ -497,10 +400,10 @@ def scale(
     raise typer.Exit(
         run_scale(
             model, cluster, scaling=scaling, over=over, points=points,
-            least=_size(from_, "--from"), most=_size(to, "--to"),
-            pin=pin, only=only, at_most=max_, allow=tuple(allow), overrides=_overrides(set_),
+            least=size(from_, "--from"), most=size(to, "--to"),
+            pin=pin, only=only, at_most=max_, allow=tuple(allow), overrides=overrides_of(set_),
             framework=framework, stack=stack, pool=pool, form=form, html=html,
-            time_limit_s=_positive(time_limit, "--time-limit", "60"), calibration=calibration,
+            time_limit_s=positive(time_limit, "--time-limit", "60"), calibration=calibration,
             reference=reference,
         )
     )  # fmt: skip
@@ -581,12 +484,12 @@ def sweep(
     raise typer.Exit(
         run_sweep_command(
             files, vary=vary, design=design, samples=samples, seed=seed, where=where, let=let,
-            overrides=_overrides(set_), pin=pin, only=only, at_most=max_, framework=framework,
+            overrides=overrides_of(set_), pin=pin, only=only, at_most=max_, framework=framework,
             stack=stack, pool=pool, objective=objective, deadline=deadline,
-            step_limit_s=_positive(step_limit, "--step-limit", "12.5"),
-            within=_positive(within, "--within", "1.05"), calibration=calibration,
+            step_limit_s=positive(step_limit, "--step-limit", "12.5"),
+            within=positive(within, "--within", "1.05"), calibration=calibration,
             reference=reference, out=out, form=form, executor=executor, ray_address=ray_address,
-            point_limit_s=_positive(point_limit, "--point-limit", "60"), dry_run=dry_run,
+            point_limit_s=positive(point_limit, "--point-limit", "60"), dry_run=dry_run,
             quiet=quiet,
         )
     )  # fmt: skip
@@ -665,6 +568,32 @@ def emit(
 
 
 @app.command()
+def replan(
+    plan: PlanArg,
+    lost: Annotated[
+        str, typer.Option(metavar="N|HOSTS", help="Nodes that are gone: a number, or n[003,007].")
+    ] = "",
+    gained: Annotated[int, typer.Option(metavar="N", help="Nodes that joined.")] = 0,
+    via: Annotated[
+        str, typer.Option(help="How the state moves: checkpoint, or network where software can.")
+    ] = "checkpoint",
+    time_limit: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Stop the search after S seconds.", show_default=False),
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Keep the new plans for last#...")
+    ] = True,
+) -> None:
+    """Say what to do with a running plan after nodes were lost or gained, and when moving pays."""
+    from planner.commands import run_replan
+
+    limit_s = positive(time_limit, "--time-limit", "2.5")
+    raise typer.Exit(run_replan(plan, lost, gained, via, limit_s, form, cache))
+
+
+@app.command()
 def place(
     plan: PlanArg,
     hosts: Hosts = None,
@@ -679,172 +608,27 @@ def place(
     run_place(plan, hosts, out, form)
 
 
-@app.command()
-def validate(
-    points: Annotated[
-        str,
-        typer.Argument(
-            metavar="[POINTS.csv]", help="Measured runs; the shipped ones if left out."
-        ),
-    ] = "",
-    models: Annotated[str, typer.Option(help="Models by the names in POINTS.csv.")] = "",
-    hardware: Annotated[str, typer.Option(help="Hardware by the names in POINTS.csv.")] = "",
-    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
-    by: Annotated[
-        str, typer.Option(help="source, sweep or row; or search, each sweep searched (minutes).")
-    ] = "source",
-    calibration: CalibrationFile = "",
-) -> None:
-    """Compare predictions with measured training runs, source by source."""
-    from planner.validation.report import run_validate
-
-    raise typer.Exit(run_validate(points, models, hardware, form, by, calibration))
-
-
-@app.command()
-def measure(
-    cluster: Annotated[
-        str,
-        typer.Argument(metavar="[CLUSTER]", help="Says how to start the script there."),
-    ] = "",
-    out: Annotated[
-        str, typer.Option("--out", "-o", metavar="FILE", help="Script to write; - is stdout.")
-    ] = "measure.py",
-    nodes: Annotated[
-        int, typer.Option(min=0, help="Nodes to measure on (2, or 1).", show_default=False)
-    ] = 0,
-    pool: PoolName = "",
-) -> None:
-    """Write the script that times products, attention, memory and collectives on your machines."""
-    from planner.measured.command import run_measure
-
-    raise typer.Exit(run_measure(cluster, out, nodes, pool))
-
-
-@app.command()
-def calibrate(
-    given: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[RUNS.csv | LOG...]",
-            help="Measured runs, the shipped ones without; or more logs after --nccl-tests LOG.",
-        ),
-    ] = [],
-    nccl_tests: Annotated[
-        list[str],
-        typer.Option(
-            "--nccl-tests", metavar="LOG...", help="Fit links to what all_reduce_perf, ... print."
-        ),
-    ] = [],
-    measured: Annotated[
-        list[str],
-        typer.Option(
-            "--measured", metavar="FILE", help="Fit rates to what the script of `measure` wrote."
-        ),
-    ] = [],
-    cluster: Annotated[
-        str,
-        typer.Option(
-            metavar="CLUSTER", help="Where benchmarks ran; without it told from the devices."
-        ),
-    ] = "",
-    pool: PoolName = "",
-    link: Annotated[
-        str, typer.Option(metavar="NAME", help="Network of benchmarks, without a cluster file.")
-    ] = "",
-    models: Annotated[str, typer.Option(help="Models by the names in RUNS.csv.")] = "",
-    hardware: Annotated[str, typer.Option(help="Hardware by the names in RUNS.csv.")] = "",
-    fit: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help="Numbers to fit, or beginnings: generation,stack.nanotron; all without it.",
-        ),
-    ] = "",
-    start: Annotated[
-        str,
-        typer.Option("--from", metavar="FILE", help="Calibration that the fit begins at."),
-    ] = "",
-    out: Annotated[
-        str, typer.Option("--out", "-o", metavar="FILE", help="Calibration file to write.")
-    ] = "",
-    name: Annotated[
-        str, typer.Option(help="Name of the calibration; the file's without it.")
-    ] = "",
-    cross_validate: Annotated[
-        bool,
-        typer.Option(
-            "--cross-validate/--no-cross-validate", help="Also fit without each family and model."
-        ),
-    ] = True,
-    processes: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Processes to fit with (1); the answer is the same."),
-    ] = None,
-    list_: Annotated[
-        bool, typer.Option("--list", help="List every number with its range and meaning.")
-    ] = False,
-    reference: Annotated[
-        str,
-        typer.Option(
-            "--reference",
-            metavar="RUN.yaml",
-            help="Anchor on one to three measured steps instead.",
-        ),
-    ] = "",
-    form: Annotated[
-        str, typer.Option("--format", help="table or json; of benchmarks also full, every size.")
-    ] = "table",
-) -> None:
-    """Fit the numbers behind every prediction to measured runs, or to benchmarks."""
-    from planner.calibration.command import one_runs_file, run_calibrate, run_list
-
-    if list_:
-        raise typer.Exit(run_list(form))
-    of_fit = {
-        "--processes": "" if processes is None else str(processes),
-        "--no-cross-validate": "" if cross_validate else "off",
-    }
-    if reference:
-        from planner.calibration.reference import run_calibrate_reference
-
-        others = {
-            "[RUNS.csv]": " ".join(given), "--fit": fit, "--models": models,
-            "--hardware": hardware, "--nccl-tests": " ".join(nccl_tests),
-            "--measured": " ".join(measured), "--cluster": cluster, "--pool": pool, "--link": link,
-            **of_fit,
-        }  # fmt: skip
-        raise typer.Exit(run_calibrate_reference(reference, start, out, name, form, others))
-    if nccl_tests or measured:
-        from planner.measured.command import run_calibrate_measured
-
-        raise typer.Exit(
-            run_calibrate_measured(
-                nccl_tests, measured, given, cluster=cluster, pool=pool, link=link, start=start,
-                out=out, name=name, form=form, only_runs={"--models": models,
-                "--hardware": hardware, "--fit": fit, **of_fit},
-            )
-        )  # fmt: skip
-    points = one_runs_file(given, {"--cluster": cluster, "--pool": pool, "--link": link})
-    raise typer.Exit(
-        run_calibrate(
-            points, models=models, hardware=hardware, fit=fit, start=start, out=out, name=name,
-            cross_validate=cross_validate, form=form,
-            processes=1 if processes is None else processes,
-        )
-    )  # fmt: skip
+for of_measurements in (validate, measure, calibrate):
+    app.command()(of_measurements)
 
 
 @app.command()
 def report(
     sweep_file: Annotated[
         str,
-        typer.Argument(metavar="SWEEP_FILE", help="What planner sweep wrote, finished or not."),
+        typer.Argument(
+            metavar="FILE",
+            help="What planner sweep wrote, finished or not; or a result of planner solve"
+            " (RESULT.json, last), or a plan of one, as in explain.",
+        ),
     ],
     out: Annotated[
         str,
         typer.Option(
-            "--out", "-o", metavar="FILE", help="HTML file to write (report.html); - is stdout."
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="File to write (report.html, review.html, review.md); - is stdout.",
         ),
     ] = "",
     x: Annotated[
@@ -857,11 +641,31 @@ def report(
             "--image", metavar="png|svg", help="Write the figures to the folder --out instead."
         ),
     ] = "",
+    form: Annotated[
+        str, typer.Option("--format", help="html; of a result also markdown.")
+    ] = "html",
 ) -> None:
-    """Write a sweep as one HTML file: the answer in words, figures with their data, all points."""
+    """Write a sweep as one HTML page with figures, or a result as a design review."""
     from planner.reporting.command import run_report
 
-    raise typer.Exit(run_report(sweep_file, out, x, y, image))
+    raise typer.Exit(run_report(sweep_file, out, x, y, image, form))
+
+
+@app.command()
+def learn(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="A calculator; all are listed without it.")
+    ] = "",
+    set_: Annotated[
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="An input: stages=8, link=50GB/s."),
+    ] = [],
+    form: Annotated[str, typer.Option("--format", help="text, json or markdown.")] = "text",
+) -> None:
+    """Calculators to learn from: bubble, overlap, collectives, memory walls, and more."""
+    from planner.learning.command import run_learn
+
+    raise typer.Exit(run_learn(name, set_, form))
 
 
 @app.command("check-spec")
@@ -882,102 +686,6 @@ def rule(
     run_rule(code)
 
 
-@catalog_app.command("list")
-def catalog_list() -> None:
-    """List accelerators, links, servers and cloud machines."""
-    from planner.catalog_text import listing
-
-    sys.stdout.write(listing())
-
-
-@catalog_app.command("show")
-def catalog_show(
-    name: Annotated[
-        str, typer.Argument(help="An accelerator, a link, a server or a cloud machine.")
-    ],
-) -> None:
-    """Show every figure of a part with its source and date, and its ridge points."""
-    from planner.catalog_text import sheet
-
-    sys.stdout.write(sheet(name))
-
-
-@import_app.command("model")
-def import_model(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="A Hugging Face config.json, the folder with it, or Megatron-LM arguments.",
-        ),
-    ],
-    out: Annotated[str, typer.Option(help="File to write; without it, standard output.")] = "",
-    name: Annotated[str, typer.Option(help="Name of the model in tables and file names.")] = "",
-    as_: Annotated[
-        str, typer.Option("--as", metavar="TYPE", help="Read the layers as this model_type's.")
-    ] = "",
-) -> None:
-    """Write a model file: each field with where it came from, or that it was assumed."""
-    from planner.importing import run_import_model
-
-    run_import_model(file, out, name, as_)
-
-
-@import_app.command("cluster")
-def import_cluster(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE...",
-            help="Dumps of one cluster: sinfo, scontrol, kubectl -o json, nvidia-smi, rocm-smi,"
-            " NCCL topology. - is standard input.",
-        ),
-    ],
-    accelerator: Annotated[
-        list[str],
-        typer.Option(metavar="TYPE=NAME", help="What a type is: a100=a100-sxm-80gb, t4=none."),
-    ] = [],
-    nic: Annotated[str, typer.Option(metavar="NAME", help="Network port: ib-ndr-400.")] = "",
-    nics: Annotated[int, typer.Option(metavar="N", help="Ports of a node for training.")] = 0,
-    devices: Annotated[
-        int, typer.Option(metavar="N", help="Devices of a node, where a dump shows one job.")
-    ] = 0,
-    partition: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Slurm partition only.")
-    ] = None,
-    nodes: Annotated[
-        str | None, typer.Option(metavar="HOSTLIST", help="These nodes only: n[001-016].")
-    ] = None,
-    selector: Annotated[
-        list[str], typer.Option(metavar="KEY=VALUE", help="Kubernetes nodes with this label only.")
-    ] = [],
-    tolerate: Annotated[
-        list[str], typer.Option(metavar="KEY[=VALUE]", help="Taint that the job tolerates.")
-    ] = [],
-    all_: Annotated[
-        bool, typer.Option("--all", help="All healthy nodes, whatever is in use now.")
-    ] = False,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Use nodes in part where that uses more devices.")
-    ] = False,
-    most: Annotated[
-        int, typer.Option(metavar="NODES", help="Use at most so many, the first in the network.")
-    ] = 0,
-    name: Annotated[str, typer.Option(help="Name of the cluster.")] = "",
-    out: Annotated[
-        str, typer.Option(metavar="FILE", help="File to write; without it, standard output.")
-    ] = "",
-) -> None:
-    """Write the cluster file that dumps of a cluster describe."""
-    from planner.importing import run_import_cluster
-
-    run_import_cluster(
-        files, accelerators=accelerator, nic=nic, nics=nics, devices=devices, partition=partition,
-        nodes=nodes, selector=selector, tolerate=tolerate, everything=all_, partial=partial,
-        most=most, name=name, out=out,
-    )  # fmt: skip
-
-
 def _version(value: bool) -> None:
     if value:
         from planner import __version__
@@ -991,8 +699,32 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    server: Annotated[
+        str,
+        typer.Option(metavar="URL", envvar="PLANNER_SERVER", help="Ask this service instead."),
+    ] = "",
+    token_file: Annotated[
+        str, typer.Option(metavar="FILE", help="Token for it; or the variable PLANNER_TOKEN.")
+    ] = "",
+    server_ca: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", envvar="PLANNER_SERVER_CA", help="Authority of its certificate."
+        ),
+    ] = "",
+    server_cert: Annotated[
+        str,
+        typer.Option(metavar="FILE", envvar="PLANNER_SERVER_CERT", help="Certificate to show it."),
+    ] = "",
+    server_key: Annotated[
+        str, typer.Option(metavar="FILE", envvar="PLANNER_SERVER_KEY", help="Its key.")
+    ] = "",
 ) -> None:
     """Find the fastest way to split an LLM training job over a cluster, and explain it."""
+    if token_file and not server:
+        from planner.errors import UsageError
+
+        raise UsageError("--token-file is for a service", "--server URL --token-file FILE")
 
 
 def _wrapped(text: str, width: int = 100) -> str:

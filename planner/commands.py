@@ -2,9 +2,11 @@
 
 import json
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from costmodels.breakdown import Breakdown
 from costmodels.problem import Problem
@@ -13,7 +15,7 @@ from planner.calibration.file import Calibration
 from planner.emit import FRAMEWORKS, emit_plan, why_not
 from planner.emit.launchers import launcher_files, parse_launchers
 from planner.errors import EmitError, UsageError
-from planner.explain import explain_plan, explain_term
+from planner.facts import rules_json
 from planner.identity import content_id
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.layouts import WORDS, axis_text
@@ -24,10 +26,7 @@ from planner.recipes import with_recipe
 from planner.result import Plan, Result
 from planner.saved import opened, options_of, read_options, save_result
 from planner.solving import evaluate, make_problem, solve, under_framework
-from planner.yamlfile import close_names
-from searches.frameworks import RULES as FRAMEWORK_RULES
-from searches.frameworks import TITLES, FrameworkRule
-from searches.rules import RULES
+from searches.frameworks import TITLES
 
 FORMATS: Mapping[str, Callable[[Result], str]] = {
     "table": tables.solve_table,
@@ -43,7 +42,8 @@ def _formatter(name: str) -> Callable[[Result], str]:
     return FORMATS[name]
 
 
-def _targets(text: str) -> list[str]:
+def chosen_targets(text: str) -> list[str]:
+    """Return the frameworks of a list such as `megatron,fsdp2`; `UsageError` for others."""
     targets = [part.strip() for part in text.split(",") if part.strip()]
     for target in targets:
         if target not in FRAMEWORKS:
@@ -64,7 +64,7 @@ def lists_in_words(only: list[str]) -> dict[str, object]:
     }
 
 
-def _progress(done: int, of: int) -> None:
+def show_progress(done: int, of: int) -> None:
     """Show one line of progress on a terminal; nothing when stderr is a file."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\rsearching {done}/{of}" + ("\r\x1b[K" if done == of else ""))
@@ -101,14 +101,7 @@ def run_solve(
     reference: str = "",
 ) -> int:
     """Run `planner solve`; return the exit code."""
-    text, targets, launchers = _formatter(form), _targets(emit), parse_launchers(launcher)
-    if bool(targets) != bool(out):
-        raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
-    if not targets and set(launchers) - {"torchrun"}:
-        fix = f"--emit megatron --launcher {launcher} --out DIR"
-        raise UsageError("--launcher starts what --emit writes, and nothing is emitted", fix)
-    if out:
-        _make_folder(Path(out))
+    show = solve_output(form, emit, out, launcher, framework, cache)
     result = solve(
         model,
         cluster,
@@ -128,36 +121,65 @@ def run_solve(
         pareto=pareto,
         executor=executor,
         ray_address=ray_address,
-        progress=_progress,
+        progress=show_progress,
         time_limit_s=time_limit_s,
         calibration=calibration,
         reference=reference,
     )
-    if cache:
-        save_result(result)
-    sys.stdout.write(text(result))
-    sys.stdout.flush()
-    if targets and result.plans:
-        # As solved: of the nodes in a dump plans may use the first ones only.
-        read_model = model_from_dict(result.inputs["model"])
-        read_cluster = cluster_from_dict(result.inputs["cluster"])
-        refused: Counter[str] = Counter()
-        for plan in result.plans:
-            given = with_recipe(read_model, plan.precision), read_cluster.pool(plan.pool)
-            options = read_options(result.inputs["options"])
-            problem = make_problem(*given, options, plan.layout.n_devices)
-            files = _files(
-                given, problem, plan, result.result_id, targets, launchers, options.calibration
-            )
-            write_files(_plan_folder(out, plan), files)
-            refused.update(target for target in targets if f"{target}.txt" in files)
-        n = len(result.plans)
-        sys.stderr.write(f"wrote {n} plan{'s' * (n > 1)} to {out}\n")
-        for target, times in refused.items():
-            why = f"nothing for {TITLES[target]} from {times} of {n}: {target}.txt says why"
-            fix = f"; --framework {target} ranks what it runs" * (framework != target)
-            sys.stderr.write(f"{why}{fix}\n")
-    return result.exit_code
+    return show(result)
+
+
+def solve_output(
+    form: str, emit: str, out: str, launcher: str, framework: str, cache: bool
+) -> Callable[[Result], int]:
+    """Return what `planner solve` does with an answer: keep it, print it, write files for it.
+
+    It returns the exit code. Raises `UsageError` for options that do not go together.
+    """
+    text, targets, launchers = _formatter(form), chosen_targets(emit), parse_launchers(launcher)
+    if bool(targets) != bool(out):
+        raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
+    if not targets and set(launchers) - {"torchrun"}:
+        fix = f"--emit megatron --launcher {launcher} --out DIR"
+        raise UsageError("--launcher starts what --emit writes, and nothing is emitted", fix)
+    if out:
+        _make_folder(Path(out))
+
+    def show(result: Result) -> int:
+        if cache:
+            save_result(result)
+        sys.stdout.write(text(result))
+        sys.stdout.flush()
+        if targets and result.plans:
+            _emit_plans(result, targets, launchers, out, framework)
+        return result.exit_code
+
+    return show
+
+
+def _emit_plans(
+    result: Result, targets: list[str], launchers: tuple[str, ...], out: str, framework: str
+) -> None:
+    """Write the files of every plan of a result into a folder of its own."""
+    # As solved: of the nodes in a dump plans may use the first ones only.
+    read_model = model_from_dict(result.inputs["model"])
+    read_cluster = cluster_from_dict(result.inputs["cluster"])
+    refused: Counter[str] = Counter()
+    for plan in result.plans:
+        given = with_recipe(read_model, plan.precision), read_cluster.pool(plan.pool)
+        options = read_options(result.inputs["options"])
+        problem = make_problem(*given, options, plan.layout.n_devices)
+        files = plan_files(
+            given, problem, plan, result.result_id, targets, launchers, options.calibration
+        )
+        write_files(_plan_folder(out, plan), files)
+        refused.update(target for target in targets if f"{target}.txt" in files)
+    n = len(result.plans)
+    sys.stderr.write(f"wrote {n} plan{'s' * (n > 1)} to {out}\n")
+    for target, times in refused.items():
+        why = f"nothing for {TITLES[target]} from {times} of {n}: {target}.txt says why"
+        fix = f"; --framework {target} ranks what it runs" * (framework != target)
+        sys.stderr.write(f"{why}{fix}\n")
 
 
 def _make_folder(folder: Path) -> None:
@@ -185,7 +207,7 @@ def run_evaluate(
     reference: str = "",
 ) -> int:
     """Run `planner evaluate`; return the exit code (3 when the plan does not fit)."""
-    text = _formatter(form)
+    _formatter(form)
     result = evaluate(
         model,
         cluster,
@@ -198,6 +220,12 @@ def run_evaluate(
         calibration=calibration,
         reference=reference,
     )
+    return show_evaluated(result, form, cache)
+
+
+def show_evaluated(result: Result, form: str, cache: bool) -> int:
+    """Keep and print what `planner evaluate` found; return the exit code."""
+    text = _formatter(form)
     if cache:
         save_result(result)
     if form == "table":
@@ -286,12 +314,7 @@ def run_check(
         raise UsageError(f"--format: unknown {form!r}", "table or json")
     if framework and framework not in FRAMEWORKS:
         raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
-    variables = {}
-    for item in env:
-        name, equals, value = item.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--env: {item!r} is not of the form NAME=VALUE", "--env TP=8")
-        variables[name] = value
+    variables = check_variables(env)
     report = check(
         file,
         cluster,
@@ -308,6 +331,17 @@ def run_check(
     return report.exit_code
 
 
+def check_variables(items: list[str]) -> dict[str, str]:
+    """Return the variables of `--env NAME=VALUE`; `UsageError` for another form."""
+    variables = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--env: {item!r} is not of the form NAME=VALUE", "--env TP=8")
+        variables[name] = value
+    return variables
+
+
 def run_show(reference: str, form: str) -> None:
     """Run `planner show`."""
     _, _, _, plan = opened(reference)
@@ -319,13 +353,27 @@ def run_show(reference: str, form: str) -> None:
         raise UsageError(f"--format: unknown {form!r}", "table or json")
 
 
-def run_explain(reference: str, term: str) -> None:
+def run_explain(reference: str, term: str, form: str = "table") -> None:
     """Run `planner explain`."""
+    check_explained(form)
+    from planner.explain import explanation
+
     _, _, problem, plan = opened(reference)
-    if term:
-        sys.stdout.write(explain_term(problem, plan, term))
+    show_explained(explanation(problem, plan, options_of(reference), term), form)
+
+
+def check_explained(form: str) -> None:
+    """Raise `UsageError` for a form in which plans are not explained."""
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+
+
+def show_explained(found: dict[str, Any], form: str) -> None:
+    """Print what `planner.explain.explanation` returned."""
+    if form == "json":
+        sys.stdout.write(json.dumps(found, indent=1, allow_nan=False) + "\n")
     else:
-        sys.stdout.write(explain_plan(problem, plan, options_of(reference).calibration))
+        sys.stdout.write(found["text"])
 
 
 def header_lines(
@@ -346,7 +394,7 @@ def header_lines(
     ]
 
 
-def _files(
+def plan_files(
     given: tuple[ModelInput, ClusterInput],
     problem: Problem,
     plan: Plan,
@@ -354,14 +402,17 @@ def _files(
     targets: list[str],
     launchers: tuple[str, ...],
     calibration: Calibration,
-    hosts: str | None = None,
+    hosts: str | tuple[str, ...] | None = None,
 ) -> dict[str, str]:
-    """Return the files of one plan; a framework that it does not fit gets a reason instead."""
+    """Return the files of one plan; a framework that it does not fit gets a reason instead.
+
+    `hosts` are a list or a file of `planner.placing.read_hosts`, or names that are read already.
+    """
     model, cluster = given
     pool, fabric, files = problem.pool, problem.fabric, {}
     placed = None
     if set(launchers) - {"torchrun"}:
-        names = chosen_hosts(hosts, cluster)
+        names = hosts if isinstance(hosts, tuple) else chosen_hosts(hosts, cluster)
         placed = place_plan(plan.layout, model.shape, pool, fabric, names)
     for target in targets:
         found = under_framework(problem, plan.layout, target, calibration)
@@ -386,17 +437,22 @@ def _plan_folder(out: str, plan: Plan) -> Path:
 
 def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | None = None) -> None:
     """Run `planner emit`: write the files, or print them when no folder is named."""
-    targets, launchers = _targets(for_), parse_launchers(launcher)
+    targets, launchers = chosen_targets(for_), parse_launchers(launcher)
     if hosts is not None:
         read_hosts(hosts)  # a list that is none is an error also where no file needs it
     if not targets:
         raise UsageError("--for names no framework", f"one of {', '.join(FRAMEWORKS)}")
     model, cluster, problem, plan = opened(reference)
     priced = options_of(reference).calibration
-    files = _files((model, cluster), problem, plan, "", targets, launchers, priced, hosts)
-    if out:
-        write_files(_plan_folder(out, plan), files)
-        sys.stderr.write(f"wrote {_plan_folder(out, plan)}\n")
+    files = plan_files((model, cluster), problem, plan, "", targets, launchers, priced, hosts)
+    show_files(files, targets, _plan_folder(out, plan) if out else None)
+
+
+def show_files(files: dict[str, str], targets: list[str], folder: Path | None) -> None:
+    """Write the files of one plan, or print them where no folder is named."""
+    if folder:
+        write_files(folder, files)
+        sys.stderr.write(f"wrote {folder}\n")
         for target in targets:
             if f"{target}.txt" in files:
                 text = f"nothing for {TITLES[target]}: {target}.txt says why"
@@ -404,6 +460,34 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | No
         return
     for name, text in files.items():
         sys.stdout.write(f"# ---- {name}\n{text}" if len(files) > 1 else text)
+
+
+def run_replan(
+    reference: str, lost: str, gained: int, via: str, time_limit_s: float, form: str, cache: bool
+) -> int:
+    """Run `planner replan`; return the exit code (3 when nothing fits)."""
+    from planner.replanning import lost_of_text, replan, replan_text
+    from searches.executors import make_executor
+
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    if via not in ("checkpoint", "network"):
+        raise UsageError(f"--via: unknown {via!r}", "checkpoint or network")
+    start = time.monotonic()
+    found = replan(
+        opened(reference),
+        options_of(reference),
+        lost=lost_of_text(lost),
+        gained=gained,
+        via="network" if via == "network" else "checkpoint",
+        executor=make_executor("automatic", None),
+        stop=(lambda: time.monotonic() - start > time_limit_s) if time_limit_s else None,
+        progress=show_progress,
+    )
+    if cache:
+        save_result(found.result)
+    sys.stdout.write(found.dumps() if form == "json" else replan_text(found))
+    return found.exit_code
 
 
 _SAID = {
@@ -416,32 +500,26 @@ _SAID = {
 """When a rule of a framework is met, in words."""
 
 
-def _framework_rule_text(rule: FrameworkRule) -> str:
-    lines = [f"{rule.code}: {rule.title}"]
-    name = f"{TITLES[rule.framework]} {rule.versions}".strip()
-    lines += tables.wrapped("  ", _SAID[rule.when].format(name))
-    if isinstance(rule.closest, str):
-        lines += tables.wrapped("  closest:", rule.closest)
-    return "\n".join([*lines, *tables.wrapped("  source:", rule.source)]) + "\n"
+def rules_list(rules: Sequence[Mapping[str, str]]) -> str:
+    """Return rules, as `planner.facts.rules_json` has them, a line each."""
+    return "".join(f"{rule['code']}  {rule['title']}\n" for rule in rules)
+
+
+def rule_text(rule: Mapping[str, str]) -> str:
+    """Return one rule with its reason, what lifts it and its source."""
+    lines, change = [f"{rule['code']}: {rule['title']}"], "  to change:"
+    if rule["framework"]:
+        name = f"{TITLES[rule['framework']]} {rule['versions']}".strip()
+        lines += tables.wrapped("  ", _SAID[rule["when"]].format(name))
+        change = "  closest:"
+    else:
+        lines += tables.wrapped("  ", rule["why"])
+    if rule["to_change"]:
+        lines += tables.wrapped(change, rule["to_change"])
+    return "\n".join([*lines, *tables.wrapped("  source:", rule["source"])]) + "\n"
 
 
 def run_rule(code: str) -> None:
     """Run `planner rule`."""
-    if not code:
-        listed = [(x.code, x.title) for x in RULES.values()]
-        listed += [(x.code, x.title) for x in FRAMEWORK_RULES.values()]
-        sys.stdout.writelines(f"{name}  {title}\n" for name, title in listed)
-        return
-    of_framework = FRAMEWORK_RULES.get(code.upper())
-    if of_framework is not None:
-        sys.stdout.write(_framework_rule_text(of_framework))
-        return
-    found = RULES.get(code.upper())
-    if found is None:
-        near = close_names(code.upper(), [*RULES, *FRAMEWORK_RULES])
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"no rule {code!r}", f"{hint}planner rule lists them all")
-    lines = [f"{found.code}: {found.title}", *tables.wrapped("  ", found.why)]
-    lines += tables.wrapped("  to change:", found.relax)
-    lines += tables.wrapped("  source:", found.source)
-    sys.stdout.write("\n".join(lines) + "\n")
+    rules = rules_json(code)["rules"]
+    sys.stdout.write(rule_text(rules[0]) if code else rules_list(rules))

@@ -78,6 +78,18 @@ class Comparison:
         """Return the JSON text: the same bytes for the same plans."""
         return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
 
+    def _repr_html_(self) -> str:
+        from planner.documents import html
+        from planner.notebook import comparison_parts
+
+        return html(comparison_parts(self))
+
+    def _repr_markdown_(self) -> str:
+        from planner.documents import markdown
+        from planner.notebook import comparison_parts
+
+        return markdown(comparison_parts(self))
+
 
 def _pair(a: float, b: float, whole: float = 0.0) -> dict[str, float]:
     out = {"a": a, "b": b, "difference": b - a}
@@ -327,7 +339,7 @@ def comparison_text(found: Comparison) -> str:
     if found.inputs:
         lines.append("not the same problem (A -> B): the terms below differ for that too")
         lines += [line for text in found.inputs for line in wrapped(" ", text, indent=4)]
-    lines += wrapped("", _verdict(found))
+    lines += wrapped("", verdict(found))
     lines.append("")
     if found.layout:
         lines.append("layout, A -> B")
@@ -357,7 +369,7 @@ def _side_lines(name: str, plan: Plan) -> list[str]:
     ]
 
 
-def _verdict(found: Comparison) -> str:
+def verdict(found: Comparison) -> str:
     """Return who wins by how much, with the terms that decide."""
     a, b = found.plans
     if not found.winner:

@@ -1,5 +1,6 @@
 """Why there is no plan, in words: the rules, pins and limits that cannot hold together."""
 
+import math
 from collections.abc import Iterable
 
 from planner.result import Conflict, ConflictPart
@@ -7,7 +8,7 @@ from planner.units import format_gib
 from searches.conflicts import Condition, find_conflicts, user_conditions, without
 from searches.feasibility import any_fits
 from searches.options import AXES, TEXT_AXES, TOKENS_PER_CP
-from searches.rules import Context, least_model_parallel
+from searches.rules import Context, fully_sharded_bytes, fully_sharded_fits, least_model_parallel
 from searches.shape_space import cp_limit, divisors
 
 
@@ -63,18 +64,43 @@ def _pin_text(context: Context, pin: Condition) -> str:
     return text
 
 
+def _states_text(context: Context) -> str:
+    """Return what MEM000 asks of this job: only ways that these devices have, else what it takes.
+
+    Split over tp * pp, or everything sharded over all devices (ZeRO 3, pp 1), the only bound where
+    experts are sharded by other degrees.
+    """
+    pool, n, need = context.problem.pool, context.n_devices, least_model_parallel(context)
+    usable, sharded = format_gib(pool.usable_bytes), format_gib(fully_sharded_bytes(context))
+    fits = fully_sharded_fits(context)
+    if not math.isfinite(need) or need <= 0.0:
+        return (
+            f"the states fit into {usable} GiB: shared out evenly over all {n} devices they take "
+            f"{sharded} GiB of each"
+        )
+    least = math.ceil(need)
+    ways = [f"tp * pp of {least} or more"] if least <= n else []
+    ways += ["ZeRO 3 and pp 1"] if fits else []
+    told = f"weights and gradients fit into {usable} GiB"
+    if ways:
+        return f"{told}: {', or '.join(ways)}"
+    return (
+        f"{told}: that takes tp * pp of {least} or more, and there are {n} devices; ZeRO 3 over "
+        f"all of them takes {sharded} GiB of each"
+    )
+
+
 def condition_text(context: Context, condition: Condition) -> str:
     """Return a condition with the numbers of this job."""
     if condition.of_user:
         return _pin_text(context, condition)
     shape, job, pool = context.problem.shape, context.problem.job, context.problem.pool
-    need = least_model_parallel(context)
     return _TEXTS[condition.code].format(
         shape=shape,
         job=job,
         domain=pool.scale_up_domain,
         usable=format_gib(pool.usable_bytes),
-        need=f"{need:.1f}" if need else "any size",
+        states=_states_text(context) if condition.code == "MEM000" else "",
         framework=context.options.framework
         if context.options.framework != "default"
         else "a framework that plans are written for",
@@ -99,7 +125,7 @@ _TEXTS = {
     "ORD001": "pipelines inside data parallelism (rank_order) place some group elsewhere",
     "ORD002": "with pipelines inside data parallelism, etp * ep is tp * cp",
     "DP001": "dp divides the global batch of {job.global_batch} sequences",
-    "MEM000": "weights and gradients fit into {usable} GiB: tp * pp of {need} or more, or ZeRO 3",
+    "MEM000": "{states}",
     "BAT001": "mbs * dp divides the global batch of {job.global_batch} sequences",
     "BAT002": "with vpp above 1, the micro-batches are a multiple of pp",
     "BAT003": "DualPipe has 2 pp micro-batches or more (dualpipe: even pp and micro-batches)",

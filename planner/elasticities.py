@@ -7,7 +7,7 @@ small change of x changes which plan is best nowhere but where two are equally f
 docs/elasticities.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 from typing import Any
@@ -196,6 +196,8 @@ class Sensitivity:
     """d log t / d log x by name of the figure (`FIGURES`)."""
     hbm_bytes: float
     """What a device moves to and from its memory in a step, the mean of the pipeline's stages."""
+    sides_s: Mapping[str, tuple[float, float]]
+    """Step times with the figure times e^h and e^-h, h = `LOG_STEP`: what the elasticity is of."""
 
 
 def elasticities(problem: Problem, layout: Layout) -> dict[str, float]:
@@ -219,12 +221,47 @@ def sensitivity(problem: Problem, layout: Layout) -> Sensitivity:
     for figure, factors in zip(FIGURES, _factors(), strict=True):
         changed = figure.changed(changed, factors)
     rows = join_layouts(in_columns(changed), [layout] * n)
-    logs = [log(step_s) for step_s in same_layout_times(rows, layout)]
-    pairs = zip(FIGURES, logs[:-1:2], logs[1::2], strict=True)
-    found = {figure.name: (more - less) / (2.0 * LOG_STEP) for figure, more, less in pairs}
+    times = same_layout_times(rows, layout)
+    pairs = zip(FIGURES, times[:-1:2], times[1::2], strict=True)
+    sides = {figure.name: (more, less) for figure, more, less in pairs}
+    found = {name: _slope(*side) for name, side in sides.items()}
     part = problem.pool.accelerator
     reached = part.hbm_bytes_per_s * part.efficiency.hbm_frac
-    return Sensitivity(found, _memory_s(rows, layout, n - 1) * reached)
+    return Sensitivity(found, _memory_s(rows, layout, n - 1) * reached, sides)
+
+
+def _slope(more_s: float, less_s: float) -> float:
+    """Return the central difference of the logarithm of two step times."""
+    return (log(more_s) - log(less_s)) / (2.0 * LOG_STEP)
+
+
+def after_changes(
+    problem: Problem,
+    layout: Layout,
+    changes: Sequence[tuple[str, float]],
+    names: Sequence[str],
+) -> list[tuple[float, dict[str, float]]]:
+    """Return step time, s, and elasticities to some figures after changes, each made alone.
+
+    `changes` are names of figures and their factors, `names` the figures whose elasticity is
+    taken. All are priced in one table, so that many cost little more than one.
+    """
+    each = 2 * len(names) + 1
+    columns = {figure.name: np.ones(each * len(changes)) for figure in FIGURES}
+    for i, (name, factor) in enumerate(changes):
+        columns[name][i * each : (i + 1) * each] *= factor
+        for k, of in enumerate(names):
+            at = i * each + 2 * k
+            columns[of][at : at + 2] *= exp(LOG_STEP), exp(-LOG_STEP)
+    changed = problem
+    for figure in FIGURES:
+        changed = figure.changed(changed, columns[figure.name])
+    rows = join_layouts(in_columns(changed), [layout] * (each * len(changes)))
+    times, out = same_layout_times(rows, layout), []
+    for at in range(0, len(times), each):
+        found = {of: _slope(*times[at + 2 * k : at + 2 * k + 2]) for k, of in enumerate(names)}
+        out.append((times[at + each - 1], found))
+    return out
 
 
 def _factors() -> list[Any]:
@@ -263,26 +300,6 @@ def _memory_s(rows: Rows, layout: Layout, row: int) -> float:
 def euler_sum(found: Mapping[str, float]) -> float:
     """Return the sum over rates minus the sum over times: -1 for every plan."""
     return sum(found[name] for name in RATES) - sum(found[name] for name in TIMES)
-
-
-BINDING: Mapping[str, tuple[str, ...]] = {
-    "compute": ("matmul_flops",),
-    "hbm": ("hbm_bandwidth",),
-    "scale_up": ("scale_up_bandwidth", "scale_up_latency"),
-    "nic": ("scale_out_bandwidth", "scale_out_latency"),
-    "host": ("host_link_bandwidth", "host_memory_bandwidth", "host_launch"),
-    "overhead": ("protocol_bandwidth", "kernel_latency", "rank_wait", "fixed_step"),
-}
-"""What binds a plan, and the figures that stand for it."""
-
-
-def binding(found: Mapping[str, float]) -> str:
-    """Return the part of the hardware (`BINDING`) with most elasticity."""
-
-    def weight(name: str) -> float:
-        return sum(-found[x] if x in RATES else found[x] for x in BINDING[name])
-
-    return max(BINDING, key=weight)
 
 
 SHOWN_PERCENT = 0.0005

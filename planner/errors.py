@@ -3,20 +3,29 @@
     PlannerError                exit code 1
     ├── SpecError               1  a model or cluster file (or dict, or --set) is wrong
     ├── CatalogError            1  the catalogue of accelerators and links is wrong or incomplete
+    │   └── NoPartError         2  it has no part of this name
     ├── SearchError             1  the search could not be run as asked
     ├── EmitError               1  a plan cannot be written for a framework
     ├── SweepFileError          1  the file of a sweep cannot be written, continued or read
     ├── InfeasibleError         3  the best plan was asked of a result that has none
     └── UsageError              2  the command line or the call does not make sense
+        └── FileError           1  a file that a command names is not there, or not what it reads
+
+docs/results.md has the table of exit codes: a name that is unknown is 2, what a file says 1.
 
 A message says where, what is wrong and what to change, and never needs a traceback:
 
     cluster.yaml:7:18: pools.0.accelerator: unknown accelerator 'h1000'
       fix: did you mean h100-sxm-80gb? `planner catalog list` shows all names
+
+An option in a message is named by `planner.wording.option`, so that a service can name the field
+of its request instead.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from planner.wording import said
 
 MAX_PROBLEMS_SHOWN = 10
 """Problems of one file that a message lists; the rest is counted."""
@@ -30,8 +39,8 @@ class BadValue(ValueError):
 
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.fix = fix
+        self.message = said(message)
+        self.fix = said(fix)
 
     def __str__(self) -> str:
         return f"{self.message}; {self.fix}" if self.fix else self.message
@@ -44,8 +53,8 @@ class PlannerError(Exception):
 
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.fix = fix
+        self.message = said(message)
+        self.fix = said(fix)
 
     def __str__(self) -> str:
         return f"{self.message}\n  fix: {self.fix}" if self.fix else self.message
@@ -67,6 +76,10 @@ class Problem:
     """Column from 1; 0 when unknown."""
     path: str = ""
     """Place in the document, such as `pools.0.nodes`."""
+
+    def __post_init__(self) -> None:
+        for name in ("message", "fix", "file"):
+            object.__setattr__(self, name, said(getattr(self, name)))
 
     def __str__(self) -> str:
         where = self.file
@@ -95,6 +108,12 @@ class CatalogError(PlannerError):
     """The catalogue has no such entry, or an entry is wrong."""
 
 
+class NoPartError(CatalogError):
+    """A part was asked for by a name that the catalogue does not have."""
+
+    exit_code = 2
+
+
 class SearchError(PlannerError):
     """The search cannot be run as asked."""
 
@@ -117,3 +136,9 @@ class UsageError(PlannerError):
     """An option, argument or call that does not make sense."""
 
     exit_code = 2
+
+
+class FileError(UsageError):
+    """A file that a command is given is not there, cannot be read, or is not what it reads."""
+
+    exit_code = 1

@@ -1,40 +1,84 @@
 """A plan in words and as a tree; a term down to its formula, numbers and source."""
 
+from typing import Any
+
 from costmodels.breakdown import COMPUTE_TERMS, NETWORK_TERMS
 from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
 from costmodels.step import offloaded_activation_bytes
+from planner.binding_levers import Bound, bound_of
+from planner.binding_text import binding_text
 from planner.calibration.file import Calibration
 from planner.calibration.intervals import regime_words
 from planner.elasticities import elasticities, percent_words
 from planner.errors import UsageError
+from planner.options import SolveOptions
 from planner.reasons import shown_layout
 from planner.result import Plan
 from planner.run_terms import RUN_TERMS
 from planner.tables import wrapped
-from planner.terms import ALIASES, GIB, TERMS, documentation, home
+from planner.terms import ALIASES, TERMS, documentation, home
+from planner.units import GIB
+from planner.utilization import utilization_words
 from planner.yamlfile import close_names
 
 GROUPS = {
-    "compute": (*COMPUTE_TERMS, "recompute", "host"),
+    "device": (*COMPUTE_TERMS, "recompute", "host"),
     "network": (*NETWORK_TERMS, "overlap"),
     "waiting": ("bubble", "straggler"),
     "per step": ("optimizer", "offload", "fixed"),
 }
-"""How the tree groups the terms of a step."""
+"""How the tree groups the terms of a step. `compute` names a part of what binds
+(`planner.binding`), which is less than all that devices work on."""
 
 
-def explain_plan(problem: Problem, plan: Plan, calibration: Calibration | None = None) -> str:
-    """Return the plan in words, then step time and memory as trees.
+def explanation(
+    problem: Problem, plan: Plan, options: SolveOptions, term: str = ""
+) -> dict[str, Any]:
+    """Return the explanation of a plan, or of one term of it, as plain data.
 
-    `calibration` is what priced it: measured runs that anchor it are named.
+    `plan_id`, `term`, `text` as the terminal shows it, `plan`, and `binding`: what binds the plan
+    (`planner.binding_levers.Bound`); None where a term is opened.
     """
-    lines = [f"plan {plan.plan_id}: {shown_layout(plan.layout)}", *_words(problem, plan)]
+    bound = None if term else bound_of(problem, plan, run_by(options))
+    if bound is None:
+        text = explain_term(problem, plan, term)
+    else:
+        text = explain_plan(problem, plan, options.calibration, bound)
+    return {
+        "plan_id": plan.plan_id,
+        "term": term,
+        "text": text,
+        "plan": plan.to_json(),
+        "binding": bound.to_json() if bound else None,
+    }
+
+
+def run_by(options: SolveOptions) -> str:
+    """Return the framework whose rules changes of a plan must keep; `any` where none is named."""
+    return "any" if options.framework == "default" else options.framework
+
+
+def explain_plan(
+    problem: Problem,
+    plan: Plan,
+    calibration: Calibration | None = None,
+    bound: Bound | None = None,
+) -> str:
+    """Return the plan in words, what binds it, then step time and memory as trees.
+
+    `calibration` is what priced it: measured runs that anchor it are named. `bound` is
+    `bound_of` the plan, if it is known.
+    """
+    lines = [f"plan {plan.plan_id}: {shown_layout(plan.layout)}"]
+    lines += [line for words in plan_words(problem, plan) for line in wrapped(" ", words)]
+    for w in plan.warnings:
+        lines += wrapped(f"  warning {w.code}:", w.text)
     if calibration and calibration.anchored_by:
         n = len(calibration.anchored_by)
         lines.append(f"  anchored by {n} measured step{'s' * (n > 1)}:")
         lines += [f"    {run}" for run in calibration.anchored_by]
-    lines.append("")
+    lines += ["", *binding_text(bound or bound_of(problem, plan)).splitlines(), ""]
     lines.append(f"step time {plan.step_time_s:.4f} s")
     groups = list(GROUPS.items())
     for i, (name, terms) in enumerate(groups):
@@ -73,81 +117,88 @@ def _memory_tree(plan: Plan) -> list[str]:
     return lines
 
 
-def _words(problem: Problem, plan: Plan) -> list[str]:
-    """Return what the layout means on this cluster, one sentence an axis."""
+def _counted(n: int, one: str, more: str = "") -> str:
+    """Return a number with its noun.
+
+    >>> _counted(1, "node"), _counted(64, "node"), _counted(16, "copy", "copies")
+    ('1 node', '64 nodes', '16 copies')
+    """
+    return f"{n} {one if n == 1 else more or one + 's'}"
+
+
+def plan_words(problem: Problem, plan: Plan) -> list[str]:
+    """Return what the layout means on this cluster, an item an axis."""
     x, pool = plan.layout, problem.pool
     nodes = max(1, x.n_devices // pool.devices_per_node)
     lines = [
-        f"  {x.n_devices} devices in {nodes} nodes run {x.dp} copies of the model "
-        f"({x.tp * x.pp * x.cp} devices each)."
+        f"{_counted(x.n_devices, 'device')} in {_counted(nodes, 'node')} "
+        f"{'runs' if x.n_devices == 1 else 'run'} {_counted(x.dp, 'copy', 'copies')} of the model "
+        f"({_counted(x.tp * x.pp * x.cp, 'device')} each)."
     ]
     if x.tp > 1:
         where = "inside" if x.tp <= pool.scale_up_domain else "beyond"
         lines.append(
-            f"  tp {x.tp}: every layer is cut over {x.tp} neighbours {where} a scale-up domain."
+            f"tp {x.tp}: every layer is cut over {x.tp} neighbours {where} a scale-up domain."
         )
     if x.cp > 1:
         lines.append(
-            f"  cp {x.cp} ({x.cp_comm}): every sequence is cut over {x.cp} ranks, "
+            f"cp {x.cp} ({x.cp_comm}): every sequence is cut over {x.cp} ranks, "
             f"{problem.job.seq_len // x.cp:,} tokens each."
         )
     if x.ep > 1:
         n = problem.shape.n_experts // x.ep
         copies = x.tp * x.cp * x.dp // (x.ep * x.etp)
         lines.append(
-            f"  ep {x.ep}, etp {x.etp}: {n} of {problem.shape.n_experts} experts on a rank, "
+            f"ep {x.ep}, etp {x.etp}: {n} of {problem.shape.n_experts} experts on a rank, "
             f"{copies} copies of each."
         )
     if x.pp > 1:
         low, high = min(x.stage_layers), max(x.stage_layers)
         held = str(low) if low == high else f"{low} to {high}"
         lines.append(
-            f"  pp {x.pp}, vpp {x.vpp}: {x.pp * x.vpp} virtual stages of {held} layers, "
+            f"pp {x.pp}, vpp {x.vpp}: {x.pp * x.vpp} virtual stages of {held} layers, "
             f"{x.n_micro} micro-batches of {x.mbs} sequence(s); "
             f"idle {plan.breakdown.bubble_frac:.1%}."
         )
     sharded = {0: "nothing is sharded", 1: "optimizer states are sharded",
                2: "optimizer states and gradients are sharded",
                3: "weights, gradients and optimizer states are sharded"}[x.zero]  # fmt: skip
-    lines.append(f"  ZeRO {x.zero}: {sharded} over {x.dp_shard} ranks.")
+    lines.append(f"ZeRO {x.zero}: {sharded} over {x.dp_shard} ranks.")
     if x.hpz > 1:
         lines.append(
-            f"  hpz {x.hpz}: groups of {x.hpz} ranks keep a second copy of the weights; a step "
+            f"hpz {x.hpz}: groups of {x.hpz} ranks keep a second copy of the weights; a step "
             "gathers once over all ranks, then in these groups."
         )
     if not x.dp_overlap:
-        lines.append("  dp overlap off: all gathers and reductions are waited for.")
+        lines.append("dp overlap off: all gathers and reductions are waited for.")
     if x.tp_overlap:
-        lines.append("  tp overlap on: gathers and reductions of tp run in pieces beside GEMMs.")
+        lines.append("tp overlap on: gathers and reductions of tp run in pieces beside GEMMs.")
     if x.optimizer_offload:
         table = plan.breakdown.rows.table
         on_host = host_bytes(problem, table.shapes, table.shardings).max()
         lines.append(
-            f"  optimizer offload: master weights and Adam states are updated on the host, "
+            f"optimizer offload: master weights and Adam states are updated on the host, "
             f"{on_host / GIB:.1f} GiB of its memory for a device."
         )
     if x.activation_offload:
         on_host = offloaded_activation_bytes(plan.breakdown.rows).max()
         what = "inputs" if x.recompute == "full" else "activations"
         lines.append(
-            f"  activation offload: the {what} of {x.activation_offload_layers} layers are on the "
+            f"activation offload: the {what} of {x.activation_offload_layers} layers are on the "
             f"host between forward and backward, {on_host / GIB:.1f} GiB of its memory for a "
             "device."
         )
     if x.recompute == "full":
         lines.append(
-            f"  recompute: {x.recompute_layers} layers of every virtual stage run forward twice."
+            f"recompute: {x.recompute_layers} layers of every virtual stage run forward twice."
         )
     if x.recompute == "selective":
-        lines.append(f"  recompute: {', '.join(x.recompute_modules)} of every layer run twice.")
-    lines.append(f"  {plan.tokens_per_s:,.0f} tokens/s, MFU {plan.mfu:.1%}.")
-    lines += wrapped(
-        " ",
+        lines.append(f"recompute: {', '.join(x.recompute_modules)} of every layer run twice.")
+    lines.append(f"{plan.tokens_per_s:,.0f} tokens/s, {utilization_words(plan)}.")
+    lines.append(
         f"Between {plan.step_time_p10_s:.2f} and {plan.step_time_p90_s:.2f} s in 8 of 10 cases, "
-        f"learnt from measured plans {regime_words(plan.interval_regime)}.",
+        f"learnt from measured plans {regime_words(plan.interval_regime)}."
     )
-    for w in plan.warnings:
-        lines += wrapped(f"  warning {w.code}:", w.text)
     return lines
 
 

@@ -14,15 +14,32 @@ def content_id(*parts: Any) -> str:
     >>> content_id({"b": 1, "a": 2}) == content_id({"a": 2, "b": 1})
     True
     """
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
+    return hashlib.sha256(_canonical(parts).encode()).hexdigest()[:ID_DIGITS]
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+class PlanIds:
+    """The ids of plans of one job on one cluster, which are written out and hashed once."""
+
+    def __init__(self, model: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
+        before = _canonical(("plan", _without_details(model), _without_operations(cluster)))
+        self._before = hashlib.sha256(f"{before[:-1]},".encode())
+
+    def of(self, layout: Mapping[str, Any]) -> str:
+        """Return the `content_id` of the word `plan`, the job, the cluster and a layout."""
+        found = self._before.copy()
+        found.update(f"{_canonical(layout)}]".encode())
+        return found.hexdigest()[:ID_DIGITS]
 
 
 def plan_id(
     model: Mapping[str, Any], cluster: Mapping[str, Any], layout: Mapping[str, Any]
 ) -> str:
     """Return the id of a plan: the same layout of the same job on the same cluster."""
-    return content_id("plan", _without_details(model), _without_operations(cluster), layout)
+    return PlanIds(model, cluster).of(layout)
 
 
 def _without_details(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from costmodels.plans import (
 from costmodels.precision import PRECISIONS
 from costmodels.stages import FOLDED, SPLITS, spelled, stage_layers
 from planner.errors import SearchError, UsageError
+from planner.wording import given_as, option
 from searches.options import AXES, MODULE_SETS, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
 
@@ -79,26 +80,34 @@ def layout_from_json(data: Mapping[str, Any]) -> Layout:
     return Layout(**fields, shard=0 if whole else data["dp_shard"])
 
 
+LARGEST = {"zero": 3, "sp": 1, "vpp": 256}
+"""Largest value of an axis; every vpp up to a bound is looked at."""
+MOST_VALUE = 10_000_000
+"""Largest value of the other axes, which the tables of plans can hold."""
 SWITCH_WORDS = ("off", "on")
 SWITCH_FORMS = {"false": 0, "true": 1, "0": 0, "1": 1}
 """Other ways to write them."""
 
 
-def axis_values(axis: str, text: str, option: str) -> int:
-    """Return the table value of one axis given as text, such as `recompute=full`."""
+def axis_values(axis: str, text: str, flag: str) -> int:
+    """Return the table value of one axis given as text, such as `recompute=full`.
+
+    `flag` is the option that gives it, `--pin`.
+    """
     if axis not in (*AXES, *PROBLEM_AXES):
         known = ", ".join((*AXES, *PROBLEM_AXES))
-        raise UsageError(f"{option}: unknown axis {axis!r}", f"axes: {known}")
+        raise UsageError(f"{given_as(flag)}: unknown axis {axis!r}", f"axes: {known}")
     if axis == "recompute_modules":
-        return _modules(text, option)
-    if axis == "split" and option == "--pin" and re.fullmatch(r"[\dx-]*\d[\dx-]*", text):
+        return _modules(text, flag)
+    if axis == "split" and flag == "--pin" and re.fullmatch(r"[\dx-]*\d[\dx-]*", text):
         return _split_code(text)
     words = WORDS.get(axis)
     if words == SWITCH_WORDS and text.lower() in SWITCH_FORMS:
         return SWITCH_FORMS[text.lower()]
     if words:
         if text not in words:
-            raise UsageError(f"{option}: {axis} cannot be {text!r}", f"one of {', '.join(words)}")
+            message = f"{given_as(flag)}: {axis} cannot be {text!r}"
+            raise UsageError(message, f"one of {', '.join(words)}")
         return words.index(text)
     if axis == "sp" and text.lower() in ("true", "false", *SWITCH_WORDS):
         return int(text.lower() in ("true", "on"))
@@ -106,21 +115,21 @@ def axis_values(axis: str, text: str, option: str) -> int:
         value = int(text)
     except ValueError:
         raise UsageError(
-            f"{option}: {axis} needs a whole number, not {text!r}",
-            f"for example {option} {axis}=1",
+            f"{given_as(flag)}: {axis} needs a whole number, not {text!r}",
+            f"for example {given_as(flag, f'{axis}=1')}",
         ) from None
     counts = ("zero", "sp", "recompute_layers", "activation_offload_layers")
     least = 0 if axis in counts else 1
     if value < least:
         raise UsageError(
-            f"{option}: {axis} must be at least {least}, not {value}",
-            f"for example {option} {axis}={least}",
+            f"{given_as(flag)}: {axis} must be at least {least}, not {value}",
+            f"for example {given_as(flag, f'{axis}={least}')}",
         )
-    most = {"zero": 3, "sp": 1}.get(axis, value)
+    most = LARGEST.get(axis, MOST_VALUE)
     if value > most:
         raise UsageError(
-            f"{option}: {axis} is at most {most}, not {value}",
-            f"for example {option} {axis}={most}",
+            f"{given_as(flag)}: {axis} is at most {most}, not {text}",
+            f"for example {given_as(flag, f'{axis}={min(most, 8)}')}",
         )
     return value
 
@@ -136,14 +145,15 @@ def _split_code(text: str) -> int:
         found = re.fullmatch(r"(?:(\d{1,3})x)?(\d{1,4})", part)
         if not found or int(found[2]) < 1 or int(found[1] or 1) < 1:
             raise UsageError(
-                f"--pin: split cannot be {text!r}: {part!r} is no number of layers",
-                "even, ends, or the layers of each virtual stage: --pin split=9-11-11-9, "
-                "or 9-2x11-9",
+                f"{option('pin')}: split cannot be {text!r}: {part!r} is no number of layers",
+                "even, ends, or the layers of each virtual stage:"
+                f" {option('pin', 'split=9-11-11-9')}, or 9-2x11-9",
             )
         counts += [int(found[2])] * int(found[1] or 1)
     if len(counts) > MOST_STAGES:
         raise UsageError(
-            f"--pin: split names {len(counts)} stages", f"{MOST_STAGES} can be priced at most"
+            f"{option('pin')}: split names {len(counts)} stages",
+            f"{MOST_STAGES} can be priced at most",
         )
     code = 1
     for count in counts:
@@ -167,13 +177,14 @@ def axis_text(axis: str, value: int) -> str:
     return WORDS[axis][value] if axis in WORDS else str(value)
 
 
-def _modules(text: str, option: str) -> int:
+def _modules(text: str, flag: str) -> int:
     """Return the number of a set of modules such as `mlp+layernorm`, in any order; 0 for none."""
     names = [] if text == "none" else text.split("+")
     unknown = [name for name in names if name not in RECOMPUTE_MODULES]
     if unknown:
         raise UsageError(
-            f"{option}: recompute_modules cannot be {text!r}: there is no module {unknown[0]!r}",
+            f"{given_as(flag)}: recompute_modules cannot be {text!r}: there is no module"
+            f" {unknown[0]!r}",
             f"none, or some of {', '.join(RECOMPUTE_MODULES)} joined by +",
         )
     return modules_code(names)

@@ -399,6 +399,15 @@ def single_changes(
     return of_layout + tuple(_recipe_steps(problem, layout, framework, recipes, present))
 
 
+def single_neighbours(changes: Sequence[SingleChange]) -> tuple[Neighbour, ...]:
+    """Return `neighbours` of a layout in one axis, of its `single_changes`; not priced again."""
+    found = [
+        change.near for change in changes
+        if change.near and change.axis in AXES and not str(change.new).startswith("full:")
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda n: (n.step_s, n.peak_bytes, n.changes)))
+
+
 def _each_once(tried: Sequence[Tried]) -> list[Tried]:
     """Return the changes without those that give the layout of an earlier one.
 

@@ -15,6 +15,7 @@ from costmodels.goodput import Goodput, goodput
 from costmodels.problem import Problem
 from hardware.parts import Operations
 from planner.errors import UsageError
+from planner.wording import given_as, option
 
 OBJECTIVES = ("step_time", "tokens_per_s", "cost", "energy", "devices", "memory", "goodput")
 """What `--objective` and `--pareto` know."""
@@ -78,10 +79,14 @@ class RunFigures:
 
 
 def run_figures(
-    problem: Problem, operations: Operations, n_devices: int, step_s: float
+    problem: Problem,
+    operations: Operations,
+    n_devices: int,
+    step_s: float,
+    share: Goodput | None = None,
 ) -> RunFigures:
-    """Return what a run takes on `n_devices` at a step time."""
-    job, share = problem.job, goodput(problem, operations, n_devices)
+    """Return what a run takes on `n_devices` at a step time; `share` is its goodput, if known."""
+    job, share = problem.job, share or goodput(problem, operations, n_devices)
     wall_s = step_s / share.goodput_frac if share.goodput_frac else float("inf")
     n_steps = job.tokens / job.tokens_per_step if job.tokens else None
     power = device_power_w(problem.pool.accelerator, operations)
@@ -161,8 +166,8 @@ def check_inputs(
     if "cost" in objectives and operations.price_per_device_hour is None:
         raise UsageError(
             f"cost needs a price, and pool {pool.name} states none",
-            f"add `price_per_hour: 2.95` (US dollars an accelerator) to the pool, or --set"
-            f" pools.{index}.price_per_hour=2.95",
+            f"add `price_per_hour: 2.95` (US dollars an accelerator) to the pool, or"
+            f" {option('set', f'pools.{index}.price_per_hour=2.95')}",
         )
     if "energy" in objectives and device_power_w(pool.accelerator, operations) is None:
         raise UsageError(
@@ -171,15 +176,15 @@ def check_inputs(
         )
     if deadline_s is not None and not problem.job.tokens:
         raise UsageError(
-            "--deadline needs the tokens of the run, and the model file states none",
-            "add `tokens: 15T` under training, or --set training.tokens=15T",
+            f"{option('deadline')} needs the tokens of the run, and the model file states none",
+            f"add `tokens: 15T` under training, or {option('set', 'training.tokens=15T')}",
         )
 
 
-def parse_objective(name: str, option: str = "--objective") -> str:
+def parse_objective(name: str, flag: str = "--objective") -> str:
     """Return an objective by its name; `UsageError` for an unknown one."""
     if name not in OBJECTIVES:
-        raise UsageError(f"{option}: unknown {name!r}", f"one of {', '.join(OBJECTIVES)}")
+        raise UsageError(f"{given_as(flag)}: unknown {name!r}", f"one of {', '.join(OBJECTIVES)}")
     return name
 
 
@@ -191,26 +196,28 @@ def parse_pareto(text: str | Sequence[str]) -> tuple[str, ...]:
         return ()
     if not 2 <= len(axes) <= 3 or len(set(axes)) < len(axes):
         raise UsageError(
-            f"--pareto: {','.join(axes)} is not two or three different objectives",
-            "for example --pareto step_time,memory",
+            f"{option('pareto')}: {','.join(axes)} is not two or three different objectives",
+            f"for example {option('pareto', 'step_time,memory')}",
         )
     if {"step_time", "tokens_per_s"} <= set(axes):
-        raise UsageError("--pareto: step_time and tokens_per_s are one axis", "name one of them")
+        message = f"{option('pareto')}: step_time and tokens_per_s are one axis"
+        raise UsageError(message, "name one of them")
     return axes
 
 
-def parse_duration(value: object, option: str) -> float:
+def parse_duration(value: object, flag: str) -> float:
     """Return seconds from `30d`, `12 h` or a number of days."""
     from planner.errors import BadValue
     from planner.units import parse_time
 
     text = str(value).strip()
+    days = isinstance(value, (int, float)) or text.replace(".", "", 1).isdigit()
     try:
-        number = float(text) * 86400.0 if text.replace(".", "", 1).isdigit() else parse_time(text)
+        number = float(text) * 86400.0 if days else parse_time(text)
     except BadValue as error:
-        raise UsageError(f"{option}: {error.message}", "for example 30d or 36h") from None
+        raise UsageError(f"{given_as(flag)}: {error.message}", "for example 30d or 36h") from None
     if number <= 0.0:
-        raise UsageError(f"{option} must be above 0, not {text}", "for example 30d or 36h")
+        raise UsageError(f"{given_as(flag)} must be above 0, not {text}", "for example 30d or 36h")
     return number
 
 

@@ -14,6 +14,7 @@ from planner.objectives import (
     parse_objective,
     parse_pareto,
 )
+from planner.wording import option
 from searches.options import AXES, SearchOptions
 from searches.options import FRAMEWORKS as NAMED
 
@@ -94,7 +95,8 @@ class SolveOptions:
             only[axis] = only.get(axis, values) & values
             if not only[axis]:
                 raise UsageError(
-                    f"--pin {axis} and --only {axis} contradict each other", "drop one of them"
+                    f"{option('pin')} {axis} and {option('only')} {axis} contradict each other",
+                    "drop one of them",
                 )
         return only
 
@@ -102,21 +104,23 @@ class SolveOptions:
         """Raise `UsageError` where a bound leaves nothing of what is pinned or listed."""
         for axis, most in self.at_most.items():
             listed = self.only.get(axis, frozenset())
-            named = ("--pin", [self.pins[axis]]) if axis in self.pins else ("--only", listed)
+            named = ("pin", [self.pins[axis]]) if axis in self.pins else ("only", listed)
             if named[1] and min(named[1]) > most:
                 values = ",".join(map(str, sorted(named[1])))
+                stated = option(named[0], f"{axis}={values}"), option("max", f"{axis}={most}")
                 raise UsageError(
-                    f"{named[0]} {axis}={values} and --max {axis}={most} contradict each other",
-                    "drop one of them",
+                    f"{stated[0]} and {stated[1]} contradict each other", "drop one of them"
                 )
 
     def search_options(self) -> SearchOptions:
         """Return the restrictions of the search; `UsageError` for a split spelled out."""
         split = self.pins.get("split", 0)
         if pinned_stages(split):
+            spelled = axis_text("split", split)
             raise UsageError(
-                f"--pin split={axis_text('split', split)}: a search finds uneven splits by itself",
-                "planner evaluate prices this one; here --pin split=even or ends, or none",
+                f"{option('pin', f'split={spelled}')}: a search finds uneven splits by itself",
+                f"planner evaluate prices this one; here {option('pin', 'split=even')} or ends, or"
+                " none",
             )
         only = self.restricted()
         return SearchOptions(
@@ -225,37 +229,42 @@ def parse_goals(
     axes = parse_pareto(pareto)
     if axes and objective not in ("", "step_time"):
         raise UsageError(
-            f"--pareto and --objective {objective} ask for two answers", "keep one of them"
+            f"{option('pareto')} and {option('objective', objective)} ask for two answers",
+            "keep one of them",
         )
     chosen = parse_objective(objective or "step_time")
     if within and not 1.0 <= within <= 100.0:
-        raise UsageError(f"--within must be 1 to 100, not {within:g}", "for example 1.05")
+        raise UsageError(
+            f"{option('within')} must be 1 to 100, not {within:g}", "for example 1.05"
+        )
     if within and chosen != "memory":
-        raise UsageError("--within belongs to --objective memory", "drop one of them")
+        message = f"{option('within')} belongs to {option('objective', 'memory')}"
+        raise UsageError(message, "drop one of them")
     if step_limit_s < 0:
-        raise UsageError("--step-limit must be above 0 s", "for example --step-limit 12.5")
+        message = f"{option('step-limit')} must be above 0 s"
+        raise UsageError(message, f"for example {option('step-limit', '12.5')}")
     return {
         "objective": chosen,
         "within": within or WITHIN,
-        "deadline_s": parse_duration(deadline, "--deadline") if deadline else None,
+        "deadline_s": None if deadline in ("", None) else parse_duration(deadline, "--deadline"),
         "step_limit_s": step_limit_s or None,
         "pareto": axes,
     }
 
 
-def _pairs(items: Iterable[str], option: str) -> list[tuple[str, str]]:
+def _pairs(items: Iterable[str], flag: str) -> list[tuple[str, str]]:
     """Split `axis=value` items; one item may hold several, parted by commas."""
     found: list[tuple[str, str]] = []
     for item in items:
         for part in item.split(","):
             axis, equals, value = part.partition("=")
-            if not equals and found and option == "--only":
+            if not equals and found and flag == "--only":
                 found.append((found[-1][0], part.strip()))
                 continue
             if not equals or not value:
                 raise UsageError(
-                    f"{option}: {part!r} is not of the form axis=value",
-                    f"for example {option} tp=8",
+                    f"{option(flag)}: {part!r} is not of the form axis=value",
+                    f"for example {option(flag, 'tp=8')}",
                 )
             found.append((axis.strip(), value.strip()))
     return found
@@ -270,8 +279,8 @@ def parse_pins(items: Iterable[str]) -> dict[str, int]:
             both = [axis_text(axis, x) for x in (pins[axis], number)]
             several = not any(axis == "split" and pinned_stages(x) for x in (pins[axis], number))
             raise UsageError(
-                f"--pin: {axis} is pinned to {' and to '.join(both)}",
-                f"use --only {axis}={','.join(both)} for several values"
+                f"{option('pin')}: {axis} is pinned to {' and to '.join(both)}",
+                f"use {option('only', axis + '=' + ','.join(both))} for several values"
                 if several
                 else "keep one of them",
             )
@@ -293,6 +302,6 @@ def parse_max(items: Iterable[str]) -> dict[str, int]:
     for axis, value in _pairs(items, "--max"):
         if axis in WORDS:
             usable = ", ".join(a for a in AXES if a not in WORDS)
-            raise UsageError(f"--max: {axis} has no order", f"axes with one: {usable}")
+            raise UsageError(f"{option('max')}: {axis} has no order", f"axes with one: {usable}")
         limits[axis] = axis_values(axis, value, "--max")
     return limits

@@ -141,10 +141,11 @@ def _host_lines(placement: Placement) -> list[str]:
 
 def placement_json(placement: Placement, plan_id: str) -> str:
     """Return everything as JSON: every rank with its host and places, every group's ranks."""
-    return json.dumps(_document(placement, plan_id)) + "\n"
+    return json.dumps(placement_document(placement, plan_id)) + "\n"
 
 
-def _document(placement: Placement, plan_id: str) -> dict[str, Any]:
+def placement_document(placement: Placement, plan_id: str) -> dict[str, Any]:
+    """Return what `placement_json` writes."""
     columns = _columns(placement)
     grids = zip(("dense", "expert"), placement.grids, strict=False)
     return {

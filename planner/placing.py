@@ -4,12 +4,13 @@ import sys
 from pathlib import Path
 
 from planner import __version__
-from planner.errors import BadValue, EmitError, UsageError
+from planner.errors import BadValue, EmitError, FileError, UsageError
 from planner.inputs import ClusterInput
 from planner.intake.hostlist import expand_hosts
 from planner.placement import place_plan
 from planner.placement_text import placement_files, placement_json, placement_table
 from planner.saved import opened
+from planner.wording import option
 
 _FILE_ENDINGS = (".txt", ".lst", ".list", ".conf", ".hosts")
 """Endings that no host name has: a file that is not there is no host of its name."""
@@ -49,31 +50,39 @@ def read_hosts(text: str) -> tuple[str, ...]:
 
     The rest of a line (`slots=8`) and comments do not count. Raises `UsageError`.
     """
-    lines = [text]
     path = Path(text)
     if path.suffix in _FILE_ENDINGS and not path.is_file():
-        raise UsageError(f"--hosts: no file {text}", "a list such as n[001-016], or a file")
-    if path.is_file():
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--hosts: cannot read {text}: {error}", "") from None
-    if not text.strip():
-        fix = "a list such as n[001-016], or a file; leave --hosts out for those of the cluster"
-        raise UsageError("--hosts is empty", fix)
+        raise FileError(f"--hosts: no file {text}", "a list such as n[001-016], or a file")
+    if not path.is_file():
+        return hosts_of_text(text)
+    try:
+        return hosts_of_text(path.read_text(encoding="utf-8"), text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"--hosts: cannot read {text}: {error}", "") from None
+
+
+def hosts_of_text(text: str, file: str = "") -> tuple[str, ...]:
+    """Return the hosts of a list, or of the lines of a file of this name."""
+    if not text.strip() and not file:
+        fix = (
+            f"a list such as n[001-016], or a file; leave {option('hosts')} out for those of the"
+            " cluster"
+        )
+        raise UsageError(f"{option('hosts')} is empty", fix)
     names: list[str] = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         try:
             names += expand_hosts(words[0])
         except BadValue as error:
-            where = f"{text}:{number}" if path.is_file() else "--hosts"
+            where = f"{file}:{number}" if file else option("hosts")
             raise UsageError(f"{where}: {error.message}", error.fix) from None
     if not names:
         raise UsageError(
-            f"--hosts: {text!r} names no host", "a list such as n[001-016], or a file"
+            f"{option('hosts')}: {file or text!r} names no host",
+            "a list such as n[001-016], or a file",
         )
     return tuple(names)
 

@@ -8,7 +8,7 @@ from costmodels.layer_grid import LayerGrid
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.result import Plan
-from planner.uncertainty import TIE_FRAC
+from planner.uncertainty import HEADROOM_STEP, TIE_FRAC
 from searches.candidates import Candidate
 
 MIN_SHARE = 0.002
@@ -119,7 +119,8 @@ def why_first(
     if len(ties) > 1:
         lines.append(
             f"{len(ties)} plans lie within {TIE_FRAC:.0%} of {best}: the model cannot tell "
-            "them apart, so memory headroom decides, then simplicity"
+            f"them apart, so memory headroom decides, in steps of {HEADROOM_STEP:.0%}, then "
+            "simplicity"
         )
     wide = _beyond_the_node(problem, first.layout)
     if wide:
@@ -127,7 +128,9 @@ def why_first(
     rival = next((c for c, tie in ranked if not tie), None)
     if rival is None:
         return tuple(lines)
-    other = _grouped(break_down(problem, rival.layout, grid=grid).time_s)
+    alike = (x.breakdown for x in plans if (x.pool, x.precision) == (first.pool, first.precision))
+    known = next((found for found in alike if found.layout == rival.layout), None)
+    other = _grouped((known or break_down(problem, rival.layout, grid=grid)).time_s)
     gaps = {t: other[t] - terms[t] for t in terms}
     ordered = sorted(gaps.items(), key=lambda x: (-x[1], x[0]))
     saved = [f"{t} -{_shown_s(gap, first)}" for t, gap in ordered if gap > least]

@@ -7,6 +7,7 @@ from planner.errors import UsageError
 from planner.inputs import ModelInput
 from planner.layouts import PRECISION
 from planner.options import SolveOptions
+from planner.wording import option
 
 
 def with_recipe(model: ModelInput, precision: str) -> ModelInput:
@@ -61,6 +62,6 @@ def one_recipe(model: ModelInput, options: SolveOptions, what: str) -> ModelInpu
     if len(names) > 1:
         raise UsageError(
             f"the precision is left open ({', '.join(names)}), and {what}",
-            f"name one recipe: --pin {PRECISION}={names[0]}",
+            f"name one recipe: {option('pin', f'{PRECISION}={names[0]}')}",
         )
     return with_recipe(model, names[0])

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from planner.recommend_walk_text import walk_end, walk_lines
 from planner.result import SCHEMA_VERSION, Plan
 from planner.tables import assumed_lines, calibration_lines, plan_rows, wrapped
 from planner.units import format_bandwidth, format_count, format_link_speed, format_time
@@ -57,8 +58,21 @@ class Recommendation:
         """Return the JSON text: the same bytes for the same inputs."""
         return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
 
+    def _repr_html_(self) -> str:
+        from planner.documents import html
+        from planner.notebook import recommendation_parts
 
-def _headline(found: Recommendation) -> str:
+        return html(recommendation_parts(self))
+
+    def _repr_markdown_(self) -> str:
+        from planner.documents import markdown
+        from planner.notebook import recommendation_parts
+
+        return markdown(recommendation_parts(self))
+
+
+def headline(found: Recommendation) -> str:
+    """Return the answer in one sentence."""
     a = found.answer
     if a is None:
         return "No answer: nothing fits in the range searched."
@@ -74,6 +88,8 @@ def _headline(found: Recommendation) -> str:
         return f"Longest sequence that fits: {a['seq_len']} tokens"
     if found.question == "micro-batch":
         return f"Largest micro-batch that fits: {a['mbs']} sequence(s)"
+    if found.question == "layout":
+        return f"{walk_end(a)}."
     return f"Least bandwidth at which waiting is within {a['tolerance_frac']:.1%} of the compute"
 
 
@@ -100,8 +116,10 @@ def _bandwidth_lines(found: Recommendation) -> list[str]:
 
 def recommendation_text(found: Recommendation) -> str:
     """Return the answer as text of at most 100 columns, commands apart."""
-    first, _, rest = _headline(found).partition(" ")
+    first, _, rest = headline(found).partition(" ")
     lines = [*wrapped(first, rest), *_bandwidth_lines(found)]
+    if found.question == "layout" and found.answer is not None:
+        lines = [*walk_lines(found.answer), "", *lines]
     lines += wrapped(" ", found.scope)
     lines += calibration_lines(found.inputs["options"], found.calibration, found.notes)
     lines += assumed_lines(found.notes)

@@ -8,7 +8,6 @@ the same; there bisection is exact. So it is where waiting only shrinks with the
 """
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +17,7 @@ from costmodels.parameters import total_params
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from hardware.parts import Pool
+from planner.calibration.reference import Reference, reference_name
 from planner.capabilities import check_options
 from planner.errors import SearchError, SpecError, UsageError
 from planner.identity import content_id
@@ -45,7 +45,7 @@ from searches.options import TOKENS_PER_CP
 from searches.rules import Context
 from searches.shape_space import divisors, largest_named, legal_degrees
 
-QUESTIONS = ("devices", "size", "sequence", "micro-batch", "bandwidth")
+QUESTIONS = ("devices", "size", "sequence", "micro-batch", "bandwidth", "layout")
 """What can be asked."""
 FAMILIES = ("both", "width", "depth")
 """How a model grows: `both` in proportion, or one of them."""
@@ -158,7 +158,7 @@ def recommend(
     step: int = 0,
     tolerance_frac: float = 0.0,
     calibration: Calibrations = None,
-    reference: str | os.PathLike[str] = "",
+    reference: Reference = "",
 ) -> Recommendation:
     """Return the answer to one of `QUESTIONS` about a job on a cluster.
 
@@ -166,8 +166,8 @@ def recommend(
     the family of `model`, grown `by` width, depth or both. `sequence`: the longest that fits, in
     multiples of `step` tokens. `micro-batch`: the largest that fits. `bandwidth`: for each axis
     the least on its link at which the first plan waits at most `tolerance_frac` of its compute
-    time. The other arguments are those of `solve`. Raises `SpecError` for a bad input and
-    `UsageError` for a bad option.
+    time. `layout`: the decision walked axis by axis, and where that ends. The other arguments are
+    those of `solve`. Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
     if question not in QUESTIONS:
         raise UsageError(f"unknown question {question!r}", f"one of {', '.join(QUESTIONS)}")
@@ -179,7 +179,10 @@ def recommend(
     given = one_recipe(read[0], options, "this question is answered for one recipe"), read[1]
     names = source_names(model, cluster)
     asked = _Question(
-        *given, options, Asked(*names, tuple(overrides), reference=os.fspath(reference)), said=said
+        *given,
+        options,
+        Asked(*names, tuple(overrides), reference=reference_name(reference)),
+        said=said,
     )
     if question == "devices":
         return _fewest_devices(asked, most or MAX_NODES)
@@ -189,6 +192,8 @@ def recommend(
         return _longest_sequence(asked, step or SEQUENCE_STEP)
     if question == "micro-batch":
         return _largest_micro_batch(asked)
+    if question == "layout":
+        return _walked(asked)
     return _least_bandwidth(asked, tolerance_frac or TOLERANCE_FRAC)
 
 
@@ -397,6 +402,22 @@ def _largest_micro_batch(asked: _Question) -> Recommendation:
             found, result = pinned.best()
             return found.answered("micro-batch", {"mbs": mbs}, scope, result.best)
     return asked.answered("micro-batch", None, scope, None)
+
+
+def _walked(asked: _Question) -> Recommendation:
+    """Return the walk to a layout, and the best plan."""
+    from planner.recommend_walk import walk
+
+    _, result = asked.best()
+    scope = (
+        "every value searched with what was decided before, later degrees at 1, on all devices; "
+        "beside it the best plan of the whole space"
+    )
+    if not result.plans:
+        return asked.answered("layout", None, scope, None)
+    found = walk(asked.model, asked.cluster, asked.options, result)
+    asked.n_tried += found.n_tried
+    return asked.answered("layout", found.to_json(), scope, result.best)
 
 
 def with_bandwidth(problem: Problem, link: str, ratio: float) -> Problem:

@@ -9,7 +9,7 @@ what they touch, then by how far they move it.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from planner.errors import SpecError
@@ -20,7 +20,7 @@ from planner.recipes import pinned_to
 from planner.result import Relaxation
 from searches.candidates import Candidate
 from searches.executors import SerialExecutor
-from searches.feasibility import any_fits, largest_true, least_true, states_can_fit
+from searches.feasibility import StoppedError, any_fits, largest_true, least_true, states_can_fit
 from searches.options import TEXT_AXES, usual_most_mbs
 from searches.rules import Context
 from searches.search import search
@@ -55,6 +55,8 @@ class Attempt:
     kind: str = "restriction"
     factor: float = 1.0
     """By how much the value moves: the larger over the smaller."""
+    stop: Callable[[], bool] | None = None
+    """Ends the search for changes."""
 
 
 def find_relaxations(
@@ -63,12 +65,14 @@ def find_relaxations(
     options: SolveOptions,
     closest: Candidate | None,
     asked: Asked,
+    stop: Callable[[], bool] | None = None,
 ) -> tuple[Relaxation, ...]:
     """Return the changes that make the job fit, those that change least first.
 
-    `closest` is the plan that misses the memory by least, if memory is what is missing.
+    `closest` is the plan that misses the memory by least, if memory is what is missing. Raises
+    `searches.feasibility.StoppedError` once `stop` says so.
     """
-    start = Attempt("", model, cluster, options)
+    start = Attempt("", model, cluster, options, stop=stop)
     named = dict.fromkeys((*options.pins, *options.only, *options.at_most))
     axes = tuple(axis for axis in named if axis != PRECISION)
     found = [a for a in _small_changes(start, axes, closest) if _fits(a)]
@@ -92,12 +96,15 @@ def _context(attempt: Attempt) -> Context:
 
 
 def _fits(attempt: Attempt) -> bool:
-    return any_fits(_context(attempt))
+    return any_fits(_context(attempt), attempt.stop)
 
 
 def _relaxation(attempt: Attempt, asked: Asked) -> Relaxation:
     """Return the change with its best plan and its command."""
-    best = search(_context(attempt), SerialExecutor()).finalists[0]
+    found = search(_context(attempt), SerialExecutor(), attempt.stop)
+    if found.stopped:
+        raise StoppedError
+    best = found.finalists[0]
     command = asked.command(attempt.options, attempt.fields)
     return Relaxation(
         attempt.change, attempt.kind, attempt.factor, command, best.layout, best.step_s

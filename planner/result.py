@@ -1,14 +1,17 @@
 """What `solve` and `evaluate` return: ranked plans, counts, reasons. Seconds, bytes, fractions."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from costmodels.breakdown import Breakdown
+from costmodels.goodput import Goodput
 from costmodels.plans import Layout
+from costmodels.step import Rows
+from costmodels.traffic import Transfer
 from planner.errors import InfeasibleError
-from planner.layouts import layout_to_json
+from planner.json_text import indented
+from planner.layouts import layout_from_json, layout_to_json
 from planner.objectives import RunFigures
 
 SCHEMA_VERSION = "1.3"
@@ -48,7 +51,8 @@ class Plan:
     tie: bool
     """So close to the fastest plan that memory headroom decides between them."""
     training_s: float | None
-    """Time of the whole run, when its tokens are stated."""
+    """Time of the whole run when its tokens are stated, without failures, restarts and
+    checkpoints, which `run.expected_s` counts."""
     warnings: tuple[PlanWarning, ...]
     runs_on: tuple[str, ...]
     """Frameworks that can run it, and hold it in memory."""
@@ -69,30 +73,9 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan with the field names of the result schema."""
         b = self.breakdown
-        return {
-            "rank": self.rank,
-            "plan_id": self.plan_id,
-            "pool": self.pool,
-            "precision": self.precision,
-            "layout": layout_to_json(self.layout),
-            "step_time_s": self.step_time_s,
-            "step_time_p10_s": self.step_time_p10_s,
-            "step_time_p90_s": self.step_time_p90_s,
-            "interval_regime": self.interval_regime,
-            "tokens_per_s": self.tokens_per_s,
-            "tokens_per_s_per_device": self.tokens_per_s_per_device,
-            "mfu": self.mfu,
-            "training_s": self.training_s,
-            "tie": self.tie,
-            "group": self.group,
-            "closed_form_step_time_s": b.closed_form_step_s,
-            "time": dict(b.time_s),
-            "memory": {
-                "peak_bytes": round(b.peak_bytes),
-                "peak_stage": b.peak_stage,
-                "usable_bytes": round(self.usable_bytes),
-                "stages": [{term: round(v) for term, v in stage.items()} for stage in b.stages],
-            },
+        return self.figures_json() | {
+            "memory": self._memory_json()
+            | {"stages": [{term: round(v) for term, v in stage.items()} for stage in b.stages]},
             "comm": [
                 {
                     "axis": t.axis,
@@ -114,6 +97,110 @@ class Plan:
             "idle_devices": self.n_idle,
             "run": self.run.to_json() if self.run else None,
         }
+
+    def figures_json(self) -> dict[str, Any]:
+        """Return the first part of `to_json`: layout, rates and the step time by term."""
+        b = self.breakdown
+        return {
+            "rank": self.rank,
+            "plan_id": self.plan_id,
+            "pool": self.pool,
+            "precision": self.precision,
+            "layout": layout_to_json(self.layout),
+            "step_time_s": self.step_time_s,
+            "step_time_p10_s": self.step_time_p10_s,
+            "step_time_p90_s": self.step_time_p90_s,
+            "interval_regime": self.interval_regime,
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_s_per_device": self.tokens_per_s_per_device,
+            "mfu": self.mfu,
+            "training_s": self.training_s,
+            "tie": self.tie,
+            "group": self.group,
+            "closed_form_step_time_s": b.closed_form_step_s,
+            "time": dict(b.time_s),
+        }
+
+    def _memory_json(self) -> dict[str, Any]:
+        return {
+            "peak_bytes": round(self.breakdown.peak_bytes),
+            "peak_stage": self.breakdown.peak_stage,
+            "usable_bytes": round(self.usable_bytes),
+        }
+
+    def row_json(self) -> dict[str, Any]:
+        """Return the plan as one row: the layout, the figures and those of the run side by side.
+
+        Without stages and traffic, which `to_json` has; names as there.
+        """
+        run = self.run.to_json() if self.run else {}
+        idle = {"idle_devices": self.n_idle, "runs_on": list(self.runs_on)}
+        figures = self.figures_json()
+        return {**figures["layout"], **figures, **idle, **self._memory_json(), **run}
+
+    def _repr_html_(self) -> str:
+        from planner.documents import html
+        from planner.notebook import plan_parts
+
+        return html(plan_parts(self))
+
+    def _repr_markdown_(self) -> str:
+        from planner.documents import markdown
+        from planner.notebook import plan_parts
+
+        return markdown(plan_parts(self))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Plan":
+        """Return the plan that `to_json` wrote, with the figures that it holds.
+
+        What only pricing knows is not in it: `breakdown.rows` is None, `critical_stage` -1 and
+        `too_large_for` empty. `planner.saved.plan_of_result` prices a plan again.
+        """
+        memory, layout = data["memory"], layout_from_json(data["layout"])
+        transfers = tuple(
+            Transfer(
+                **{name: x for name, x in t.items() if name != "bytes"}, sent_bytes=t["bytes"]
+            )
+            for t in data["comm"]
+        )
+        found = Breakdown(
+            layout=layout,
+            step_s=data["step_time_s"],
+            closed_form_step_s=data["closed_form_step_time_s"],
+            time_s=dict(data["time"]),
+            stages=tuple(dict(stage) for stage in memory["stages"]),
+            peak_bytes=memory["peak_bytes"],
+            peak_stage=memory["peak_stage"],
+            transfers=transfers,
+            critical_stage=-1,
+            n_micro=layout.n_micro,
+            rows=cast(Rows, None),
+        )
+        same = (
+            "rank", "plan_id", "pool", "precision", "step_time_s", "step_time_p10_s",
+            "step_time_p90_s", "interval_regime", "tokens_per_s", "tokens_per_s_per_device", "mfu",
+            "tie", "training_s", "group",
+        )  # fmt: skip
+        return cls(
+            **{name: data[name] for name in same},
+            layout=layout,
+            breakdown=found,
+            usable_bytes=memory["usable_bytes"],
+            warnings=tuple(PlanWarning(w["code"], w["text"]) for w in data["warnings"]),
+            runs_on=tuple(data["runs_on"]),
+            n_idle=data["idle_devices"],
+            run=_run_from_json(data["run"]) if data["run"] else None,
+        )
+
+
+def _run_from_json(data: Mapping[str, Any]) -> RunFigures:
+    """Return what `RunFigures.to_json` wrote."""
+    names = ("expected_s", "power_w", "energy_j_per_token", "energy_j", "usd_per_million_tokens",
+             "cost_usd")  # fmt: skip
+    same = ("mtbf_s", "checkpoint_bytes", "checkpoint_s", "restart_s", "goodput_frac")
+    share = Goodput(**{x: data[x] for x in same}, interval_s=data["checkpoint_interval_s"])
+    return RunFigures(goodput=share, **{name: data.get(name) for name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +445,58 @@ class Result:
             "notes": list(self.notes),
         }
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Result":
+        """Return the result that `to_json` wrote: that of another process, or of a service.
+
+        Its plans are those of `Plan.from_json`.
+        """
+        proven, miss, tried = data["certificate"], data["closest"], data["uneven_tried"]
+        return cls(
+            **{x: data[x] for x in ("result_id", "inputs", "calibration", "complete", "stopped",
+                                    "gap")},
+            counts=Counts(**data["counts"]),
+            rejected=tuple(Rejection(**x) for x in data["rejected"]),
+            plans=tuple(Plan.from_json(x) for x in data["plans"]),
+            conflicts=tuple(
+                Conflict(tuple(ConflictPart(**part) for part in parts))
+                for parts in data["conflicts"]
+            ),
+            relaxations=tuple(
+                Relaxation(**{**x, "layout": x["layout"] and layout_from_json(x["layout"])})
+                for x in data["relaxations"]
+            ),
+            closest=miss and Miss(**{**miss, "layout": layout_from_json(miss["layout"])}),
+            uneven_tried=tried and UnevenTried(**tried),
+            why_first=tuple(data["why_first"]),
+            certificate=proven
+            and Certificate(
+                **{x: proven[x] for x in ("proven", "fastest_s", "simulated", "bound_s")},
+                **{f"uneven_{x}": proven["uneven"][x] for x in ("shapes", "proven", "gap_frac")},
+                only_uneven=proven["uneven"]["only"],
+            ),
+            notes=tuple(data["notes"]),
+            devices=tuple(
+                DeviceCounts(
+                    d["pool"], d["precision"], d["given"], tuple(d["searched"]),
+                    d["excluded_by_bound"], d["without_layout"], d["not_searched"],
+                )
+                for d in data["devices"]
+            ),
+        )  # fmt: skip
+
     def dumps(self) -> str:
         """Return the JSON text: the same bytes for the same inputs."""
-        return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+        return indented(self.to_json()) + "\n"
+
+    def _repr_html_(self) -> str:
+        from planner.documents import html
+        from planner.notebook import result_parts
+
+        return html(result_parts(self))
+
+    def _repr_markdown_(self) -> str:
+        from planner.documents import markdown
+        from planner.notebook import result_parts
+
+        return markdown(result_parts(self))

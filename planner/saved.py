@@ -8,16 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from costmodels.plans import (
+    CP_COMMS,
+    RANK_ORDERS,
+    RECOMPUTES,
+    SCHEDULES,
+    SWITCHES,
+    Layout,
+)
 from costmodels.problem import Problem
 from planner.calibration.file import calibration_from_json
-from planner.errors import SearchError, UsageError
+from planner.errors import FileError, SearchError, UsageError
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
 from planner.layouts import layout_from_json
 from planner.objectives import WITHIN
 from planner.options import SolveOptions
 from planner.recipes import with_asked_recipes, with_recipe
 from planner.result import SCHEMA_VERSION, Plan, Result
-from planner.units import GIB
+from planner.units import GIB, show
 
 MAX_SAVED = 20
 """Results kept in the user's cache folder; older ones are dropped."""
@@ -31,14 +39,19 @@ def cache_folder() -> Path:
 
 def save_result(result: Result) -> None:
     """Keep a result for `last#...`; a folder that cannot be written is not an error."""
+    save_text(result.result_id, result.dumps())
+
+
+def save_text(result_id: str, text: str) -> None:
+    """Keep the JSON text of a result, as `save_result`."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        previous = [p for p in folder.glob("*.json") if p.name != f"{result.result_id}.json"]
-        part = folder / f"{result.result_id}.part"
-        part.write_text(result.dumps(), encoding="utf-8")
-        part.replace(folder / f"{result.result_id}.json")
-        (folder / "last").write_text(result.result_id, encoding="utf-8")
+        previous = [p for p in folder.glob("*.json") if p.name != f"{result_id}.json"]
+        part = folder / f"{result_id}.part"
+        part.write_text(text, encoding="utf-8")
+        part.replace(folder / f"{result_id}.json")
+        (folder / "last").write_text(result_id, encoding="utf-8")
         previous.sort(key=lambda p: (p.stat().st_mtime, p.name))
         for old in previous[: -(MAX_SAVED - 1)]:
             old.unlink()
@@ -49,35 +62,41 @@ def save_result(result: Result) -> None:
 def _last_path() -> Path:
     marker = cache_folder() / "last"
     if not marker.is_file():
-        raise UsageError(
+        raise FileError(
             "there is no last result", "run planner solve first, or name RESULT.json#1"
         )
     return cache_folder() / f"{marker.read_text(encoding='utf-8').strip()}.json"
 
 
-def _read(source: str) -> dict[str, Any]:
+def read_result(source: str) -> dict[str, Any]:
+    """Return the saved result of a path, or `last`; `UsageError` where there is none."""
     path = _last_path() if source == "last" else Path(source)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(
-            f"no result file {source}", "save one with --format json > FILE"
-        ) from None
+        raise FileError(f"no result file {source}", "save one with --format json > FILE") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UsageError(f"{source} is not a result of planner: {error}", "") from None
+        fix = "name the output of planner solve --format json"
+        raise FileError(f"{source} is not a result of planner: {error}", fix) from None
+    return checked_result(data, source)
+
+
+def checked_result(data: Any, source: str) -> dict[str, Any]:
+    """Return the data of a result that messages call `source`; `UsageError` where it is none."""
     if not isinstance(data, dict) or "schema_version" not in data or "plans" not in data:
-        raise UsageError(
-            f"{source} is not a result of planner", "expected the output of --format json"
+        raise FileError(
+            f"{source} is not a result of planner",
+            "expected the JSON of an answer of solve or evaluate",
         )
     try:
         _ = data["inputs"]["model"], data["inputs"]["cluster"], data["inputs"]["options"]["top"]
         _ = [(p["rank"], p["plan_id"], p["pool"], p["layout"]["tp"]) for p in data["plans"]]
     except (KeyError, TypeError, IndexError) as error:
-        fix = "save the whole output of --format json"
-        raise UsageError(f"{source} is not a whole result: {error} is missing", fix) from None
+        fix = "give the whole JSON of an answer of solve or evaluate"
+        raise FileError(f"{source} is not a whole result: {error} is missing", fix) from None
     major = str(data["schema_version"]).split(".")[0]
     if major != SCHEMA_VERSION.split(".")[0]:
-        raise UsageError(
+        raise FileError(
             f"{source} has schema {data['schema_version']}", f"this version reads {SCHEMA_VERSION}"
         )
     return data
@@ -103,19 +122,26 @@ def read_options(data: Mapping[str, Any]) -> SolveOptions:
     )
 
 
-def _parts(reference: str) -> tuple[str, str]:
-    """Return the result and the plan in it that a PLAN argument names."""
+def plan_named(reference: str) -> tuple[str, str]:
+    """Return the source of the result, and the plan in it, that a PLAN argument names."""
     source, mark, which = reference.rpartition("#")
     if reference == "last":
         return "last", "1"
     if not mark:
-        return (reference, "1") if Path(reference).is_file() else ("last", reference)
+        is_path = Path(reference).is_file() or "/" in reference or reference.endswith(".json")
+        return (reference, "1") if is_path else ("last", reference)
     return source, which
+
+
+def read_reference(reference: str) -> tuple[dict[str, Any], str]:
+    """Return the result and the plan in it that a PLAN argument names; it may hold no plans."""
+    source, which = plan_named(reference)
+    return read_result(source), which
 
 
 def options_of(reference: str) -> SolveOptions:
     """Return the options with which the plan of a PLAN argument was found."""
-    return read_options(_read(_parts(reference)[0])["inputs"]["options"])
+    return read_options(read_result(plan_named(reference)[0])["inputs"]["options"])
 
 
 def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
@@ -124,23 +150,74 @@ def open_plan(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
     The plan is priced again from the inputs that the result holds; a plan id that no longer
     comes out (another catalogue or version changes no id, an edited file does) is an error.
     """
+    source, which = plan_named(reference)
+    return plan_of_result(read_result(source), which, source)
+
+
+def plan_of_result(
+    data: Mapping[str, Any], which: str, source: str
+) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
+    """Return the inputs and the re-priced plan of a result that is read, as `open_plan`."""
     from planner.solving import plan_of_layout
 
-    source, which = _parts(reference)
-    data = _read(source)
-    plan = _pick(data["plans"], which, source)
+    plan = pick_plan(data["plans"], which, source)
     inputs = data["inputs"]
     model, cluster = model_from_dict(inputs["model"]), cluster_from_dict(inputs["cluster"])
     cluster = cluster.pool(plan["pool"])
     options = read_options(inputs["options"])
     model = with_recipe(with_asked_recipes(model, options), plan.get("precision", ""))
-    problem, priced = plan_of_layout(
-        model, cluster, options, layout_from_json(plan["layout"]), plan["rank"]
-    )
+    layout = layout_from_json(plan["layout"])
+    wrong = layout_fault(layout, model, cluster)
+    if wrong:
+        raise SearchError(f"{source}#{which}: edited by hand? {wrong}", "solve again")
+    problem, priced = plan_of_layout(model, cluster, options, layout, plan["rank"])
     if priced.plan_id != plan["plan_id"]:
-        raise SearchError(f"{reference}: edited by hand? Its inputs give plan {priced.plan_id}",
-                          "solve again")  # fmt: skip
-    return model, cluster, problem, replace(priced, group=plan.get("group"))
+        raise SearchError(
+            f"{source}#{which}: edited by hand? Its inputs give plan {priced.plan_id}",
+            "solve again",
+        )
+    listed = replace(priced, group=plan.get("group"), tie=bool(plan.get("tie", priced.tie)))
+    return model, cluster, problem, listed
+
+
+def layout_fault(layout: Layout, model: ModelInput, cluster: ClusterInput) -> str:
+    """Return why a layout cannot be one of this job on the first pool; empty where it can."""
+    degrees = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_devices", "hpz")
+    counts = (*degrees, "zero", "shard", "recompute_layers", "activation_offload_layers")
+    for name in counts:
+        value = getattr(layout, name)
+        if type(value) is not int or value < (name in degrees):
+            return f"{name} is {show(value)}"
+    words = {
+        "schedule": SCHEDULES, "recompute": RECOMPUTES, "cp_comm": CP_COMMS,
+        "rank_order": RANK_ORDERS, "zero": range(4),
+    }  # fmt: skip
+    for name, known in words.items():
+        if getattr(layout, name) not in known:
+            return f"{name} is {show(getattr(layout, name))}"
+    for name in ("sp", *SWITCHES):
+        if type(getattr(layout, name)) is not bool:
+            return f"{name} is {show(getattr(layout, name))}"
+    held, job = layout.stage_layers, model.job
+    if any(type(n) is not int or n < 0 for n in held) or sum(held) != model.shape.layers:
+        return f"its stages do not hold the {model.shape.layers} layers of the model"
+    if len(held) != layout.pp * layout.vpp:
+        return f"it has {len(held)} virtual stages, and pp {layout.pp} x vpp {layout.vpp}"
+    if layout.tp * layout.pp * layout.cp * layout.dp != layout.n_devices:
+        return f"tp x pp x cp x dp is not {layout.n_devices}"
+    if layout.gbs != job.global_batch or layout.gbs != layout.n_micro * layout.mbs * layout.dp:
+        return f"its batch is not the {job.global_batch} sequences of the job"
+    if (layout.dp * layout.cp) % layout.dp_shard or (layout.dp * layout.cp) % layout.hpz:
+        return f"its ZeRO groups do not divide {layout.dp * layout.cp} ranks"
+    pool = cluster.cluster.pools[0]
+    try:
+        pool.first_devices(layout.n_devices)
+    except ValueError as error:
+        return str(error)
+    n_experts, inner = model.shape.n_experts, layout.ep * layout.etp
+    if (layout.tp * layout.cp * layout.dp) % inner or (max(n_experts, 1) % layout.ep):
+        return f"ep {layout.ep} x etp {layout.etp} do not divide its experts and ranks"
+    return ""
 
 
 def opened(reference: str) -> tuple[ModelInput, ClusterInput, Problem, Plan]:
@@ -157,9 +234,13 @@ def repriced_note(reference: str, plan: Plan) -> str:
 
     Another calibration, catalogue or version than the one that wrote the result prices otherwise.
     """
-    source, which = _parts(reference)
-    data = _read(source)
-    saved = _pick(data["plans"], which, source)
+    source, which = plan_named(reference)
+    return repriced_note_of(read_result(source), which, source, plan)
+
+
+def repriced_note_of(data: Mapping[str, Any], which: str, source: str, plan: Plan) -> str:
+    """Return `repriced_note` for a result that is read."""
+    saved = pick_plan(data["plans"], which, source)
     then = float(saved.get("step_time_s", plan.step_time_s))
     peak = float(saved.get("memory", {}).get("peak_bytes", plan.breakdown.peak_bytes))
     same_peak = abs(peak - plan.breakdown.peak_bytes) <= 1e-6 * peak
@@ -174,11 +255,11 @@ def repriced_note(reference: str, plan: Plan) -> str:
     )
 
 
-def _pick(plans: list[dict[str, Any]], which: str, source: str) -> dict[str, Any]:
+def pick_plan(plans: list[dict[str, Any]], which: str, source: str) -> dict[str, Any]:
     """Return the plan of a rank or of an id (a unique beginning is enough)."""
     if not plans:
         raise UsageError(f"{source} holds no plans", "nothing fitted; planner solve says why")
-    if which.isdigit() and len(which) < 4:
+    if which.isdecimal() and len(which) < 4:
         found = [plan for plan in plans if plan["rank"] == int(which)]
     else:
         found = [plan for plan in plans if which and plan["plan_id"].startswith(which)]

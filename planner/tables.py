@@ -16,10 +16,10 @@ from planner.placement_text import tier_lines
 from planner.reasons import shown_layout, stage_words
 from planner.result import Certificate, Counts, Plan, Relaxation, Result, UnevenTried
 from planner.uncertainty import TIE_FRAC
-from planner.units import format_gib, format_percent, format_size
+from planner.units import GIB, format_gib, format_percent, format_size
+from planner.utilization import utilization_words
 from searches.rules import RULES
 
-GIB = 2.0**30
 MAX_WIDTH = 100
 DISPENSABLE = ("bubl", "comm", "sp", "MFU", "split")
 """Columns that give way, in this order, where the table would be wider than `MAX_WIDTH`."""
@@ -170,10 +170,18 @@ def columns_of(result: Result) -> tuple[Column, ...]:
     columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
     if len({plan.precision for plan in result.plans}) > 1:
         columns.insert(1, Column("recipe", "", lambda p: p.precision))
+    widths = [_column_width(column, result.plans) for column in columns]
     for title in DISPENSABLE:
-        if max(len(line) for line in plan_rows(result.plans, columns)) > MAX_WIDTH:
-            columns = [column for column in columns if column.title != title]
+        # A mark before them, and a space before each.
+        if 1 + len(columns) + sum(widths) > MAX_WIDTH:
+            kept = [i for i, column in enumerate(columns) if column.title != title]
+            columns, widths = [columns[i] for i in kept], [widths[i] for i in kept]
     return tuple(columns)
+
+
+def _column_width(column: Column, plans: Sequence[Plan]) -> int:
+    """Return the characters of the widest cell of a column, its heading included."""
+    return max(len(text) for text in (column.title, column.unit, *map(column.text, plans)))
 
 
 def plan_rows(plans: Sequence[Plan], columns: Sequence[Column] = ()) -> list[str]:
@@ -401,6 +409,17 @@ def wrapped(title: str, text: str, width: int = 100, indent: int = 2) -> list[st
     )
 
 
+def _days_line(result: Result) -> str:
+    """Return what the days of the table count, where others of the answer count more."""
+    options = result.inputs["options"]
+    goals = options.get("pareto") or [options.get("objective", "step_time")]
+    counted = [goal for goal in ("cost", "energy") if goal in goals]
+    more = f"; {' and '.join(counted)}: with them" if counted else ""
+    return (
+        f"days: training alone, without failures and checkpoints (planner show: with them){more}"
+    )
+
+
 def solve_table(result: Result, source: str = "last") -> str:
     """Return the whole answer of `solve` as text."""
     lines = result_heading(result)
@@ -424,6 +443,8 @@ def solve_table(result: Result, source: str = "last") -> str:
     lines.append(
         "MFU: Megatron's model FLOPs (causal attention halved, no recompute) over dense peak"
     )
+    if first.training_s is not None:
+        lines.append(_days_line(result))
     if pareto := result.inputs["options"].get("pareto"):
         lines.append(f"the front of {', '.join(pareto)}: no plan beats another in all of them")
     lines.append("")
@@ -588,14 +609,7 @@ def plans_csv(result: Result) -> str:
     writer = csv.DictWriter(out, fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for plan in result.plans:
-        data = plan.to_json()
-        row = {
-            **data["layout"],
-            **data,
-            **data["memory"],
-            **(data["run"] or {}),
-            "runs_on": " ".join(plan.runs_on),
-        }
+        row = {**plan.row_json(), "runs_on": " ".join(plan.runs_on)}
         row["recompute_modules"] = "+".join(plan.layout.recompute_modules)
         row["hpz"] = plan.layout.hpz
         row["activation_offload_layers"] = plan.layout.activation_offload_layers
@@ -630,7 +644,7 @@ def plan_details(plan: Plan) -> str:
         "",
         f"step {plan.step_time_s:.4f} s (80 %: {plan.step_time_p10_s:.2f} - "
         f"{plan.step_time_p90_s:.2f}), {plan.tokens_per_s_per_device:,.0f} tokens/s/device, "
-        f"MFU {format_percent(plan.mfu)}",
+        + utilization_words(plan),
         *_time_lines(plan),
         "",
         f"memory: stage {b.peak_stage} needs {b.peak_bytes / GIB:.2f} of "

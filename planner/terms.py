@@ -31,8 +31,8 @@ from costmodels.problem import Problem
 from costmodels.shape_terms import host_bytes
 from hardware.parts import Host, Provenance
 from planner.result import Plan
+from planner.units import GIB
 
-GIB = 2.0**30
 Numbers = list[tuple[str, str]]
 
 

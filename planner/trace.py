@@ -6,11 +6,12 @@ microseconds.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from costmodels.breakdown import Breakdown, break_down
 from costmodels.pipeline import Message, TimedBlock
+from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.step_timeline import StepTimeline, Wire, memory_levels, step_timeline
 from costmodels.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD, Part
@@ -29,6 +30,15 @@ TICKS_PER_US = 1024.0
 next in floating point, and viewers that cut to nanoseconds see no overlap."""
 LETTERS = {FORWARD: "F", BACKWARD: "B", INPUT_GRAD: "B", WEIGHT_GRAD: "W"}
 COMPUTE, DP, P2P = 0, 4, 5
+HIDDEN = "dp hidden"
+"""Category of data-parallel traffic that runs beside compute."""
+HIDDEN_NOTE = (
+    "traffic of dp that hides beside compute is named hidden; the model knows how much, not when:"
+    " drawn are weights from the start of the blocks that need them, gradients that move once a"
+    " step from the last backward of their chunk on, the last of them until it ends, others from"
+    " the start of their backward"
+)
+"""What is assumed of the time of hidden data-parallel traffic (`costmodels.hidden_traffic`)."""
 THREADS = {"compute": COMPUTE, "tp": 1, "cp": 2, "ep": 3, "dp": DP, "pp": P2P}
 """Threads of a process; messages that overlap take further ones behind the last."""
 
@@ -39,13 +49,16 @@ def trace_events(problem: Problem, plan: Plan, micro_batches: int = 0) -> list[E
     `micro_batches` keeps the first and last of them and leaves out the middle, 0 keeps all; the
     kept ones stay where they are. Raises `UsageError` beyond `MAX_BLOCKS`.
     """
-    return _events(break_down(problem, plan.layout), micro_batches)[0]
+    found = break_down(problem, plan.layout)
+    step, kept = _drawn(found, micro_batches)
+    return drawn_events(step, found.layout, kept)[0]
 
 
 def trace_json(problem: Problem, plan: Plan, micro_batches: int = 0) -> str:
     """Return the trace file of one step: the same bytes for the same plan. Errors as above."""
     found = break_down(problem, plan.layout)
-    events, end_s = _events(found, micro_batches)
+    step, kept = _drawn(found, micro_batches)
+    events, end_s = drawn_events(step, found.layout, kept)
     about = {
         "plan": plan.plan_id,
         "layout": shown_layout(plan.layout),
@@ -53,7 +66,7 @@ def trace_json(problem: Problem, plan: Plan, micro_batches: int = 0) -> str:
         "predicted_step_s": found.step_s,
         "trace_end_s": end_s,
         "predicted_peak_bytes": found.peak_bytes,
-        "notes": _notes(found, end_s, micro_batches),
+        "notes": _notes(found, step, end_s, micro_batches),
         "written_by": f"planner {__version__}",
     }
     lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
@@ -61,12 +74,12 @@ def trace_json(problem: Problem, plan: Plan, micro_batches: int = 0) -> str:
     return f'{head},\n "traceEvents": [\n{lines}\n]}}\n'
 
 
-def _notes(found: Breakdown, end_s: float, micro_batches: int) -> list[str]:
+def _notes(found: Breakdown, step: StepTimeline, end_s: float, micro_batches: int) -> list[str]:
     """Return what a reader of the trace should know."""
     notes = [
         "traffic of tp, cp and ep is drawn from the start of its block, all calls in one",
-        "dp, optimizer and stragglers are drawn behind the pipeline; traffic of dp that hides"
-        " behind compute is not drawn",
+        "dp that compute waits for, optimizer and stragglers are drawn behind the pipeline",
+        *([HIDDEN_NOTE] if any(rank.hidden for rank in step.data_parallel) else []),
         "memory: a chunk counts from the start of its forward to the end of its backward",
     ]
     n = found.layout.n_passes
@@ -87,8 +100,8 @@ def _first_kept(micro_batches: int) -> int:
     return micro_batches - micro_batches // 2
 
 
-def _events(found: Breakdown, micro_batches: int) -> tuple[list[Event], float]:
-    """Return all events, and the end of the step in seconds."""
+def _drawn(found: Breakdown, micro_batches: int) -> tuple[StepTimeline, set[int]]:
+    """Return the step in time, and the micro-batches that are drawn."""
     layout = found.layout
     n = layout.n_passes
     if micro_batches < 0:
@@ -102,8 +115,16 @@ def _events(found: Breakdown, micro_batches: int) -> tuple[list[Event], float]:
             f"{MAX_BLOCKS:,} of one trace",
             f"--micro-batches {min(32, MAX_BLOCKS // blocks_each)} draws the first and the last",
         )
-    step = step_timeline(found)
-    kept = {*range(_first_kept(drawn)), *range(n - drawn // 2, n)}
+    return step_timeline(found), {*range(_first_kept(drawn)), *range(n - drawn // 2, n)}
+
+
+def drawn_events(
+    step: StepTimeline, layout: Layout, kept: Collection[int]
+) -> tuple[list[Event], float]:
+    """Return the events of some micro-batches of a step, where they are; its end in seconds.
+
+    The names of processes and threads come first, the others in order of time.
+    """
     end_s = step.pipeline.end_s + sum(seconds for _, _, seconds in step.after)
     named: list[Event] = []
     timed: list[Event] = []
@@ -112,7 +133,8 @@ def _events(found: Breakdown, micro_batches: int) -> tuple[list[Event], float]:
         shown = [b for b in blocks if any(micro in kept for _, micro, _ in b.parts)]
         mine = [
             *_block_events(step, layout.pp, rank, shown),
-            *_counter_events(step, rank, shown, drawn < n),
+            *_hidden_events(step, rank, kept),
+            *_counter_events(step, rank, shown, len(kept) < layout.n_passes),
             *_after_events(step, rank),
         ]
         used = {event["tid"] for event in mine if event["ph"] == "X"}
@@ -212,6 +234,17 @@ def _counter_events(
         }
 
 
+def _hidden_events(step: StepTimeline, rank: int, kept: Collection[int]) -> Iterable[Event]:
+    """Yield the data-parallel traffic that runs beside compute."""
+    for span in step.data_parallel[rank].hidden:
+        if span.micros and not any(micro in kept for micro in span.micros):
+            continue
+        at = _us(span.start_s), _us(span.end_s)
+        if at[1] > at[0]:
+            args = {"waits_ms": 0.0, "hidden_ms": (span.end_s - span.start_s) * 1e3}
+            yield _complete(rank, DP, f"dp {span.what} (hidden)", HIDDEN, at, args)
+
+
 def _after_events(step: StepTimeline, rank: int) -> Iterable[Event]:
     """Yield what follows the pipeline; the end of the last is the step, not on the grid."""
     at = step.pipeline.end_s
@@ -223,7 +256,7 @@ def _after_events(step: StepTimeline, rank: int) -> Iterable[Event]:
         yield _complete(rank, THREADS[thread], name, "after the pipeline", span, args)
 
 
-def _lanes(messages: Sequence[Message], kept: set[int]) -> list[tuple[Message, int]]:
+def _lanes(messages: Sequence[Message], kept: Collection[int]) -> list[tuple[Message, int]]:
     """Return the messages by time, each with the first thread of its sender that is free."""
     shown = [m for m in messages if m.micro in kept]
     shown.sort(key=lambda m: (m.start_s, m.sender, m.kind, m.stage, m.micro))

@@ -16,7 +16,9 @@ from planner.inputs import ClusterInput, ModelInput
 from planner.layouts import DEVICES
 from planner.objectives import OVER_COUNTS, check_inputs, step_limit_s, value_per_s
 from planner.options import SolveOptions
+from planner.progress import Part, Progress, pieces_of, whole_of
 from planner.result import DeviceCounts
+from planner.wording import option
 from searches.candidates import Candidate
 from searches.device_counts import StepBounds, device_counts, flops_bound_s
 from searches.executors import Executor
@@ -28,7 +30,6 @@ from searches.shared_work import SharedWork
 MOST_TRIED = 64
 """Numbers of devices searched in vain, those of the least bound, while none holds any plan."""
 Stop = Callable[[], bool] | None
-Progress = Callable[[int, int], None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,8 @@ def largest_allowed(problem: Problem, options: SolveOptions) -> int:
         return allowed[-1]
     per_node = pool.devices_per_node
     raise UsageError(
-        f"--pin, --only or --max {DEVICES} leaves no number of devices of pool {pool.name}",
+        f"{option('pin')}, {option('only')} or {option('max', DEVICES)} leaves no number of"
+        f" devices of pool {pool.name}",
         f"multiples of {per_node} up to {pool.n_devices}, or divisors of {per_node}",
     )
 
@@ -201,34 +203,42 @@ def search_counts(
     progress: Progress = None,
     fewer: bool = True,
 ) -> Searches:
-    """Search the variants; `fewer` also on fewer devices than allowed where they may be better."""
+    """Search the variants; `fewer` also on fewer devices than allowed where they may be better.
+
+    `progress` is told one share of it all, which never falls (`planner.progress`).
+    """
     found = Searches([], [variant.tally for variant in variants], notes)
+    whole = whole_of(progress)
     if options.pareto:
         try:
-            _search_front(variants, found, options, executor, stop, progress, fewer)
+            _search_front(variants, found, options, executor, stop, whole, fewer)
         except KeyboardInterrupt:
             if not found.front:
                 raise
             found.stopped = "interrupted"
     elif options.objective == "devices" and fewer and not options.names_devices:
-        best = _search_fewer(variants, found, None, stop, progress, executor)
+        first, rest = pieces_of(whole, 2)
+        best = _search_fewer(variants, found, None, stop, first, executor)
         if best is None and not found.stopped:
-            _search_whole(variants, found, executor, stop, progress)
+            _search_whole(variants, found, executor, stop, rest)
     else:
-        _search_whole(variants, found, executor, stop, progress)
-        if fewer and not options.names_devices:
+        also_fewer = fewer and not options.names_devices
+        first, *rest_of = pieces_of(whole, 1 + also_fewer)
+        _search_whole(variants, found, executor, stop, first)
+        if also_fewer:
             if found.stopped:
                 _bound_fewer(variants, found)
             else:
-                _search_fewer(
-                    variants, found, _best_key(variants, found), stop, progress, executor
-                )
+                best = _best_key(variants, found)
+                _search_fewer(variants, found, best, stop, rest_of[0], executor)
     limited = options.deadline_s is not None or options.step_limit_s is not None
     if limited and fewer and not found.stopped and _best_key(variants, found) is None:
         _search_unlimited(variants, found, options, executor, stop)
     if found.stopped:
         for variant in variants:
             variant.tally.n_left = _n_counts(variant) - _n_known(variant.tally)
+    elif whole is not None:
+        whole(1, 1)
     return found
 
 
@@ -304,14 +314,14 @@ def _whole_counts(variant: Variant) -> list[int]:
 
 
 def _search_whole(
-    variants: list[Variant], found: Searches, executor: Executor, stop: Stop, progress: Progress
+    variants: list[Variant], found: Searches, executor: Executor, stop: Stop, part: Part | None
 ) -> None:
-    for variant in variants:
-        for n in _whole_counts(variant):
-            if found.stopped and (found.stopped == "interrupted" or (stop and stop())):
-                found.left.append(variant.key(n, variant.bounds.least_s(n))[0])
-                continue
-            _search_one(variant, n, found, executor, stop, progress)
+    entries = [(variant, n) for variant in variants for n in _whole_counts(variant)]
+    for (variant, n), piece in zip(entries, pieces_of(part, len(entries)), strict=True):
+        if found.stopped and (found.stopped == "interrupted" or (stop and stop())):
+            found.left.append(variant.key(n, variant.bounds.least_s(n))[0])
+            continue
+        _search_one(variant, n, found, executor, stop, piece)
 
 
 def _search_one(
@@ -320,7 +330,7 @@ def _search_one(
     found: Searches,
     executor: Executor,
     stop: Stop,
-    progress: Progress,
+    progress: Part | None,
 ) -> Searched:
     """Search one number of devices in full and list it."""
     context = variant.bounds.context(n_devices)
@@ -381,7 +391,7 @@ def _search_fewer(
     found: Searches,
     best: Point | None,
     stop: Stop,
-    progress: Progress,
+    progress: Part | None,
     executor: Executor,
 ) -> Point | None:
     """Search smaller numbers of devices, the least bound first; list the best if it beats `best`.
@@ -473,7 +483,7 @@ def _search_front(
     options: SolveOptions,
     executor: Executor,
     stop: Stop,
-    progress: Progress,
+    whole: Part | None,
     fewer: bool,
 ) -> None:
     """Find the front: over every number of devices where an axis depends on it."""
@@ -494,23 +504,24 @@ def _search_front(
         ]
         found.front = points = non_dominated([*points, *new])
 
-    def search_all(variant: Variant, n: int) -> None:
-        one = _search_one(variant, n, found, executor, stop, progress)
+    def search_all(variant: Variant, n: int, part: Part | None) -> None:
+        one = _search_one(variant, n, found, executor, stop, part)
         plans = list(one.outcome.finalists)
         if with_memory:
             known = {c.layout for c in plans}
             plans += repriced(one.context, [c for c in one.outcome.front if c.layout not in known])
         take(variant, one, plans)
 
-    for variant in variants:
-        for n in _whole_counts(variant):
-            search_all(variant, n)
+    first, rest = pieces_of(whole, 2)
+    largest = [(variant, n) for variant in variants for n in _whole_counts(variant)]
+    for (variant, n), part in zip(largest, pieces_of(first, len(largest)), strict=True):
+        search_all(variant, n, part)
     over_counts = set(goals) & set(OVER_COUNTS)
     if fewer and not options.names_devices and not found.stopped:
         if not over_counts:
             before = len(found.listed)
             replaced = replace_objective(variants, "step_time")
-            _search_fewer(replaced, found, _best_key(replaced, found), stop, progress, executor)
+            _search_fewer(replaced, found, _best_key(replaced, found), stop, rest, executor)
             for one in found.listed[before:]:
                 variant = by_name(variants)[one.name]
                 more = list(one.outcome.finalists)
@@ -524,12 +535,12 @@ def _search_front(
                 for n in device_counts(variant.bounds.problem.pool)
                 if n not in variant.tally.searched and options.allows_devices(n)
             ]
-            for i, (variant, n) in enumerate(entries):
+            for (variant, n), part in zip(entries, pieces_of(rest, len(entries)), strict=True):
                 if stop is not None and stop():
                     found.stopped = "time limit"
                     break
-                if progress is not None:
-                    progress(i, len(entries))
+                if part is not None:
+                    part(0, 1)
                 bound = variant.bounds.least_s(n)
                 if bound == math.inf:
                     variant.tally.n_without_layout += 1
@@ -540,15 +551,13 @@ def _search_front(
                 if bound > variant.limit_s(n) or dominated(floor, [p for p, _ in points]):
                     variant.tally.n_excluded += 1
                 elif with_memory:
-                    search_all(variant, n)
+                    search_all(variant, n, part)
                 else:
                     limit = math.nextafter(variant.limit_s(n), math.inf)
                     hope = undominated_below_s(goals, empty, per_s, [p for p, _ in points])
                     plans = variant.bounds.below(n, min(limit, hope))
                     variant.tally.searched.append(n)
                     take(variant, empty, plans)
-            if progress is not None and entries:
-                progress(len(entries), len(entries))
 
 
 EMPTY = Outcome((), 0, 0, 0, 0, 0, 0, math.inf, 0, {}, {}, None)

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import yaml
 
 from planner.errors import Problem, SpecError
 from planner.units import show
+from planner.wording import option, said
 
 if TYPE_CHECKING:
     from planner.intake.imported import Imported
@@ -103,6 +105,22 @@ def load_yaml(path: str | os.PathLike[str]) -> Document:
 
 def parse_yaml(text: str, file: str = "") -> Document:
     """Read one YAML document from text; `file` is the name that messages give."""
+    if len(text) > MOST_KEPT:
+        return _parsed(text, file)
+    known = _known(text, file)
+    return replace(known, data=copy.deepcopy(known.data))  # the reader may change it
+
+
+MOST_KEPT = 10_000
+"""Characters of a text whose values are kept: specifications that are asked about often."""
+
+
+@lru_cache(maxsize=64)
+def _known(text: str, file: str) -> Document:
+    return _parsed(text, file)
+
+
+def _parsed(text: str, file: str) -> Document:
     node = _compose(text, file)
     if node is None:
         raise SpecError(Problem("the file is empty", "see examples/ for a complete one", file))
@@ -112,27 +130,28 @@ def parse_yaml(text: str, file: str = "") -> Document:
     return Document(data, file, builder.key_marks, builder.value_marks)
 
 
-def set_path(document: Document, path: str, text: str) -> Document:
+def set_path(document: Document, path: str, text: str, given: str = "") -> Document:
     """Return a copy of the document with the value at a dotted path replaced (`--set PATH=VALUE`).
 
     The value is read as YAML, so `16` is a number. Every part of the path but the last must exist;
     whether the last is a known key is left to the schema, since optional keys may be absent.
+    `given` is the option for messages, where it is not this path and text.
     """
-    option = f"--set {path}={text}"
-    value = parse_yaml(text, option).data if text.strip() else None
+    given = given or said(option("set", f"{path}={text}"))
+    value = parse_yaml(text, given).data if text.strip() else None
     data = copy.deepcopy(document.data)
     parts: list[str | int] = []
     target = data
     names = path.split(".")
     for i, name in enumerate(names):
         last = i == len(names) - 1
-        key = _step(target, name, parts, option, may_be_new=last)
+        key = _step(target, name, parts, given, may_be_new=last)
         parts.append(key)
         if last:
             target[key] = value
         else:
             target = target[key]
-    overrides = {**document.overrides, tuple(parts): option}
+    overrides = {**document.overrides, tuple(parts): given}
     return replace(document, data=data, overrides=overrides)
 
 
@@ -143,7 +162,7 @@ def close_names(name: str, known: Iterable[str], n: int = 3) -> list[str]:
 
 
 def _step(
-    target: Any, name: str, parts: list[str | int], option: str, *, may_be_new: bool
+    target: Any, name: str, parts: list[str | int], given: str, *, may_be_new: bool
 ) -> str | int:
     """Return the key or index that `name` means in `target`, or raise saying what exists there."""
     here = path_text(parts) or "the top level"
@@ -153,14 +172,15 @@ def _step(
         known = ", ".join(str(key) for key in target) or "none"
         close = close_names(name, [str(key) for key in target], 1)
         fix = f"did you mean {close[0]}?" if close else "use one of these, or add it to the file"
-        raise SpecError(Problem(f"no key {name!r} in {here}; keys there: {known}", fix, option))
+        raise SpecError(Problem(f"no key {name!r} in {here}; keys there: {known}", fix, given))
     if isinstance(target, list):
         if name.isascii() and name.isdigit() and len(name) < 6 and int(name) < len(target):
             return int(name)
         fix = f"use an index from 0 to {len(target) - 1}" if target else "add items in the file"
         message = f"no item {name!r} in {here}, a list of {len(target)}"
-        raise SpecError(Problem(message, fix, option))
-    raise SpecError(Problem(f"{here} is {show(target)}, and has no {name!r} inside", "", option))
+        raise SpecError(Problem(message, fix, given))
+    fix = f"set {here} as a whole"
+    raise SpecError(Problem(f"{here} is {show(target)}, and has no {name!r} inside", fix, given))
 
 
 def read_text(name: str) -> str:
@@ -188,6 +208,20 @@ def read_text(name: str) -> str:
         utf16 = raw[:2] in (b"\xff\xfe", b"\xfe\xff")
         message = "is UTF-16, not UTF-8" if utf16 else "is not UTF-8 text"
         raise SpecError(Problem(message, "save it as UTF-8", name, line)) from None
+
+
+MAX_DIGITS = 1_000
+"""Most digits in a row: no number of any format has as many, and Python reads no more than 4,300.
+"""
+
+
+def refuse_long_numbers(text: str, file: str = "") -> None:
+    """Raise `SpecError` with the line for a text with more digits in a row than any number has."""
+    for found in re.finditer(r"\d+", text):
+        if found.end() - found.start() > MAX_DIGITS:
+            line = text.count("\n", 0, found.start()) + 1
+            message = f"a number of {found.end() - found.start():,} digits"
+            raise SpecError(Problem(message, "is it meant?", file, line))
 
 
 def _missing_file_fix(path: Path) -> str:

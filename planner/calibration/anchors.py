@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from planner.units import GIB
+
 Floats = NDArray[np.float64]
 
 RIDGE = 0.3
@@ -102,7 +104,6 @@ def _linearised(steps_s: Steps, x: Floats) -> tuple[Floats, Floats]:
     return at, shares / shares.sum(axis=1, keepdims=True)
 
 
-GIB = 2.0**30
 PEAK_SPREAD_BYTES = 0.25 * GIB
 """How well a peak repeats."""
 CONTEXT_SPREAD_BYTES = 1.0 * GIB

@@ -14,7 +14,7 @@ from planner.calibration.file import (
     load_start,
 )
 from planner.calibration.parameters import known_parameters
-from planner.errors import SearchError, UsageError
+from planner.errors import FileError, SearchError, UsageError
 
 FORMATS = ("table", "json")
 
@@ -104,7 +104,7 @@ def write_calibration(path: str | os.PathLike[str], calibration: Calibration) ->
     try:
         Path(path).write_text(calibration.to_text(), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--out: cannot write {path}: {error.strerror}", "name another") from None
+        raise FileError(f"--out: cannot write {path}: {error.strerror}", "name another") from None
 
 
 def run_list(form: str = "table") -> int:

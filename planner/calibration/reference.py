@@ -12,16 +12,17 @@
 `fullest: false` says that the peak is that of some device only, `out_of_memory: true` in place of
 `step_time_s` that the run ended so. One to three of them, or one without the dash. Any layout
 will do, and so will another model or number of devices: what is taken over is the ratio of
-measured to predicted time, see `anchors`.
+measured to predicted time, see `anchors`. `ReferenceContent` is such a file without the file: its
+runs name examples, hold models and clusters, or name files whose texts come with it.
 """
 
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -46,7 +47,7 @@ from planner.units import GIB, format_percent, parse_size, show
 from planner.yamlfile import Document, KeyPath, close_names, load_yaml
 
 if TYPE_CHECKING:
-    from planner.inputs import ClusterInput, ModelInput
+    from planner.inputs import ClusterInput, Content, ModelInput
     from planner.options import SolveOptions
 
 MAX_RUNS = 3
@@ -70,6 +71,30 @@ DIGITS = 6
 
 
 @dataclass(frozen=True)
+class ReferenceContent:
+    """What a reference file holds, without the file: nothing is opened for it."""
+
+    document: Document
+    files: Mapping[str, "Content"] = field(default_factory=dict)
+    """What the files hold that runs name as model or cluster, by those names."""
+    name: str = ""
+    """What suggested commands call the file."""
+    check: Callable[["ModelInput", "ClusterInput"], None] | None = None
+    """Called with the inputs of each run before it is priced, to refuse what is too large."""
+
+
+Reference = str | os.PathLike[str] | ReferenceContent
+"""The path of a file of measured runs, empty for none, or what such a file holds."""
+
+
+def reference_name(reference: Reference) -> str:
+    """Return what a command that repeats the question calls a reference; empty for none."""
+    if isinstance(reference, ReferenceContent):
+        return reference.name or "RUN.yaml"
+    return os.fspath(reference)
+
+
+@dataclass(frozen=True)
 class MeasuredRun:
     """One measured run, priced whenever a calibration is given."""
 
@@ -88,8 +113,9 @@ class MeasuredRun:
     """It ran out of memory."""
     fullest: bool = True
     """Whether the peak is that of the fullest device; otherwise that one may hold more."""
-    where: str = ""
-    """File and line, for messages."""
+    file: str = ""
+    line: int = 0
+    """Where it stands, for messages."""
 
     @property
     def words(self) -> str:
@@ -172,7 +198,7 @@ def _about(run: MeasuredRun, ratio: float) -> list[str]:
     mfu = rate / ((run.step_s or 0.0) * run.layout.n_devices * peak)
     if mfu > 1.0:
         message = f"{run.step_s:.4g} s a step are {mfu:.2f} times the peak of the devices"
-        raise SpecError(Problem(message, f"check {_suspects(0.0)}", run.where))
+        raise SpecError(Problem(message, f"check {_suspects(0.0)}", run.file, run.line))
     if 1.0 / FAR < ratio < FAR:
         return []
     if not REACH[0] <= ratio <= REACH[1]:
@@ -181,7 +207,7 @@ def _about(run: MeasuredRun, ratio: float) -> list[str]:
             f"{run.step_s:.4g} s a step, and {predicted:.4g} s are predicted: {_times(ratio)}, "
             f"beyond the factors' range of {REACH[0]:g} to {REACH[1]:g}"
         )
-        raise SpecError(Problem(message, _suspects(ratio), run.where))
+        raise SpecError(Problem(message, _suspects(ratio), run.file, run.line))
     return [f"reference: {run.words} is {_times(ratio)} than predicted; check {_suspects(ratio)}"]
 
 
@@ -264,12 +290,14 @@ def _with_memory(found: Calibration, runs: Sequence[MeasuredRun]) -> tuple[Calib
     return found, notes
 
 
-def with_reference(options: "SolveOptions", path: str) -> tuple["SolveOptions", tuple[str, ...]]:
-    """Return options whose calibration the runs of a file anchor, and notes about them.
+def with_reference(
+    options: "SolveOptions", reference: Reference
+) -> tuple["SolveOptions", tuple[str, ...]]:
+    """Return options whose calibration the runs of a reference anchor, and notes about them.
 
     Runs that name no software have that of the options.
     """
-    runs = read_reference(path, options)
+    runs = read_reference(reference, options)
     found = anchored(options.calibration, runs)
     notes = [*found.notes, *_strangers(runs, options)]
     return replace(options, own_calibration=found.calibration), tuple(notes)
@@ -289,12 +317,18 @@ def _strangers(runs: Sequence[MeasuredRun], options: "SolveOptions") -> list[str
     ]
 
 
-def read_reference(path: str | os.PathLike[str], options: "SolveOptions") -> list[MeasuredRun]:
-    """Return the runs of a reference file; `SpecError` with file and line for what is wrong."""
-    document = load_yaml(path)
+def read_reference(reference: Reference, options: "SolveOptions") -> list[MeasuredRun]:
+    """Return the runs of a reference; `SpecError` with file and line for what is wrong."""
+    given = reference if isinstance(reference, ReferenceContent) else None
+    document = given.document if given else load_yaml(reference)  # type: ignore[arg-type]  # a path
+    return [_run(document, at, one, options, given) for at, one in runs_of(document)]
+
+
+def runs_of(document: Document) -> list[tuple[KeyPath, dict[str, Any]]]:
+    """Return the runs of a document, each with its place; `SpecError` where it holds none."""
     data = document.data
     if isinstance(data, dict):
-        return [_run(document, (), data, options)]
+        return [((), data)]
     if not isinstance(data, list) or not all(isinstance(one, dict) for one in data):
         fix = (
             "write `model:`, `cluster:`, `layout:` and `step_time_s:`; docs/trial.md shows a file"
@@ -303,11 +337,21 @@ def read_reference(path: str | os.PathLike[str], options: "SolveOptions") -> lis
     if not 1 <= len(data) <= MAX_RUNS:
         fix = f"1 to {MAX_RUNS} runs; the three least alike say most"
         raise SpecError(document.problem((), f"holds {len(data)} runs", fix))
-    return [_run(document, (i,), one, options) for i, one in enumerate(data)]
+    return [((i,), one) for i, one in enumerate(data)]
+
+
+def file_of_run(file: str, value: str) -> str:
+    """Return the path or the name of an example that a run in `file` means by `value`."""
+    beside = Path(file).parent / value
+    return str(beside) if beside.exists() else value
 
 
 def _run(
-    document: Document, at: KeyPath, data: Mapping[str, Any], options: "SolveOptions"
+    document: Document,
+    at: KeyPath,
+    data: Mapping[str, Any],
+    options: "SolveOptions",
+    given: ReferenceContent | None,
 ) -> MeasuredRun:
     """Return one run of the file."""
 
@@ -331,7 +375,9 @@ def _run(
         raise wrong("step_time_s", "a run out of memory has no step time", "drop one of the two")
     if step is not None and not _is_positive(step):
         raise wrong("step_time_s", f"{show(step)} is no time", "seconds of one step: 12.3")
-    model, cluster = _inputs(document, at, data)
+    model, cluster = _inputs(document, at, data, given)
+    if given and given.check:
+        given.check(model, cluster)
     framework, stack = _software(data, options, wrong)
     layout, model = _layout(data["layout"], model, cluster, framework, stack, wrong)
     peak, kind = _peak(data, wrong)
@@ -351,7 +397,8 @@ def _run(
         memory=kind,
         ran_out=ran_out,
         fullest=fullest,
-        where=f"{where.file}:{where.line}" if where.line else where.file,
+        file=where.file,
+        line=where.line,
     )
 
 
@@ -376,23 +423,33 @@ def _is_positive(value: object) -> bool:
 
 
 def _inputs(
-    document: Document, at: KeyPath, data: Mapping[str, Any]
+    document: Document, at: KeyPath, data: Mapping[str, Any], given: ReferenceContent | None
 ) -> tuple["ModelInput", "ClusterInput"]:
     """Return model and cluster of a run, its overrides applied."""
+    from planner.inputs import example_content, example_names
     from planner.solving import read_inputs
 
     changes = data.get("set") or {}
     if not isinstance(changes, dict):
-        fix = "write `PATH: VALUE` lines, as after --set"
+        fix = "write `PATH: VALUE` lines, such as `pools.0.nodes: 8`"
         raise SpecError(document.problem((*at, "set"), f"set is {show(changes)}", fix))
 
-    def source(name: str) -> Any:
+    def source(name: Literal["model", "cluster"]) -> Any:
         value = data[name]
         if not isinstance(value, str | dict):
             fix = "a file, the name of an example, or the file's contents"
             raise SpecError(document.problem((*at, name), f"is {show(value)}", fix))
-        beside = Path(document.file).parent / value if isinstance(value, str) else None
-        return str(beside) if beside is not None and beside.exists() else value
+        if isinstance(value, dict):
+            return value
+        if given is None:
+            return file_of_run(document.file, value)
+        if value in given.files:
+            return given.files[value]
+        if value not in example_names(name):
+            fix = "the name of an example, what the file holds, or its text in `files`"
+            message = f"{show(value)} is no example, and no file is opened"
+            raise SpecError(document.problem((*at, name), message, fix))
+        return example_content(name, value)
 
     pool = str(data.get("pool") or "")
     overrides = tuple((str(path), value) for path, value in changes.items())
@@ -468,7 +525,7 @@ def _layout(
     except PlannerError as error:
         raise wrong("layout", error.message, error.fix) from None
     except (KeyError, TypeError) as error:
-        fix = "axes as after --pin: {tp: 8, pp: 4, mbs: 1}"
+        fix = "axes and their values: {tp: 8, pp: 4, mbs: 1}"
         raise wrong("layout", f"is no layout: {error}", fix) from None
 
 

@@ -5,38 +5,36 @@ plan. `runs_on` and `why_not` answer the same question without files.
 """
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.emit._text import nodes
-from planner.emit.accelerate import accelerate_files
-from planner.emit.bridge import bridge_files
-from planner.emit.deepspeed import deepspeed_files
-from planner.emit.megatron import megatron_files
-from planner.emit.torchtitan import torchtitan_files
 from planner.errors import EmitError
 from planner.schemas import NO_DETAILS, DetailsSpec
-from searches.frameworks import TITLES, refusals
+from searches.frameworks import TITLES, refusals, runnable_layouts
 from searches.options import FRAMEWORKS
 
 EmittedFiles = dict[str, str]
 """File name to text; the launch scripts (`*.sh`) are meant to be executable."""
 
-FILES: dict[str, Callable[..., EmittedFiles]] = {
-    "megatron": megatron_files,
-    "deepspeed": deepspeed_files,
-    "torchtitan": torchtitan_files,
-    "fsdp2": accelerate_files,
-    "bridge": bridge_files,
+FILES: dict[str, str] = {
+    "megatron": "planner.emit.megatron:megatron_files",
+    "deepspeed": "planner.emit.deepspeed:deepspeed_files",
+    "torchtitan": "planner.emit.torchtitan:torchtitan_files",
+    "fsdp2": "planner.emit.accelerate:accelerate_files",
+    "bridge": "planner.emit.bridge:bridge_files",
 }
-"""What writes the files of a framework: (layout, shape, job, pool, header, details)."""
+"""What writes the files of a framework: (layout, shape, job, pool, header, details). Imported when
+files are written: every solve asks this module what frameworks run its plans."""
 
 __all__ = [
     "FRAMEWORKS",
     "EmittedFiles",
     "emit_plan",
     "runs_on",
+    "runs_on_each",
     "why_not",
 ]
 
@@ -56,6 +54,16 @@ def why_not(
 def runs_on(layout: Layout, shape: ModelShape, job: TrainingJob | None = None) -> tuple[str, ...]:
     """Return the frameworks that can run the layout."""
     return tuple(name for name in FRAMEWORKS if not _reasons(name, layout, shape, job))
+
+
+def runs_on_each(
+    layouts: Sequence[Layout], shape: ModelShape, job: TrainingJob | None = None
+) -> list[tuple[str, ...]]:
+    """Return `runs_on` of many layouts of one job, the same names sooner."""
+    able = runnable_layouts(FRAMEWORKS, layouts, shape, job).T.tolist()
+    return [
+        tuple(name for name, runs in zip(FRAMEWORKS, each, strict=True) if runs) for each in able
+    ]
 
 
 def emit_plan(
@@ -84,7 +92,9 @@ def emit_plan(
         )
     if reasons:
         return {f"{target}.txt": _refusal_text(target, reasons, header)}
-    return FILES[target](layout, shape, job, pool, header, details)
+    module, _, name = FILES[target].partition(":")
+    write: Callable[..., EmittedFiles] = getattr(import_module(module), name)
+    return write(layout, shape, job, pool, header, details)
 
 
 def _reasons(

@@ -61,7 +61,7 @@ def clean(text: str) -> str:
     return _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)  # they may have megabytes, and belong to one question
 def json_of(text: str) -> Any:
     """Return the content of a JSON text; None when it is none. Do not change what is returned."""
     start = text.lstrip()[:1]

@@ -53,7 +53,7 @@ def compress_hosts(names: Iterable[str], *, for_slurm: bool = False) -> str:
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key under which n2 comes before n10."""
     parts = _DIGITS.split(name)
-    return tuple((1, int(p), p) if p.isdigit() else (0, 0, p) for p in parts if p)
+    return tuple((1, int(p), p) if p.isdecimal() else (0, 0, p) for p in parts if p)
 
 
 def _split(text: str) -> Iterator[str]:

@@ -95,11 +95,13 @@ def looks_like(text: str) -> bool:
     return any(item.get("kind") in ("Node", "Pod") for item in _items(content)[:50])
 
 
-@lru_cache(maxsize=4)
 def _content(text: str) -> Any:
     """Return the content of JSON, or of the YAML that kubectl writes."""
-    if not text.startswith("apiVersion:"):
-        return json_of(text)
+    return _yaml_of(text) if text.startswith("apiVersion:") else json_of(text)
+
+
+@lru_cache(maxsize=2)  # as of `json_of`
+def _yaml_of(text: str) -> Any:
     import yaml  # 20 ms, and most dumps are JSON
 
     try:

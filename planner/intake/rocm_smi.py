@@ -113,7 +113,9 @@ def _evidence(card: Mapping[str, str]) -> Evidence:
     total = card.get("vram total memory (b)", "") or card.get("vram total memory", "")
     size = re.fullmatch(r"([0-9]+) ?MB", card.get("vram size", ""))
     mib = card.get("vram mib", "") or (size[1] if size else "")
-    memory = float(total) if total.isdigit() else float(mib) * 2.0**20 if mib.isdigit() else 0.0
+    memory = (
+        float(total) if total.isdecimal() else float(mib) * 2.0**20 if mib.isdecimal() else 0.0
+    )
     graphics = re.search(r"gfx[0-9a-f]+", card.get("gfx version", "").lower())
     return Evidence(
         name=named,

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
-from planner.errors import UsageError
+from planner.errors import FileError, UsageError
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver")
@@ -165,11 +165,9 @@ def _opened(path: str) -> Iterator[BinaryIO]:
             raw.seek(0)
             yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
     except FileNotFoundError:
-        raise UsageError(
-            f"no trace file {path}", "name the file that the profiler wrote"
-        ) from None
+        raise FileError(f"no trace file {path}", "name the file that the profiler wrote") from None
     except (IsADirectoryError, PermissionError) as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        raise FileError(f"cannot read {path}: {error.strerror}") from None
 
 
 @contextmanager

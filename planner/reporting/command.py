@@ -1,9 +1,11 @@
-"""`planner report`: a sweep as one HTML file, or its figures as images."""
+"""`planner report`: a sweep as one HTML file or images, a result as a design review."""
 
+import json
 import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from planner.errors import EmitError, UsageError
 from planner.reporting.points import Axis, SweepPoints
@@ -12,8 +14,19 @@ DEFAULT_OUT = "report.html"
 IMAGE_FORMATS = ("png", "svg")
 
 
-def run_report(sweep_file: str, out: str, x: str, y: str, image: str) -> int:
-    """Run `planner report`: write the file or the images, say what was written; return 0."""
+def run_report(sweep_file: str, out: str, x: str, y: str, image: str, form: str = "html") -> int:
+    """Run `planner report`: write the file or the images, say what was written; return 0.
+
+    `sweep_file` may also be a result of `planner solve`, or a plan of one, as in `explain`.
+    """
+    reference = _result_named(sweep_file)
+    if reference is not None:
+        return _run_review(reference, sweep_file, out, (x, y, image), form)
+    if form != "html":
+        raise UsageError(
+            f"--format {form} is for results of planner solve; the report of a sweep is HTML",
+            "leave --format out",
+        )
     if image and image not in IMAGE_FORMATS:
         raise UsageError(f"--image: unknown format {image!r}", " or ".join(IMAGE_FORMATS))
     if image and not out:
@@ -32,6 +45,44 @@ def run_report(sweep_file: str, out: str, x: str, y: str, image: str) -> int:
     require_extra()
     check_folder(out or DEFAULT_OUT)
     write_text(out or DEFAULT_OUT, report(sweep_file, x, y))
+    return 0
+
+
+def _result_named(source: str) -> tuple[dict[str, Any], str] | None:
+    """Return a result and the plan of it that an argument names; None where it is no result."""
+    if source == "last" or ("#" in source and not Path(source).exists()):
+        from planner.saved import read_reference
+
+        return read_reference(source)
+    path = Path(source)
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096).lstrip()
+        if not start.startswith(b"{") or b'"schema_version"' not in start:
+            return None
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(data, dict) or not {"plans", "inputs", "result_id"} <= set(data):
+        return None
+    from planner.saved import checked_result
+
+    return checked_result(data, source), "1"
+
+
+def _run_review(
+    found: tuple[dict[str, Any], str], source: str, out: str, of_sweeps: tuple[str, ...], form: str
+) -> int:
+    """Write the design review of a result."""
+    from planner.reporting.review import FORMATS, review_document, review_text
+
+    if form not in FORMATS:
+        raise UsageError(f"--format: unknown {form!r}", " or ".join(FORMATS))
+    if any(of_sweeps):
+        raise UsageError("--x, --y and --image belong to reports of sweeps", "leave them out")
+    target = out or f"review.{'md' if form == 'markdown' else 'html'}"
+    check_folder(target)
+    write_text(target, review_text(review_document(*found, source), form))
     return 0
 
 
@@ -65,7 +116,8 @@ def write_text(out: str, text: str) -> None:
     except OSError as error:
         fix = "name another file with --out, in a folder that exists and can be written"
         raise EmitError(f"cannot write {out}: {error.strerror}", fix) from None
-    sys.stderr.write(f"wrote {out}: open it in a browser, it needs no network\n")
+    html = out.endswith((".html", ".htm"))
+    sys.stderr.write(f"wrote {out}" + ": open it in a browser, it needs no network" * html + "\n")
 
 
 def check_folder(out: str) -> None:

@@ -96,12 +96,12 @@ def render(**values: Any) -> str:
         loader=jinja2.PackageLoader("planner.reporting"), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    plotly, own = plotly_script(), _resource("report.js")
+    plotly, own = plotly_script(), own_resource("report.js")
     themes = {"light": template(), "dark": template(dark=True)}
     return environment.get_template("report.html.j2").render(
         **values, plotly_js=Markup(plotly), own_js=Markup(own),
-        style=Markup(_resource("report.css")), themes=Markup(_json(themes)),
-        script_hashes=" ".join(f"'sha256-{_sha256(script)}'" for script in (plotly, own)),
+        style=Markup(own_resource("report.css")), themes=Markup(_json(themes)),
+        script_hashes=" ".join(f"'sha256-{script_hash(script)}'" for script in (plotly, own)),
     )  # fmt: skip
 
 
@@ -113,13 +113,15 @@ def plotly_script() -> str:
     return text.replace("\r\n", "\n").replace("</script", "<\\/script")
 
 
-def _resource(name: str) -> str:
+def own_resource(name: str) -> str:
+    """Return the text of a style or script of the reports."""
     from importlib.resources import files
 
     return (files("planner.reporting") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _sha256(text: str) -> str:
+def script_hash(text: str) -> str:
+    """Return what a content security policy knows a script by, without `sha256-`."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

@@ -14,6 +14,7 @@ from planner.runs.deepspeed_json import deepspeed_run, load_config
 from planner.runs.existing_run import ExistingRun
 from planner.runs.settings import Reader, flattened, with_set
 from planner.runs.trainer_words import ACCUMULATION, BATCH, stated_length
+from planner.wording import option
 from planner.yamlfile import parse_yaml
 from searches.frameworks.fsdp2 import OF_FSDP1
 
@@ -52,7 +53,7 @@ def read_accelerate(
     if not isinstance(data, dict):
         raise SpecError(Problem("an Accelerate configuration is a mapping", "", source))
     if model is None:
-        fix = "name its model file: --model llama3-8b, a YAML file or a config.json"
+        fix = f"name its model file: {option('model', 'llama3-8b')}, a YAML file or a config.json"
         raise SpecError(Problem("an Accelerate file does not say the model", fix, source))
     settings = with_set(flattened(data), sets)
     arguments = dict(arguments or {})

@@ -15,6 +15,7 @@ from planner.inputs import ModelInput
 from planner.runs.existing_run import ExistingRun
 from planner.runs.settings import Reader, flattened, with_set
 from planner.runs.trainer_words import ACCUMULATION, BATCH, stated_length
+from planner.wording import option
 
 REPEATED = "keys that stand twice"
 """Entry of a loaded configuration beside its own keys."""
@@ -87,7 +88,7 @@ def deepspeed_run(
 ) -> ExistingRun:
     """Return the run of dotted settings; `REPEATED` among them is taken out."""
     if model is None:
-        fix = "name its model file: --model llama3-8b, a YAML file or a config.json"
+        fix = f"name its model file: {option('model', 'llama3-8b')}, a YAML file or a config.json"
         raise SpecError(Problem("a DeepSpeed configuration does not say the model", fix, source))
     repeated = settings.pop(REPEATED, ())
     given = dict(settings)

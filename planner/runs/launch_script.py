@@ -141,16 +141,16 @@ def _slurm_variables(header: Mapping[str, str]) -> dict[str, str]:
     nodes, per = header.get("nodes", ""), header.get("ntasks-per-node", "")
     gpus = _gpus_per_node(header)
     known: dict[str, str] = {}
-    if nodes.isdigit():
+    if nodes.isdecimal():
         known |= {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
-    if per.isdigit():
+    if per.isdecimal():
         known["SLURM_NTASKS_PER_NODE"] = per
     if gpus:
         known |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_GPUS_PER_NODE": str(gpus)}
     tasks = header.get("ntasks", "")
-    if not tasks and nodes.isdigit() and per.isdigit():
+    if not tasks and nodes.isdecimal() and per.isdecimal():
         tasks = str(int(nodes) * int(per))
-    if tasks.isdigit():
+    if tasks.isdecimal():
         known |= {"SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks}
     return known
 
@@ -162,7 +162,7 @@ def _gpus_per_node(header: Mapping[str, str]) -> int | None:
             if found and (name != "gres" or part.startswith("gpu")):
                 return int(found.group(1))
     per_task, tasks = header.get("gpus-per-task", ""), header.get("ntasks-per-node", "")
-    if per_task.isdigit() and tasks.isdigit():
+    if per_task.isdecimal() and tasks.isdecimal():
         return int(per_task) * int(tasks)
     return None
 
@@ -262,7 +262,7 @@ def _options(words: Sequence[str]) -> dict[str, str]:
 def _number(text: str, what: str, unknown: list[str]) -> int | None:
     """Return a number of nodes or processes; `1:4` (elastic) means the largest."""
     text = text.rsplit(":", 1)[-1]
-    if text.isdigit() and int(text) > 0:
+    if text.isdecimal() and int(text) > 0:
         return int(text)
     if text and text not in ("gpu", "auto", "cpu"):
         unknown.append(f"{what} is {shown(text)}, which it does not set: the cluster's is taken")
@@ -314,7 +314,7 @@ def _tasks(
     tasks = _number(each, "the number of tasks of a node", unknown)
     if total is None and tasks and n_nodes:
         total = n_nodes * tasks
-    if total is None and env.get("WORLD_SIZE", "").isdigit():
+    if total is None and env.get("WORLD_SIZE", "").isdecimal():
         total = int(env["WORLD_SIZE"])
     if total is None and n_nodes and per_node:
         total = n_nodes * per_node

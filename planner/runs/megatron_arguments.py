@@ -12,6 +12,7 @@ from typing import Any
 
 from costmodels.plans import RECOMPUTE_MODULES
 from costmodels.stages import spelled, stage_layers
+from planner.errors import Problem, SpecError
 from planner.intake.imported import Imported
 from planner.runs.existing_run import ExistingRun, Switch
 from planner.runs.launch_script import Launch
@@ -179,11 +180,23 @@ def _offload_notes(s: Settings) -> list[str]:
     return notes
 
 
+_LEAST = {
+    "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "context_parallel_size": 1,
+    "expert_model_parallel_size": 1, "expert_tensor_parallel_size": 0, "micro_batch_size": 0,
+    "num_distributed_optimizer_instances": 0, "cpu_offloading_num_layers": 0,
+}  # fmt: skip
+"""Least values of numbers that others are divided by, or counted with."""
+
+
 def _layout(
     s: Settings, document: dict[str, Any], world: int | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the stated layout fields and notes on them."""
     notes: list[str] = []
+    for dest, least in _LEAST.items():
+        if s.get(dest) is not None and s.number(dest) < least:
+            message = f"{s.flag(dest)}: expected a whole number from {least} on"
+            raise SpecError(Problem(message, "", s.source))
     experts = bool(s.get("num_experts"))
     tp, pp, cp = (s.number(f"{axis}_parallel_size") for axis in
                   ("tensor_model", "pipeline_model", "context"))  # fmt: skip
@@ -287,7 +300,7 @@ def rank_layers(s: Settings, layers: int, pp: int) -> list[int] | None:
     if first is not None or last is not None:
         ends = (first is not None) + (last is not None)
         middle, rest = layers - (first or 0) - (last or 0), pp - ends
-        if rest < 0 or middle < 0 or (rest == 0 and middle) or (rest and middle % rest):
+        if rest < 0 or middle < rest or (rest == 0 and middle) or (rest and middle % rest):
             return None
         counts = [middle // rest if rest else 0] * pp
         if first is not None:
@@ -307,7 +320,7 @@ def _vpp(s: Settings, per_rank: list[int] | None) -> int | None:
     """Return the chunks of a rank, None where the flags do not give a whole number."""
     stages = s.get("num_virtual_stages_per_pipeline_rank")
     if stages:
-        return int(stages)
+        return int(stages) if stages >= 1 else None
     per_stage = s.get("num_layers_per_virtual_pipeline_stage")
     if per_stage is None:
         return 1

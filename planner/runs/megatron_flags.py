@@ -15,6 +15,7 @@ from typing import Any
 
 from planner.errors import UsageError
 from planner.runs.shell_marks import shown, unresolved
+from planner.wording import option, said
 from planner.yamlfile import close_names
 
 
@@ -170,7 +171,7 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
             close = close_names(key.replace("-", "_"), known, 1)
             guess = f"did you mean {close[0]}? " if close else ""
             raise UsageError(
-                f"--set {path}: Megatron-LM has no such flag",
+                f"{option('set')} {path}: Megatron-LM has no such flag",
                 f"{guess}a flag (tensor_model_parallel_size), or model.layers, pools.0.nodes",
             )
         open_values.pop(flag.dest, None)
@@ -179,10 +180,11 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
             settings.pop(flag.dest, None)
             written.pop(flag.dest, None)
             continue
-        written[flag.dest] = f"--set {path}={text}"
+        written[flag.dest] = said(option("set", f"{path}={text}"))
         if flag.is_switch:
             if text.lower() not in ("true", "false"):
-                raise UsageError(f"--set {path}: true or false, not {text!r}", f"{path}=true")
+                message = f"{option('set')} {path}: true or false, not {text!r}"
+                raise UsageError(message, f"{path}=true")
             settings[flag.dest] = text.lower() == "true"
             continue
         try:
@@ -190,7 +192,8 @@ def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
             if any(flag.choices and value not in flag.choices for value in read):
                 raise ValueError(f"{text!r} is not one of {_listed(flag.choices)}")
         except ValueError as error:
-            raise UsageError(f"--set {path}: {error}", f"for example {path}=1") from None
+            message = f"{option('set')} {path}: {error}"
+            raise UsageError(message, f"for example {path}=1") from None
         settings[flag.dest] = read if flag.nargs else read[0]
     return replace(
         parsed, settings=settings, written=written, open_values=open_values, odd_words=odd_words

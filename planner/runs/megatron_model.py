@@ -10,6 +10,7 @@ from planner.runs.launch_script import read_launch
 from planner.runs.megatron_details import stated_details
 from planner.runs.megatron_flags import Parsed, default_of, parse_flags, pattern_value
 from planner.runs.megatron_yaml import looks_like_model_args, read_model_args
+from planner.wording import option
 
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
 """Settings without which there is no model; the parser asks for them too."""
@@ -113,9 +114,13 @@ def megatron_model(
     if missing := missing_flags(settings):
         ask_for_open_words(settings, missing)
         named = (flag.removeprefix("--").replace("-", "_") for flag in missing)
-        fix = "add them, or --set " + " --set ".join(f"{dest}=..." for dest in named)
+        fix = "add them, or " + " ".join(option("set", f"{dest}=...") for dest in named)
         raise SpecError(Problem(f"no {', '.join(missing)}", fix, settings.source))
     ask_for_open_values(settings)
+    for dest in NEEDED:
+        if size_of(settings, dest) < 1:
+            message = f"{settings.flag(dest)}: expected a whole number from 1 on"
+            raise SpecError(Problem(message, "", settings.source))
     builder = _Builder(settings)
     builder.model(name)
     builder.training(n_devices)
@@ -176,7 +181,10 @@ def ask_for_open_words(settings: Settings, missing: Sequence[str]) -> None:
     plain = [name for name in names if re.fullmatch(r"\w+", name)]
     shown_names = ", ".join(names)
     message = f"no {', '.join(missing)}; they may stand in {shown_names}, which is not known here"
-    fix = " ".join(f"--env {name}='...'" for name in plain) or "write its flags into the script"
+    fix = (
+        " ".join(option("env", f"{name}='...'") for name in plain)
+        or "write its flags into the script"
+    )
     raise SpecError(Problem(message, fix, settings.source))
 
 
@@ -191,7 +199,8 @@ def ask_for_open_values(settings: Settings, dests: Sequence[str] = ()) -> None:
     more = f" (and {len(hit) - 1} more flags)" if len(hit) > 1 else ""
     message = f"{settings.flag(first)}{more} depends on {', '.join(names)}, which nothing sets"
     plain = [name for name in names if re.fullmatch(r"\w+", name)]
-    fix = " ".join(f"--env {name}=..." for name in plain) or f"--set {first}=..."
+    variables = " ".join(option("env", f"{name}=...") for name in plain)
+    fix = variables or option("set", f"{first}=...")
     raise SpecError(Problem(message, fix, settings.source))
 
 
@@ -215,8 +224,8 @@ def _alias(settings: Settings, dest: str) -> Any:
 
 
 def size_of(settings: Settings, dest: str) -> int:
-    """Return --num-layers or --seq-length, also under its older name."""
-    return int(settings.get(dest) or _alias(settings, dest))
+    """Return --num-layers or --seq-length, also under its older name; 0 without both."""
+    return settings.number(dest) or int(_alias(settings, dest) or 0)
 
 
 def _refuse_unmodelled(settings: Settings, script: str) -> None:

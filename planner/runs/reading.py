@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import Problem, SpecError, UsageError
-from planner.inputs import ModelInput
+from planner.inputs import Content, ModelInput
 from planner.intake.imported import Imported
 from planner.runs.accelerate_yaml import looks_like_accelerate, read_accelerate
 from planner.runs.deepspeed_json import looks_like_deepspeed, read_deepspeed
@@ -28,7 +28,8 @@ from planner.runs.torchtitan_config import (
 )
 from planner.runs.trainer_words import BATCH, trainer_arguments
 from planner.runs.written_facts import with_constants, with_unsaid, written_facts
-from planner.yamlfile import read_text
+from planner.wording import option
+from planner.yamlfile import read_text, refuse_long_numbers
 
 FORMATS = (
     "a Megatron-LM launch script or its flags",
@@ -53,6 +54,8 @@ class Asked:
     """What the cluster offers, for files that do not say how many processes they start."""
     pins: Mapping[str, object] = field(default_factory=dict)
     """Layout axes that a file cannot say: pp and recompute of DeepSpeed, mbs of Accelerate."""
+    beside: Mapping[str, str] | None = None
+    """Texts of the files that the run names, by name; None: those that lie beside it are read."""
     all_devices: bool = False
     """It is known to start on all `n_devices`; else a DeepSpeed file whose batch sizes are for
     fewer starts on those."""
@@ -64,23 +67,35 @@ class Asked:
         return {names.get(axis, axis): value for axis, value in self.pins.items()}
 
 
-def read_run(file: str, asked: Asked, framework: str = "") -> ExistingRun:
+def read_run(file: str | Content, asked: Asked, framework: str = "") -> ExistingRun:
     """Return the run of a file; `FILE#NAME` names one recipe of several.
 
     Raises `SpecError` for a file that is none of `FORMATS`, and `UsageError` where `framework` is
     named and the file is for another.
     """
+    if isinstance(file, Content):
+        name, _, part = file.name.partition("#")
+        run = run_of_text(str(file.content), name or file.label, asked, part)
+        return _for_framework(run, framework, name or file.label)
+    name, part, text = run_text(file)
+    return _for_framework(run_of_text(text, name, asked, part), framework, name)
+
+
+def run_text(file: str) -> tuple[str, str, str]:
+    """Return path, recipe and text of `FILE` or `FILE#NAME`; `SpecError` where there is none."""
     name, _, part = file.partition("#") if not Path(file).exists() else (file, "", "")
     if Path(name).is_dir():
         inside = [p.name for p in sorted(Path(name).iterdir()) if p.suffix in SUFFIXES]
         fix = "name one of its files: " + ", ".join(inside[:8]) if inside else f"name {FORMATS[0]}"
         raise SpecError(Problem("is a folder, not a run", fix, name))
-    text = read_text(name)
-    run = run_of_text(text, name, asked, part)
+    return name, part, read_text(name)
+
+
+def _for_framework(run: ExistingRun, framework: str, name: str) -> ExistingRun:
     if framework and run.framework != framework:
         raise UsageError(
-            f"--framework {framework}: {name} is a {run.format}, for {run.framework}",
-            f"leave it out, or --framework {run.framework}",
+            f"{option('framework', framework)}: {name} is a {run.format}, for {run.framework}",
+            f"leave it out, or {option('framework', run.framework)}",
         )
     return run
 
@@ -93,6 +108,7 @@ def run_of_text(text: str, name: str, asked: Asked, part: str = "") -> ExistingR
 def _read(text: str, name: str, asked: Asked, part: str) -> ExistingRun:
     if not text.strip():
         raise SpecError(Problem("the file is empty", f"expected {FORMATS[0]}", name))
+    refuse_long_numbers(text, name)
     if text.lstrip().startswith("{"):
         return _json(text, name, asked)
     if is_bridge(text) and not looks_like_script(text):
@@ -108,14 +124,15 @@ def _read(text: str, name: str, asked: Asked, part: str) -> ExistingRun:
     if looks_like_accelerate(text):
         return read_accelerate(
             text, name, model=asked.model, sets=asked.sets, n_devices=asked.n_devices,
-            arguments=asked.arguments, read_file=_files_beside(name), launched=asked.all_devices,
+            arguments=asked.arguments, read_file=_files_beside(name, asked),
+            launched=asked.all_devices,
         )  # fmt: skip
     if name.endswith(".toml") or (looks_like_toml(text) and not looks_like_script(text)):
         return read_toml(text, name, model=asked.model, sets=asked.sets, n_devices=asked.n_devices)
     if looks_like_script(text) or looks_like_megatron(text):
         return _script(text, name, asked)
     if re.search(r"^(model|pools):", text, re.MULTILINE):
-        fix = "name the run first, then the cluster; a model goes to --model"
+        fix = f"name the run first, then the cluster; a model goes to {option('model')}"
         raise SpecError(Problem("is a model or cluster file, not a run", fix, name))
     raise SpecError(Problem("is not a run that is known here", f"expected {_listed()}", name))
 
@@ -137,15 +154,17 @@ def _listed() -> str:
 FindFile = Callable[[str], str | None]
 
 
-def _files_beside(name: str, written: Mapping[str, str] | None = None) -> FindFile:
+def _files_beside(name: str, asked: Asked, written: Mapping[str, str] | None = None) -> FindFile:
     """Return a reader of files that a run names: written by its script, or lying beside it."""
     folder = Path(name).parent
 
     def find(wanted: str) -> str | None:
         short = wanted.rsplit("/", 1)[-1]
-        for known, text in (written or {}).items():
+        for known, text in {**(asked.beside or {}), **(written or {})}.items():
             if known == wanted or known.rsplit("/", 1)[-1] == short:
                 return text
+        if asked.beside is not None:
+            return None
         for path in (folder / wanted, folder / short):
             try:
                 if path.is_file():
@@ -163,7 +182,7 @@ def _json(text: str, name: str, asked: Asked) -> ExistingRun:
     except json.JSONDecodeError:
         data = {"zero_optimization": None}  # its reader says where the JSON is wrong
     if isinstance(data, dict) and "model_type" in data and "zero_optimization" not in data:
-        fix = "name the run first, and this file with --model"
+        fix = f"name the run first, and this file with {option('model')}"
         raise SpecError(Problem("is a model (config.json), not a run", fix, name))
     if isinstance(data, dict) and BATCH in data and "zero_optimization" not in data:
         fix = "name the launch script, or the Accelerate or DeepSpeed file that goes with it"
@@ -187,14 +206,14 @@ def _model_args(text: str, name: str, asked: Asked) -> ExistingRun:
 
 
 def _script(text: str, name: str, asked: Asked) -> ExistingRun:
-    launch = read_launch(text, name, asked.env, _files_beside(name))
+    launch = read_launch(text, name, asked.env, _files_beside(name, asked))
     words = [shown(word) for word in launch.words]
     arguments = {**trainer_arguments(launch.words), **asked.arguments}
     if _has_megatron_flags(launch, words):
         if "deepspeed_config" in arguments or "deepspeed" in arguments:
             return _megatron_deepspeed(launch, name, asked, arguments)
         return _megatron(text, launch, name, asked)
-    find = _files_beside(name, launch.files)
+    find = _files_beside(name, asked, launch.files)
     config = arguments.get("job.config_file") or arguments.get("job_config_file")
     if config:
         return _torchtitan(str(config), launch, name, asked, find)
@@ -365,10 +384,25 @@ def _accelerate_options(options: Mapping[str, str]) -> str:
         if key.startswith("fsdp_"):
             inner[key] = value
         elif key in ("num_processes", "num_machines", "mixed_precision"):
-            data[key] = int(value) if value.isdigit() else value
+            data[key] = int(value) if value.isdecimal() else value
     if "use-fsdp" in options or inner:
         data |= {"distributed_type": "FSDP", "fsdp_config": inner or {"fsdp_version": 1}}
     return json.dumps(data)
+
+
+def _json_object(text: str, file: str) -> dict[str, Any]:
+    """Return what a JSON file holds, nothing for another format; `SpecError` for broken JSON."""
+    if not text.lstrip().startswith("{"):
+        return {}
+    try:
+        data: dict[str, Any] = json.loads(text)
+    except RecursionError:
+        raise SpecError(Problem("is nested too deeply", "", file)) from None
+    except ValueError as error:
+        line = getattr(error, "lineno", 0)
+        message = f"is no JSON: {getattr(error, 'msg', error)}"
+        raise SpecError(Problem(message, "correct it near here", file, line)) from None
+    return data
 
 
 def _megatron_deepspeed(
@@ -377,17 +411,17 @@ def _megatron_deepspeed(
     """Return the run of Megatron-DeepSpeed: Megatron-LM's flags with DeepSpeed's engine."""
     parsed = set_flags(parse_flags(launch.words), asked.sets)
     known = Parsed(parsed.settings, parsed.written, (), (), parsed.open_values)
-    find = _files_beside(name, launch.files)
+    find = _files_beside(name, asked, launch.files)
     said = _as_imported(asked.model, name)
     base = megatron_run(known, launch, name, n_devices=asked.n_devices, model=said)
     file = arguments.get("deepspeed_config")
     text = find(str(file)) if file else None
-    settings = flattened(json.loads(text)) if text and text.lstrip().startswith("{") else {}
+    settings = flattened(_json_object(text, str(file))) if text else {}
     stage = settings.get("zero_optimization.stage", arguments.get("zero_stage", 0))
-    layout = {**base.layout, "zero": int(stage) if str(stage).isdigit() else 0}
+    layout = {**base.layout, "zero": int(stage) if str(stage).isdecimal() else 0}
     if layout["zero"] and "dp" in layout:
-        layout["dp_shard"] = layout["dp"] * layout["cp"]
-    if arguments.get("no_pipeline_parallel") is True and layout["pp"] == 1:
+        layout["dp_shard"] = layout["dp"] * layout.get("cp", 1)
+    if arguments.get("no_pipeline_parallel") is True and layout.get("pp") == 1:
         layout |= {"schedule": "none"}
     recompute = arguments.get("checkpoint_activations") or arguments.get(
         "deepspeed_activation_checkpointing"

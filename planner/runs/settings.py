@@ -27,6 +27,7 @@ def with_set(settings: Mapping[str, Any], changes: Iterable[tuple[str, object]])
 
     None takes a setting away.
     """
+    from planner.wording import option, said
     from planner.yamlfile import parse_yaml
 
     changed = dict(settings)
@@ -35,8 +36,13 @@ def with_set(settings: Mapping[str, Any], changes: Iterable[tuple[str, object]])
             changed.pop(key, None)
             continue
         text = str(given)
-        changed[key] = parse_yaml(text, f"--set {key}={text}").data if text.strip() else None
+        given_by = said(option("set", f"{key}={text}"))
+        changed[key] = parse_yaml(text, given_by).data if text.strip() else None
     return changed
+
+
+MOST_NUMBER = 10**18
+"""Largest whole number, either sign, that is a size or a count of anything."""
 
 
 class Reader:
@@ -55,7 +61,10 @@ class Reader:
             raise SpecError(
                 Problem(f"{key}: expected a whole number, got {value!r}", "", self.source)
             )
-        return int(value)
+        too_long = isinstance(value, str) and len(value) > 40
+        if too_long or abs(number := int(value)) > MOST_NUMBER:
+            raise SpecError(Problem(f"{key} is beyond 1e18: no size or count", "", self.source))
+        return number
 
     def text(self, key: str, default: str = "") -> str:
         """Return a text; `default` where it is not set or null."""
@@ -79,4 +88,4 @@ def _whole(value: Any) -> bool:
         return True
     if isinstance(value, float):
         return value.is_integer()
-    return isinstance(value, str) and value.strip().lstrip("-").isdigit()
+    return isinstance(value, str) and value.strip().removeprefix("-").isdecimal()

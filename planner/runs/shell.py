@@ -20,6 +20,14 @@ MAX_DEPTH = 20
 """Deepest nesting of function calls, `eval` and `bash -c`."""
 MAX_ROUNDS = 1000
 """Most rounds of one loop."""
+STATEMENTS = frozenset((
+    "variable_assignment", "variable_assignments", "declaration_command", "unset_command",
+    "function_definition", "compound_statement", "list", "negated_command", "pipeline",
+    "if_statement", "case_statement", "for_statement", "c_style_for_statement", "while_statement",
+    "test_command", "subshell", "command", "redirected_statement",
+))  # fmt: skip
+"""Kinds of nodes that are read as statements; a script with faults may have others in their place.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +117,8 @@ class _Reader(Words):
         if self.steps > MAX_STEPS:
             raise _Stop
         name = node.type
-        handler = getattr(self, f"_{name}", None)
-        if handler is not None:
-            return handler(node)  # type: ignore[no-any-return]
+        if name in STATEMENTS:
+            return getattr(self, f"_{name}")(node)  # type: ignore[no-any-return]
         if name in ("comment", "heredoc_body") or not node.is_named:
             return True
         return self._children(node)
@@ -161,7 +168,7 @@ class _Reader(Words):
         name, index = self._subscript(target)
         held = self.variables.get(name, [])
         items = list(held) if isinstance(held, list) else [held]
-        if index.isdigit() and int(index) <= len(items):
+        if index.isdecimal() and int(index) <= len(items):
             items[int(index) : int(index) + 1] = [value]
             self.put(name, items)
 
@@ -503,7 +510,7 @@ class _Reader(Words):
 
     def builtin_shift(self, words: list[str], line: int, heredoc: str | None) -> bool:
         """Drop positional arguments."""
-        n = int(words[0]) if words and words[0].isdigit() else 1
+        n = int(words[0]) if words and words[0].isdecimal() else 1
         self.arguments = (self.arguments or [])[n:]
         return True
 

@@ -5,11 +5,23 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from planner.errors import Problem, SpecError
 from planner.runs.shell_marks import mark, unresolved
 
 Value = str | list[str]
 Node = Any
 """A node of tree-sitter's tree; the library has no types for its bash nodes."""
+
+
+MAX_EXPANDED = 10_000_000
+"""Characters of expansions after which a script is refused: values can grow by doubling."""
+MAX_TRIMMED = 20_000
+"""Longest value that is trimmed by a pattern, which looks at every end of it."""
+
+
+def _grows() -> SpecError:
+    message = f"its variables expand to more than {MAX_EXPANDED:,} characters"
+    return SpecError(Problem(message, "write the command out"))
 
 
 def parser() -> Any:
@@ -30,6 +42,7 @@ class Words:
         self.arguments: list[str] | None = None
         self.source = b""
         self.quoted_default = False
+        self.expanded = 0
 
     def put(self, name: str, value: Value) -> None:
         """Set a variable."""
@@ -95,7 +108,11 @@ class Words:
             for child in node.children:
                 yield from self._pieces(child, quoted)
         elif kind in ("simple_expansion", "expansion"):
-            yield from self._expanded(node, quoted)
+            for piece in self._expanded(node, quoted):
+                self.expanded += len(piece[0])
+                if self.expanded > MAX_EXPANDED:
+                    raise _grows()
+                yield piece
         elif kind == "arithmetic_expansion":
             yield self._arithmetic_expansion(node), "quoted"
         elif kind in ("command_substitution", "process_substitution"):
@@ -170,7 +187,7 @@ class Words:
 
     def value(self, name: str) -> str:
         """Return the text of a variable; its mark when the script does not set it."""
-        if name.isdigit() and name != "0":
+        if name.isdecimal() and name != "0":
             given = self.arguments or []
             if int(name) <= len(given):
                 return given[int(name) - 1]
@@ -192,7 +209,7 @@ class Words:
         inner = node.named_children[1] if len(node.named_children) > 1 else None
         index = "@" if inner is None else self.text(inner)
         held = self.variables.get(index)
-        if isinstance(held, str) and held.isdigit():
+        if isinstance(held, str) and held.isdecimal():
             index = held
         return name, index
 
@@ -213,7 +230,7 @@ class Words:
             name = self.text_of(target)
             if name in ("@", "*"):
                 held = self._positional()
-            elif name.isdigit() or name in self.variables:
+            elif name.isdecimal() or name in self.variables:
                 held = self.value(name)
                 held = None if held == mark(name) else held
             else:
@@ -254,7 +271,7 @@ class Words:
                 return []
             return list(held) if isinstance(held, list) else [held]
         items = held if isinstance(held, list) else [held] if held is not None else []
-        if index.lstrip("-").isdigit() and -len(items) <= int(index) < len(items):
+        if index.lstrip("-").isdecimal() and -len(items) <= int(index) < len(items):
             return items[int(index)]
         return None
 
@@ -287,7 +304,9 @@ class Words:
         if operator in ("^^", ",,"):
             return held.upper() if operator == "^^" else held.lower()
         if operator == ":":
-            numbers = [int(p) for p in (self.text(c) for c in operand) if p.lstrip("-").isdigit()]
+            numbers = [
+                int(p) for p in (self.text(c) for c in operand) if p.lstrip("-").isdecimal()
+            ]
             begin = numbers[0] if numbers else 0
             return held[begin : begin + numbers[1]] if len(numbers) > 1 else held[begin:]
         return held
@@ -371,10 +390,12 @@ class Words:
         text = text.strip()
         if not text:
             return "0"
-        if re.fullmatch(r"[-+]?\d+", text):
-            return str(int(text))
-        if re.fullmatch(r"0[xX][0-9a-fA-F]+", text):
-            return str(int(text, 16))
+        if re.fullmatch(r"[-+]?\d{1,40}", text):
+            return str(_in_64_bits(int(text)))
+        if re.fullmatch(r"0[xX][0-9a-fA-F]{1,40}", text):
+            return str(_in_64_bits(int(text, 16)))
+        if re.fullmatch(r"[-+]?\w{41,}", text):
+            return mark("a number beyond 64 bits")
         if text.isidentifier():
             return self._number(self.value(text)) if text in self.variables else mark(text)
         if re.fullmatch(r"[\w\s()+*/%-]+", text):
@@ -417,6 +438,8 @@ def _unescaped(text: str) -> str:
 
 def _trimmed(text: str, operator: str, pattern: str) -> str:
     """Return `${X#p}`, `${X##p}`, `${X%p}` or `${X%%p}`."""
+    if len(text) > MAX_TRIMMED:
+        raise _grows()
     cuts = range(len(text) + 1)
     greedy = len(operator) == 2
     if operator[0] == "#":
@@ -450,10 +473,17 @@ def _calculated(left: str, sign: str, right: str) -> str:
     results: dict[str, Callable[[], int]] = {
         "+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: quotient,
         "%": lambda: a - b * quotient, "**": lambda: a**b,
-        "<<": lambda: a << min(b, 64), ">>": lambda: a >> min(b, 64),
+        "<<": lambda: a << (b & 63), ">>": lambda: a >> (b & 63),
         "&": lambda: a & b, "|": lambda: a | b, "^": lambda: a ^ b,
         "==": lambda: int(a == b), "!=": lambda: int(a != b), "<": lambda: int(a < b),
         "<=": lambda: int(a <= b), ">": lambda: int(a > b), ">=": lambda: int(a >= b),
         "&&": lambda: int(bool(a and b)), "||": lambda: int(bool(a or b)),
     }  # fmt: skip
-    return str(results[sign]()) if sign in results else mark(f"an operator {sign}")
+    if sign not in results:
+        return mark(f"an operator {sign}")
+    return str(_in_64_bits(results[sign]()))
+
+
+def _in_64_bits(number: int) -> int:
+    """Return a number as bash holds it: it wraps."""
+    return (number + 2**63) % 2**64 - 2**63

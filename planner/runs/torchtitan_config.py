@@ -20,6 +20,7 @@ from planner.inputs import ModelInput
 from planner.intake.imported import Imported, Origin
 from planner.runs.existing_run import ExistingRun, Switch
 from planner.runs.settings import Reader, flattened, with_set
+from planner.wording import option
 from searches.frameworks import RELEASES, TOML_RELEASE
 
 SECTIONS = ("model", "training", "parallelism", "activation_checkpoint")
@@ -475,7 +476,7 @@ def described_model(read: Reader, job: Mapping[str, Any], sizes: Mapping[str, An
         if family is None or plain not in family:
             known = ", ".join(family) if family else ", ".join(flavors())
             what = f"flavor {flavor!r} of {name}" if family else f"model {name!r}"
-            fix = f"known: {known}; or give the sizes with --model FILE"
+            fix = f"known: {known}; or give the sizes with {option('model', 'FILE')}"
             raise SpecError(Problem(f"{what} is not in the table of sizes", fix, read.source))
         section, why = dict(family[plain]), f"torchtitan's {name} {flavor}"
         title = re.sub(r"[^A-Za-z0-9._+-]", "-", f"{name}-{plain}".lower())
@@ -648,7 +649,7 @@ def _recompute(
         return {"recompute": "selective", "recompute_layers": 0}
     if mode == "selective":
         option = read.text("activation_checkpoint.selective_ac_option", "2")
-        if option.isdigit() and int(option) > 0:
+        if option.isdecimal() and int(option) > 0:
             every = -(-whole // int(option))
             return {"recompute": "full", "recompute_layers": every}
         notes.append("selective recomputation by operator: priced as full for half of the layers")

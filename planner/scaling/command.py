@@ -1,12 +1,15 @@
 """What `planner scale` does."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.commands import lists_in_words, pins_in_words
 from planner.errors import UsageError
 from planner.options import parse_max, parse_pins
 from planner.reporting.command import check_folder, require_extra, write_text
+
+if TYPE_CHECKING:
+    from planner.scaling.curve import Scaling
 
 FORMATS = ("table", "json", "csv")
 
@@ -24,13 +27,8 @@ def run_scale(
 ) -> int:
     """Run `planner scale`; return the exit code. `asked` are other arguments of `scale`."""
     from planner.scaling.curve import scale
-    from planner.scaling.text import scaling_text
 
-    if form not in FORMATS:
-        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
-    if html:
-        require_extra()
-        check_folder(html)
+    check_output(form, html)
     found = scale(
         model,
         cluster,
@@ -40,6 +38,22 @@ def run_scale(
         progress=_progress if sys.stderr.isatty() else None,
         **asked,
     )
+    return show_scaling(found, form, html)
+
+
+def check_output(form: str, html: str) -> None:
+    """Raise `UsageError` for output that cannot be had, before anything is computed."""
+    if form not in FORMATS:
+        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    if html:
+        require_extra()
+        check_folder(html)
+
+
+def show_scaling(found: "Scaling", form: str, html: str) -> int:
+    """Print a curve, and write its page where one is named; return the exit code."""
+    from planner.scaling.text import scaling_text
+
     if form == "table":
         sys.stdout.write(scaling_text(found))
     else:

@@ -3,13 +3,13 @@
 import csv
 import io
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from costmodels.breakdown import NETWORK_TERMS
+from planner.calibration.reference import Reference, reference_name
 from planner.capabilities import check_options
 from planner.errors import UsageError
 from planner.identity import content_id
@@ -35,6 +35,7 @@ from planner.solving import (
 )
 from planner.sweeping.points import Point, point_names
 from planner.sweeping.rows import COLUMNS, COMPUTING, FLOAT, INT, Column, Row, solved_row
+from planner.wording import option
 from searches.executors import SerialExecutor
 from searches.shared_work import SharedWork
 
@@ -97,6 +98,17 @@ class Scaling:
             "notes": list(self.notes),
         }
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Scaling":
+        """Return the curve that `to_json` wrote; the bounds that were asked for are not in it."""
+        same = ("result_id", "inputs", "calibration", "marks", "stopped")
+        return cls(
+            **{name: data[name] for name in same},
+            asked=Range(data["over"], data["scaling"]),
+            rows=tuple(data["rows"]),
+            notes=tuple(data["notes"]),
+        )
+
     def dumps(self) -> str:
         """Return the JSON text: the same bytes for the same inputs."""
         return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
@@ -109,6 +121,75 @@ class Scaling:
         writer.writeheader()
         writer.writerows(self.rows)
         return out.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleTask:
+    """A curve that was read and checked, and not yet computed."""
+
+    range: Range
+    job: Job
+    asking: Asked
+    notes: tuple[str, ...]
+    time_limit_s: float
+    """0: none."""
+
+
+def scale_task(
+    model: Source,
+    cluster: Source,
+    *,
+    scaling: str = "strong",
+    over: str = "devices",
+    least: int = 0,
+    most: int = 0,
+    points: int = POINTS,
+    pins: Mapping[str, object] | None = None,
+    only: Mapping[str, object] | None = None,
+    at_most: Mapping[str, int] | None = None,
+    framework: str = "",
+    stack: str = "",
+    allow: tuple[str, ...] = (),
+    overrides: Overrides = (),
+    pool: str = "",
+    time_limit_s: float = 0.0,
+    calibration: Calibrations = None,
+    reference: Reference = "",
+) -> ScaleTask:
+    """Return what `scale` computes for the same arguments; errors as there, without any search."""
+    asked = Range(over, scaling, least, most, points)
+    read = read_inputs(model, cluster, overrides)
+    stated = {
+        "pins": pins, "only": only, "at_most": at_most, "framework": framework, "allow": allow,
+        "pool": pool, "time_limit_s": time_limit_s,
+    }  # fmt: skip
+    told = with_section(stated, read[0].search)
+    options = solve_options(
+        2, told["pins"], told["only"], told["at_most"], told["framework"] or "default", stack,
+        told["allow"], calibration,
+    )  # fmt: skip
+    check_options(options)
+    for named in (options.pins, options.only, options.at_most):
+        if DEVICES in named:
+            raise UsageError(
+                "a curve chooses the numbers of devices itself",
+                f"{option('from')} and {option('to')} in place of it",
+            )
+    options, said = anchored_options(options, reference)
+    given = one_recipe(read[0], options, "a curve is of one recipe"), read[1]
+    if told["pool"]:
+        given = given[0], given[1].pool(told["pool"])
+    names = [one.name for one in given[1].cluster.pools]
+    if len(names) > 1:
+        raise UsageError(
+            f"the cluster has {len(names)} pools, and a curve is of one of them",
+            f"name it with {option('pool')}: {', '.join(names)}",
+        )
+    asking = Asked(
+        *source_names(model, cluster), tuple(overrides), pool, reference_name(reference)
+    )
+    limit_s = float(told["time_limit_s"] or 0.0)
+    return ScaleTask(asked, Job(*given, options), asking, tuple(said), limit_s)
 
 
 def scale(
@@ -130,7 +211,7 @@ def scale(
     pool: str = "",
     time_limit_s: float = 0.0,
     calibration: Calibrations = None,
-    reference: str | os.PathLike[str] = "",
+    reference: Reference = "",
     stop: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Scaling:
@@ -144,38 +225,16 @@ def scale(
     is the fastest. Raises `SpecError` for a bad input and `UsageError` for a bad option.
     """
     start = time.monotonic()
-    asked = Range(over, scaling, least, most, points)
-    read = read_inputs(model, cluster, overrides)
-    stated = {
-        "pins": pins, "only": only, "at_most": at_most, "framework": framework, "allow": allow,
-        "pool": pool, "time_limit_s": time_limit_s,
-    }  # fmt: skip
-    told = with_section(stated, read[0].search)
-    options = solve_options(
-        2, told["pins"], told["only"], told["at_most"], told["framework"] or "default", stack,
-        told["allow"], calibration,
+    task = scale_task(
+        model, cluster, scaling=scaling, over=over, least=least, most=most, points=points,
+        pins=pins, only=only, at_most=at_most, framework=framework, stack=stack, allow=allow,
+        overrides=overrides, pool=pool, time_limit_s=time_limit_s, calibration=calibration,
+        reference=reference,
     )  # fmt: skip
-    check_options(options)
-    for named in (options.pins, options.only, options.at_most):
-        if DEVICES in named:
-            raise UsageError(
-                "a curve chooses the numbers of devices itself", "--from N --to N in place of it"
-            )
-    options, said = anchored_options(options, reference)
-    given = one_recipe(read[0], options, "a curve is of one recipe"), read[1]
-    if told["pool"]:
-        given = given[0], given[1].pool(told["pool"])
-    names = [one.name for one in given[1].cluster.pools]
-    if len(names) > 1:
-        raise UsageError(
-            f"the cluster has {len(names)} pools, and a curve is of one of them",
-            f"name it with --pool: {', '.join(names)}",
-        )
-    if told["time_limit_s"]:
-        limit = float(told["time_limit_s"])
-        stop = either(stop, lambda: time.monotonic() - start > limit)
-    job = Job(*given, options)
-    asking = Asked(*source_names(model, cluster), tuple(overrides), pool, os.fspath(reference))
+    asked, job, asking = task.range, task.job, task.asking
+    if task.time_limit_s:
+        stop = either(stop, lambda: time.monotonic() - start > task.time_limit_s)
+    given, options = (job.model, job.cluster), job.options
     rows, notes, stopped = _rows(sizes_of(job, asked), asking, stop, progress)
     return Scaling(
         result_id=content_id(
@@ -188,7 +247,7 @@ def scale(
         asked=asked,
         rows=tuple(rows),
         marks=marks(rows, asked.over, asked.scaling),
-        notes=tuple(dict.fromkeys((*said, *notes))),
+        notes=tuple(dict.fromkeys((*task.notes, *notes))),
         stopped=stopped,
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from planner.layouts import DEVICES
 from planner.options import SolveOptions
 from planner.recommending import MAX_LAYERS, MAX_SEQ_LEN
 from planner.solving import make_problem
+from planner.wording import option
 from searches.device_counts import device_counts, shape_degrees
 from searches.feasibility import any_fits, states_can_fit
 from searches.rules import Context
@@ -56,29 +57,34 @@ class Range:
 
     def __post_init__(self) -> None:
         if self.over not in OVER:
-            raise UsageError(f"--over: unknown {self.over!r}", f"one of {', '.join(OVER)}")
+            raise UsageError(
+                f"{option('over')}: unknown {self.over!r}", f"one of {', '.join(OVER)}"
+            )
         if self.scaling not in SCALINGS:
             raise UsageError(
-                f"--scaling: unknown {self.scaling!r}", f"one of {', '.join(SCALINGS)}"
+                f"{option('scaling')}: unknown {self.scaling!r}", f"one of {', '.join(SCALINGS)}"
             )
         if self.over == "layers" and self.scaling == WEAK:
             raise UsageError(
-                "--scaling weak does not go with --over layers: depth does not change the batch",
-                "drop --scaling",
+                f"{option('scaling', 'weak')} does not go with {option('over', 'layers')}: depth"
+                " does not change the batch",
+                f"drop {option('scaling')}",
             )
-        for option, value in (("--from", self.least), ("--to", self.most)):
+        for end, value in (("from", self.least), ("to", self.most)):
             if not 0 <= value <= LIMITS[self.over]:
                 raise UsageError(
-                    f"{option} must be 1 to {LIMITS[self.over]:,} {self.over}, not {value:,}",
-                    f"for example {option} 64",
+                    f"{option(end)} must be 1 to {LIMITS[self.over]:,} {self.over}, not {value:,}",
+                    f"for example {option(end, '64')}",
                 )
         if self.least and self.most and self.least > self.most:
             raise UsageError(
-                f"--from {self.least} is above --to {self.most}", "the smaller one first"
+                f"{option('from', str(self.least))} is above {option('to', str(self.most))}",
+                "the smaller one first",
             )
         if not 2 <= self.points <= 10_000:
             raise UsageError(
-                f"--points must be 2 to 10000, not {self.points}", "for example --points 16"
+                f"{option('points')} must be 2 to 10000, not {self.points}",
+                f"for example {option('points', '16')}",
             )
 
 
@@ -117,8 +123,8 @@ def grown(cluster: ClusterInput, n_devices: int) -> ClusterInput:
         found = cluster_from_dict(cluster.document, fields)
     except SpecError as error:
         raise UsageError(
-            f"--to {n_devices}: the cluster does not grow to {nodes} nodes: {error}",
-            f"--to {pool.n_devices}, or a cluster file with more nodes",
+            f"{option('to', str(n_devices))}: the cluster does not grow to {nodes} nodes: {error}",
+            f"{option('to', str(pool.n_devices))}, or a cluster file with more nodes",
         ) from None
     return replace(found, notes=cluster.notes)
 
@@ -164,7 +170,7 @@ def device_sizes(job: Job, asked: Range) -> list[Size]:
         raise UsageError(
             f"no number of devices from {asked.least or 1:,} to {most:,} makes whole nodes or"
             " equal parts of one, and whole sequences a step",
-            f"numbers near it: {near}" if near else "a larger --to",
+            f"numbers near it: {near}" if near else f"a larger {option('to')}",
         )
     return thinned(found, asked.points, keep=own)
 
@@ -212,7 +218,8 @@ def job_sizes(job: Job, asked: Range) -> list[Size]:
             tokens = job.model.job.global_batch * job.model.job.seq_len
             raise UsageError(
                 f"a step of {tokens:,} tokens is no whole number of sequences of {value:,}",
-                "another --from, or --scaling weak: as many sequences whatever their length",
+                f"another {option('from')}, or {option('scaling', 'weak')}: as many sequences"
+                " whatever their length",
             )
         if one is None:
             break

@@ -174,7 +174,7 @@ def label_of(path: str) -> str:
     parts = path.split(".")
     words: list[str] = []
     for i, part in enumerate(parts):
-        if part.isdigit():
+        if part.isdecimal():
             if part != "0":
                 words += [parts[i - 1].rstrip("s"), part]
         elif i == len(parts) - 1 or part not in _PLAIN_PARENTS:

@@ -3,7 +3,8 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -12,8 +13,15 @@ from planner.errors import UsageError
 from planner.options import parse_max, parse_only, parse_pins
 from planner.solving import check_executor
 from planner.sweeping.estimate import ROW_BYTES, Estimate, estimate, no_point
+from planner.sweeping.rows import Row
 from planner.sweeping.running import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
-from planner.sweeping.spec import described, load_sweep, remarks, sweep_from_options
+from planner.sweeping.spec import (
+    described,
+    load_sweep,
+    remarks,
+    sweep_content,
+    sweep_from_options,
+)
 from planner.sweeping.storage import FORMATS, format_of, partial_path
 from planner.sweeping.sweep import Sweep
 from planner.units import format_time
@@ -53,8 +61,13 @@ def run_sweep_command(
     point_limit_s: float,
     dry_run: bool,
     quiet: bool,
+    ask: Callable[[Mapping[str, Any], float], Iterable[Row]] | None = None,
 ) -> int:
-    """Run `planner sweep`; return the exit code."""
+    """Run `planner sweep`; return the exit code.
+
+    `ask` lets a service search: it is given what `sweep_content` returns and the longest search of
+    a point, 0 for the usual one, and returns the rows.
+    """
     search = _search(
         pin, only, at_most, framework, pool, objective, deadline, step_limit_s, within
     )
@@ -72,6 +85,7 @@ def run_sweep_command(
         )
         sys.stdout.write(estimate_text(sweep, found))
         return 0
+    elsewhere = partial(ask, sweep_content(files, more), point_limit_s) if ask else None
     path = Path(out or f"{sweep.name}.{_ending(form)}")
     format_of(path, form)
     if next(sweep.points(), None) is None:
@@ -82,7 +96,7 @@ def run_sweep_command(
     try:
         run = run_sweep(
             sweep, path, form=form, executor=executor, ray_address=ray_address,
-            point_limit_s=limit_s, progress=shown,
+            point_limit_s=limit_s, progress=shown, elsewhere=elsewhere,
         )  # fmt: skip
     finally:
         if shown:

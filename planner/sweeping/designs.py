@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from planner.errors import BadValue
 from planner.sweeping.axes import Axis
+from planner.wording import option
 
 DESIGNS = ("grid", "list", "latin")
 MAX_POINTS = 1_000_000
@@ -25,7 +26,8 @@ def check_size(n: int) -> None:
     if n > MAX_POINTS:
         raise BadValue(
             f"{_count(n)} points, more than {MAX_POINTS:,}",
-            "list fewer values, or sample: --design latin --samples 1000"
+            "list fewer values, or sample:"
+            f" {option('design', 'latin')} {option('samples', '1000')}"
             " (`design: latin`, `samples: 1000`)",
         )
 

@@ -9,7 +9,7 @@ import json
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from planner import units
 from planner._faults import meant_key
 from planner.errors import BadValue
+from planner.pool_fields import DEVICES
 from planner.schemas import (
     AcceleratorSpec,
     ClusterFile,
@@ -34,8 +35,6 @@ from planner.yamlfile import close_names, path_text
 
 WHOLE_FILES = ("model", "cluster")
 """Axes whose values are whole files."""
-DEVICES = "devices"
-"""`pools.N.devices`: a number of accelerators, set through the number of nodes."""
 PARAMS = "model.params"
 """Parameters of a model that a family makes (`planner.sweeping.families`)."""
 OF_MODEL = ("model", "training", "search")
@@ -114,7 +113,7 @@ class Field:
                 raise BadValue(f"expected a file or an example by name, got {show(value)}")
             return
         try:
-            _adapter(self.path, self.schema).validate_python(value)
+            _adapter(self.path).validate_python(value)
         except ValidationError as error:
             raise _bad_value(self.schema, error.errors(include_url=False)[0]) from None
 
@@ -143,7 +142,7 @@ def as_text(value: object) -> str:
     return json.dumps(value) if isinstance(value, list) else str(value)
 
 
-@cache
+@lru_cache(maxsize=1024)  # of paths that callers write
 def field_at(path: str) -> Field:
     """Return what may stand at a dotted path; `BadValue` with close names where nothing may."""
     if path in WHOLE_FILES:
@@ -151,7 +150,7 @@ def field_at(path: str) -> Field:
     if path == PARAMS:
         return Field(path, False, units.parse_count, PLAIN, "", Tokens)
     parts = path.split(".")
-    if parts[0] == "pools" and len(parts) == 3 and parts[2] == DEVICES and parts[1].isdigit():
+    if parts[0] == "pools" and len(parts) == 3 and parts[2] == DEVICES and parts[1].isdecimal():
         return Field(path, True, _number, PLAIN, "", Annotated[int, *_nodes_bounds()])
     schema: Any = ModelFile if parts[0] in OF_MODEL else ClusterFile
     here: list[str] = []
@@ -191,8 +190,8 @@ def _step(schema: Any, part: str, here: list[str], path: str) -> Any:
     """Return the type of what is called `part` inside a type."""
     at = ".".join(here) or "the top level"
     item = _list_item(schema)
-    if item is not None and (part.isdigit() or not _key_type(schema)):
-        if not (part.isascii() and part.isdigit() and len(part) < 6):
+    if item is not None and (part.isdecimal() or not _key_type(schema)):
+        if not (part.isascii() and part.isdecimal() and len(part) < 6):
             fix = f"number its items from 0, such as {'.'.join([*here, '0', part])}"
             raise BadValue(f"unknown field {path!r}: {at} is a list", fix)
         return item
@@ -364,10 +363,6 @@ def _nodes_bounds() -> tuple[Any, ...]:
     return tuple(PoolSpec.model_fields["nodes"].metadata)
 
 
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
-
-
-def _adapter(path: str, schema: Any) -> TypeAdapter[Any]:
-    if path not in _ADAPTERS:
-        _ADAPTERS[path] = TypeAdapter(schema)
-    return _ADAPTERS[path]
+@lru_cache(maxsize=256)
+def _adapter(path: str) -> TypeAdapter[Any]:
+    return TypeAdapter(field_at(path).schema)

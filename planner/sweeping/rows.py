@@ -12,7 +12,8 @@ from costmodels.breakdown import TIME_TERMS
 from costmodels.flops import model_flops_per_step
 from costmodels.parameters import total_params
 from costmodels.plans import Layout
-from planner.elasticities import FIGURES, binding, more_memory, sensitivity
+from planner.binding import PARTS, binding_part, parts_s
+from planner.elasticities import FIGURES, more_memory, sensitivity
 from planner.identity import plan_id
 from planner.inputs import ClusterInput, ModelInput
 from planner.layouts import layout_to_json
@@ -21,7 +22,6 @@ from planner.options import SolveOptions
 from planner.reasons import shown_layout
 from planner.result import Plan, Result
 from planner.sweeping.points import Point
-from planner.uncertainty import TIE_FRAC
 from planner.units import GIB
 from searches.rules import RULES
 
@@ -37,8 +37,6 @@ search, if any. `late`: plans fit, and proven that none keeps the deadline or th
 step. `infeasible`: proven that nothing fits. `failed`: no answer."""
 
 FLOAT, INT, TEXT, BOOL = "float", "int", "text", "bool"
-MEMORY = "memory"
-"""What binds a plan that would be faster without recomputation."""
 MEMORY_TERMS = ("states", "activations", "logits", "working", "fragmentation", "overhead")
 
 
@@ -132,7 +130,7 @@ _FIGURES = (
         TEXT,
         "",
         "what binds: memory where the layout without recomputation would be faster than ties are"
-        " apart, else by the largest elasticity: compute, hbm, scale_up, nic, host, overhead",
+        f" apart and does not fit, else the part that takes most of the step: {', '.join(PARTS)}",
     ),
     Column(
         "best.next_memory_bytes",
@@ -438,9 +436,9 @@ def _elasticities(plan: Plan) -> Row:
     """Return what the step time depends on, and what binds the plan."""
     problem, layout = plan.breakdown.rows.problem, plan.layout
     found, roomier = sensitivity(problem, layout), more_memory(problem, layout)
-    binds = binding(found.elasticity)
-    if roomier and roomier.step_s * (1.0 + TIE_FRAC) < plan.step_time_s:
-        binds = MEMORY
+    memory = problem.pool.accelerator.memory_bytes
+    parts = parts_s(plan.breakdown, found.elasticity)
+    binds = binding_part(parts, plan.step_time_s, memory, roomier)
     row: Row = {f"elasticity.{name}": value for name, value in found.elasticity.items()}
     return row | {
         "best.binding": binds,

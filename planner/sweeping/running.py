@@ -32,6 +32,7 @@ from planner.sweeping.storage import (
     write_finished,
 )
 from planner.sweeping.sweep import Sweep
+from planner.wording import option
 from searches.executors import ExecutorError, SerialExecutor
 from searches.search import Seldom
 from searches.shared_work import SharedWork
@@ -93,6 +94,10 @@ class SweepRun:
 Progress = Callable[[SweepProgress], None]
 Rows = list[tuple[int, str, str]]
 """Index, status and text of the rows that one search gives."""
+
+
+Elsewhere = Callable[[], Iterable[Row]]
+"""Searches all points of a sweep in another place and returns their rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,6 +175,18 @@ def solver_of_worker(sweep: Sweep, limit_s: float, priced_by: object) -> PointSo
     return PointSolver(sweep, limit_s)
 
 
+def lost_rows(sweep: Sweep, twins: Twins, lost: Lost) -> Rows:
+    """Return the rows of points whose search has no answer."""
+    status = STOPPED if lost.over_limit else FAILED
+    rows = [
+        failed_row(point, status, lost.reason, columns_of_point(sweep, point))
+        for point in twins.points
+    ]
+    return [
+        (point.index, status, row_text(row)) for point, row in zip(twins.points, rows, strict=True)
+    ]
+
+
 def columns_of_point(sweep: Sweep, point: Point) -> Inputs:
     """Return what a row says of its inputs; nothing where its values cannot even be read."""
     try:
@@ -216,6 +233,7 @@ def run_sweep(
     ray_address: str = "",
     point_limit_s: float = 0.0,
     progress: Progress | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> SweepRun:
     """Search the points of a sweep that have no row yet; write `out` when all have one.
 
@@ -224,7 +242,8 @@ def run_sweep(
     the cluster at `ray_address` or on this machine. Where `out` is this sweep already, nothing is
     done. Ctrl-C ends the run early; the same call goes on where it stopped. The search of a point
     takes `point_limit_s` at most, without it what the sweep says, else `POINT_LIMIT_S`; one that
-    does not keep to that is killed with its worker.
+    does not keep to that is killed with its worker. `elsewhere` returns the rows where another
+    service searches the points.
     Raises `SweepFileError` where rows cannot be kept, `UsageError` for bad options, `SearchError`
     when no worker can be had; the rows that there are stay in any case.
     """
@@ -232,7 +251,8 @@ def run_sweep(
     form = format_of(path, form)
     check_executor(executor, ray_address)
     if point_limit_s < 0:
-        raise UsageError(f"--point-limit must be above 0 s, not {point_limit_s:g}", "such as 60")
+        message = f"{option('point-limit')} must be above 0 s, not {point_limit_s:g}"
+        raise UsageError(message, "such as 60")
     header, limit_s = sweep.header(), point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
     if path.exists():
         return _finished_before(path, header)
@@ -246,19 +266,34 @@ def run_sweep(
             stream = make_stream(executor, ray_address or None)
             done = kept.done
             left = [point for point in points if point.index not in done]
-            run.keep_all(
-                stream.answers(
-                    partial(solver_of_worker, sweep, limit_s, header.get("calibration")),
-                    chunks_of(left),
-                    2.0 * limit_s + LEAST_HARD_LIMIT_S,
+            if elsewhere is not None:
+                run.keep_all(_rows_of(elsewhere, {point.index for point in left}))
+            else:
+                run.keep_all(
+                    stream.answers(
+                        partial(solver_of_worker, sweep, limit_s, header.get("calibration")),
+                        chunks_of(left),
+                        2.0 * limit_s + LEAST_HARD_LIMIT_S,
+                    )
                 )
-            )
             if points and not run.interrupted:
                 run.finish(form, header)
         finally:
             if not kept.n_done and not path.exists():
                 kept.remove()
     return run.ended()
+
+
+def _rows_of(elsewhere: Elsewhere, left: set[int]) -> Iterator[tuple[Twins, Rows]]:
+    """Yield the rows of points that another service has searched."""
+    if not left:
+        return
+    found = [row for row in elsewhere() if row["index"] in left]
+    yield Twins(()), [(int(row["index"] or 0), str(row["status"]), row_text(row)) for row in found]
+    if len(found) < len(left):
+        raise ExecutorError(
+            f"{len(left) - len(found):,} points came without a row", "give the same command again"
+        )
 
 
 def _finished_before(path: Path, header: dict[str, object]) -> SweepRun:
@@ -307,7 +342,7 @@ class _Run:
         try:
             self._tell()
             for twins, found in answers:
-                rows = self._lost(twins, found) if isinstance(found, Lost) else found
+                rows = lost_rows(self._sweep, twins, found) if isinstance(found, Lost) else found
                 self._kept.append([(index, text) for index, _, text in rows])
                 self._statuses.update(status for _, status, _ in rows)
                 self._tell()
@@ -323,17 +358,6 @@ class _Run:
             self._kept.sync()
         except OSError as error:
             raise self._unkept(error) from error
-
-    def _lost(self, twins: Twins, lost: Lost) -> Rows:
-        status = STOPPED if lost.over_limit else FAILED
-        rows = [
-            failed_row(point, status, lost.reason, columns_of_point(self._sweep, point))
-            for point in twins.points
-        ]
-        return [
-            (point.index, status, row_text(row))
-            for point, row in zip(twins.points, rows, strict=True)
-        ]
 
     def _so_far(self) -> str:
         if not self._kept.n_done:

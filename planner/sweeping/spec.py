@@ -11,14 +11,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from planner.calibration.file import Calibration
+from planner.calibration.reference import Reference
 from planner.errors import BadValue, PlannerError, Problem, SpecError, UsageError
 from planner.inputs import (
+    example_content,
     example_names,
     example_sweeps,
     model_of_document,
     read_document,
 )
 from planner.options import SolveOptions
+from planner.pool_fields import DEVICES
 from planner.schemas import SearchSpec
 from planner.search_section import section_faults
 from planner.sweeping.axes import Axis, BadItem, column_axis, field_axis
@@ -38,7 +42,6 @@ from planner.sweeping.designs import (
 )
 from planner.sweeping.families import Family, family_of
 from planner.sweeping.fields import (
-    DEVICES,
     PARAMS,
     TEXT,
     WHOLE_FILES,
@@ -48,6 +51,7 @@ from planner.sweeping.fields import (
 from planner.sweeping.sweep import Sweep, Table, dimensions_of, search_options
 from planner.sweeping.sweep_file import SweepFile
 from planner.units import parse_count, show
+from planner.wording import option
 from planner.yamlfile import Document, KeyPath, load_yaml, parse_yaml
 
 
@@ -59,6 +63,13 @@ def load_sweep(path: str | os.PathLike[str], more: Mapping[str, Any] | None = No
     Files are looked for beside the sweep file, then from the working folder on. Raises `SpecError`
     with file and line.
     """
+    return _Reader(*_sweep_document(path, more)).read()
+
+
+def _sweep_document(
+    path: str | os.PathLike[str], more: Mapping[str, Any] | None = None
+) -> tuple[Document, Path]:
+    """Return what a sweep file and options say, and the folder of the file."""
     name = os.fspath(path)
     if not Path(name).exists() and {name} & {*example_names("model"), *example_names("cluster")}:
         message = f"{name!r} is an example of a model or a cluster, not a sweep file"
@@ -79,7 +90,7 @@ def load_sweep(path: str | os.PathLike[str], more: Mapping[str, Any] | None = No
         raise SpecError(document.problem((), message, "see examples/sweeps/"))
     if more:
         document = _with_options(document, more)
-    return _Reader(document, Path(os.fspath(path)).parent).read()
+    return document, Path(os.fspath(path)).parent
 
 
 def sweep_summary(path: str | os.PathLike[str]) -> str:
@@ -119,11 +130,11 @@ def left_aside(sweep: Sweep) -> list[str]:
     found: dict[str, None] = {}
     for (kind, _), document in sweep.files.items():
         section = document.data.get("search") if kind == "model" else None
-        for option in ("time_limit_s", "pareto"):
-            if isinstance(section, Mapping) and section.get(option):
+        for name in ("time_limit_s", "pareto"):
+            if isinstance(section, Mapping) and section.get(name):
                 found[
-                    f"search.{option} of {document.file or 'the model'} is left aside:"
-                    f" {_OF_ALL_POINTS[f'search.{option}']}"
+                    f"search.{name} of {document.file or 'the model'} is left aside:"
+                    f" {_OF_ALL_POINTS[f'search.{name}']}"
                 ] = None
     return list(found)
 
@@ -168,9 +179,34 @@ def _values(axis: Axis) -> str:
     return f"{len(shown)} value{'s' * (len(shown) != 1)}: {text}"
 
 
-def sweep_from_dict(data: Mapping[str, Any]) -> Sweep:
-    """Read a sweep from Python data with the structure of a sweep file."""
-    return _Reader(Document(dict(data)), Path()).read()
+def sweep_from_dict(
+    data: Mapping[str, Any],
+    *,
+    open_files: bool = True,
+    calibration: Calibration | None = None,
+    reference: Reference = "",
+) -> Sweep:
+    """Read a sweep from Python data with the structure of a sweep file.
+
+    Without `open_files` models and clusters are examples by name or what their files hold, and a
+    calibration or a reference in the data is refused: `calibration` is the one to price with, and
+    `reference` has the runs that anchor it.
+    """
+    reader = _Reader(Document(dict(data)), Path() if open_files else None)
+    reader.calibration, reader.reference = calibration, reference
+    return reader.read()
+
+
+def sweep_from_text(text: str, file: str = "") -> tuple[Sweep, dict[str, Any]]:
+    """Read a sweep from the text of a sweep file, and return it with what the text says.
+
+    `file` is the name that messages give. Nothing is opened, as in `sweep_from_dict`.
+    """
+    document = parse_yaml(text, file)
+    if not isinstance(document.data, Mapping):
+        message = f"expected a sweep file, got {show(document.data)}"
+        raise SpecError(document.problem((), message, "see examples/sweeps/"))
+    return _Reader(document, None).read(), dict(document.data)
 
 
 def sweep_from_options(
@@ -181,8 +217,51 @@ def sweep_from_options(
     `model` and `cluster` are files, examples or dicts; `more` holds further sections of a sweep
     file. Raises `SpecError` and `UsageError`.
     """
+    return _Reader(_options_document(model, cluster, vary, more), Path()).read()
+
+
+def _options_document(
+    model: object, cluster: object, vary: Sequence[str], more: Mapping[str, Any] | None
+) -> Document:
     data: dict[str, Any] = {"model": model, "cluster": cluster}
-    return _Reader(_with_options(Document(data), {**(more or {}), "vary": vary}), Path()).read()
+    return _with_options(Document(data), {**(more or {}), "vary": vary})
+
+
+def sweep_content(files: Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sweep as `sweep_from_dict` reads it without opening files.
+
+    `files` are a sweep file, or a model and a cluster. Model and cluster become what their files
+    hold; `UsageError` where others are named than by an example. `calibration` and `reference`
+    stay paths, those that can be opened here.
+    """
+    if len(files) == 1:
+        document, folder = _sweep_document(files[0], more)
+    else:
+        given = {key: value for key, value in more.items() if key != "vary"}
+        model, cluster = files
+        document = _options_document(model, cluster, more.get("vary", ()), given)
+        folder = Path()
+    sweep, data = _Reader(document, folder).read(), dict(document.data)
+    if data.get("calibration"):
+        data["calibration"] = _calibration_path(data["calibration"], folder)
+    for kind in WHOLE_FILES:
+        if isinstance(data.get(kind), str) and data[kind] not in example_names(kind):  # type: ignore[arg-type]  # the two kinds
+            data[kind] = dict(sweep.files[kind, ""].data)
+    family = data.get("family") or {}
+    named = [name for kind, name in sweep.files if name]
+    named += [x for x in family.get("models", ()) if isinstance(x, str)]
+    known = {*example_names("model"), *example_names("cluster")}
+    others = [name for name in named if name not in known]
+    if others:
+        fix = "vary the examples, or fields of one model and one cluster"
+        raise UsageError(f"a service does not read the file {others[0]}", fix)
+    return data
+
+
+def _calibration_path(name: str, folder: Path) -> str:
+    """Return the calibration that a sweep names: beside its file, or as it is named."""
+    beside = folder / name
+    return os.fspath(beside) if not os.path.isabs(name) and beside.exists() else name
 
 
 def _with_options(document: Document, more: Mapping[str, Any]) -> Document:
@@ -236,13 +315,13 @@ def parse_vary(text: str) -> tuple[str, object]:
             f"--vary: {text!r} is not of the form PATH=VALUES",
             "--vary pools.0.nodes=32,64,128 or --vary 'pools.0.nodes=32..512*2'",
         )
-    option = f"--vary {text}"
+    given = f"--vary {text}"
     items = [item.strip() for item in _parts(values)]
     if not any(items):
         return path.strip(), []
     if "" in items:
         raise UsageError(f"--vary {path.strip()}: an empty value in {values!r}", "drop the comma")
-    return path.strip(), [_scalar(item, option) for item in items]
+    return path.strip(), [_scalar(item, given) for item in items]
 
 
 def _parts(text: str) -> list[str]:
@@ -264,16 +343,20 @@ def _parts(text: str) -> list[str]:
     return parts
 
 
-def _scalar(text: str, option: str) -> object:
-    return parse_yaml(text, option).data if text.strip() else None
+def _scalar(text: str, given: str) -> object:
+    return parse_yaml(text, given).data if text.strip() else None
 
 
 class _Reader:
     """Turns one document into a sweep; every method raises `SpecError` with the place."""
 
-    def __init__(self, document: Document, folder: Path) -> None:
+    def __init__(self, document: Document, folder: Path | None) -> None:
         self.document = document
         self.folder = folder
+        self.calibration: Calibration | None = None
+        """To price with, in place of a file that the document names."""
+        self.reference: Reference = ""
+        """Runs that anchor it, in place of such a file."""
 
     def read(self) -> Sweep:
         from planner._faults import validate
@@ -326,9 +409,8 @@ class _Reader:
         for key, kind in (("training", "model"), ("pools", "cluster"), ("fabric", "cluster")):
             if key in self.document.data:
                 message = f"this is a {kind} file, and a sweep file is needed here"
-                fix = (
-                    "planner sweep MODEL CLUSTER --vary PATH=VALUES, or name both in a sweep file"
-                )
+                varied = option("vary", "PATH=VALUES")
+                fix = f"name a model and a cluster, and what to vary: {varied}"
                 raise self._say((), message, fix)
 
     def _axes(self, spec: SweepFile) -> tuple[tuple[Axis, ...], tuple[Values, ...]]:
@@ -427,7 +509,7 @@ class _Reader:
     def _check_axes(self, axes: Sequence[Axis]) -> None:
         """Refuse a sweep that varies nothing, a field twice, or what no point depends on."""
         if not axes:
-            fix = "add `vary:` (--vary PATH=VALUES), `together:` or `points:`"
+            fix = f"add `vary:` ({option('vary', 'PATH=VALUES')}), `together:` or `points:`"
             raise SpecError(self.document.problem((), "the sweep varies nothing", fix))
         owner: dict[str, str] = {}
         for axis in axes:
@@ -438,7 +520,8 @@ class _Reader:
                     raise self._say(place, message, "vary every field once")
                 owner[path] = axis.name
                 if path in _OF_ALL_POINTS:
-                    raise self._say(place, f"{path} cannot be varied", _OF_ALL_POINTS[path])
+                    instead = _OF_ALL_POINTS[path].replace("--point-limit", option("point-limit"))
+                    raise self._say(place, f"{path} cannot be varied", instead)
             for choice in axis.choices:
                 for path, value in choice.sets:
                     self._check_part(place, path, value)
@@ -541,7 +624,12 @@ class _Reader:
         return any(kind not in point for point in spec.points or ())
 
     def _document(self, kind: Any, source: Any, place: KeyPath) -> Document:
-        if isinstance(source, str) and not os.path.isabs(source):
+        if isinstance(source, str) and self.folder is None:
+            if source not in example_names(kind):
+                message = f"no example of a {kind} is called {show(source)}, and no file is opened"
+                raise self._say(place, message, "write what it holds in its place")
+            source = example_content(kind, source)
+        elif isinstance(source, str) and self.folder and not os.path.isabs(source):
             beside = self.folder / source
             if source not in example_names(kind) and beside.exists():
                 source = os.fspath(beside)
@@ -588,15 +676,18 @@ class _Reader:
             fix = "list the points, or vary fields in a grid" if design == "list" else "drop one"
             raise self._say(("design",), message, fix)
         if design == "latin" and spec.samples is None:
-            fix = "add `samples: 200` (--samples 200)"
+            fix = f"add `samples: 200` ({option('samples', '200')})"
             raise self._say(("samples",), "a Latin hypercube without a number of points", fix)
         if design != "latin" and spec.samples is not None:
-            fix = "add `design: latin` (--design latin), or drop it"
+            fix = f"add `design: latin` ({option('design', 'latin')}), or drop it"
             raise self._say(("samples",), f"belongs to a Latin hypercube, not to a {design}", fix)
         for axis in axes:
             if axis.span is not None and design != "latin":
                 message = f"{axis.name} is continuous, and a {design} needs single values"
-                fix = "add a step (LOW..HIGH*2, LOW..HIGH+64), or --design latin --samples N"
+                fix = (
+                    "add a step (LOW..HIGH*2, LOW..HIGH+64), or"
+                    f" {option('design', 'latin')}, {option('samples', '200')}"
+                )
                 raise self._say(("vary", axis.name), message, fix)
         return design
 
@@ -704,14 +795,18 @@ class _Reader:
         for fault in section_faults(search):
             raise self._fail(fault.path, BadValue(fault.message, fault.fix))
         calibration = spec.calibration
-        if calibration and not os.path.isabs(calibration):
-            beside = self.folder / calibration
-            calibration = os.fspath(beside) if beside.exists() else calibration
+        if self.folder is None and (calibration or spec.reference):
+            name = "calibration" if calibration else "reference"
+            raise self._say((name,), "names a file, and no file is opened", "leave it out")
+        if calibration and self.folder is not None:
+            calibration = _calibration_path(calibration, self.folder)
         try:
             found = search_options(
-                search, spec.stack, SolveOptions(own_calibration=own_calibration(calibration))
+                search,
+                spec.stack,
+                SolveOptions(own_calibration=self.calibration or own_calibration(calibration)),
             )
-            return anchored_options(found, spec.reference)[0]
+            return anchored_options(found, self.reference or spec.reference)[0]
         except UsageError as error:
             raise self._say(("search",), error.message, error.fix) from None
 

@@ -15,7 +15,7 @@ from planner.calibration.reference import reference_json
 from planner.commands import header_lines, lists_in_words, pins_in_words
 from planner.emit._text import nodes
 from planner.emit.launchers import parse_launchers
-from planner.errors import EmitError, SearchError, UsageError
+from planner.errors import EmitError, FileError, SearchError, UsageError
 from planner.inputs import cluster_from_dict, model_from_dict
 from planner.options import STACK_OF_FRAMEWORK, Asked, SolveOptions, parse_max, parse_pins
 from planner.placing import write_files
@@ -303,9 +303,9 @@ def _read_trial(place: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         try:
             data = json.loads((place / name).read_text(encoding="utf-8"))
         except OSError as error:
-            raise UsageError(f"--read: {place / name}: {error.strerror}", fix) from None
+            raise FileError(f"--read: {place / name}: {error.strerror}", fix) from None
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise UsageError(f"--read: {place / name} is not as written: {error}", fix) from None
+            raise FileError(f"--read: {place / name} is not as written: {error}", fix) from None
         if not isinstance(data, dict) or any(key not in data for key in keys):
             raise UsageError(f"--read: {place / name} is not as planner trial writes it", fix)
         found.append(data)

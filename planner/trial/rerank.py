@@ -185,7 +185,7 @@ def runs_of(trialled: Sequence[Trialled], framework: str, stack: str) -> list[Me
                 memory=peak[1] if peak else "device",
                 ran_out=one.ran_out,
                 fullest=_sees_every_stage(one.reading.ranks, one.plan.layout),
-                where=f"the log of plan {one.plan.plan_id}",
+                file=f"the log of plan {one.plan.plan_id}",
             )
         )
     return found

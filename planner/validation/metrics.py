@@ -14,6 +14,9 @@ Floats = NDArray[np.float64]
 
 SLOW_FACTOR = 2.5
 """A run this much slower per slot than the same ranks at another size is unhealthy."""
+INTERLEAVED_SLOT_FACTOR = 1.25
+"""What the messages and smaller chunks of interleaving may add to a slot, and releases of one
+framework may differ by on top (5 to 10 % where layouts are measured again)."""
 TRIM_FRAC = 0.1
 """Share of the values that a trimmed mean drops at each end."""
 
@@ -176,6 +179,29 @@ def slower_than_more_work(
         )
 
     return [slow(row) for row in rows]
+
+
+def beyond_their_bubble(
+    groups: Sequence[Hashable], chunks: Sequence[int], per_slot_s: Sequence[float]
+) -> list[bool]:
+    """Return which pipelines are too fast for the interleaving that they print, without any model.
+
+    `chunks` are model chunks per device (v), the time per slot is that of m + (p - 1)/v. All that
+    interleaving saves is bubble, so with v as printed a slot takes no less than one of the same
+    layout in more chunks, but for what these add. A run is contradicted when 1.25 times its slot
+    is below every slot of its group in more chunks. A group is one set of model, tp, pp, mbs and
+    kernels, so that the work of a slot is the same in all of it.
+
+    >>> beyond_their_bubble(["a"] * 4, [1, 1, 12, 12], [0.79, 0.81, 1.0, 1.1])
+    [True, False, False, False]
+    """
+    rows = list(zip(groups, chunks, per_slot_s, strict=True))
+
+    def least_of_more(group: Hashable, of: int) -> float:
+        more = (time_s for other, n, time_s in rows if other == group and n > of)
+        return min(more, default=0.0)
+
+    return [INTERLEAVED_SLOT_FACTOR * t < least_of_more(group, n) for group, n, t in rows]
 
 
 def mean(values: Sequence[float | None]) -> float | None:

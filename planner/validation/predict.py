@@ -397,10 +397,39 @@ def _recompute(
     named = set(re.findall(r"\w+", text)[1:])
     if text.startswith("selective:") and named <= set(RECOMPUTE_MODULES):
         return _modules(named, shape)
+    if text.startswith("saves "):
+        return _with_saved(frozenset(re.findall(r"\w+", text)[1:]), shape, chunk, said)
     if re.match(r"selective\W+(per )?(op|layer|every)", text):
         said.append(f"recompute {point.recompute!r}: priced as full for half of the layers")
         return "full", -(-chunk // 2), ()
     raise Skip("recompute policy not modelled")
+
+
+_SAVED = ("qkv", "out", "up", "down", "dots")
+"""Matrix products of a layer whose outputs a compiler's policy may keep; `dots`: all of them."""
+
+
+def _with_saved(
+    saved: frozenset[str], shape: ModelShape, chunk: int, said: list[str]
+) -> tuple[str, int, tuple[str, ...]]:
+    """Return what comes nearest to keeping the outputs of some products and nothing else.
+
+    Products that are not kept run again, but for the last, whose output no backward needs: a
+    compiler leaves it out. They are priced as that share of the layers recomputed in full, so
+    with that share of the attention core and the memory-bound operators, which all run again;
+    with every product kept the core alone.
+    """
+    if not saved or not saved <= set(_SAVED) or shape.n_experts or shape.latent:
+        raise Skip("recompute policy not modelled")
+    h, q, kv = shape.hidden, shape.q_width, shape.kv_heads * shape.head_dim
+    width = h * shape.ffn
+    flops = {"qkv": h * (q + 2 * kv), "out": q * h, "up": width * (2 if shape.gated else 1)}
+    again = 0 if "dots" in saved else sum(n for name, n in flops.items() if name not in saved)
+    layers = round(chunk * again / (sum(flops.values()) + width))
+    kept = "all products" if "dots" in saved else " and ".join(x for x in _SAVED if x in saved)
+    words = f"full for {layers} of {chunk} layers" if layers else "the attention core again"
+    said.append(f"recompute keeps {kept} alone: priced as {words}")
+    return ("full", layers, ()) if layers else ("selective", 0, ())
 
 
 def _modules(named: set[str], shape: ModelShape) -> tuple[str, int, tuple[str, ...]]:

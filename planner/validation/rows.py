@@ -6,12 +6,14 @@ from statistics import median
 
 from planner.calibration.file import Calibration
 from planner.validation.described import Entry, Skip
-from planner.validation.metrics import slow_runs, slower_than_more_work
+from planner.validation.metrics import beyond_their_bubble, slow_runs, slower_than_more_work
 from planner.validation.points import Point
 from planner.validation.predict import Case, Prediction, case_of, price
 
 SLOW = "slow"
 """Reason for leaving out an unhealthy run."""
+CONTRADICTED = "vpp contradicted"
+"""Reason for leaving out a run that is too fast for the interleaving it prints."""
 MIN_ROWS, MIN_LAYOUTS = 4, 3
 """Least rows, and least distinct layouts, of a sweep."""
 MODES = ("any", "layout-only")
@@ -24,7 +26,7 @@ _JOB = ("source", "model", "hardware", "n_gpus", "seq_len", "gbs")
 _DEGREES = ("mbs", "tp", "pp", "cp", "ep", "etp", "dp", "vpp", "schedule", "zero", "hsdp")
 _FIXED = ("attention", "norm_kernel", "sp", "recompute", "precision", "stack")
 _SLOT = ("source", "model", "hardware", "seq_len", "tp", "pp", "cp", "ep", "vpp", "mbs")
-
+_CHUNKED = tuple(name for name in _SLOT if name != "vpp")
 _WORK = ("source", "model", "hardware", "seq_len", "tp", "cp", "ep", "vpp")
 
 Key = tuple[object, ...]
@@ -81,7 +83,7 @@ def price_points(
     calibration: Calibration | None = None,
 ) -> tuple[Row, ...]:
     """Return every run with its prediction; repeats of a layout are priced once."""
-    slow = _slow_ids(points)
+    unfit = _unfit_lines(points)
     known: dict[tuple[Key, Key], tuple[Case, Prediction]] = {}
     rows = []
     for point in points:
@@ -90,8 +92,8 @@ def price_points(
         except Skip as reason:
             rows.append(Row(point, str(reason)))
             continue
-        if point.line in slow:
-            rows.append(Row(point, SLOW))
+        if point.line in unfit:
+            rows.append(Row(point, unfit[point.line]))
             continue
         same = (layout_key(point), (case.memory, case.memory_rank, case.assumptions))
         if same not in known:
@@ -107,14 +109,14 @@ def measured_layouts(
 
     The same layouts as those of `use(price_points(...))`, without pricing them.
     """
-    slow, times = _slow_ids(points), dict[Key, list[float]]()
+    unfit, times = _unfit_lines(points), dict[Key, list[float]]()
     first: dict[Key, tuple[Point, Case]] = {}
     for point in points:
         try:
             case = case_of(point, models, hardware)
         except Skip:
             continue
-        if point.line not in slow:
+        if point.line not in unfit:
             key = layout_key(point)
             first.setdefault(key, (point, case))
             if point.step_s is not None:
@@ -122,13 +124,29 @@ def measured_layouts(
     return tuple((*first[key], median(steps)) for key, steps in times.items())
 
 
-def _slow_ids(points: Sequence[Point]) -> frozenset[int]:
-    """Return the lines of the unhealthy runs."""
+def _unfit_lines(points: Sequence[Point]) -> dict[int, str]:
+    """Return the lines of the runs that other runs of their source rule out, with the reason."""
     timed = []
     for p in points:
         if p.step_s and p.gbs and p.mbs and p.dp and p.pp:
-            slots = max(1, p.gbs // (p.mbs * p.dp)) + p.pp - 1
-            timed.append((p, p.step_s / slots))
+            timed.append((p, p.step_s, max(1, p.gbs // (p.mbs * p.dp))))
+    slow = _slow_lines([(p, step_s / (m + (p.pp or 1) - 1)) for p, step_s, m in timed])
+    pipes = [
+        (p, p.vpp, step_s / (m + (p.pp - 1) / p.vpp))
+        for p, step_s, m in timed
+        if p.pp and p.pp > 1 and p.vpp and p.line not in slow
+    ]
+    found = beyond_their_bubble(
+        [_key(p, (*_CHUNKED, *_KERNELS)) for p, _, _ in pipes],
+        [vpp for _, vpp, _ in pipes],
+        [slot_s for _, _, slot_s in pipes],
+    )
+    beyond = (p.line for (p, _, _), contradicted in zip(pipes, found, strict=True) if contradicted)
+    return dict.fromkeys(slow, SLOW) | dict.fromkeys(beyond, CONTRADICTED)
+
+
+def _slow_lines(timed: Sequence[tuple[Point, float]]) -> frozenset[int]:
+    """Return the lines of the unhealthy runs, given time per slot (m + p - 1 of them)."""
     groups = [_key(p, (*_SLOT, *_KERNELS)) for p, _ in timed]
     found = slow_runs(groups, [p.n_gpus for p, _ in timed], [t for _, t in timed])
     pipes = [(p, t) for p, t in timed if p.pp and p.pp > 1]

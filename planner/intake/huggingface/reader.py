@@ -32,6 +32,8 @@ _ORDER = (
     "details",
 )  # fmt: skip
 """Fields of `model:` in the order of the file."""
+MAX_LAYERS = 10_000
+"""Most layers, as in our own files."""
 _CORE = ("layers", "hidden", "heads", "vocab")
 """Fields that files nearly always say: a default in their place is an assumption."""
 
@@ -113,7 +115,10 @@ class _Reader:
     def _widths(self) -> None:
         """Set layers, widths and heads."""
         config = self.config
-        self._take("layers")
+        n_layers = self._take("layers")
+        if n_layers > MAX_LAYERS:  # each of them is looked at
+            message = f"{n_layers} layers are more than the {MAX_LAYERS:,} of any model file"
+            raise SpecError(config.problem(config.needed("layers").path, message))
         hidden, heads = self._take("hidden"), self._take("heads")
         self._take("vocab")
         if config.rules.latent:
@@ -335,8 +340,9 @@ def expert_layers(config: Config, n_layers: int) -> list[bool]:
     """Return which layers have experts."""
     listed = config.numbers("expert_list")
     if listed is not None:
-        return [i in listed for i in range(n_layers)]
-    dense = config.numbers("dense_list") or []
+        those = set(listed)
+        return [i in those for i in range(n_layers)]
+    dense = set(config.numbers("dense_list") or ())
     first = config.count("first_dense", 0).value or 0
     frequency = config.count("expert_frequency").value or 1
     step = config.count("expert_step").value or 1
@@ -354,8 +360,9 @@ def expert_pattern(layers: Sequence[bool], config: Config) -> tuple[int, int]:
     first = list(layers).index(True)
     for every in range(1, first + 2):
         dense = first + 1 - every
-        expected = (i >= dense and (i - dense + 1) % every == 0 for i in range(len(layers)))
-        if list(layers) == list(expected):
+        if all(
+            layers[i] == ((i - dense + 1) % every == 0) for i in range(first, len(layers))
+        ):  # none before the first has any, by this pattern too
             return dense, every
     names = ("expert_list", "dense_list", "expert_frequency", "expert_step")
     at = next((path for name in names if (path := config.look(name).path)), None)

@@ -58,6 +58,9 @@ def which_are_local(config: Config, n_layers: int) -> list[bool]:
     alternating = config.look("attention_types")
     if alternating.value is not None:
         try:
+            counts = [len(kinds) * times for kinds, times in alternating.value]
+            if min(counts, default=0) < 0 or sum(counts) != n_layers:
+                raise ValueError("not as many as there are layers")
             return [
                 kind == "local" for kinds, times in alternating.value for kind in kinds * times
             ]

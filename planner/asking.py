@@ -1,0 +1,163 @@
+"""From what is asked, in Python's words, to inputs and options: `UsageError` for what is wrong."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from costmodels.stacks import STACKS
+from planner.calibration.file import Calibration, load_calibration
+from planner.calibration.reference import Reference, with_reference
+from planner.errors import UsageError
+from planner.inputs import (
+    ClusterInput,
+    Content,
+    ModelInput,
+    cluster_from_dict,
+    load_cluster,
+    load_model,
+    model_from_dict,
+)
+from planner.options import (
+    ALLOWANCES,
+    FRAMEWORKS,
+    SolveOptions,
+    parse_goals,
+    parse_max,
+    parse_only,
+    parse_pins,
+)
+from planner.wording import option
+from searches.executors import NAMES as EXECUTORS
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | Content
+"""A path, the name of a packaged example, a dict with the structure of the file, or its content.
+"""
+
+
+Overrides = tuple[tuple[str, object], ...]
+
+
+Calibrations = Calibration | str | os.PathLike[str] | None
+"""A calibration, the path of its file, or nothing for the one that ships."""
+
+
+def asked_options(
+    told: Mapping[str, Any], stack: str, calibration: Calibrations = None
+) -> SolveOptions:
+    """Return the options that arguments of `solve`, by name, make; `UsageError` for a bad one."""
+    options = solve_options(
+        told["top"], told["pins"], told["only"], told["at_most"], told["framework"] or "default",
+        stack, told["allow"], calibration,
+    )  # fmt: skip
+    goals = ("objective", "within", "deadline", "step_limit_s", "pareto")
+    return replace(options, **parse_goals(*(told[key] for key in goals)))
+
+
+def anchored_options(
+    options: SolveOptions, reference: Reference
+) -> tuple[SolveOptions, tuple[str, ...]]:
+    """Return options that measured runs anchor, if there are any, and notes on them."""
+    return with_reference(options, reference) if reference else (options, ())
+
+
+def either(first: Callable[[], bool] | None, second: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a question that is true where one of two is."""
+    return second if first is None else lambda: first() or second()
+
+
+def check_executor(name: str, ray_address: str) -> None:
+    """Raise `UsageError` for an executor that does not exist or has no use for an address."""
+    if name not in EXECUTORS:
+        known = f"{', '.join(EXECUTORS[:-1])} or {EXECUTORS[-1]}"
+        raise UsageError(f"--executor: unknown {name!r}", known)
+    if ray_address and name not in ("automatic", "ray"):
+        raise UsageError(
+            f"--ray-address does not go with --executor {name}", "--executor ray, or drop one"
+        )
+
+
+def source_names(model: Source, cluster: Source) -> tuple[str, str]:
+    """Return what the user called the two inputs, for the commands that answers suggest."""
+    return _shown_name(model) or "MODEL", _shown_name(cluster) or "CLUSTER"
+
+
+def _shown_name(source: Source) -> str:
+    if isinstance(source, Content):
+        return source.shown or source.name
+    return "" if isinstance(source, Mapping) else os.fspath(source)
+
+
+def _texts(values: Mapping[str, object] | None) -> list[str]:
+    """Return axis=value items from the Python form of pins and lists."""
+    items = []
+    for axis, value in (values or {}).items():
+        several = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
+        if not several:
+            message = f"{option('only')}: {axis} may have no value at all"
+            raise UsageError(message, "name its values, or leave the axis out")
+        items += [f"{axis}={str(v).lower() if isinstance(v, bool) else v}" for v in several]
+    return items
+
+
+def solve_options(
+    top: int,
+    pins: Mapping[str, object] | None,
+    only: Mapping[str, object] | None,
+    at_most: Mapping[str, int] | None,
+    framework: str,
+    stack: str,
+    allow: tuple[str, ...],
+    calibration: Calibrations = None,
+) -> SolveOptions:
+    """Check and convert the Python form of the options."""
+    if top < 1:
+        message = f"{option('top')} must be at least 1, not {top}"
+        raise UsageError(message, f"for example {option('top', '5')}")
+    if framework not in FRAMEWORKS:
+        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
+    if stack and stack not in STACKS:
+        raise UsageError(f"unknown stack {stack!r}", f"one of {', '.join(sorted(STACKS))}")
+    for name in allow:
+        if name not in ALLOWANCES:
+            message = f"{option('allow')}: unknown {name!r}"
+            raise UsageError(message, f"one of {', '.join(ALLOWANCES)}")
+    options = SolveOptions(
+        top=top,
+        pins=parse_pins(_texts(pins)),
+        only=parse_only(_texts(only)),
+        at_most=parse_max(_texts(at_most)),
+        framework=framework,
+        stack=stack,
+        allow=frozenset(allow),
+        own_calibration=own_calibration(calibration),
+    )
+    options.check_bounds()
+    return options
+
+
+def own_calibration(given: Calibrations) -> Calibration | None:
+    """Return the calibration that was asked for; None for the one that ships."""
+    if isinstance(given, Calibration):
+        return given
+    return load_calibration(given) if given else None
+
+
+def read_inputs(
+    model: Source, cluster: Source, overrides: Overrides = (), pool: str = ""
+) -> tuple[ModelInput, ClusterInput]:
+    """Read both inputs; overrides go to the file whose section they name.
+
+    `pool` leaves the other pools of the cluster out.
+    """
+    of_model = [(p, v) for p, v in overrides if p.split(".")[0] in ("model", "training", "search")]
+    of_cluster = [
+        (p, v) for p, v in overrides if p.split(".")[0] not in ("model", "training", "search")
+    ]
+    if isinstance(model, Mapping):
+        model_input = model_from_dict(model, of_model)
+    else:
+        model_input = load_model(model, of_model)
+    read = cluster_from_dict if isinstance(cluster, Mapping) else load_cluster
+    cluster_input = read(cluster, of_cluster)  # type: ignore[arg-type]  # chosen by its type
+    return model_input, cluster_input.pool(pool) if pool else cluster_input
