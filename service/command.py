@@ -1,0 +1,159 @@
+"""`planner serve` and `planner ui`: their options; what they start is imported when they run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="serve",
+    help="Answer questions over HTTP and gRPC, and work on jobs.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+ui_app = typer.Typer(
+    name="ui",
+    help="Open the page in a browser.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@contextmanager
+def _installed() -> Iterator[None]:
+    """Raise one clear error for packages of the extra [service] that are not there."""
+    from planner.errors import UsageError
+
+    missing = next((name for name in ("jinja2", "plotly") if find_spec(name) is None), "")
+    try:
+        if not missing:
+            yield
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing.partition(".")[0] in ("service", "planner", "searches"):
+            raise
+    if missing:
+        raise UsageError(
+            f"the service needs the package {missing}",
+            "pip install 'parallelism-planner[service]'",
+        )
+
+
+@ui_app.command(name="ui")
+def ui(
+    address: Annotated[
+        str, typer.Argument(metavar="[ADDRESS]", help="Of a service, such as https://HOST/PATH.")
+    ] = "",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Where a service on this machine listens.")
+    ] = 8642,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of its SQLite file.")
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open a browser, or only say where.")
+    ] = True,
+) -> None:
+    """Open the page in a browser: of a service that runs, or of one that is started here."""
+    with _installed():
+        from service import logs
+        from service.browsing import main
+        from service.serve import Serving
+    logs.configure("warning", "text")
+    main(address, Serving(port=port, grpc_port=0, data=data), browser)
+
+
+@app.command(name="serve")
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP; 0 for any.")] = 8642,
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="gRPC; 0 for none.")] = 8643,
+    database: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar="PLANNER_DATABASE",
+            show_envvar=False,
+            help="postgresql://USER@HOST/NAME or sqlite:///FILE; or PLANNER_DATABASE.",
+        ),
+    ] = "",
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the SQLite file.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="NAME ROLE TOKEN a line.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Callers need a certificate of it.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, max=1024, help="Processes for questions; 0: one a core.")
+    ] = 0,
+    job_workers: Annotated[
+        int, typer.Option(min=-1, max=1024, help="Processes for jobs; -1: half the cores.")
+    ] = -1,
+    executor: Annotated[str, typer.Option(help="serial or ray, for the searches of jobs.")] = (
+        "serial"
+    ),
+    ray_address: Annotated[str, typer.Option(metavar="ADDRESS", help="Ray cluster.")] = "",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No tokens though others can reach it.")
+    ] = False,
+    root_path: Annotated[
+        str, typer.Option(metavar="/PATH", help="Prefix of all paths, behind a proxy.")
+    ] = "",
+    share_port: Annotated[
+        bool, typer.Option("--share-port", help="Let other processes listen at the port too.")
+    ] = False,
+    limits: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="Limits by name: docs/service.md.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning, error.")] = "info",
+    log_format: Annotated[str, typer.Option(help="json or text.")] = "json",
+    check: Annotated[
+        bool, typer.Option("--check", help="Try what a start needs, and end.")
+    ] = False,
+) -> None:
+    """Answer questions over HTTP and gRPC, and work on jobs."""
+    from planner.errors import UsageError
+
+    with _installed():
+        from service import logs
+        from service.engine import Options
+        from service.limits import Settings
+        from service.limits_file import read_limits
+        from service.pages.gate import is_root_path
+        from service.serve import Serving, main
+    if log_level not in logs.LEVELS or log_format not in ("json", "text"):
+        raise UsageError(
+            f"--log-level {log_level} --log-format {log_format}",
+            f"one of {', '.join(logs.LEVELS)}; json or text",
+        )
+    if executor not in ("serial", "ray"):
+        raise UsageError(f"--executor {executor}", "serial or ray")
+    if not is_root_path(root_path):
+        raise UsageError(f"--root-path {root_path}", "such as /planner: no slash at its end")
+    given: dict[str, int] = {}
+    if workers:
+        given["workers"] = workers
+    if job_workers >= 0:
+        given["job_workers"] = job_workers
+    logs.configure(log_level, log_format)
+    settings = Settings()
+    options = Options(executor=executor, ray_address=ray_address, **given)  # type: ignore[arg-type]  # looked at above
+    if limits is not None:
+        settings, options = read_limits(limits, settings, options)
+    serving = Serving(
+        host, port, grpc_port, database, data, token_file, tls_cert, tls_key, tls_client_ca,
+        insecure, share_port, root_path, settings, options,
+    )  # fmt: skip
+    main(serving, check)

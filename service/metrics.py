@@ -1,0 +1,132 @@
+"""What the service measures, as Prometheus reads it. Seconds and bytes; labels are bounded."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from service.engine import Answer, Snapshot
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+BUCKETS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+
+
+class Measured(Protocol):
+    """What has a snapshot: the engine."""
+
+    def snapshot(self) -> Snapshot:
+        """Return what there is to measure now."""
+
+
+class Metrics:
+    """Counters of one process of the service; both transports tell it what they answered."""
+
+    def __init__(self, engine: Measured) -> None:
+        self.registry = CollectorRegistry()
+        given: Any = {"registry": self.registry}
+        self._seconds = Histogram(
+            "planner_call_seconds",
+            "Time of an answered call by phase: queue, work (in a worker), total.",
+            ("call", "phase"), buckets=BUCKETS_S, **given,
+        )  # fmt: skip
+        self._requests = Counter(
+            "planner_requests_total", "Requests by transport, operation and status.",
+            ("transport", "operation", "status"), **given,
+        )  # fmt: skip
+        self._plans = Counter(
+            "planner_plans_total", "Plans of computed answers by stage of the search.",
+            ("stage",), **given,
+        )  # fmt: skip
+        self._rejections = Counter(
+            "planner_rejections_total", "Candidates of computed answers by the rule that excluded"
+            " them.", ("rule",), **given,
+        )  # fmt: skip
+        self._cached: dict[str, Any] = {}
+        self.registry.register(_Engine(engine))
+
+    def request(self, transport: str, operation: str, status: int | str) -> None:
+        """Count a request, whatever came of it; `operation` is one of a fixed set."""
+        self._requests.labels(transport, operation, str(status)).inc()
+
+    def answered(self, call: str, answer: Answer, total_s: float) -> None:
+        """Count an answer: its time, and what was searched where it was computed for it."""
+        for phase, seconds in answer.seconds.items():
+            self._seconds.labels(call, phase).observe(seconds)
+        total = self._cached.get(call)
+        if total is None:
+            total = self._cached[call] = self._seconds.labels(call, "total")
+        total.observe(total_s)
+        if answer.cached or call not in ("solve", "evaluate"):
+            return
+        for stage, n in (section(answer.payload, "counts") or {}).items():
+            self._plans.labels(stage).inc(n)
+        for row in section(answer.payload, "rejected") or ():
+            self._rejections.labels(row["code"]).inc(row["n"])
+
+    def text(self) -> bytes:
+        """Return all of it in the text format of Prometheus."""
+        return generate_latest(self.registry)
+
+
+def section(payload: bytes, name: str) -> Any:
+    """Return one top field of an answer without reading the others; None where it has none.
+
+    Answers are written with an indent of one blank, so that a line that begins with one blank and
+    a quotation mark is a top field: texts hold no line feeds that are not escaped.
+    """
+    begin = payload.find(b'\n "%s": ' % name.encode())
+    if begin < 0:
+        return None
+    end = payload.find(b'\n "', begin + 1)
+    text = payload[begin : end if end > 0 else payload.rfind(b"}")]
+    return json.loads(text.partition(b": ")[2].strip().removesuffix(b","))
+
+
+class _Engine(Collector):
+    """What the engine holds and has counted, read when it is asked for."""
+
+    def __init__(self, engine: Measured) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        now = self._engine.snapshot()
+        gauges = {
+            "planner_queue_depth": (now.queue_depth, "Requests that wait for a worker."),
+            "planner_in_flight": (now.in_flight, "Requests that workers compute."),
+            "planner_cache_entries": (now.cache_entries, "Answers kept in memory."),
+            "planner_cache_bytes": (now.cache_bytes, "Bytes of the answers kept in memory."),
+            "planner_workers_alive": (now.workers_alive, "Worker processes."),
+            "planner_mean_work_seconds": (now.mean_work_s, "Mean time at a worker, of late."),
+            "planner_mean_job_seconds": (now.mean_job_s, "Mean time of a job, of late."),
+        }
+        for name, (value, meaning) in gauges.items():
+            yield GaugeMetricFamily(name, meaning, value=value)
+        jobs = GaugeMetricFamily(
+            "planner_jobs", "Jobs in the store by state, as of some seconds ago.",
+            labels=("state",),
+        )  # fmt: skip
+        for state, n in sorted(now.jobs.items()):
+            jobs.add_metric((state,), n)
+        yield jobs
+        counters = {
+            "planner_cache_hits": (now.counts.get("cached", 0), "Answers from memory."),
+            "planner_workers_died": (now.workers_died, "Worker processes that died."),
+            "planner_jobs_accepted": (now.counts.get("jobs_accepted", 0), "Jobs accepted here."),
+            "planner_jobs_finished": (now.counts.get("jobs_finished", 0), "Jobs finished here."),
+            "planner_answers_stopped": (
+                now.counts.get("stopped", 0), "Answers with the best so far."
+            ),
+        }  # fmt: skip
+        for name, (value, meaning) in counters.items():
+            yield CounterMetricFamily(name, meaning, value=value)
+        refused = CounterMetricFamily(
+            "planner_refused", "Requests refused, by code of the problem.", labels=("code",)
+        )
+        for code, n in sorted(now.refused.items()):
+            refused.add_metric((code,), n)
+        yield refused

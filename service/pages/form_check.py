@@ -1,0 +1,237 @@
+"""What is wrong with pins, limits and changed fields of the form, each fault at its field.
+
+Everything that a search refuses before it begins is found here, without a search.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from planner.errors import PlannerError, SpecError
+from service import schemas
+from service.calls import PAGE_PREFIX, Call, Running, sets_of
+from service.documents import content_of
+from service.limits import check_inputs
+from service.pages.form_fields import OPTION_FIELDS, AxisWord, axis_words, options_given
+from service.pages.question import options_of
+from service.problems import Fault, Problem
+
+Data = dict[str, Any]
+FORM_CALL = f"{PAGE_PREFIX}form-check"
+MOST_FAULTS = 20
+GOALS = ("objective", "within", "deadline", "step_limit_s", "pareto")
+LABELS = {
+    "objective": "Objective", "within": "Within", "deadline": "Deadline", "pareto": "Front of",
+    "step-limit": "Longest step", "pool": "Pool", "framework": "Framework",
+    "stack": "Software priced",
+}  # fmt: skip
+"""What the form calls the options of the command line."""
+_LEAD = re.compile(
+    r"(--)?(pin|only|max|set|within|step[-_]limit(_s)?|deadline|objective|pareto): "
+)
+_ANY_OPTION = "--pin, --only or --max "
+_AXIS_OPTION = re.compile(r"--(pin|only|max|set) (\S+)")
+_OPTION = re.compile(r"--([a-z-]+)")
+
+
+class FormRequest(schemas.Request):
+    """Fields of the form, as they were typed, with the documents that they are about."""
+
+    model: schemas.Document | None = None
+    """None where there is none yet."""
+    cluster: schemas.Document | None = None
+    fields: dict[str, str]
+    """By `form_fields.OPTION_FIELDS`, but `set`."""
+    changes: list[str] = Field(default=[])
+    """Lines of the field `set`."""
+
+
+class FormAnswer(BaseModel):
+    """What is wrong with the fields; nothing where all of it can be searched."""
+
+    faults: list[dict[str, str]]
+    """`field`, empty for what is about no one field, `message` and `fix`."""
+
+
+def form_words(text: str) -> str:
+    """Return a message in the words of the form.
+
+    >>> form_words("--pin: tp is pinned to 8 and to 4")
+    'tp is pinned to 8 and to 4'
+    >>> form_words("use --only tp=8,4 for several values, or --max tp=8")
+    'use tp=8,4 for several values, or tp<=8'
+    """
+    text = _LEAD.sub("", text, count=1) if _LEAD.match(text) else text
+
+    def pair(found: re.Match[str]) -> str:
+        return found[2].replace("=", "<=", 1) if found[1] == "max" else found[2]
+
+    text = _AXIS_OPTION.sub(pair, text.replace(_ANY_OPTION, ""))
+    return _OPTION.sub(lambda found: LABELS.get(found[1], found[0]), text)
+
+
+def _check_form(request: FormRequest, running: Running) -> Data:
+    fields = {name: request.fields.get(name, "").strip() for name in OPTION_FIELDS}
+    fields["set"] = "\n".join(request.changes)
+    words, faults = axis_words(fields)
+    faults = [*faults, *_alone(fields, words)]
+    inputs, wrong = _inputs(request, running)
+    faults += wrong
+    given: Data = {}
+    if not faults:
+        faults += _tried(lambda: given.update(options_of(options_given(fields, words))), words)
+    if not faults:
+        faults += _tried(lambda: _begin(inputs, given, running), words)
+    return {
+        "faults": [
+            {"field": fault.field, "message": form_words(fault.message),
+             "fix": form_words(fault.fix)} for fault in faults[:MOST_FAULTS]
+        ]
+    }  # fmt: skip
+
+
+def _alone(fields: Mapping[str, str], words: list[AxisWord]) -> list[Fault]:
+    """Return what is wrong with fields whatever stands in the others."""
+    from planner.options import parse_goals
+    from planner.solving import solve_options
+
+    def goal(name: str) -> None:
+        given = options_of({name: (fields[name],)})
+        parse_goals(
+            "memory" if name == "within" else given.get("objective", ""),
+            given.get("within", 0.0), given.get("deadline", ""), given.get("step_limit_s", 0.0),
+            given.get("pareto", ()),
+        )  # fmt: skip
+
+    def axis(word: AxisWord) -> None:
+        given = options_of({word.option: (word.pair,)})
+        solve_options(1, given.get("pins"), given.get("only"), given.get("max"), "default", "", ())
+
+    def change(line: str) -> None:
+        options_of({"set": (line,)})
+
+    looks: list[tuple[str, Callable[[], object]]] = [
+        (word.field, partial(axis, word)) for word in words
+    ]
+    if fields["framework"]:
+        name = fields["framework"]
+        looks.append(("framework", partial(solve_options, 1, None, None, None, name, "", ())))
+    if fields["stack"]:
+        name = fields["stack"]
+        looks.append(("stack", partial(solve_options, 1, None, None, None, "default", name, ())))
+    looks += [(name, partial(goal, name)) for name in GOALS if fields[name]]
+    looks += [("set", partial(change, line)) for line in fields["set"].splitlines()]
+    return [fault for field, look in looks for fault in _tried(look, [], field)]
+
+
+def _inputs(request: FormRequest, running: Running) -> tuple[Any, list[Fault]]:
+    """Return model and cluster with their changed fields, None without both, and what is wrong.
+
+    Of documents that are wrong themselves nothing is said: their own check does. Lines that are
+    no change at all are those of `_alone`.
+    """
+    from planner.solving import read_inputs
+
+    lines = tuple(
+        line for line in request.changes if line.partition("=")[0].strip() and "=" in line
+    )
+    read: list[Any] = []
+    for document, kind in ((request.model, "model"), (request.cluster, "cluster")):
+        if document is None:
+            return None, []
+        try:
+            read.append(content_of(document, kind, kind, running.settings))  # type: ignore[arg-type]
+        except (Problem, PlannerError):
+            return None, []
+    try:
+        inputs = read_inputs(read[0], read[1])
+    except PlannerError:
+        return None, []
+    if not lines:
+        return inputs, []
+    try:
+        changes = sets_of(options_of({"set": lines})["set"])
+        return read_inputs(read[0], read[1], changes), []
+    except (PlannerError, Problem) as error:
+        return None, _faults_of(error, [], "set")
+
+
+def _begin(inputs: Any, given: Data, running: Running) -> None:
+    """Do what a search does before it searches; without inputs what it does with options."""
+    from planner.capabilities import check_options
+    from planner.problems import searched_problem
+    from planner.recipes import asked_recipes, with_open_recipes, with_recipe
+    from planner.search_section import with_section
+    from planner.solving import asked_options
+    from planner.variants import variants_of
+
+    stated = {
+        "pins": given.get("pins"), "only": given.get("only"), "at_most": given.get("max"),
+        "framework": given.get("framework", ""), "allow": (), "pool": given.get("pool", ""),
+        "objective": given.get("objective", ""), "within": given.get("within", 0.0),
+        "deadline": given.get("deadline", ""), "step_limit_s": given.get("step_limit_s", 0.0),
+        "pareto": given.get("pareto", ()), "time_limit_s": 0.0, "top": None,
+    }  # fmt: skip
+    told = with_section(stated, inputs[0].search if inputs else None)
+    options = asked_options({**told, "top": 10}, given.get("stack", ""))
+    check_options(options)
+    if inputs is None:
+        return
+    model, cluster = inputs
+    check_inputs(model, cluster, running.settings)
+    cluster = cluster.pool(told["pool"]) if told["pool"] else cluster
+    options = with_open_recipes(model, options)
+    variants_of(
+        [with_recipe(model, name) for name in asked_recipes(model, options)], cluster, options,
+        lambda mine, one: searched_problem(mine, one, options),
+    )  # fmt: skip
+
+
+def _tried(work: Callable[[], object], words: list[AxisWord], field: str = "") -> list[Fault]:
+    """Return the faults that some work ends with; of no named field, by what they say."""
+    try:
+        work()
+    except (Problem, PlannerError) as error:
+        return _faults_of(error, words, field)
+    return []
+
+
+def _faults_of(
+    error: "Problem | PlannerError", words: list[AxisWord], field: str = ""
+) -> list[Fault]:
+    if isinstance(error, Problem):
+        faults = error.errors or (Fault(error.detail),)
+        return [Fault(x.message, x.fix, field or _field_of(x.message, x.field, words))
+                for x in faults]  # fmt: skip
+    if isinstance(error, SpecError) and error.problems:
+        return [
+            Fault(": ".join(x for x in (p.file.removeprefix("--set "), p.message) if x), p.fix,
+                  field)
+            for p in error.problems
+        ]  # fmt: skip
+    names = getattr(error.message, "options", ())
+    name = names[0] if names else ""
+    return [Fault(error.message, error.fix, field or _field_of(error.message, name, words))]
+
+
+def _field_of(message: str, name: str, words: list[AxisWord]) -> str:
+    """Return the field that a message is about: that of its option, or of the axis it names."""
+    name = "step_limit_s" if name == "step-limit" else name
+    if name in OPTION_FIELDS:
+        return name
+    said = set(re.findall(r"\w+", message))
+    of_axes = [word.field for word in words if word.axis in said]
+    if of_axes:
+        return of_axes[-1]
+    if said & {"cost", "energy"}:
+        return "objective"
+    return "pool" if "has no pool" in message else ""
+
+
+PAGE_CALLS = {
+    FORM_CALL: Call(FORM_CALL, FormRequest, FormAnswer, "read", "small", _check_form,
+                    "Check pins, limits and changed fields of the form", indent=None),
+}  # fmt: skip

@@ -1,0 +1,392 @@
+"""What stands between browsers and pages: origins, the token's cookie, forms, errors in HTML.
+
+A token is posted once, to /ui/login, and comes back as an HttpOnly cookie that browsers send to
+/ui alone and never with a request of another site. An address that another site links to is opened
+by a page that reloads itself, so that the cookie comes along. Requests that other sites make a
+browser send without the reader's will (pictures, frames, scripts) are refused.
+"""
+
+import asyncio
+import contextlib
+import html
+import re
+from collections.abc import Callable, Mapping
+from email.message import Message
+from email.parser import HeaderParser
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+from starlette.requests import Request, cookie_parser
+from starlette.responses import Response
+
+from service.auth import unauthenticated
+from service.engine import Caller
+from service.jobs import State
+from service.openapi import OPERATIONS
+from service.pages import routes, static
+from service.pages.question import title_of
+from service.pages.render import render
+from service.pages.visit import (
+    HTML,
+    LARGE_BYTES,
+    Page,
+    Upload,
+    Visit,
+    Working,
+    fields_of,
+    read_query,
+)
+from service.problems import Problem, refused
+
+if TYPE_CHECKING:
+    from service.rest import Exchange, Receive, Rest, Scope, Send
+
+Found = TypeVar("Found")
+COOKIE, THEME_COOKIE = "planner_token", "planner_theme"
+THEMES = ("light", "dark")
+MOST_FORM_FIELDS = 200
+MOST_PART_HEAD_BYTES = 2_000
+"""Headers of one part of a form."""
+MOST_OPEN_BYTES = 16_384
+"""Body of a form that anybody may send: the token, the colours."""
+# Plotly adds one empty style element and sets rules through it; it also writes style attributes.
+_EMPTY = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+CSP = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
+    f"style-src 'self' {_EMPTY}; style-src-attr 'unsafe-inline'; font-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+SECURITY = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", CSP.encode()),
+    (b"referrer-policy", b"same-origin"),  # without any, a form would be sent with Origin: null
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+)
+_EVENTS = re.compile(r"/ui/jobs/([A-Za-z0-9]{1,64})/events")
+_API = frozenset(each.path for each in OPERATIONS)
+_ROOT = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+
+
+def is_root_path(text: str) -> bool:
+    """Tell whether a text can be the prefix of all paths: `/planner`, or empty."""
+    return _ROOT.fullmatch(text) is not None and not text.endswith("/") and "/." not in text
+
+
+class Pages:
+    """All pages of a service, behind the gate of the REST transport."""
+
+    def __init__(self, rest: "Rest", root: str = "", tls: bool = False) -> None:
+        assert is_root_path(root)
+        self.rest = rest
+        self.root = root
+        self.tls = tls
+        self._waiting: dict[str, None] = {}
+
+    # What the REST gate asks
+
+    def unprefixed(self, scope: "Scope") -> "Scope":
+        """Return a request without the prefix of its path, whether or not a proxy has cut it."""
+        path = scope["path"]
+        if self.root and (path == self.root or path.startswith(f"{self.root}/")):
+            return {**scope, "path": path[len(self.root) :] or "/", "root_path": ""}
+        return scope
+
+    def shows(self, path: str, headers: Mapping[bytes, bytes]) -> bool:
+        """Tell whether HTML answers a request: pages, and what browsers look for in vain."""
+        if path == "/ui" or path.startswith("/ui/"):
+            return True
+        return wants_html(headers) and not (path.startswith("/v1/") or path in _API)
+
+    async def answer(
+        self, exchange: "Exchange", scope: "Scope", receive: "Receive", send: "Send"
+    ) -> None:
+        """Answer a request for a page; raises `Problem`."""
+        method, path = scope["method"], scope["path"]
+        if path in ("/", "/ui/") and method in ("GET", "HEAD"):
+            return await _redirect(f"{self.root}/ui", 307)(scope, receive, send)
+        if path.startswith("/ui/static/") and method in ("GET", "HEAD"):
+            found = static.find(path.removeprefix("/ui/static/"))
+            if found is None:
+                raise no_such_page(path)
+            coding = exchange.header(b"accept-encoding")
+            response = await asyncio.to_thread(found.response, coding)
+            return await response(scope, receive, send)
+        if path != "/" and path != "/ui" and not path.startswith("/ui/"):
+            raise no_such_page(path)
+        page: Page | Response
+        if self._is_of_another_site(exchange, method):
+            page = Page(reloading(f"{self.root}{path}", scope.get("query_string", b"")))
+        elif method in ("GET", "HEAD"):
+            page = await self._got(exchange, scope, receive)
+        elif method == "POST":
+            page = await self._posted(exchange, scope, receive)
+        else:
+            raise wrong_method(method, path)
+        if isinstance(page, Response):
+            return await page(scope, receive, send)
+        headers = {"cache-control": "private, no-cache", "vary": "cookie", **page.headers}
+        content = page.content.encode() if isinstance(page.content, str) else page.content
+        await Response(content, page.status, headers, page.media)(scope, receive, send)
+
+    def problem(self, problem: Problem, exchange: "Exchange", path: str) -> Page:
+        """Return a refusal as a page; for 401 it asks for the token."""
+        visit = self._visit(exchange, path, {}, exchange.caller or Caller("", "read"))
+        status = problem.status
+        if status == 401:
+            given = exchange.next or "/ui"
+            return Page(render(visit, "login.html.j2", problem=problem, next=given), status)
+        with contextlib.suppress(Problem):  # so that the question can be changed
+            visit.query = read_query((exchange.next or "").partition("?")[2].encode("latin-1"))
+        return Page(render(visit, "problem.html.j2", problem=problem), status)
+
+    # Who asks
+
+    def _is_of_another_site(self, exchange: "Exchange", method: str) -> bool:
+        """Tell whether a link of another site was followed; `Problem` 403 for what is worse."""
+        if exchange.header(b"sec-fetch-site") not in ("cross-site", "same-site"):
+            return False
+        opened = exchange.header(b"sec-fetch-mode") == "navigate"
+        if method in ("GET", "HEAD") and opened and (
+            exchange.header(b"sec-fetch-dest") == "document"
+        ):  # fmt: skip
+            return True
+        raise Problem(
+            403, "cross-origin", "pages of other origins may not ask",
+            "this request was made by a page of another site: open the address itself",
+        )  # fmt: skip
+
+    def _caller(self, exchange: "Exchange", method: str) -> Caller:
+        sent: bytes | None = exchange.headers.get(b"authorization")
+        token = cookies(exchange).get(COOKIE, "")
+        if sent is None and token:
+            self._check_own(exchange, method)
+            sent = b"Bearer " + token.encode("latin-1", "replace")
+        caller = exchange.caller = self.rest.auth.caller(sent, exchange.address)
+        return caller
+
+    def _check_own(self, exchange: "Exchange", method: str) -> None:
+        """Refuse a form that a cookie came with and that no page of ours is known to have sent."""
+        if method in ("GET", "HEAD") or exchange.header(b"origin"):
+            return  # the gate has compared the origin
+        if exchange.header(b"sec-fetch-site") != "same-origin":
+            raise Problem(403, "cross-origin", "this form came from nowhere",
+                          "send the header Origin, as browsers do, or a token")  # fmt: skip
+
+    def _visit(
+        self, exchange: "Exchange", path: str, query: Mapping[str, Any], caller: Caller
+    ) -> Visit:
+        theme = cookies(exchange).get(THEME_COOKIE, "")
+        return Visit(
+            self.rest.engine, self.rest.settings, caller, self.root, path, query,
+            headers=exchange.headers, theme=theme if theme in THEMES else "",
+            asks_tokens=self.rest.auth.asks, waiting=self._waiting,
+        )  # fmt: skip
+
+    # Pages and forms
+
+    async def _got(
+        self, exchange: "Exchange", scope: "Scope", receive: "Receive"
+    ) -> Page | Response:
+        path = scope["path"]
+        query = read_query(scope.get("query_string", b""))
+        if path == "/ui/login":
+            caller = Caller("", "read")
+            visit = self._visit(exchange, path, query, caller)
+            return Page(render(visit, "login.html.j2", problem=None, next=visit.get("next")))
+        raw = scope.get("query_string", b"").decode("latin-1")
+        exchange.next = path + (f"?{raw}" if raw else "")
+        visit = self._visit(exchange, path, query, self._caller(exchange, scope["method"]))
+        events = _EVENTS.fullmatch(path)
+        if events:
+            scope = {**scope, "planner": exchange, "path_params": {"job_id": events[1]}}
+            return await self.rest.watch(Request(scope, receive))
+        return await self._run("GET", visit)
+
+    async def _posted(self, exchange: "Exchange", scope: "Scope", receive: "Receive") -> Page:
+        path = scope["path"]
+        if path == "/ui/login":
+            body = await self.rest._body(exchange, receive, MOST_OPEN_BYTES)
+            return self._login(exchange, fields_of(body))
+        if path == "/ui/logout":
+            return _redirect_page(f"{self.root}/ui/login", cookie(COOKIE, "", self.root, False, 0))
+        if path == "/ui/theme":
+            body = await self.rest._body(exchange, receive, MOST_OPEN_BYTES)
+            return self._chosen(fields_of(body))
+        caller = self._caller(exchange, scope["method"])
+        query = read_query(scope.get("query_string", b""))
+        visit = self._visit(exchange, path, query, caller)
+        body = await self.rest._body(exchange, receive)
+        media = exchange.header(b"content-type")
+        kind = media.partition(";")[0].strip().lower()
+        if kind == "multipart/form-data":
+            visit.form, visit.files = await _soon(len(body), multipart, body, media)
+        elif kind == "application/x-www-form-urlencoded" or not body:
+            visit.form = await _soon(len(body), fields_of, body)
+        elif kind == "application/json":
+            visit.body = body
+        else:
+            raise Problem(415, "wrong-media-type", "the body is no form",
+                          f"Content-Type: {kind[:60]!r}")  # fmt: skip
+        return await self._run("POST", visit)
+
+    async def _run(self, method: str, visit: Visit) -> Page:
+        found = routes.find(method, visit.path)
+        if found is None:
+            methods = routes.methods_of(visit.path)
+            raise wrong_method(method, visit.path) if methods else no_such_page(visit.path)
+        route, visit.parts = found
+        try:
+            page = await route.function(visit)
+        except Working as working:
+            page = working_page(visit, working)
+        return page if isinstance(page, Page) else Page(page)
+
+    def _login(self, exchange: "Exchange", form: Mapping[str, tuple[str, ...]]) -> Page:
+        token = form.get("token", ("",))[-1].strip()
+        given = form.get("next", ("",))[-1]
+        exchange.next = self._own_path(given)
+        if not token:
+            raise unauthenticated("the field was empty")
+        exchange.caller = self.rest.auth.caller(f"Bearer {token}", exchange.address)
+        target = self.root + exchange.next
+        secure = self.tls or exchange.header(b"origin").startswith("https://")
+        return _redirect_page(target, cookie(COOKIE, token, self.root, secure))
+
+    def _chosen(self, form: Mapping[str, tuple[str, ...]]) -> Page:
+        theme = form.get("theme", ("",))[-1]
+        target = self.root + self._own_path(form.get("next", ("",))[-1])
+        age_s = 31_536_000 if theme in THEMES else 0
+        value = theme if theme in THEMES else ""
+        return _redirect_page(target, cookie(THEME_COOKIE, value, self.root, self.tls, age_s))
+
+    def _own_path(self, given: str) -> str:
+        """Return a page of ours to go to, below the prefix; never one of another site."""
+        own = given == "/ui" or given.startswith(("/ui/", "/ui?"))
+        plain = given.isascii() and given.isprintable() and "\\" not in given
+        return given if own and plain else "/ui"
+
+
+def wants_html(headers: Mapping[bytes, bytes]) -> bool:
+    """Tell whether a browser asks for something to look at."""
+    return b"text/html" in headers.get(b"accept", b"")
+
+
+def no_such_page(path: str) -> Problem:
+    """Return the problem of an address without a page."""
+    return Problem(404, "unknown-path", "there is no such page", f"nothing is at {path[:80]}")
+
+
+def wrong_method(method: str, path: str) -> Problem:
+    """Return the problem of a method that a page does not answer."""
+    methods = routes.methods_of(path) or ["GET"]
+    detail = f"{method[:20]} is not for {path[:80]}: {', '.join(methods)}"
+    return Problem(405, "wrong-method", "the method is not for this page", detail)
+
+
+def cookies(exchange: "Exchange") -> dict[str, str]:
+    """Return the cookies of a request; one that is odd does not hide the others."""
+    return cookie_parser(exchange.header(b"cookie")[:16_000])
+
+
+def cookie(name: str, value: str, root: str, secure: bool, age_s: int | None = None) -> str:
+    """Return a header Set-Cookie for pages alone; without an age it ends with the browser."""
+    parts = [f"{name}={value}", f"Path={root}/ui", "HttpOnly", "SameSite=Strict"]
+    if age_s is not None:
+        parts.append(f"Max-Age={age_s}")
+    if secure:
+        parts.append("Secure")
+    return "; ".join(parts)
+
+
+async def _soon(n_bytes: int, work: Callable[..., Found], *args: Any) -> Found:
+    """Return what a function returns; for many bytes it is run beside the event loop."""
+    return await asyncio.to_thread(work, *args) if n_bytes >= LARGE_BYTES else work(*args)
+
+
+def multipart(body: bytes, media: str) -> tuple[dict[str, tuple[str, ...]], dict[str, Upload]]:
+    """Return fields and files of a form; `Problem` 400.
+
+    The body is cut at its boundary (RFC 7578), in a time in proportion to its size. A parser of
+    mail reads line by line, and follows forms in forms as deep as a caller likes.
+    """
+    unreadable = refused("malformed", "the form cannot be read", 400)
+    if len(media) > MOST_PART_HEAD_BYTES:
+        raise unreadable
+    boundary = _headers(f"Content-Type: {media}").get_param("boundary")
+    if not isinstance(boundary, str) or not 0 < len(boundary) <= 200:
+        raise unreadable
+    between = b"\r\n--" + boundary.encode("latin-1", "replace")
+    first, *parts = (b"\r\n" + body).split(between, MOST_FORM_FIELDS + 1)
+    if first.strip() or len(parts) < 2 or not parts[-1].startswith(b"--"):
+        raise unreadable  # text before it, no end, or more fields than there may be
+    fields: dict[str, tuple[str, ...]] = {}
+    files: dict[str, Upload] = {}
+    for part in parts[:-1]:
+        head, blank, content = part.partition(b"\r\n\r\n")
+        if not head.startswith(b"\r\n") or not blank or len(head) > MOST_PART_HEAD_BYTES:
+            raise unreadable
+        try:
+            headers = _headers(head[2:].decode())  # browsers send names of files in UTF-8
+        except UnicodeDecodeError:
+            raise unreadable from None
+        name = headers.get_param("name", header="content-disposition")
+        if not isinstance(name, str):
+            raise unreadable
+        file = headers.get_filename()
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise refused("malformed", f"the file {(file or name)[:80]!r} is no UTF-8 text",
+                          400) from None  # fmt: skip
+        if "\0" in text:
+            raise refused("malformed", f"{(file or name)[:80]!r} is no text", 400)
+        if file is None:
+            fields[name] = (*fields.get(name, ()), text)
+        elif file:
+            files[name] = Upload(file, text)
+    return fields, files
+
+
+def _headers(text: str) -> Message:
+    return HeaderParser().parsestr(f"{text}\r\n\r\n")
+
+
+def reloading(path: str, query: bytes) -> str:
+    """Return a page that opens the same address once more, as a page of this site does."""
+    target = quote(path, safe="/~") + ("?" + query.decode("latin-1") if query else "")
+    return (
+        "<!DOCTYPE html><html lang=en><meta charset=utf-8><title>planner</title>"
+        f'<meta http-equiv="refresh" content="0; url={html.escape(target)}">'
+        f'<p><a href="{html.escape(target)}">Go on</a></p></html>'
+    )
+
+
+def working_page(visit: Visit, working: Working) -> Page:
+    """Return the page of a question that a job works on."""
+    job = working.job
+    again = visit.get("try")
+    number = int(again) + 1 if again.isascii() and again.isdigit() and len(again) < 6 else 2
+    status = 200 if job.state in (State.PENDING, State.RUNNING) else 409
+    try:
+        request = visit.question()
+    except Problem:
+        request = None
+    name = " on ".join(title_of(request)) if request else ""
+    text = render(
+        visit, "working.html.j2", name=name, job=job, running=status == 200,
+        again=visit.here(**{"try": number}),
+    )  # fmt: skip
+    return Page(text, status, headers={"cache-control": "no-store"})
+
+
+def _redirect(target: str, status: int = 303) -> Response:
+    return Response(None, status, {"location": target, "cache-control": "no-store"})
+
+
+def _redirect_page(target: str, set_cookie: str = "", status: int = 303) -> Page:
+    headers = {"location": target, "cache-control": "no-store"}
+    if set_cookie:
+        headers["set-cookie"] = set_cookie
+    return Page(b"", status, HTML, headers)

@@ -1,0 +1,73 @@
+"""Templates: Jinja2, everything escaped, and an error for what a template asks and nobody gave."""
+
+import json
+import time
+from functools import cache
+from typing import Any
+
+from service.pages import question, static
+from service.pages.figures import themes
+from service.pages.visit import Visit
+
+VIEWS = (
+    ("/ui/solve", "Solve"), ("/ui/plans", "Plans"), ("/ui/plan", "One plan"),
+    ("/ui/compare", "Compare"), ("/ui/sweeps", "Sweeps"), ("/ui/catalogue", "Catalogue"),
+    ("/ui/accuracy", "Accuracy"), ("/ui/learn", "Learn"),
+)  # fmt: skip
+"""The views in the order of the navigation."""
+OF_A_QUESTION = ("/ui/solve", "/ui/plans", "/ui/plan", "/ui/compare")
+"""Views whose address holds a question: the navigation keeps it."""
+
+
+def json_in_script(data: Any) -> str:
+    """Return JSON that can stand inside a script element: no `<`, `>`, `&`."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+@cache
+def environment() -> Any:
+    """Return the templates."""
+    import jinja2
+    from markupsafe import Markup
+
+    from planner.documents import coded
+    from planner.reporting.quantities import short_number
+
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("service.pages"), autoescape=True, trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    found.globals |= {"themes": themes, "plotly_style_ids": static.plotly_style_ids}
+    found.filters |= {
+        "json": lambda data: Markup(json_in_script(data)),
+        "count": lambda value: f"{value:,}",
+        "number": short_number,
+        "ms": lambda seconds: short_number(seconds * 1e3, 4),
+        "gb": lambda n_bytes: short_number(n_bytes / 1e9, 4),
+        "instant": lambda at: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)),
+        "coded": lambda text: Markup(coded(text)),
+        "percent": lambda share: f"{share * 100:.1f}",
+    }
+    return found
+
+
+def render(visit: Visit, template: str, **values: Any) -> str:
+    """Return a page; templates know `visit`, `url(path, query, name=value)` and `static(name)`."""
+    asked = {key: visit.query[key] for key in question.FIELDS if key in visit.query}
+    nav = [
+        (title, visit.url(path, asked if path in OF_A_QUESTION else {}),
+         visit.path == path or visit.path.startswith(f"{path}/"))
+        for path, title in VIEWS
+    ]  # fmt: skip
+    return str(
+        environment()
+        .get_template(template)
+        .render(
+            visit=visit, url=visit.url, nav=nav, asked=asked,
+            static=lambda name: f"{visit.root}/ui/static/{static.file(name).name}",
+            here=visit.here().removeprefix(visit.root), **values,
+        )
+    )  # fmt: skip

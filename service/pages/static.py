@@ -1,0 +1,82 @@
+"""Files that pages load: style, script, Plotly; a hash in each name, so that they are kept."""
+
+import gzip
+import hashlib
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from threading import Lock
+
+from starlette.responses import Response
+
+MEDIA = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+OWN = ("page.css", "page.js", "icon.svg")
+OF_VIEWS = ("plan.css", "plan.js")
+"""What the plan view of `planner.views` brings along."""
+PLOTLY = "plotly.js"
+KEPT = "public, max-age=31536000, immutable"
+
+
+@dataclass(slots=True)
+class File:
+    """One file, as it is sent."""
+
+    name: str
+    """With its hash: `page.0123456789ab.css`."""
+    content: bytes
+    _small: bytes = b""
+    _lock: Lock = field(default_factory=Lock)
+
+    def small(self) -> bytes:
+        """Return it compressed; done once."""
+        with self._lock:
+            if not self._small:
+                self._small = gzip.compress(self.content, 6, mtime=0)
+        return self._small
+
+    def response(self, accept_encoding: str) -> Response:
+        """Return the answer to a request for it."""
+        ending = self.name.rpartition(".")[2]
+        headers = {"cache-control": KEPT, "vary": "accept-encoding"}
+        content = self.content
+        if "gzip" in accept_encoding:
+            content, headers["content-encoding"] = self.small(), "gzip"
+        return Response(content, 200, headers, f"{MEDIA[ending]}; charset=utf-8")
+
+
+def _named(name: str, content: bytes) -> File:
+    stem, _, ending = name.rpartition(".")
+    return File(f"{stem}.{hashlib.sha256(content).hexdigest()[:12]}.{ending}", content)
+
+
+@cache
+def file(name: str) -> File:
+    """Return a file by its plain name, such as `page.css`."""
+    if name == PLOTLY:
+        found = files("plotly") / "package_data" / "plotly.min.js"
+    elif name in OF_VIEWS:
+        found = files("planner.views") / "templates" / name
+    else:
+        found = files("service.pages") / "static" / name
+    return _named(name, found.read_bytes())
+
+
+@cache
+def _by_name() -> dict[str, File]:
+    return {each.name: each for each in map(file, (*OWN, *OF_VIEWS, PLOTLY))}
+
+
+@cache
+def plotly_style_ids() -> tuple[str, ...]:
+    """Return ids of style elements that Plotly adds when it is loaded, unless they are there.
+
+    They are of its maps, which no page draws, and the policy of pages would refuse them.
+    """
+    text = file(PLOTLY).content.decode("utf-8", "replace")
+    return tuple(dict.fromkeys(re.findall(r'getElementById\("([0-9a-f]{64})"\)', text)))
+
+
+def find(name: str) -> File | None:
+    """Return the file of an address; None where there is none."""
+    return _by_name().get(name)

@@ -1,0 +1,547 @@
+"use strict";
+// What pages do beyond HTML: figures, colours without a reload, progress of jobs.
+// Each part finds its elements by data attributes and leaves pages without them alone.
+(function () {
+  const all = (selector, root) => Array.from((root || document).querySelectorAll(selector));
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+  const root = document.documentElement;
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
+
+  // Figures: drawn when they come near the window, in the colours of the reader's choice.
+  const drawn = new Map();
+  let printing = false, watched = false;
+  function template() {
+    const themes = read("themes");
+    return isDark() && !printing ? themes.dark : themes.light;
+  }
+  function fitted(layout) {
+    const grid = layout.grid; // panels beside each other do not fit a narrow window
+    if (window.innerWidth >= 640 || !grid || grid.columns < 2) return layout;
+    return { ...layout, grid: { ...grid, rows: grid.columns, columns: 1 }, height: layout.height * 1.7 };
+  }
+  function draw(plot) {
+    if (drawn.has(plot) || !window.Plotly) return;
+    const figure = read(plot.dataset.figure);
+    const layout = fitted(figure.layout);
+    if (layout.height) plot.style.height = layout.height + "px";
+    const options = {
+      responsive: true, displaylogo: false, plotlyServerURL: "", showSendToCloud: false,
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    };
+    drawn.set(plot, window.Plotly.newPlot(plot, figure.data, { ...layout, template: template() }, options)
+      .then(() => plot.dispatchEvent(new CustomEvent("planner:drawn", { bubbles: true }))));
+  }
+  function recolour() {
+    const width = printing ? { width: 660, autosize: false } : { width: null, autosize: true };
+    drawn.forEach((_, plot) => window.Plotly.relayout(plot, { template: template(), ...width }));
+  }
+  function figures() {
+    const plots = all(".plot[data-figure]").filter((plot) => !drawn.has(plot));
+    if (!plots.length) return;
+    const library = document.querySelector("script[data-plotly]");
+    if (!window.Plotly) { // it comes after this script, so that the rest need not wait for it
+      if (library) library.addEventListener("load", figures, { once: true });
+      return;
+    }
+    const seen = new IntersectionObserver((entries) => {
+      entries.filter((entry) => entry.isIntersecting).forEach((entry) => {
+        seen.unobserve(entry.target);
+        draw(entry.target);
+      });
+    }, { rootMargin: "600px" });
+    plots.forEach((plot) => seen.observe(plot));
+    if (watched) return; // figures of a page may come anew
+    watched = true;
+    dark.addEventListener("change", recolour);
+    window.addEventListener("beforeprint", () => { printing = true; all(".plot[data-figure]").forEach(draw); recolour(); });
+    window.addEventListener("afterprint", () => { printing = false; setTimeout(recolour); });
+  }
+
+  // Colours: the form works alone; here it changes them without opening the page anew.
+  function colours() {
+    all("form.theme").forEach((form) => form.addEventListener("submit", (event) => {
+      const chosen = event.submitter ? event.submitter.value : "";
+      event.preventDefault();
+      if (chosen) root.dataset.theme = chosen; else delete root.dataset.theme;
+      all("button", form).forEach((button) => button.setAttribute("aria-pressed", String(button.value === chosen)));
+      const body = new URLSearchParams({ theme: chosen, next: "/ui" });
+      fetch(form.action, { method: "POST", body, redirect: "manual" }).catch(() => {});
+      recolour();
+    }));
+  }
+
+  // Jobs: their events until they have ended; then the page is opened anew and shows the answer.
+  function duration(seconds) {
+    if (seconds >= 1) return seconds.toPrecision(4) + " s";
+    return (seconds * 1e3).toPrecision(4) + " ms";
+  }
+  function jobs() {
+    all("[data-events]").forEach((box) => {
+      const bar = box.querySelector("progress");
+      const said = box.querySelector("[data-said]");
+      const best = box.querySelector("[data-best]");
+      const events = new EventSource(box.dataset.events);
+      all("form", box).forEach((form) => form.addEventListener("submit", () => events.close()));
+      let saidAt = 0;
+      events.addEventListener("progress", (event) => {
+        const now = JSON.parse(event.data);
+        if (now.total) { bar.max = now.total; bar.value = now.done; }
+        if (now.best_step_time_s && best) best.textContent = "Best so far: a step of " + duration(now.best_step_time_s);
+        if (Date.now() - saidAt < 3000) return; // screen readers are told now and then
+        saidAt = Date.now();
+        const words = { search: "Searching", points: "Searching the points", sizes: "Searching the sizes" };
+        const part = now.total ? ": " + now.done.toLocaleString("en") + " of " + now.total.toLocaleString("en") : "";
+        said.textContent = (words[now.phase] || "Working") + part;
+      });
+      events.addEventListener("state", (event) => {
+        const state = JSON.parse(event.data).state;
+        if (state === "RUNNING") said.textContent = "Running";
+        if (state === "PENDING" || state === "RUNNING") return;
+        events.close();
+        said.textContent = "Done: opening the answer";
+        window.location.reload();
+      });
+    });
+  }
+
+  // Tables of many rows: sorted, filtered and paged here as `service/pages/rows.py` does there. The
+  // address follows, so that what is seen can be sent on.
+  const PAGE_ROWS = 100;
+  const MOST_TICKED = 4; // plans side by side
+  function holds(row, keys, word) {
+    const term = /^([a-z_][a-z0-9_]*)(<=|>=|!=|=|<|>)(.*)$/.exec(word);
+    if (term && keys.includes(term[1])) {
+      const value = row[keys.indexOf(term[1])];
+      if (typeof value === "number") {
+        const number = term[3].trim() === "" ? NaN : Number(term[3]);
+        if (Number.isNaN(number)) return false;
+        return { "=": value === number, "!=": value !== number, "<": value < number, ">": value > number,
+          "<=": value <= number, ">=": value >= number }[term[2]];
+      }
+      const text = value === null ? "" : String(value).toLowerCase();
+      return term[2] === "!=" ? text !== term[3] : term[2] === "=" && text === term[3];
+    }
+    return row.some((cell) => typeof cell === "string" && cell.toLowerCase().includes(word));
+  }
+  function element(name, attributes, text) {
+    const found = document.createElement(name);
+    Object.entries(attributes || {}).forEach(([key, value]) => found.setAttribute(key, value));
+    if (text !== undefined) found.textContent = text; // never as HTML: names are those of users
+    return found;
+  }
+  function tables() {
+    all("section[data-rows]").forEach((section) => {
+      const { columns, rows } = read(section.dataset.rows);
+      const keys = columns.map((column) => column.key);
+      const formats = columns.map((column) => column.digits === null ? null : new Intl.NumberFormat("en-US", {
+        minimumFractionDigits: column.digits, maximumFractionDigits: column.digits }));
+      const body = section.querySelector("tbody");
+      const count = section.querySelector("[data-count]");
+      const paper = section.querySelector("[data-paper]");
+      const pages = section.querySelector("[data-pages]");
+      const form = section.querySelector("[data-filter]");
+      const input = form.querySelector("[name=filter]");
+      const compare = section.querySelector("[data-compare]");
+      const address = new URL(window.location.href);
+      const ticked = new Set();
+      const now = {
+        filter: input.value, sort: address.searchParams.get("sort") || "",
+        desc: address.searchParams.get("desc") === "1", page: Number(address.searchParams.get("page")) || 1,
+      };
+      if (!keys.includes(now.sort)) now.sort = "";
+
+      function chosen() {
+        const words = now.filter.toLowerCase().split(/\s+/).filter(Boolean);
+        const found = rows.filter((row) => words.every((word) => holds(row, keys, word)));
+        if (!now.sort) return found;
+        const place = keys.indexOf(now.sort);
+        const isText = columns[place].digits === null;
+        const empty = (row) => row[place] === null || row[place] === "";
+        const known = found.filter((row) => !empty(row));
+        const sign = now.desc ? -1 : 1;
+        known.sort((a, b) => {
+          const [x, y] = isText ? [String(a[place]), String(b[place])] : [a[place], b[place]];
+          return x < y ? -sign : x > y ? sign : 0;
+        });
+        return known.concat(found.filter(empty));
+      }
+      function line(row) {
+        const tr = element("tr", row[2] ? { class: row[2] } : {});
+        const id = row[1];
+        const tick = element("input", { type: "checkbox", name: "plan", value: id, "aria-label": "Compare " + id });
+        tick.checked = ticked.has(id);
+        tick.disabled = !tick.checked && ticked.size >= MOST_TICKED;
+        const first = element("td", { class: "tick" });
+        first.append(tick);
+        tr.append(first);
+        row.forEach((value, i) => {
+          const isNumber = columns[i].digits !== null;
+          const attributes = { class: (isNumber ? "n " : "") + "c-" + columns[i].key };
+          if (columns[i].key === "plan") {
+            const head = element("th", { scope: "row" });
+            head.append(element("a", { class: "mono", href: section.dataset.plan + encodeURIComponent(value) }, value));
+            tr.append(head);
+          } else if (value === null || value === "") tr.append(element("td", attributes));
+          else tr.append(element("td", attributes, isNumber ? formats[i].format(value) : value));
+        });
+        return tr;
+      }
+      function pageLink(number, text) {
+        const there = new URL(address);
+        if (number > 1) there.searchParams.set("page", number); else there.searchParams.delete("page");
+        return element("a", { class: "button", "data-page": number, href: there.href }, text);
+      }
+      let listed = count.textContent;
+      function counted() {
+        const most = ticked.size >= MOST_TICKED ? ", as many as stand side by side" : "";
+        count.textContent = listed + (ticked.size ? ", " + ticked.size + " ticked" + most : "");
+        paper.textContent = listed + (now.filter.trim() ? ", filter " + now.filter.trim() : "");
+      }
+      function show() {
+        const found = chosen();
+        const last = Math.max(1, Math.ceil(found.length / PAGE_ROWS));
+        now.page = Math.min(Math.max(1, now.page), last);
+        const from = (now.page - 1) * PAGE_ROWS;
+        body.replaceChildren(...found.slice(from, from + PAGE_ROWS).map(line));
+        const n = rows.length.toLocaleString("en");
+        listed = (found.length === rows.length ? n : found.length.toLocaleString("en") + " of " + n)
+          + " plans, page " + now.page + " of " + last;
+        counted();
+        [["filter", now.filter.trim()], ["sort", now.sort], ["desc", now.desc ? "1" : ""],
+          ["page", now.page > 1 ? String(now.page) : ""]].forEach(([key, value]) => {
+          if (value) address.searchParams.set(key, value); else address.searchParams.delete(key);
+        });
+        window.history.replaceState(null, "", address);
+        const links = [];
+        if (now.page > 1) links.push(pageLink(1, "First"), pageLink(now.page - 1, "Previous"));
+        if (now.page < last) links.push(pageLink(now.page + 1, "Next"), pageLink(last, "Last"));
+        pages.replaceChildren(...links);
+        all("thead [data-sort]", section).forEach((link) => {
+          const head = link.closest("th");
+          if (link.dataset.sort === now.sort) head.setAttribute("aria-sort", now.desc ? "descending" : "ascending");
+          else head.removeAttribute("aria-sort");
+        });
+      }
+      function ticks() {
+        compare.disabled = ticked.size < 2;
+        all("[name=plan]", body).forEach((box) => { box.disabled = !box.checked && ticked.size >= MOST_TICKED; });
+        counted();
+      }
+      let waiting = 0;
+      input.addEventListener("input", () => {
+        window.clearTimeout(waiting);
+        waiting = window.setTimeout(() => { now.filter = input.value; now.page = 1; show(); }, 120);
+      });
+      form.addEventListener("submit", (event) => {
+        const top = form.querySelector("[name=top]");
+        if (top && !top.querySelector("option[selected]").matches(":checked")) return; // another search
+        event.preventDefault();
+        now.filter = input.value;
+        now.page = 1;
+        show();
+      });
+      section.addEventListener("click", (event) => {
+        const sort = event.target.closest("[data-sort]");
+        const page = event.target.closest("[data-page]");
+        if (sort) {
+          event.preventDefault();
+          now.desc = now.sort === sort.dataset.sort && !now.desc;
+          now.sort = sort.dataset.sort;
+          now.page = 1;
+          show();
+        } else if (page) {
+          event.preventDefault();
+          now.page = Number(page.dataset.page);
+          show();
+          section.querySelector(".scroll").focus({ preventScroll: true });
+          section.scrollIntoView({ block: "start" });
+        }
+      });
+      body.addEventListener("change", (event) => {
+        if (event.target.name !== "plan") return;
+        if (event.target.checked) ticked.add(event.target.value); else ticked.delete(event.target.value);
+        ticks();
+      });
+      // What is sent is what was ticked, in that order, on other pages of the table too.
+      compare.form.addEventListener("formdata", (event) => {
+        event.formData.delete("plan");
+        ticked.forEach((id) => event.formData.append("plan", id));
+      });
+      all("[name=plan]:checked", body).forEach((box) => ticked.add(box.value));
+      ticks();
+      // A point of the scatter is a plan: the figure leads to it.
+      document.addEventListener("planner:drawn", (event) => {
+        event.target.on("plotly_click", (clicked) => {
+          const data = clicked.points[0].customdata;
+          if (data) window.location.href = section.dataset.plan + encodeURIComponent(data[1]);
+        });
+      });
+    });
+  }
+
+  // Documents of a form: examples found by a word, files read into the text, checked while one types.
+  function forms() {
+    all("[data-search]").forEach((input) => {
+      const select = input.form.querySelector("[name=" + input.dataset.search + "]");
+      const options = Array.from(select.options);
+      input.addEventListener("input", () => {
+        const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+        const chosen = select.value;
+        const kept = options.filter((option) => words.every((word) => option.text.toLowerCase().includes(word)));
+        select.replaceChildren(...kept);
+        select.value = kept.some((option) => option.value === chosen) ? chosen : (kept[0] || { value: "" }).value;
+        select.dispatchEvent(new Event("change", { bubbles: true }));
+      });
+      input.addEventListener("keydown", (event) => {
+        if (event.key === "Enter") event.preventDefault();
+        if (event.key === "ArrowDown") { event.preventDefault(); select.focus(); }
+      });
+      // A form must not be sent without a choice that the search has hidden.
+      input.form.addEventListener("submit", () => { if (!select.value) select.replaceChildren(...options); });
+    });
+    all("[data-check]").forEach(checked);
+    all("form[data-check-form]").forEach(looked);
+  }
+  // Pins, limits and changed fields: what is wrong stands beside its field while one types.
+  function looked(form) {
+    const said = form.querySelector("[data-form-said]");
+    let waiting = 0;
+    let asked = 0;
+    function coded(text) {
+      return text.split("`").map((part, i) => i % 2 ? element("code", {}, part) : part);
+    }
+    function show(found) {
+      const lost = [];
+      all("[data-fault]", form).forEach((place) => {
+        const faults = found.faults.filter((fault) => fault.field === place.dataset.fault);
+        const field = form.elements[place.dataset.fault];
+        if (faults.length) field.setAttribute("aria-invalid", "true"); else field.removeAttribute("aria-invalid");
+        const parts = faults.flatMap((fault, i) => [
+          ...(i ? [element("br")] : []), fault.message,
+          ...(fault.fix ? [" ", element("span", { class: "hint" })] : [])]);
+        place.replaceChildren(...parts);
+        all(".hint", place).forEach((hint, i) => hint.replaceChildren(...coded(faults.filter((fault) => fault.fix)[i].fix)));
+      });
+      found.faults.filter((fault) => !form.querySelector('[data-fault="' + CSS.escape(fault.field) + '"]'))
+        .forEach((fault) => lost.push((fault.message + " " + fault.fix).trim()));
+      const n = found.faults.length;
+      const text = lost.join(" ") || (n ? (n === 1 ? "1 fault" : n + " faults") + " in layout, limits or changed fields: each stands beside its field."
+        : found.looked ? "Layout, limits and changed fields: no problems found." : "");
+      said.className = "said" + (n || lost.length ? " wrong" : text ? " good" : "");
+      if (said.textContent !== text) said.textContent = text;
+    }
+    async function check() {
+      const mine = ++asked;
+      const fields = Object.fromEntries(all("[name]", form)
+        .filter((field) => field.type !== "file" && field.tagName !== "BUTTON" && (field.type !== "radio" || field.checked))
+        .map((field) => [field.name, field.value]));
+      try {
+        const answer = await fetch(form.dataset.checkForm, { method: "POST", body: JSON.stringify({ kind: "form", fields }),
+          headers: { "Content-Type": "application/json" } });
+        const found = await answer.json();
+        if (mine === asked) show(answer.ok ? found : { faults: [{ field: "", message: found.detail, fix: "" }] });
+      } catch (error) {
+        if (mine === asked) show({ faults: [{ field: "", message: "The service does not answer: this was not checked.", fix: "" }] });
+      }
+    }
+    function soon(event) {
+      if (!event.target.name) return; // words of a search
+      window.clearTimeout(waiting);
+      waiting = window.setTimeout(check, 350);
+    }
+    form.addEventListener("input", soon);
+    form.addEventListener("change", soon);
+  }
+  function checked(box) {
+    const kind = box.dataset.kind;
+    const field = (name) => box.querySelector("[name=" + kind + "_" + name + "]");
+    const text = field("text");
+    const said = box.querySelector("[data-said]");
+    const file = box.querySelector("[data-file]");
+    const read = box.querySelector("[data-read]");
+    let waiting = 0;
+    let asked = 0;
+    const source = () => box.querySelector("[type=radio]:checked").value;
+
+    function lineLink(fault) {
+      const link = element("button", { type: "button", class: "line" },
+        "line " + fault.line + (fault.column ? ", column " + fault.column : ""));
+      link.addEventListener("click", () => {
+        const lines = text.value.split("\n");
+        const start = lines.slice(0, fault.line - 1).reduce((sum, line) => sum + line.length + 1, 0);
+        text.focus();
+        text.setSelectionRange(start, start + (lines[fault.line - 1] || "").length);
+        text.scrollTop = Math.max(0, (fault.line - 4) * parseFloat(getComputedStyle(text).lineHeight));
+      });
+      return link;
+    }
+    function show(found) {
+      const wrong = Boolean(found.problem);
+      text.setAttribute("aria-invalid", String(wrong && source() === "text"));
+      said.className = "said " + (wrong ? "wrong" : "good");
+      const parts = [];
+      if (wrong) {
+        const list = element("ul");
+        (found.problem.errors || [{ message: found.problem.detail }]).forEach((fault) => {
+          const item = element("li");
+          if (fault.line && source() === "text") item.append(lineLink(fault), ": ");
+          if (fault.field) item.append(element("code", {}, fault.field), " ");
+          item.append(fault.message);
+          if (fault.fix) item.append(" ", element("span", { class: "hint" }, fault.fix));
+          list.append(item);
+        });
+        parts.push(list);
+      } else {
+        parts.push(element("pre", {}, found.summary));
+        found.notes.forEach((note) => parts.push(element("p", { class: "note" }, note)));
+      }
+      said.replaceChildren(...parts);
+    }
+    async function check() {
+      const mine = ++asked;
+      if (source() === "text" && !text.value.trim()) {
+        said.className = "said";
+        said.replaceChildren();
+        return;
+      }
+      const body = JSON.stringify({ kind, source: source(), example: field("example").value, text: text.value, name: field("name").value });
+      try {
+        const answer = await fetch(box.dataset.check, { method: "POST", body, headers: { "Content-Type": "application/json" } });
+        const found = await answer.json();
+        if (mine === asked) show(answer.ok ? found : { problem: found });
+      } catch (error) {
+        if (mine === asked) show({ problem: { detail: "The service does not answer: this was not checked." } });
+      }
+    }
+    function soon() {
+      window.clearTimeout(waiting);
+      waiting = window.setTimeout(check, 350);
+    }
+    text.addEventListener("input", () => {
+      if (!text.value.trim()) { field("name").value = ""; file.value = ""; file.classList.remove("read"); read.textContent = ""; }
+      soon();
+    });
+    field("example").addEventListener("change", soon);
+    all("[type=radio]", box).forEach((radio) => radio.addEventListener("change", check));
+    file.removeAttribute("name"); // the text is what is sent
+    file.addEventListener("click", () => { file.value = ""; }); // the same file can be read again
+    file.addEventListener("change", async () => {
+      if (!file.files.length) return;
+      text.value = await file.files[0].text();
+      field("name").value = file.files[0].name;
+      file.classList.remove("read"); // the box says the name itself
+      read.textContent = "The text below was read from " + file.files[0].name + ".";
+      text.dispatchEvent(new Event("input", { bubbles: true }));
+    });
+    if (!said.children.length) check();
+  }
+
+  // Forms that answer while they are filled in: what the server renders for their address is put
+  // in the place of the results. A slider moves the number of its field.
+  function live() {
+    all("form[data-live]").forEach((form) => {
+      const results = document.getElementById(form.dataset.live);
+      const fields = all("[name]", form).filter((field) => field.tagName !== "BUTTON");
+      const announce = form.querySelector("[data-announce]");
+      let waiting = 0, asking = null;
+      function address() {
+        const found = new URL(form.action);
+        fields.forEach((field) => {
+          const value = field.value.trim();
+          if (value !== "" && value !== field.dataset.standard) found.searchParams.set(field.name, value);
+        });
+        return found;
+      }
+      function sliders(from) {
+        all("[data-slider]", form).forEach((slider) => {
+          const now = from && from.querySelector("[data-slider=" + slider.dataset.slider + "]");
+          if (now) slider.value = now.value;
+          slider.setAttribute("aria-valuetext", (slider.dataset.steps.split(" ")[slider.value] + " " + slider.dataset.unit).trim());
+        });
+      }
+      function put(text) {
+        const page = new DOMParser().parseFromString(text, "text/html");
+        const fresh = page.getElementById(form.dataset.live);
+        if (!fresh) return;
+        all("[data-swap]", form).forEach((part) => {
+          const now = page.getElementById(part.id);
+          if (now && part.textContent !== now.textContent) part.textContent = now.textContent;
+        });
+        fields.forEach((field) => {
+          const now = page.getElementById(field.id);
+          if (!now) return;
+          if (now.hasAttribute("aria-invalid")) field.setAttribute("aria-invalid", "true"); else field.removeAttribute("aria-invalid");
+          if (now.placeholder) field.placeholder = now.placeholder;
+        });
+        sliders(page);
+        // Figures stay where they are and change their data: no flicker, the same zoom.
+        const again = [];
+        all(".plot[data-figure]", fresh).forEach((plot) => {
+          const old = results.querySelector('.plot[data-figure="' + plot.dataset.figure + '"]');
+          if (!old || !drawn.has(old)) return;
+          old.setAttribute("aria-label", plot.getAttribute("aria-label"));
+          plot.replaceWith(old);
+          again.push(old);
+        });
+        const open = all("details[open]", results).map((each) => each.closest("figure") && each.closest("figure").id);
+        all("details", fresh).forEach((each) => { each.open = open.includes(each.closest("figure") && each.closest("figure").id); });
+        drawn.forEach((_, plot) => { if (results.contains(plot) && !again.includes(plot)) { drawn.delete(plot); window.Plotly.purge(plot); } });
+        results.replaceChildren(...fresh.childNodes);
+        again.forEach((plot) => {
+          const figure = read(plot.dataset.figure);
+          window.Plotly.react(plot, figure.data, { ...fitted(figure.layout), template: template() });
+        });
+        figures();
+        const headline = results.querySelector("[data-headline]");
+        if (headline && announce.textContent !== headline.textContent) announce.textContent = headline.textContent;
+      }
+      async function ask() {
+        if (asking) asking.abort();
+        asking = new AbortController();
+        const mine = asking, to = address(), part = new URL(to);
+        part.searchParams.set("part", "1");
+        results.setAttribute("aria-busy", "true");
+        try {
+          const answer = await fetch(part, { signal: mine.signal });
+          if (answer.ok) {
+            put(await answer.text());
+            window.history.replaceState(null, "", to);
+          } else if (answer.status === 429 || answer.status === 503) {
+            window.clearTimeout(waiting);
+            waiting = window.setTimeout(ask, 1500);
+          } else window.location.assign(to);
+        } catch (error) {
+          if (error.name !== "AbortError") announce.textContent = "The service does not answer.";
+        } finally {
+          if (asking === mine) results.removeAttribute("aria-busy");
+        }
+      }
+      function soon(wait) {
+        window.clearTimeout(waiting);
+        waiting = window.setTimeout(ask, wait);
+      }
+      all("[data-slider]", form).forEach((slider) => {
+        slider.hidden = false;
+        slider.addEventListener("input", () => {
+          const value = slider.dataset.steps.split(" ")[slider.value];
+          form.elements[slider.dataset.slider].value = value;
+          slider.setAttribute("aria-valuetext", (value + " " + slider.dataset.unit).trim());
+          soon(80);
+        });
+      });
+      sliders();
+      form.addEventListener("input", (event) => { if (event.target.name) soon(250); });
+      form.addEventListener("submit", (event) => { event.preventDefault(); soon(0); });
+    });
+  }
+
+  figures();
+  tables();
+  live();
+  forms();
+  colours();
+  jobs();
+  performance.mark("usable");
+  root.dataset.ready = "yes";
+})();

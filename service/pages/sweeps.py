@@ -1,0 +1,237 @@
+"""The view of sweeps: submit one, follow it, look at its report."""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from service import schemas
+from service.calls import PAGE_PREFIX, Call, Running
+from service.jobs import FINAL, State
+from service.limits import check_document_text, too_much
+from service.pages.examples import sweep_text, sweeps
+from service.pages.jobs import LISTED, described, job_id_of
+from service.pages.render import render
+from service.pages.solve import file_name
+from service.pages.visit import Data, Page, Visit, Working, parsed
+from service.problems import Fault, Problem, refused
+
+if TYPE_CHECKING:
+    from planner.reporting.answers import Table
+
+CHECK_CALL, REPORT_CALL = f"{PAGE_PREFIX}sweep-check", f"{PAGE_PREFIX}sweep-report"
+MOST_ROWS = 500
+
+
+class SweepTextRequest(schemas.Request):
+    """The text of a sweep file."""
+
+    document: schemas.Text
+
+
+class SweepTextAnswer(schemas.Answer):
+    """What a sweep file asks."""
+
+    summary: str
+    n_points: int
+    spec: dict[str, Any]
+    """What the text says, as the call `sweep` takes it."""
+
+
+class SweepReportRequest(schemas.Request):
+    """The answer of a sweep, to be drawn."""
+
+    result: dict[str, Any]
+
+
+class SweepReportAnswer(schemas.Answer):
+    """The report of a sweep as data."""
+
+    title: str
+    headline: str
+
+
+def _check(request: SweepTextRequest, running: Running) -> Data:
+    from planner.sweeping.spec import described as lines_of
+    from planner.sweeping.spec import sweep_from_text
+
+    settings = running.settings
+    text = request.document.text
+    check_document_text(text, "sweep", settings)
+    if not text.strip():
+        detail = "the text is empty"
+        raise refused("bad-specification", detail, 422, [Fault(detail, "paste a sweep file")])
+    sweep, spec = sweep_from_text(text, request.document.name or "sweep")
+    if sweep.n_points > settings.points:
+        fix = "vary fewer values, or send several sweeps"
+        raise too_much("points", sweep.n_points, settings.points, "vary", fix)
+    less = ", before constraints" if sweep.constraints else ""
+    summary = "\n".join([*lines_of(sweep), f"points: {sweep.n_points:,}{less}"])
+    return {"summary": summary, "n_points": sweep.n_points, "spec": spec}
+
+
+def _report(request: SweepReportRequest, running: Running) -> Data:
+    """Return the report of an answer of `sweep`: the charts of `planner report`."""
+    from planner.reporting import page
+    from planner.reporting.answers import answer
+    from planner.reporting.effects import effects
+    from planner.reporting.failure_charts import reasons
+    from planner.reporting.points import SweepPoints, shortened
+    from planner.reporting.sweep_charts import sections
+    from service.pages.figures import chart_data
+
+    result = request.result
+    rows, header = result.get("rows"), result.get("sweep")
+    if not isinstance(rows, list) or not isinstance(header, dict) or not all(
+        isinstance(row, dict) for row in rows
+    ):  # fmt: skip
+        raise refused("malformed", "this is no answer of a sweep", 422)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    points = SweepPoints({name: [row.get(name) for row in rows] for name in names}, header)
+    found = effects(points)
+    said = answer(points, found)
+    why = reasons(points) if points.n and not points.solved.all() else None
+    text, n_left_out = page.points_csv(points)
+    return {
+        "complete": True,
+        "title": shortened(header.get("name") or "sweep"),
+        "stopped": str(result.get("stopped", "")),
+        "headline": said.headline,
+        "asked": [*said.asked, *said.points],
+        "worth_title": said.worth_title,
+        "worth": list(said.worth),
+        "doubts": list(said.doubts),
+        "best": _table(said.best),
+        "worth_table": _table(said.worth_table),
+        "reasons": _table(why) if why else None,
+        "points": _table(page.points_table(points)),
+        "sections": [
+            {"key": each.key, "title": each.title,
+             "lead": each.lead.replace(" --x and --y choose the axes.", ""),
+             "charts": [chart_data(chart) for chart in each.charts]}
+            for each in sections(points, found)
+        ],
+        "facts": [list(fact) for fact in page.facts(points)],
+        "csv": text,
+        "columns_left_out": n_left_out,
+    }  # fmt: skip
+
+
+def _table(table: "Table") -> Data:
+    rows = [list(row) for row in table.rows[:MOST_ROWS]]
+    return {"heads": list(table.heads), "rows": rows, "n_rows": len(table.rows)}
+
+
+PAGE_CALLS = {
+    CHECK_CALL: Call(CHECK_CALL, SweepTextRequest, SweepTextAnswer, "read", "small", _check,
+                     "Check a sweep file and say what it asks", indent=None),
+    REPORT_CALL: Call(REPORT_CALL, SweepReportRequest, SweepReportAnswer, "read", "small", _report,
+                      "The report of a sweep as data", indent=None),
+}  # fmt: skip
+
+
+# The pages
+
+
+async def sweeps_page(visit: Visit) -> str:
+    """Show the form and the sweeps of the caller."""
+    name = visit.get("example")
+    text = sweep_text(name)
+    draft = {"source": "text" if text and visit.get("edit") else "example",
+             "example": name if text else sweeps()[0][0], "text": text, "name": ""}  # fmt: skip
+    return await _form(visit, draft)
+
+
+async def _form(
+    visit: Visit, draft: Data, problem: Problem | None = None, checked: Data | None = None
+) -> str:
+    found, _ = await visit.engine.list_jobs(visit.caller, limit=LISTED)
+    mine = [job for job in found if job.call == "sweep"]
+    return render(
+        visit, "sweeps.html.j2", draft=draft, examples=sweeps(), problem=problem, checked=checked,
+        jobs=await described(visit, mine),
+    )  # fmt: skip
+
+
+def _text_of(draft: Data) -> Data:
+    """Return the document of a form: an example's text, or the text that was sent."""
+    if draft["source"] == "example":
+        return {"text": sweep_text(draft["example"]), "name": f"{draft['example']}.yaml"}
+    named = {"name": draft["name"]} if draft["name"] else {}
+    return {"text": draft["text"], **named}
+
+
+async def submitted(visit: Visit) -> Page:
+    """Check the sweep that was sent and make a job of it."""
+    file = visit.files.get("sweep_file")
+    text = file.text if file and file.text.strip() else visit.posted("sweep_text")
+    draft: Data = {
+        "source": "text" if file and file.text.strip() else visit.posted("sweep_source"),
+        "example": visit.posted("sweep_example"),
+        "text": text.replace("\r\n", "\n").replace("\r", "\n"),
+        "name": file_name(file.name if file else visit.posted("sweep_name")),
+    }
+    is_example = draft["source"] == "example"
+    try:
+        checked = await visit.ask(CHECK_CALL, {"document": _text_of(draft)})
+    except Problem as problem:
+        if problem.status >= 500 or problem.status == 429:
+            raise
+        return Page(await _form(visit, draft, problem), problem.status)
+    if visit.posted("do") == "check":
+        return Page(await _form(visit, draft, None, checked))
+    job = await visit.engine.submit("sweep", {"spec": checked["spec"]}, visit.caller)
+    name = str(checked["spec"].get("name") or draft["example" if is_example else "name"])
+    note = {"what": f"sweep {name[:80]}".strip()}
+    await asyncio.to_thread(visit.engine.jobs.note, job.job_id, note)
+    return Page(b"", 303, headers={"location": visit.url(f"/ui/sweeps/{job.job_id}")})
+
+
+async def check(visit: Visit) -> Page:
+    """Answer the script that checks a sweep while one types."""
+    data = await visit.json()
+    draft = {key: str(data.get(key, "")) for key in ("source", "example", "text", "name")}
+    draft["name"] = file_name(draft["name"])
+    try:
+        found = await visit.ask(CHECK_CALL, {"document": _text_of(draft)})
+        answer: Data = {"problem": None, "summary": found["summary"], "notes": []}
+    except Problem as problem:
+        if problem.status >= 500 or problem.status == 429:
+            raise
+        answer = {"problem": problem.to_json(), "summary": "", "notes": []}
+    return Page(json.dumps(answer), 200, "application/json", {"cache-control": "no-store"})
+
+
+async def sweep(visit: Visit) -> str:
+    """Show a sweep: its progress, then its report."""
+    job_id = job_id_of(visit)
+    job = await visit.engine.get_job(job_id, visit.caller)
+    if job.call != "sweep":
+        raise refused("malformed", f"job {job_id} is no sweep but {job.call}", 404)
+    shown = (await described(visit, [job]))[0]
+    if job.state not in FINAL:
+        raise Working(job)
+    if job.state is not State.SUCCEEDED:
+        return render(visit, "job.html.j2", shown=shown, job=job)
+    report = await _report_of(visit, job_id)
+    return await asyncio.to_thread(
+        render, visit, "sweep.html.j2", report=report, job=job, shown=shown
+    )
+
+
+async def _report_of(visit: Visit, job_id: str) -> Data:
+    answer = await visit.engine.result(job_id, visit.caller)
+    body = b'{"result": ' + answer.payload.strip() + b"}"
+    return await parsed((await visit.engine.call(REPORT_CALL, body, visit.caller)).payload)
+
+
+async def sweep_csv(visit: Visit) -> Page:
+    """Return the points of a sweep as CSV."""
+    report = await _report_of(visit, job_id_of(visit))
+    headers = {"content-disposition": 'attachment; filename="points.csv"'}
+    return Page(report["csv"], 200, "text/csv; charset=utf-8", headers)
+
+
+PAGES = {
+    "/ui/sweeps": sweeps_page, "/ui/sweeps/{job_id}": sweep, "/ui/sweeps/{job_id}/csv": sweep_csv,
+}  # fmt: skip
+POSTS = {"/ui/sweeps": submitted, "/ui/sweeps/check": check}
