@@ -133,6 +133,7 @@ def test_links_of_the_page_resolve(folder, made):
         assert anchor in slugs, f"{target}#{anchor}"
 
 
+@pytest.mark.slow
 def test_an_explanation_goes_when_the_miss_is_gone(folder, tmp_path):
     for name in ("points.csv", "models.yaml", "hardware.yaml"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())

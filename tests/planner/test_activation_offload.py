@@ -78,6 +78,7 @@ def test_neighbours_move_it() -> None:
     assert derived(problem, near, {"pp": 2}).activation_offload_layers == 0
 
 
+@pytest.mark.slow
 def test_it_is_named_where_it_makes_a_job_fit() -> None:
     pins = {
         "tp": 1, "pp": 1, "cp": 2, "zero": 1, "mbs": 1, "recompute": "none",

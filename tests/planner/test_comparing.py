@@ -137,7 +137,7 @@ def test_a_long_pipeline_wins_with_a_larger_batch(tmp_path: Path) -> None:
     model = model_from_dict({
         "model": {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336,
                   "vocab": 128256, "gated": True, "tied": False},
-        "training": {"seq_len": 8192, "global_batch": 64, "precision": "bf16"},
+        "training": {"seq_len": 8192, "global_batch": 32, "precision": "bf16"},
     }).document  # fmt: skip
     sides = [
         opened(tmp_path, f"tp{tp}pp{pp}", planner.evaluate(
@@ -148,12 +148,12 @@ def test_a_long_pipeline_wins_with_a_larger_batch(tmp_path: Path) -> None:
     found = compare(*sides)
     assert found.winner == "B"
     (text,) = [x for x in found.turns if "global batch" in x]
-    ratio = int(text.split("batch of ")[1].replace(",", "")) // 64
+    ratio = int(text.split("batch of ")[1].replace(",", "")) // 32
 
     def step_s(side: Opened, ratio: int) -> float:
         problem, layout = side[2], side[3].layout
-        job = replace(problem.job, global_batch=64 * ratio)
-        return break_down(replace(problem, job=job), replace(layout, gbs=64 * ratio)).step_s
+        job = replace(problem.job, global_batch=32 * ratio)
+        return break_down(replace(problem, job=job), replace(layout, gbs=32 * ratio)).step_s
 
     assert step_s(sides[0], ratio) < step_s(sides[1], ratio)
     assert step_s(sides[0], ratio // 2) >= step_s(sides[1], ratio // 2)

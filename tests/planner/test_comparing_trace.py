@@ -498,13 +498,13 @@ def test_the_command(tmp_path, monkeypatch):
     )
     assert data["traces"][0]["steps"] == [4]
     assert run_here("compare", path, "last#1", "--format", "md").stdout.startswith("plan ")
-    for words, says in (
-        ((path,), "needs a trace and a plan"),
-        ((path, "last#1", "--format", "csv"), "--format: unknown 'csv'"),
-        ((str(tmp_path / "none.json"), "last#1"), "no trace file"),
-        (("last#1", path), "is not a result of planner"),
+    for words, code, says in (
+        ((path,), 2, "needs a trace and a plan"),
+        ((path, "last#1", "--format", "csv"), 2, "--format: unknown 'csv'"),
+        ((str(tmp_path / "none.json"), "last#1"), 1, "no trace file"),
+        (("last#1", path), 1, "is not a result of planner"),
     ):
         done = run_here("compare", *words)
-        assert done.returncode == 2
+        assert done.returncode == code
         assert says in " ".join(done.stderr.split())
         assert "Traceback" not in done.stderr

@@ -299,6 +299,7 @@ def nodes_of(case: Case, block: str = "", size: int = 0, spare: int = 0) -> dict
     return labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["JobSet", "PyTorchJob"])
 @pytest.mark.parametrize("name", [x for x in CASES if x != "one node"])
 def test_pods_on_named_hosts_hold_the_ranks_of_the_placement(

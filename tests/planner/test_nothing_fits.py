@@ -1,18 +1,25 @@
 """When nothing fits: conflicts in words, and changes that really give a plan."""
 
 import functools
+import re
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import planner
-from planner.conflicts import _TEXTS
+from costmodels.parameters import total_params
+from costmodels.shapes import ModelShape
+from planner.conflicts import _TEXTS, condition_text
 from planner.errors import PlannerError
 from planner.relaxations import KINDS
 from planner.tables import solve_table
+from searches.conflicts import Condition
+from searches.options import SearchOptions
 from searches.rules import RULES
-from tests.searches.instances import one_in
+from tests.searches.instances import DENSE, GB, GQA, context, one_in, toy_pool
+from tests.searches.test_rules import keeps
 
 H100 = "h100-x512"
 HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -101,6 +108,40 @@ def follow(command: str) -> planner.Result:
         else:
             given[option.removeprefix("--")] = value
     return planner.solve(words[2], words[3], pins=pins, **given)
+
+
+@pytest.mark.parametrize("framework", ["default", "any"])
+@pytest.mark.parametrize("shape", [DENSE, replace(GQA, n_experts=4, top_k=2, expert_ffn=1024)])
+def test_memory_names_only_ways_that_these_devices_have(shape: ModelShape, framework: str) -> None:
+    """Every way to keep MEM000 that is named does, and where none is, no layout keeps it."""
+    told = set()
+    for memory in (1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0, 6.0, 12.0):
+        pool = toy_pool(8, memory=memory * GB)
+        c = context(shape, pool, options=SearchOptions(framework=framework))
+        found = condition_text(c, Condition("MEM000"))
+        assert "inf" not in found
+        split = [keeps("MEM000", c, (1, pp, 1, 8 // pp, 0)) for pp in (2, 4, 8)]
+        needed = re.search(r"GiB: tp \* pp of (\d+) or more", found)
+        if needed:
+            assert split == [pp >= int(needed[1]) for pp in (2, 4, 8)], found
+        elif not any(split):
+            assert "there are 8 devices" in found or "shared out" in found or "ZeRO 3" in found
+            told.add("none")
+        if "ZeRO 3 and pp 1" in found:
+            assert keeps("MEM000", c, (1, 1, 1, 8, 0))
+            assert 18.0 * total_params(shape, 1024) / 8 <= pool.usable_bytes
+        elif not needed and "there are 8 devices" in found:
+            assert not keeps("MEM000", c, (1, 1, 1, 8, 0))
+        told.add("split" if needed else "shared" if "shared out" in found else "")
+    assert {"none", "shared"} <= told or {"none", "split"} <= told
+
+
+def test_neither_infinite_degrees_nor_zero_3_that_does_not_fit_is_advised() -> None:
+    [conflict] = answer("far too few devices").conflicts
+    assert conflict.parts[0].text == (
+        "weights and gradients fit into 75.6 GiB: that takes tp * pp of 30 or more, and there are "
+        "8 devices; ZeRO 3 over all of them takes 850.5 GiB of each"
+    )
 
 
 def test_relaxations_give_plans_as_they_stand(asked: tuple[str, planner.Result]) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 import planner
 from planner.tables import solve_table
+from tests.planner.command import run_here
 
 MODEL: dict[str, Any] = {
     "model": {
@@ -73,3 +74,15 @@ def test_the_first_costs_no_more_than_its_ties_allow() -> None:
 def test_a_front_is_proven_of_the_step_time_alone() -> None:
     _, text = text_of(pareto=["cost", "step_time"])
     assert "proven of the step time alone, not of cost, step_time: none of" in text
+
+
+def test_the_table_says_what_its_days_count() -> None:
+    words = ("solve", "llama3-8b", "h100-x8", "--pin", "tp=2", "--top", "1", "--no-cache")
+    told = run_here(*words, "--set", "training.tokens=1T").stdout
+    assert "days: training alone, without failures and checkpoints (planner show: with" in told
+    assert "cost: with them" not in told
+    priced = ("--set", "pools.0.price_per_hour=2", "--objective", "cost")
+    told = run_here(*words, "--set", "training.tokens=1T", *priced).stdout
+    assert "; cost: with them" in told
+    assert max(map(len, told.splitlines())) <= 100
+    assert "days: training" not in run_here(*words, "--set", "training.tokens=null").stdout

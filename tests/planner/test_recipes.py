@@ -84,6 +84,7 @@ def test_an_open_search_holds_the_plans_of_the_separate_ones(
     assert steps == sorted(steps)
 
 
+@pytest.mark.slow
 def test_counts_and_certificate_add_up(apart: dict[str, Result], together: Result) -> None:
     for name in ("candidate_shapes", "shapes", "space", "pruned", "fit", "priced", "excluded"):
         parts = [getattr(one.counts, name) for one in apart.values()]
@@ -283,6 +284,7 @@ def test_a_plan_without_choice_says_its_recipe_and_keeps_its_id(apart: dict[str,
     assert "precision" not in layout_to_json(plan.layout)
 
 
+@pytest.mark.slow
 def test_what_would_help_keeps_to_one_recipe() -> None:
     small = cluster(memory_margin="79 GiB")
     pins = {"devices": 4, "tp": 4, "mbs": 1, "recompute": "none"}

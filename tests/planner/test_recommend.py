@@ -36,6 +36,7 @@ from searches.plan_space import free_axes, legal_masks
 from searches.rules import Context
 from searches.search import search
 from searches.shape_space import legal_degrees, legal_shapes
+from tests.planner.command import run_here
 from tests.searches.instances import INSTANCES, one_in, with_options
 from tests.searches.tables import plan_tables
 
@@ -350,6 +351,7 @@ def answer(question: str) -> Recommendation:
     return planner.recommend(question, "llama3-8b", "h100-x8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_answer_holds_its_plan_and_its_command(question: str) -> None:
     asked = answer(question)
@@ -434,3 +436,10 @@ def test_any_fits_agrees_with_solve_on_the_examples() -> None:
 def test_sizes_of_models_with_experts_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match=r"model\.moe: the family"):
         planner.recommend("size", "mixtral-8x7b", "h100-x8")
+
+
+@pytest.mark.parametrize(("question", "option"), [("devices", "--most"), ("sequence", "--step")])
+def test_a_size_of_zero_is_not_taken_for_the_default(question: str, option: str) -> None:
+    done = run_here("recommend", question, "llama3-8b", "h100-x8", option, "0")
+    assert done.returncode == 2
+    assert f"{option} must be at least 1, not 0" in done.stderr

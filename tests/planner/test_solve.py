@@ -29,7 +29,7 @@ def llama70() -> planner.Result:
 def test_public_surface() -> None:
     assert planner.__all__ == [
         "Plan", "Recommendation", "Report", "Result", "__version__", "check", "evaluate",
-        "recommend", "report", "scale", "solve", "sweep",
+        "recommend", "report", "review", "scale", "solve", "sweep",
     ]  # fmt: skip
     assert all(getattr(planner, name) for name in planner.__all__)
     assert planner.Result.__name__ == "Result"

@@ -30,7 +30,7 @@ def interrupt(*args):
         left.clear()
         os.killpg(os.getpgrp(), signal.SIGINT)
 """
-AFTER_A_SHARD = "commands._progress = lambda done, of: interrupt()\n"
+AFTER_A_SHARD = "commands.show_progress = lambda done, of: interrupt()\n"
 BEFORE_ALL = """
 import searches.search as search
 search.legal_shapes = lambda context: interrupt() or [x for x in range(10**9)]

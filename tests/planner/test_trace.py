@@ -16,7 +16,7 @@ from costmodels.stages import spelled
 from hardware.parts import Host, Link
 from planner.errors import UsageError
 from planner.result import Plan
-from planner.trace import MAX_BLOCKS, trace_events, trace_json
+from planner.trace import DP, HIDDEN, MAX_BLOCKS, trace_events, trace_json
 from tests.costmodels.timelines import CASES, SCHEDULES, case
 from tests.planner.command import run_here
 from tests.searches.instances import one_in
@@ -146,6 +146,25 @@ def test_memory_rises_with_forwards_and_falls_with_backwards() -> None:
     assert levels[0] == pytest.approx(stage["states"] + stage["overhead"] + 0 * kept)
     assert fill[-1] - fill[-2] == pytest.approx(kept, rel=1e-6)
     assert levels[-1] == pytest.approx(stage["states"] + stage["overhead"])
+
+
+@pytest.mark.parametrize("name", ["zero 3", "interleaved", "zb-h1"])
+def test_hidden_and_exposed_data_parallel_traffic_is_all_of_it(name: str) -> None:
+    problem, plan = of_case(name)
+    wires = sum(x.time_s for x in break_down(problem, plan.layout).transfers if x.axis == "dp")
+    events = [e for e in trace_events(problem, plan) if e["ph"] == "X" and e["tid"] == DP]
+    sums: dict[int, float] = {}
+    for event in events:
+        sums[event["pid"]] = sums.get(event["pid"], 0.0) + event["dur"]
+    hidden = [e for e in events if e["cat"] == HIDDEN]
+    assert all(e["args"]["waits_ms"] == 0.0 and "(hidden)" in e["name"] for e in hidden)
+    assert len(hidden) < len(events)
+    assert any(total == pytest.approx(wires * 1e6, rel=1e-6) for total in sums.values())
+    notes = json.loads(trace_json(problem, plan))["otherData"]["notes"]
+    assert any("the model knows how much, not when" in note for note in notes)
+    # Of a step that is cut, what moves once stays, and what moves beside blocks goes with them.
+    few = [e for e in trace_events(problem, plan, 2) if e["ph"] == "X" and e["cat"] == HIDDEN]
+    assert (len(few) < len(hidden)) == (name == "zero 3")
 
 
 def test_messages_longer_than_blocks_overlap_on_further_threads() -> None:

@@ -20,7 +20,8 @@ def local_ray() -> Iterator[None]:
 
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
+        logging_level="ERROR",
         runtime_env={"env_vars": {"PYTHONPATH": paths}},
     )  # fmt: skip
     yield

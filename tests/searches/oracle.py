@@ -592,7 +592,8 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
             code = broken_plan_rule(problem, options, layout)
             if is_dominated(problem, options, layout, proven):
                 twin = replace(layout, dp_overlap=True)
-                rejected_plans["DOM001"] += not broken_plan_rule(problem, options, twin)
+                if not broken_plan_rule(problem, options, twin):
+                    rejected_plans["DOM001"] += 1
             elif code:
                 rejected_plans[code] += 1
             else:

@@ -70,8 +70,13 @@ def test_the_walk_meets_plans_left_out_and_plans_that_need_simulation():
     assert certified(every["every-schedule"], 3)[1].n_simulated > 10
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("experts on 64 H100", marks=pytest.mark.fit),
+        pytest.param("any framework on 64 H100", marks=pytest.mark.fit),
+    ],
+)
 def test_the_certificate_of_a_large_space_holds(name):
     outcome, checked = certified(LARGE[name], 64)
     assert checked.n_excluded > checked.n_legal / 2

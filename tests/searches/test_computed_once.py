@@ -126,6 +126,7 @@ def test_batches_that_no_plan_has_are_not_promising(name):
                 assert np.isinf(found[i, j]).all()
 
 
+@pytest.mark.slow
 @every
 def test_bounds_over_numbers_of_devices_do_not_depend_on_the_grid(name, monkeypatch):
     c = CONTEXTS[name]
@@ -185,6 +186,7 @@ def test_which_shapes_come_first_changes_no_answer(first, monkeypatch):
     assert search(c).finalists[:5] == wanted.finalists[:5]
 
 
+@pytest.mark.slow
 def test_a_search_does_without_pandas_and_pandas_still_works_after_it():
     code = """
 import sys

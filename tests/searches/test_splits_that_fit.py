@@ -109,6 +109,7 @@ def test_the_certificate_claims_no_more_than_was_looked_at() -> None:
     assert data["uneven_tried"] is data["closest"] is None
 
 
+@pytest.mark.slow
 def test_where_nothing_at_all_fits_the_answer_says_that_splits_were_tried() -> None:
     found = planner.solve(MODEL, cluster(11.0), pins=PINS)
     assert not found.plans

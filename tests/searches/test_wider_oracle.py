@@ -12,6 +12,7 @@ from tests.searches.test_oracle import CLOSE, check_against_oracle, legal_plans,
 from tests.searches.wider_instances import FAST, SLOW
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", one_in(2, FAST))
 def test_search_equals_the_oracle(name):
     check_against_oracle(with_options(FAST[name], n_finalists=12))

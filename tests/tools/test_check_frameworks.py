@@ -155,6 +155,7 @@ def test_each_case_runs_in_a_process_of_its_own(forked):
     assert seen == []
 
 
+@pytest.mark.slow
 def test_a_case_without_an_end_is_given_up(forked, monkeypatch):
     monkeypatch.setattr(forked, "CASE_LIMIT_S", 1)
 

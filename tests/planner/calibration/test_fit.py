@@ -77,6 +77,7 @@ def test_a_group_can_be_priced_alone(ie: Runs) -> None:
     )
 
 
+@pytest.mark.slow
 def test_families_weigh_the_same_and_thinning_keeps_whole_sweeps() -> None:
     points = [p for p in ALL if p.source in ("ie", "aa", "vts")]
     runs = runs_of(points, MODELS, HARDWARE)
@@ -129,6 +130,7 @@ def test_runs_far_off_hardly_count(ie: Runs) -> None:
     assert spoiled[name] == pytest.approx(plain[name], rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_value_at_a_bound_is_refused(ie: Runs) -> None:
     runs = ie
     slow = tuple(replace(run, step_s=5.0 * run.step_s) for run in runs.runs)
@@ -211,6 +213,7 @@ def two_families() -> Runs:
     return some(14, "ie", "korthikanti22", "lf")
 
 
+@pytest.mark.slow
 def test_a_family_left_out_gets_the_numbers_of_its_class(two_families: Runs) -> None:
     """The left-out errors are those of a calibration in which its stack is like its class."""
     runs = two_families
@@ -267,6 +270,7 @@ def test_one_reference_run_removes_a_common_factor(ie: Runs) -> None:
     assert after_references(ie, alike, n) == (0, None, None)
 
 
+@pytest.mark.slow
 def test_the_report_holds_every_family_and_value(two_families: Runs) -> None:
     runs = two_families
     found = fit(runs, ["generation"], PRIORS, "mine")

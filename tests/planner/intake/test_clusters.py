@@ -290,6 +290,7 @@ def test_the_number_of_nodes_of_a_dump_can_be_set(tmp_path):
     assert not load_cluster("h100-x8").from_dump
 
 
+@pytest.mark.slow
 def test_fewer_nodes_of_racks_are_used_where_no_layout_fills_all(tmp_path):
     path = tmp_path / "nodes.txt"
     path.write_text(dump("scontrol-gb200-nodes.txt")[1])

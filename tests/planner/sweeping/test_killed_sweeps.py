@@ -75,7 +75,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return sweep.out.read_bytes()
 
 
-@pytest.mark.parametrize("executor", ["serial", "processes"])
+@pytest.mark.parametrize("executor", [pytest.param("serial", marks=pytest.mark.fit), "processes"])
 def test_ten_kills_at_random_moments_leave_no_trace(
     executor: str, wanted: bytes, tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ def test_situations_are_priced_by_kind_of_time() -> None:
     assert found.by_kind_s[:, 2] == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.fit
 def test_the_page_is_what_the_script_writes() -> None:
     script = [sys.executable, str(ROOT / "scripts" / "trial_accuracy"), "--check"]
     done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=ROOT)

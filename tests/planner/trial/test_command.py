@@ -199,11 +199,12 @@ def test_no_logs_change_nothing(written: Path, folder: Path) -> None:
 )
 def test_mistakes(folder: Path, words: tuple[str, ...], what: str) -> None:
     done = run_here(*words)
-    assert done.returncode == 2
+    assert done.returncode == (1 if "nowhere" in words else 2)
     assert what in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_nothing_fits(folder: Path) -> None:
     done = run_here("trial", "llama3-70b", "h100-x8")
     assert done.returncode == 3
@@ -214,5 +215,5 @@ def test_a_damaged_folder(written: Path, folder: Path) -> None:
     place, _ = copied(written, folder)
     (place / "trial.json").write_text("{")
     done = run_here("trial", "--read", "t")
-    assert done.returncode == 2
+    assert done.returncode == 1
     assert "is not as written" in done.stderr

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from planner.validation.metrics import (
+    beyond_their_bubble,
     classify,
     errors,
     kendall_tau,
@@ -107,3 +108,18 @@ def test_slow_runs_are_judged_by_other_sizes_alone():
         False,
         False,
     ]
+
+
+def test_a_pipeline_too_fast_for_its_bubble_is_judged_by_more_chunks_alone():
+    # 1.25 slots of the first are below every slot in more chunks.
+    cases = (
+        ([1, 4], [0.79, 1.0], [True, False]),
+        ([1, 4], [0.80, 1.0], [False, False]),  # 1.25 x 0.8 is not below
+        ([4, 1], [0.50, 1.0], [False, False]),  # in more chunks itself: what it saves is bubble
+        ([4, 4], [0.50, 1.0], [False, False]),
+        ([1, 4, 8], [0.79, 1.2, 0.9], [False, False, False]),  # one of them is near
+        ([1, 4, 8], [0.70, 1.2, 0.9], [True, False, False]),
+    )
+    for chunks, slots, expected in cases:
+        assert beyond_their_bubble(["a"] * len(chunks), chunks, slots) == expected
+    assert beyond_their_bubble(["a", "b"], [1, 4], [0.5, 1.0]) == [False, False]

@@ -170,6 +170,39 @@ def test_recompute_texts(cell, kind, layers):
     assert (x.recompute, x.recompute_layers) == (kind, layers)
 
 
+# In units of h^2 a layer of the square model has qkv 3, out 1, up and down 4 each: 12. In units
+# of 1024 h the gated one (h 8192, kv 1024, f 28672) has qkv 10, out 8, up 56, down 28: 102.
+@pytest.mark.parametrize(
+    ("cell", "model", "layers"),
+    [
+        ("saves qkv", "square", 7),  # 5 / 12 of 16: out and up run again
+        ("saves qkv+out", "square", 5),  # 4 / 12
+        ("saves qkv+out+down", "square", 5),  # the last product never runs again
+        ("saves qkv", "gated", 10),  # 64 / 102
+        ("saves qkv+out", "gated", 9),  # 56 / 102
+    ],
+)
+def test_products_that_a_compiler_does_not_keep_run_again(cell, model, layers):
+    models = {
+        "square": MODEL | {"layers": 16, "hidden": 1024, "heads": 8, "kv_heads": 8,
+                           "head_dim": 128, "ffn": 4096, "gated": False},
+        "gated": MODEL | {"layers": 16, "hidden": 8192, "heads": 64, "kv_heads": 8,
+                          "head_dim": 128, "ffn": 28672, "gated": True},
+    }  # fmt: skip
+    point = replace(POINT, recompute=cell, model=model, pp=1, dp=8, schedule="none")
+    case = case_of(point, models, HARDWARE)
+    assert (case.layout.recompute, case.layout.recompute_layers) == ("full", layers)
+    assert any(f"full for {layers} of 16 layers" in text for text in case.assumptions)
+
+
+def test_a_compiler_that_keeps_every_product_runs_the_core_again():
+    layout = priced(recompute="saves dots").layout
+    assert (layout.recompute, layout.recompute_layers) == ("selective", 0)
+    for cells in ({"recompute": "saves face"}, {"recompute": "saves qkv", "model": "moe"}):
+        with pytest.raises(Skip, match="recompute policy not modelled"):
+            priced(**cells)
+
+
 def test_a_fused_kernel_means_another_thing_in_an_eager_stack():
     assert priced(attention="fused").problem.shape.flash_attention
     old = priced(attention="fused", stack="aleph-alpha")

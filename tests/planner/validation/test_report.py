@@ -72,6 +72,22 @@ def test_slow_runs_are_left_out_with_their_reason():
     assert report.sources[0].n_used == 2
 
 
+def test_a_run_too_fast_for_its_printed_bubble_is_left_out_with_its_reason():
+    # 8 micro-batches, 4 stages: 11 slots as printed, 8.75 in four chunks; 0.10 s against 0.16 s.
+    pipe = {"pp": 4, "dp": 2, "mbs": 4}
+    given = points(
+        pipe | {"vpp": 1, "step_time_s": 1.1},
+        pipe | {"vpp": 4, "step_time_s": 1.4},
+        pipe | {"vpp": 1, "step_time_s": 1.5},  # 0.136 s: within a quarter of 0.16 s
+    )
+    models = {"m": MODEL | {"layers": 16}}
+    report = validate(given, models, HARDWARE)
+    assert report.sources[0].skipped == {"vpp contradicted": 1}
+    assert [row.skipped for row in report.rows] == ["vpp contradicted", "", ""]
+    other = [replace(given[0], precision="fp8"), *given[1:]]
+    assert not validate(other, models, HARDWARE).sources[0].skipped
+
+
 def test_oom_rows_are_labels_and_nothing_else():
     report = validate(
         points({"oom": True, "gbs": 8 * 512, "mbs": 512}, {"oom": False, "step_time_s": 1.0}),

@@ -1,0 +1,90 @@
+"""A service in this process: sockets, tokens, jobs and real answers, without worker processes."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from service import calls
+from service.auth import Auth
+from service.engine import Engine, Options
+from service.limits import DEFAULTS, Settings
+from service.rest import Rest
+from service.serve import Serving, http_server, listening
+from service.store import Store
+from service.workers import Kept, Outcome, Progress, Task, page_of
+
+
+class InProcess:
+    """What a pool of worker processes does, in a thread."""
+
+    n_alive, n_deaths = 1, 0
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def run(
+        self, task: Task, hard_s: float, progress: Progress | None = None, kept: Kept | None = None
+    ) -> Outcome:
+        return await asyncio.to_thread(self._done, task, progress)
+
+    def _done(self, task: Task, progress: Progress | None) -> Outcome:
+        begun_s = time.monotonic()
+        if task.what == "page":
+            return Outcome("", False, page_of(task), True, 0.0)
+        asked = calls.read_request(task.name, task.body, self._settings)
+        large = asked.large or calls.measure(asked, self._settings).large
+        payload, complete = None, True
+        if task.what == "answer" and (task.large or not large):
+            running = calls.Running(self._settings, task.time_limit_s, progress=progress)
+            found = calls.answer(asked, running)
+            payload, complete = calls.dumps(found, task.name).encode(), calls.is_complete(found)
+        return Outcome(asked.request_id, large, payload, complete, time.monotonic() - begun_s)
+
+
+@contextlib.contextmanager
+def live_service(
+    folder: Path, settings: Settings = DEFAULTS, auth: Auth | None = None, **tls: Any
+) -> Iterator[str]:
+    """Serve at a free port and give the address; `tls` are options of `Serving`."""
+    started: list[str] = []
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        store = Store(f"sqlite:///{folder}/service.sqlite")
+        engine = Engine(store, settings, Options(workers=1, job_workers=1, poll_s=0.05))
+        pool: Any = InProcess(settings)
+        engine._pool = engine._job_pool = pool
+        serving = Serving(port=0, **tls)
+        listener = listening(serving)
+        server = http_server(Rest(engine, auth, settings, tls=bool(tls)), serving)
+        await engine.start()
+        task = asyncio.create_task(server.serve([listener]))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        started.append(f"{serving.scheme}://127.0.0.1:{listener.getsockname()[1]}")
+        ready.set()
+        await stop.wait()
+        await engine.close()
+        server.should_exit = True
+        await task
+        listener.close()
+        store.close()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    thread.start()
+    assert ready.wait(30.0)
+    try:
+        yield started[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(30.0)
+        loop.close()

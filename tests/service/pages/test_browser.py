@@ -1,0 +1,505 @@
+"""Pages driven in headless Chromium: what people see, with keyboard, pointer and without a script.
+
+PLANNER_SCREENS=DIR keeps screenshots of all of them. Times are printed with -s; what is asserted
+is far above what is measured, for machines that do other things too.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from service.engine import Caller
+from service.limits import DEFAULTS
+from service.pages.gate import CSP
+from service.pages.plans import _page
+from service.pages.question import query_of
+from service.pages.visit import Visit, fields_of
+from tests.service.pages.conftest import READY, Served, proxy, service
+from tests.test_readme import ROOT
+
+pytestmark = pytest.mark.page
+QUESTION = "model=llama3-8b&cluster=h100-x8"
+VIEWS = {
+    "home": "/ui", "solve": "/ui/solve", "plans": f"/ui/plans?{QUESTION}",
+    "nothing": "/ui/plans?model=llama3-405b&cluster=h100-x8", "unasked": "/ui/plans",
+    "sweeps": "/ui/sweeps", "jobs": "/ui/jobs",
+}  # fmt: skip
+TOKEN = "ann-rules-0123456789"
+WIDE_MARGIN_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service that asks for a token, seen through a proxy below a path."""
+    folder = tmp_path_factory.mktemp("guarded")
+    with service(folder, token=TOKEN, prefix="/planner") as inner:
+        bare = inner.address.removesuffix("/planner")
+        with proxy(bare, "/planner") as outer:
+            yield Served(outer, TOKEN)
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 390)])
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_is_sound_in_light_and_dark_wide_and_narrow(page_at, view, dark, width):
+    screen = page_at(VIEWS[view], dark=dark, width=width)
+    if screen.page.locator(".plot").count():
+        screen.page.wait_for_selector(".js-plotly-plot .main-svg")
+    screen.shot(f"{view}-{'dark' if dark else 'light'}-{width}")
+    screen.check()
+    assert screen.page.get_by_role("heading", level=1).count() == 1
+
+
+def test_where_nothing_fits_one_click_asks_what_would_help(page_at):
+    screen = page_at(VIEWS["nothing"])
+    screen.page.get_by_role("link", name=re.compile("^Ask this")).click()
+    screen.page.wait_for_selector("table.plans", timeout=60_000)
+    assert "set=pools.0.nodes" in screen.page.url
+
+
+def test_an_address_with_nothing_is_a_page(page_at):
+    screen = page_at("/ui/nothing")
+    screen.shot("404")
+    assert screen.page.get_by_role("heading", level=1).inner_text() == "There is no such page"
+    assert not screen.faults()
+
+
+def test_the_table_is_usable_soon(page_at):
+    page_at(VIEWS["plans"])  # whatever a service does once
+    screen = page_at(VIEWS["plans"])
+    marks = screen.page.evaluate(
+        "() => { const t = performance.getEntriesByType('navigation')[0];"
+        " return {html_ms: t.responseEnd,"
+        " usable_ms: performance.getEntriesByName('usable')[0].startTime}; }"
+    )
+    print(f"\nusable: {marks}")
+    assert marks["usable_ms"] < WIDE_MARGIN_S * 1e3
+
+
+# The table
+
+
+def cells(screen: Any, column: str) -> list[str]:
+    heads = screen.page.locator("table.plans thead [data-sort]").evaluate_all(
+        "all => all.map((each) => each.dataset.sort)"
+    )
+    place = heads.index(column) + 2
+    return list(
+        screen.page.locator(f"table.plans tbody tr > :nth-child({place})").all_inner_texts()
+    )
+
+
+def test_the_table_is_sorted_and_filtered_and_its_address_says_so(page_at):
+    screen = page_at(VIEWS["plans"])
+    page = screen.page
+    page.get_by_role("link", name="Memory", exact=True).click()
+    memory = [float(text) for text in cells(screen, "memory")]
+    assert memory == sorted(memory)
+    page.get_by_role("link", name="Memory", exact=True).click()
+    assert page.locator("th[aria-sort=descending]").count() == 1
+    page.get_by_label("Filter").fill("tp=1 tie=tie")
+    page.wait_for_function("() => location.search.includes('filter=')")
+    assert set(cells(screen, "tp")) <= {"1"}
+    shown = cells(screen, "plan")
+    # The same address shows the same plans, also to who has no script.
+    address = page.url.removeprefix(screen.served.address)
+    assert cells(page_at(address), "plan") == shown
+    assert cells(page_at(address, script=False), "plan") == shown
+    screen.check()
+
+
+def test_ticked_plans_are_compared_and_a_point_leads_to_its_plan(page_at):
+    screen = page_at(VIEWS["plans"])
+    page = screen.page
+    compare = page.get_by_role("button", name="Compare the ticked plans")
+    assert compare.is_disabled()
+    listed = cells(screen, "plan")
+    ids = [listed[place] for place in (4, 0, 2, 1)]
+    for id in ids:
+        page.get_by_role("checkbox", name=f"Compare {id}").check()
+    # Four stand side by side: no fifth can be ticked until one is taken back.
+    assert page.get_by_role("checkbox", name=f"Compare {listed[3]}").is_disabled()
+    assert "4 ticked" in page.locator("[data-count]").inner_text()
+    page.get_by_role("checkbox", name=f"Compare {ids[0]}").uncheck()
+    assert page.get_by_role("checkbox", name=f"Compare {listed[3]}").is_enabled()
+    ids = [*ids[1:], ids[0]]
+    page.get_by_role("checkbox", name=f"Compare {ids[-1]}").check()
+    with page.expect_request(re.compile(r"/ui/compare\?")) as asked:
+        compare.click()
+    sent = fields_of(asked.value.url.partition("?")[2].encode())
+    assert list(sent["plan"]) == ids
+    assert sent["model"] == ("llama3-8b",)
+    screen.open(VIEWS["plans"])
+    page.wait_for_selector(".js-plotly-plot .main-svg")
+    with page.expect_request(re.compile(r"/ui/plan\?")) as asked:
+        page.evaluate(
+            "() => { const plot = document.querySelector('.js-plotly-plot');"
+            " plot.emit('plotly_click', {points: [{customdata: [1, 'abc']}]}); }"
+        )
+    assert asked.value.url.endswith(f"{QUESTION}&plan=abc")
+
+
+def test_the_keyboard_is_enough(page_at):
+    screen = page_at("/ui/solve")
+    page = screen.page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "model-search"
+    page.keyboard.type("llama 3 8b")
+    assert page.locator("#model-example").input_value() == "llama3-8b"
+    page.locator("#cluster-search").focus()
+    page.keyboard.type("h100-x8")
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#cluster-example").input_value() == "h100-x8"
+    page.locator("#axis-mbs").focus()
+    page.keyboard.type("1,2")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("/ui/plans"))
+    page.wait_for_selector("table.plans", timeout=60_000)
+    page.wait_for_selector(READY, state="attached")
+    assert set(cells(screen, "mbs")) <= {"1", "2"}
+    page.get_by_role("link", name="MFU").focus()
+    page.keyboard.press("Enter")
+    mfu = [float(text) for text in cells(screen, "mfu")]
+    assert mfu == sorted(mfu)
+    page.locator("table.plans tbody input").first.focus()
+    page.keyboard.press("Space")
+    assert page.locator("table.plans tbody input").first.is_checked()
+    # What has the focus can be seen.
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none"
+    screen.check()
+
+
+def test_colours_are_chosen_and_kept(page_at):
+    screen = page_at("/ui")
+    page = screen.page
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    with page.expect_response(re.compile("/ui/theme")):
+        page.get_by_role("button", name="Dark").click()
+    after = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert after != before
+    screen.open("/ui/solve")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == after
+    assert page.get_by_role("button", name="Dark").get_attribute("aria-pressed") == "true"
+    screen.check()
+
+
+def test_paper_shows_the_content_alone(page_at):
+    screen = page_at(VIEWS["plans"], dark=True)
+    screen.page.emulate_media(media="print", color_scheme="dark")
+    assert not screen.page.get_by_role("navigation", name="Views").is_visible()
+    assert screen.page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    for name in ("Filter", "List at most", "Apply", "Compare the ticked plans"):
+        assert not screen.page.get_by_text(name, exact=True).first.is_visible(), name
+    assert not screen.page.locator("table.plans input").first.is_visible()
+    # The table keeps to a landscape sheet of A4 with margins of 1 cm.
+    screen.page.set_viewport_size({"width": 1047, "height": 718})
+    width = screen.page.locator("table.plans").evaluate("(table) => table.scrollWidth")
+    assert width <= 1047
+    assert screen.page.get_by_text("Listed: ").is_visible()
+    screen.shot("plans-print")
+
+
+# The form
+
+
+def test_a_text_is_checked_while_one_types_with_the_place_of_a_fault(page_at):
+    screen = page_at("/ui/solve?model=llama3-8b&cluster=h100-x8&edit=model")
+    page = screen.page
+    text = page.get_by_label(re.compile("^Text a model file"))
+    good = text.input_value()
+    text.fill(good.replace("layers:", "layres:"))
+    said = page.locator("#model-said")
+    place = said.get_by_role("button", name=re.compile("^line 4"))
+    place.click()
+    chosen = page.evaluate(
+        "() => { const t = document.activeElement;"
+        " return t.value.slice(t.selectionStart, t.selectionEnd); }"
+    )
+    assert chosen.strip().startswith("layres:")
+    assert text.get_attribute("aria-invalid") == "true"
+    screen.shot("solve-fault")
+    screen.check()
+    text.fill(good)
+    page.wait_for_selector("#model-said.good")
+    assert "no problems found" in said.inner_text()
+
+
+def test_pins_are_checked_while_one_types_and_nothing_that_was_pasted_is_lost(page_at):
+    screen = page_at("/ui/solve?model=llama3-8b&cluster=h100-x8&edit=model")
+    page = screen.page
+    model = page.locator("#model-text").input_value()
+    page.locator("#axis-zero").fill("5")
+    page.locator("#f-deadline").fill("tomorrow")
+    page.locator("#f-set").fill("foo=1")
+    page.wait_for_selector("#fault-set:not(:empty)")
+    assert "zero is at most 3, not 5" in page.locator("#fault-axis_zero").inner_text()
+    assert page.locator("#axis-zero").get_attribute("aria-invalid") == "true"
+    assert "'tomorrow' is not a time" in page.locator("#fault-deadline").inner_text()
+    assert "3 faults" in page.locator("#form-said").inner_text()
+    screen.check()
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_selector("#faults")
+    page.wait_for_selector(READY, state="attached")
+    screen.complaints.clear()  # of the status 422, which the browser says
+    assert page.locator("#model-text").input_value() == model
+    assert page.locator("#f-set").input_value() == "foo=1"
+    screen.shot("solve-wrong-pins")
+    screen.check()
+    page.locator("#axis-zero").fill("1")
+    page.locator("#f-deadline").fill("")
+    page.locator("#f-set").fill("")
+    page.wait_for_selector("#form-said.good")
+    assert page.locator(".problem:not(:empty)").count() == 0
+    assert page.locator("[aria-invalid=true]").count() == 0
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_selector("table.plans", timeout=60_000)
+    assert set(cells(screen, "zero")) == {"1"}
+    # A refusal of an address leads back to the form that says where.
+    screen.open(f"/ui/plans?{QUESTION}&pin=zero=5", wait="main")
+    page.get_by_role("link", name="Change the question").click()
+    page.wait_for_selector("#fault-axis_zero:not(:empty)")
+    assert page.locator("#axis-zero").input_value() == "5"
+
+
+def test_an_uploaded_config_is_read_and_planned_and_its_address_can_be_sent(page_at):
+    screen = page_at("/ui/solve?model=llama3-8b&cluster=h100-x8")
+    page = screen.page
+    page.locator("[name=model_source][value=text]").check()
+    page.locator("#model-file").set_input_files(ROOT / "examples/imports/mixtral-8x7b-config.json")
+    page.wait_for_selector("#model-said.good")
+    said = page.locator("#model-said").inner_text()
+    assert "32 layers" in said
+    assert said.count("assumed training.seq_len = ") == 1
+    assert page.locator("#model-file").evaluate("(file) => file.files.length") == 1
+    assert "mixtral-8x7b-config.json" in page.locator("#model-read").inner_text()
+    page.locator("#f-set").fill("pools.0.nodes=8\ntraining.global_batch=256")
+    page.locator("#axis-tp").fill("1,2")
+    page.locator("#axis-ep").fill("8")
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_selector("table.plans", timeout=60_000)
+    assert "q=" in page.url
+    assert set(cells(screen, "ep")) == {"8"}
+    first = cells(screen, "plan")
+    again = page_at(page.url.removeprefix(screen.served.address))
+    assert cells(again, "plan") == first
+    again.page.get_by_role("link", name="Change the question").click()
+    assert "MixtralForCausalLM" in again.page.locator("#model-text").input_value()
+    assert again.page.locator("#axis-tp").input_value() == "1,2"
+    screen.check()
+
+
+def test_without_a_script_one_can_ask_sort_filter_and_cancel(page_at):
+    screen = page_at("/ui/solve", script=False)
+    page = screen.page
+    page.locator("#model-example").select_option("llama3-8b")
+    page.locator("#cluster-example").select_option("h100-x8")
+    page.locator("#axis-tp").fill("1")
+    page.get_by_role("button", name="Check only").click()
+    assert "no problems found" in page.locator("#model-said").inner_text()
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_selector("table.plans")
+    page.get_by_role("link", name="Memory", exact=True).click()
+    memory = [float(text) for text in cells(screen, "memory")]
+    assert memory == sorted(memory)
+    page.get_by_label("Filter").fill("recompute=none")
+    page.get_by_role("button", name="Apply").click()
+    assert set(cells(screen, "recompute")) <= {"none"}
+    assert [float(text) for text in cells(screen, "memory")] == sorted(
+        float(text) for text in cells(screen, "memory")
+    )
+
+
+def test_names_of_users_run_no_script(page_at):
+    hostile = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>{{7*7}} \u202eabc"
+    cluster = (
+        f"name: {json.dumps(hostile)}\npools:\n- {{name: h, accelerator: h100-sxm-80gb, nodes: 1, "
+        "accelerators_per_node: 8, nic: ib-ndr-400, nics_per_node: 8}\n"
+    )
+    request = {"model": "llama3-8b", "cluster": {"text": cluster}, "pins": {"tp": "1"}}
+    query = urlencode({**query_of(request), "filter": hostile}, doseq=True)
+    for path in ("/ui/solve", "/ui/plans"):
+        screen = page_at(f"{path}?{query}")
+        screen.page.wait_for_timeout(300)
+        screen.shot(f"hostile{path.replace('/', '-')}")
+        assert screen.page.locator("img, [onerror], script:not([src], [type])").count() == 0
+        assert not [said for said in screen.complaints if "422" not in said]
+        screen.complaints.clear()  # of the refusal of such a name, which the browser says
+    screen.open("/ui/solve")
+    screen.page.locator("[name=cluster_source][value=text]").check()
+    screen.page.locator("#cluster-text").fill(f"pools:\n  {hostile}: 1\n")
+    screen.page.wait_for_selector("#cluster-said.wrong li")
+    assert screen.page.locator("#cluster-said img, #cluster-said script").count() == 0
+    screen.check()
+
+
+# Questions that take longer
+
+
+def test_progress_is_shown_and_ends_in_the_answer(page_at):
+    screen = page_at(f"/ui/plans?{QUESTION}&top=500&set=training.global_batch%3D640", wait=READY)
+    page = screen.page
+    if page.locator("table.plans").count() == 0:  # a machine may be faster than a page's patience
+        assert page.get_by_role("heading", level=1).inner_text() == "Searching"
+        screen.shot("working")
+        assert not screen.faults()
+    page.wait_for_selector("table.plans", timeout=40_000)
+    assert len(cells(screen, "plan")) == 100
+    page.get_by_role("link", name="Next").click()
+    assert cells(screen, "rank")[0] == "101"
+    screen.check()
+    screen.open("/ui/jobs")
+    assert page.get_by_role("link", name="plans llama3-8b on h100-x8").count() >= 0
+
+
+def test_a_search_is_cancelled_and_asked_again(page_at):
+    address = "/ui/plans?model=llama3-70b&cluster=h100-x512&top=5000"
+    screen = page_at(address, wait=READY)
+    page = screen.page
+    assert page.get_by_role("heading", level=1).inner_text() == "Searching"
+    page.wait_for_function(
+        "() => document.querySelector('[data-best]').textContent.startsWith('Best so far')",
+        timeout=60_000,
+    )
+    screen.shot("working-best")
+    page.get_by_role("button", name="Cancel").click()
+    page.wait_for_url("**/ui/jobs")
+    assert page.get_by_text("cancelled", exact=True).count()
+    screen.open(address)
+    assert "ended without an answer" in page.get_by_role("heading", level=1).inner_text()
+    assert page.get_by_role("link", name="Search again").get_attribute("href").endswith("try=2")
+
+
+def test_a_sweep_from_its_text_to_its_report(page_at):
+    screen = page_at("/ui/sweeps")
+    page = screen.page
+    page.locator("[name=sweep_source][value=text]").check()
+    page.locator("#sweep-text").fill(
+        "name: two-by-two\nmodel: llama3-8b\ncluster: h100-x8\nvary:\n  pools.0.nodes: [1, 2]\n"
+        "together:\n  <b onclick=alert(3)>hbm:\n    <img src=x onerror=alert(4)>:"
+        ' {pools.0.accelerator.hbm_bandwidth: 2 TB/s}\n    "%{x}</script><script>alert(5)":'
+        " {pools.0.accelerator.hbm_bandwidth: 4 TB/s}\n"
+        "notes: ['<script>alert(6)</script>']\n"
+    )
+    page.wait_for_selector("#sweep-said.good")
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_selector(".headline", timeout=40_000)
+    page.wait_for_selector(".js-plotly-plot .main-svg")
+    screen.shot("sweep-report")
+    assert page.get_by_role("heading", level=1).inner_text() == "Sweep two-by-two"
+    # Its labels are as hostile as labels can be, on the page and in the figures.
+    assert page.locator("main img, [onerror], [onclick], script:not([src], [type])").count() == 0
+    assert "<img src=x onerror=alert(4)>" in page.locator("main").inner_text()
+    screen.check()
+    csv = page.request.get(page.url + "/csv")
+    assert csv.text().count("\n") == 5
+    screen.open("/ui/sweeps")
+    assert page.get_by_role("link", name="sweep two-by-two").count() == 1
+
+
+# Token and prefix
+
+
+def test_behind_a_prefix_with_a_token(page_at, guarded):
+    screen = page_at(f"/ui/plans?{QUESTION}", on=guarded)
+    page = screen.page
+    assert page.get_by_role("heading", level=1).inner_text() == "Sign in"
+    screen.complaints.clear()  # of the status 401, which the browser says
+    screen.shot("login")
+    assert not screen.faults()
+    page.get_by_label("Token").fill("wrong-0123456789abcdef")
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_selector("[role=alert]")
+    screen.complaints.clear()
+    page.get_by_label("Token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("table.plans", timeout=60_000)
+    assert page.url == f"{guarded.address}/ui/plans?{QUESTION}"
+    page.wait_for_selector(".js-plotly-plot .main-svg")
+    cookies = page.context.cookies()
+    token = next(each for each in cookies if each["name"] == "planner_token")
+    assert (token["httpOnly"], token["sameSite"], token["path"]) == (True, "Strict", "/planner/ui")
+    page.get_by_role("link", name="Solve").click()
+    page.locator("#model-example").select_option("llama3-8b")
+    page.wait_for_selector("#model-said.good")
+    assert all(url.startswith(guarded.address) for url in screen.requests)
+    # Events of a job come through the proxy too.
+    screen.open("/ui/sweeps")
+    page.locator("[name=sweep_source][value=text]").check()
+    page.locator("#sweep-text").fill(
+        "model: llama3-8b\ncluster: h100-x8\nvary:\n  pools.0.nodes: [1, 2, 4]\n"
+    )
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_selector(".headline", timeout=40_000)
+    screen.check()
+    page.get_by_role("button", name="Sign out").click()
+    assert page.get_by_role("heading", level=1).inner_text() == "Sign in"
+
+
+# Many plans
+
+
+def many_plans(n: int) -> dict[str, Any]:
+    """Return the answer of a search with so many plans: those of a real one, repeated."""
+    from service.calls import call
+
+    answer = call("page-plans", {"model": "llama3-8b", "cluster": "h100-x8", "top": 30,
+                                 "pins": {"zero": 1}})  # fmt: skip
+    rows = answer["listing"]["rows"]
+    step = [c["key"] for c in answer["listing"]["columns"]].index("step")
+    found = []
+    for i in range(n):
+        row = list(rows[i % len(rows)])
+        row[0], row[1], row[step] = i + 1, f"{i:012x}", round(row[step] * (1 + i * 1e-4), 1)
+        found.append(row)
+    answer["listing"]["rows"] = found
+    return answer
+
+
+def test_five_thousand_plans_are_fluid(page_at, served):
+    answer = many_plans(5_000)
+    request = {"model": "llama3-8b", "cluster": "h100-x8", "top": 5_000}
+    query = fields_of(f"{QUESTION}&top=5000".encode())
+    visit = Visit(None, DEFAULTS, Caller("ann"), "", "/ui/plans", query)  # type: ignore[arg-type]
+    begun = time.perf_counter()
+    html = _page(visit, request, answer)
+    rendered_s = time.perf_counter() - begun
+    screen = page_at("/ui")
+    page = screen.page
+    headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": CSP}
+    page.route("**/ui/plans?*", lambda route: route.fulfill(body=html, headers=headers))
+    begun = time.perf_counter()
+    screen.open(f"/ui/plans?{QUESTION}&top=5000")
+    opened_s = time.perf_counter() - begun
+    assert page.locator("table.plans tbody tr").count() == 100
+    frame = "await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));"
+    sort_ms, filter_ms, page_ms = page.evaluate(
+        "async () => {"
+        " const times = []; const timed = async (work) => {"
+        "  const begun = performance.now(); work(); " + frame + " times.push("
+        "performance.now() - begun); };"
+        " await timed(() => document.querySelector('[data-sort=memory]').click());"
+        " const input = document.querySelector('#filter');"
+        " input.value = 'tp=1 memory<70';"
+        " await timed(() => input.form.requestSubmit());"
+        " input.value = ''; input.form.requestSubmit();"
+        " await timed(() => [...document.querySelectorAll('[data-page]')].at(-1).click());"
+        " return times; }"
+    )
+    print(f"\n5,000 plans: {len(html) / 1e6:.1f} MB, rendered {rendered_s:.2f} s, opened"
+          f" {opened_s:.2f} s, sort {sort_ms:.0f} ms, filter {filter_ms:.0f} ms, page"
+          f" {page_ms:.0f} ms")  # fmt: skip
+    assert max(sort_ms, filter_ms, page_ms) < WIDE_MARGIN_S * 1e3
+    assert cells(screen, "rank")[0] != ""
+    assert "page 50 of 50" in page.locator("[data-count]").inner_text()
+    screen.shot("plans-5000")
+    screen.check()

@@ -1,0 +1,194 @@
+"""The page of one plan, in a browser: figures, numbers that open, zoom, ranks, files, trace."""
+
+import html
+import json
+import re
+import shlex
+
+import pytest
+
+ADDRESS = "/ui/plan?model=llama3-8b&cluster=h100-x8&pin=tp=2&pin=pp=2&plan=1"
+FIGURES = ("waterfall", "memory", "timeline", "compute-roofline", "communication-roofline",
+           "elasticities")  # fmt: skip
+
+
+def test_the_question_as_a_command():
+    from service.pages.plan import solve_command
+
+    question = {
+        "model": "llama3-8b", "cluster": "h100-x8", "pins": {"tp": "2"}, "max": {"pp": 4},
+        "only": {"zero": ["1", "3"]}, "set": {"pools.0.nodes": "2"}, "objective": "cost",
+        "step_limit_s": 2.5, "pareto": ["step_time", "memory"], "top": 5,
+    }  # fmt: skip
+    assert solve_command(question) == (
+        "planner solve llama3-8b h100-x8 --pin tp=2 --max pp=4 --set pools.0.nodes=2"
+        " --only zero=1,3 --objective cost --step-limit 2.5 --pareto step_time,memory --top 5"
+    )
+    plain = solve_command({"model": "llama3-8b", "cluster": "h100-x8", "pins": {"sp": True}})
+    assert plain == "planner solve llama3-8b h100-x8 --pin sp=true --top 64"
+    assert solve_command({**question, "model": {"text": "..."}}) == ""
+    assert "'a; rm -r'" in solve_command({"model": "a; rm -r", "cluster": "c"})
+
+
+def test_the_page_is_written_by_a_worker():
+    from service.calls import Running
+    from service.pages.calls import CALLS
+    from service.pages.plan import PAGE_CALLS
+
+    asked = {"evaluate": {"model": "llama3-8b", "cluster": "h100-x8", "pins": {"tp": 2}},
+             "trace_link": "/p/ui/plan/trace?x=<"}  # fmt: skip
+    call = PAGE_CALLS["page-plan"]
+    assert CALLS["page-plan"] is call
+    found = call.function(call.request.model_validate(asked), Running())
+    assert found["plan_id"] in found["body"]
+    assert "<code>planner trace</code> writes every block" in found["body"]
+    assert 'href="/p/ui/plan/trace?x=&lt;"' in found["body"]
+    json.dumps(found, allow_nan=False)
+    trace = PAGE_CALLS["page-plan-trace"]
+    asked.pop("trace_link")
+    written = trace.function(trace.request.model_validate(asked), Running())
+    assert json.loads(written["text"])["otherData"]["plan"] == found["plan_id"]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_work_for_a_plan_that_the_command_alone_does_not_list(
+    tmp_path, monkeypatch
+):
+    from service.pages.plan import solve_command
+    from tests.planner.command import run_here
+    from tests.service.pages.inline import page, text
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    address = "model=llama3-8b&cluster=h100-x8&pin=zero%3D1,mbs%3D1"
+    found = html.unescape(text(page(f"/ui/plan?{address}&plan=30")))
+    printed = re.findall(r'<code id="command-\d+">([^<]+)</code>', found)
+    question = {"model": "llama3-8b", "cluster": "h100-x8", "pins": {"zero": "1", "mbs": "1"}}
+    assert printed[0] == solve_command(question)
+    named = {command.split()[1] for command in printed if "last#" in command}
+    assert named >= {"show", "explain", "emit", "place", "trace"}
+    plan_id = re.search(r"last#(\w+)", found)[1]
+    for command in printed:
+        ran = run_here(*shlex.split(command)[1:])
+        assert ran.returncode == 0, (command, ran.stderr)
+    assert plan_id in run_here("show", f"last#{plan_id}").stdout
+    assert (tmp_path / "plan.html").exists()
+    assert (tmp_path / "step.json").exists()
+    assert "`" not in re.sub(r"<script.*?</script>|<pre.*?</pre>", "", found, flags=re.DOTALL)
+
+
+@pytest.mark.page
+@pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 390)])
+def test_figures_are_drawn(page_at, dark, width):
+    screen = page_at(ADDRESS, dark=dark, width=width)
+    page = screen.page
+    page.wait_for_selector("#waterfall")
+    for key in FIGURES:
+        page.locator(f"#{key}").scroll_into_view_if_needed()
+        page.wait_for_selector(f"#{key} .main-svg")
+    screen.check()
+    screen.shot(f"plan-{'dark' if dark else 'light'}-{width}")
+    assert page.get_by_role("heading", level=1).count() == 1
+
+
+@pytest.mark.page
+def test_a_block_of_the_step_says_what_it_is_and_the_step_zooms(page_at):
+    screen = page_at(ADDRESS)
+    page = screen.page
+    page.wait_for_selector("#timeline")
+    page.locator("#timeline").scroll_into_view_if_needed()
+    page.wait_for_selector("#timeline .main-svg")
+    place = """() => {
+          const plot = document.querySelector("#timeline .plot"), full = plot._fullLayout;
+          const trace = plot.data.find((t) => t.hoveron === "points" && t.name === "backward");
+          const x = full.xaxis._offset + full.xaxis.d2p(trace.x[0]);
+          const y = full.yaxis._offset + full.yaxis.d2p(trace.y[0]);
+          const box = plot.getBoundingClientRect();
+          return [box.left + x, box.top + y];
+        }"""
+    for _ in range(20):  # figures above it may still be drawn, and move it
+        page.mouse.move(*page.evaluate(place))
+        page.wait_for_timeout(500)
+        if page.locator("#timeline .hovertext").count():
+            break
+        page.mouse.move(0, 0)
+    said = page.locator("#timeline .hovertext").first.text_content()
+    assert re.search(r"[FB]\d+\.\d on stage \d: [\d.]+ ms from", said)
+    span = """() => { const [a, b] = document.querySelector("#timeline .plot").layout.xaxis.range;
+              return b - a; }"""
+    whole = page.evaluate(span)
+    page.get_by_role("button", name="Closer").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(200)
+    assert page.evaluate(span) == pytest.approx(whole / 2)
+    page.get_by_role("button", name="Whole step").click()
+    page.wait_for_timeout(200)
+    assert page.evaluate(span) == pytest.approx(whole)
+    assert not screen.complaints
+
+
+@pytest.mark.page
+def test_it_says_first_what_binds_and_its_numbers_open(page_at):
+    screen = page_at(ADDRESS, wait="#binds")
+    page = screen.page
+    binds = page.locator("#binds")
+    assert binds.bounding_box()["y"] < page.locator("#time").bounding_box()["y"]
+    assert re.search(r"\w+, [\d.]+% of the step", binds.locator(".says").text_content())
+    binds.locator("summary").click()
+    for button in binds.locator("button.num").all()[:40]:
+        button.click()
+        card = page.locator(f"#{button.get_attribute('popovertarget')}")
+        card.wait_for(state="visible")
+        assert card.locator(".value").text_content().strip()
+        page.keyboard.press("Escape")
+        card.wait_for(state="hidden")
+    names = page.locator(".tiles span").all_text_contents()
+    assert names.index("HFU") == names.index("MFU") + 1
+    assert not screen.complaints
+
+
+@pytest.mark.page
+@pytest.mark.parametrize("script", [True, False])
+def test_numbers_open_by_keyboard_and_ranks_take_colours(page_at, script):
+    screen = page_at(ADDRESS, script=script, wait="#waterfall")
+    page = screen.page
+    page.locator(".tiles button").first.focus()
+    page.keyboard.press("Enter")
+    card = page.locator("#card-step-time")
+    card.wait_for(state="visible")
+    assert "costmodels.breakdown" in card.locator(".source").text_content()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # Close
+    card.wait_for(state="hidden")
+    assert page.locator(".a-tp").first.is_visible()
+    page.get_by_role("radio", name="pp").check()
+    assert page.locator(".a-pp").first.is_visible()
+    assert not page.locator(".a-tp").first.is_visible()
+    page.locator("#memory summary").click()
+    assert page.locator("#memory tr.marked").count() == 1
+    assert not screen.complaints
+
+
+@pytest.mark.page
+def test_files_and_the_trace_are_downloaded(page_at):
+    screen = page_at(ADDRESS, wait="#run")
+    page = screen.page
+    with page.expect_download() as found:
+        page.locator("a", has_text="Download the trace").click()
+    with open(found.value.path(), encoding="utf-8") as file:
+        trace = json.load(file)
+    assert found.value.suggested_filename == f"{trace['otherData']['plan']}-step.json"
+    with page.expect_download() as found:
+        page.locator(".file a").first.click()
+    with open(found.value.path(), encoding="utf-8") as file:
+        assert file.read() == page.locator(".file pre code").first.text_content()
+    assert not screen.complaints
+
+
+@pytest.mark.page
+def test_an_address_without_a_question_or_with_a_wrong_plan(page_at):
+    screen = page_at("/ui/plan")
+    screen.check()
+    assert screen.page.get_by_role("link", name="An example").count() == 1
+    screen = page_at(f"{ADDRESS[:-1]}<script>", wait="main")
+    assert "is no rank and no plan id" in screen.page.locator("main").text_content()

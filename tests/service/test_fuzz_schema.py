@@ -1,0 +1,81 @@
+"""Requests that schemathesis makes of docs/openapi.json, sent to a service over HTTP."""
+
+import contextlib
+import json
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+
+from service.auth import Auth, read_tokens
+from tests.service.serving import served
+
+TOKEN = "schema-0123456789abcdef"
+FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
+N_REQUESTS = 30
+"""Of each operation, and as many again that the document does not allow."""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    auth = Auth(read_tokens(f"schema admin {TOKEN}", "tokens"), 10**9)
+    with served(tmp_path_factory.mktemp("schema"), auth) as found:
+        yield found
+
+
+@pytest.mark.service
+def test_generated_requests_are_answered_as_the_document_says(address):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import schemathesis
+        from schemathesis import GenerationMode
+        from schemathesis.checks import not_a_server_error
+        from schemathesis.specs.openapi.checks import (
+            content_type_conformance,
+            response_schema_conformance,
+            status_code_conformance,
+        )
+
+    checks = [
+        not_a_server_error, status_code_conformance, content_type_conformance,
+        response_schema_conformance,
+    ]  # fmt: skip
+    document = schemathesis.openapi.from_dict(json.loads(FILE.read_text()))
+    document.config.update(base_url=address)
+    statuses: Counter[str] = Counter()
+    for result in document.get_all_operations():
+        operation = result.ok()
+        if operation.label.endswith("/events"):
+            continue  # streams: tests/service/test_rest.py reads them
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            ask(operation, mode, checks, statuses)
+    assert sum(statuses.values()) >= 1_000, statuses
+    assert statuses["200"] + statuses["202"] > 100, statuses
+
+
+def ask(operation: Any, mode: Any, checks: list[Any], statuses: Counter[str]) -> None:
+    strategy = operation.as_strategy(generation_mode=mode)
+
+    @seed(0)
+    @settings(
+        max_examples=N_REQUESTS,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=strategy)
+    def one(case: Any) -> None:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        response = case.call(headers=headers, timeout=30)
+        statuses[str(response.status_code)] += 1
+        case.validate_response(response, checks=checks, headers=headers)
+        assert "Traceback" not in response.text
+
+    with contextlib.suppress(Unsatisfiable):  # it reads neither body nor parameters
+        one()

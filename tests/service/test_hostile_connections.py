@@ -1,0 +1,148 @@
+"""Connections that are slow, endless, too many or broken, over the real HTTP server."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from service import connections
+from tests.service.serving import SETTINGS, served
+
+MOST = 8
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "HEAD_S", 0.5)
+        patch.setattr(connections, "STALLED_S", 0.3)
+        few = replace(SETTINGS, connections=MOST)
+        with served(tmp_path_factory.mktemp("connections"), settings=few) as address:
+            yield int(address.rpartition(":")[2])
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=3.0)
+
+
+def sent(port: int, *parts: bytes, pause_s: float = 0.0) -> bytes:
+    """Return what a connection answers until it is closed; empty where it just ends."""
+    found = b""
+    with connected(port) as connection:
+        try:
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(pause_s)
+            while piece := connection.recv(65_536):
+                found += piece
+        except ConnectionError:
+            pass
+        except TimeoutError:
+            assert found, "neither answered nor ended"  # kept for another request
+    return found
+
+
+GET = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+ALIVE = GET + b"Connection: close\r\n\r\n"
+
+
+def is_alive(port: int) -> bool:
+    return sent(port, ALIVE).startswith(b"HTTP/1.1 200")
+
+
+def test_headers_that_do_not_come_end_the_connection(port):
+    begun_s = time.monotonic()
+    for slow in ((b"",), (b"GET /li",), (GET,), (b"\r\n",) * 8, (b"X",)):
+        assert not sent(port, *slow, pause_s=0.1).startswith(b"HTTP/1.1 200")
+    assert time.monotonic() - begun_s < 15.0
+    assert is_alive(port)
+
+
+def test_a_request_after_an_answer_has_as_little_time(port):
+    with connected(port) as connection:
+        connection.sendall(GET + b"\r\n")
+        found = b""
+        while not found.endswith(b"ok\n"):
+            found += connection.recv(65_536)
+        connection.sendall(b"GET /l")
+        assert connection.recv(65_536) == b""
+
+
+def test_endless_headers_are_refused(port):
+    for endless in (b"GET /" + b"a" * 300_000, GET + b"X: " + b"y" * 300_000,
+                    GET + b"X: y\r\n" * 60_000, GET + b"".join(b"X%d: %s\r\n" % (i,
+                    b"y" * 99) for i in range(900)) + b"\r\n"):  # fmt: skip
+        said = sent(port, endless)
+        assert said == b"" or said.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400")), said[:100]
+    assert is_alive(port)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET http://localhost/livez HTTP/1.1\r\nConnection: close\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50,
+        GET + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        GET + b"Content-Length: -5\r\n\r\n",
+        GET + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        GET + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", GET + b"A\x00B: c\r\n\r\n",
+        GET + b" folded\r\n\r\n",
+        GET + b"Upgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n",
+        b"GET /%00%ff%0a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"POST /v1/plans:solve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+    ],
+)  # fmt: skip
+def test_what_is_no_http_is_refused_without_a_trace(port, broken):
+    said = sent(port, broken)
+    assert b"Traceback" not in said
+    assert not said.startswith(b"HTTP/1.1 5"), said
+    assert is_alive(port)
+
+
+def test_connections_too_many_are_told_to_come_back(port):
+    held = [connected(port) for _ in range(MOST)]
+    try:
+        said = sent(port, GET + b"\r\n")
+        assert said.startswith(b"HTTP/1.1 503")
+        head, _, body = said.partition(b"\r\n\r\n")
+        assert b"retry-after: 1" in head
+        assert json.loads(body)["code"] == "too-many-connections"
+    finally:
+        for each in held:
+            each.close()
+    for _ in range(100):
+        if is_alive(port):
+            return
+        time.sleep(0.02)
+    raise AssertionError("the service has not recovered")
+
+
+def test_who_reads_no_answer_is_left(port):
+    with connected(port) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        path = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        try:
+            connection.sendall(path * 200)  # megabytes of answers, and none is read
+        except ConnectionError:
+            return
+        ended = False
+        connection.settimeout(0.05)
+        for _ in range(100):
+            time.sleep(0.05)
+            try:
+                connection.send(b"G")
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                ended = True
+                break
+        assert ended

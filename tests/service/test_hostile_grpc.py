@@ -1,0 +1,188 @@
+"""Streams of gRPC that anybody could hold open."""
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from service import logs
+from service.auth import Auth, read_tokens
+from service.engine import Caller
+from service.grpc_server import bound
+from service.limits import Settings
+from service.metrics import Metrics
+from tests.service import fuzzing, fuzzing_wire
+from tests.service.inline import inline_engine
+
+TOKEN = "hostile-0123456789"
+
+
+async def statuses(folder: Path, auth: Auth, metadata: Any) -> tuple[str, str, str]:
+    """Return how `Check`, `Watch` and reflection end."""
+    async with inline_engine(folder) as engine:
+        server = bound(engine, auth, Settings(), Metrics(engine), "127.0.0.1:0")
+        await server.start()
+        try:
+            async with grpc.aio.insecure_channel(server.address) as channel:
+                health = health_pb2_grpc.HealthStub(channel)
+                mirror = reflection_pb2_grpc.ServerReflectionStub(channel)
+                asked = reflection_pb2.ServerReflectionRequest(list_services="")
+
+                async def ended(work: Any) -> str:
+                    try:
+                        await asyncio.wait_for(work, 10.0)
+                        return "OK"
+                    except grpc.aio.AioRpcError as error:
+                        code: str = error.code().name
+                        return code
+
+                question = health_pb2.HealthCheckRequest()
+                return (
+                    await ended(health.Check(question, metadata=metadata)),
+                    await ended(health.Watch(question, metadata=metadata).__aiter__().__anext__()),
+                    await ended(mirror.ServerReflectionInfo(iter([asked]),
+                    metadata=metadata).__aiter__().__anext__()),
+                )  # fmt: skip
+        finally:
+            await server.stop(0.0)
+
+
+@pytest.mark.parametrize(
+    ("asks", "metadata", "wanted"),
+    [
+        (False, (), ("OK", "OK", "OK")),
+        (True, (), ("OK", "UNAUTHENTICATED", "UNAUTHENTICATED")),
+        (True, (("authorization", "Bearer wrong"),), ("OK", "UNAUTHENTICATED", "UNAUTHENTICATED")),
+        (True, (("authorization", f"Bearer {TOKEN}"),), ("OK", "OK", "OK")),
+    ],
+)
+def test_streams_ask_for_a_token_where_there_are_some(tmp_path, asks, metadata, wanted):
+    auth = Auth(read_tokens(f"ann read {TOKEN}", "tokens")) if asks else Auth()
+    assert asyncio.run(statuses(tmp_path, auth, metadata)) == wanted
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ],
+)
+def test_bytes_that_are_no_message_are_refused_without_a_trace_in_the_log(tmp_path, caplog, path):
+    async def run() -> str:
+        async with inline_engine(tmp_path) as engine:
+            server = bound(engine, Auth(), Settings(), Metrics(engine), "127.0.0.1:0")
+            await server.start()
+            try:
+                async with grpc.aio.insecure_channel(server.address) as channel:
+                    call = channel.stream_stream(path)(iter([b"\xff" * 20]), timeout=10.0)
+                    with pytest.raises(grpc.aio.AioRpcError) as refused:
+                        await call.read()
+                    code: str = refused.value.code().name
+                    return code
+            finally:
+                await server.stop(0.0)
+
+    assert asyncio.run(run()) == "INVALID_ARGUMENT"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_no_byte_of_a_token_that_is_no_utf_8_is_logged(tmp_path, caplog):
+    """gRPC logs metadata that it cannot decode, and the authorization is metadata."""
+    spoilt = [(b"authorization", b"Bearer " + TOKEN.encode()[:-1] + b"\xff")]
+
+    async def run() -> None:
+        async with inline_engine(tmp_path) as engine:
+            auth = Auth(read_tokens(f"ann read {TOKEN}", "tokens"))
+            server = bound(engine, auth, Settings(), Metrics(engine), "127.0.0.1:0")
+            await server.start()
+            try:
+                fields = [*fuzzing_wire.fields_of("/planner.v1.Planner/GetVersion"), *spoilt]
+                call = fuzzing_wire.PREFACE + fuzzing_wire.frame(4, 0, 0, b"")
+                call += fuzzing_wire.frame(1, 4, 1, fuzzing_wire.headers_block(fields))
+                call += fuzzing_wire.frame(0, 1, 1, b"\0" * 5)
+                async with asyncio.timeout(10.0):
+                    while not caplog.records:
+                        await fuzzing_wire.send_raw(server.port, call, 0.05, abort=False)
+            finally:
+                await server.stop(0.0)
+
+    logs.guard_grpc()
+    asyncio.run(run())
+    texts = [record.getMessage() + repr(record.args) for record in caplog.records]
+    assert any("no UTF-8" in text for text in texts), texts
+    assert not any(TOKEN[:8] in text or record.exc_info
+                   for text, record in zip(texts, caplog.records, strict=True))  # fmt: skip
+
+
+def test_a_path_that_is_no_utf_8_does_not_end_the_server(tmp_path):
+    """grpcio 1.84 and 1.85 end it at that: it is then started again."""
+
+    async def run() -> list[bytes]:
+        async with inline_engine(tmp_path) as engine:
+            server = bound(engine, Auth(), Settings(), Metrics(engine), "127.0.0.1:0")
+            await server.start()
+            fields = fuzzing_wire.fields_of("/planner.v1.Planner/GetVersion")
+            fields[3] = (b":path", b"/planner.v1.Planner/\xb4")
+            call = fuzzing_wire.PREFACE + fuzzing_wire.frame(fuzzing_wire.SETTINGS, 0, 0, b"")
+            call += fuzzing_wire.frame(
+                fuzzing_wire.HEADERS,
+                fuzzing_wire.END_HEADERS,
+                1,
+                fuzzing_wire.headers_block(fields),
+            )
+            call += fuzzing_wire.frame(fuzzing_wire.DATA, fuzzing_wire.END_STREAM, 1, b"\0" * 5)
+            answers = []
+            try:
+                for _ in range(2):
+                    await fuzzing_wire.send_raw(server.port, call, 0.2, abort=False)
+                    async with grpc.aio.insecure_channel(server.address) as channel:
+                        ask = channel.unary_unary("/planner.v1.Planner/GetVersion")
+                        answers.append(await ask(b"", timeout=20.0, wait_for_ready=True))
+            finally:
+                await server.stop(0.0)
+            return answers
+
+    first, second = asyncio.run(run())
+    assert first == second != b""
+
+
+def test_a_stream_that_is_left_while_its_question_is_refused_logs_no_defect(tmp_path):
+    from service.grpc_gate import Exchange
+    from service.grpc_methods import Grpc
+    from service.problems import refused
+    from service.proto.planner.v1 import planner_pb2 as pb
+
+    said: list[str] = []
+    readers: list[asyncio.Future[bytes]] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: said.append(context["message"])
+        )
+        async with inline_engine(tmp_path) as engine:
+            methods = Grpc(engine, Auth(), Settings(), Metrics(engine))
+
+            async def call(*_: object) -> None:
+                readers[0].cancel()  # the caller leaves at that moment
+                raise refused("malformed", "objective: is no text")
+
+            engine.call = call  # type: ignore[assignment,method-assign]  # as far as asked
+            context: Any = fuzzing.Context((), None)
+            exchange = Exchange("SolveStream", context, {}, "id", 0.0, Caller("ann"))
+            stream = methods._solve_stream(pb.SolveRequest().SerializeToString(), exchange)
+            readers.append(asyncio.ensure_future(anext(stream)))
+            with pytest.raises(asyncio.CancelledError):
+                await readers[0]
+            readers.clear()
+        gc.collect()  # a task tells of its error when it is forgotten
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert said == []

@@ -1,0 +1,70 @@
+"""The file of `--limits`, and the table of its names in the docs."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.errors import SpecError
+from planner.yamlfile import Document, parse_yaml
+from service.engine import Options
+from service.limits import Settings
+from service.limits_file import NAMED, known_limits, read_limits, table, with_limits
+
+DOCS = Path(__file__).parents[2] / "docs" / "service.md"
+
+
+def test_limits_are_set_by_name_and_the_others_stay(tmp_path):
+    file = tmp_path / "limits.yaml"
+    file.write_text("# ours\nsolve_s: 20\nqueue_length: 200\nretention_s: 3_600\nspace: 1e7\n")
+    settings, options = read_limits(file, Settings(), Options(workers=3))
+    assert (settings.solve_s, settings.queue_length, settings.space) == (20.0, 200, 10_000_000)
+    assert isinstance(settings.space, int)
+    assert (options.retention_s, options.workers) == (3600.0, 3)
+    assert settings.hard_s == Settings().hard_s
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("solve_s: 5\nqueue_lenght: 3", 2, "no such limit"),
+        ("solve_s: 0", 1, "is no limit"),
+        ("solve_s: -1", 1, "is no limit"),
+        ("solve_s: true", 1, "is no limit"),
+        ("solve_s: .inf", 1, "is no limit"),
+        ("solve_s: fast", 1, "is no limit"),
+        ("top: 1.5", 1, "no whole number"),
+        ("top: 1e300", 1, "is no limit"),
+        ("hard_s: 10", 1, "hard_s (10.0) is less than solve_s (60.0)"),
+        ("workers: 3", 1, "no such limit"),
+        ("- 1", 1, "name: number"),
+    ],
+)
+def test_what_is_no_limit_is_said_with_its_line(text, line, said):
+    with pytest.raises(SpecError) as caught:
+        with_limits(parse_yaml(text, "limits.yaml"), Settings(), Options())
+    (problem,) = caught.value.problems
+    assert said in problem.message
+    assert (problem.file, problem.line) == ("limits.yaml", line)
+
+
+def test_an_empty_file_is_told_what_to_write(tmp_path):
+    file = tmp_path / "limits.yaml"
+    file.write_text("\n")
+    with pytest.raises(SpecError, match="the file is empty") as caught:
+        read_limits(file, Settings(), Options())
+    assert "solve_s: 20" in caught.value.problems[0].fix
+
+
+def test_an_unknown_name_is_told_a_close_one():
+    with pytest.raises(SpecError) as caught:
+        with_limits(Document({"solv_s": 1}), Settings(), Options())
+    assert "solve_s" in caught.value.problems[0].fix
+
+
+def test_every_limit_has_a_meaning_and_stands_in_the_docs():
+    known: dict[str, Any] = known_limits()
+    assert known.keys() == {each.name for each in fields(Settings)} | set(NAMED)
+    assert all(meaning for _, meaning in known.values()), known
+    assert table() in DOCS.read_text(), "docs/service.md: python -m service.limits_file"

@@ -1,0 +1,119 @@
+"""The OpenAPI document: current, whole, and never changed so that its readers break."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service import openapi
+from service.calls import CALLS
+
+FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, Any]:
+    return json.loads(FILE.read_text())
+
+
+def test_the_committed_document_is_current():
+    assert FILE.read_text() == openapi.dumps(), "scripts/openapi writes it"
+
+
+def test_the_document_does_not_break_the_readers_of_the_committed_one(committed):
+    assert openapi.breaking_changes(committed, openapi.document()) == []
+
+
+def test_every_call_has_an_operation_with_its_schema(committed):
+    by_id = {
+        operation["operationId"]: operation
+        for methods in committed["paths"].values()
+        for operation in methods.values()
+    }
+    assert len(by_id) == len(openapi.OPERATIONS)
+    for each in openapi.OPERATIONS:
+        described = by_id[each.id]
+        assert "default" in described["responses"]
+        if each.call:
+            assert described["x-role"] == CALLS[each.call].role
+        if each.request:
+            ref = described["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+            fields = committed["components"]["schemas"][ref.rpartition("/")[2]]["properties"]
+            names = {f.alias or name for name, f in each.request.model_fields.items()}
+            assert fields.keys() == names
+    assert {each.call for each in openapi.OPERATIONS if each.call} == CALLS.keys()
+
+
+def test_all_references_lead_somewhere(committed):
+    schemas = committed["components"]["schemas"]
+
+    def look(value: Any) -> None:
+        if isinstance(value, dict):
+            if isinstance(value.get("$ref"), str):
+                assert value["$ref"].removeprefix("#/components/schemas/") in schemas
+            for each in value.values():
+                look(each)
+        elif isinstance(value, list):
+            for each in value:
+                look(each)
+
+    look(committed)
+
+
+SOLVE = ("paths", "/v1/plans:solve", "post")
+REQUEST = ("components", "schemas", "SolveRequest")
+ANSWER = ("components", "schemas", "SolveAnswer")
+
+
+def changed(document: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    out = copy.deepcopy(document)
+    place = out
+    for key in path[:-1]:
+        place = place[key]
+    if value is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return out
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (SOLVE[:2], None, "POST /v1/plans:solve is gone"),
+        ((*SOLVE, "operationId"), "ask", "is called ask"),
+        ((*SOLVE, "parameters"), [], "the parameter Idempotency-Key is gone"),
+        ((*SOLVE, "responses", "200"), None, "no longer answers 200"),
+        ((*SOLVE, "x-role"), "admin", "the role admin"),
+        ((*REQUEST, "properties", "top"), None, "SolveRequest.top is gone"),
+        ((*REQUEST, "properties", "top"), {"type": "integer"}, "SolveRequest.top is no longer"),
+        ((*REQUEST, "required"), ["model", "cluster", "top"], "SolveRequest.top is required"),
+        ((*REQUEST, "properties", "pool"), {"type": "string", "maxLength": 3}, "maxLength is 3"),
+        ((*ANSWER, "properties", "plans"), None, "SolveAnswer.plans is gone"),
+        ((*ANSWER, "properties", "complete"), {"type": "string"}, "complete may be string"),
+        ((*ANSWER, "properties", "result_id"), {}, "result_id may be anything"),
+        ((*ANSWER, "required"), [], "SolveAnswer.plans may be missing"),
+        (("components", "schemas", "Plan", "properties", "mfu"), None, "Plan.mfu is gone"),
+        (("components", "schemas", "Closest", "properties", "layout"), None, "Closest.layout"),
+        (("paths", "/livez", "get", "security"), [{"token": []}], "/livez asks for a token"),
+    ],
+)
+def test_changes_that_break_readers_are_found(committed, path, value, said):
+    faults = openapi.breaking_changes(committed, changed(committed, path, value))
+    assert any(said in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("paths", "/v1/more"), {"get": {"operationId": "more", "responses": {}}}),
+        ((*REQUEST, "properties", "more"), {"type": "string"}),
+        ((*ANSWER, "properties", "more"), {"type": "string"}),
+        ((*REQUEST, "required"), ["model"]),
+        ((*SOLVE, "summary"), "in other words"),
+    ],
+)
+def test_additions_break_nobody(committed, path, value):
+    assert openapi.breaking_changes(committed, changed(committed, path, value)) == []

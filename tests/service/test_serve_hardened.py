@@ -1,0 +1,151 @@
+"""A started service: what TLS it speaks, a port that is shared, limits from a file."""
+
+import http.client
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from planner.errors import SpecError
+from service.command import app
+from tests.service.test_serve import ROOT, ask, started
+
+
+def test_a_limit_that_is_none_stops_the_start(tmp_path):
+    file = tmp_path / "limits.yaml"
+    file.write_text("solve_seconds: 5\n")
+    found = CliRunner().invoke(app, ["--port", "0", "--limits", str(file), "--check"])
+    assert isinstance(found.exception, SpecError)
+    assert "no such limit" in str(found.exception)
+
+
+def test_the_database_may_be_named_by_the_environment(monkeypatch):
+    monkeypatch.setenv("PLANNER_DATABASE", "mysql://ann:secret@host/db")
+    found = CliRunner().invoke(app, ["--port", "0", "--check"])
+    assert "mysql is no database" in str(found.exception)
+    assert "secret" not in str(found.exception)
+
+
+@pytest.mark.service
+def test_a_service_leaves_no_core_file_and_may_open_many_connections():
+    code = (
+        "import resource; from service.serve import _bound_process; _bound_process();"
+        "print(resource.getrlimit(resource.RLIMIT_CORE)[0],"
+        " resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    shell = f"ulimit -Sn 256; exec {sys.executable} -c '{code}'"
+    said = subprocess.run(["bash", "-c", shell], cwd=ROOT, env=env, capture_output=True, text=True)
+    core, files = map(int, said.stdout.split())
+    assert core == 0
+    assert files > 256
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out",
+         "cert.pem", "-days", "2", "-subj", "/CN=localhost", "-addext",
+         "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True, cwd=folder,
+    )  # fmt: skip
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.mark.service
+def test_old_versions_of_tls_and_weak_ciphers_are_not_spoken(tmp_path):
+    cert, key = certificate(tmp_path)
+    process, address = started(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key))
+    port = int(address.rpartition(":")[2])
+
+    def spoken(version: ssl.TLSVersion, ciphers: str = "ALL:@SECLEVEL=0") -> str:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_ciphers(ciphers)
+        context.minimum_version = context.maximum_version = version
+        with socket.create_connection(("127.0.0.1", port), 10.0) as plain:
+            try:
+                with context.wrap_socket(plain) as tls:
+                    return tls.version() or ""
+            except (ssl.SSLError, ConnectionError):
+                return ""
+
+    try:
+        assert spoken(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        assert spoken(ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+        assert spoken(ssl.TLSVersion.TLSv1_2, "AES128-GCM-SHA256") == ""  # no forward secrecy
+        assert spoken(ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES128-SHA256") == ""  # CBC
+        with pytest.warns(DeprecationWarning, match="TLSv1"):
+            assert spoken(ssl.TLSVersion.TLSv1_1) == ""
+        context = ssl.create_default_context(cafile=str(cert))
+        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
+        connection.request("GET", "/livez")
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (200, b"ok\n")
+        assert "max-age" in (answer.headers["strict-transport-security"] or "")
+        connection.close()
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@pytest.mark.service
+def test_two_processes_behind_one_port_while_one_of_them_stops(tmp_path):
+    """Every request is answered, by whichever process is there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    limits = tmp_path / "limits.yaml"
+    limits.write_text("drain_s: 3\nsolve_s: 5\nhard_s: 20\n")
+    quiet = ("--log-level", "error")  # nobody reads what it writes
+    options = ("--share-port", "--port", port, "--limits", str(limits), *quiet)
+    first, address = started(tmp_path, *options)
+    second, _ = started(tmp_path, *options)  # the same SQLite file too
+    seen: Counter[object] = Counter()
+    over = threading.Event()
+
+    def asking() -> None:
+        while not over.is_set():
+            connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
+            try:
+                connection.request("GET", "/v1/rules?code=TP002")
+                seen[connection.getresponse().status] += 1
+            except ConnectionError:  # it was not taken yet when its process left: asked again
+                seen["again"] += 1
+            finally:
+                connection.close()
+
+    threads = [threading.Thread(target=asking) for _ in range(3)]
+    try:
+        job = ask(address, "/v1/jobs", {"call": "rules", "request": {"code": "TP002"}})[1]
+        for each in threads:
+            each.start()
+        time.sleep(0.5)
+        first.terminate()
+        first.communicate(timeout=60)
+        assert first.returncode == 0
+        time.sleep(0.5)
+        over.set()
+        for each in threads:
+            each.join(60.0)
+        assert seen[200] > 20
+        assert seen.keys() <= {200, "again"}, seen
+        assert seen["again"] <= 3, seen
+        for _ in range(100):
+            state = ask(address, f"/v1/jobs/{job['job_id']}")[1]["state"]
+            if state == "SUCCEEDED":
+                break
+            time.sleep(0.1)
+        assert state == "SUCCEEDED"
+    finally:
+        over.set()
+        for process in (first, second):
+            process.terminate()
+            process.communicate(timeout=60)
