@@ -8,7 +8,8 @@ from typing import Any
 
 from planner.checking import describe, judge
 from planner.errors import PlannerError
-from planner.inputs import ModelInput, _canonical_model
+from planner.inputs import ModelInput
+from planner.model_input import canonical_model
 from planner.runs.reading import Asked, read_run
 from searches.frameworks import RELEASES
 from tools.samples.draw import Drawn
@@ -102,7 +103,7 @@ def misread(found: Verdict, drawn: Drawn) -> list[str]:
 def document_of(drawn: Drawn) -> dict[str, Any]:
     """Return the model and job of a plan as the document of a model file."""
     return {
-        "model": _canonical_model(drawn.shape, drawn.details),
+        "model": canonical_model(drawn.shape, drawn.details),
         "training": {k: v for k, v in asdict(drawn.job).items() if k != "tokens" or v},
     }
 
