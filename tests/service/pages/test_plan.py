@@ -1,9 +1,11 @@
 """The page of one plan, in a browser: figures, numbers that open, zoom, ranks, files, trace."""
 
+import contextlib
 import html
 import json
 import re
 import shlex
+import time
 
 import pytest
 
@@ -93,26 +95,32 @@ def test_figures_are_drawn(page_at, dark, width):
 
 @pytest.mark.page
 def test_a_block_of_the_step_says_what_it_is_and_the_step_zooms(page_at):
+    from playwright.sync_api import TimeoutError as Late
+
     screen = page_at(ADDRESS)
     page = screen.page
-    page.wait_for_selector("#timeline")
-    page.locator("#timeline").scroll_into_view_if_needed()
-    page.wait_for_selector("#timeline .main-svg")
+    for key in FIGURES:  # all of them: one that is drawn later moves those below it
+        page.locator(f"#{key}").scroll_into_view_if_needed()
+        page.wait_for_selector(f"#{key} .main-svg")
     place = """() => {
           const plot = document.querySelector("#timeline .plot"), full = plot._fullLayout;
+          plot.scrollIntoView({block: "center", behavior: "instant"});
           const trace = plot.data.find((t) => t.hoveron === "points" && t.name === "backward");
           const x = full.xaxis._offset + full.xaxis.d2p(trace.x[0]);
           const y = full.yaxis._offset + full.yaxis.d2p(trace.y[0]);
           const box = plot.getBoundingClientRect();
           return [box.left + x, box.top + y];
         }"""
-    for _ in range(20):  # figures above it may still be drawn, and move it
-        page.mouse.move(*page.evaluate(place))
-        page.wait_for_timeout(500)
-        if page.locator("#timeline .hovertext").count():
-            break
+    text = page.locator("#timeline .hovertext")
+    deadline = time.monotonic() + 60
+    while not text.count() and time.monotonic() < deadline:
         page.mouse.move(0, 0)
-    said = page.locator("#timeline .hovertext").first.text_content()
+        x, y = page.evaluate(place)
+        page.mouse.move(x - 1, y)
+        page.mouse.move(x, y)
+        with contextlib.suppress(Late):
+            text.first.wait_for(state="attached", timeout=2_000)
+    said = text.first.text_content()
     assert re.search(r"[FB]\d+\.\d on stage \d: [\d.]+ ms from", said)
     span = """() => { const [a, b] = document.querySelector("#timeline .plot").layout.xaxis.range;
               return b - a; }"""
