@@ -12,16 +12,11 @@ from planner.commands import lists_in_words, pins_in_words
 from planner.errors import UsageError
 from planner.options import parse_max, parse_only, parse_pins
 from planner.solving import check_executor
+from planner.sweeping.description import described, remarks
 from planner.sweeping.estimate import ROW_BYTES, Estimate, estimate, no_point
 from planner.sweeping.rows import Row
 from planner.sweeping.running import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
-from planner.sweeping.spec import (
-    described,
-    load_sweep,
-    remarks,
-    sweep_content,
-    sweep_from_options,
-)
+from planner.sweeping.spec import load_sweep, sweep_content, sweep_from_options
 from planner.sweeping.storage import FORMATS, format_of, partial_path
 from planner.sweeping.sweep import Sweep
 from planner.units import format_time
