@@ -71,8 +71,9 @@ def _one_of(value: str, known: tuple[str, ...]) -> None:
 def with_section(given: Mapping[str, Any], section: SearchSpec | None) -> dict[str, Any]:
     """Return arguments of `solve` with those that are empty taken from the section.
 
-    What is not among them, as in questions that have an objective of their own, stays out. An axis that is pinned, listed or bounded by the arguments takes nothing from the section; so
-    do objective and front, which exclude each other.
+    What is not among them, as in questions that have an objective of their own, stays out. An axis
+    that is pinned, listed or bounded by the arguments takes nothing from the section; so do
+    objective and front, which exclude each other.
     """
     out = dict(given)
     if section is None:
