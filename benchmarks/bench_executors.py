@@ -19,9 +19,10 @@ from planner.inputs import load_cluster, load_model
 from planner.options import SolveOptions
 from planner.solving import make_problem
 from searches.executors import Executor, ProcessExecutor, RayExecutor, SerialExecutor, n_cpus
+from searches.pricing import search_shard
 from searches.rules import Context
-from searches.search import Shard, count_plans, make_shards, search_shard
 from searches.shape_space import legal_shapes
+from searches.shards import Shard, count_plans, make_shards
 
 SIZES = (20_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000)
 

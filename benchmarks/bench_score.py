@@ -20,10 +20,15 @@ from costmodels.step import join, peak_bytes, score, step_times
 from planner.inputs import load_cluster, load_model
 from planner.options import SolveOptions
 from planner.solving import make_problem
-from searches.plan_space import free_axes, legal_masks, plan_blocks
+from searches.free_axes import free_axes
+from searches.layout_prices import exact_step_s
+from searches.plan_blocks import plan_blocks
+from searches.plan_space import legal_masks
+from searches.pricing import BLOCK_CELLS
 from searches.rules import Context
-from searches.search import BLOCK_CELLS, exact_step_s, make_shards, search
+from searches.search import search
 from searches.shape_space import legal_shapes
+from searches.shards import make_shards
 
 PAIRS = (
     ("llama3-405b", "h100-x16384"),

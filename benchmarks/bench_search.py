@@ -50,10 +50,13 @@ from costmodels.step import score
 from planner.options import SolveOptions, parse_max, parse_only
 from planner.solving import make_problem, read_inputs
 from searches.executors import n_cpus
-from searches.plan_space import free_axes, legal_masks, plan_blocks
+from searches.free_axes import free_axes
+from searches.plan_blocks import plan_blocks
+from searches.plan_space import legal_masks
+from searches.pricing import BLOCK_CELLS
 from searches.rules import Context
-from searches.search import BLOCK_CELLS, make_shards
 from searches.shape_space import legal_shapes
+from searches.shards import make_shards
 
 SCORED = (
     ("llama3-405b", "h100-x16384"),

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 from costmodels.stacks import STACKS
 from planner.calibration.file import Calibration, load_calibration
@@ -40,6 +40,25 @@ Overrides = tuple[tuple[str, object], ...]
 
 Calibrations = Calibration | str | os.PathLike[str] | None
 """A calibration, the path of its file, or nothing for the one that ships."""
+
+
+class PricingArguments(TypedDict):
+    """Arguments of the library that say how plans are priced, the same in all its questions."""
+
+    pins: Mapping[str, object]
+    framework: str
+    stack: str
+    allow: tuple[str, ...]
+    overrides: Overrides
+    calibration: Calibrations
+    reference: Reference
+
+
+class SearchArguments(PricingArguments):
+    """And those that bound a search."""
+
+    only: Mapping[str, object] | None
+    at_most: Mapping[str, int] | None
 
 
 def asked_options(

@@ -96,17 +96,19 @@ def solve(
 ) -> None:
     """Rank the layouts of a training job on a cluster."""
     from planner.commands import run_solve
+    from planner.stated_options import Stated
 
+    stated = Stated(
+        pin=pin, only=only, at_most=max_, allow=allow, overrides=overrides_of(set_),
+        framework=framework, stack=stack, calibration=calibration, reference=reference,
+    )  # fmt: skip
     raise typer.Exit(
         run_solve(
-            model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
-            overrides=overrides_of(set_), top=top, framework=framework, stack=stack, pool=pool,
-            objective=objective, deadline=deadline,
+            model, cluster, stated, top=top, pool=pool, objective=objective, deadline=deadline,
             step_limit_s=positive(step_limit, "--step-limit", "12.5"),
             within=positive(within, "--within", "1.05"), pareto=pareto, form=form, emit=emit,
             out=out, launcher=launcher, executor=executor, ray_address=ray_address,
             time_limit_s=positive(time_limit, "--time-limit", "2.5"), cache=cache,
-            calibration=calibration, reference=reference,
         )
     )  # fmt: skip
 
@@ -130,14 +132,13 @@ def evaluate(
 ) -> None:
     """Price one layout, given with --pin, whether or not it fits."""
     from planner.commands import run_evaluate
+    from planner.stated_options import Stated
 
-    raise typer.Exit(
-        run_evaluate(
-            model, cluster, pin=pin, allow=allow, overrides=overrides_of(set_),
-            framework=framework, stack=stack, pool=pool, form=form, cache=cache,
-            calibration=calibration, reference=reference,
-        )
+    stated = Stated(
+        pin=pin, allow=allow, overrides=overrides_of(set_), framework=framework, stack=stack,
+        calibration=calibration, reference=reference,
     )  # fmt: skip
+    raise typer.Exit(run_evaluate(model, cluster, stated, pool=pool, form=form, cache=cache))
 
 
 @app.command()
@@ -222,6 +223,7 @@ def trial(
     reference: Reference = "",
 ) -> None:
     """Write short runs of the three plans that most likely hold the best; read their logs."""
+    from planner.stated_options import Stated
     from planner.trial.commands import run_trial, run_trial_read
     from planner.trial.scripts import STEPS
 
@@ -234,13 +236,17 @@ def trial(
             "--time-limit": time_limit is not None,
         }  # fmt: skip
         raise typer.Exit(run_trial_read(read, log, form, given))
+    stated = Stated(
+        pin=pin, only=only, at_most=max_, allow=allow, overrides=overrides_of(set_),
+        framework=framework or "megatron", stack=stack, calibration=calibration,
+        reference=reference,
+    )  # fmt: skip
     raise typer.Exit(
         run_trial(
-            model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
-            overrides=overrides_of(set_), framework=framework, stack=stack, pool=pool,
-            steps=STEPS if steps is None else steps, out=out, launcher=launcher or "torchrun",
-            log=log, time_limit_s=positive(time_limit, "--time-limit", "60"), form=form,
-            calibration=calibration, reference=reference, words=sys.argv[1:],
+            model, cluster, stated, pool=pool, steps=STEPS if steps is None else steps, out=out,
+            launcher=launcher or "torchrun", log=log,
+            time_limit_s=positive(time_limit, "--time-limit", "60"), form=form,
+            words=sys.argv[1:],
         )
     )  # fmt: skip
 
@@ -280,13 +286,16 @@ def recommend(
 ) -> None:
     """Answer the inverse questions, or walk the decision about a layout step by step."""
     from planner.commands import run_recommend
+    from planner.stated_options import Stated
 
+    stated = Stated(
+        pin=pin, only=only, at_most=max_, allow=allow, overrides=overrides_of(set_),
+        framework=framework, stack=stack, calibration=calibration, reference=reference,
+    )  # fmt: skip
     raise typer.Exit(
         run_recommend(
-            question, model, cluster, pin=pin, only=only, at_most=max_, allow=allow,
-            overrides=overrides_of(set_), framework=framework, stack=stack,
-            most=size(most, "--most"), by=by, step=size(step, "--step"), tolerance=tolerance,
-            form=form, calibration=calibration, reference=reference,
+            question, model, cluster, stated, most=size(most, "--most"), by=by,
+            step=size(step, "--step"), tolerance=tolerance, form=form,
         )
     )  # fmt: skip
 
@@ -396,15 +405,18 @@ def scale(
 ) -> None:
     """The best plan at each number of devices, sequence length or depth; knee and break-even."""
     from planner.scaling.command import run_scale
+    from planner.stated_options import Stated
 
+    least, most = size(from_, "--from"), size(to, "--to")
+    stated = Stated(
+        pin=pin, only=only, at_most=max_, allow=allow, overrides=overrides_of(set_),
+        framework=framework, stack=stack, calibration=calibration, reference=reference,
+    )  # fmt: skip
     raise typer.Exit(
         run_scale(
-            model, cluster, scaling=scaling, over=over, points=points,
-            least=size(from_, "--from"), most=size(to, "--to"),
-            pin=pin, only=only, at_most=max_, allow=tuple(allow), overrides=overrides_of(set_),
-            framework=framework, stack=stack, pool=pool, form=form, html=html,
-            time_limit_s=positive(time_limit, "--time-limit", "60"), calibration=calibration,
-            reference=reference,
+            model, cluster, stated, scaling=scaling, over=over, least=least, most=most,
+            points=points, pool=pool, form=form, html=html,
+            time_limit_s=positive(time_limit, "--time-limit", "60"),
         )
     )  # fmt: skip
 
@@ -479,16 +491,20 @@ def sweep(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Search every point of a sweep over hardware, model or job; goes on where it stopped."""
+    from planner.stated_options import Stated
     from planner.sweeping.command import run_sweep_command
 
+    stated = Stated(
+        pin=pin, only=only, at_most=max_, overrides=overrides_of(set_), framework=framework,
+        stack=stack, calibration=calibration, reference=reference,
+    )  # fmt: skip
     raise typer.Exit(
         run_sweep_command(
-            files, vary=vary, design=design, samples=samples, seed=seed, where=where, let=let,
-            overrides=overrides_of(set_), pin=pin, only=only, at_most=max_, framework=framework,
-            stack=stack, pool=pool, objective=objective, deadline=deadline,
+            files, stated, vary=vary, design=design, samples=samples, seed=seed, where=where,
+            let=let, pool=pool, objective=objective, deadline=deadline,
             step_limit_s=positive(step_limit, "--step-limit", "12.5"),
-            within=positive(within, "--within", "1.05"), calibration=calibration,
-            reference=reference, out=out, form=form, executor=executor, ray_address=ray_address,
+            within=positive(within, "--within", "1.05"), out=out, form=form, executor=executor,
+            ray_address=ray_address,
             point_limit_s=positive(point_limit, "--point-limit", "60"), dry_run=dry_run,
             quiet=quiet,
         )

@@ -18,14 +18,13 @@ from planner.errors import EmitError, UsageError
 from planner.facts import rules_json
 from planner.identity import content_id
 from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
-from planner.layouts import WORDS, axis_text
-from planner.options import parse_max, parse_only, parse_pins
 from planner.placement import place_plan
 from planner.placing import chosen_hosts, read_hosts, write_files
 from planner.recipes import with_recipe
 from planner.result import Plan, Result
 from planner.saved import opened, options_of, read_options, save_result
 from planner.solving import evaluate, make_problem, solve, under_framework
+from planner.stated_options import Stated, pins_in_words
 from searches.frameworks import TITLES
 
 FORMATS: Mapping[str, Callable[[Result], str]] = {
@@ -51,19 +50,6 @@ def chosen_targets(text: str) -> list[str]:
     return targets
 
 
-def pins_in_words(values: Mapping[str, int]) -> dict[str, object]:
-    """Return parsed pins in the words of the Python API."""
-    return {a: axis_text(a, v) if a in WORDS else v for a, v in values.items()}
-
-
-def lists_in_words(only: list[str]) -> dict[str, object]:
-    """Return lists of allowed values in the words of the Python API."""
-    return {
-        a: [axis_text(a, v) if a in WORDS else v for v in sorted(values)]
-        for a, values in parse_only(only).items()
-    }
-
-
 def show_progress(done: int, of: int) -> None:
     """Show one line of progress on a terminal; nothing when stderr is a file."""
     if sys.stderr.isatty():
@@ -74,15 +60,9 @@ def show_progress(done: int, of: int) -> None:
 def run_solve(
     model: str,
     cluster: str,
+    stated: Stated,
     *,
-    pin: list[str],
-    only: list[str],
-    at_most: list[str],
-    allow: list[str],
-    overrides: tuple[tuple[str, object], ...],
     top: int | None,
-    framework: str,
-    stack: str,
     objective: str,
     deadline: str,
     step_limit_s: float,
@@ -97,22 +77,14 @@ def run_solve(
     ray_address: str,
     time_limit_s: float,
     cache: bool,
-    calibration: str,
-    reference: str = "",
 ) -> int:
     """Run `planner solve`; return the exit code."""
-    show = solve_output(form, emit, out, launcher, framework, cache)
+    show = solve_output(form, emit, out, launcher, stated.framework, cache)
     result = solve(
         model,
         cluster,
+        **stated.searching(),
         top=top,
-        pins=pins_in_words(parse_pins(pin)),
-        only=lists_in_words(only),
-        at_most=parse_max(at_most),
-        framework=framework,
-        stack=stack,
-        allow=tuple(allow),
-        overrides=overrides,
         pool=pool,
         objective=objective,
         deadline=deadline,
@@ -123,8 +95,6 @@ def run_solve(
         ray_address=ray_address,
         progress=show_progress,
         time_limit_s=time_limit_s,
-        calibration=calibration,
-        reference=reference,
     )
     return show(result)
 
@@ -194,32 +164,15 @@ def _make_folder(folder: Path) -> None:
 def run_evaluate(
     model: str,
     cluster: str,
+    stated: Stated,
     *,
-    pin: list[str],
-    allow: list[str],
-    overrides: tuple[tuple[str, object], ...],
-    framework: str,
-    stack: str,
     pool: str,
     form: str,
     cache: bool,
-    calibration: str,
-    reference: str = "",
 ) -> int:
     """Run `planner evaluate`; return the exit code (3 when the plan does not fit)."""
     _formatter(form)
-    result = evaluate(
-        model,
-        cluster,
-        pins=pins_in_words(parse_pins(pin)),
-        framework=framework,
-        stack=stack,
-        allow=tuple(allow),
-        overrides=overrides,
-        pool=pool,
-        calibration=calibration,
-        reference=reference,
-    )
+    result = evaluate(model, cluster, **stated.pricing(), pool=pool)
     return show_evaluated(result, form, cache)
 
 
@@ -248,21 +201,13 @@ def run_recommend(
     question: str,
     model: str,
     cluster: str,
+    stated: Stated,
     *,
-    pin: list[str],
-    only: list[str],
-    at_most: list[str],
-    allow: list[str],
-    overrides: tuple[tuple[str, object], ...],
-    framework: str,
-    stack: str,
     most: int,
     by: str,
     step: int,
     tolerance: float,
     form: str,
-    calibration: str,
-    reference: str = "",
 ) -> int:
     """Run `planner recommend`; return the exit code (3 when there is no answer)."""
     from planner.recommendation import recommendation_text
@@ -274,19 +219,11 @@ def run_recommend(
         question,
         model,
         cluster,
-        pins=pins_in_words(parse_pins(pin)),
-        only=lists_in_words(only),
-        at_most=parse_max(at_most),
-        framework=framework,
-        stack=stack,
-        allow=tuple(allow),
-        overrides=overrides,
+        **stated.searching(),
         most=most,
         by=by,
         step=step,
         tolerance_frac=tolerance,
-        calibration=calibration,
-        reference=reference,
     )
     sys.stdout.write(found.dumps() if form == "json" else recommendation_text(found))
     return found.exit_code
@@ -322,7 +259,7 @@ def run_check(
         framework=framework,
         version=version,
         env=variables,
-        pins=pins_in_words(parse_pins(pin)),
+        pins=pins_in_words(pin),
         overrides=overrides,
         pool=pool,
         calibration=calibration,

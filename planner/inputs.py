@@ -124,7 +124,7 @@ def check_spec(path: FileOrContent) -> str:
     """
     if not isinstance(path, Content):
         if is_sweep_file(path):
-            from planner.sweeping.spec import sweep_summary
+            from planner.sweeping.description import sweep_summary
 
             return sweep_summary(path)
         path = _example_called(os.fspath(path)) or path

@@ -26,9 +26,9 @@ from costmodels.stages import stage_layers
 from costmodels.step import join, peak_bytes, step_times
 from planner.capabilities import is_modelled
 from searches.frameworks import Case, broken_rules
+from searches.layout_prices import exact_step_s
 from searches.options import MAX_VPP, MODULE_SETS, SearchOptions, usual_most_mbs
 from searches.rules import Context, module_sets, rules_that_break
-from searches.search import exact_step_s
 from searches.shape_space import divisors
 
 AXES = ("tp", "pp", "cp", "ep", "etp", "vpp", "split", "mbs", "zero", "dp_shard", "hpz", "sp",

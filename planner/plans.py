@@ -22,7 +22,7 @@ from planner.problems import as_framework, make_problem
 from planner.result import Plan
 from planner.variants import Searched
 from searches.candidates import Candidate
-from searches.search import peaks_of_layouts
+from searches.layout_prices import peaks_of_layouts
 
 Peaks = Mapping[StackProfile, float]
 """Peak memory of one plan under some stacks, bytes."""

@@ -30,8 +30,9 @@ from planner.variants import Searched
 from searches.executors import SerialExecutor
 from searches.feasibility import states_can_fit
 from searches.options import MAX_VPP, TEXT_AXES, SearchOptions, usual_most_mbs
+from searches.outcome import Outcome
 from searches.rules import Context
-from searches.search import Outcome, search
+from searches.search import search
 from searches.shape_space import divisors, legal_degrees
 from searches.shared_work import SharedWork
 

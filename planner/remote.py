@@ -120,9 +120,6 @@ def _token(path: str) -> str:
 
 def _priced(given: Given) -> Data:
     """Return the fields that every call which prices plans has."""
-    from planner.commands import pins_in_words
-    from planner.options import parse_pins
-
     return _without_empty(
         model=document(given["model"], "model"),
         cluster=document(given["cluster"], "cluster"),
@@ -131,7 +128,7 @@ def _priced(given: Given) -> Data:
         stack=given.get("stack"),
         allow=list(given.get("allow") or ()),
         framework=given["framework"],
-        pins=pins_in_words(parse_pins(list(given["pin"] or ()))),
+        pins=_pins(given),
         calibration=_calibration(given),
         **_reference(given),
     )
@@ -139,8 +136,8 @@ def _priced(given: Given) -> Data:
 
 def _searched(given: Given) -> Data:
     """Return the fields that bound a search."""
-    from planner.commands import lists_in_words
     from planner.options import parse_max
+    from planner.stated_options import lists_in_words
 
     return _without_empty(
         only=lists_in_words(list(given["only"] or ())),
@@ -405,10 +402,9 @@ def _check(service: Client, given: Given) -> int:
 
 
 def _pins(given: Given) -> Data:
-    from planner.commands import pins_in_words
-    from planner.options import parse_pins
+    from planner.stated_options import pins_in_words
 
-    return pins_in_words(parse_pins(list(given["pin"] or ())))
+    return pins_in_words(list(given["pin"] or ()))
 
 
 def _scale(service: Client, given: Given) -> int:
@@ -426,6 +422,7 @@ def _scale(service: Client, given: Given) -> int:
 
 
 def _sweep(service: Client, given: Given) -> int:
+    from planner.stated_options import Stated
     from planner.sweeping.command import run_sweep_command
 
     def ask(spec: Mapping[str, Any], limit_s: float) -> Any:
@@ -438,15 +435,21 @@ def _sweep(service: Client, given: Given) -> int:
         }
         return _ask(service, "sweep", request)["rows"]
 
-    lists: Data = {
-        name: list(given[name] or ()) for name in ("vary", "where", "let", "pin", "only")
-    }
-    same = ("design", "samples", "seed", "framework", "stack", "pool", "objective", "deadline",
-            "calibration", "reference", "out", "form", "executor", "ray_address", "dry_run",
-            "quiet")  # fmt: skip
+    stated = Stated(
+        pin=list(given["pin"] or ()),
+        only=list(given["only"] or ()),
+        at_most=list(given["max_"] or ()),
+        overrides=overrides_of(list(given["set_"] or ())),
+        framework=given["framework"],
+        stack=given["stack"],
+        calibration=given["calibration"],
+        reference=given["reference"],
+    )
+    lists: Data = {name: list(given[name] or ()) for name in ("vary", "where", "let")}
+    same = ("design", "samples", "seed", "pool", "objective", "deadline", "out", "form",
+            "executor", "ray_address", "dry_run", "quiet")  # fmt: skip
     return run_sweep_command(
-        list(given["files"]), **lists, **{name: given[name] for name in same},
-        at_most=list(given["max_"] or ()), overrides=overrides_of(list(given["set_"] or ())),
+        list(given["files"]), stated, **lists, **{name: given[name] for name in same},
         step_limit_s=positive(given["step_limit"], "--step-limit", "12.5"),
         within=positive(given["within"], "--within", "1.05"),
         point_limit_s=positive(given["point_limit"], "--point-limit", "60"), ask=ask,

@@ -13,7 +13,7 @@ from planner.inputs import ClusterInput, ModelInput
 from planner.options import SolveOptions
 from planner.result import Certificate, Counts, Miss, Rejection, UnevenTried
 from searches.candidates import Candidate
-from searches.search import Outcome
+from searches.outcome import Outcome
 
 
 def calibration_json(calibration: Calibration) -> dict[str, Any]:

@@ -69,10 +69,11 @@ def _one_of(value: str, known: tuple[str, ...]) -> None:
 
 
 def with_section(given: Mapping[str, Any], section: SearchSpec | None) -> dict[str, Any]:
-    """Return the arguments of `solve` with those that are not given taken from the section.
+    """Return arguments of `solve` with those that are empty taken from the section.
 
-    An axis that is pinned, listed or bounded by the arguments takes nothing from the section; so
-    do objective and front, which exclude each other.
+    What is not among them, as in questions that have an objective of their own, stays out. An axis
+    that is pinned, listed or bounded by the arguments takes nothing from the section; so do
+    objective and front, which exclude each other.
     """
     out = dict(given)
     if section is None:
@@ -81,10 +82,10 @@ def with_section(given: Mapping[str, Any], section: SearchSpec | None) -> dict[s
     for key, of in (("pins", section.pin), ("only", section.only), ("at_most", section.max)):
         more = {axis: value for axis, value in of.items() if axis not in named}
         out[key] = {**more, **(out[key] or {})}
-    goal = out["objective"] or out["pareto"]
+    goal = out.get("objective") or out.get("pareto")
     plain = ("framework", "deadline", "step_limit_s", "time_limit_s", "top", "allow", "pool")
     for key in (*plain, *(() if goal else ("objective", "pareto", "within"))):
         stated = getattr(section, key)
-        if not out[key] and stated:
+        if key in out and not out[key] and stated:
             out[key] = tuple(stated) if isinstance(stated, list) else stated
     return out

@@ -10,8 +10,8 @@ from costmodels.problem import Problem
 from planner.calibration.file import Calibration
 from planner.calibration.resolution import resolution_of
 from searches.candidates import ByDegrees, Candidate
+from searches.layout_prices import price_layouts
 from searches.options import SearchOptions
-from searches.search import price_layouts
 
 TIE_FRAC = 0.01
 """Plans this close to the fastest count as ties, which memory headroom orders: repeats of one

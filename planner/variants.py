@@ -22,9 +22,11 @@ from planner.wording import option
 from searches.candidates import Candidate
 from searches.device_counts import StepBounds, device_counts, flops_bound_s
 from searches.executors import Executor
+from searches.layout_prices import exact_step_s
 from searches.objectives import Point, dominated, non_dominated
+from searches.outcome import Outcome
 from searches.rules import Context
-from searches.search import Outcome, exact_step_s, search
+from searches.search import search
 from searches.shared_work import SharedWork
 
 MOST_TRIED = 64

@@ -20,13 +20,9 @@ from numpy.typing import NDArray
 
 from costmodels.plans import ShapeTable
 from searches import cp_sat
+from searches.free_axes import free_axes, recompute_options
 from searches.options import MAX_VPP
-from searches.plan_space import (
-    free_axes,
-    pinned_columns,
-    plan_rules,
-    recompute_options,
-)
+from searches.plan_rules import pinned_columns, plan_rules
 from searches.rules import SHAPE_AXES, SHAPE_RULES, Context
 from searches.shape_space import candidates, divisors, largest_named, usual_cp_limit
 

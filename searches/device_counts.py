@@ -37,8 +37,11 @@ from costmodels.step import straggler_factor
 from hardware.parts import Pool
 from searches.candidates import Candidate, closed_form_order, layout_key
 from searches.frameworks import schedule_runs
+from searches.free_axes import batch_sizes
+from searches.layout_prices import exact_step_s
+from searches.limits import Limits
 from searches.options import SearchOptions
-from searches.plan_space import batch_sizes
+from searches.pricing import search_shard
 from searches.rules import (
     SHAPE_AXES,
     SHAPE_RULES,
@@ -48,7 +51,6 @@ from searches.rules import (
     least_state_bytes,
     offers_offload,
 )
-from searches.search import Limits, exact_step_s, make_shards, search_shard
 from searches.shape_space import (
     PLAINEST,
     ShapeSpace,
@@ -62,6 +64,7 @@ from searches.shape_space import (
     table_of,
     vpp_limit,
 )
+from searches.shards import make_shards
 from searches.shared_work import SharedWork, options_key, rates_key, shared
 
 Bools = NDArray[np.bool_]

@@ -8,10 +8,13 @@ from costmodels.parameters import total_params
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes
-from searches.plan_space import free_axes, legal_masks, plan_blocks
+from searches.free_axes import free_axes
+from searches.plan_blocks import plan_blocks
+from searches.plan_space import legal_masks
+from searches.pricing import BLOCK_CELLS
 from searches.rules import Context, fits_host_with_activations, least_state_bytes
-from searches.search import BLOCK_CELLS, make_shards
 from searches.shape_space import legal_shape_table
+from searches.shards import make_shards
 
 
 class StoppedError(Exception):

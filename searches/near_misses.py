@@ -9,7 +9,9 @@ from costmodels.rank_costs import SCHEDULES as SPLIT_SCHEDULES
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes
 from searches.candidates import Candidate, layout_key
-from searches.plan_space import free_axes, legal_masks, plan_blocks
+from searches.free_axes import free_axes
+from searches.plan_blocks import plan_blocks
+from searches.plan_space import legal_masks
 from searches.rules import Context, fits_host_with_activations
 
 SHAPES_AT_ONCE, CELLS_AT_ONCE = 512, 131072

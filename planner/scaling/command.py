@@ -1,12 +1,11 @@
 """What `planner scale` does."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from planner.commands import lists_in_words, pins_in_words
 from planner.errors import UsageError
-from planner.options import parse_max, parse_pins
 from planner.reporting.command import check_folder, require_extra, write_text
+from planner.stated_options import Stated
 
 if TYPE_CHECKING:
     from planner.scaling.curve import Scaling
@@ -17,26 +16,34 @@ FORMATS = ("table", "json", "csv")
 def run_scale(
     model: str,
     cluster: str,
+    stated: Stated,
     *,
-    pin: list[str],
-    only: list[str],
-    at_most: list[str],
+    scaling: str,
+    over: str,
+    least: int,
+    most: int,
+    points: int,
+    pool: str,
     form: str,
-    html: str = "",
-    **asked: Any,
+    html: str,
+    time_limit_s: float,
 ) -> int:
-    """Run `planner scale`; return the exit code. `asked` are other arguments of `scale`."""
+    """Run `planner scale`; return the exit code."""
     from planner.scaling.curve import scale
 
     check_output(form, html)
     found = scale(
         model,
         cluster,
-        pins=pins_in_words(parse_pins(pin)),
-        only=lists_in_words(only),
-        at_most=parse_max(at_most),
+        **stated.searching(),
+        scaling=scaling,
+        over=over,
+        least=least,
+        most=most,
+        points=points,
+        pool=pool,
+        time_limit_s=time_limit_s,
         progress=_progress if sys.stderr.isatty() else None,
-        **asked,
     )
     return show_scaling(found, form, html)
 

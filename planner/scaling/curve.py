@@ -6,9 +6,10 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, Unpack
 
 from costmodels.breakdown import NETWORK_TERMS
+from planner.asking import SearchArguments
 from planner.calibration.reference import Reference, reference_name
 from planner.capabilities import check_options
 from planner.errors import UsageError
@@ -135,38 +136,27 @@ class ScaleTask:
     """0: none."""
 
 
-def scale_task(
-    model: Source,
-    cluster: Source,
-    *,
-    scaling: str = "strong",
-    over: str = "devices",
-    least: int = 0,
-    most: int = 0,
-    points: int = POINTS,
-    pins: Mapping[str, object] | None = None,
-    only: Mapping[str, object] | None = None,
-    at_most: Mapping[str, int] | None = None,
-    framework: str = "",
-    stack: str = "",
-    allow: tuple[str, ...] = (),
-    overrides: Overrides = (),
-    pool: str = "",
-    time_limit_s: float = 0.0,
-    calibration: Calibrations = None,
-    reference: Reference = "",
-) -> ScaleTask:
+class ScaleArguments(SearchArguments):
+    """Arguments of `scale`, by name."""
+
+    scaling: str
+    over: str
+    least: int
+    most: int
+    points: int
+    pool: str
+    time_limit_s: NotRequired[float]
+
+
+def scale_task(model: Source, cluster: Source, **given: Unpack[ScaleArguments]) -> ScaleTask:
     """Return what `scale` computes for the same arguments; errors as there, without any search."""
-    asked = Range(over, scaling, least, most, points)
+    asked = Range(given["over"], given["scaling"], given["least"], given["most"], given["points"])
+    overrides, reference = given["overrides"], given["reference"]
     read = read_inputs(model, cluster, overrides)
-    stated = {
-        "pins": pins, "only": only, "at_most": at_most, "framework": framework, "allow": allow,
-        "pool": pool, "time_limit_s": time_limit_s,
-    }  # fmt: skip
-    told = with_section(stated, read[0].search)
+    told = with_section({"time_limit_s": 0.0, **given}, read[0].search)
     options = solve_options(
-        2, told["pins"], told["only"], told["at_most"], told["framework"] or "default", stack,
-        told["allow"], calibration,
+        2, told["pins"], told["only"], told["at_most"], told["framework"] or "default",
+        given["stack"], told["allow"], given["calibration"],
     )  # fmt: skip
     check_options(options)
     for named in (options.pins, options.only, options.at_most):
@@ -176,20 +166,22 @@ def scale_task(
                 f"{option('from')} and {option('to')} in place of it",
             )
     options, said = anchored_options(options, reference)
-    given = one_recipe(read[0], options, "a curve is of one recipe"), read[1]
+    model_input = one_recipe(read[0], options, "a curve is of one recipe")
+    cluster_input = read[1]
     if told["pool"]:
-        given = given[0], given[1].pool(told["pool"])
-    names = [one.name for one in given[1].cluster.pools]
+        cluster_input = cluster_input.pool(told["pool"])
+    names = [one.name for one in cluster_input.cluster.pools]
     if len(names) > 1:
         raise UsageError(
             f"the cluster has {len(names)} pools, and a curve is of one of them",
             f"name it with {option('pool')}: {', '.join(names)}",
         )
     asking = Asked(
-        *source_names(model, cluster), tuple(overrides), pool, reference_name(reference)
+        *source_names(model, cluster), tuple(overrides), given["pool"], reference_name(reference)
     )
     limit_s = float(told["time_limit_s"] or 0.0)
-    return ScaleTask(asked, Job(*given, options), asking, tuple(said), limit_s)
+    job = Job(model_input, cluster_input, options)
+    return ScaleTask(asked, job, asking, tuple(said), limit_s)
 
 
 def scale(
@@ -227,7 +219,7 @@ def scale(
     start = time.monotonic()
     task = scale_task(
         model, cluster, scaling=scaling, over=over, least=least, most=most, points=points,
-        pins=pins, only=only, at_most=at_most, framework=framework, stack=stack, allow=allow,
+        pins=pins or {}, only=only, at_most=at_most, framework=framework, stack=stack, allow=allow,
         overrides=overrides, pool=pool, time_limit_s=time_limit_s, calibration=calibration,
         reference=reference,
     )  # fmt: skip

@@ -8,20 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from planner.commands import lists_in_words, pins_in_words
 from planner.errors import UsageError
-from planner.options import parse_max, parse_only, parse_pins
 from planner.solving import check_executor
+from planner.stated_options import Stated
+from planner.sweeping.description import described, remarks
 from planner.sweeping.estimate import ROW_BYTES, Estimate, estimate, no_point
 from planner.sweeping.rows import Row
 from planner.sweeping.running import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
-from planner.sweeping.spec import (
-    described,
-    load_sweep,
-    remarks,
-    sweep_content,
-    sweep_from_options,
-)
+from planner.sweeping.spec import load_sweep, sweep_content, sweep_from_options
 from planner.sweeping.storage import FORMATS, format_of, partial_path
 from planner.sweeping.sweep import Sweep
 from planner.units import format_time
@@ -34,6 +28,7 @@ BAR_WIDTH = 24
 
 def run_sweep_command(
     files: Sequence[str],
+    stated: Stated,
     *,
     vary: Sequence[str],
     design: str,
@@ -41,19 +36,11 @@ def run_sweep_command(
     seed: int | None,
     where: Sequence[str],
     let: Sequence[str],
-    overrides: tuple[tuple[str, object], ...],
-    pin: list[str],
-    only: list[str],
-    at_most: list[str],
-    framework: str,
-    stack: str,
     pool: str,
     objective: str,
     deadline: str,
     step_limit_s: float,
     within: float,
-    calibration: str,
-    reference: str,
     out: str,
     form: str,
     executor: str,
@@ -68,13 +55,11 @@ def run_sweep_command(
     `ask` lets a service search: it is given what `sweep_content` returns and the longest search of
     a point, 0 for the usual one, and returns the rows.
     """
-    search = _search(
-        pin, only, at_most, framework, pool, objective, deadline, step_limit_s, within
-    )
+    search = _search(stated, pool, objective, deadline, step_limit_s, within)
     more = _sections(
         vary=list(vary), design=design, samples=samples, seed=seed, where=list(where),
-        let=_named(let), set=list(overrides), search=search, stack=stack,
-        calibration=calibration, reference=reference,
+        let=_named(let), set=list(stated.overrides), search=search, stack=stated.stack,
+        calibration=stated.calibration, reference=stated.reference,
     )  # fmt: skip
     sweep = _read(files, more)
     limit_s = point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
@@ -130,22 +115,15 @@ def _sections(**given: Any) -> dict[str, Any]:
 
 
 def _search(
-    pin: list[str],
-    only: list[str],
-    at_most: list[str],
-    framework: str,
-    pool: str,
-    objective: str,
-    deadline: str,
-    step_limit_s: float,
-    within: float,
+    stated: Stated, pool: str, objective: str, deadline: str, step_limit_s: float, within: float
 ) -> dict[str, Any]:
     """Return the options of the search as a `search:` section."""
+    asked = stated.searching()
     return _sections(
-        pin=pins_in_words(parse_pins(pin)),
-        only=lists_in_words(only) if parse_only(only) else {},
-        max=parse_max(at_most),
-        framework=framework,
+        pin=asked["pins"],
+        only=asked["only"],
+        max=asked["at_most"],
+        framework=stated.framework,
         pool=pool,
         objective=objective,
         deadline=deadline,

@@ -12,18 +12,19 @@ from typing import Any
 import yaml
 
 from planner.calibration.reference import reference_json
-from planner.commands import header_lines, lists_in_words, pins_in_words
+from planner.commands import header_lines
 from planner.emit._text import nodes
 from planner.emit.launchers import parse_launchers
 from planner.errors import EmitError, FileError, SearchError, UsageError
 from planner.inputs import cluster_from_dict, model_from_dict
-from planner.options import STACK_OF_FRAMEWORK, Asked, SolveOptions, parse_max, parse_pins
+from planner.options import STACK_OF_FRAMEWORK, Asked, SolveOptions
 from planner.placing import write_files
 from planner.reasons import shown_layout
 from planner.recipes import with_recipe
 from planner.result import Plan, Result
 from planner.saved import open_plan, read_options, save_result
 from planner.solving import calibration_json, solve
+from planner.stated_options import Stated
 from planner.tables import (
     MAX_WIDTH,
     calibration_lines,
@@ -63,14 +64,8 @@ SHOWN = 10
 def run_trial(
     model: str,
     cluster: str,
+    stated: Stated,
     *,
-    pin: list[str],
-    only: list[str],
-    at_most: list[str],
-    allow: list[str],
-    overrides: tuple[tuple[str, object], ...],
-    framework: str,
-    stack: str,
     pool: str,
     steps: int,
     out: str,
@@ -78,8 +73,6 @@ def run_trial(
     log: list[str],
     time_limit_s: float,
     form: str,
-    calibration: str,
-    reference: str,
     words: Sequence[str],
 ) -> int:
     """Run `planner trial MODEL CLUSTER`; return the exit code.
@@ -92,7 +85,7 @@ def run_trial(
         raise UsageError("trial needs MODEL and CLUSTER, or --read DIR", fix)
     if log:
         raise UsageError("--log belongs to --read DIR", "drop it")
-    framework = framework or "megatron"
+    framework = stated.framework
     if framework not in FRAMEWORKS:
         raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
     if not MIN_STEPS_ASKED <= steps <= MAX_STEPS:
@@ -103,18 +96,10 @@ def run_trial(
         model,
         cluster,
         top=N_RANKED,
-        pins=pins_in_words(parse_pins(pin)),
-        only=lists_in_words(only),
-        at_most=parse_max(at_most),
-        framework=framework,
-        stack=stack,
-        allow=tuple(allow),
-        overrides=overrides,
+        **stated.searching(),
         pool=pool,
         objective="step_time",
         time_limit_s=time_limit_s,
-        calibration=calibration,
-        reference=reference,
     )
     save_result(result)
     candidates = _runnable(result, framework)

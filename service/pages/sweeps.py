@@ -51,7 +51,7 @@ class SweepReportAnswer(schemas.Answer):
 
 
 def _check(request: SweepTextRequest, running: Running) -> Data:
-    from planner.sweeping.spec import described as lines_of
+    from planner.sweeping.description import described as lines_of
     from planner.sweeping.spec import sweep_from_text
 
     settings = running.settings

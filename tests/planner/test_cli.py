@@ -10,6 +10,8 @@ import pytest
 
 from planner.saved import MAX_SAVED
 from searches import search
+from searches.pricing import ShardAnswer
+from searches.shards import Shard
 from tests.planner.command import run_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -242,7 +244,7 @@ def test_the_cache_is_capped_and_optional(folder: Path) -> None:
 def test_interrupted_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, seen = search.search_shard, list[object]()
 
-    def shard(x: search.Shard) -> search.ShardAnswer:
+    def shard(x: Shard) -> ShardAnswer:
         if seen:
             raise KeyboardInterrupt
         seen.append(x)

@@ -15,7 +15,9 @@ from planner.options import STACK_OF_FRAMEWORK, SolveOptions
 from planner.solving import make_problem
 from planner.tables import plan_details
 from searches.frameworks import FRAMEWORKS, TITLES, framework_batches, framework_mask, refusals
-from searches.plan_space import Coupled, free_axes, legal_masks
+from searches.free_axes import free_axes
+from searches.plan_masks import Coupled
+from searches.plan_space import legal_masks
 from searches.rules import Context
 from searches.search import search
 from searches.shape_space import legal_shapes

@@ -22,8 +22,9 @@ from planner.result import Result
 from planner.saved import open_plan
 from planner.solving import make_problem
 from planner.tables import plans_csv, solve_table
+from searches.outcome import Outcome
 from searches.rules import Context
-from searches.search import Outcome, search
+from searches.search import search
 from tests.planner.command import run_here
 from tests.searches import oracle
 

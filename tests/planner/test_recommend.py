@@ -32,7 +32,8 @@ from planner.recommending import (
 )
 from planner.solving import make_problem, read_inputs, solve_options
 from searches.feasibility import any_fits, states_can_fit
-from searches.plan_space import free_axes, legal_masks
+from searches.free_axes import free_axes
+from searches.plan_space import legal_masks
 from searches.rules import Context
 from searches.search import search
 from searches.shape_space import legal_degrees, legal_shapes

@@ -15,10 +15,11 @@ import pytest
 
 from costmodels.plans import CP_COMMS, RANK_ORDERS, SCHEDULES, Layout
 from costmodels.problem import Problem
-from searches.plan_space import batch_sizes
+from searches.free_axes import batch_sizes
+from searches.outcome import Outcome
 from searches.rules import Context
-from searches.search import Outcome, batch_bounds_s
 from searches.shape_space import legal_shapes
+from searches.shards import batch_bounds_s
 from tests.searches import oracle
 from tests.searches import oracle_models as models
 from tests.searches import oracle_physics as physics

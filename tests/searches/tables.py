@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from costmodels.plans import PlanTable, ShapeTable
-from searches.plan_space import FreeAxes, Masks, plan_blocks
+from searches.free_axes import FreeAxes
+from searches.plan_blocks import plan_blocks
+from searches.plan_masks import Masks
 from searches.rules import Context
 
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from costmodels.plans import Layout
-from searches import search as search_module
+from searches import shards
 from searches.options import SearchOptions
+from searches.outcome import Outcome
 from searches.rules import Context
-from searches.search import Outcome, search
+from searches.search import search
 from tests.searches.certificate import Checked, check_certificate, with_bounds
 from tests.searches.instances import (
     GB,
@@ -119,8 +120,8 @@ def test_a_first_that_is_beaten_is_found():
 
 def test_a_bound_that_is_too_high_is_found(monkeypatch):
     c, _ = small()
-    right = search_module.batch_bounds_s
-    monkeypatch.setattr(search_module, "batch_bounds_s", lambda *x: 1.5 * right(*x))
+    right = shards.batch_bounds_s
+    monkeypatch.setattr(shards, "batch_bounds_s", lambda *x: 1.5 * right(*x))
     monkeypatch.setattr("tests.searches.certificate.batch_bounds_s", lambda *x: 1.5 * right(*x))
     with pytest.raises(AssertionError):
         check_certificate(c, search(c))

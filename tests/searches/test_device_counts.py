@@ -13,10 +13,13 @@ from costmodels.step import join, peak_bytes, step_times
 from costmodels.testing import toy_accelerator
 from searches.candidates import layout_key
 from searches.device_counts import StepBounds, device_counts, flops_bound_s, on_devices
-from searches.plan_space import free_axes, legal_masks, plan_blocks
+from searches.free_axes import free_axes
+from searches.plan_blocks import plan_blocks
+from searches.plan_space import legal_masks
 from searches.rules import Context
-from searches.search import make_shards, search
+from searches.search import search
 from searches.shape_space import legal_shapes
+from searches.shards import make_shards
 from tests.searches.instances import (
     GB,
     GQA,

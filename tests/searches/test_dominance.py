@@ -9,7 +9,8 @@ from costmodels.plans import PlanTable, ShardingTable
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, step_times
 from searches.dominance import overlap_never_slower
-from searches.plan_space import free_axes, legal_masks
+from searches.free_axes import free_axes
+from searches.plan_space import legal_masks
 from searches.search import search
 from searches.shape_space import legal_shapes
 from tests.searches.instances import GQA, INSTANCES, context, on_stack, pins, toy_pool

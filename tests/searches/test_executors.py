@@ -24,8 +24,9 @@ from searches.executors import (
     in_tasks,
     make_executor,
 )
-from searches.search import count_plans, make_shards, search
+from searches.search import search
 from searches.shape_space import legal_shapes
+from searches.shards import count_plans, make_shards
 from tests.searches.instances import INSTANCES
 from tests.searches.work import always_dies, dies_once, fails_at_three, process_id, square
 

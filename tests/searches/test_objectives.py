@@ -13,8 +13,10 @@ from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, step_times
 from searches.candidates import Candidate
 from searches.executors import ProcessExecutor
+from searches.free_axes import free_axes
 from searches.objectives import dominated, merged_front, non_dominated, staircase
-from searches.plan_space import free_axes, legal_masks, plan_blocks
+from searches.plan_blocks import plan_blocks
+from searches.plan_space import legal_masks
 from searches.search import search
 from searches.shape_space import legal_shapes
 from tests.searches.instances import INSTANCES, with_options

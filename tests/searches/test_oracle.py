@@ -20,7 +20,8 @@ from costmodels.stacks import STACKS, StackProfile
 from costmodels.stages import SPLITS, spelled
 from costmodels.step import score
 from hardware.parts import Fabric, Tier
-from searches.plan_space import free_axes, legal_masks
+from searches.free_axes import free_axes
+from searches.plan_space import legal_masks
 from searches.rules import Context, first_broken_rule
 from searches.search import search
 from searches.shape_space import legal_shapes

@@ -9,16 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.plans import CP_COMMS, RANK_ORDERS, ShapeTable
-from costmodels.shape_terms import shape_terms
-from costmodels.step import score
 from hardware.parts import Fabric
+from searches import limits, pricing, shards
 from searches import search as search_module
 from searches.executors import SerialExecutor
+from searches.free_axes import free_axes
 from searches.options import SearchOptions
-from searches.plan_space import free_axes, legal_masks, plan_blocks
+from searches.outcome import Outcome
+from searches.pricing import search_shard
 from searches.rules import RULES, Context
-from searches.search import Outcome, make_shards, search, search_shard
+from searches.search import search
 from searches.shape_space import ShapeSpace, legal_shapes
+from searches.shards import make_shards
 from tests.searches import oracle
 from tests.searches.instances import (
     GB,
@@ -34,7 +36,6 @@ from tests.searches.instances import (
     with_part,
     with_pool,
 )
-from tests.searches.tables import plan_tables
 
 ALL = 10**6
 """So many finalists that every fitting plan is priced exactly."""
@@ -214,7 +215,7 @@ def test_tile_and_shard_size_do_not_change_the_answer(name, rows, shapes, monkey
         rows = 100 * rows
     c = {**INSTANCES, **LARGER}[name]
     wanted = search(c)
-    monkeypatch.setattr(search_module, "BLOCK_CELLS", rows)
+    monkeypatch.setattr(pricing, "BLOCK_CELLS", rows)
     monkeypatch.setattr(search_module, "SHARD_SHAPES", shapes)
     outcome = search(c)
     same(outcome, wanted)
@@ -278,7 +279,7 @@ def test_lower_bounds_are_below_the_exact_time_of_every_plan(name):
     c = exhaustive({**INSTANCES, **LARGER}[name])
     shapes = legal_shapes(c).shapes
     axes = free_axes(c, shapes)
-    least_s = search_module.batch_bounds_s(c, shapes)
+    least_s = shards.batch_bounds_s(c, shapes)
     row = {degrees: i for i, degrees in enumerate(shape_degrees(shapes))}
     sizes = axes.mbs.tolist()
     tightest = 0.0
@@ -362,44 +363,6 @@ def test_deep_models_thin_their_recompute_depths():
     assert {f.layout.recompute_layers for f in search(pinned).finalists} == {36}
 
 
-def test_blocks_hold_about_as_many_cells_as_asked_and_every_plan_once():
-    c = INSTANCES["h100-16"]
-    shapes = legal_shapes(c).shapes
-    axes = free_axes(c, shapes)
-    masks, _, _ = legal_masks(c, shapes, axes)
-
-    def layouts(n_cells):
-        tables = plan_tables(c, shapes, axes, masks, n_cells)
-        return [t.layout(i, c.problem.shape.layers) for t in tables for i in range(len(t))]
-
-    whole = layouts(ALL)
-    assert len(set(whole)) == len(whole) == masks.n_plans == search(c).n_legal
-    assert set(layouts(300)) == set(whole)
-    assert len(layouts(300)) == len(whole)
-    parts = list(plan_blocks(c, shapes, axes, masks, 300))
-    assert len(parts) > 3
-    for part in parts:  # a batch is never cut
-        assert part.legal.shape == part.block.size
-        assert part.legal.size <= 300 or part.block.size[-1] == 1
-
-
-def test_a_block_is_priced_like_its_rows_one_by_one():
-    for name in ("h100-16", "toy-24-two-tiers"):
-        c = INSTANCES[name]
-        shapes = legal_shapes(c).shapes
-        axes = free_axes(c, shapes)
-        masks, _, _ = legal_masks(c, shapes, axes)
-        terms = shape_terms(c.problem, shapes, axes.shardings)
-        for part in plan_blocks(c, shapes, axes, masks, 5000):
-            cells = np.flatnonzero(part.legal)
-            whole = score(c.problem, terms, part.block)
-            alone = score(c.problem, terms, part.block.rows(cells))
-            times = np.broadcast_to(whole.step_s, part.block.size).ravel()[cells]
-            peaks = np.broadcast_to(whole.peak_bytes, part.block.size).ravel()[cells]
-            assert np.allclose(times, alone.step_s, rtol=1e-12, atol=0)
-            assert np.allclose(peaks, alone.peak_bytes, rtol=1e-12, atol=0)
-
-
 # Nothing fits, stopped, interrupted --------------------------------------------------------------
 
 
@@ -429,7 +392,7 @@ def test_no_shapes_at_all_is_an_answer():
 def small_shards(monkeypatch):
     monkeypatch.setattr(search_module, "SHARD_SHAPES", 4)
     monkeypatch.setattr(search_module, "STOPPABLE_SHAPES", 4)
-    monkeypatch.setattr(search_module, "FIRST_SHAPES", 0)
+    monkeypatch.setattr(shards, "FIRST_SHAPES", 0)
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -484,7 +447,7 @@ def test_an_interrupt_returns_what_was_found():
 
 def second_round(c: Context, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     """Return a search that needs two rounds: the first keeps no rivals."""
-    monkeypatch.setattr(search_module, "RIVAL_MARGIN", 0.5)
+    monkeypatch.setattr(limits, "RIVAL_MARGIN", 0.5)
     told: list[int] = []
     outcome = search(c, progress=lambda done, of: told.append(done))
     assert told.count(1) == 2

@@ -12,9 +12,10 @@ from costmodels.stages import SPLITS, spelled
 from costmodels.step import join, peak_bytes
 from planner.solving import make_problem, read_inputs, solve_options
 from searches.frameworks import refusals
+from searches.layout_prices import exact_step_s
 from searches.options import TEXT_AXES, SearchOptions
 from searches.rules import Context, first_broken_rule
-from searches.search import exact_step_s, search
+from searches.search import search
 from searches.splits import LEAST_GAIN, SplitPlan, improve_splits
 
 

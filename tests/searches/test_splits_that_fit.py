@@ -13,9 +13,11 @@ from costmodels.step import join, peak_bytes
 from planner.result import UnevenTried
 from planner.solving import make_problem, read_inputs, solve_options
 from planner.tables import solve_table
+from searches.layout_prices import exact_step_s
 from searches.options import SearchOptions
+from searches.outcome import Outcome
 from searches.rules import Context
-from searches.search import Outcome, exact_step_s, search
+from searches.search import search
 
 GIB = 2.0**30
 LAYERS, PP = 12, 4

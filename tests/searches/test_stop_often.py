@@ -6,11 +6,12 @@ from itertools import count
 import pytest
 
 from planner.solving import make_problem, read_inputs, solve_options
-from searches import search as search_module
+from searches import shards
 from searches.executors import ProcessExecutor, SerialExecutor
 from searches.options import SearchOptions
 from searches.rules import Context
-from searches.search import STOPPABLE_SHAPES, search
+from searches.search import search
+from searches.shards import STOPPABLE_SHAPES
 
 
 def context_of() -> Context:
@@ -40,7 +41,7 @@ def test_a_search_that_is_not_stopped_finds_what_one_that_cannot_be_finds() -> N
 
 
 def test_a_search_stops_at_the_next_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "FIRST_SHAPES", 0)  # all shards go to the executor
+    monkeypatch.setattr(shards, "FIRST_SHAPES", 0)  # all shards go to the executor
     context = context_of()
     for n_shards in (1, 2, 3):
         executor = Counting()

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from searches.device_counts import StepBounds
+from searches.layout_prices import price_layouts
 from searches.options import SearchOptions
-from searches.plan_space import plan_rules
+from searches.outcome import Outcome
+from searches.plan_rules import plan_rules
 from searches.rules import Context, rules_that_break
-from searches.search import Outcome, price_layouts, search
+from searches.search import search
 from searches.shape_space import legal_shapes
 from tests.searches.instances import GQA, context, pins, toy_pool
 
@@ -85,7 +87,8 @@ def test_ovl002_where_there_are_no_pieces(stack, per_node, legal):
 
 
 def test_masks_have_a_third_value_of_sp_only_where_it_is_asked_for():
-    from searches.plan_space import free_axes, legal_masks
+    from searches.free_axes import free_axes
+    from searches.plan_space import legal_masks
 
     for options, n in ((SearchOptions(), 2), (pins(tp_overlap=0), 2), (pins(tp_overlap=1), 3)):
         c = context(GQA, toy_pool(8), batch=8, options=options)

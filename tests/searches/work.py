@@ -5,7 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from searches.search import Shard, ShardAnswer, search_shard
+from searches.pricing import ShardAnswer, search_shard
+from searches.shards import Shard
 
 
 def square(x: int) -> int:

@@ -22,8 +22,9 @@ from costmodels.stages import spelled
 from hardware.parts import Accelerator, Efficiency, Fabric, Host, Link, Pool
 from planner.emit import why_not
 from planner.schemas import NO_DETAILS, DetailsSpec
+from searches.free_axes import free_axes
 from searches.options import FRAMEWORKS, SearchOptions
-from searches.plan_space import free_axes, legal_masks
+from searches.plan_space import legal_masks
 from searches.rules import SHAPE_RULES, TWO_CHUNKS, Context
 from searches.shape_space import candidates, divisors
 from tools.samples.details import draw_details

@@ -4,11 +4,13 @@ import csv
 import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 import planner
 from planner.errors import UsageError
+from planner.packaged_examples import example_content
 from planner.scaling.curve import SCALE_COLUMNS, Scaling, scale
 from planner.scaling.sizes import POINTS, Job, Range, device_sizes, grown, job_size, thinned
 from planner.scaling.text import scaling_text
@@ -51,6 +53,16 @@ def test_each_size_is_its_own_search(found: Scaling) -> None:
     cost = float(str(last["scale.device_s_per_token"])) * 1e6 * 2.5 / 3600
     assert last["best.usd_per_million_tokens"] == pytest.approx(cost)
     assert found.exit_code == 0
+
+
+def test_a_model_file_may_say_what_to_search_for(tmp_path: Path) -> None:
+    section = "search: {pin: {zero: 0}, objective: cost, top: 3, deadline: 30d}\n"
+    path = tmp_path / "model.yaml"
+    path.write_text(f"{example_content('model', 'llama3-8b').content}{section}")
+    asked = {"only": ONLY, "overrides": SMALL, "least": 8, "most": 8}
+    (row,) = scale(path, "h100-x8", **asked).rows  # type: ignore[arg-type]
+    (free,) = scale("llama3-8b", "h100-x8", **asked).rows  # type: ignore[arg-type]
+    assert (row["best.zero"], free["best.zero"]) == (0, 1)
 
 
 def test_weak_scaling_grows_the_batch() -> None:

@@ -10,16 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import SpecError, UsageError
-from planner.inputs import cluster_from_dict, model_from_dict, read_document
-from planner.sweeping.spec import (
-    left_aside,
-    load_sweep,
-    parse_vary,
-    remarks,
-    stays,
-    sweep_from_dict,
-    sweep_from_options,
-)
+from planner.inputs import cluster_from_dict, model_from_dict
+from planner.sweeping.description import stays
+from planner.sweeping.spec import load_sweep, sweep_from_dict, sweep_from_options
 from planner.sweeping.sweep import Sweep
 
 NODES, MEMORY = "pools.0.nodes", "pools.0.accelerator.memory"
@@ -101,18 +94,6 @@ def test_whole_catalogue_entries_take_their_own_platform_where_the_file_is_told_
     (note,) = stays(kept)
     assert "pools.0 keeps accelerators_per_node 8, scale_up_domain 8, nic ib-ndr-400" in note
     assert "--set pools.0.accelerators_per_node=null" in note
-
-
-def test_options_of_a_model_file_that_sweeps_do_not_follow_are_told(tmp_path: Path):
-    text = read_document("llama3-8b", "model").data
-    own = {**text, "search": {"time_limit_s": 5, "pareto": ["step_time", "cost"]}}
-    sweep = sweep_of(model=own, vary={NODES: [1, 2]})
-    limit, front = left_aside(sweep)
-    assert limit.startswith("search.time_limit_s of ")
-    assert "--point-limit" in limit
-    assert front.startswith("search.pareto of ")
-    assert remarks(sweep) == [limit, front]
-    assert sweep.time_limit_s == 0.0
 
 
 def test_figures_of_an_instance_are_replaced_and_its_ports_stay():
@@ -318,43 +299,6 @@ def test_dicts_give_the_points_that_names_give():
     sweep = sweep_from_dict({"model": model, "cluster": cluster, "vary": {NODES: [2]}})
     (documents,) = documents_of(sweep)
     assert documents == (model_from_dict(model).document, cluster_from_dict(cluster).document)
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("pools.0.nodes=32,64", [32, 64]),
-        ("pools.0.nodes = 8..64*2 , 100", ["8..64*2", 100]),
-        ("pools.0.accelerator.memory=80 GiB,160 GiB", ["80 GiB", "160 GiB"]),
-        ("training.precision=bf16,[bf16, fp8-delayed]", ["bf16", ["bf16", "fp8-delayed"]]),
-        ("pools.0.accelerator={like: h100, memory: 1 TB},b200",
-         [{"like": "h100", "memory": "1 TB"}, "b200"]),
-        ("fabric.rail_optimized=true,false", [True, False]),
-        ("pools.0.nodes=", []),
-    ],
-)  # fmt: skip
-def test_values_of_an_option(text, values):
-    assert parse_vary(text) == (text.partition("=")[0].strip(), values)
-
-
-def test_options_go_over_what_a_file_says(tmp_path: Path):
-    file = tmp_path / "s.yaml"
-    file.write_text(
-        "model: llama3-8b\ncluster: h100-x8\nvary:\n  training.seq_len: [1024, 2048]\n"
-        "search: {framework: megatron, pin: {tp: 2}}\nwhere: n_devices > 1\n"
-    )
-    more = {
-        "vary": ["training.seq_len=4096", "training.global_batch=64,128"],
-        "search": {"framework": "any", "pin": {"pp": 1}},
-        "set": [("training.tokens", "1T")],
-        "where": ["training.global_batch < 100"],
-    }
-    sweep = load_sweep(file, more)
-    assert sweep.n_points == 2
-    assert [row["in.training.global_batch"] for row in columns_of(sweep)] == [64]
-    assert sweep.options.framework == "any"
-    assert sweep.options.pins == {"tp": 2, "pp": 1}
-    assert documents_of(sweep)[0][0]["training"]["tokens"] == 1e12
 
 
 BAD_SECTIONS: list[tuple[dict[str, Any], str]] = [

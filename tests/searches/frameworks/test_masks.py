@@ -29,13 +29,9 @@ from searches.frameworks import (
     runnable,
     runnable_batches,
 )
+from searches.free_axes import existing_shardings, free_axes, sharding_options
 from searches.options import DEFAULT_FRAMEWORKS, SearchOptions
-from searches.plan_space import (
-    existing_shardings,
-    free_axes,
-    legal_masks,
-    sharding_options,
-)
+from searches.plan_space import legal_masks
 from searches.rules import Context
 from searches.shape_space import legal_shapes, table_of
 from tests.searches.instances import INSTANCES, TOY_HOST, context, toy_pool

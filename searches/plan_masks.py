@@ -1,0 +1,203 @@
+"""Which values of the free axes go together: masks over shapes, and the rules that narrow them."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bools = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+Rows = NDArray[np.intp]
+
+
+def alike_rows(mask: Bools) -> tuple[Rows, Rows]:
+    """Return the first of each kind of row of a mask, and the kind of each row."""
+    if not mask.size:
+        return np.zeros(min(len(mask), 1), dtype=np.intp), np.zeros(len(mask), dtype=np.intp)
+    packed = np.packbits(mask.reshape(len(mask), -1), axis=1)
+    keys = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
+    _, firsts, of = np.unique(keys, return_index=True, return_inverse=True)
+    return firsts, of.reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Coupled:
+    """What goes together of sp, sharding and recompute: few patterns, one for each shape."""
+
+    patterns: Bools
+    """`(n_patterns, n_sp, n_shardings, n_options)`."""
+    of: Rows
+    """Pattern of each shape, `(n_shapes,)`."""
+    whole: bool = False
+    """Whether the masks of the single axes are in the patterns already."""
+
+    @staticmethod
+    def of_shapes(legal: Bools) -> "Coupled":
+        """Return the patterns of a mask over shapes x sp x sharding x recompute."""
+        firsts, of = alike_rows(legal)
+        return Coupled(legal[firsts], of)
+
+    def both(self, other: "Coupled") -> "Coupled":
+        """Return what both leave."""
+        pairs = self.of * len(other.patterns) + other.of
+        found, of = np.unique(pairs, return_inverse=True)
+        mine, others = np.divmod(found, len(other.patterns))
+        return Coupled(self.patterns[mine] & other.patterns[others], of.reshape(-1))
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Which free axes go together: shapes x mbs, and shapes x sp x sharding x recompute.
+
+    The second is the product of a mask of each of its axes and one of all of them.
+    """
+
+    batches: Bools
+    sp: Bools
+    sharding: Bools
+    recompute: Bools
+    coupled: Coupled | None = None
+
+    @property
+    def n_plans(self) -> int:
+        """Number of legal plans over all shapes."""
+        return int(self.shape_plans.sum())
+
+    @property
+    def shape_plans(self) -> NDArray[np.int64]:
+        """Legal plans by shape, `(n_shapes,)`."""
+        return np.asarray(self.batches.sum(axis=1, dtype=np.int64) * self._of_sp().sum(axis=1))
+
+    @property
+    def batch_plans(self) -> NDArray[np.int64]:
+        """Legal plans by shape, mbs and sp, `(n_shapes, n_mbs, n_sp)`."""
+        return np.asarray(self.batches[:, :, None] * self._of_sp()[:, None, :])
+
+    def _of_sp(self) -> NDArray[np.int64]:
+        """Return the legal shardings and recompute options together by shape and sp."""
+        if self.coupled is None:
+            n = self.sharding.sum(axis=1, dtype=np.int64) * self.recompute.sum(axis=1)
+            return np.asarray(self.sp * n[:, None])
+        patterns, of = self._patterns()
+        return np.asarray(np.count_nonzero(patterns, axis=(2, 3))[of], dtype=np.int64)
+
+    def _patterns(self) -> tuple[Bools, Rows]:
+        """Return what goes together, once for all shapes that are alike, and where each is."""
+        found = self.compact().coupled
+        assert found is not None  # `compact` leaves one
+        return found.patterns, found.of
+
+    def compact(self) -> "Masks":
+        """Return the same masks with everything but the batches in the coupled ones.
+
+        For masks that are coupled: the product of the single axes needs no array of all.
+        """
+        if self.coupled is not None and self.coupled.whole:
+            return self
+        columns = [self.sp, self.sharding, self.recompute]
+        if self.coupled is not None:
+            bits = np.arange(max(1, len(self.coupled.patterns).bit_length()))
+            columns.append((self.coupled.of[:, None] >> bits & 1).astype(bool))
+        firsts, of = alike_rows(np.concatenate(columns, axis=1))
+        return replace(self, coupled=Coupled(self.take(firsts).rest, of, whole=True))
+
+    def count_of(self, shardings: Bools) -> Counts:
+        """Return the legal plans with some of each shape's shardings, `(n_shapes,)`."""
+        if self.coupled is None:
+            return replace(self, sharding=self.sharding & shardings).shape_plans
+        patterns, of = self._patterns()
+        by_sharding = np.count_nonzero(patterns, axis=3).sum(axis=1)[of]
+        return np.asarray(self.batches.sum(axis=1) * (by_sharding * shardings).sum(axis=1))
+
+    @property
+    def rest(self) -> Bools:
+        """Over shapes x sp x sharding x recompute."""
+        if self.coupled is not None and self.coupled.whole:
+            return self.coupled.patterns[self.coupled.of]
+        whole = self.sharding[:, None, :, None] & self.recompute[:, None, None, :]
+        whole = self.sp[:, :, None, None] & whole
+        return whole if self.coupled is None else whole & self.coupled.patterns[self.coupled.of]
+
+    @property
+    def shardings_used(self) -> Bools:
+        """Which shardings some plan has, `(n_shardings,)`."""
+        if self.coupled is None:
+            some = np.asarray(self.sp.any(axis=1) & self.recompute.any(axis=1))
+            return np.asarray((self.sharding & some[:, None]).any(axis=0))
+        patterns, of = self._patterns()
+        return np.asarray(patterns[np.unique(of)].any(axis=(0, 1, 3)))
+
+    def of_stages(self, rows: NDArray[np.intp]) -> tuple[Bools, Bools]:
+        """Return which sp and which recompute options go with some of `rows` of the shardings.
+
+        `(n_shapes, n_sp)` and `(n_shapes, n_options)`.
+        """
+        if self.coupled is not None:
+            patterns, of = self._patterns()
+            mine = np.asarray(patterns[:, :, rows].any(axis=2))
+            with_sp, offered = np.asarray(mine.any(axis=2)), np.asarray(mine.any(axis=1))
+            return with_sp[of], offered[of]
+        some = np.any(self.sharding[:, rows], axis=1)
+        of_sp = np.asarray(some & self.recompute.any(axis=1))
+        of_option = np.asarray(some & self.sp.any(axis=1))
+        return self.sp & of_sp[:, None], self.recompute & of_option[:, None]
+
+    def of_batches(
+        self, shape: NDArray[np.intp], sp: NDArray[np.intp], rows: NDArray[np.intp]
+    ) -> Bools:
+        """Return what is legal for batches of a shape and sp, over batches x `rows` x options."""
+        if self.coupled is not None and self.coupled.whole:
+            return np.asarray(self.coupled.patterns[:, :, rows][self.coupled.of[shape], sp])
+        whole = self.sharding[shape][:, rows, None] & self.recompute[shape][:, None, :]
+        whole &= self.sp[shape, sp][:, None, None]
+        if self.coupled is not None:
+            whole &= self.coupled.patterns[:, :, rows][self.coupled.of[shape], sp]
+        return whole
+
+    def take(self, rows: NDArray[np.intp]) -> "Masks":
+        """Return the masks of some shapes."""
+        coupled = self.coupled
+        if coupled is not None:
+            coupled = replace(coupled, of=coupled.of[rows])
+        batches, sp = self.batches[rows], self.sp[rows]
+        return Masks(batches, sp, self.sharding[rows], self.recompute[rows], coupled)
+
+    def with_shardings(self, rows: NDArray[np.intp]) -> "Masks":
+        """Return the masks over some of the shardings."""
+        coupled = self.coupled
+        if coupled is not None:
+            coupled = replace(coupled, patterns=coupled.patterns[:, :, rows])
+        return replace(self, sharding=self.sharding[:, rows], coupled=coupled)
+
+    def keeping(self, rule: "PlanRule") -> "Masks":
+        """Return what a rule leaves."""
+        legal = rule.legal
+        if isinstance(legal, Coupled):
+            both = self.coupled.both(legal) if self.coupled else legal
+            return replace(self, coupled=both)
+        if rule.of_batches:
+            return replace(self, batches=self.batches & legal)
+        if self.coupled is not None and self.coupled.whole:
+            raise ValueError(f"{rule.code}: compact masks take rules of batches alone")
+        for axis, name in ((1, "sp"), (2, "sharding"), (3, "recompute")):
+            if max(1, *(n for i, n in enumerate(legal.shape[1:], 1) if i != axis)) == 1:
+                of_axis = legal.reshape(legal.shape[0], legal.shape[axis])
+                return replace(self, **{name: getattr(self, name) & of_axis})
+        whole = (*self.sp.shape, self.sharding.shape[1], self.recompute.shape[1])
+        return self.keeping(replace(rule, legal=Coupled.of_shapes(np.broadcast_to(legal, whole))))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRule:
+    """One rule over the free axes, as a mask that broadcasts to shapes x its axes."""
+
+    code: str
+    legal: Bools | Coupled
+    of_batches: bool = False
+    """Over shapes x mbs; otherwise over shapes x sp x sharding x recompute."""
+
+    @property
+    def mask(self) -> Bools:
+        """What it allows, as one array."""
+        legal = self.legal
+        return legal.patterns[legal.of] if isinstance(legal, Coupled) else legal
