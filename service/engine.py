@@ -60,6 +60,11 @@ Found = TypeVar("Found")
 ROLES = ("read", "solve", "admin")
 """Each may do what those before it may."""
 MAX_KEY_CHARS = 200
+STORE_SLOTS, SPARE_STORE_SLOTS = CONNECTIONS // 2, 2
+"""Threads of the store that callers may use to read at the same time; those after them are for
+callers who use none. What is left is for heartbeats, leases and what is accepted."""
+UNBOUNDED = 10**9
+"""Reads that may wait for a turn: connections and calls are bounded already."""
 JOB_NICENESS = 5
 """How far jobs stand back behind requests that are answered at once, where both compute."""
 
@@ -185,6 +190,7 @@ class Engine:
         of_jobs = replace(settings, solve_s=options.job_hard_s)  # the task says how long
         self._job_pool = Pool(options.job_workers, of_jobs, module, niceness=JOB_NICENESS)
         self._turns = Turns(options.workers, settings.queue_length, options.spare_workers)
+        self._store_turns = Turns(STORE_SLOTS, UNBOUNDED, SPARE_STORE_SLOTS)
         self._rates = Rates(settings.requests_per_s, settings.burst)
         self._cache: Cache[Answer] = Cache(options.cache_bytes)
         self._flights: dict[tuple[bytes, float], _Flight] = {}
@@ -252,6 +258,24 @@ class Engine:
             self._check_open()  # its threads are gone once it is closed
             raise
         return await running
+
+    async def _read(self, caller: Caller, work: Callable[..., Found], *args: Any,
+                    **named: Any) -> Found:  # fmt: skip
+        """Return what is in the store, in the caller's turn.
+
+        Who asks for very much waits by himself: nobody else's reading, nor the heartbeats of jobs.
+        """
+        await self._store_turns.take(caller.name)
+        begun_s = time.monotonic()
+        running = asyncio.ensure_future(self._in_store(work, *args, **named))
+
+        def over(done: "asyncio.Future[Found]") -> None:  # its thread goes on if a caller leaves
+            self._store_turns.give(time.monotonic() - begun_s, caller.name)
+            if not done.cancelled():
+                done.exception()  # seen: it may be that nobody waits for it
+
+        running.add_done_callback(over)
+        return await asyncio.shield(running)
 
     # Admission
 
@@ -376,13 +400,16 @@ class Engine:
         claim = new_claim()
         mine = (caller.name, idempotency_key)
         with self._admitted(caller):
-            known = await self._in_store(self.jobs.claim, *mine, key.hex(), claim)
-            if known:
-                self._counts["answered"] += 1
-                self._counts["cached"] += 1
-                complete = not known.etag.startswith(PARTIAL)
-                return Answer(200, known.payload, known.etag, True, complete)
+            claiming = asyncio.ensure_future(
+                self._in_store(self.jobs.claim, *mine, key.hex(), claim)
+            )
             try:
+                known = await asyncio.shield(claiming)
+                if known:
+                    self._counts["answered"] += 1
+                    self._counts["cached"] += 1
+                    complete = not known.etag.startswith(PARTIAL)
+                    return Answer(200, known.payload, known.etag, True, complete)
                 answer = self._cache.get(key) or await self._joined(
                     name, body, key, caller, deadline_s, progress
                 )
@@ -390,11 +417,19 @@ class Engine:
                 await self._in_store(self.jobs.reply, *mine, claim, reply)
             except BaseException:
                 # Not awaited by one who has left: the key must be free again all the same.
-                releasing = asyncio.ensure_future(self._in_store(self.jobs.release, *mine, claim))
+                releasing = asyncio.ensure_future(self._released(claiming, mine, claim))
                 with contextlib.suppress(Problem):
                     await asyncio.shield(releasing)
                 raise
             return answer
+
+    async def _released(
+        self, claiming: "asyncio.Future[Reply | None]", mine: tuple[str, str], claim: str
+    ) -> None:
+        """Free an idempotency key, once it is known to be taken: a thread may be at it still."""
+        with contextlib.suppress(Problem):
+            if await claiming is None:
+                await self._in_store(self.jobs.release, *mine, claim)
 
     async def _joined(
         self, name: str, body: bytes, key: bytes, caller: Caller, deadline_s: float | None,
@@ -410,7 +445,7 @@ class Engine:
                 self._computed(name, body, key, caller, deadline_s, listeners)
             )
             flight = self._flights[which] = _Flight(task, listeners)
-            task.add_done_callback(lambda _: self._flights.pop(which, None))
+            task.add_done_callback(lambda _: self._landed(which, task))
         else:
             self._counts["joined"] += 1
         flight.n_waiting += 1
@@ -427,10 +462,16 @@ class Engine:
             if progress is not None:
                 flight.listeners.remove(progress)
             if not (flight.n_waiting or flight.task.done()):
-                self._flights.pop(which, None)
+                self._landed(which, flight.task)
                 flight.task.cancel()  # nobody waits for it any more
         self._counts["answered"] += 1
         return answer
+
+    def _landed(self, which: tuple[bytes, float], task: "asyncio.Task[Answer]") -> None:
+        """Forget a request that was computed or left; not one that was asked since then."""
+        found = self._flights.get(which)
+        if found is not None and found.task is task:
+            del self._flights[which]
 
     async def _computed(
         self, name: str, body: bytes, key: bytes, caller: Caller, deadline_s: float | None,
@@ -542,7 +583,7 @@ class Engine:
         """Return a job of the caller's; `Problem` 404."""
         with self._counted():
             self._rates.take(caller.name)
-            return await self._in_store(self.jobs.get, job_id, caller.sees)
+            return await self._read(caller, self.jobs.get, job_id, caller.sees)
 
     async def list_jobs(
         self, caller: Caller, cursor: str = "", state: State | None = None, limit: int = 50
@@ -551,8 +592,8 @@ class Engine:
         with self._counted():
             self._rates.take(caller.name)
             limit = max(1, min(limit, self.options.page_items))
-            return await self._in_store(
-                self.jobs.page, caller.sees, state=state, cursor=cursor, limit=limit
+            return await self._read(
+                caller, self.jobs.page, caller.sees, state=state, cursor=cursor, limit=limit
             )
 
     async def cancel(self, job_id: str, caller: Caller) -> JobView:
@@ -561,7 +602,7 @@ class Engine:
             self._rates.take(caller.name)
             if not caller.may("solve"):
                 raise not_allowed(caller, "solve")
-            job = await self._in_store(self.jobs.cancel, job_id, caller.sees)
+            job = await self._read(caller, self.jobs.cancel, job_id, caller.sees)
             if job.state is State.CANCELLED:
                 self._job_work.stop(job_id)
             self._tell_watchers()
@@ -580,8 +621,8 @@ class Engine:
             try:
                 while True:
                     news = self._news
-                    job, events = await self._in_store(
-                        self.jobs.events, job_id, caller.sees, after
+                    job, events = await self._read(
+                        caller, self.jobs.events, job_id, caller.sees, after
                     )
                     for event in events:
                         yield event
@@ -602,7 +643,7 @@ class Engine:
         """Return the whole answer of a job; `Problem` 404, 409 not ended, 410 expired, its own."""
         with self._counted():
             self._rates.take(caller.name)
-            job, payload = await self._in_store(self.jobs.result, job_id, caller.sees)
+            job, payload = await self._read(caller, self.jobs.result, job_id, caller.sees)
             return Answer(200, payload, job.etag, True, bool(job.complete))
 
     async def result_page(

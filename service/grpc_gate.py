@@ -18,6 +18,7 @@ from service.admission import overloaded
 from service.auth import Auth
 from service.calls import CALLS
 from service.engine import Caller, Engine
+from service.grpc_receiving import Receiver
 from service.grpc_status import DETAILS, MOST_CHARS, details_of, status_of
 from service.limits import Settings
 from service.metrics import Metrics
@@ -121,6 +122,7 @@ class Gate:
         self.metrics = metrics
         self._tracer = tracer
         self._n_calls = 0
+        self._receiver = Receiver(settings)
 
     @property
     def n_calls(self) -> int:
@@ -134,23 +136,24 @@ class Gate:
         id = given if is_one else secrets.token_hex(8)
         return Exchange(method, context, metadata, id, time.monotonic())
 
-    def _admit(self, exchange: Exchange) -> None:
+    def _admit(self, exchange: Exchange) -> Caller:
         if self._n_calls > MOST_CALLS:
             raise overloaded(f"{MOST_CALLS} calls are served at the same time", 1.0)
         exchange.caller = self.auth.caller(
             exchange.metadata.get("authorization"), address_of(exchange.context.peer())
         )
+        return exchange.caller
 
     def unary(self, method: str, work: Unary) -> Any:
-        """Return a handler that answers with what `work` returns."""
+        """Return what answers with what `work` returns, and takes the message itself."""
 
-        async def serve(request: bytes, context: Any) -> bytes:
-            return await self._served(method, request, context, work)
+        async def serve(_: Any, context: Any) -> bytes:
+            return await self._served(method, context, work)
 
         return serve
 
     def streamed(self, method: str, work: Streamed) -> Any:
-        """Return a handler that sends what `work` yields."""
+        """Return what sends what `work` yields, and takes the message itself."""
 
         async def send(request: bytes, exchange: Exchange) -> bytes:
             async with contextlib.aclosing(work(request, exchange)) as parts:  # type: ignore[type-var]  # they are generators
@@ -159,19 +162,20 @@ class Gate:
                     await _write(exchange.context, part)
             return b""
 
-        async def serve(request: bytes, context: Any) -> None:
-            await self._served(method, request, context, send)
+        async def serve(_: Any, context: Any) -> None:
+            await self._served(method, context, send)
 
         return serve
 
-    async def _served(self, method: str, request: bytes, context: Any, work: Unary) -> bytes:
+    async def _served(self, method: str, context: Any, work: Unary) -> bytes:
         exchange = self._begun(method, context)
         token = logs.REQUEST.set(exchange.id)
         self._n_calls += 1
         try:
             with self._span(exchange):
                 try:
-                    self._admit(exchange)
+                    caller = self._admit(exchange)
+                    request = await self._receiver.message(context, caller.name)
                     answer = await work(request, exchange)
                     exchange.n_bytes += len(answer)
                     self._tell(exchange)

@@ -66,13 +66,13 @@ class Grpc(Gate):
             "WatchJob": self._watch, "SolveStream": self._solve_stream,
         }  # fmt: skip
         handlers = {}
-        for method in SERVICE.methods:
+        for method in SERVICE.methods:  # what callers see is one message, see `grpc_receiving`
             name = method.name
             if method.server_streaming:
                 work = self.streamed(name, streams[name])
-                handlers[name] = grpc.unary_stream_rpc_method_handler(work)
+                handlers[name] = grpc.stream_stream_rpc_method_handler(work)
             else:
-                handlers[name] = grpc.unary_unary_rpc_method_handler(
+                handlers[name] = grpc.stream_unary_rpc_method_handler(
                     self.unary(name, own.get(name) or self._call)
                 )
         return grpc.method_handlers_generic_handler(NAME, handlers)

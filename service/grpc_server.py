@@ -19,6 +19,7 @@ from service.auth import Auth
 from service.engine import Engine
 from service.grpc_gate import MOST_CALLS, NAME, Gate
 from service.grpc_methods import Grpc
+from service.grpc_receiving import Receiver
 from service.grpc_status import MOST_CHARS, status_of
 from service.limits import Settings
 from service.metrics import Metrics
@@ -80,8 +81,9 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
     calls. `Check` of health asks for none: probes have no token.
     """
 
-    def __init__(self, auth: Auth) -> None:
+    def __init__(self, auth: Auth, settings: Settings) -> None:
         self._auth = auth
+        self._receiver = Receiver(settings)
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         """Return the handler of a call, or one that refuses it."""
@@ -89,25 +91,28 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
         method: str = details.method
         if method.startswith(f"/{NAME}/") or found is None:
             return found
+        name = ""
         if not method.endswith("/Check"):
             metadata = dict(details.invocation_metadata or ())
             try:
-                self._auth.caller(metadata.get("authorization"))
+                name = self._auth.caller(metadata.get("authorization")).name
             except Problem as problem:
-                return _refusing(found, problem)
-        return _reading(found)
+                return _refusing(problem)
+        return _reading(found, self._receiver, name)
 
 
-def _refusing(handler: Any, problem: Problem) -> Any:
+async def _refused(problem: Problem, context: Any) -> None:
+    await context.abort(status_of(problem), f"{problem.title}: {problem.detail}"[:MOST_CHARS])
+
+
+def _refusing(problem: Problem) -> Any:
     async def refuse(_: Any, context: Any) -> None:
-        await context.abort(status_of(problem), f"{problem.title}: {problem.detail}"[:MOST_CHARS])
+        await _refused(problem, context)
 
-    if handler.request_streaming:
-        return grpc.stream_stream_rpc_method_handler(refuse)
-    return grpc.unary_stream_rpc_method_handler(refuse)
+    return grpc.stream_stream_rpc_method_handler(refuse)  # which takes no message before
 
 
-def _reading(handler: Any) -> Any:
+def _reading(handler: Any, receiver: Receiver, caller: str) -> Any:
     """Return a handler of health or reflection that refuses bytes which are none of its messages.
 
     gRPC would answer UNKNOWN and log a trace for each of them, and anybody may send them.
@@ -119,7 +124,11 @@ def _reading(handler: Any) -> Any:
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the bytes are no such message")
 
-    async def one(data: bytes, context: Any) -> Any:
+    async def one(_: Any, context: Any) -> Any:
+        try:
+            data = await receiver.message(context, caller)
+        except Problem as problem:
+            return await _refused(problem, context)
         work = handler.unary_stream if handler.response_streaming else handler.unary_unary
         return await work(await read(data, context), context)
 
@@ -135,8 +144,8 @@ def _reading(handler: Any) -> Any:
     if handler.request_streaming:
         return grpc.stream_stream_rpc_method_handler(several, None, write)
     if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(one, None, write)
-    return grpc.unary_unary_rpc_method_handler(one, None, write)
+        return grpc.stream_stream_rpc_method_handler(one, None, write)
+    return grpc.stream_unary_rpc_method_handler(one, None, write)
 
 
 class GrpcServer:
@@ -253,7 +262,7 @@ def bound(
 
     def made(at: str) -> tuple[Any, int]:
         server = grpc.aio.server(
-            interceptors=[StreamGate(auth)],
+            interceptors=[StreamGate(auth, settings)],
             options=options(settings, share_port),
             maximum_concurrent_rpcs=REFUSED_FACTOR * MOST_CALLS,
         )

@@ -17,6 +17,7 @@ import math
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,6 +30,7 @@ from starlette.exceptions import HTTPException
 
 import planner
 from service import logs, openapi
+from service.admission import overloaded
 from service.auth import Auth
 from service.calls import CALLS
 from service.engine import Answer, Caller, Engine
@@ -51,6 +53,8 @@ log = logging.getLogger("planner.service")
 
 BODY_S = 30.0
 """How long a body may take to arrive."""
+LARGE_BODY = 65_536
+"""Bytes from which a body that arrives is large: a caller may send some of those at a time."""
 KEEP_ALIVE_S = 15.0
 """Time without events after which a watcher is told that the service is there."""
 READY_S = 1.0
@@ -99,6 +103,8 @@ class Exchange:
     """0 while nothing was sent."""
     n_bytes: int = 0
     fast: bool = False
+    cut: bool = False
+    """The rest of its body is not read."""
     page: bool = False
     """Answered as HTML, to a browser."""
     address: str = ""
@@ -198,6 +204,8 @@ class Rest:
         hsts = (HSTS,) if tls else ()
         self._common, self._of_pages = (*SECURITY, *hsts), (*PAGE_SECURITY, *hsts)
         self.pages = Pages(self, root_path, tls)
+        self._large: Counter[str] = Counter()
+        """Large bodies that arrive, by caller."""
         self._ready: tuple[float, Problem | None] = (-math.inf, None)
         self._asking: asyncio.Task[None] | None = None
         self._routes = _routes(self)
@@ -321,7 +329,7 @@ class Rest:
             )  # fmt: skip
 
     async def _body(self, exchange: Exchange, receive: Receive, most: int | None = None) -> bytes:
-        """Return the body, of `most` bytes where less than usual; `Problem` 413, 415, 408."""
+        """Return the body, of `most` bytes where less than usual; `Problem` 413, 415, 408, 429."""
         media = exchange.header(b"content-type").partition(";")[0].strip().lower()
         needed = exchange.operation is not None and exchange.operation.request is not None
         if media and media != JSON and needed:
@@ -338,6 +346,9 @@ class Rest:
                           413)  # fmt: skip
         parts: list[bytes] = []
         n_bytes = 0
+        who = exchange.caller.name if exchange.caller else exchange.address
+        is_large = False
+        exchange.cut = True
         try:
             async with asyncio.timeout(BODY_S):
                 while True:
@@ -348,16 +359,32 @@ class Rest:
                     n_bytes += len(part)
                     if n_bytes > most:
                         raise refused("too-large", f"bytes of the body: more than {most:,}", 413)
+                    if n_bytes > LARGE_BODY and not is_large:
+                        self._check_large(who)
+                        is_large = True
+                        self._large[who] += 1
                     parts.append(part)
                     if not message.get("more_body"):
                         break
         except TimeoutError:
             raise Problem(408, "slow-body", "the body did not arrive",
                           f"it was not complete after {BODY_S:g} s") from None  # fmt: skip
+        finally:
+            if is_large:
+                self._large[who] -= 1
+                if not self._large[who]:
+                    del self._large[who]
+        exchange.cut = False
         if n_bytes and needed and not media:
             raise Problem(415, "wrong-media-type", "the body is not JSON",
                           f"send the header Content-Type: {JSON}")  # fmt: skip
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _check_large(self, who: str) -> None:
+        """Refuse one more large body: what one caller sends at once must not fill the memory."""
+        most = self.settings.per_caller
+        if self._large[who] >= most:
+            raise overloaded(f"{most} large bodies of yours are on their way", 1.0)
 
     async def _from_memory(self, exchange: Exchange, call: str, send: Send) -> bool:
         """Answer a question whose very bytes were answered before; tell whether that was so."""
@@ -412,7 +439,7 @@ class Rest:
             headers["www-authenticate"] = 'Bearer realm="planner"'
         if problem.status == 405:
             headers["allow"] = ", ".join(allowed_methods(path))
-        if problem.status in (408, 413, 415):
+        if exchange.cut or problem.status in (413, 415):
             headers["connection"] = "close"  # the rest of the body is not read
         if exchange.page and wants_html(exchange.headers):
             page = self.pages.problem(problem, exchange, path)

@@ -327,7 +327,11 @@ class Store:
                 connect_args={
                     "connect_timeout": 5,
                     "application_name": "planner",
-                    "tcp_user_timeout": 10_000,  # ms: a peer that is gone
+                    # A peer that is gone: while it is sent to, ms, and while it is waited for, s.
+                    "tcp_user_timeout": 10_000,
+                    "keepalives_idle": 10,
+                    "keepalives_interval": 5,
+                    "keepalives_count": 2,
                     "options": "-c statement_timeout=30000 -c lock_timeout=10000",
                 },
             )

@@ -854,8 +854,10 @@ async def _rest(
 class Context:
     """What gRPC gives a handler, without a network."""
 
-    def __init__(self, metadata: tuple[tuple[str, Any], ...], left_s: float | None) -> None:
-        self._metadata, self._left_s = metadata, left_s
+    def __init__(
+        self, metadata: tuple[tuple[str, Any], ...], left_s: float | None, message: bytes = b""
+    ) -> None:
+        self._metadata, self._left_s, self._message = metadata, left_s, message
         self.code: Any = None
         self.details = ""
         self.written: list[bytes] = []
@@ -871,6 +873,9 @@ class Context:
 
     def set_trailing_metadata(self, metadata: Any) -> None:
         assert all(isinstance(value, str | bytes) for _, value in metadata)
+
+    async def read(self) -> bytes:
+        return self._message
 
     async def write(self, message: bytes) -> None:
         self.written.append(message)
@@ -1007,7 +1012,7 @@ async def ask_grpc(
 
     from service.grpc_gate import NAME
 
-    context = Context(metadata, 5.0)
+    context = Context(metadata, 5.0, data)
 
     @dataclass
     class Details:
@@ -1017,9 +1022,9 @@ async def ask_grpc(
     found = handler.service(Details(f"/{NAME}/{method}", metadata))
     try:
         if found.response_streaming:
-            await asyncio.wait_for(found.unary_stream(data, context), ANSWER_S)
+            await asyncio.wait_for(found.stream_stream(None, context), ANSWER_S)
             return "OK", context.written, ""
-        return "OK", [await asyncio.wait_for(found.unary_unary(data, context), ANSWER_S)], ""
+        return "OK", [await asyncio.wait_for(found.stream_unary(None, context), ANSWER_S)], ""
     except grpc.aio.AbortError:
         return context.code.name, context.written, context.details
 

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import logging
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -162,6 +163,124 @@ def test_a_caller_opens_no_more_streams_than_its_share(tmp_path):
     mine, all_of_them = in_engine(tmp_path, work)
     assert "of yours" in mine
     assert "of yours" not in all_of_them
+
+
+def test_who_reads_very_much_keeps_nobody_else_and_no_job_waiting(tmp_path, monkeypatch):
+    async def work(engine: Engine) -> tuple[str, int]:
+        go, page = threading.Event(), engine.jobs.page
+
+        def slow(*given: Any, **named: Any) -> Any:
+            go.wait(60.0)
+            return page(*given, **named)
+
+        monkeypatch.setattr(engine.jobs, "page", slow)
+        flood = [asyncio.ensure_future(engine.list_jobs(ANN)) for _ in range(100)]
+        await asyncio.sleep(0)
+        try:
+            bob = Caller("bob", "solve")
+            job = await engine.submit("sweep", {"n": 2}, bob)
+            async for _ in engine.watch(job.job_id, bob):
+                pass
+            state = (await engine.get_job(job.job_id, bob)).state.value
+            n_answered = sum(each.done() for each in flood)
+        finally:
+            go.set()
+            await asyncio.gather(*flood)
+        return state, n_answered
+
+    assert in_engine(tmp_path, work) == ("SUCCEEDED", 0)
+
+
+def test_large_bodies_of_one_caller_do_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("service.rest.LARGE_BODY", 100)
+
+    async def work(engine: Engine) -> tuple[Any, list[int]]:
+        app, over = Rest(engine, None, SETTINGS), asyncio.Event()
+        part = {"type": "http.request", "body": b" " * 200, "more_body": True}
+        scope = {
+            "type": "http", "method": "POST", "path": "/v1/plans:solve", "query_string": b"",
+            "headers": [(b"content-type", b"application/json")], "client": None,
+        }  # fmt: skip
+
+        async def one() -> Any:
+            parts, sent = [part], []
+
+            async def receive() -> Any:
+                if parts:
+                    return parts.pop()
+                await over.wait()
+                return {"type": "http.request", "body": b'{"n": 1}'}
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            await app(dict(scope), receive, send)
+            return sent[0]
+
+        most = SETTINGS.per_caller
+        asked = [asyncio.ensure_future(one()) for _ in range(most + 1)]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        refused = next(each.result() for each in asked if each.done())
+        over.set()
+        answers = [each["status"] for each in await asyncio.gather(*asked)]
+        assert not app._large
+        return refused, answers
+
+    refused, answers = in_engine(tmp_path, work)
+    assert refused["status"] == 429
+    assert (b"connection", b"close") in refused["headers"]
+    assert sorted(answers) == [200] * SETTINGS.per_caller + [429]
+
+
+# Who leaves
+
+
+def test_a_key_is_free_again_where_its_caller_left_while_it_was_taken(tmp_path, monkeypatch):
+    async def work(engine: Engine) -> int:
+        taking, go, taken = threading.Event(), threading.Event(), threading.Event()
+        claim = engine.jobs.claim
+
+        def slow(*given: Any) -> Any:
+            taking.set()
+            go.wait(60.0)
+            found = claim(*given)
+            taken.set()
+            return found
+
+        monkeypatch.setattr(engine.jobs, "claim", slow)
+        asked = asyncio.ensure_future(engine.call("solve", {"n": 5}, ANN, idempotency_key="k"))
+        await asyncio.to_thread(taking.wait, 60.0)
+        asked.cancel()
+        asyncio.get_running_loop().call_later(0.05, go.set)
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        await asyncio.to_thread(taken.wait, 60.0)
+        monkeypatch.undo()
+        answer = await engine.call("solve", {"n": 5}, ANN, idempotency_key="k")
+        return answer.status
+
+    assert in_engine(tmp_path, work) == 200
+
+
+def test_who_asks_again_after_leaving_is_known_until_the_answer_is_there(tmp_path):
+    """The first computation ends after the second has begun, and must not be taken for it."""
+
+    async def work(engine: Engine) -> tuple[int, int]:
+        pool: Any = engine._pool
+        pool.held.clear()
+        first = asyncio.ensure_future(engine.call("solve", {"n": 6}, ANN))
+        while not engine._flights:
+            await asyncio.sleep(0)
+        (left,) = engine._flights.values()
+        first.cancel()
+        second = asyncio.ensure_future(engine.call("solve", {"n": 6}, ANN))
+        await asyncio.wait([left.task])
+        await asyncio.sleep(0)
+        n_known = len(engine._flights)
+        pool.held.set()
+        return n_known, (await second).status
+
+    assert in_engine(tmp_path, work) == (1, 200)
 
 
 def test_jobs_are_counted_by_state_for_metrics(tmp_path):

@@ -1,7 +1,9 @@
 """Streams of gRPC that anybody could hold open."""
 
 import asyncio
+import contextlib
 import gc
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,89 @@ def test_no_byte_of_a_token_that_is_no_utf_8_is_logged(tmp_path, caplog):
     assert any("no UTF-8" in text for text in texts), texts
     assert not any(TOKEN[:8] in text or record.exc_info
                    for text, record in zip(texts, caplog.records, strict=True))  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def asked_of(folder: Path, settings: Settings, **auth: Any) -> AsyncIterator[Any]:
+    """Yield a server, and what calls a method without ever sending a message."""
+    async with inline_engine(folder) as engine:
+        server = bound(engine, Auth(**auth), settings, Metrics(engine), "127.0.0.1:0")
+        await server.start()
+        silent = asyncio.Event()
+
+        async def never() -> AsyncIterator[bytes]:
+            await silent.wait()
+            yield b""
+
+        async with grpc.aio.insecure_channel(server.address) as channel:
+
+            def call(path: str, token: str = "") -> Any:
+                told = (("authorization", f"Bearer {token}"),) if token else ()
+                return channel.stream_unary(path)(never(), metadata=told, timeout=60.0)
+
+            try:
+                yield server, call
+            finally:
+                silent.set()
+                await server.stop(0.0)
+
+
+async def status(call: Any) -> tuple[str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code().name, caught.value.details()
+
+
+def test_no_message_is_taken_before_it_is_known_who_calls(tmp_path):
+    """gRPC would hold megabytes of it, from anybody, on as many streams as there may be."""
+
+    async def run() -> list[str]:
+        tokens = read_tokens(f"ann read {TOKEN}", "tokens")
+        async with asked_of(tmp_path, Settings(), tokens=tokens) as (_, call):
+            paths = (
+                "/planner.v1.Planner/Solve", "/planner.v1.Planner/WatchJob",
+                "/grpc.health.v1.Health/Watch",
+                "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            )  # fmt: skip
+            return [(await status(call(path)))[0] for path in paths]
+
+    assert asyncio.run(run()) == ["UNAUTHENTICATED"] * 4
+
+
+@pytest.mark.parametrize("path", ["/planner.v1.Planner/Solve", "/grpc.health.v1.Health/Check"])
+def test_a_message_that_does_not_arrive_ends_its_call(tmp_path, monkeypatch, path):
+    monkeypatch.setattr("service.grpc_receiving.MESSAGE_S", 0.2)
+    monkeypatch.setattr("service.grpc_receiving.SOON_S", 0.05)
+
+    async def run() -> tuple[str, str]:
+        async with asked_of(tmp_path, Settings()) as (_, call):
+            return await status(call(path))
+
+    code, said = asyncio.run(run())
+    assert code == "DEADLINE_EXCEEDED"
+    assert "did not arrive" in said
+
+
+def test_a_caller_sends_no_more_slow_messages_at_once_than_its_share(tmp_path, monkeypatch):
+    monkeypatch.setattr("service.grpc_receiving.SOON_S", 0.05)
+
+    async def run() -> tuple[str, str]:
+        async with asked_of(tmp_path, Settings(per_caller=2)) as (server, call):
+            first = [call("/planner.v1.Planner/Solve") for _ in range(2)]
+            slow = server.gate._receiver._slow
+            async with asyncio.timeout(60.0):
+                while slow.total() < 2:
+                    await asyncio.sleep(0.01)
+                refused = await status(call("/planner.v1.Planner/Solve"))
+                for each in first:
+                    each.cancel()
+                while slow:
+                    await asyncio.sleep(0.01)
+            return refused
+
+    code, said = asyncio.run(run())
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "of yours" in said
 
 
 def test_a_path_that_is_no_utf_8_does_not_end_the_server(tmp_path):

@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, insert, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -17,6 +17,8 @@ from service.store import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    jobs,
+    results,
     store_row,
     why,
 )
@@ -211,3 +213,60 @@ def test_tables_of_the_first_version_on_a_server(postgresql):
     store = Store(url)
     assert Jobs(store).submit("ann", "solve", "r", b"{}").state is State.PENDING
     store.close()
+
+
+class Steps:
+    """Counts, in thousands, the steps of SQLite's machine: its work, whatever else there is."""
+
+    def __init__(self, store: Store) -> None:
+        self.n = 0
+        event.listen(store._engine, "begin", self._count)
+
+    def _count(self, connection: Any) -> None:
+        connection.connection.dbapi_connection.set_progress_handler(self._more, 1_000)
+
+    def _more(self) -> int:
+        self.n += 1
+        return 0
+
+
+def steps_of(tmp_path: Any, n_jobs: int) -> tuple[int, int]:
+    """Return the steps of a clean-up, and of a lease, of a store with jobs that have ended."""
+    store = Store(f"sqlite:///{tmp_path}/{n_jobs}.sqlite")
+    ended = [
+        {
+            "job_id": f"{n:032d}", "owner": f"{n % 7}", "call": "solve", "request_id": f"{n:064d}",
+            "body": b"", "time_limit_s": 0.0, "state": State.SUCCEEDED.value, "turn": 0,
+            "created_at": 0.0, "sha256": f"{n:064d}", "complete": False, "expires_s": 1e9,
+        }
+        for n in range(n_jobs)
+    ]  # fmt: skip
+    there = [{"sha256": f"{n:064d}", "payload": b"x"} for n in range(n_jobs)]
+    store.write(lambda c: c.execute(insert(jobs), ended) and None)
+    store.write(lambda c: c.execute(insert(results), there) and None)
+    found = Jobs(store)
+    steps = Steps(store)
+    found.clean_up()
+    cleaned, steps.n = steps.n, 0
+    found.submit("ann", "solve", "f" * 64, b"{}")
+    steps.n = 0
+    assert found.lease() is not None
+    store.close()
+    return cleaned, steps.n
+
+
+def test_the_work_of_cleaning_up_and_of_leasing_does_not_grow_out_of_bounds(tmp_path):
+    """Nobody else can write meanwhile: every job looked at for every result takes minutes."""
+    few, many = steps_of(tmp_path, 500), steps_of(tmp_path, 4_000)
+    assert many[0] < 12 * max(1, few[0])  # eight times as many
+    assert many[1] <= few[1] + 1  # whatever has ended is not looked at
+
+
+@pytest.mark.service
+def test_a_server_that_is_gone_is_not_waited_for_by_the_hour(postgresql):
+    store = Store(postgresql.new_database())
+    with store._engine.connect() as connection:
+        told = connection.connection.dbapi_connection.info.get_parameters()
+    store.close()
+    assert int(told["keepalives_idle"]) <= 30
+    assert int(told["keepalives_interval"]) * int(told["keepalives_count"]) <= 30
