@@ -468,7 +468,7 @@ class Client:
         """Yield the answer of a job by pages of its longest list: `items`, `total`, `list`.
 
         The other fields of the answer come with the first page, as `answer`. With `so_far` the
-        rows of a sweep that runs, or ended without an answer, in the order in which they came;
+        rows of a sweep or a scale that runs, or ended without an answer, as they came;
         the `next_cursor` of the last page gets those that have come since.
         """
         while True:
