@@ -35,7 +35,7 @@ def run_scale(
         pins=pins_in_words(parse_pins(pin)),
         only=lists_in_words(only),
         at_most=parse_max(at_most),
-        progress=_progress if sys.stderr.isatty() else None,
+        progress=show_sizes,
         **asked,
     )
     return show_scaling(found, form, html)
@@ -65,7 +65,9 @@ def show_scaling(found: "Scaling", form: str, html: str) -> int:
     return found.exit_code
 
 
-def _progress(done: int, total: int) -> None:
-    end = "\n" if done == total else ""
-    sys.stderr.write(f"\r{done} of {total} sizes{end}")
-    sys.stderr.flush()
+def show_sizes(done: int, total: int) -> None:
+    """Show how many sizes are done on a terminal; nothing when stderr is a file."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        sys.stderr.write(f"\r{done} of {total} sizes{end}")
+        sys.stderr.flush()
