@@ -74,6 +74,8 @@ PATHS = {"sweep": "/v1/sweeps", "check-spec": "/v1/specs:check"}
 FACTS = {"catalogue": "name", "rules": "code"}
 """Calls that are read with GET, and their parameter."""
 ALWAYS_JOBS = ("scale", "sweep")
+MOST_ITEMS = 1_000
+"""Most items of a page, as the service has it unless told otherwise."""
 TAKES_TIME_LIMIT = ("scale", "sweep", "replan")
 """Calls whose time is bounded by a field of the request; `Prefer: wait` bounds the others."""
 FINAL = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
@@ -325,11 +327,7 @@ class Client:
             if call in TAKES_TIME_LIMIT:
                 given_s = request.get("time_limit_s") or wait_s
                 request["time_limit_s"] = min(given_s, wait_s)
-        if call in ALWAYS_JOBS:
-            headers["Idempotency-Key"] = str(uuid.uuid4())
-        path = PATHS.get(call, f"/v1/plans:{quote(call)}")
-        body = _body(request)
-        reply = self._send("POST", path, body, headers, kept=call not in ALWAYS_JOBS)
+        reply = self._posted(call, request, headers)
         if reply.status != 202:
             return Answer(reply.payload, _etag(reply))
         job_id = str(_parsed(reply.payload)["job_id"])
@@ -344,7 +342,63 @@ class Client:
                 self.cancel(job_id)  # nobody waits for it any more
             raise
 
+    def _posted(self, call: str, request: Data, headers: dict[str, str]) -> _Reply:
+        """Return the reply to a question: its answer, or the job that it became."""
+        always = call in ALWAYS_JOBS
+        key = {"Idempotency-Key": str(uuid.uuid4())} if always else {}
+        path = PATHS.get(call, f"/v1/plans:{quote(call)}")
+        return self._send("POST", path, _body(request), headers | key, kept=not always)
+
     # ---- jobs
+
+    def rows(
+        self, call: str, request: Mapping[str, Any], *, progress: Progress | None = None
+    ) -> Iterator[Data]:
+        """Yield the rows of a sweep or a scale as the service finds them, each once.
+
+        They come in the order in which they are found; `index` is their place in the answer.
+        `progress` is told the events of the job, which is cancelled where the caller takes no
+        more rows. Raises `ServiceError` as `ask` does, after the rows that there are.
+        """
+        try:
+            yield from self._rows(call, dict(request), progress)
+        except ServiceError as error:
+            error.name_files(paths_sent(request))
+            raise
+
+    def _rows(self, call: str, request: Data, progress: Progress | None) -> Iterator[Data]:
+        job_id = str(_parsed(self._posted(call, request, {}).payload)["job_id"])
+        seen: set[int] = set()
+
+        def new(page: Data) -> Iterator[Data]:
+            for row in page["items"]:
+                if row["index"] not in seen:
+                    seen.add(row["index"])
+                    yield row
+
+        cursor = ""
+        try:
+            for event in self.watch(job_id):
+                if progress is not None:
+                    progress(event)
+                if event.get("done", 0) <= len(seen):
+                    continue
+                try:
+                    for page in self.pages(job_id, MOST_ITEMS, so_far=True, cursor=cursor):
+                        cursor = page["next_cursor"] or cursor
+                        yield from new(page)
+                except ServiceError as error:
+                    if error.status != 409:  # it has ended meanwhile, with its answer
+                        raise
+            self._check_answered(job_id)
+            for page in self.pages(job_id, MOST_ITEMS):
+                yield from new(page)
+                if len(seen) == page["total"]:
+                    break
+        except (KeyboardInterrupt, GeneratorExit):
+            with suppress(ServiceError):
+                self.cancel(job_id)  # nobody waits for it any more
+            raise
 
     def submit(
         self,
@@ -449,9 +503,14 @@ class Client:
         for event in self.watch(job_id):
             if progress is not None:
                 progress(event)
+        self._check_answered(job_id)
+        return self.result(job_id)
+
+    def _check_answered(self, job_id: str) -> None:
+        """Raise `ServiceError` where a job has ended without an answer."""
         found = self.job(job_id)
         if found["state"] == "SUCCEEDED":
-            return self.result(job_id)
+            return
         if found.get("problem"):
             raise problem_error(found["problem"], int(found["problem"].get("status", 0)))
         code = f"job-{found['state'].lower()}"
@@ -468,7 +527,7 @@ class Client:
         """Yield the answer of a job by pages of its longest list: `items`, `total`, `list`.
 
         The other fields of the answer come with the first page, as `answer`. With `so_far` the
-        rows of a sweep that runs, or ended without an answer, in the order in which they came;
+        rows of a sweep or a scale that runs, or ended without an answer, as they came;
         the `next_cursor` of the last page gets those that have come since.
         """
         while True:

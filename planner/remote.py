@@ -186,18 +186,37 @@ def _hosts(given: Given) -> Data:
 
 def _ask(service: Client, call: str, request: Data) -> Data:
     """Return the data of an answer; a note of the service goes to stderr."""
-    found: Data = service.ask(call, request, progress=_progress).json()
+    shown = _Shown()
+    found: Data = service.ask(call, request, progress=shown).json()
+    shown.end()
     note = found.pop("note", "")
     if note:
         sys.stderr.write(f"note: {note}\n")
     return found
 
 
-def _progress(event: Mapping[str, Any]) -> None:
-    from planner.commands import show_progress
+class _Shown:
+    """Shows the progress of a job as the command without a service does."""
 
-    if event.get("total"):
-        show_progress(int(event["done"]), int(event["total"]))
+    def __init__(self) -> None:
+        self._phase, self._done, self._total = "", 0, 0
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        if event.get("total"):
+            self._phase = event["phase"]
+            self._show(int(event["done"]), int(event["total"]))
+
+    def _show(self, done: int, total: int) -> None:
+        from planner.commands import show_progress
+        from planner.scaling.command import show_sizes
+
+        self._done, self._total = done, total
+        (show_sizes if self._phase == "sizes" else show_progress)(done, total)
+
+    def end(self) -> None:
+        """Show that all is done: the last steps of a job may come with its end alone."""
+        if self._done < self._total:
+            self._show(self._total, self._total)
 
 
 def _made(make: Callable[[Data], Made], data: Data, service: Client) -> Made:
@@ -433,7 +452,7 @@ def _sweep(service: Client, given: Given) -> int:
                 point_limit_s=limit_s, calibration=_calibration(named), **_reference(named)
             ),
         }
-        return _ask(service, "sweep", request)["rows"]
+        return service.rows("sweep", request)
 
     stated = Stated(
         pin=list(given["pin"] or ()),

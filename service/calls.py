@@ -8,9 +8,9 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from service.documents import (
     reference_in,
     run_of,
 )
+from service.kept_rows import KeptRow, Rows
 from service.limits import (
     DEFAULTS,
     Settings,
@@ -43,7 +44,6 @@ from service.limits import (
 from service.problems import Fault, Problem, problem_of, refused
 from service.requests import options_of, request_id, schema_problem
 from service.schemas import Request
-from service.sweep_rows import Rows, rows_of
 
 log = logging.getLogger("planner.service")
 
@@ -71,10 +71,10 @@ class Running:
     ray_address: str = ""
     shared: SharedWork | None = None
     """Tables that questions of one process share; the answer does not depend on it."""
-    rows: Sequence[bytes] = ()
-    """Rows of a sweep that are there from before (`sweep_rows.packed`): not computed again."""
-    keep: Callable[[str, Rows], None] | None = None
-    """Given the id of a sweep and rows of it as they come, for a later attempt to go on with."""
+    rows: Mapping[int, KeptRow] = field(default_factory=dict)
+    """Rows of the answer that are there from before, by place: not computed again."""
+    keep: Callable[[Rows], None] | None = None
+    """Given rows of the answer as they come, for a later attempt to go on with."""
     spent_s: float = 0.0
     """Time in which those before were computed: it counts as time of this call."""
 
@@ -94,6 +94,8 @@ class Call:
     title: str
     indent: int | None = 1
     """Of the command line's JSON."""
+    rows: bool = False
+    """Whether its rows are kept as they come (`Running.keep`), to be read before its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,6 +574,7 @@ def _scale_arguments(request: schemas.ScaleRequest, settings: Settings) -> Data:
         "allow": tuple(request.allow),
         "overrides": sets_of(request.set),
         "pool": request.pool,
+        "time_limit_s": request.time_limit_s,
         "calibration": calibration_in(request.calibration, settings),
         "reference": reference_in(request.reference, request.files, settings),
     }
@@ -585,12 +588,20 @@ def _scale_task(request: schemas.ScaleRequest, settings: Settings) -> Any:
 
 
 def _scale(request: schemas.ScaleRequest, running: Running) -> Data:
-    from planner.scaling.curve import scale
+    from planner.scaling.curve import SizeRow, curve
+    from planner.sweeping.storage import row_text
 
-    found = scale(
-        **_scale_arguments(request, running.settings),
-        stop=_stop(running, request.time_limit_s),
+    def keep(index: int, found: SizeRow) -> None:
+        if running.keep is not None and found.row is not None:
+            running.keep([KeptRow(index, row_text(found.row), found.notes)])
+
+    task = _scale_task(request, running.settings)
+    found = curve(
+        task,
+        stop=_stop(running, task.time_limit_s),
         progress=_progress(running, "sizes"),
+        there={i: SizeRow(json.loads(row.text), row.notes) for i, row in running.rows.items()},
+        came=keep,
     )
     data: Data = found.to_json()
     return data | {"complete": False} if found.stopped else data
@@ -649,9 +660,8 @@ def _sweep(request: schemas.SweepRequest, running: Running) -> Data:
     settings, stop = running.settings, _stop(running, request.time_limit_s)
     sweep = _sweep_of(request, settings)
     points = list(sweep.points())
-    texts = rows_of(running.rows, sweep.sweep_id)
-    found = [(point.index, texts[point.index]) for point in points if point.index in texts]
-    left = [point for point in points if point.index not in texts]
+    found = [running.rows[point.index] for point in points if point.index in running.rows]
+    left = [point for point in points if point.index not in running.rows]
     ended = False
     for point in left:
         if not point.fault:
@@ -666,7 +676,7 @@ def _sweep(request: schemas.SweepRequest, running: Running) -> Data:
 
     def came(rows: Rows) -> None:
         nonlocal best_s
-        times = [json.loads(text).get("best.step_time_s") for _, text in rows]
+        times = [json.loads(row.text).get("best.step_time_s") for row in rows]
         best_s = min((t for t in (*times, best_s) if t is not None), default=None)
         if running.progress is not None and rows:
             running.progress(
@@ -680,10 +690,10 @@ def _sweep(request: schemas.SweepRequest, running: Running) -> Data:
 
     came(found)
     for rows in () if ended or not left else _searched(sweep, chunks_of(left), point_s, running):
-        new = [(index, text) for index, _, text in rows]
+        new = [KeptRow(index, text) for index, _, text in rows]
         found += new
         if running.keep is not None:
-            running.keep(sweep.sweep_id, new)
+            running.keep(new)
         came(new)
         ended = len(found) < len(points) and stop()
         if ended:
@@ -693,7 +703,7 @@ def _sweep(request: schemas.SweepRequest, running: Running) -> Data:
         "n_points": len(points),
         "complete": not ended,
         "stopped": "time limit" if ended else "",
-        "rows": [json.loads(text) for _, text in sorted(found)],
+        "rows": [json.loads(row.text) for row in sorted(found)],
     }
 
 
@@ -779,9 +789,9 @@ CALLS: dict[str, Call] = {
         Call("diff", schemas.DiffRequest, schemas.DiffAnswer, "solve", "small", _diff,
              "Say term by term why one plan beats another"),
         Call("scale", schemas.ScaleRequest, schemas.ScaleAnswer, "solve", "large", _scale,
-             "Find the best plan at each number of devices"),
+             "Find the best plan at each number of devices", rows=True),
         Call("sweep", schemas.SweepRequest, schemas.SweepAnswer, "solve", "large", _sweep,
-             "Search every point of a design over models, jobs and clusters"),
+             "Search every point of a design over models, jobs and clusters", rows=True),
         Call("replan", schemas.ReplanRequest, schemas.ReplanAnswer, "solve", "small", _replan,
              "Say what to do with a running plan after nodes were lost or gained"),
         Call("place", schemas.PlaceRequest, schemas.PlaceAnswer, "solve", "small", _place,

@@ -112,7 +112,7 @@ def serve(
         str, typer.Option(metavar="/PATH", help="Prefix of all paths, behind a proxy.")
     ] = "",
     share_port: Annotated[
-        bool, typer.Option("--share-port", help="Let other processes listen at the port too.")
+        bool, typer.Option("--share-port", help="Let other processes listen at the ports too.")
     ] = False,
     limits: Annotated[
         Path | None, typer.Option(metavar="FILE.yaml", help="Limits by name: docs/service.md.")

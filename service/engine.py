@@ -651,7 +651,7 @@ class Engine:
     ) -> Answer:
         """Return a page of a job's answer, see `service.workers.cut_page`.
 
-        With `so_far` one of the rows of a sweep that has no answer, in the order in which they
+        With `so_far` one of the rows of a job that has no answer, in the order in which they
         came; while it runs, there is a cursor for those that will come.
         """
         with self._counted():
@@ -669,8 +669,11 @@ class Engine:
     async def _rows_task(
         self, job_id: str, caller: Caller, first: int, limit: int
     ) -> tuple[JobView, Task]:
-        """Return a sweep and what cuts a page of its rows so far."""
+        """Return a job and what cuts a page of its rows so far."""
         job, kept = await self._in_store(self.jobs.rows_so_far, job_id, caller.sees, first, limit)
+        call = self._calls.get(job.call)
+        if call is None or not call.rows:
+            raise self._without_rows(job)
         n = max(0, min(limit, kept.total - first))
         more = not job.is_final or first + n < kept.total
         options = {
@@ -678,6 +681,14 @@ class Engine:
             "next_cursor": str(first + n) if more else "",
         }  # fmt: skip
         return job, Task("page", job.call, b"", first=kept.skip, n_items=n, options=options)
+
+    def _without_rows(self, job: JobView) -> Problem:
+        """Return the problem of a job of which nothing is there before its answer."""
+        known = " and ".join(sorted(name for name, call in self._calls.items() if call.rows))
+        return Problem(
+            409, "no-rows", "the job has no rows",
+            f"{job.call} has its answer at the end; rows before have {known}",
+        )  # fmt: skip
 
     async def _soon(self, task: Task, caller: Caller) -> Outcome:
         """Return the outcome of a task that takes little time, in the caller's turn."""

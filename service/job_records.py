@@ -35,7 +35,7 @@ class JobView:
     state: State
     attempts: int
     """Leases that were begun and not given back, those that ended with their process aside; from
-    the last one on that kept rows of a sweep."""
+    the last one on that kept rows."""
     n_events: int
     created_at: float
     """Time of day, seconds since 1970; so are the next two."""
@@ -93,7 +93,7 @@ class Lease:
     attempt: int
     """From 1."""
     rows: tuple[bytes, ...] = field(default=(), compare=False)
-    """Rows of a sweep that earlier leases have kept, as `service.sweep_rows.packed`."""
+    """Rows that earlier leases have kept, as `service.kept_rows.packed`."""
     n_batches: int = field(default=0, compare=False)
     """Number of the next batch of them."""
     spent_s: float = field(default=0.0, compare=False)
@@ -102,25 +102,25 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows of a sweep that came one after the other, as the store keeps them."""
+    """Rows of a job that came one after the other, as the store keeps them."""
 
     n: int
     """From 0, in the order in which they came; one number for all leases of a job."""
-    sweep_id: str
-    """Rows of equal ids belong into one answer."""
+    request_id: str
+    """Content hash of the request: rows of equal ones belong into one answer."""
     n_rows: int
     payload: bytes
-    """As `service.sweep_rows.packed`."""
+    """As `service.kept_rows.packed`."""
     spent_s: float
     """Time in which they were computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """Rows of a sweep that has no answer, a part of them."""
+    """Rows of a job that has no answer, a part of them."""
 
     payloads: tuple[bytes, ...]
-    """As `service.sweep_rows.packed`."""
+    """As `service.kept_rows.packed`."""
     skip: int
     """Rows at the beginning of these that come before those asked for."""
     total: int
@@ -139,9 +139,9 @@ class Bounds:
     keys_per_owner: int = 20_000
     """Idempotency keys of one owner that are remembered."""
     max_attempts: int = 3
-    """Workers that may die of one job, for a sweep without a new row; then it has failed."""
+    """Workers that may die of one job without a new row; then it has failed."""
     max_leases: int = 100
-    """Leases of one job in all, of a sweep since its last row. That a process of the service is
+    """Leases of one job since its last row. That a process of the service is
     killed is seldom the fault of the jobs that it works on, so it costs them no attempt; but not
     for ever."""
     lease_s: float = 15.0

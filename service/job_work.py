@@ -1,6 +1,6 @@
 """Work on jobs: what a process of the service does with those that it has leased.
 
-    lease -> worker -> rows of a sweep into the store as they come -> result in the store
+    lease -> worker -> rows into the store as they come -> result in the store
       |________________ heartbeats, with progress ________________|
 
 One loop for each worker leases jobs; others send heartbeats, keep rows, and look after the jobs of
@@ -21,11 +21,11 @@ from typing import Any, Protocol, TypeVar
 from service import logs
 from service.admission import SMOOTHING
 from service.jobs import Jobs, Lease, RowBatch
+from service.kept_rows import KeptRow, Rows, packed
 from service.limits import Settings
 from service.options import Options
 from service.problems import Problem
 from service.store import StoreFull, StoreUnavailable
-from service.sweep_rows import Rows, packed
 from service.workers import Outcome, Pool, Progress, Task, WorkerDied, in_time
 
 Found = TypeVar("Found")
@@ -50,7 +50,7 @@ class InStore(Protocol):
 
 
 class RowKeeper:
-    """Rows of a sweep on their way from a worker into the store, for one lease."""
+    """Rows of a job on their way from a worker into the store, for one lease."""
 
     def __init__(self, jobs: Jobs, lease: Lease) -> None:
         self._jobs, self._lease = jobs, lease
@@ -63,9 +63,9 @@ class RowKeeper:
         self._since_s = time.monotonic()
         self._storing = threading.Lock()
 
-    def add(self, sweep_id: str, rows: Rows) -> None:
+    def add(self, request_id: str, rows: Rows) -> None:
         """Take rows; from any thread."""
-        self._came.append((sweep_id, rows))
+        self._came.append((request_id, rows))
 
     @property
     def waits(self) -> bool:
@@ -84,20 +84,20 @@ class RowKeeper:
             return True
 
     def _pack(self) -> None:
-        rows: list[tuple[int, str]] = []
-        sweep_id = ""
+        rows: list[KeptRow] = []
+        request_id = ""
         while self._came:
-            sweep_id, more = self._came.popleft()
+            request_id, more = self._came.popleft()
             rows += more
         if not rows:
             return
-        payload, now_s = packed(sweep_id, rows), time.monotonic()
+        payload, now_s = packed(request_id, rows), time.monotonic()
         if self._is_full or self._n_bytes + len(payload) > ROW_BYTES:
             if not self._is_full:
                 log.warning("no more rows of a job are kept: %d bytes are", self._n_bytes)
             self._is_full = True
             return
-        batch = RowBatch(self._n, sweep_id, len(rows), payload, now_s - self._since_s)
+        batch = RowBatch(self._n, request_id, len(rows), payload, now_s - self._since_s)
         self._batches.append(batch)
         self._n, self._n_bytes, self._since_s = self._n + 1, self._n_bytes + len(payload), now_s
 
@@ -260,7 +260,7 @@ class JobWork:
             logs.JOB.reset(logged)
 
     def _job_task(self, lease: Lease) -> Task:
-        options: dict[str, Any] = {"rows": lease.rows, "spent_s": lease.spent_s}
+        options: dict[str, Any] = {"spent_s": lease.spent_s}
         if self._options.executor != "serial":
             # Without an address Ray would join whatever cluster it finds on this machine.
             address = self._options.ray_address or "local"
@@ -269,7 +269,9 @@ class JobWork:
         one_search = call is None or call.size == "small"
         limit_s = self._settings.job_s if one_search else self._options.job_hard_s
         limit_s = in_time(min(limit_s, lease.time_limit_s or limit_s))
-        return Task("answer", lease.call, lease.body, limit_s, large=True, options=options)
+        return Task(
+            "answer", lease.call, lease.body, limit_s, large=True, options=options, rows=lease.rows
+        )
 
     async def _stored(
         self, run: _Run, work: Callable[..., bool], *args: Any, **named: Any
@@ -338,7 +340,7 @@ class JobWork:
         return due
 
     async def _keep_rows(self) -> None:
-        """Store the rows of sweeps as they come."""
+        """Store the rows of jobs as they come."""
         while True:
             await asyncio.sleep(self._options.poll_s)
             for run in [run for run in self._runs.values() if run.rows.waits and not run.lost]:

@@ -16,7 +16,7 @@ others take a job back once they have themselves seen the same fence and the sam
 the same machine that is gone. So a clock that jumps, and clocks of machines that differ, neither
 end a lease nor prolong one.
 
-Rows of a sweep are kept as they come, in batches under the number of their lease (`keep_rows`).
+Rows of a job are kept as they come, in batches under the number of their lease (`keep_rows`).
 The next lease of the job comes with them; they go when the answer is there or the job expires.
 """
 
@@ -55,6 +55,7 @@ from service.store import (
     events,
     has_as_many,
     insert_once,
+    job_rows,
     jobs,
     keep,
     kept,
@@ -62,7 +63,6 @@ from service.store import (
     lock_results,
     opened,
     results,
-    sweep_rows,
 )
 
 __all__ = [
@@ -287,9 +287,9 @@ class Jobs(Keys):
     def keep_rows(self, lease: Lease, batch: RowBatch) -> bool:
         """Keep a batch of rows for the next lease of its job; tell whether this one still holds.
 
-        The same batch again changes nothing. Rows of another sweep id, which another release has
-        computed, are forgotten. Raises `StoreFull` where only the reserve of the disk is left: it
-        is for the ends of jobs, `StoreUnavailable`.
+        The same batch again changes nothing. Rows of another request id, which another release
+        has computed, are forgotten. Raises `StoreFull` where only the reserve of the disk is left:
+        it is for the ends of jobs, `StoreUnavailable`.
         """
         self.store.check_space()
 
@@ -299,12 +299,12 @@ class Jobs(Keys):
                 return False
             row = {
                 "job_id": lease.job_id, "n": batch.n, "fence": lease.fence,
-                "sweep_id": batch.sweep_id, "n_rows": batch.n_rows, "spent_s": batch.spent_s,
+                "request_id": batch.request_id, "n_rows": batch.n_rows, "spent_s": batch.spent_s,
                 "payload": batch.payload,
             }  # fmt: skip
-            if insert_once(connection, sweep_rows, row):
-                old = sweep_rows.c.job_id == lease.job_id, sweep_rows.c.sweep_id != batch.sweep_id
-                connection.execute(delete(sweep_rows).where(*old))
+            if insert_once(connection, job_rows, row):
+                old = job_rows.c.job_id == lease.job_id, job_rows.c.request_id != batch.request_id
+                connection.execute(delete(job_rows).where(*old))
             return True
 
         return self.store.write(work)
@@ -337,7 +337,7 @@ class Jobs(Keys):
                     same = answers.c.request_id == lease.request_id
                     connection.execute(update(answers).where(same).values(row))
             if sha256:  # it has all rows; those of a job that has failed stay until it expires
-                connection.execute(delete(sweep_rows).where(sweep_rows.c.job_id == lease.job_id))
+                connection.execute(delete(job_rows).where(job_rows.c.job_id == lease.job_id))
             self._tell(connection, lease.job_id, [{"state": state.value}])
             return True
 
@@ -413,7 +413,7 @@ class Jobs(Keys):
         if row is None:
             return False
         bounds = self.bounds
-        with_rows = select(func.max(sweep_rows.c.fence)).where(sweep_rows.c.job_id == job_id)
+        with_rows = select(func.max(job_rows.c.fence)).where(job_rows.c.job_id == job_id)
         in_vain: int = row.fence - (connection.execute(with_rows).scalar_one() or 0)
         has_rows = not in_vain
         again = in_vain < bounds.max_leases
@@ -577,10 +577,10 @@ class Jobs(Keys):
     def rows_so_far(
         self, job_id: str, owner: str | None, first: int, n_items: int
     ) -> tuple[JobView, KeptRows]:
-        """Return a sweep without an answer, and its kept rows from number `first` on.
+        """Return a job without an answer, and its kept rows from number `first` on.
 
         They stand in the order in which they came, so that more only follow. Raises `Problem`:
-        404 unknown, 409 has its answer or is no sweep, 410 expired.
+        404 unknown, 409 has its answer, 410 expired.
         """
 
         def work(connection: Connection) -> tuple[JobView, KeptRows]:
@@ -592,14 +592,9 @@ class Jobs(Keys):
                     409, "has-result", "the job has its answer",
                     "ask for the result without so_far, from its first page",
                 )  # fmt: skip
-            if view.call != "sweep":
-                raise Problem(
-                    409, "no-rows", "the job has no rows",
-                    f"{view.call} has its answer at the end; a sweep has rows before",
-                )  # fmt: skip
-            mine = sweep_rows.c.job_id == job_id
+            mine = job_rows.c.job_id == job_id
             sizes = connection.execute(
-                select(sweep_rows.c.n, sweep_rows.c.n_rows).where(mine).order_by(sweep_rows.c.n)
+                select(job_rows.c.n, job_rows.c.n_rows).where(mine).order_by(job_rows.c.n)
             ).all()
             total, skipped, wanted = 0, 0, []
             for size in sizes:
@@ -609,9 +604,9 @@ class Jobs(Keys):
                     wanted.append(size.n)
                 total += size.n_rows
             found = connection.execute(
-                select(sweep_rows.c.payload)
-                .where(mine, sweep_rows.c.n.in_(wanted))
-                .order_by(sweep_rows.c.n)
+                select(job_rows.c.payload)
+                .where(mine, job_rows.c.n.in_(wanted))
+                .order_by(job_rows.c.n)
             )
             return view, KeptRows(tuple(found.scalars()), first - skipped, total)
 
@@ -653,7 +648,7 @@ class Jobs(Keys):
         gone = [row.job_id for row in rows if row.state == expired]
         fresh = [row.job_id for row in rows if row.state != expired]
         connection.execute(delete(jobs).where(jobs.c.job_id.in_(gone)))
-        for table in (events, sweep_rows):
+        for table in (events, job_rows):
             connection.execute(delete(table).where(table.c.job_id.in_([*gone, *fresh])))
         connection.execute(
             update(jobs)
@@ -698,7 +693,7 @@ def _held(lease: Lease) -> tuple[Any, ...]:
 
 def _batches(job_id: str) -> Select[Any]:
     """Return what selects the batches of rows of a job, in the order in which they came."""
-    return select(sweep_rows).where(sweep_rows.c.job_id == job_id).order_by(sweep_rows.c.n)
+    return select(job_rows).where(job_rows.c.job_id == job_id).order_by(job_rows.c.n)
 
 
 def _row(connection: Connection, job_id: str) -> Row[Any] | None:

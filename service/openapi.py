@@ -79,7 +79,7 @@ LIMIT = Parameter(
 )
 SO_FAR = Parameter(
     "so_far", "query", {"type": "boolean"},
-    "A page of the rows of a sweep that has no answer yet, in the order in which they came.",
+    "A page of the rows that a sweep or scale has before its answer, in the order they came.",
 )  # fmt: skip
 STATE = Parameter(
     "state", "query",

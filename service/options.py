@@ -30,7 +30,7 @@ class Options:
     job_hard_s: float = 86_400.0
     """Time after which the worker of a job is killed."""
     max_attempts: int = 3
-    """How often a job is begun whose worker dies each time, for a sweep without a new point; then
+    """How often a job is begun whose worker dies each time, without a new row; then
     it has failed."""
     retention_s: float = 7 * 86_400.0
     """How long results are kept; the job is listed as EXPIRED for another week."""

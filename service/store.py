@@ -115,13 +115,13 @@ events = Table(
     Column("n", Integer, primary_key=True),
     Column("text", Text, nullable=False),  # JSON
 )
-sweep_rows = Table(
-    "planner_sweep_rows",
+job_rows = Table(
+    "planner_sweep_rows",  # as version 3 calls it, which knew rows of sweeps alone
     tables,
-    Column("job_id", String(32), primary_key=True),  # of a sweep that is not finished
+    Column("job_id", String(32), primary_key=True),  # of a job that is not finished
     Column("n", Integer, primary_key=True),  # of the batch, in the order in which they came
     Column("fence", Integer, nullable=False),  # of the lease that kept it
-    Column("sweep_id", String(64), nullable=False),
+    Column("sweep_id", String(64), key="request_id", nullable=False),  # rows of it alone
     Column("n_rows", Integer, nullable=False),
     Column("spent_s", Float, nullable=False),
     Column("payload", LargeBinary, nullable=False),  # compressed
@@ -165,12 +165,12 @@ def _add_turns(connection: Connection) -> None:
 
 def _add_rows(connection: Connection) -> None:
     """Version 2 began a sweep anew with every lease."""
-    sweep_rows.create(connection, checkfirst=True)
+    job_rows.create(connection, checkfirst=True)
 
 
 MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _add_turns, 2: _add_rows}
 """What makes the next version of the tables of a version, within one transaction."""
-ADDED = {sweep_rows.name: 3}
+ADDED = {job_rows.name: 3}
 """Tables that came later than the first version, with theirs."""
 
 

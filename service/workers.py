@@ -26,16 +26,16 @@ from typing import Any, Literal
 
 from searches.shared_work import LIMIT_BYTES, SharedWork
 from service import logs
+from service.kept_rows import Rows, rows_of, rows_page
 from service.limits import DEFAULTS, Settings, job_request
 from service.memory import Tidy, resident_bytes
 from service.problems import Problem, refused
-from service.sweep_rows import Rows, rows_page
 
 log = logging.getLogger("planner.service")
 
 Progress = Callable[[Mapping[str, Any]], None]
 Kept = Callable[[str, Rows], None]
-"""Takes the id of a sweep and rows of it, as they come."""
+"""Takes the content hash of a request and rows of it, as they come."""
 
 CALLS_MODULE = "service.pages.calls"
 """Module whose `read_request`, `measure`, `answer`, `is_complete`, `dumps` workers call."""
@@ -82,8 +82,10 @@ class Task:
     n_items: int = 0
     """Items of a page."""
     options: Mapping[str, Any] | None = None
-    """More fields of `Running`, such as the executor; for a page of rows of a sweep that has no
-    answer, what `sweep_rows.rows_page` takes."""
+    """More fields of `Running`, such as the executor; for a page of rows of a job that has no
+    answer, what `kept_rows.rows_page` takes."""
+    rows: tuple[bytes, ...] = ()
+    """Rows that are there from before, as `kept_rows.packed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,8 @@ class _Worker:
                 time_limit_s=task.time_limit_s,
                 stop=lambda: self._stopped >= n,
                 progress=lambda data: self._tell(n, data),
-                keep=lambda sweep_id, rows: self.send("rows", n, (sweep_id, rows)),
+                rows=rows_of(task.rows, asked.request_id),
+                keep=lambda rows: self.send("rows", n, (asked.request_id, rows)),
                 shared=self._shared,
                 **(task.options or {}),
             )

@@ -43,7 +43,7 @@ def run_scale(
         points=points,
         pool=pool,
         time_limit_s=time_limit_s,
-        progress=_progress if sys.stderr.isatty() else None,
+        progress=show_sizes,
     )
     return show_scaling(found, form, html)
 
@@ -72,7 +72,9 @@ def show_scaling(found: "Scaling", form: str, html: str) -> int:
     return found.exit_code
 
 
-def _progress(done: int, total: int) -> None:
-    end = "\n" if done == total else ""
-    sys.stderr.write(f"\r{done} of {total} sizes{end}")
-    sys.stderr.flush()
+def show_sizes(done: int, total: int) -> None:
+    """Show how many sizes are done on a terminal; nothing when stderr is a file."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        sys.stderr.write(f"\r{done} of {total} sizes{end}")
+        sys.stderr.flush()

@@ -4,8 +4,9 @@ import csv
 import io
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NotRequired, Unpack
 
 from costmodels.breakdown import NETWORK_TERMS
@@ -125,6 +126,16 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeRow:
+    """What the search of one size gave."""
+
+    row: Row | None
+    """None where the size has no legal layout."""
+    notes: tuple[str, ...]
+    """What the curve says beside its rows."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleTask:
     """A curve that was read and checked, and not yet computed."""
 
@@ -223,11 +234,26 @@ def scale(
         overrides=overrides, pool=pool, time_limit_s=time_limit_s, calibration=calibration,
         reference=reference,
     )  # fmt: skip
-    asked, job, asking = task.range, task.job, task.asking
     if task.time_limit_s:
         stop = either(stop, lambda: time.monotonic() - start > task.time_limit_s)
+    return curve(task, stop, progress)
+
+
+def curve(
+    task: ScaleTask,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    there: Mapping[int, SizeRow] = MappingProxyType({}),
+    came: Callable[[int, SizeRow], None] | None = None,
+) -> Scaling:
+    """Return the curve of a task, whose limit of time is the caller's to keep with `stop`.
+
+    Sizes that are `there`, from 0, are taken as they are and not searched; `came` is given the
+    others as they are found. The curve is the same, whichever are there.
+    """
+    asked, job, asking = task.range, task.job, task.asking
     given, options = (job.model, job.cluster), job.options
-    rows, notes, stopped = _rows(sizes_of(job, asked), asking, stop, progress)
+    rows, notes, stopped = _rows(sizes_of(job, asked), asking, stop, progress, there, came)
     return Scaling(
         result_id=content_id(
             "scale", asked.over, asked.scaling, asked.least, asked.most, asked.points,
@@ -249,26 +275,47 @@ def _rows(
     asking: Asked,
     stop: Callable[[], bool] | None,
     progress: Callable[[int, int], None] | None,
+    there: Mapping[int, SizeRow],
+    came: Callable[[int, SizeRow], None] | None,
 ) -> tuple[list[Row], list[str], str]:
     """Return a row for every size that was searched, their notes, and why some are missing."""
     executor, shared = SerialExecutor(), SharedWork()
     rows: list[Row] = []
     notes: list[str] = []
+    first: Row | None = None
     for i, size in enumerate(sizes):
-        result = solve_inputs(
-            size.model, size.cluster, size.options, executor, stop, None, asking,
-            fewer=False, shared=shared, reasons=False,
-        )  # fmt: skip
-        if result.stopped:
-            return _with_first(rows), notes, result.stopped
-        if result.counts.space or len(sizes) == 1:
-            rows.append(_row(i, size, result))
-            notes += [x for x in result.notes if not x.startswith("limit: ")]
-        else:
-            notes.append(f"left out: {size.value:,} devices have no legal layout")
+        found = there.get(i)
+        if found is None:
+            result = solve_inputs(
+                size.model, size.cluster, size.options, executor, stop, None, asking,
+                fewer=False, shared=shared, reasons=False,
+            )  # fmt: skip
+            if result.stopped:
+                return rows, notes, result.stopped
+            found = _size_row(i, size, result, first, len(sizes) == 1)
+            if came:
+                came(i, found)
+        notes += found.notes
+        if found.row is not None:
+            rows.append(found.row)
+            if first is None and found.row["best.tokens_per_s"]:
+                first = found.row
         if progress:
             progress(i + 1, len(sizes))
-    return _with_first(rows), notes, ""
+    return rows, notes, ""
+
+
+def _size_row(index: int, size: Size, result: Result, first: Row | None, alone: bool) -> SizeRow:
+    """Return what the search of a size gave; `first` is the row before it that has a plan.
+
+    A size without a legal layout has a row where it is `alone`, so that no curve is empty.
+    """
+    if not (result.counts.space or alone):
+        return SizeRow(None, (f"left out: {size.value:,} devices have no legal layout",))
+    row = _row(index, size, result)
+    if row["best.tokens_per_s"]:
+        _compare(row, first or row)
+    return SizeRow(row, tuple(x for x in result.notes if not x.startswith("limit: ")))
 
 
 def _row(index: int, size: Size, result: Result) -> Row:
@@ -299,17 +346,11 @@ def _row(index: int, size: Size, result: Result) -> Row:
     return {c.name: found.get(c.name) for c in SCALE_COLUMNS} | row
 
 
-def _with_first(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows with what compares them to the first that has a plan."""
-    found = list(rows)
-    first = next((row for row in found if row["best.tokens_per_s"]), None)
-    for row in found:
-        if first is None or not row["best.tokens_per_s"]:
-            continue
-        ratio = _number(row, "best.tokens_per_s") / _number(first, "best.tokens_per_s")
-        more = _number(row, "n_devices") / _number(first, "n_devices")
-        row["scale.speedup"], row["scale.efficiency"] = ratio, ratio / more
-    return found
+def _compare(row: Row, first: Row) -> None:
+    """Fill in what compares a row that has a plan to the first that has one."""
+    ratio = _number(row, "best.tokens_per_s") / _number(first, "best.tokens_per_s")
+    more = _number(row, "n_devices") / _number(first, "n_devices")
+    row["scale.speedup"], row["scale.efficiency"] = ratio, ratio / more
 
 
 def _number(row: Row, name: str) -> float:

@@ -97,7 +97,7 @@ Rows = list[tuple[int, str, str]]
 
 
 Elsewhere = Callable[[], Iterable[Row]]
-"""Searches all points of a sweep in another place and returns their rows."""
+"""Searches all points of a sweep in another place and returns their rows, as they come."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,14 +285,18 @@ def run_sweep(
 
 
 def _rows_of(elsewhere: Elsewhere, left: set[int]) -> Iterator[tuple[Twins, Rows]]:
-    """Yield the rows of points that another service has searched."""
+    """Yield the rows of points that another service searches, as they come."""
     if not left:
         return
-    found = [row for row in elsewhere() if row["index"] in left]
-    yield Twins(()), [(int(row["index"] or 0), str(row["status"]), row_text(row)) for row in found]
-    if len(found) < len(left):
+    missing = set(left)
+    for row in elsewhere():
+        index = int(row["index"] or 0)
+        if index in missing:
+            missing.remove(index)
+            yield Twins(()), [(index, str(row["status"]), row_text(row))]
+    if missing:
         raise ExecutorError(
-            f"{len(left) - len(found):,} points came without a row", "give the same command again"
+            f"{len(missing):,} points came without a row", "give the same command again"
         )
 
 

@@ -388,6 +388,46 @@ def test_rows_of_a_sweep_that_runs_come_as_far_as_they_are() -> None:
     assert server.asked[1].path == "/v1/jobs/j1/result?limit=2&cursor=2&so_far=true"
 
 
+def sweep_job(asked: Asked) -> Reply:
+    """Answer as a service with a sweep of four points, two of which are there before its end."""
+    path = asked.path
+    if path.endswith("/events"):
+        told = [(n, f'{{"phase": "points", "done": {n}, "total": 4}}') for n in (1, 2, 3, 4)]
+        return events((5, '{"state": "RUNNING"}'), *told, (6, '{"state": "SUCCEEDED"}'))
+    if path.endswith("/j1"):
+        return 200, {}, job("SUCCEEDED")
+    if path.endswith(":cancel") or asked.method == "POST":
+        return 202, {}, job()
+    first = int(path.partition("cursor=")[2].partition("&")[0] or 0)
+    if "so_far" not in path:
+        return 200, {}, {"items": [{"index": i} for i in range(4)], "total": 4, "next_cursor": ""}
+    if first == 2:  # it has ended meanwhile
+        return problem(409, "has-result")
+    items = [{"index": 2 - first}]
+    return 200, {}, {"items": items, "total": 1, "next_cursor": str(first + 1)}
+
+
+def test_rows_come_as_the_service_finds_them_each_once() -> None:
+    told: list[Any] = []
+    with talking(sweep_job) as (server, service):
+        found = service.rows("sweep", {"spec": {}}, progress=told.append)
+        assert next(found) == {"index": 2}
+        assert len(told) == 2
+        assert [row["index"] for row in found] == [1, 0, 3]
+    paths = [asked.path for asked in server.asked]
+    assert paths[0] == "/v1/sweeps"
+    assert next(p for p in paths if "cursor" in p).endswith("cursor=1&so_far=true")
+    assert not any(p.endswith(":cancel") for p in paths)
+
+
+def test_a_sweep_of_which_no_more_rows_are_taken_is_cancelled() -> None:
+    with talking(sweep_job) as (server, service):
+        found = service.rows("sweep", {"spec": {}})
+        next(found)
+        found.close()  # type: ignore[attr-defined]  # a generator
+    assert server.asked[-1].path == "/v1/jobs/j1:cancel"
+
+
 # What is sent
 
 

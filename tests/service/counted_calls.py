@@ -1,11 +1,15 @@
-"""The real calls, with a line in the file `COUNTED_POINTS` for every point of a sweep; slowly."""
+"""The real calls, slowly, with a line in the file `COUNTED_ROWS` for every row that is computed.
+
+That is a point of a sweep, or a size of a curve, by its index.
+"""
 
 import os
 import time
 from pathlib import Path
 from typing import Any
 
-from planner.sweeping.running import PointSolver
+from planner.scaling import curve
+from planner.sweeping import running
 from service.pages.calls import CALLS as CALLS
 from service.pages.calls import Running as Running
 from service.pages.calls import answer as answer
@@ -14,25 +18,32 @@ from service.pages.calls import is_complete as is_complete
 from service.pages.calls import measure as measure
 from service.pages.calls import read_request as read_request
 
-POINT_S = 0.15
-"""How long a point takes at least, so that a test can kill in the middle of a sweep."""
+ROW_S = 0.15
+"""How long a row takes at least, so that a test can kill in the middle of a job."""
 
 
-class CountedSolver(PointSolver):
+def _count(index: int) -> None:
+    time.sleep(ROW_S)
+    with Path(os.environ["COUNTED_ROWS"]).open("a") as counted:
+        counted.write(f"{index}\n")
+
+
+class CountedSolver(running.PointSolver):
     """Searches points one after the other and counts them."""
 
     def _row(self, point: Any, first: Any) -> Any:
         found = super()._row(point, first)
-        time.sleep(POINT_S)
-        with Path(os.environ["COUNTED_POINTS"]).open("a") as counted:
-            counted.write(f"{point.index}\n")
+        _count(point.index)
         return found
 
 
-def _count() -> None:
-    import planner.sweeping.running
-
-    planner.sweeping.running.PointSolver = CountedSolver  # type: ignore[misc]  # its subclass
+_size_row = curve._size_row
 
 
-_count()
+def _counted_size(index: int, *given: Any) -> curve.SizeRow:
+    _count(index)
+    return _size_row(index, *given)
+
+
+running.PointSolver = CountedSolver  # type: ignore[misc]  # its subclass
+curve._size_row = _counted_size

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from service.calls import Running as Running
+from service.kept_rows import KeptRow
 from service.problems import Problem, refused
-from service.sweep_rows import rows_of
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Call:
     name: str
     role: str
     size: str = "small"
+    rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Asked:
 
 CALLS = {
     "solve": Call("solve", "solve"),
-    "sweep": Call("sweep", "solve", "large"),
+    "sweep": Call("sweep", "solve", "large", rows=True),
     "catalogue": Call("catalogue", "read"),
 }
 
@@ -87,8 +88,7 @@ def swept(do: Mapping[str, Any], running: Running) -> dict[str, Any]:
 
     Every point that is computed gets a line in the file `counted`.
     """
-    sweep_id = do.get("sweep_id", "squares")
-    there = rows_of(running.rows, sweep_id)
+    there = {i: row.text for i, row in running.rows.items()}
     for i in range(do["points"]):
         if i in there:
             continue
@@ -106,7 +106,7 @@ def swept(do: Mapping[str, Any], running: Running) -> dict[str, Any]:
                 counted.write(f"{i}\n")
         there[i] = json.dumps({"index": i, "square": i * i})
         if running.keep:
-            running.keep(sweep_id, [(i, there[i])])
+            running.keep([KeptRow(i, there[i])])
     complete = len(there) == do["points"]
     return {"complete": complete, "rows": [json.loads(there[i]) for i in sorted(there)]}
 

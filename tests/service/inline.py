@@ -9,6 +9,7 @@ from typing import Any
 
 from service.calls import CALLS
 from service.engine import Engine, Options
+from service.kept_rows import rows_of
 from service.limits import Settings
 from service.store import Store
 from service.workers import Kept, Outcome, Progress, Task, page_of, read_job
@@ -49,9 +50,13 @@ class InlinePool:
         if task.what == "answer" and (task.large or not large):
             await self.held.wait()
             running = calls.Running(
-                settings=self._settings, time_limit_s=task.time_limit_s, progress=progress,
-                keep=kept, **(task.options or {}),
-            )  # fmt: skip
+                settings=self._settings,
+                time_limit_s=task.time_limit_s,
+                progress=progress,
+                rows=rows_of(task.rows, asked.request_id),
+                keep=lambda rows: kept and kept(asked.request_id, rows),
+                **(task.options or {}),
+            )
             found = calls.answer(asked, running)
             payload = calls.dumps(found, task.name).encode()
             complete = calls.is_complete(found)

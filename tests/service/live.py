@@ -33,9 +33,9 @@ class InProcess:
     async def run(
         self, task: Task, hard_s: float, progress: Progress | None = None, kept: Kept | None = None
     ) -> Outcome:
-        return await asyncio.to_thread(self._done, task, progress)
+        return await asyncio.to_thread(self._done, task, progress, kept)
 
-    def _done(self, task: Task, progress: Progress | None) -> Outcome:
+    def _done(self, task: Task, progress: Progress | None, kept: Kept | None) -> Outcome:
         begun_s = time.monotonic()
         if task.what == "page":
             return Outcome("", False, page_of(task), True, 0.0)
@@ -43,7 +43,10 @@ class InProcess:
         large = asked.large or calls.measure(asked, self._settings).large
         payload, complete = None, True
         if task.what == "answer" and (task.large or not large):
-            running = calls.Running(self._settings, task.time_limit_s, progress=progress)
+            running = calls.Running(
+                self._settings, task.time_limit_s, progress=progress,
+                keep=lambda rows: kept and kept(asked.request_id, rows),
+            )  # fmt: skip
             found = calls.answer(asked, running)
             payload, complete = calls.dumps(found, task.name).encode(), calls.is_complete(found)
         return Outcome(asked.request_id, large, payload, complete, time.monotonic() - begun_s)

@@ -2,8 +2,8 @@
 
     python -m tests.service.one_process DATABASE [MODULE]
 
-Every line `N REQUEST` is submitted; `N JOB_ID` is printed once it is accepted, `N !CODE` where it
-is refused. `MODULE` holds the calls.
+Every line `N CALL REQUEST` is submitted; `N JOB_ID` is printed once it is accepted, `N !CODE`
+where it is refused. `MODULE` holds the calls.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ async def run(database: str, module: str = "tests.service.fake_calls") -> None:
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
-        n, _, request = line.decode().partition(" ")
+        n, call, request = line.decode().split(" ", 2)
         try:
-            job = await engine.submit("sweep", request.encode(), CALLER, f"key-{n}")
+            job = await engine.submit(call, request.encode(), CALLER, f"key-{n}")
             print(n, job.job_id, flush=True)
         except Problem as problem:
             print(n, "!" + problem.code, flush=True)

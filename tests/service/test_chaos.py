@@ -57,10 +57,10 @@ class Process:
             elif len(said) == 32:  # a line that was cut short was not said
                 self.accepted[int(n)] = said
 
-    def ask(self, n: int, request: dict[str, Any]) -> None:
+    def ask(self, n: int, request: dict[str, Any], call: str = "sweep") -> None:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"{n} {json.dumps(request)}\n")
+            self._process.stdin.write(f"{n} {call} {json.dumps(request)}\n")
             self._process.stdin.flush()
         except OSError:
             return  # it was killed

@@ -207,8 +207,9 @@ def test_an_answer_comes_in_pages(ask, n):
     assert refused(ask, "result", job["job_id"], cursor="!").problem["status"] == 400
 
 
-def test_a_sweep_that_failed_leaves_the_rows_that_it_has_by_pages(ask, n):
-    job = ended(ask, ask.submit("sweep", {"points": 9, "refuse_at": 5, "n": n}))
+@pytest.mark.parametrize("call", ["sweep", "scale"])
+def test_a_job_that_failed_leaves_the_rows_that_it_has_by_pages(ask, n, call):
+    job = ended(ask, ask.submit(call, {"points": 9, "refuse_at": 5, "n": n}))
     assert job["state"] == "FAILED"
     items: list[Any] = []
     cursor, totals = "", []
@@ -229,11 +230,11 @@ def test_a_sweep_that_failed_leaves_the_rows_that_it_has_by_pages(ask, n):
     assert refused(ask, "result", job["job_id"]).seen == (422, "bad-option")
 
 
-def test_rows_so_far_are_those_of_a_sweep_without_its_answer(ask, n):
+def test_rows_so_far_are_those_of_a_job_without_its_answer(ask, n):
     done = ended(ask, ask.submit("sweep", {"points": 2, "n": n}))
     assert refused(ask, "result", done["job_id"], so_far=True).seen == (409, "has-result")
-    scale = ended(ask, ask.submit("scale", {"refuse": f"no {n}"}))
-    assert refused(ask, "result", scale["job_id"], so_far=True).seen == (409, "no-rows")
+    solve = ended(ask, ask.submit("solve", {"refuse": f"no {n}"}))
+    assert refused(ask, "result", solve["job_id"], so_far=True).seen == (409, "no-rows")
     assert refused(ask, "result", "none", so_far=True).seen == (404, "unknown-job")
 
 

@@ -15,7 +15,7 @@ from service.engine import Answer, Caller, Engine, Options
 from service.jobs import JobView, State
 from service.limits import Settings
 from service.problems import Problem
-from service.store import Store, StoreFull, sweep_rows
+from service.store import Store, StoreFull, job_rows
 
 Found = TypeVar("Found")
 
@@ -324,7 +324,7 @@ async def rows_of(engine: Engine, job: JobView) -> list[Any]:
 
 def n_stored(engine: Engine, job: JobView) -> int:
     """Return how many points of a job are in the store."""
-    count = select(func.sum(sweep_rows.c.n_rows)).where(sweep_rows.c.job_id == job.job_id)
+    count = select(func.sum(job_rows.c.n_rows)).where(job_rows.c.job_id == job.job_id)
     return engine.jobs.store.read(lambda connection: connection.execute(count).scalar()) or 0
 
 

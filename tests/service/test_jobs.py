@@ -31,10 +31,10 @@ from service.store import (
     StoreError,
     database_url,
     elapsed_s,
+    job_rows,
     jobs,
     results,
     store_row,
-    sweep_rows,
 )
 from tests.service.clocks import Clocks
 from tests.service.conftest import STORES
@@ -286,14 +286,14 @@ def test_a_job_that_is_given_back_has_lost_no_attempt(service):
 # Rows of sweeps
 
 
-def batch(lease: Lease, k: int = 0, sweep_id: str = "s") -> RowBatch:
+def batch(lease: Lease, k: int = 0, request_id: str = "s") -> RowBatch:
     """Return the `k`-th batch of a lease: one row."""
     n = lease.n_batches + k
-    return RowBatch(n, sweep_id, 1, b"row %d of %s" % (n, sweep_id.encode()), 2.5)
+    return RowBatch(n, request_id, 1, b"row %d of %s" % (n, request_id.encode()), 2.5)
 
 
 def n_kept(process: Jobs) -> int:
-    count = select(func.count()).select_from(sweep_rows)
+    count = select(func.count()).select_from(job_rows)
     return process.store.read(lambda connection: connection.execute(count).scalar())
 
 
@@ -349,11 +349,11 @@ def test_rows_of_another_release_are_forgotten_with_the_first_of_this_one(servic
     process = service.process("a")
     submit(process)
     lease = leased(process)
-    process.keep_rows(lease, batch(lease, sweep_id="old"))
+    process.keep_rows(lease, batch(lease, request_id="old"))
     process.give_back(lease)
     lease = leased(process)
     assert lease.rows == (b"row 0 of old",)  # whoever reads them looks at the id
-    process.keep_rows(lease, batch(lease, sweep_id="new"))
+    process.keep_rows(lease, batch(lease, request_id="new"))
     process.give_back(lease)
     assert leased(process).rows == (b"row 1 of new",)
 

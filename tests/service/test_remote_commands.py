@@ -178,6 +178,38 @@ def test_a_sweep_writes_the_same_rows(url: str, files: Path) -> None:
 
 
 @pytest.mark.service
+def test_rows_of_a_sweep_lie_here_as_they_come(url: str, files: Path, monkeypatch: Any) -> None:
+    """An interrupt keeps those that are there, and the same command goes on with the others."""
+    come = Client.rows
+
+    def two(self: Client, call: str, request: Any, **more: Any) -> Iterator[Any]:
+        for n, row in enumerate(come(self, call, request, **more)):
+            if n == 2:
+                raise KeyboardInterrupt
+            yield row
+
+    words = ("--server", url, "sweep", *SMALL, "--quiet", "--pin", "tp=1", "-o", "a.jsonl",
+             "--vary", "training.global_batch=64,72,80,88")  # fmt: skip
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "rows", two)
+        found = run_here(*words)
+    assert (found.returncode, "2 of 4 points" in found.stderr) == (130, True)
+    assert "2 of an earlier run" in run_here(*words).stdout
+    assert run_here(*words[2:-3], "b.jsonl", *words[-2:]).returncode == 0
+    assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()
+
+
+def test_sizes_are_counted_on_a_terminal_as_they_are_here(url: str, monkeypatch: Any) -> None:
+    words = ("scale", *SMALL, "--points", "2", "--pin", "tp=1", "--only", "mbs=1,recompute=none")
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr("planner.scaling.command.show_sizes", lambda *n: told.append(n))
+    for asked in ((), ("--server", url)):
+        told.clear()
+        assert run_here(*asked, *words).returncode == 0
+        assert told[-1] == (2, 2)
+
+
+@pytest.mark.service
 def test_the_answer_is_kept_for_last(url: str) -> None:
     run_here("--server", url, "solve", *SMALL, "--top", "1")
     assert run_here("explain", "last#1").returncode == 0

@@ -11,11 +11,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import grpc
 import pytest
 from typer.testing import CliRunner
 
 from planner.errors import SpecError
 from service.command import app
+from service.proto.planner.v1 import planner_pb2, planner_pb2_grpc
 from tests.service.test_serve import ROOT, ask, started
 
 
@@ -144,6 +146,72 @@ def test_two_processes_behind_one_port_while_one_of_them_stops(tmp_path):
                 break
             time.sleep(0.1)
         assert state == "SUCCEEDED"
+    finally:
+        over.set()
+        for process in (first, second):
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+@pytest.mark.service
+def test_two_processes_share_the_port_of_grpc_while_one_of_them_stops(tmp_path):
+    """Both take calls; who keeps a connection to the one that leaves goes on with the other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    options = ("--share-port", "--grpc-port", port, "--log-level", "error")
+    first, first_address = started(tmp_path, *options)
+    second, second_address = started(tmp_path, *options)
+    over = threading.Event()
+    seen: Counter[object] = Counter()
+
+    def call(channel: grpc.Channel) -> None:
+        try:
+            rules = planner_pb2_grpc.PlannerStub(channel).Rules
+            rules(planner_pb2.RulesRequest(code="TP002"), timeout=30)
+            seen["answered"] += 1
+        except grpc.RpcError as error:
+            seen[error.code()] += 1
+
+    def channel() -> grpc.Channel:
+        alone = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
+        return grpc.insecure_channel(f"127.0.0.1:{port}", alone)
+
+    def keeping() -> None:
+        with channel() as kept:
+            while not over.is_set():
+                call(kept)
+                time.sleep(0.01)
+
+    def coming() -> None:
+        while not over.is_set():
+            with channel() as fresh:
+                call(fresh)
+
+    threads = [threading.Thread(target=x) for x in (keeping, keeping, keeping, coming)]
+    try:
+        for each in threads:
+            each.start()
+        counted = [0, 0]
+        end_s = time.monotonic() + 30.0
+        while not all(counted):  # which of them takes a connection is the kernel's to choose
+            assert time.monotonic() < end_s, counted
+            time.sleep(0.1)
+            texts = [ask(x, "/metrics")[1] for x in (first_address, second_address)]
+            counted = [text.count('call="rules"') for text in texts]
+        before = seen["answered"]
+        first.terminate()
+        first.communicate(timeout=60)
+        assert first.returncode == 0
+        time.sleep(0.5)
+        over.set()
+        for each in threads:
+            each.join(60.0)
+        assert seen["answered"] > before + 20
+        # On their way when it left: gRPC ends them itself, and a caller asks again.
+        lost = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED
+        assert seen.keys() <= {"answered", *lost}, seen
+        assert sum(seen[x] for x in lost) <= 4, seen
     finally:
         over.set()
         for process in (first, second):
