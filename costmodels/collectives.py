@@ -305,12 +305,16 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
 
 
 def collective_s(collective: str, size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
-    """Return the time of `collective` with its fastest algorithm, seconds."""
+    """Return the time of `collective` with its fastest algorithm, seconds.
+
+    Nothing for zero bytes: ranks that hold none of what is shared call nothing.
+    """
     times = [run(size_bytes, group, pool) for run in ALGORITHMS[collective].values()]
     best = times[0]
     for other in times[1:]:
         best = np.minimum(best, other)
-    return best
+    some = np.asarray(size_bytes) > 0
+    return best if some.all() else np.where(some, best, 0.0)
 
 
 def chosen_algorithm(collective: str, size_bytes: float, group: Group, pool: Pool) -> str:

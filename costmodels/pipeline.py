@@ -43,17 +43,20 @@ def p2p_s(
 ) -> Floats:
     """Return the point-to-point time that the schedule exposes, closed form, seconds.
 
-    GPipe: 2 (p - 1) tau. 1F1B: tau [2 (p - 1)(1 + m/p) - 2]: neighbours ping-pong, so 2 (p - 1)/p
-    of tau is exposed per micro-batch also in the steady state. Interleaved: 2 (p v - 1) tau while
-    tau is shorter than a chunk. Source: simulation of the recurrence below (tests). Schedules that
-    split the backward: `zero_bubble.crossings`.
+    GPipe: 2 (p - 1) tau. 1F1B: tau [2 (p - 1) + 2 (m - 1 - ceil((m - 1)/p))]: neighbours
+    ping-pong, so 2 (p - 1)/p of tau is exposed per micro-batch also in the steady state.
+    Interleaved: 2 (p v - 1) tau while tau is shorter than a chunk. For equal stages exact as long
+    as messages are short, and a lower bound of what longer ones take: every path through the
+    recurrence costs its blocks and a whole number of tau, so the step, the longest of them, is
+    convex in tau. Source: simulation of the recurrence below (tests). Schedules that split the
+    backward: `zero_bubble.crossings`.
 
     >>> p2p_s(2, 8, 1, 32, 1.0).item()
     68.0
     """
     code, p = np.asarray(schedule), np.asarray(pp, dtype=np.float64)
     m, v = np.asarray(n_micro, dtype=np.float64), np.asarray(vpp, dtype=np.float64)
-    one_f_one_b = np.maximum(2 * (p - 1) * (1 + m / p) - 2, 2 * (p - 1))
+    one_f_one_b = zero_bubble.alternating_crossings(p, m)
     crossings = np.where(code == 1, 2 * (p - 1), np.where(code == 3, 2 * (p * v - 1), one_f_one_b))
     if np.any(code >= zero_bubble.FIRST_CODE):
         split = zero_bubble.crossings(code, p, m)

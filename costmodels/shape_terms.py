@@ -429,9 +429,7 @@ def _embedding_sync_s(problem: Problem, shapes: ShapeTable, most: Floats) -> Flo
     if not shared.any():
         return shared
     size = problem.job.recipe.grad_wire_bytes * shared
-    group = end_pair(problem, shapes)
-    # Shapes that share nothing pay no latency, whatever else stands in the table.
-    return np.where(shared > 0.0, collective_s("all-reduce", size, group, problem.pool), 0.0)
+    return collective_s("all-reduce", size, end_pair(problem, shapes), problem.pool)
 
 
 def end_pair(problem: Problem, shapes: ShapeTable) -> Group:

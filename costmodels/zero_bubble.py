@@ -217,6 +217,16 @@ def bubble_s(
     )
 
 
+def alternating_crossings(pp: ArrayLike, n_micro: ArrayLike) -> Floats:
+    """Return how many message times a 1F1B step of equal ranks waits for while they are short.
+
+    2 (p - 1) + 2 (m - 1 - ceil((m - 1)/p)): a micro-batch down and up once, and as neighbours run
+    a forward and a backward in turn, each further one waits for two, but for every p-th.
+    """
+    p, more = np.asarray(pp, dtype=np.float64), np.asarray(n_micro, dtype=np.float64) - 1
+    return np.asarray(2 * (p - 1) + 2 * (more - np.ceil(more / p)))
+
+
 def crossings(schedule: ArrayLike, pp: ArrayLike, n_micro: ArrayLike) -> Floats:
     """Return how many message times a step waits for, closed form.
 
@@ -226,7 +236,7 @@ def crossings(schedule: ArrayLike, pp: ArrayLike, n_micro: ArrayLike) -> Floats:
     """
     code, p = np.asarray(schedule), np.asarray(pp, dtype=np.float64)
     m = np.asarray(n_micro, dtype=np.float64) / np.where(code == DUALPIPE, 2.0, 1.0)
-    one_f_one_b = np.maximum(2 * (p - 1) * (1 + m / p) - 2, 2 * (p - 1))
+    one_f_one_b = alternating_crossings(p, m)
     zb_h1 = np.minimum(one_f_one_b, 4 * (p - 1))
     zb_v = np.maximum(5 * p - 7, 2 * (p - 1))
     return np.where(code == ZB_H1, zb_h1, np.where(code == ZB_V, zb_v, one_f_one_b))

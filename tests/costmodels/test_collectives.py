@@ -703,6 +703,15 @@ def test_one_rank_costs_nothing(toy_pool, collective, stride, size):
     assert collective_s(collective, size, together(1, pool, stride), pool).item() == 0.0
 
 
+@given(collective=names, **GROUPS)
+def test_no_bytes_cost_nothing(real_pool, collective, n, stride):
+    pool = real_pool("h100-sxm-80gb", 64)
+    group = together(n, pool, stride)
+    assert collective_s(collective, 0.0, group, pool).item() == 0.0
+    nothing, something = collective_s(collective, [0.0, 1e6], group, pool)
+    assert (nothing, something) == (0.0, collective_s(collective, 1e6, group, pool).item())
+
+
 PARTS = st.sampled_from(["h100-sxm-80gb", "mi300x-192gb"])
 
 

@@ -219,6 +219,19 @@ def test_experts_are_reduced_over_their_own_group(toy_problem, plain_layout):
     assert terms.data_parallel.reduce_s[0].item() != routed.data_parallel.reduce_s[0].item()
 
 
+@pytest.mark.parametrize("sharding", [{}, {"zero": 1}, {"zero": 1, "shard": 4}, {"zero": 3}])
+def test_a_stage_of_dense_layers_sends_nothing_for_experts(toy_problem, plain_layout, sharding):
+    problem = toy_problem(replace(ROUTED, dense_layers=2), stack="eager")
+    layout = replace(plain_layout(problem, pp=4, dp=8), ep=2, **sharding)
+    table = PlanTable.from_layouts([layout])
+    routed = shape_terms(problem, table.shapes, table.shardings).experts
+    assert routed.params[0, 0] == 0.0 < routed.params[0, -1]
+    sent = routed.data_parallel
+    for column in (sent.reduce_s, sent.reduce_piece_s, sent.gather_s, sent.gather_piece_s):
+        assert column[0, 0, 0] == 0.0
+    assert sent.reduce_s[0, 0, -1] > 0.0
+
+
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_states_by_hand(toy_problem, plain_layout, zero):
     problem = toy_problem(ROUTED)

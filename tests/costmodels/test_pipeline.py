@@ -66,7 +66,7 @@ def test_bubble_of_four_stages_and_eight_micro_batches():
     [
         ("1f1b", 8, 1, 32, 68),
         ("1f1b", 8, 1, 64, 124),
-        ("1f1b", 4, 1, 8, 16),  # 2 * 3 * (1 + 2) - 2
+        ("1f1b", 4, 1, 8, 16),  # 2 * 3 + 2 * (7 - 2)
         ("1f1b", 8, 1, 1, 14),  # one micro-batch: down and up once
         ("gpipe", 8, 1, 32, 14),  # 2 (p - 1)
         ("gpipe", 4, 1, 9, 6),
@@ -96,14 +96,41 @@ def test_one_rank_sends_nothing():
     assert flush_s("none", 1, 1, 8, [1.0], [2.0], 5.0) == pytest.approx(24.0)
 
 
-@given(m=st.integers(1, 40), p=st.integers(2, 12))
-def test_the_closed_form_of_1f1b_bounds_any_number_of_micro_batches(m, p):
-    tau = 1e-3
-    exposed = equal("1f1b", p, 1, m, tau) - equal("1f1b", p, 1, m)
-    closed = p2p_s(ONE_F_ONE_B, p, 1, m, tau).item()
-    if m % p == 0:
-        assert exposed == pytest.approx(closed, rel=1e-6)
-    assert abs(exposed - closed) <= 2 * p * tau
+def sizes(schedule: str) -> st.SearchStrategy[tuple[int, int, int]]:
+    """Legal (p, v, m) of a schedule."""
+    several = schedule == "interleaved"
+    chunks = st.integers(2, 4) if several else st.just(1)
+    sized = st.tuples(st.integers(2, 17), chunks, st.integers(1, 40))
+    return sized.map(lambda x: (x[0], x[1], x[2] * x[0] if several else x[2]))
+
+
+@given(data=st.data(), backward=st.floats(0.5, 4.0))
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+def test_the_closed_form_of_messages_is_exact_while_they_are_short(schedule, data, backward):
+    p, v, m = data.draw(sizes(schedule))
+    times, tau = ([1.0] * (p * v), [backward] * (p * v)), 1e-5
+    exposed = simulate_s(schedule, p, v, m, *times, tau) - simulate_s(schedule, p, v, m, *times, 0)
+    closed = p2p_s(SCHEDULES.index(schedule), p, v, m, 1.0).item()
+    assert exposed / tau == pytest.approx(closed, abs=1e-3)
+
+
+@given(data=st.data(), backward=st.floats(0.5, 4.0), tau=st.floats(0.0, 20.0))
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+def test_the_closed_form_of_messages_is_a_lower_bound_of_longer_ones(
+    schedule, data, backward, tau
+):
+    p, v, m = data.draw(sizes(schedule))
+    times = [1.0] * (p * v), [backward] * (p * v)
+    exposed = simulate_s(schedule, p, v, m, *times, tau) - simulate_s(schedule, p, v, m, *times, 0)
+    closed = p2p_s(SCHEDULES.index(schedule), p, v, m, tau).item()
+    assert closed <= exposed + 1e-9 * m * p * (1 + backward + tau)
+
+
+def test_the_closed_form_of_1f1b_by_hand():
+    # p = 2, m = 2: F0 0-1, message, F0 on rank 1, ... a micro-batch down and up; the other hides.
+    assert p2p_s(ONE_F_ONE_B, 2, 1, 2, 1.0).item() == 2.0
+    # 16 ranks, 18 micro-batches: 30 messages of the first, two each of 15 of the 17 others.
+    assert p2p_s(ONE_F_ONE_B, 16, 1, 18, 1.0).item() == 30 + 2 * 15
 
 
 # Uneven stages, physics 7.4: p = 4, m = 8, t_f = 1, t_b = 2.

@@ -668,7 +668,7 @@ def idle_s(layout: Layout, f: float, b: float, w: float) -> float:
 
 def split_crossings(layout: Layout) -> float:
     p, m = layout.pp, layout.n_micro / (2 if layout.schedule == "dualpipe" else 1)
-    plain = max(2 * (p - 1) * (1 + m / p) - 2, 2 * (p - 1))
+    plain = physics.in_turn(p, int(m))
     if layout.schedule == "zb-h1":
         return min(plain, 4 * (p - 1))
     return max(5 * p - 7, 2 * (p - 1)) if layout.schedule == "zb-v" else plain
@@ -692,7 +692,7 @@ def closed_flush_s(problem: Problem, layout: Layout, one: Micro) -> float:
         return m * times[slowest] + idle_s(layout, *mean) + split_crossings(layout) * hop
     crossings = {
         "gpipe": 2 * (p - 1),
-        "1f1b": max(2 * (p - 1) * (1 + m / p) - 2, 2 * (p - 1)),
+        "1f1b": physics.in_turn(p, m),
         "interleaved": 2 * (p * v - 1),
     }[layout.schedule]
     flush = m * times[slowest] + (sum(times) - times[slowest]) / v

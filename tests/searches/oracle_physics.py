@@ -223,7 +223,7 @@ def ring_hops_s(problem: Problem, group: Group, protocol: int) -> float:
 def all_gather_s(problem: Problem, group: Group, n: float) -> float:
     """Return the time of an all-gather or a reduce-scatter of `n` bytes."""
     p = group.n_ranks
-    if p == 1:
+    if p == 1 or not n:
         return 0.0
     found = []
     fewer = max(1.0, group.n_domains / 2) ** problem.pool.nic.ring_decline
@@ -241,7 +241,7 @@ def all_gather_s(problem: Problem, group: Group, n: float) -> float:
 
 
 def broadcast_s(problem: Problem, group: Group, n: float) -> float:
-    if group.n_ranks == 1:
+    if group.n_ranks == 1 or not n:
         return 0.0
     return min(
         problem.pool.scale_up.ring_base_s[protocol]
@@ -252,7 +252,7 @@ def broadcast_s(problem: Problem, group: Group, n: float) -> float:
 
 
 def all_reduce_s(problem: Problem, group: Group, n: float) -> float:
-    if group.n_ranks == 1:
+    if group.n_ranks == 1 or not n:
         return 0.0
     return min(
         ring_all_reduce_s(problem, group, n),
@@ -727,6 +727,8 @@ def all_to_all_s(problem: Problem, group: Group, n: float) -> float:
         up *= linked_share(problem, g)
     hops = (g - 1) * pool.scale_up.ring_hop_s[0] + (p - g) * pool.nic.ring_hop_s[0]
     slower = max((g - 1) / p * n / up, (p - g) / p * n / nic_rate(problem))
+    if not n:
+        return 0.0
     return pool.scale_up.ring_base_s[2] + hops + slower
 
 
@@ -1082,6 +1084,12 @@ def rank_s(problem: Problem, layout: Layout, one: MicroBatch, rank: int) -> tupl
     return sum(t[0] for t in times), sum(t[1] for t in times)
 
 
+def in_turn(p: int, m: int) -> int:
+    """Return the messages that 1F1B waits for, counted: a micro-batch after the first waits for
+    its way down and up, but for one in every p."""
+    return 2 * (p - 1) + sum(2 for i in range(m - 1) if i % p)
+
+
 def closed_flush_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
     """Return m t_max + (sum of the others) / v, and the point-to-point time that shows."""
     p, v, m = layout.pp, layout.vpp, layout.n_micro
@@ -1092,7 +1100,7 @@ def closed_flush_s(problem: Problem, layout: Layout, one: MicroBatch) -> float:
         return flush
     crossings = {
         "gpipe": 2 * (p - 1),
-        "1f1b": max(2 * (p - 1) * (1 + m / p) - 2, 2 * (p - 1)),
+        "1f1b": in_turn(p, m),
         "interleaved": 2 * (p * v - 1),
     }
     return flush + crossings[layout.schedule] * hop_s(problem, layout, one.message)

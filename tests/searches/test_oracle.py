@@ -333,7 +333,7 @@ def check_collectives(problem, n_ranks_of_groups, strides):
     for n_ranks, stride in itertools.product(n_ranks_of_groups, strides):
         theirs = place_group(n_ranks, stride, pool, fabric)
         ours = oracle.physics.place(problem, n_ranks, stride)
-        for size in (1.0, 3e3, 2e5, 1e6, 3e7, 4e9):
+        for size in (0.0, 1.0, 3e3, 2e5, 1e6, 3e7, 4e9):
             for name, run in COLLECTIVES.items():
                 wanted = run(problem, ours, size)
                 found = collective_s(name, size, theirs, pool).item()
