@@ -13,6 +13,8 @@ from searches.candidates import Candidate
 
 MIN_SHARE = 0.002
 """Differences below this share of the step are not worth a word."""
+KERNELS = "kernels"
+"""What the sum of the terms is called in which the slowest rank computes for the first time."""
 
 
 def stage_words(counts: Sequence[int]) -> str:
@@ -63,8 +65,12 @@ def shown_layout(layout: Layout) -> str:
 
 
 def _grouped(terms: Mapping[str, float]) -> dict[str, float]:
-    # Which stage is the slowest moves time between the terms of compute: they are compared as one.
-    grouped = {"compute": sum(terms[t] for t in COMPUTE_TERMS)}
+    """Return the terms of a step, those of all kernels that run once as one.
+
+    Which stage is the slowest moves time between these. Their sum is more than the part `compute`
+    of what binds (`planner.binding`): operators that wait for memory are among them.
+    """
+    grouped = {KERNELS: sum(terms[t] for t in COMPUTE_TERMS)}
     return {**grouped, **{t: terms[t] for t in TIME_TERMS if t not in COMPUTE_TERMS}}
 
 

@@ -56,20 +56,21 @@ def conclusion(step: Answer) -> str:
 def walk_end(answer: Answer) -> str:
     """Return where the walk ends, where `solve` ends, and the difference, in a sentence."""
     end, best, costs = answer["end"], answer["best"], answer["costs_frac"]
+    whole = f"the fastest of all plans takes {best['step_time_s']:.3f} s"
     if end is None:
         return (
-            f"The walk ends without a plan that fits; the best of all plans is {best['shown']}, "
-            f"{best['step_time_s']:.3f} s a step"
+            f"The walk ends without a plan that fits; {whole}, and {best['shown']} is recommended"
         )
-    where = f"The walk ends at {end['shown']}, {end['step_time_s']:.3f} s a step"
+    where = f"The walk ends at {end['shown']}"
     if answer["same"]:
-        return f"{where}: the best of all plans"
+        return f"{where}, which is recommended of all plans, too; {whole}"
     tie = ", within model error" if abs(costs) <= TIE_FRAC else ""
     blamed = [s for s in answer["steps"] if s["costs_s"] > TIE_FRAC / 10 * best["step_time_s"]]
     blamed.sort(key=lambda s: -s["costs_s"])
     parts = [f"{s['step']} {s['chosen']} +{s['costs_s']:.3f} s" for s in blamed]
     because = f" ({', '.join(parts)})" if parts else ""
     return (
-        f"{where}; the best of all plans is {best['shown']}, {best['step_time_s']:.3f} s: the "
-        f"walk costs {costs:+.1%}{tie}{because}"
+        f"{where}; the fastest plan that keeps its decisions takes {end['step_time_s']:.3f} s a "
+        f"step. Of all plans {best['shown']} is recommended, and the fastest takes "
+        f"{best['step_time_s']:.3f} s: the walk costs {costs:+.1%}{tie}{because}"
     )

@@ -10,10 +10,11 @@ from planner.reporting.charts import Chart
 from planner.views.cards import Cell, Deck, NumberTable, Shown, Words, plain_words
 
 GROUP_COLOURS = {
-    "compute": "#1e88d0", "network": "#e69f00", "waiting": "#cc79a7", "per step": "#009e73",
+    "device": "#1e88d0", "network": "#e69f00", "waiting": "#cc79a7", "per step": "#009e73",
     "total": "#7f8c8d",
 }  # fmt: skip
-"""Colours of what the terms of a step have in common; fills for light and dark."""
+"""Colours of what terms of a step have in common (`planner.explain.GROUPS`); fills for light and
+dark."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from costmodels.breakdown import COMPUTE_TERMS, NETWORK_TERMS, Breakdown
+from costmodels.breakdown import Breakdown
 from costmodels.problem import Problem
+from planner.explain import GROUPS
 from planner.reporting.charts import Frame
 from planner.result import Plan
 from planner.terms import TERMS
@@ -11,13 +12,6 @@ from planner.views.cards import Cell, Deck, NumberTable, Shown, Words
 from planner.views.figures import GROUP_COLOURS, Figure, figure
 from planner.views.quantities import exact, shown, total
 
-GROUPS = {
-    "compute": (*COMPUTE_TERMS, "recompute", "host"),
-    "network": (*NETWORK_TERMS, "overlap"),
-    "waiting": ("bubble", "straggler"),
-    "per step": ("optimizer", "offload", "fixed"),
-}
-"""What the terms of a step have in common, in the order of the waterfall."""
 HIDDEN_AXES = ("tp", "cp", "ep", "dp")
 """Axes whose traffic may run beside compute."""
 

@@ -68,9 +68,12 @@ async def result(visit: Visit) -> Page:
 
 
 async def cancel(visit: Visit) -> Page:
-    """Cancel a job."""
-    await visit.engine.cancel(job_id_of(visit), visit.caller)
-    return Page(b"", 303, headers={"location": visit.url("/ui/jobs")})
+    """Cancel a job, and show the list, or with `stay` what there is of a sweep."""
+    job_id = job_id_of(visit)
+    found = await visit.engine.cancel(job_id, visit.caller)
+    stays = found.call == "sweep" and visit.posted("stay")
+    target = visit.url(f"/ui/sweeps/{job_id}" if stays else "/ui/jobs")
+    return Page(b"", 303, headers={"location": target})
 
 
 PAGES = {"/ui/jobs": jobs, "/ui/jobs/{job_id}": job, "/ui/jobs/{job_id}/result": result}

@@ -1,18 +1,25 @@
-"""The view of sweeps: submit one, follow it, look at its report."""
+"""The view of sweeps: submit one, look at its points as they come, and at its report.
+
+The report of points so far is that of the whole sweep, of the rows that are there: they are asked
+for by page, as callers of the interface do, and drawn again as more come.
+"""
 
 import asyncio
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from service import schemas
 from service.calls import PAGE_PREFIX, Call, Running
-from service.jobs import FINAL, State
+from service.engine import request_body
+from service.jobs import JobView, State
 from service.limits import check_document_text, too_much
 from service.pages.examples import sweep_text, sweeps
 from service.pages.jobs import LISTED, described, job_id_of
 from service.pages.render import render
 from service.pages.solve import file_name
-from service.pages.visit import Data, Page, Visit, Working, parsed
+from service.pages.visit import Data, Page, Visit, parsed
 from service.problems import Fault, Problem, refused
 
 if TYPE_CHECKING:
@@ -20,6 +27,13 @@ if TYPE_CHECKING:
 
 CHECK_CALL, REPORT_CALL = f"{PAGE_PREFIX}sweep-check", f"{PAGE_PREFIX}sweep-report"
 MOST_ROWS = 500
+MOST_SO_FAR = 2_000
+"""Points of a sweep without its answer that are drawn, the first that came."""
+MOST_NOTED_CHARS = 20_000
+"""Of what a sweep varies, as a note of its job keeps it: notes of many jobs are read together."""
+NOTED = ("name", "design", "n_points", "axes", "inputs", "derived", "where", "set", "options",
+         "search", "notes", "objective")  # fmt: skip
+"""Fields of the header of a sweep that say what its points are, without models and clusters."""
 
 
 class SweepTextRequest(schemas.Request):
@@ -35,6 +49,8 @@ class SweepTextAnswer(schemas.Answer):
     n_points: int
     spec: dict[str, Any]
     """What the text says, as the call `sweep` takes it."""
+    header: dict[str, Any]
+    """`NOTED` fields of the header of its answer; empty where they are many characters."""
 
 
 class SweepReportRequest(schemas.Request):
@@ -66,7 +82,10 @@ def _check(request: SweepTextRequest, running: Running) -> Data:
         raise too_much("points", sweep.n_points, settings.points, "vary", fix)
     less = ", before constraints" if sweep.constraints else ""
     summary = "\n".join([*lines_of(sweep), f"points: {sweep.n_points:,}{less}"])
-    return {"summary": summary, "n_points": sweep.n_points, "spec": spec}
+    header = {key: value for key, value in sweep.header().items() if key in NOTED}
+    if len(json.dumps(header)) > MOST_NOTED_CHARS:
+        header = {}
+    return {"summary": summary, "n_points": sweep.n_points, "spec": spec, "header": header}
 
 
 def _report(request: SweepReportRequest, running: Running) -> Data:
@@ -181,7 +200,7 @@ async def submitted(visit: Visit) -> Page:
         return Page(await _form(visit, draft, None, checked))
     job = await visit.engine.submit("sweep", {"spec": checked["spec"]}, visit.caller)
     name = str(checked["spec"].get("name") or draft["example" if is_example else "name"])
-    note = {"what": f"sweep {name[:80]}".strip()}
+    note = {"what": f"sweep {name[:80]}".strip(), "header": checked["header"]}
     await asyncio.to_thread(visit.engine.jobs.note, job.job_id, note)
     return Page(b"", 303, headers={"location": visit.url(f"/ui/sweeps/{job.job_id}")})
 
@@ -201,34 +220,91 @@ async def check(visit: Visit) -> Page:
     return Page(json.dumps(answer), 200, "application/json", {"cache-control": "no-store"})
 
 
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A sweep as its page shows it."""
+
+    job: JobView
+    report: Data | None = None
+    """Of its answer, or of the rows so far; None where there is none."""
+    n_rows: int = 0
+    """Rows so far, where it has no answer."""
+
+
 async def sweep(visit: Visit) -> str:
-    """Show a sweep: its progress, then its report."""
+    """Show a sweep: its points so far while it runs or where it has no answer, then its report."""
+    found = await _looked_at(visit)
+    job, template = found.job, "sweep_so_far.html.j2"
+    shown = (await described(visit, [job]))[0]
+    if job.state is State.EXPIRED:
+        return render(visit, "job.html.j2", shown=shown, job=job)
+    if job.state is State.SUCCEEDED:
+        template = "sweep.html.j2"
+    return await asyncio.to_thread(
+        render, visit, template, report=found.report, job=job, shown=shown, n_rows=found.n_rows,
+        most=MOST_SO_FAR,
+    )  # fmt: skip
+
+
+async def _looked_at(visit: Visit) -> Looked:
+    """Return the sweep of an address; `Problem` 404 where there is none."""
     job_id = job_id_of(visit)
     job = await visit.engine.get_job(job_id, visit.caller)
     if job.call != "sweep":
         raise refused("malformed", f"job {job_id} is no sweep but {job.call}", 404)
-    shown = (await described(visit, [job]))[0]
-    if job.state not in FINAL:
-        raise Working(job)
+    if job.state is State.EXPIRED:
+        return Looked(job)
     if job.state is not State.SUCCEEDED:
-        return render(visit, "job.html.j2", shown=shown, job=job)
-    report = await _report_of(visit, job_id)
-    return await asyncio.to_thread(
-        render, visit, "sweep.html.j2", report=report, job=job, shown=shown
-    )
-
-
-async def _report_of(visit: Visit, job_id: str) -> Data:
+        try:
+            return await _so_far(visit, job)
+        except Problem as problem:
+            if problem.code != "has-result":
+                raise
+        job = await visit.engine.get_job(job_id, visit.caller)  # it has its answer meanwhile
     answer = await visit.engine.result(job_id, visit.caller)
-    body = b'{"result": ' + answer.payload.strip() + b"}"
+    return Looked(job, await _drawn(visit, b'{"result": ' + answer.payload.strip() + b"}"))
+
+
+async def _so_far(visit: Visit, job: JobView) -> Looked:
+    rows, n_rows = await _rows_so_far(visit, job.job_id)
+    if not rows:
+        return Looked(job)
+    notes = await asyncio.to_thread(visit.engine.jobs.notes, [job.job_id])
+    note = notes.get(job.job_id, {})
+    header = note.get("header") or {"name": note.get("what", "").removeprefix("sweep ")}
+    body = await asyncio.to_thread(request_body, {"result": {"sweep": header, "rows": rows}})
+    return Looked(job, await _drawn(visit, body), n_rows)
+
+
+async def _drawn(visit: Visit, body: bytes) -> Data:
     return await parsed((await visit.engine.call(REPORT_CALL, body, visit.caller)).payload)
 
 
+async def _rows_so_far(visit: Visit, job_id: str) -> tuple[list[Mapping[str, Any]], int]:
+    """Return the first rows of a sweep without an answer, by point, and how many there are."""
+    found: list[Mapping[str, Any]] = []
+    cursor, total = "", 0
+    while len(found) < MOST_SO_FAR:
+        answer = await visit.engine.result_page(
+            job_id, visit.caller, cursor, MOST_SO_FAR - len(found), so_far=True
+        )
+        page = await parsed(answer.payload)
+        found += page["items"]
+        cursor, total = page["next_cursor"], page["total"]
+        if not page["items"] or not cursor or len(found) >= total:
+            break
+    return sorted(found, key=lambda row: row.get("index", 0)), total
+
+
 async def sweep_csv(visit: Visit) -> Page:
-    """Return the points of a sweep as CSV."""
-    report = await _report_of(visit, job_id_of(visit))
-    headers = {"content-disposition": 'attachment; filename="points.csv"'}
-    return Page(report["csv"], 200, "text/csv; charset=utf-8", headers)
+    """Return the points of a sweep as CSV, those so far where it has no answer."""
+    found = await _looked_at(visit)
+    if found.report is None:
+        detail = f"no point of sweep {found.job.job_id} is finished"
+        raise Problem(409, "no-result", "the sweep has no points", detail)
+    name = "points.csv" if found.job.state is State.SUCCEEDED else "points-so-far.csv"
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Page(found.report["csv"], 200, "text/csv; charset=utf-8", headers)
 
 
 PAGES = {

@@ -1,6 +1,7 @@
 """What binds: parts that sum to the step, levers that are what repricing says, honest words."""
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -58,6 +59,18 @@ def test_parts_sum_to_the_step(name: str) -> None:
     assert tuple(parts) == PARTS
     assert all(seconds >= 0 for seconds in parts.values())
     assert sum(parts.values()) == pytest.approx(plan.step_time_s, rel=1e-12)
+
+
+def test_words_of_the_line_that_says_why_mean_what_they_mean_as_parts() -> None:
+    """`compute` is a part of what binds: the sum of all kernels is not called that."""
+    found = planner.solve("llama3-8b", "h100-x8", top=1)
+    plan = found.best
+    parts = parts_s(plan.breakdown, elasticities(plan.breakdown.rows.problem, plan.layout))
+    said = dict(re.findall(r"([a-z]+) ([\d.]+) s", found.why_first[0]))
+    assert float(said["kernels"]) > parts["compute"] + 0.01
+    assert {name for name in said if name not in PARTS} == {"kernels"}
+    for name in said.keys() & set(PARTS):
+        assert float(said[name]) == pytest.approx(parts[name], abs=0.006), name
 
 
 def test_computing_is_cut_by_its_three_figures() -> None:

@@ -128,4 +128,7 @@ def test_words() -> None:
     nothing = dict(found.answer, end=None)
     assert walk_end(nothing).startswith("The walk ends without a plan that fits")
     other = dict(found.answer, same=False, costs_frac=0.25, steps=[dear])
+    other["best"] = {"shown": "tp4 vpp4", "step_time_s": 15.939}  # of the fastest, which ties
+    said = "Of all plans tp4 vpp4 is recommended, and the fastest takes 15.939 s"
+    assert said in walk_end(other)
     assert f"the walk costs +25.0% (tp {dear['chosen']} +1.000 s)" in walk_end(other)

@@ -58,6 +58,36 @@
     window.addEventListener("afterprint", () => { printing = false; setTimeout(recolour); });
   }
 
+  // What the server renders anew takes the place of what is there. Figures stay where they are and
+  // change their data: no flicker, the same zoom; so do what is open, scrolled and has the focus.
+  function renew(results, fresh) {
+    const again = [];
+    const told = (each) => [each.tagName, (each.closest("[id]") || {}).id, each.getAttribute("aria-label") || each.textContent].join();
+    const focused = results.contains(document.activeElement) ? told(document.activeElement) : "";
+    all(".plot[data-figure]", fresh).forEach((plot) => {
+      const old = results.querySelector('.plot[data-figure="' + plot.dataset.figure + '"]');
+      if (!old || !drawn.has(old)) return;
+      old.setAttribute("aria-label", plot.getAttribute("aria-label"));
+      plot.replaceWith(old);
+      again.push(old);
+    });
+    const named = (each) => each.closest("figure") ? each.closest("figure").id : each.querySelector("summary").textContent;
+    const open = all("details[open]", results).map(named);
+    all("details", fresh).forEach((each) => { each.open = open.includes(named(each)); });
+    const scrolled = new Map(all(".scroll", results).map((each) => [each.getAttribute("aria-label"), [each.scrollLeft, each.scrollTop]]));
+    drawn.forEach((_, plot) => { if (results.contains(plot) && !again.includes(plot)) { drawn.delete(plot); window.Plotly.purge(plot); } });
+    results.replaceChildren(...fresh.childNodes);
+    all(".scroll", results).forEach((each) => each.scrollTo(...(scrolled.get(each.getAttribute("aria-label")) || [0, 0])));
+    const next = focused && all("a, button, summary, [tabindex]", results).find((each) => told(each) === focused);
+    if (next) next.focus({ preventScroll: true });
+    again.forEach((plot) => {
+      const figure = read(plot.dataset.figure);
+      window.Plotly.react(plot, figure.data, { ...fitted(figure.layout), template: template() })
+        .then(() => { if (plot.isConnected) window.Plotly.Plots.resize(plot); }); // columns may be others now
+    });
+    figures();
+  }
+
   // Colours: the form works alone; here it changes them without opening the page anew.
   function colours() {
     all("form.theme").forEach((form) => form.addEventListener("submit", (event) => {
@@ -76,6 +106,27 @@
     if (seconds >= 1) return seconds.toPrecision(4) + " s";
     return (seconds * 1e3).toPrecision(4) + " ms";
   }
+  // What there is of an answer, asked for again as more of it comes; the dearer it is the seldomer.
+  function following(part) {
+    let done = 0, busy = false;
+    const shown = () => Number(part.dataset.rowsSoFar);
+    async function ask() {
+      if (busy || done <= shown()) return;
+      busy = true;
+      const begun = performance.now();
+      try {
+        const answer = await fetch(window.location.href);
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const fresh = answer.ok && page.getElementById(part.id);
+        if (fresh && fresh.dataset.rowsSoFar !== part.dataset.rowsSoFar) {
+          part.dataset.rowsSoFar = fresh.dataset.rowsSoFar;
+          renew(part, fresh);
+        }
+      } catch (error) { /* it is asked again, or the end of the job opens the page anew */ }
+      window.setTimeout(() => { busy = false; ask(); }, Math.max(2000, 4 * (performance.now() - begun)));
+    }
+    return (n) => { done = n; ask(); };
+  }
   function jobs() {
     all("[data-events]").forEach((box) => {
       const bar = box.querySelector("progress");
@@ -83,9 +134,12 @@
       const best = box.querySelector("[data-best]");
       const events = new EventSource(box.dataset.events);
       all("form", box).forEach((form) => form.addEventListener("submit", () => events.close()));
+      const part = box.dataset.follows && document.getElementById(box.dataset.follows);
+      const more = part ? following(part) : () => {};
       let saidAt = 0;
       events.addEventListener("progress", (event) => {
         const now = JSON.parse(event.data);
+        more(now.done);
         if (now.total) { bar.max = now.total; bar.value = now.done; }
         if (now.best_step_time_s && best) best.textContent = "Best so far: a step of " + duration(now.best_step_time_s);
         if (Date.now() - saidAt < 3000) return; // screen readers are told now and then
@@ -475,24 +529,7 @@
           if (now.placeholder) field.placeholder = now.placeholder;
         });
         sliders(page);
-        // Figures stay where they are and change their data: no flicker, the same zoom.
-        const again = [];
-        all(".plot[data-figure]", fresh).forEach((plot) => {
-          const old = results.querySelector('.plot[data-figure="' + plot.dataset.figure + '"]');
-          if (!old || !drawn.has(old)) return;
-          old.setAttribute("aria-label", plot.getAttribute("aria-label"));
-          plot.replaceWith(old);
-          again.push(old);
-        });
-        const open = all("details[open]", results).map((each) => each.closest("figure") && each.closest("figure").id);
-        all("details", fresh).forEach((each) => { each.open = open.includes(each.closest("figure") && each.closest("figure").id); });
-        drawn.forEach((_, plot) => { if (results.contains(plot) && !again.includes(plot)) { drawn.delete(plot); window.Plotly.purge(plot); } });
-        results.replaceChildren(...fresh.childNodes);
-        again.forEach((plot) => {
-          const figure = read(plot.dataset.figure);
-          window.Plotly.react(plot, figure.data, { ...fitted(figure.layout), template: template() });
-        });
-        figures();
+        renew(results, fresh);
         const headline = results.querySelector("[data-headline]");
         if (headline && announce.textContent !== headline.textContent) announce.textContent = headline.textContent;
       }

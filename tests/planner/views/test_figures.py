@@ -10,6 +10,7 @@ from costmodels.breakdown import break_down, virtual_stage_times
 from costmodels.placement import tier_names
 from costmodels.step import data_parallel_exposed, stage_times
 from planner.elasticities import elasticities
+from planner.explain import GROUPS
 from planner.placement import place_plan
 from planner.solving import plan_of_layout
 from planner.trace import HIDDEN, THREADS, trace_events
@@ -52,6 +53,9 @@ def test_the_bars_of_the_waterfall_end_at_the_step(name):
     assert hidden == -credit
     assert times == {t: v for t, v in plan.breakdown.time_s.items() if v > 0.0}
     (step,) = [t for t in traces(view.waterfall, type="bar") if "base" not in t]
+    # The groups are those of `planner explain`; compute is a word for a part of what binds.
+    assert {row[1] for row in rows} <= {*GROUPS, "total"}
+    assert "compute" not in GROUPS
     assert step["x"] == [plan.step_time_s]
     assert step["error_x"]["array"] == [plan.step_time_p90_s - plan.step_time_s]
     assert step["error_x"]["arrayminus"] == [plan.step_time_s - plan.step_time_p10_s]

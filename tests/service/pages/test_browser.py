@@ -19,7 +19,7 @@ from service.pages.gate import CSP
 from service.pages.plans import _page
 from service.pages.question import query_of
 from service.pages.visit import Visit, fields_of
-from tests.service.pages.conftest import READY, Served, proxy, service
+from tests.service.pages.conftest import ANSWERED, READY, Served, proxy, service
 from tests.test_readme import ROOT
 
 pytestmark = pytest.mark.page
@@ -392,7 +392,7 @@ def test_a_sweep_from_its_text_to_its_report(page_at):
     )
     page.wait_for_selector("#sweep-said.good")
     page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_selector(".headline", timeout=40_000)
+    page.wait_for_selector(f"{ANSWERED} .headline")
     page.wait_for_selector(".js-plotly-plot .main-svg")
     screen.shot("sweep-report")
     assert page.get_by_role("heading", level=1).inner_text() == "Sweep two-by-two"
@@ -404,6 +404,38 @@ def test_a_sweep_from_its_text_to_its_report(page_at):
     assert csv.text().count("\n") == 5
     screen.open("/ui/sweeps")
     assert page.get_by_role("link", name="sweep two-by-two").count() == 1
+
+
+def test_points_of_a_sweep_come_while_it_runs_and_stay_when_it_is_cancelled(page_at):
+    screen = page_at("/ui/sweeps")
+    page = screen.page
+    page.locator("#sweep-example").select_option("llama3-70b-1000-points")
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_selector("#so-far .headline")
+    page.wait_for_selector("#axes .js-plotly-plot .main-svg")
+    # What is open, focused or drawn stays so while more comes.
+    page.evaluate("document.querySelector('#axes .js-plotly-plot').mark = 'kept'")
+    summary = page.locator("#axes summary").first
+    summary.focus()
+    page.keyboard.press("Enter")
+    rows = page.locator("#so-far").get_attribute("data-rows-so-far")
+    more = "(n) => Number(document.getElementById('so-far').dataset.rowsSoFar) > Number(n)"
+    page.wait_for_function(more, arg=rows)
+    assert summary.locator("..").get_attribute("open") is not None
+    assert summary.evaluate("(each) => each === document.activeElement")
+    assert page.locator("#axes .js-plotly-plot").first.evaluate("(each) => each.mark") == "kept"
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('#so-far .js-plotly-plot')].every((plot) =>"
+        " plot.querySelector('.main-svg').clientWidth <= plot.clientWidth)"
+    )
+    screen.shot("sweep-so-far")
+    screen.check()
+    page.get_by_role("button", name="Cancel").click()
+    page.wait_for_selector("[role=status] >> text=The sweep was cancelled")
+    page.wait_for_selector("#axes .js-plotly-plot .main-svg")
+    assert page.locator("#points tbody tr").count() >= int(rows)
+    screen.shot("sweep-cancelled")
+    screen.check()
 
 
 # Token and prefix
@@ -439,7 +471,7 @@ def test_behind_a_prefix_with_a_token(page_at, guarded):
         "model: llama3-8b\ncluster: h100-x8\nvary:\n  pools.0.nodes: [1, 2, 4]\n"
     )
     page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_selector(".headline", timeout=40_000)
+    page.wait_for_selector(f"{ANSWERED} .headline")
     screen.check()
     page.get_by_role("button", name="Sign out").click()
     assert page.get_by_role("heading", level=1).inner_text() == "Sign in"
