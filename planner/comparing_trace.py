@@ -134,8 +134,6 @@ class TrafficRow:
     predicted: tuple[float, float, float]
     """Calls, mean message in bytes, time of all calls in seconds."""
     measured: tuple[float, float, float]
-    sent_frac: float
-    """Bytes that a rank sends over those of the message (ring volumes); 0 when not predicted."""
     measured_bytes_per_s: float
     """What a rank sends each second of the calls whose size is known; 0 where none is."""
     predicted_bytes_per_s: float
@@ -585,7 +583,6 @@ def _traffic_rows(
                     sized_bytes / sized if sized else 0.0,
                     sum(x.time_s for x in have) / n,
                 ),
-                sent_frac=frac,
                 measured_bytes_per_s=frac * sized_bytes / sized_s if sized_s else 0.0,
                 predicted_bytes_per_s=sent / time_s if time_s else 0.0,
                 least_each_s=min((x.time_s / x.n_calls for x in have if x.n_calls), default=0.0),

@@ -297,11 +297,6 @@ def _memory_s(rows: Rows, layout: Layout, row: int) -> float:
     return total * layout.n_passes / layout.pp + float(optimizer_s)
 
 
-def euler_sum(found: Mapping[str, float]) -> float:
-    """Return the sum over rates minus the sum over times: -1 for every plan."""
-    return sum(found[name] for name in RATES) - sum(found[name] for name in TIMES)
-
-
 SHOWN_PERCENT = 0.0005
 """What buys less than this share of a per cent is left out of texts."""
 

@@ -13,8 +13,6 @@ from planner.errors import BadValue
 
 GIB = 1024.0**3
 """Bytes in a GiB."""
-MS = 1e-3
-"""Seconds in a ms."""
 
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}

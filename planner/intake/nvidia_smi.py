@@ -197,7 +197,7 @@ def _csv(text: str, source: str) -> Hardware:
 
 def _topology(text: str, source: str) -> Hardware:
     """Read the matrix of `topo -m`: NVLinks between GPUs, and which ports are near them."""
-    rows = dict(_topology_rows(text, source))
+    rows = dict(_topology_rows(text))
     gpus = [name for name in rows if name.startswith("GPU")]
     ports = [name for name in rows if not name.startswith("GPU")]
     n = len(gpus)
@@ -213,7 +213,7 @@ def _topology(text: str, source: str) -> Hardware:
     return Hardware((Devices(evidence, n, n),), ports=near, domain=domain)
 
 
-def _topology_rows(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
+def _topology_rows(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the cells of every row of the matrix, as far as they are relations."""
     for line in text.splitlines():
         match = _TOPO_ROW.match(line)

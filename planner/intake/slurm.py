@@ -117,7 +117,7 @@ def facts_of_rows(rows: Iterable[Row], source: str, form: str) -> Facts:
         by_name.setdefault(row.name, []).append(row)
     nodes, unclear = [], []
     for same in by_name.values():
-        node, known = _node(same, source)
+        node, known = _node(same)
         nodes.append(node)
         if not known:
             unclear.append(node.name)
@@ -130,13 +130,13 @@ def facts_of_rows(rows: Iterable[Row], source: str, form: str) -> Facts:
     return Facts(source, form, nodes=tuple(nodes), notes=tuple(notes))
 
 
-def _node(same: list[Row], source: str) -> tuple[Node, bool]:
+def _node(same: list[Row]) -> tuple[Node, bool]:
     """Return a node from its rows, and whether the GPUs in use are known where it matters."""
     row = same[0]
     partitions = tuple(dict.fromkeys(p for x in same for p in x.partitions))
     unhealthy, busy = _state(row.state)
     features = tuple(dict.fromkeys(f for x in same for f in x.features))
-    gres = parse_gres(row.gres, source) or _tres_gres(row.cfg_tres)
+    gres = parse_gres(row.gres) or _tres_gres(row.cfg_tres)
     used, known = _in_use(row, gres, busy)
     # What `shard` or `mps` hold is a share of a GPU that no other job gets whole.
     if re.search(r"gres/(?:shard|mps)\b[^,]*=[1-9]", row.alloc_tres or ""):
@@ -184,7 +184,7 @@ def _state(text: str) -> tuple[str, str]:
     return ", ".join(dict.fromkeys(unhealthy)), ", ".join(dict.fromkeys(busy))
 
 
-def parse_gres(text: str, source: str = "") -> tuple[Gres, ...]:
+def parse_gres(text: str) -> tuple[Gres, ...]:
     """Return the GPUs of a GRES list, one entry for every type.
 
     >>> parse_gres("gpu:h100:8(S:0-1),pfsdir:scratch:1")

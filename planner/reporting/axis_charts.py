@@ -45,7 +45,7 @@ def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
     all_jobs = list(dict.fromkeys(job_of_row))
     if len(all_jobs) > 1:
         # Jobs have times of their own size; beside them is what the axis changes in each.
-        measures = [measures[0], _relative(points, measures[0], found, job_of_row)]
+        measures = [measures[0], _relative(measures[0], found, job_of_row)]
     jobs = all_jobs if len(all_jobs) <= MAX_LINES else _spread(all_jobs, MAX_LINES)
     traces: list[dict[str, Any]] = []
     rows: list[tuple[str | float | int | None, ...]] = []
@@ -76,7 +76,7 @@ def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
             keys = [
                 place if job_of_row[row] == job else None for row, place in enumerate(found.of_row)
             ]
-            best = least_by(points, measure, keys)
+            best = least_by(measure, keys)
             colour = CATEGORIES[place]
             traces.append(_line(points, measure, best, name, colour, found, where))
             if panel == 0:
@@ -97,16 +97,14 @@ def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
     )  # fmt: skip
 
 
-def _relative(
-    points: SweepPoints, measure: Measure, found: Bins, job_of_row: list[tuple[Any, ...]]
-) -> Measure:
+def _relative(measure: Measure, found: Bins, job_of_row: list[tuple[Any, ...]]) -> Measure:
     """Return a measure as a share of the best of the same job at the first value with a plan."""
     keys = [
         None if place is None else (job, place)
         for job, place in zip(job_of_row, found.of_row, strict=True)
     ]
     first: dict[Any, tuple[int, float]] = {}
-    best: dict[Any, int] = least_by(points, measure, keys)
+    best: dict[Any, int] = least_by(measure, keys)
     for (job, place), row in best.items():
         if job not in first or place < first[job][0]:
             first[job] = (place, float(measure.values[row]))
@@ -157,8 +155,8 @@ def _slice(
         place if all(column[r] == column[row] for column in others) else None
         for r, place in enumerate(found.of_row)
     ]
-    best = least_by(points, measure, alike)
-    over_all = least_by(points, measure, list(found.of_row))
+    best = least_by(measure, alike)
+    over_all = least_by(measure, list(found.of_row))
     values = measure.values
     if len(best) < 2 or all(values[row] == values[over_all[key]] for key, row in best.items()):
         return []
@@ -226,9 +224,7 @@ def _says(points: SweepPoints, axis: Axis, found: Any, own_job: bool) -> str:
     if points.job_axes and not own_job and rows:
         rows = [row for row in rows if jobs[row] == jobs[rows[-1]]]
     chosen = set(rows)
-    best = least_by(
-        points, measure, [p if row in chosen else None for row, p in enumerate(found.of_row)]
-    )
+    best = least_by(measure, [p if row in chosen else None for row, p in enumerate(found.of_row)])
     if not best:
         return f"No value of {axis.title} has a plan."
     numbers = sorted(place for place in best if isinstance(place, int))

@@ -186,9 +186,7 @@ def drawn_rows(rows: Sequence[int], keep: Iterable[int] = ()) -> tuple[list[int]
     return chosen, (f"{len(chosen):,} of {len(rows):,} points are drawn, evenly chosen.",)
 
 
-def least_by(
-    points: SweepPoints, measure: Measure, keys: Sequence[object | None]
-) -> dict[object, int]:
+def least_by(measure: Measure, keys: Sequence[object | None]) -> dict[object, int]:
     """Return by key the row with the least of a measure; rows without key or value left out."""
     found: dict[object, int] = {}
     values = measure.values

@@ -40,7 +40,7 @@ def _cells(
         None if a is None or b is None else (a, b)
         for a, b in zip(x.of_row, lines, strict=True)
     ]  # fmt: skip
-    return least_by(points, measure, keys)  # type: ignore[return-value]
+    return least_by(measure, keys)  # type: ignore[return-value]
 
 
 def _map_layout(x: Bins, y: Bins | None) -> tuple[dict[str, Any], int]:

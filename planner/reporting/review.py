@@ -58,7 +58,7 @@ def review_document(data: Mapping[str, Any], which: str, source: str) -> list[Pa
     cluster = checked["inputs"]["cluster"].get("name") or "the cluster"
     title = Heading(1, f"Design review: {model} on {cluster}")
     if not checked["plans"]:
-        return [title, *_nothing_fits(checked), *_question(checked, None), *_basis(checked, None)]
+        return [title, *_nothing_fits(checked), *_question(checked), *_basis(checked, None)]
     opened = plan_of_result(checked, which, source)
     _, _, problem, plan = opened
     bound = bound_of(problem, plan, run_by(options))
@@ -67,7 +67,7 @@ def review_document(data: Mapping[str, Any], which: str, source: str) -> list[Pa
         title,
         *_decision(plan, note),
         *_why(checked, plan, bound),
-        *_question(checked, opened),
+        *_question(checked),
         *_time_and_memory(plan, bound),
         *_alternatives(checked, opened, source),
         *_levers(bound),
@@ -180,7 +180,7 @@ def _why(data: Mapping[str, Any], plan: Plan, bound: Bound) -> Iterator[Part]:
     yield Bullets(tuple(f"{text}." for text in said if text))
 
 
-def _question(data: Mapping[str, Any], opened: Opened | None) -> Iterator[Part]:
+def _question(data: Mapping[str, Any]) -> Iterator[Part]:
     inputs = data["inputs"]
     model, job, options = inputs["model"]["model"], inputs["model"]["training"], inputs["options"]
     yield Heading(2, "The job")

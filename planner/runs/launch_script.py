@@ -126,16 +126,6 @@ def sbatch_header(text: str) -> dict[str, str]:
     return found
 
 
-def header_comments(text: str) -> list[str]:
-    """Return the comment lines before the first other line, without the sign."""
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("#").strip())
-    return lines
-
-
 def _slurm_variables(header: Mapping[str, str]) -> dict[str, str]:
     """Return what Slurm would set from the header."""
     nodes, per = header.get("nodes", ""), header.get("ntasks-per-node", "")
@@ -293,13 +283,12 @@ def _world(
         nodes = n_nodes or 1
         return (nodes, total // nodes, total, unknown) if total else (None, None, None, unknown)
     if launcher in ("srun", "mpirun", "python"):
-        return _tasks(launcher, options, header, env, n_nodes, per_node, unknown)
+        return _tasks(options, header, env, n_nodes, per_node, unknown)
     total = n_nodes * per_node if n_nodes and per_node else None
     return n_nodes, per_node, total, unknown
 
 
 def _tasks(
-    launcher: str,
     options: Mapping[str, str],
     header: Mapping[str, str],
     env: Mapping[str, str],

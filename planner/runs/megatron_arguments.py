@@ -44,7 +44,6 @@ LAYOUT_DESTS = frozenset(
      "microbatch_group_size_per_vp_stage", "cpu_offloading_num_layers")
 )  # fmt: skip
 """Settings that the layout depends on."""
-LAYOUT_TEXT_ERROR = "cannot be read as stages"
 UNFUSED_LOSS = {"fused_loss": False, "logit_bytes": 12.0}
 """Megatron-LM's own cross-entropy: exponentials and a 16-bit gradient beside fp32 logits."""
 FUSED_LOSS = {"fused_loss": True, "logit_bytes": 6.0}

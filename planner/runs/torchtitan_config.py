@@ -187,7 +187,7 @@ def read_recipe(
         listed = ", ".join(recipes)
         message = f"no recipe {name!r}" if name else f"{len(recipes)} recipes in one file"
         raise SpecError(Problem(message, f"name one: {source}#NAME with {listed}", source))
-    evaluator = _Evaluator(tree, recipes)
+    evaluator = _Evaluator(tree)
     config = evaluator.call(name, 0)
     settings = with_set(flattened(_sections(config)), sets)
     settings.setdefault("model.name", _family(text, name))
@@ -235,7 +235,7 @@ def _family(text: str, name: str) -> str:
 class _Evaluator:
     """Follows the assignments of recipe functions."""
 
-    def __init__(self, tree: ast.Module, recipes: Mapping[str, ast.FunctionDef]) -> None:
+    def __init__(self, tree: ast.Module) -> None:
         self.functions = {
             node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)
         }
@@ -439,7 +439,7 @@ def _run(
     layout |= _recompute(read, layout, layers, notes)
     job_file = kind.endswith("(TOML)")
     release = TOML_RELEASE if job_file else RELEASES["torchtitan"]
-    stack, switches = _stack(read, notes, layout, release)
+    stack, switches = _stack(read, layout)
     if read.switch("training.enable_cpu_offload"):
         notes.append("training.enable_cpu_offload: states on the CPU are not modelled: memory is"
                      " overestimated, the step underestimated")  # fmt: skip
@@ -666,9 +666,7 @@ ASYNC_TP = (
 """Names of one setting: up to release 0.2, and from 0.3."""
 
 
-def _stack(
-    read: Reader, notes: list[str], layout: Mapping[str, Any], release: str
-) -> tuple[dict[str, Any], tuple[Switch, ...]]:
+def _stack(read: Reader, layout: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Switch, ...]]:
     """Return what torch.compile and the exchange of tokens change in the profile, and switches."""
     changed: dict[str, Any] = {}
     switches: list[Switch] = []

@@ -28,6 +28,7 @@ from searches.frameworks import (
 from searches.frameworks.case import Case, NotStatedError
 from searches.frameworks.rule import Broken, FrameworkRule, spoken
 from searches.options import DEFAULT_FRAMEWORKS
+from searches.plan_masks import alike_rows
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
@@ -250,17 +251,14 @@ def runnable_kinds(
         for hits in (masks or {}).values()
         if n and len(hits) == n
     ]
-    firsts, of = np.zeros(min(n, 1), dtype=np.intp), np.zeros(n, dtype=np.intp)
-    if columns and n:
-        packed = np.packbits(np.concatenate(columns, axis=1), axis=1)
-        keys = np.ascontiguousarray(packed).view(np.dtype((np.void, packed.shape[1]))).ravel()
-        _, firsts, of = np.unique(keys, return_index=True, return_inverse=True)
+    whole = np.concatenate(columns, axis=1) if columns else np.zeros((n, 0), dtype=bool)
+    firsts, of = alike_rows(whole)
     kept = np.zeros((len(firsts), n_sp, len(shardings), size), dtype=bool)
     for masks in broken:
         if masks is None:
             continue
         kept |= _none_broken(hits[firsts] if len(hits) == n else hits for hits in masks.values())
-    return kept, of.reshape(-1)
+    return kept, of
 
 
 def _mask(
