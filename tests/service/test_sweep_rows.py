@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from service.store import Store, sweep_rows
 from service.store import jobs as jobs_table
 from service.sweep_rows import packed, rows_of
 from tests.service.test_chaos import Process, wait_for_end
+from tests.service.waiting import PATIENCE_S, wait_until
 
 SWEEP = {
     "spec": {
@@ -141,16 +141,20 @@ def test_a_sweep_outlives_kills_of_its_process_and_computes_no_stored_point_agai
     accepted: dict[int, str] = {}
     jobs = Jobs(Store(database))
     processes = [Process(database, accepted, module) for _ in range(2)]
-    assert all(each.ready.wait(60.0) for each in processes)
+    assert all(each.ready.wait(PATIENCE_S) for each in processes)
     processes[0].ask(0, SWEEP)
     known: set[int] = set()
     n_seen = 0
     for _ in range(2):
-        end_s = time.monotonic() + 60.0
-        while not (stored(jobs) > known and worker_of(jobs)):
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
-        victim = next(each for each in processes if each.pid == worker_of(jobs))
+        pid = 0
+
+        def has_more() -> bool:
+            nonlocal pid
+            pid = worker_of(jobs)
+            return bool(pid and stored(jobs) > known)  # noqa: B023  # called at once
+
+        wait_until(has_more)
+        victim = next(each for each in processes if each.pid == pid)
         victim.kill()
         before, known = known, stored(jobs)
         lines = [int(line) for line in counted.read_text().split()]
@@ -159,7 +163,7 @@ def test_a_sweep_outlives_kills_of_its_process_and_computes_no_stored_point_agai
         processes.remove(victim)
     last = Process(database, accepted, module)
     wait_for_end(jobs, accepted)
-    assert last.ready.wait(60.0)
+    assert last.ready.wait(PATIENCE_S)
     last.close()
     view, payload = jobs.result(accepted[0], None)
     assert (view.state, view.is_final) == (State.SUCCEEDED, True)
