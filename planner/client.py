@@ -475,26 +475,26 @@ class Client:
             }
             connection.request("GET", self._prefix + f"{_job_path(job_id)}/events",
                                headers=self._headers(given))  # fmt: skip
-            response = connection.getresponse()
-            if response.status == 204:
-                return
-            if response.status != 200:
-                reply = _Reply(response.status, response.headers, response.read())
-                if reply.status in _PASSES:
-                    raise ConnectionError(f"HTTP {reply.status}")
-                raise _refusal(reply)
-            fields: dict[str, str] = {}
-            for raw in response:
-                line = raw.decode("utf-8").rstrip("\r\n")
-                if not line:
-                    if fields.get("event") == "problem":
-                        raise problem_error(_object(fields["data"]), response.status)
-                    if "data" in fields:
-                        yield {"n": int(fields.get("id", after)), **_object(fields["data"])}
-                    fields = {}
-                elif not line.startswith(":"):
-                    name, _, value = line.partition(":")
-                    fields[name] = value.removeprefix(" ")
+            with connection.getresponse() as response:
+                if response.status == 204:
+                    return
+                if response.status != 200:
+                    reply = _Reply(response.status, response.headers, response.read())
+                    if reply.status in _PASSES:
+                        raise ConnectionError(f"HTTP {reply.status}")
+                    raise _refusal(reply)
+                fields: dict[str, str] = {}
+                for raw in response:
+                    line = raw.decode("utf-8").rstrip("\r\n")
+                    if not line:
+                        if fields.get("event") == "problem":
+                            raise _ended_with(_object(fields["data"]))
+                        if "data" in fields:
+                            yield {"n": int(fields.get("id", after)), **_object(fields["data"])}
+                        fields = {}
+                    elif not line.startswith(":"):
+                        name, _, value = line.partition(":")
+                        fields[name] = value.removeprefix(" ")
         finally:
             connection.close()
 
@@ -713,6 +713,17 @@ def _refusal(reply: _Reply) -> ServiceError:
     if found.retry_after_s is None and after.isdigit():
         found.retry_after_s = float(after)
     return found
+
+
+def _ended_with(problem: Data) -> Exception:
+    """Return the error of events that ended with a problem; one that passes is a lost connection.
+
+    Such as that of a service that stops: another process has the job.
+    """
+    status = int(problem.get("status", 0))
+    if status in _PASSES:
+        return ConnectionError(f"HTTP {status}")
+    return problem_error(problem, status)
 
 
 def _job_path(job_id: str) -> str:

@@ -249,7 +249,7 @@ def _named_here(data: Data, given: Given) -> Data:
 
     The service knows the names of files, not their paths.
     """
-    inputs, here = data["inputs"], (str(given["model"]), str(given["cluster"]))
+    inputs, here = _check_ids(data)["inputs"], (str(given["model"]), str(given["cluster"]))
     there = inputs["model_source"], inputs["cluster_source"]
     beginning = f"planner solve {' '.join(there)}"
     inputs["model_source"], inputs["cluster_source"] = map(os.path.basename, here)
@@ -338,9 +338,37 @@ def _emit(service: Client, given: Given) -> int:
     if given["out"]:
         saved = plan["result"]["plans"]
         rank = next(x["rank"] for x in saved if x["plan_id"] == plan["plan"])
-        folder = Path(given["out"]) / f"{rank}-{data['plan_id']}"
-    show_files(data["files"], targets, folder)
+        folder = Path(given["out"]) / f"{rank}-{plan['plan']}"
+    show_files(_plain(data["files"]), targets, folder)
     return 0
+
+
+def _plain(files: Mapping[str, str]) -> dict[str, str]:
+    """Return files to write; `ServiceError` where a name leads out of the folder given."""
+    for name in files:
+        _check_name(name)
+    return dict(files)
+
+
+def _check_name(name: Any) -> None:
+    """Raise `ServiceError` for a name of a file, or an id that becomes one, that leads elsewhere.
+
+    Whoever answers, over plain HTTP anybody on the way, must not choose where it is written.
+    """
+    wrong = not isinstance(name, str) or name in ("", ".", "..")
+    if wrong or any(x in name for x in ("/", "\\", "\0")):
+        raise ServiceError(
+            "no-service", f"the answer names a file {str(name)[:80]!r}, which is no plain name",
+            "nothing was written: is this the address of planner serve?",
+        )  # fmt: skip
+
+
+def _check_ids(result: Data) -> Data:
+    """Return a result whose ids may name files; `ServiceError` else."""
+    _check_name(result.get("result_id"))
+    for plan in result.get("plans", ()):
+        _check_name(plan.get("plan_id"))
+    return result
 
 
 def _place(service: Client, given: Given) -> int:
@@ -373,7 +401,7 @@ def _replan(service: Client, given: Given) -> int:
     }
     data = _ask(service, "replan", request)
     if given["cache"]:
-        result = data["result"]
+        result = _check_ids(data["result"])
         save_text(result["result_id"], json.dumps(result, indent=1, allow_nan=False) + "\n")
     stopped = bool(data["stopped"])
     _show(data, given["form"])

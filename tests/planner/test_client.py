@@ -287,6 +287,20 @@ def test_a_watcher_comes_back_where_it_was(pauses: list[float]) -> None:
     assert len(pauses) == 3
 
 
+def test_a_watcher_of_a_service_that_stops_goes_on_with_the_next(pauses: list[float]) -> None:
+    _, _, begun = events((1, '{"state": "PENDING"}'), (2, '{"state": "RUNNING"}'))
+    stops = '{"code": "draining", "detail": "the service stops", "status": 503}'
+    replies: list[Reply] = [
+        (200, {"Content-Type": "text/event-stream"}, f"{begun}event: problem\ndata: {stops}\n\n"),
+        events((3, '{"state": "SUCCEEDED"}')),
+    ]
+    with talking(*replies) as (server, service):
+        found = list(service.watch("j1"))
+    assert [event["n"] for event in found] == [1, 2, 3]
+    assert server.asked[-1].headers["last-event-id"] == "2"
+    assert len(pauses) == 1
+
+
 def test_a_watcher_of_a_job_that_has_ended_ends() -> None:
     with talking((204, {}, b""), (200, {}, job("SUCCEEDED"))) as (server, service):
         assert list(service.watch("j1", after=5)) == []
@@ -307,8 +321,9 @@ def test_a_problem_in_the_events_is_raised() -> None:
     reply: Reply = (
         200, {"Content-Type": "text/event-stream"}, f"event: problem\ndata: {data}\n\n",
     )  # fmt: skip
-    with talking(reply) as (_, service), pytest.raises(ServiceError, match="gone"):
+    with talking(reply) as (_, service), pytest.raises(ServiceError, match="gone") as caught:
         list(service.watch("j1"))
+    assert caught.value.status == 410
 
 
 @pytest.mark.parametrize(

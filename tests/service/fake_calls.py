@@ -68,6 +68,10 @@ def answer(asked: Asked, running: Running) -> dict[str, Any]:
         os.kill(os.getpid(), do["die"])
     if "deaf_s" in do:
         time.sleep(do["deaf_s"])
+    if "go" in do and running.progress:  # told at once, so that a test knows that it waits
+        running.progress({"phase": "waits", "done": 0, "total": 1, "best_step_time_s": None})
+    while "go" in do and not Path(do["go"]).exists():
+        time.sleep(0.005)
     if "points" in do:
         return swept(do, running)
     begun, steps = time.monotonic(), int(do.get("steps", 1))

@@ -16,6 +16,7 @@ from service.rest import Rest
 from service.serve import Serving, http_server, listening
 from service.store import Store
 from service.workers import Kept, Outcome, Progress, Task, page_of
+from tests.service.waiting import PATIENCE_S
 
 
 class InProcess:
@@ -84,10 +85,10 @@ def live_service(
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
     thread.start()
-    assert ready.wait(30.0)
+    assert ready.wait(PATIENCE_S)
     try:
         yield started[0]
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(30.0)
+        thread.join(PATIENCE_S)
         loop.close()

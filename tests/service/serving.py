@@ -20,6 +20,7 @@ from service.rest import Rest
 from service.serve import Serving, http_server, listening
 from service.store import Store
 from service.workers import CALLS_MODULE, Kept, Outcome, Progress, Task, _Worker
+from tests.service.waiting import PATIENCE_S
 
 SETTINGS = replace(DEFAULTS, solve_s=2.0, job_s=2.0, jobs_queued_per_owner=10_000,
                    jobs_queued=10_000, failed_logins=10**9)  # fmt: skip
@@ -118,10 +119,10 @@ def served(
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
     thread.start()
     try:
-        assert started.wait(60.0)
+        assert started.wait(PATIENCE_S)
         yield address
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(60.0)
+        thread.join(PATIENCE_S)
         loop.close()
         listener.close()

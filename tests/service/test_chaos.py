@@ -22,10 +22,11 @@ from service.jobs import Jobs, State
 from service.problems import Problem
 from service.store import Store
 from tests.service.postgresql import Server
+from tests.service.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("PLANNER_CHAOS_KILLS", "5"))
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 
 pytestmark = pytest.mark.service
 
@@ -42,6 +43,7 @@ class Process:
         self.pid = self._process.pid
         self.accepted = accepted
         self.refused: dict[int, str] = {}
+        self.asked: set[int] = set()
         self.ready = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -59,11 +61,16 @@ class Process:
 
     def ask(self, n: int, request: dict[str, Any], call: str = "sweep") -> None:
         assert self._process.stdin is not None
+        self.asked.add(n)
         try:
             self._process.stdin.write(f"{n} {call} {json.dumps(request)}\n")
             self._process.stdin.flush()
         except OSError:
             return  # it was killed
+
+    def wait_for_answers(self) -> None:
+        """Wait until it has said of everything that it was asked what becomes of it."""
+        wait_until(lambda: not (self.asked - self.accepted.keys() - self.refused.keys()))
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
@@ -75,7 +82,7 @@ class Process:
         assert self._ended() == 0
 
     def _ended(self) -> int:
-        status = self._process.wait(60.0)
+        status = self._process.wait(PATIENCE_S)
         self._thread.join()
         self._process.stdout.close()
         with contextlib.suppress(BrokenPipeError):
@@ -89,7 +96,7 @@ def request_of(n: int, log: Path) -> dict[str, Any]:
 
 def wait_for_end(jobs: Jobs, accepted: dict[int, str]) -> None:
     end_s = time.monotonic() + PATIENCE_S
-    for job_id in accepted.values():
+    for job_id in list(accepted.values()):
         while not jobs.get(job_id, None).is_final:
             assert time.monotonic() < end_s, jobs.counts()
             time.sleep(0.1)
@@ -107,7 +114,7 @@ def check_ends(jobs: Jobs, accepted: dict[int, str]) -> None:
 
 def started(database: str, accepted: dict[int, str]) -> Process:
     process = Process(database, accepted)
-    assert process.ready.wait(60.0)
+    assert process.ready.wait(PATIENCE_S)
     return process
 
 
@@ -143,6 +150,8 @@ def test_accepted_jobs_outlive_kills_of_their_processes(database, tmp_path):
         victim = random_.randrange(2)
         processes[victim].kill()
         processes[victim] = started(database, accepted)
+    for process in processes:
+        process.wait_for_answers()
     assert len(accepted) > 4 * KILLS
     jobs = Jobs(Store(database))
     wait_for_end(jobs, accepted)

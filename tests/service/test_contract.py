@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from grpc import StatusCode
 
 from planner.inputs import example_content
 from service import calls
@@ -96,7 +97,14 @@ def test_who_has_the_answer_gets_none(ask, n, repeated):
 
 
 def test_a_deadline_is_answered_with_the_best_so_far(ask):
-    found = ask.call("solve", {"n": 1, "steps": 50, "step_s": 0.05}, deadline_s=0.6)
+    slow = {"n": 1, "steps": 2_000, "step_s": 0.05}
+    for deadline_s in (0.6, 3.0, 12.0):  # over gRPC a busy machine may miss a short one
+        try:
+            found = ask.call("solve", slow, deadline_s=deadline_s)
+            break
+        except Refused as late:
+            if late.status is not StatusCode.DEADLINE_EXCEEDED or deadline_s > 10.0:
+                raise
     assert found.data["complete"] is False
     assert found.etag.startswith("partial-")
 

@@ -21,6 +21,7 @@ from service.problems import Problem
 from service.rest import Rest
 from service.store import Store, StoreUnavailable
 from tests.service.inline import SETTINGS, inline_engine
+from tests.service.waiting import PATIENCE_S, until
 
 TOKEN = "hostile-0123456789"
 ANN = Caller("ann", "solve")
@@ -36,7 +37,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_engine(tmp_path: Any, work: Any) -> Any:
     async def run() -> Any:
         async with inline_engine(tmp_path) as engine:
-            return await asyncio.wait_for(work(engine), 20.0)
+            return await asyncio.wait_for(work(engine), PATIENCE_S)
 
     return asyncio.run(run())
 
@@ -289,10 +290,7 @@ def test_jobs_are_counted_by_state_for_metrics(tmp_path):
         job = await engine.submit("sweep", {"n": 1}, ANN)
         async for _ in engine.watch(job.job_id, ANN):
             pass
-        for _ in range(200):
-            if engine.snapshot().jobs.get("SUCCEEDED"):
-                break
-            await asyncio.sleep(0.02)
+        await until(lambda: engine.snapshot().jobs.get("SUCCEEDED"))
         return app.metrics.text().decode()
 
     text = in_engine(tmp_path, work)

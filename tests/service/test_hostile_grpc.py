@@ -20,6 +20,7 @@ from service.limits import Settings
 from service.metrics import Metrics
 from tests.service import fuzzing, fuzzing_wire
 from tests.service.inline import inline_engine
+from tests.service.waiting import PATIENCE_S
 
 TOKEN = "hostile-0123456789"
 
@@ -37,7 +38,7 @@ async def statuses(folder: Path, auth: Auth, metadata: Any) -> tuple[str, str, s
 
                 async def ended(work: Any) -> str:
                     try:
-                        await asyncio.wait_for(work, 10.0)
+                        await asyncio.wait_for(work, PATIENCE_S)
                         return "OK"
                     except grpc.aio.AioRpcError as error:
                         code: str = error.code().name
@@ -83,7 +84,7 @@ def test_bytes_that_are_no_message_are_refused_without_a_trace_in_the_log(tmp_pa
             await server.start()
             try:
                 async with grpc.aio.insecure_channel(server.address) as channel:
-                    call = channel.stream_stream(path)(iter([b"\xff" * 20]), timeout=10.0)
+                    call = channel.stream_stream(path)(iter([b"\xff" * 20]), timeout=PATIENCE_S)
                     with pytest.raises(grpc.aio.AioRpcError) as refused:
                         await call.read()
                     code: str = refused.value.code().name
@@ -109,7 +110,7 @@ def test_no_byte_of_a_token_that_is_no_utf_8_is_logged(tmp_path, caplog):
                 call = fuzzing_wire.PREFACE + fuzzing_wire.frame(4, 0, 0, b"")
                 call += fuzzing_wire.frame(1, 4, 1, fuzzing_wire.headers_block(fields))
                 call += fuzzing_wire.frame(0, 1, 1, b"\0" * 5)
-                async with asyncio.timeout(10.0):
+                async with asyncio.timeout(PATIENCE_S):
                     while not caplog.records:
                         await fuzzing_wire.send_raw(server.port, call, 0.05, abort=False)
             finally:
@@ -139,7 +140,7 @@ async def asked_of(folder: Path, settings: Settings, **auth: Any) -> AsyncIterat
 
             def call(path: str, token: str = "") -> Any:
                 told = (("authorization", f"Bearer {token}"),) if token else ()
-                return channel.stream_unary(path)(never(), metadata=told, timeout=60.0)
+                return channel.stream_unary(path)(never(), metadata=told, timeout=PATIENCE_S)
 
             try:
                 yield server, call
@@ -191,7 +192,7 @@ def test_a_caller_sends_no_more_slow_messages_at_once_than_its_share(tmp_path, m
         async with asked_of(tmp_path, Settings(per_caller=2)) as (server, call):
             first = [call("/planner.v1.Planner/Solve") for _ in range(2)]
             slow = server.gate._receiver._slow
-            async with asyncio.timeout(60.0):
+            async with asyncio.timeout(PATIENCE_S):
                 while slow.total() < 2:
                     await asyncio.sleep(0.01)
                 refused = await status(call("/planner.v1.Planner/Solve"))
@@ -229,7 +230,7 @@ def test_a_path_that_is_no_utf_8_does_not_end_the_server(tmp_path):
                     await fuzzing_wire.send_raw(server.port, call, 0.2, abort=False)
                     async with grpc.aio.insecure_channel(server.address) as channel:
                         ask = channel.unary_unary("/planner.v1.Planner/GetVersion")
-                        answers.append(await ask(b"", timeout=20.0, wait_for_ready=True))
+                        answers.append(await ask(b"", timeout=PATIENCE_S, wait_for_ready=True))
             finally:
                 await server.stop(0.0)
             return answers

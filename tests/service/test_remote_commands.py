@@ -1,5 +1,6 @@
 """`planner --server`: the same output as here, and what cannot be asked of a service."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from service.calls import CALLS
 from service.limits import DEFAULTS
 from service.openapi import OPERATIONS
 from tests.planner.command import run_here
+from tests.planner.scripted_server import scripted
 from tests.service.live import live_service
 
 ROOT = Path(__file__).parents[2]
@@ -157,6 +159,24 @@ def test_files_are_written_here(url: str, saved: Path, tmp_path: Path) -> None:
     ]
     assert written[0] == written[1]
     assert len(written[0]) > 4
+
+
+@pytest.mark.parametrize("name", ["../out.sh", "/nowhere/out", "..", "a\\b", ""])
+def test_no_file_is_written_where_an_answer_says(saved: Path, tmp_path: Path, name: str) -> None:
+    """Whoever answers at the address is not trusted with more than the folder that was named."""
+    emitted = {"plan_id": name, "files": {"megatron.sh": "x", name: "x"}}
+    with scripted((200, {}, emitted)) as server:
+        found = run_here("--server", server.url, "emit", f"{saved}#1", "--out", "out")
+    assert "no plain name" in found.stderr
+    result = json.loads(saved.read_text())
+    result["plans"][0]["plan_id"] = name
+    cached = {**json.loads(saved.read_text()), "result_id": name}
+    for answer in (result, cached):
+        with scripted((200, {}, answer)) as server:
+            found = run_here("--server", server.url, "solve", *SMALL, "--emit", "megatron",
+                             "--out", "out")  # fmt: skip
+        assert "no plain name" in found.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.service

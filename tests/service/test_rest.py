@@ -19,6 +19,7 @@ from service.openapi import OPERATIONS, Operation
 from service.problems import Problem
 from service.rest import Rest, knows, wait_s
 from tests.service.inline import SETTINGS, inline_engine
+from tests.service.waiting import PATIENCE_S
 
 Found = TypeVar("Found")
 
@@ -50,7 +51,7 @@ class Service:
             async with httpx.AsyncClient(
                 transport=transport, base_url="http://localhost", headers=headers
             ) as client:
-                return await asyncio.wait_for(work(client), 20.0)
+                return await asyncio.wait_for(work(client), PATIENCE_S)
 
         return self.runner.run(limited())
 

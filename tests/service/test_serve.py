@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 import urllib.error
 import urllib.request
@@ -31,6 +30,7 @@ from service.serve import (
     serve,
     start_auth,
 )
+from tests.service.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -148,6 +148,10 @@ def ask(address: str, path: str, body: Any = None, **more: Any) -> tuple[int, An
         return answer.status, json.loads(text) if text.startswith("{") else text
 
 
+def state_of(address: str, job: Any) -> str:
+    return str(ask(address, f"/v1/jobs/{job['job_id']}")[1]["state"])
+
+
 @pytest.mark.service
 def test_a_process_answers_and_drains_on_sigterm(tmp_path):
     process, address = started(tmp_path)
@@ -162,7 +166,7 @@ def test_a_process_answers_and_drains_on_sigterm(tmp_path):
         request = {"model": "llama3-8b", "cluster": "h100-x8", "points": 2}
         job = ask(address, "/v1/jobs", {"call": "scale", "request": request})[1]
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
     assert process.returncode == 0
@@ -170,15 +174,11 @@ def test_a_process_answers_and_drains_on_sigterm(tmp_path):
     assert '"message": "stopped"' in errors
     process, address = started(tmp_path)  # what was accepted goes on
     try:
-        for _ in range(600):
-            state = ask(address, f"/v1/jobs/{job['job_id']}")[1]["state"]
-            if state not in ("PENDING", "RUNNING"):
-                break
-            time.sleep(0.2)
-        assert state == "SUCCEEDED"
+        wait_until(lambda: state_of(address, job) not in ("PENDING", "RUNNING"))
+        assert state_of(address, job) == "SUCCEEDED"
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.mark.service
@@ -203,4 +203,4 @@ def test_tls_asks_for_certificates_of_the_given_authority(tmp_path):
         assert ask(address, "/livez", context=context) == (200, "ok\n")
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)

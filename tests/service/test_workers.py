@@ -11,6 +11,7 @@ from service.engine import Caller, Engine, Options
 from service.limits import Settings
 from service.store import Store
 from service.workers import Lagging, Outcome, Pool, Task, WorkerDied, cut_page
+from tests.service.waiting import PATIENCE_S
 
 SOLVE = {"model": "llama3-8b", "cluster": "h100-x8"}
 SWEEP = {
@@ -87,7 +88,7 @@ def test_a_service_runs_its_jobs_on_ray_when_told_to(tmp_path):
             await engine.close()
 
     wanted = dumps(answer(read_request("sweep", SWEEP), Running()), "sweep")
-    assert asyncio.run(asyncio.wait_for(run(), 120.0)).decode() == wanted
+    assert asyncio.run(asyncio.wait_for(run(), 2 * PATIENCE_S)).decode() == wanted
 
 
 def test_a_worker_takes_no_task_before_the_last_has_left_it_however_often_that_was_cancelled():
@@ -102,8 +103,8 @@ def test_a_worker_takes_no_task_before_the_last_has_left_it_however_often_that_w
 
         def run(self, *given: object) -> Outcome:
             self.n_inside += 1
-            self.killed.wait(10)
-            self.over.wait(10)
+            self.killed.wait(PATIENCE_S)
+            self.over.wait(PATIENCE_S)
             self.n_inside -= 1
             return Outcome("", False, b"", True, 0.0)
 

@@ -27,6 +27,7 @@ from service.proto.planner.v1 import planner_pb2_grpc
 from service.rest import Rest
 from tests.service import fake_calls
 from tests.service.inline import SETTINGS, inline_engine
+from tests.service.waiting import PATIENCE_S
 
 Found = TypeVar("Found")
 
@@ -39,7 +40,7 @@ TOKENS = {
 SUE = TOKENS["sue"][1]
 PATHS = {each.call: each.path for each in OPERATIONS if each.call}
 METHODS = {call: method for method, call in CALL_OF.items() if method != "SolveStream"}
-MOST_S = 20.0
+MOST_S = PATIENCE_S
 
 
 @dataclass(frozen=True)

@@ -127,11 +127,10 @@ def test_a_block_of_the_step_says_what_it_is_and_the_step_zooms(page_at):
     whole = page.evaluate(span)
     page.get_by_role("button", name="Closer").focus()
     page.keyboard.press("Enter")
-    page.wait_for_timeout(200)
-    assert page.evaluate(span) == pytest.approx(whole / 2)
+    shown = f"(wanted) => Math.abs(({span})() / wanted - 1) < 1e-6"
+    page.wait_for_function(shown, arg=whole / 2)
     page.get_by_role("button", name="Whole step").click()
-    page.wait_for_timeout(200)
-    assert page.evaluate(span) == pytest.approx(whole)
+    page.wait_for_function(shown, arg=whole)
     assert not screen.complaints
 
 
