@@ -51,7 +51,7 @@ from planner.sweeping.fields import (
 from planner.sweeping.sweep import Sweep, Table, dimensions_of, search_options
 from planner.sweeping.sweep_file import SweepFile
 from planner.units import parse_count, show
-from planner.wording import option
+from planner.wording import command, option
 from planner.yamlfile import Document, KeyPath, load_yaml, parse_yaml
 
 
@@ -550,7 +550,7 @@ class _Reader:
             close = " or ".join(error.suggestions)
             guess = f"did you mean {close}? " if close else ""
             noun = {"like": "accelerator", "nic": "link"}.get(key, key)
-            fix = f"{guess}`planner catalog list` shows all names"
+            fix = f"{guess}`{command('catalog list')}` shows all names"
             raise self._say(place, f"unknown {noun} {show(name)}", fix) from None
 
     def _files(self, spec: SweepFile, axes: Sequence[Axis]) -> dict[tuple[str, str], Document]:
@@ -743,7 +743,7 @@ class _Reader:
                 known = _catalogue_name(key)
                 if written and key not in written and known is None:
                     message = f"{show(key)} is no accelerator of the sweep, nor of the catalogue"
-                    raise BadValue(message, "`planner catalog list` shows all names")
+                    raise BadValue(message, f"`{command('catalog list')}` shows all names")
                 rows[known or key] = value
         if not rows:
             raise BadValue("the table is empty", "give a number for every value")
