@@ -134,9 +134,11 @@ def solve_options(
         message = f"{option('top')} must be at least 1, not {top}"
         raise UsageError(message, f"for example {option('top', '5')}")
     if framework not in FRAMEWORKS:
-        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
+        fix = f"one of {', '.join(FRAMEWORKS)}"
+        raise UsageError(f"unknown framework {framework!r}", fix, "framework")
     if stack and stack not in STACKS:
-        raise UsageError(f"unknown stack {stack!r}", f"one of {', '.join(sorted(STACKS))}")
+        fix = f"one of {', '.join(sorted(STACKS))}"
+        raise UsageError(f"unknown stack {stack!r}", fix, "stack")
     for name in allow:
         if name not in ALLOWANCES:
             message = f"{option('allow')}: unknown {name!r}"

@@ -3,7 +3,7 @@
 from costmodels.problem import Problem
 from planner.errors import SearchError, UsageError
 from planner.options import SolveOptions
-from planner.wording import option
+from planner.wording import command, option
 from searches.frameworks import schedule_runs
 from searches.options import FRAMEWORKS, TEXT_AXES
 
@@ -57,13 +57,15 @@ def check_problem(problem: Problem) -> None:
         raise SearchError(
             f"{part.name}: {part.vendor} parts are not modelled in this version: "
             f"{NO_FRAMEWORK[part.vendor]}",
-            "use an NVIDIA or AMD accelerator; planner catalog list shows them",
+            f"use an NVIDIA or AMD accelerator; {command('catalog list')} shows them",
+            "cluster",
         )
     if part.generation in UNEVEN_LINKS:
         raise SearchError(
             f"{part.name}: its links are not modelled in this version: "
             f"{UNEVEN_LINKS[part.generation]}",
             "use a part with equal links between all devices, such as mi300x-192gb",
+            "cluster",
         )
     precision, peaks = job.recipe.linear, part.peak_flops_per_s
     if precision not in peaks:

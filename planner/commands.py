@@ -46,7 +46,8 @@ def chosen_targets(text: str) -> list[str]:
     targets = [part.strip() for part in text.split(",") if part.strip()]
     for target in targets:
         if target not in FRAMEWORKS:
-            raise UsageError(f"unknown framework {target!r}", f"one of {', '.join(FRAMEWORKS)}")
+            fix = f"one of {', '.join(FRAMEWORKS)}"
+            raise UsageError(f"unknown framework {target!r}", fix, "for")
     return targets
 
 

@@ -19,7 +19,7 @@ A message says where, what is wrong and what to change, and never needs a traceb
       fix: did you mean h100-sxm-80gb? `planner catalog list` shows all names
 
 An option in a message is named by `planner.wording.option`, so that a service can name the field
-of its request instead.
+of its request instead; a command by `planner.wording.command`.
 """
 
 from collections.abc import Sequence
@@ -51,10 +51,13 @@ class PlannerError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: str, fix: str = "") -> None:
+    def __init__(self, message: str, fix: str = "", about: str = "") -> None:
         super().__init__(message)
         self.message = said(message)
         self.fix = said(fix)
+        self.about = about
+        """What is wrong, where the message does not name it: an option without its dashes, or a
+        field of a service's request."""
 
     def __str__(self) -> str:
         return f"{self.message}\n  fix: {self.fix}" if self.fix else self.message

@@ -209,7 +209,7 @@ def explain_term(problem: Problem, plan: Plan, name: str) -> str:
     if term is None:
         near = close_names(name, [*known, *ALIASES])
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"no term {name!r}", f"{hint}terms: {', '.join(known)}")
+        raise UsageError(f"no term {name!r}", f"{hint}terms: {', '.join(known)}", "term")
     lines = [f"{term.name} ({term.kind}): {term.title}, plan {plan.plan_id}", ""]
     for function in term.functions:
         lines.append(f"{home(function)}")

@@ -14,6 +14,7 @@ from hardware.catalogue import (
 )
 from hardware.parts import Accelerator, Link, Platform
 from planner.errors import NoPartError, UsageError
+from planner.wording import command
 from planner.yamlfile import close_names
 from searches.frameworks import RULES as FRAMEWORK_RULES
 from searches.frameworks import FrameworkRule
@@ -51,7 +52,7 @@ def _part(catalogue: Catalogue, name: str) -> Accelerator | Link | Platform:
             near += missing.suggestions
     close = list(dict.fromkeys(near))[:3]
     hint = f"did you mean {', '.join(close)}? " if close else ""
-    raise NoPartError(f"no part called {name!r}", f"{hint}planner catalog list")
+    raise NoPartError(f"no part called {name!r}", hint + command("catalog list"), "name")
 
 
 def _part_json(part: Accelerator | Link | Platform) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def rules_json(code: str = "") -> dict[str, Any]:
     if code and code.upper() not in every:
         near = close_names(code.upper(), every)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"no rule {code!r}", f"{hint}planner rule lists them all")
+        raise UsageError(f"no rule {code!r}", f"{hint}{command('rule')} lists them all", "code")
     chosen = [every[code.upper()]] if code else list(every.values())
     return {"rules": [_rule_json(rule) for rule in chosen]}
 

@@ -135,7 +135,8 @@ class ClusterInput:
             return self.only(names.index(name))
         close = close_names(name, names, 1)
         guess = f"did you mean {close[0]}? " if close else ""
-        raise UsageError(f"the cluster has no pool {name!r}", f"{guess}pools: {', '.join(names)}")
+        fix = f"{guess}pools: {', '.join(names)}"
+        raise UsageError(f"the cluster has no pool {name!r}", fix, "pool")
 
 
 def import_notes(document: Document) -> tuple[str, ...]:

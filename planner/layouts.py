@@ -18,7 +18,7 @@ from costmodels.plans import (
 from costmodels.precision import PRECISIONS
 from costmodels.stages import FOLDED, SPLITS, spelled, stage_layers
 from planner.errors import SearchError, UsageError
-from planner.wording import given_as, option
+from planner.wording import command, given_as, option
 from searches.options import AXES, MODULE_SETS, TEXT_AXES
 from searches.rules import RULES, Context, first_broken_rule
 
@@ -362,6 +362,6 @@ def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
         rule = RULES[broken]
         raise SearchError(
             f"this layout breaks {rule.code} ({rule.title}): {rule.why}",
-            f"{rule.relax}; planner rule {rule.code}",
+            f"{rule.relax}; {command(f'rule {rule.code}')}",
         )
     return layout

@@ -162,17 +162,19 @@ def check_inputs(
 
     `index` is the place of the pool in the cluster file.
     """
-    pool = problem.pool
+    pool, about = problem.pool, "pareto" if len(objectives) > 1 else "objective"
     if "cost" in objectives and operations.price_per_device_hour is None:
         raise UsageError(
             f"cost needs a price, and pool {pool.name} states none",
             f"add `price_per_hour: 2.95` (US dollars an accelerator) to the pool, or"
             f" {option('set', f'pools.{index}.price_per_hour=2.95')}",
+            about,
         )
     if "energy" in objectives and device_power_w(pool.accelerator, operations) is None:
         raise UsageError(
             f"energy needs a power limit, and none is published for {pool.accelerator.name}",
             f"spell it out: accelerator: {{like: {pool.accelerator.name}, power: 700 W}}",
+            about,
         )
     if deadline_s is not None and not problem.job.tokens:
         raise UsageError(

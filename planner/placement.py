@@ -321,8 +321,9 @@ def _host_names(hosts: Sequence[str], n_nodes: int) -> tuple[str, ...]:
         width = max(4, len(str(n_nodes - 1)))
         return tuple(f"node{i:0{width}d}" for i in range(n_nodes))
     if len(hosts) < n_nodes:
-        raise EmitError(f"the plan needs {n_nodes} hosts, named: {len(hosts)}", "name all of them")
+        message = f"the plan needs {n_nodes} hosts, named: {len(hosts)}"
+        raise EmitError(message, "name all of them", "hosts")
     name, times = Counter(hosts).most_common(1)[0]
     if times > 1:
-        raise EmitError(f"host {name} is named {times} times", "name every host once")
+        raise EmitError(f"host {name} is named {times} times", "name every host once", "hosts")
     return tuple(hosts[:n_nodes])

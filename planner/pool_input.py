@@ -22,6 +22,7 @@ from planner.input_types import PoolSource
 from planner.intake.hostlist import expand_hosts
 from planner.schema_faults import domain_fault
 from planner.schemas import AcceleratorSpec, Fault, PoolSpec
+from planner.wording import command
 from planner.yamlfile import Document, KeyPath
 
 if TYPE_CHECKING:
@@ -370,7 +371,7 @@ def _part(
     except UnknownPartError as error:
         close = " or ".join(error.suggestions)
         guess = f"did you mean {close}? " if close else ""
-        fix = f"{guess}`planner catalog list` shows all names"
+        fix = f"{guess}`{command('catalog list')}` shows all names"
         message = f"unknown {noun} {units.show(name)}"
         raise SpecError(document.problem(path, message, fix)) from None
 

@@ -228,7 +228,7 @@ def replan(
     gone = lost_nodes(cluster, plan.layout.n_devices, lost)
     if not gone and not gained:
         fix = f"for example {option('lost', '2')}, or {option('gained', '4')}"
-        raise UsageError("no node is lost or gained", fix)
+        raise UsageError("no node is lost or gained", fix, "lost")
     if gained < 0:
         message = f"{option('gained', str(gained))} is below 0"
         raise UsageError(message, f"nodes that are gone go to {option('lost')}")
@@ -236,7 +236,7 @@ def replan(
     left = [i for i in range(pool.n_nodes) if i not in gone]
     nodes = [*left, *[-1] * gained]
     if not nodes:
-        raise UsageError("no node is left", "there is nothing to plan for")
+        raise UsageError("no node is left", "there is nothing to plan for", "lost")
     changed = with_nodes(cluster, len(nodes), [] if gained else left)
     free = open_options(options)
     result = solve_inputs(

@@ -87,17 +87,21 @@ def checked_result(data: Any, source: str) -> dict[str, Any]:
         raise FileError(
             f"{source} is not a result of planner",
             "expected the JSON of an answer of solve or evaluate",
+            "result",
         )
     try:
         _ = data["inputs"]["model"], data["inputs"]["cluster"], data["inputs"]["options"]["top"]
         _ = [(p["rank"], p["plan_id"], p["pool"], p["layout"]["tp"]) for p in data["plans"]]
     except (KeyError, TypeError, IndexError) as error:
         fix = "give the whole JSON of an answer of solve or evaluate"
-        raise FileError(f"{source} is not a whole result: {error} is missing", fix) from None
+        message = f"{source} is not a whole result: {error} is missing"
+        raise FileError(message, fix, "result") from None
     major = str(data["schema_version"]).split(".")[0]
     if major != SCHEMA_VERSION.split(".")[0]:
         raise FileError(
-            f"{source} has schema {data['schema_version']}", f"this version reads {SCHEMA_VERSION}"
+            f"{source} has schema {data['schema_version']}",
+            f"this version reads {SCHEMA_VERSION}",
+            "result",
         )
     return data
 
@@ -258,7 +262,8 @@ def repriced_note_of(data: Mapping[str, Any], which: str, source: str, plan: Pla
 def pick_plan(plans: list[dict[str, Any]], which: str, source: str) -> dict[str, Any]:
     """Return the plan of a rank or of an id (a unique beginning is enough)."""
     if not plans:
-        raise UsageError(f"{source} holds no plans", "nothing fitted; planner solve says why")
+        fix = "nothing fitted; planner solve says why"
+        raise UsageError(f"{source} holds no plans", fix, "result")
     if which.isdecimal() and len(which) < 4:
         found = [plan for plan in plans if plan["rank"] == int(which)]
     else:
@@ -266,5 +271,5 @@ def pick_plan(plans: list[dict[str, Any]], which: str, source: str) -> dict[str,
     if len(found) != 1:
         known = ", ".join(f"{plan['rank']} {plan['plan_id']}" for plan in plans[:5])
         problem = "several plans" if found else "no plan"
-        raise UsageError(f"{problem} {which!r} in {source}", f"ranks and ids: {known}")
+        raise UsageError(f"{problem} {which!r} in {source}", f"ranks and ids: {known}", "plan")
     return found[0]

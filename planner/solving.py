@@ -168,7 +168,11 @@ def evaluate(
     problem = make_problem(*given, options)
     free = replace(options, pins={a: v for a, v in options.pins.items() if a != "split"})
     context = Context(problem, free.search_options(), problem.pool.n_devices)
-    layout = layout_from_pins(context, options.pins)
+    try:
+        layout = layout_from_pins(context, options.pins)
+    except SearchError as error:
+        error.about = error.about or "pin"
+        raise
     found = break_down(problem, layout)
     plan = make_plan(1, problem, found, *given, True, options.calibration)
     fits = found.peak_bytes <= problem.pool.usable_bytes

@@ -1,8 +1,9 @@
 """Options in messages: `--pin tp=8` on the command line, `"pins": {"tp": 8}` in a request.
 
-Who writes a message names an option by `option("pin", "tp=8")`. The errors of `planner.errors`
-make a `Said` of such a text: a plain text with the words of the command line, which can also be
-said with the names that another interface has for the options.
+Who writes a message names an option by `option("pin", "tp=8")`, and a command that tells more by
+`command("catalog list")`. The errors of `planner.errors` make a `Said` of such a text: a plain
+text with the words of the command line, which can also be said with the names that another
+interface has for them.
 """
 
 import json
@@ -35,6 +36,12 @@ SWEEP_FIELDS: Mapping[str, str] = {
     "point-limit": "point_limit_s",
 }  # fmt: skip
 """Keys of a sweep's `spec`, its section `search` included, by the same options."""
+CALLS: Mapping[str, str] = {
+    "catalog list": "GET /v1/catalogue",
+    "rule": "GET /v1/rules",
+}
+"""Calls of a service that say what commands do; `rule TP002` is that of `rule` with the code."""
+_COMMAND = "planner"
 _MAPPINGS = ("pin", "set", "max", "only", "env", "vary", "let")
 _LISTS = ("allow", "pareto", "launcher", "for", "where")
 
@@ -45,6 +52,11 @@ def option(name: str, value: str = "") -> str:
     `name` is without its dashes. The text is for `planner.errors` alone, which reads it.
     """
     return f"{_BEGIN}{name.removeprefix('--')}{f' {value}' if value else ''}{_END}"
+
+
+def command(words: str) -> str:
+    """Return a command for a message of an error: one of `CALLS`, `rule TP002`."""
+    return option(_COMMAND, words)
 
 
 def given_as(where: str, value: str = "") -> str:
@@ -75,12 +87,12 @@ class Said(str):
     @property
     def options(self) -> tuple[str, ...]:
         """Names of the options, in the order of the text."""
-        return tuple(x[0] for x in self._parts if not isinstance(x, str))
+        return tuple(x[0] for x in self._parts if not isinstance(x, str) and x[0] != _COMMAND)
 
     def named(self, fields: Mapping[str, str]) -> str:
         """Return the text with fields of JSON in the place of options; others stay."""
         return "".join(
-            x if isinstance(x, str)
+            x if isinstance(x, str) else _call(x[1]) if x[0] == _COMMAND
             else _field(fields[x[0]], *x) if x[0] in fields else _flag(*x)
             for x in self._parts
         )  # fmt: skip
@@ -110,7 +122,16 @@ def named(text: str, fields: Mapping[str, str]) -> str:
     return text.named(fields) if isinstance(text, Said) else text
 
 
+def _call(words: str) -> str:
+    """Return the call of a service that says what a command does."""
+    name = next(name for name in CALLS if f"{words} ".startswith(f"{name} "))
+    code = words.removeprefix(name).strip()
+    return f"{CALLS[name]}?code={code}" if code else CALLS[name]
+
+
 def _flag(name: str, value: str) -> str:
+    if name == _COMMAND:
+        return f"{name} {value}"
     return f"--{name} {value}" if value else f"--{name}"
 
 

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -42,7 +42,7 @@ from service.limits import (
     too_much,
 )
 from service.problems import Fault, Problem, problem_of, refused
-from service.requests import options_of, request_id, schema_problem
+from service.requests import options_of, place_of, request_id, schema_problem
 from service.schemas import Request
 
 log = logging.getLogger("planner.service")
@@ -172,7 +172,7 @@ def measure(asked: Asked, settings: Settings = DEFAULTS) -> Size:
 
     It reads the model and the cluster, which may take seconds for a large text: for a worker.
     """
-    found: Size = _translated(asked.name, lambda: _measured(asked, settings))
+    found: Size = _translated(asked.name, lambda: _measured(asked, settings), asked.request)
     return found
 
 
@@ -183,11 +183,14 @@ def _measured(asked: Asked, settings: Settings) -> Size:
         _sweep_of(request, settings)
     if isinstance(request, schemas.ScaleRequest):
         _scale_task(request, settings)
+    inner = ""
     if isinstance(request, schemas.PlanOf):
+        inner = "solve" if request.solve else "evaluate"
         request = request.solve or request.evaluate or request
     if not isinstance(request, schemas.Priced):
         return Size(0, 0, large)
-    model, cluster = _read_inputs(request, settings)
+    with _inside(inner):
+        model, cluster = _read_inputs(request, settings)
     n_devices = max(pool.n_devices for pool in cluster.cluster.pools)
     if not isinstance(request, schemas.SolveRequest):
         return Size(n_devices, 0, large)
@@ -208,7 +211,7 @@ def answer(asked: Asked, running: Running = Running()) -> Data:
         _measured(asked, running.settings)
         return call.function(asked.request, running)
 
-    found: Data = _translated(asked.name, work)
+    found: Data = _translated(asked.name, work, asked.request)
     return found
 
 
@@ -217,15 +220,17 @@ def call(name: str, body: bytes | str | Mapping[str, Any], running: Running = Ru
     return answer(read_request(name, body, running.settings), running)
 
 
-def _translated(name: str, work: Callable[[], Any]) -> Any:
-    """Return what some work returns, with every exception but `Problem` translated."""
+def _translated(name: str, work: Callable[[], Any], request: Request) -> Any:
+    """Return what some work returns, with every exception translated into `Problem`."""
     try:
         return work()
-    except (Problem, KeyboardInterrupt):
+    except KeyboardInterrupt:
         raise
+    except Problem as problem:
+        raise problem.at(lambda source: place_of(source, request)) from None
     except PlannerError as error:
         fields = SWEEP_FIELDS if name == "sweep" else REQUEST_FIELDS
-        raise problem_of(error, fields) from None
+        raise problem_of(error, fields).at(lambda source: place_of(source, request)) from None
     except RecursionError:
         detail = "a text in the request is nested too deeply"
         raise refused("bad-specification", detail, 422) from None
@@ -278,6 +283,17 @@ def _read_inputs(request: schemas.Priced, settings: Settings) -> tuple[Any, Any]
     found = read_inputs(*contents, sets_of(request.set), request.pool)
     check_inputs(*found, settings)
     return found
+
+
+@contextmanager
+def _inside(field: str) -> Iterator[None]:
+    """Place what is wrong in a field of a request there; nothing where it is empty."""
+    try:
+        yield
+    except PlannerError as error:
+        raise problem_of(error).inside(field) if field else error from None
+    except Problem as problem:
+        raise problem.inside(field) if field else problem from None
 
 
 def _solve_options(request: schemas.SolveRequest) -> Any:
@@ -424,11 +440,12 @@ def open_plan(given: schemas.PlanOf, running: Running) -> OpenedPlan:
 
     which = str(given.plan)
     if given.result is None:
-        found = (
-            solved_result(given.solve, running)
-            if given.solve
-            else _evaluated(given.evaluate, running)  # type: ignore[arg-type]  # one is given
-        )
+        with _inside("solve" if given.solve else "evaluate"):
+            found = (
+                solved_result(given.solve, running)
+                if given.solve
+                else _evaluated(given.evaluate, running)  # type: ignore[arg-type]  # one is given
+            )
         data, source, stopped = found.to_json(), "the result", found.stopped
     else:
         data, source, stopped = dict(given.result), "the result given", ""
@@ -543,7 +560,10 @@ def _replan(request: schemas.ReplanRequest, running: Running) -> Data:
 def _diff(request: schemas.DiffRequest, running: Running) -> Data:
     from planner.comparing import compare, comparison_text
 
-    first, second = open_plan(request.a, running), open_plan(request.b, running)
+    with _inside("a"):
+        first = open_plan(request.a, running)
+    with _inside("b"):
+        second = open_plan(request.b, running)
     found = compare(first.opened, second.opened)
     data = _shown(request, found.to_json(), lambda: comparison_text(found))
     return second.with_state(first.with_state(data))
@@ -717,7 +737,9 @@ def _check(request: schemas.CheckRequest, running: Running) -> Data:
     settings = running.settings
     if request.framework and request.framework not in FRAMEWORKS:
         known = ", ".join(FRAMEWORKS)
-        raise UsageError(f"unknown framework {request.framework!r}", f"one of {known}")
+        raise UsageError(
+            f"unknown framework {request.framework!r}", f"one of {known}", "framework"
+        )
     cluster = content_of(request.cluster, "cluster", "cluster", settings)
     model = None
     if request.model is not None:

@@ -28,7 +28,7 @@ from service.jobs import Event, JobView, State
 from service.limits import Settings
 from service.messages import body_of, fill, message_of
 from service.metrics import Metrics
-from service.problems import Problem, refused
+from service.problems import Problem, malformed, refused
 from service.proto.planner.v1 import planner_pb2 as pb
 
 Found = TypeVar("Found")
@@ -175,13 +175,15 @@ class Grpc(Gate):
         message = _read(exchange.method, request)
         which = message.WhichOneof("request")
         if which is None:
-            raise refused("malformed", "a job without a request: set one of them")
+            raise malformed("request", "a job without a request: set one of them", 422)
         given, limit_s = getattr(message, which), message.time_limit_s
         if not 0.0 <= limit_s <= self.settings.job_s:
             most = self.settings.job_s
-            raise refused("malformed", f"time_limit_s: a number of seconds up to {most:g}")
+            raise malformed(
+                "time_limit_s", f"time_limit_s: a number of seconds up to {most:g}", 422
+            )
         if "delivery" in given.DESCRIPTOR.fields_by_name and given.HasField("delivery"):
-            raise refused("malformed", "delivery: a job's answer comes with GetResult")
+            raise malformed("delivery", "delivery: a job's answer comes with GetResult", 422)
         body = await _soon(len(request), body_of, given, self.settings)
         key, name = exchange.header("idempotency-key"), which.replace("_", "-")
         return _bytes(_job(await self._submit(name, body, exchange, key, limit_s)))
@@ -198,7 +200,7 @@ class Grpc(Gate):
         assert exchange.caller is not None
         message = _read(exchange.method, request)
         if message.state not in pb.Job.State.values():
-            raise refused("malformed", f"state: {message.state} is none of Job.State", 400)
+            raise malformed("state", f"state: {message.state} is none of Job.State")
         state = State(pb.Job.State.Name(message.state)) if message.state else None
         jobs, cursor = await self.engine.list_jobs(
             exchange.caller, message.cursor, state, _limit(message.limit, 50)
@@ -209,7 +211,7 @@ class Grpc(Gate):
         message = _read(exchange.method, request)
         job_id, caller = _job_of(message, exchange)
         if message.after < 0:
-            raise refused("malformed", f"after: {message.after} is the number of no event", 400)
+            raise malformed("after", f"after: {message.after} is the number of no event")
         watching = self.engine.watch(job_id, caller, message.after)
         async with contextlib.aclosing(watching) as events:  # type: ignore[type-var]  # a generator
             async for event in events:
@@ -334,5 +336,5 @@ def _job_of(message: Any, exchange: Exchange) -> tuple[str, Caller]:
 
 def _limit(given: int, default: int) -> int:
     if not 0 <= given <= 1_000:
-        raise refused("malformed", f"limit: {given} is no number from 1 to 1000", 400)
+        raise malformed("limit", f"limit: {given} is no number from 1 to 1000")
     return given or default

@@ -46,7 +46,7 @@ from service.job_records import (
     problem_from_json,
 )
 from service.leases import Watcher, is_abandoned, is_gone, new_claim, this_process
-from service.problems import Problem
+from service.problems import Fault, Problem
 from service.store import (
     Store,
     answers,
@@ -672,10 +672,9 @@ class Jobs(Keys):
 def cursor_number(cursor: str) -> int:
     """Return the number in a cursor; `Problem` 400 for one that this service did not give."""
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-        raise Problem(
-            400, "bad-cursor", "there is no such page",
-            "pass the cursor that came with the page before, or none",
-        )  # fmt: skip
+        detail = "pass the cursor that came with the page before, or none"
+        fault = Fault("is the cursor of no page", detail, "cursor")
+        raise Problem(400, "bad-cursor", "there is no such page", detail, errors=[fault])
     return int(cursor)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.problems import Fault, Problem, refused
+from service.problems import Fault, Problem, malformed, refused
 
 if TYPE_CHECKING:
     from planner.inputs import ClusterInput, ModelInput
@@ -138,12 +138,15 @@ def job_request(body: bytes, settings: Settings = DEFAULTS) -> tuple[str, bytes,
     name, given, limit_s = data.get("call"), data.get("request"), data.get("time_limit_s", 0.0)
     if unknown:
         detail = f"unknown field {min(unknown)[:40]!r}: call, request, time_limit_s"
-        raise refused("malformed", detail)
+        raise malformed(min(unknown), detail, 422)
     if not isinstance(name, str) or not isinstance(given, dict):
-        raise refused("malformed", "`call` is the name of a call, `request` what it reads")
+        field = "request" if isinstance(name, str) else "call"
+        detail = "`call` is the name of a call, `request` what it reads"
+        raise malformed(field, detail, 422)
     is_number = isinstance(limit_s, int | float) and not isinstance(limit_s, bool)
     if not is_number or not 0 <= limit_s <= settings.job_s:
-        raise refused("malformed", f"time_limit_s: a number of seconds up to {settings.job_s:g}")
+        detail = f"time_limit_s: a number of seconds up to {settings.job_s:g}"
+        raise malformed("time_limit_s", detail, 422)
     return name, json.dumps(given).encode(), float(limit_s)
 
 

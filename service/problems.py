@@ -5,8 +5,8 @@ details. "Nothing fits" is no problem but an answer with reasons.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.errors import PlannerError, SpecError
@@ -51,7 +51,7 @@ class Fault:
     """Rule that the message is about, such as TP002."""
     in_options: Mapping[str, str] | None = None
     """Those of message, fix and source that name fields, with options of the command line in their
-    place: for `planner --server`."""
+    place: for `planner --server`. A message that says all without its field is among them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what is known, under the names above."""
@@ -87,6 +87,26 @@ class Problem(Exception):
         given = (self.status, self.code, self.title, self.detail, self.retry_after_s, self.errors)
         return Problem, given  # worker processes send problems back
 
+    def inside(self, place: str) -> "Problem":
+        """Return the problem of a request that holds this one at a field, such as `solve`."""
+        errors = [
+            x if x.source else replace(x, field=f"{place}.{x.field}" if x.field else place)
+            for x in self.errors
+        ]
+        return Problem(self.status, self.code, self.title, self.detail, self.retry_after_s, errors)
+
+    def at(self, place: Callable[[str], str]) -> "Problem":
+        """Return the problem with the fields of documents that are wrong as a whole.
+
+        `place` gives the field of a document by the name that messages have for it.
+        """
+        errors = [
+            replace(x, field=place(x.source), in_options=_whole(x))
+            if x.source and not x.field else x
+            for x in self.errors
+        ]  # fmt: skip
+        return Problem(self.status, self.code, self.title, self.detail, self.retry_after_s, errors)
+
     def to_json(self, instance: str = "") -> dict[str, Any]:
         """Return the document of RFC 9457; `instance` is the id of the request."""
         out: dict[str, Any] = {
@@ -110,6 +130,11 @@ def refused(code: str, detail: str, status: int = 422, errors: Sequence[Fault] =
     return Problem(status, code, TITLES[code], detail, errors=errors)
 
 
+def malformed(field: str, detail: str, status: int = 400) -> Problem:
+    """Return the problem of a field that cannot be read: of a query, a header or a message."""
+    return refused("malformed", detail, status, [Fault(detail, field=field)])
+
+
 _CODES = {
     "SpecError": "bad-specification",
     "CatalogError": "unknown-part",
@@ -131,6 +156,9 @@ def problem_of(error: PlannerError, fields: Mapping[str, str] = REQUEST_FIELDS) 
     code = _CODES.get(type(error).__name__, "bad-option")
     if not isinstance(error, SpecError):
         fault = _fault(fields, error.message, error.fix)
+        if error.about:
+            about = fields.get(error.about, error.about)
+            fault = replace(fault, field=about, in_options=_whole(fault))
         return refused(code, fault.message, errors=[fault])
     faults = [
         _fault(fields, p.message, p.fix, p.file, field=p.path, line=p.line, column=p.column)
@@ -144,6 +172,11 @@ def problem_of(error: PlannerError, fields: Mapping[str, str] = REQUEST_FIELDS) 
     if more:
         detail += f" (and {more} more)"
     return refused(code, detail, errors=faults[:MAX_FAULTS])
+
+
+def _whole(fault: Fault) -> Mapping[str, str]:
+    """Return the words for the command line of a fault that says all without its field."""
+    return {"message": fault.message, **(fault.in_options or {})}
 
 
 def _fault(

@@ -110,6 +110,28 @@ def _schema_fault(
     return Fault(message.format(given=item["input"]), fix.format(**item.get("ctx") or {}), field)
 
 
+def place_of(source: str, request: BaseModel) -> str:
+    """Return the field of a request that holds the document which messages call `source`.
+
+    Empty where none does: some documents name others, and options are no documents.
+    """
+
+    def found(value: Any, path: str) -> str:
+        if isinstance(value, BaseModel):
+            value = {name: getattr(value, name) for name in type(value).model_fields}
+        if not isinstance(value, Mapping):
+            return ""
+        if "text" in value and value.get("name") == source:
+            return path
+        inner = {key: f"{path}.{key}" if path else str(key) for key in value}
+        if source in DOCUMENTS and value.get(source) is not None:
+            return inner[source]
+        within = (found(value[k], inner[k]) for k in value if k not in ("result", "spec"))
+        return next(filter(None, within), "")
+
+    return found(request, "")
+
+
 def request_id(name: str, request: Request) -> str:
     """Return the content hash of a call, 64 hex digits.
 

@@ -40,7 +40,7 @@ from service.metrics import CONTENT_TYPE, Metrics
 from service.openapi import FACTS, JSON, OPERATIONS, PROBLEM, SSE, Operation
 from service.pages.gate import SECURITY as PAGE_SECURITY
 from service.pages.gate import Pages, wants_html
-from service.problems import Problem, refused
+from service.problems import Problem, malformed, refused
 from service.tracing import server_span
 
 Found = TypeVar("Found")
@@ -72,7 +72,7 @@ SECURITY = (
 )
 HSTS = (b"strict-transport-security", b"max-age=31536000")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_WAIT = re.compile(r"\bwait\s*=\s*\"?([0-9]{1,6}(?:\.[0-9]{1,6})?)\"?(?:\s*[,;]|\s*$)")
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?")
 _CALL_OF_PATH = {
     each.path: each.call for each in OPERATIONS if each.call and each.method == "POST"
 }
@@ -146,24 +146,30 @@ def no_such_path(method: str, path: str) -> Problem:
     return Problem(404, "unknown-path", "there is no such path", detail)
 
 
-def wait_s(prefer: str) -> float | None:
-    """Return the seconds of `Prefer: wait=N`; None without it, `Problem` 400 for nonsense.
+def preferences(prefer: str) -> dict[str, str]:
+    """Return the values of a header `Prefer` by name; of equal ones the first, after RFC 7240."""
+    found: dict[str, str] = {}
+    for part in re.split("[,;]", prefer):
+        name, _, value = part.partition("=")
+        found.setdefault(name.strip().lower(), value.strip().strip('"'))
+    return found
 
-    A preference might be ignored; a caller who misspells a deadline would wait without one. With
-    `wait=0` there is what is known at once.
+
+def wait_s(prefer: str) -> float | None:
+    """Return the seconds of `Prefer: wait=N`; None without it.
+
+    What is no number of seconds is ignored, as RFC 7240 has it: that no `Preference-Applied` comes
+    back tells the caller. With `wait=0` there is what is known at once.
     """
-    if "wait" not in prefer:
+    given = preferences(prefer).get("wait", "")
+    if not _SECONDS.fullmatch(given):
         return None
-    found = _WAIT.search(prefer)
-    if not found or not 0 <= float(found[1]) <= MOST_WAIT_S:
-        detail = f"Prefer: {prefer[:60]!r} is not wait=SECONDS, 0 to {MOST_WAIT_S:g}"
-        raise refused("malformed", detail, 400)
-    return max(float(found[1]), LEAST_WAIT_S)
+    return min(max(float(given), LEAST_WAIT_S), MOST_WAIT_S)
 
 
 def wants_job(prefer: str) -> bool:
     """Tell whether `Prefer` asks for a job."""
-    return any(part.strip().lower() == "respond-async" for part in re.split("[,;]", prefer))
+    return "respond-async" in preferences(prefer)
 
 
 def knows(if_none_match: str, etag: str) -> bool:
@@ -505,7 +511,7 @@ class Rest:
         query = _query(request)
         state = query.get("state", "")
         if state and state not in State.__members__:
-            raise refused("malformed", f"state: one of {', '.join(State)}", 400)
+            raise malformed("state", f"state: one of {', '.join(State)}")
         jobs, cursor = await self.engine.list_jobs(
             caller, query.get("cursor", ""), State(state) if state else None, _limit(query, 50)
         )
@@ -540,7 +546,7 @@ class Rest:
         job_id, caller = _job_of(request)
         last = exchange.header(b"last-event-id") or "0"
         if not last.isascii() or not last.isdigit() or len(last) > 9:
-            raise refused("malformed", f"Last-Event-ID: {last[:40]!r} is no number", 400)
+            raise malformed("Last-Event-ID", f"Last-Event-ID: {last[:40]!r} is no number")
         after = int(last)
         job = await self.engine.get_job(job_id, caller)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -686,7 +692,7 @@ def _query(request: Request) -> dict[str, str]:
 def _flag(query: Mapping[str, str], name: str) -> bool:
     given = query.get(name, "false")
     if given not in ("true", "false"):
-        raise refused("malformed", f"{name}: {given[:40]!r} is neither true nor false", 400)
+        raise malformed(name, f"{name}: {given[:40]!r} is neither true nor false")
     return given == "true"
 
 
@@ -695,7 +701,7 @@ def _limit(query: Mapping[str, str], default: int) -> int:
     if not (given.isascii() and given.isdigit() and 1 <= len(given) <= 4) or not (
         1 <= int(given) <= 1_000
     ):
-        raise refused("malformed", f"limit: {given[:40]!r} is no number from 1 to 1000", 400)
+        raise malformed("limit", f"limit: {given[:40]!r} is no number from 1 to 1000")
     return int(given)
 
 
@@ -715,7 +721,7 @@ def _answered(exchange: Exchange, answer: Answer) -> Response:
     if answer.etag:
         headers["etag"] = f'"{answer.etag}"'
     headers["cache-status"] = "planner; hit" if answer.cached else "planner; fwd=miss"
-    if "wait" in exchange.header(b"prefer"):
+    if wait_s(exchange.header(b"prefer")) is not None:
         headers["preference-applied"] = "wait"
     if knows(exchange.header(b"if-none-match"), answer.etag):
         return Response(None, 304, headers)

@@ -85,7 +85,8 @@ def parse_launchers(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
         if name not in LAUNCHERS:
-            raise UsageError(f"unknown launcher {name!r}", f"one of {', '.join(LAUNCHERS)}")
+            fix = f"one of {', '.join(LAUNCHERS)}"
+            raise UsageError(f"unknown launcher {name!r}", fix, "launcher")
     return names
 
 

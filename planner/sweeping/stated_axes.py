@@ -10,7 +10,7 @@ from planner.sweeping.faults import Faults
 from planner.sweeping.fields import WHOLE_FILES, as_text, field_at
 from planner.sweeping.sweep_file import SweepFile
 from planner.units import show
-from planner.wording import option
+from planner.wording import command, option
 from planner.yamlfile import KeyPath
 
 OF_ALL_POINTS = {
@@ -164,5 +164,5 @@ def check_part(place: KeyPath, path: str, value: object, faults: Faults) -> None
         close = " or ".join(error.suggestions)
         guess = f"did you mean {close}? " if close else ""
         noun = {"like": "accelerator", "nic": "link"}.get(key, key)
-        fix = f"{guess}`planner catalog list` shows all names"
+        fix = f"{guess}`{command('catalog list')}` shows all names"
         raise faults.say(place, f"unknown {noun} {show(name)}", fix) from None

@@ -18,6 +18,7 @@ from planner.sweeping.fields import TEXT, WHOLE_FILES, as_text
 from planner.sweeping.sweep import Table, dimensions_of
 from planner.sweeping.sweep_file import SweepFile
 from planner.units import show
+from planner.wording import command
 from planner.yamlfile import KeyPath
 
 
@@ -66,7 +67,7 @@ def _table(name: str, given: Mapping[str, Any], axes: Sequence[Axis]) -> Table:
             known = _catalogue_name(key)
             if written and key not in written and known is None:
                 message = f"{show(key)} is no accelerator of the sweep, nor of the catalogue"
-                raise BadValue(message, "`planner catalog list` shows all names")
+                raise BadValue(message, f"`{command('catalog list')}` shows all names")
             rows[known or key] = value
     if not rows:
         raise BadValue("the table is empty", "give a number for every value")

@@ -89,6 +89,68 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
     ("sweep", {"spec": {**JOB, "vary": {"pools.0.nodes": [1]}, "search": {"within": 3}}},
      "within belongs to"),
 ]  # fmt: skip
+FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("solve", {**JOB, "framework": "nope"}, "unknown framework", "framework"),
+    ("solve", {**JOB, "stack": "nope"}, "unknown stack", "stack"),
+    ("solve", {**JOB, "pool": "nope"}, "the cluster has no pool", "pool"),
+    ("evaluate", {**JOB, "pins": {"tp": 3}}, "not a multiple of tp 3", "pins"),
+    ("solve", {**JOB, "objective": "cost"}, "cost needs a price", "objective"),
+    ("solve", {**JOB, "pareto": ["cost", "memory"]}, "cost needs a price", "pareto"),
+    (
+        "solve",
+        {**JOB, "cluster": {"text": "a: [", "name": "c.yaml"}},
+        "not valid YAML",
+        "cluster",
+    ),
+    ("solve", {**JOB, "calibration": "nope"}, "is no calibration", "calibration"),
+    ("explain", {**RUNNING, "term": "nope"}, "no term", "term"),
+    ("explain", {**RUNNING, "plan": 7}, "no plan '7'", "plan"),
+    ("explain", {"result": {"a": 1}}, "is not a result of planner", "result"),
+    ("explain", {"solve": {**JOB, "pool": "nope"}}, "the cluster has no pool", "solve.pool"),
+    (
+        "explain",
+        {"solve": {**JOB, "cluster": {"text": "a: [", "name": "c.yaml"}}},
+        "not valid YAML",
+        "solve.cluster",
+    ),
+    ("explain", {"evaluate": {**JOB, "pins": {"tx": 2}}}, "unknown axis", "evaluate.pins"),
+    ("diff", {"a": RUNNING, "b": {**RUNNING, "plan": 9}}, "no plan '9'", "b.plan"),
+    (
+        "diff",
+        {"a": {"evaluate": {**JOB, "pins": {"tp": 3}}}, "b": RUNNING},
+        "not a multiple",
+        "a.evaluate.pins",
+    ),
+    ("emit", {**RUNNING, "for": ["nope"]}, "unknown framework", "for"),
+    ("emit", {**RUNNING, "launcher": ["nope"]}, "unknown launcher", "launcher"),
+    ("place", {**RUNNING, "hosts": "n1\nn1"}, "is named 2 times", "hosts"),
+    ("replan", RUNNING, "no node is lost or gained", "lost"),
+    ("replan", {**RUNNING, "lost": 1}, "no node is left", "lost"),
+    ("check", {**RUN, "framework": "nope"}, "unknown framework", "framework"),
+    ("check", {**RUN, "pool": "nope"}, "the cluster has no pool", "pool"),
+    ("check", {**RUN, "run": "nonsense"}, "is not a run that is known", "run"),
+    (
+        "check-spec",
+        {"document": {"text": "x", "name": "a.yaml"}},
+        "expected a model file",
+        "document",
+    ),
+    ("catalogue", {"name": "nope"}, "GET /v1/catalogue", "name"),
+    ("rules", {"code": "XX1"}, "GET /v1/rules lists them all", "code"),
+    (
+        "evaluate",
+        {**JOB, "pins": {"tp": 8, "sp": 1, "dp_shard": 1, "mbs": 3}},
+        "GET /v1/rules?code=",
+        "pins",
+    ),
+    (
+        "solve",
+        {**JOB, "set": {"pools.0.accelerator": "nope"}},
+        "`GET /v1/catalogue` shows",
+        "pools.0.accelerator",
+    ),
+]
+"""What is wrong is said without an option, and has its field all the same."""
 CASES = [("solve", {**JOB, **more}, words) for more, words in SOLVED] + OTHERS
 
 
@@ -108,6 +170,18 @@ def test_a_refusal_names_fields_of_the_request(
     text = said(caught.value.to_json())
     assert words in text
     assert not OPTION.search(text)
+
+
+@pytest.mark.parametrize(("name", "request_", "words", "field"), FIELDS)
+def test_a_refusal_has_the_field_that_is_wrong(
+    name: str, request_: dict[str, Any], words: str, field: str
+) -> None:
+    with pytest.raises(Problem) as caught:
+        call(name, request_)
+    text = said(caught.value.to_json())
+    assert words in text
+    assert not re.search(r"\bplanner (catalog|rule|solve|show)\b", text)
+    assert [fault.field for fault in caught.value.errors] == [field]
 
 
 @pytest.fixture(scope="module")
