@@ -419,7 +419,7 @@ def over_ranks(x: Inputs) -> tuple[list[int], list[tuple[str, list[float]]]]:
         values = [one.seconds(y) if (one := cost(y, way)) else math.nan for y in each]
         if any(value == value for value in values):
             found.append((way, values))
-    found.append((f"expected of {x.device}", [modelled_s(y, x.size_bytes) for y in each]))
+    found.append(("cost model", [modelled_s(y, x.size_bytes) for y in each]))
     return ranks, found
 
 
@@ -435,7 +435,7 @@ def charts(x: Inputs) -> "tuple[Chart, ...]":
             found.append(Line(way, [one.seconds(x) * 1e3 for one in values if one is not None]))
     expected = [modelled_s(x, n) for n in sizes]
     floor_s, per_byte_s = modelled_s(x, 8.0), modelled_s(x, LARGE) / LARGE
-    found.append(Line(f"expected of {x.device}", [t * 1e3 for t in expected]))
+    found.append(Line("cost model", [t * 1e3 for t in expected]))
     ranks, by_ranks = over_ranks(x)
     factor = bus_factor(x.collective, x.ranks) / 1e9
     bus = [n / t * factor for n, t in zip(sizes, expected, strict=True)]

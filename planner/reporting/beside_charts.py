@@ -41,7 +41,7 @@ def two_steps_chart(
     ]  # fmt: skip
     layout = {
         "barmode": "group", "yaxis": {"title": {"text": f"{unit} of the slowest stage"}},
-        "xaxis": {"tickangle": -40 if len(terms) > 9 else 0},
+        "xaxis": {"tickangle": -40} if len(terms) > 9 else {},  # fewer turn where it is narrow
     }  # fmt: skip
     rows: tuple[tuple[str | float | int | None, ...], ...] = tuple(
         (term, *(step.get(term, 0.0) * scale for step in steps)) for term in terms

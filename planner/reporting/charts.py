@@ -231,7 +231,7 @@ class Frame:
         `checked=False` spares Plotly's check of every value, nine tenths of the time that a figure
         takes; for figures of pages that are waited for, whose tests have them checked.
         """
-        top, bottom = 40, 76
+        top, bottom = 30, 76
         more = 16 * (self.tick_lines - 1)
         below = 24 * self.legend_lines + more
         base = {
@@ -243,5 +243,6 @@ class Frame:
             },
             "hovermode": "closest",
         }  # fmt: skip
-        data = {"data": list(traces), "layout": base | self.layout}
+        own = self.layout | {"legend": base["legend"] | self.layout.get("legend", {})}
+        data = {"data": list(traces), "layout": base | own}
         return go.Figure(data, _validate=checked)

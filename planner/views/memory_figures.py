@@ -57,8 +57,8 @@ def memory_by_stage(
             "barmode": "stack", "bargap": 0.2, "shapes": lines, "annotations": labels,
             "xaxis": {"title": {"text": "GiB of a device"}, "range": [0, 1.14 * most / GIB]},
             "yaxis": {"autorange": "reversed", "title": {"text": ""}, "type": "category"},
+            "legend": {"traceorder": "normal"},
         },
-        legend_lines=3,
     )  # fmt: skip
     at = found.peak_stage
     binds = Label(f"Stage {at}")

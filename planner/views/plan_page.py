@@ -4,6 +4,7 @@ The file holds Plotly and two small scripts, known to its policy by their hashes
 nothing. Numbers open without any script.
 """
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -13,10 +14,13 @@ from planner.documents import coded
 from planner.reporting.charts import Chart
 from planner.reporting.page import csv_text, figure_json, own_resource, plotly_script, script_hash
 from planner.reporting.theme import template
+from planner.views.cards import Part, Words
 from planner.views.plan_view import PlanView
 
 MAX_TRACE_CHARS = 1_500_000
 """Of a trace that the HTML file holds; larger ones `planner trace` writes."""
+_LEAD, _TAIL = re.compile(r"\S*$"), re.compile(r"^\S*")
+"""What stands before and after a number without a blank."""
 
 
 def plan_body(view: PlanView, trace_link: str = "") -> str:
@@ -70,7 +74,42 @@ def _environment() -> Any:
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     found.filters["coded"] = lambda text: Markup(coded(text))
+    found.globals["unparted"] = unparted
     return found
+
+
+def unparted(words: Words, end: str = "") -> list[tuple[str, Part | None, str]]:
+    """Return a sentence as texts, and as numbers with what no line may part from them.
+
+    A text is `(text, None, "")`, a number `(before, number, after)`. Browsers break lines on both
+    sides of a button, before a full stop, too. `end` is what the sentence ends with.
+
+    >>> unparted(("in all (", Label("7 s"), "), or so"), ".")
+    [('in all ', None, ''), ('(', Label(text='7 s'), '),'), (' or so.', None, '')]
+    """
+    texts: list[str] = [""]
+    numbers: list[Part] = []
+    for item in (*words, end):
+        if isinstance(item, str):
+            texts[-1] += item
+        else:
+            numbers.append(item)
+            texts.append("")
+    found: list[tuple[str, Part | None, str]] = []
+    rest = texts[0]
+    for number, after in zip(numbers, texts[1:], strict=True):
+        text, lead = _parted(rest, _LEAD)
+        tail, rest = _parted(after, _TAIL)
+        found += [(text, None, ""), (lead, number, tail)]
+    return [each for each in (*found, (rest, None, "")) if each != ("", None, "")]
+
+
+def _parted(text: str, at: re.Pattern[str]) -> tuple[str, str]:
+    """Return a text in two parts, cut where a pattern is found; it may be empty."""
+    found = at.search(text)
+    assert found is not None
+    place = found.start() if at is _LEAD else found.end()
+    return text[:place], text[place:]
 
 
 def _csv_link(chart: Chart) -> str:

@@ -23,7 +23,7 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
     the step time exactly; the last bar has the range of 8 of 10 measured plans.
     """
     found = plan.breakdown
-    bars: list[tuple[str, str, float, Shown, str]] = []
+    bars: list[Bar] = []
     hidden, sums = hidden_traffic(found)
     for group, terms in GROUPS.items():
         for name in (name for name in terms if name in numbers):
@@ -47,7 +47,7 @@ def waterfall(deck: Deck, problem: Problem, plan: Plan, numbers: dict[str, Shown
     for group, colour in GROUP_COLOURS.items():
         mine = [bar for bar in bars if bar[1] == group]
         if group != "total" and mine:
-            traces.append(_bars(group, colour, mine, bars))
+            traces += [_bars(group, colour, mine, bars), _labels(group, mine, bars)]
     for name, group, value, number, title in bars:
         share = deck.add(
             f"share-{name.replace(' ', '-')}", f"share of {name} in the step",
@@ -112,20 +112,44 @@ def hidden_traffic(found: Breakdown) -> tuple[float, list[str]]:
     return value, sums
 
 
-def _bars(
-    group: str,
-    colour: str,
-    mine: list[tuple[str, str, float, Shown, str]],
-    bars: list[tuple[str, str, float, Shown, str]],
-) -> dict[str, Any]:
-    """Return the bars of a group, each from where the one before it ended."""
+Bar = tuple[str, str, float, Shown, str]
+"""Name, group, seconds, the number, what it is."""
+
+
+def _starts(bars: list[Bar]) -> dict[str, float]:
+    """Return where each bar begins: where the one before it ended."""
     starts, at = {}, 0.0
     for name, _, value, _, _ in bars:
         starts[name] = at
         at += value
+    return starts
+
+
+def _labels(group: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
+    """Return the times beside the bars of a group: right of early ones, left of late ones.
+
+    On either side there is room in narrow windows, too.
+    """
+    starts, whole = _starts(bars), sum(bar[2] for bar in bars)
+    ends = [sorted((starts[bar[0]], starts[bar[0]] + bar[2])) for bar in mine]
+    early = [low < 0.4 * whole for low, _ in ends]
     return {
-        "type": "bar", "orientation": "h", "name": group, "y": [bar[0] for bar in mine],
-        "x": [bar[2] for bar in mine], "base": [starts[bar[0]] for bar in mine],
+        "type": "scatter", "mode": "text", "legendgroup": group, "showlegend": False,
+        "hoverinfo": "skip", "cliponaxis": False,
+        "y": [bar[0] for bar in mine], "text": [bar[3].text for bar in mine],
+        "x": [high if is_early else low
+              for (low, high), is_early in zip(ends, early, strict=True)],
+        "textposition": [f"middle {'right' if is_early else 'left'}" for is_early in early],
+    }  # fmt: skip
+
+
+def _bars(group: str, colour: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
+    """Return the bars of a group."""
+    starts = _starts(bars)
+    return {
+        "type": "bar", "orientation": "h", "name": group, "legendgroup": group,
+        "y": [bar[0] for bar in mine], "x": [bar[2] for bar in mine],
+        "base": [starts[bar[0]] for bar in mine],
         "marker": {
             "color": colour,
             "pattern": {"shape": ["/" if "hidden" in bar[0] or "credit" in bar[0] else ""

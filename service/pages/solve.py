@@ -179,16 +179,20 @@ async def solve(visit: Visit) -> str:
         if "q" in given:
             raise
         draft = draft_of_query(given, both)  # its fields say what is wrong
-    edited = visit.get("edit")
     for kind in KINDS:
-        if edited == kind and draft[kind]["source"] == "example":
-            name = draft[kind]["example"]
-            draft[kind] |= {"source": "text", "text": example_text(kind, name),
-                            "name": f"{name}.yaml"}  # fmt: skip
+        if visit.get("edit") == kind and draft[kind]["source"] == "example":
+            draft[kind] |= edited(kind, draft[kind]["example"])
     faults: list[Data] = []
     if any(draft[name] for name in OPTION_FIELDS):
         faults = await form_faults(visit, draft)
     return _form(visit, draft, faults=faults)
+
+
+def edited(kind: Kind, example: str) -> Data:
+    """Return the part of a form that holds the text of an example; nothing of an unknown one."""
+    if example not in (name for name, _ in examples(kind)):
+        return {}
+    return {"source": "text", "text": example_text(kind, example), "name": f"{example}.yaml"}
 
 
 def _form(visit: Visit, draft: Data, problem: Problem | None = None,
@@ -207,9 +211,15 @@ def _form(visit: Visit, draft: Data, problem: Problem | None = None,
 async def asked(visit: Visit) -> Page:
     """Check the form that was sent; where it is right and wants plans, go to them.
 
+    With `edit-model` or `edit-cluster` it comes back with the text of the chosen example.
+
     Whatever is wrong, the form comes back as it was filled in.
     """
     draft = posted_draft({name: visit.posted(name) for name in visit.form}, visit.files)
+    for kind in KINDS:
+        if visit.posted("do") == f"edit-{kind}":
+            draft[kind] |= edited(kind, draft[kind]["example"])
+            return Page(_form(visit, draft))
     checked: Data = {}
     try:
         for kind in KINDS:

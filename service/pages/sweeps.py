@@ -180,7 +180,7 @@ def _text_of(draft: Data) -> Data:
 
 
 async def submitted(visit: Visit) -> Page:
-    """Check the sweep that was sent and make a job of it."""
+    """Check the sweep that was sent and make a job of it; with `edit`, show an example's text."""
     file = visit.files.get("sweep_file")
     text = file.text if file and file.text.strip() else visit.posted("sweep_text")
     draft: Data = {
@@ -190,6 +190,11 @@ async def submitted(visit: Visit) -> Page:
         "name": file_name(file.name if file else visit.posted("sweep_name")),
     }
     is_example = draft["source"] == "example"
+    if visit.posted("do") == "edit":
+        text = sweep_text(draft["example"])
+        name = f"{draft['example']}.yaml" if text else ""
+        draft |= {"source": "text", "text": text, "name": name}
+        return Page(await _form(visit, draft))
     try:
         checked = await visit.ask(CHECK_CALL, {"document": _text_of(draft)})
     except Problem as problem:

@@ -11,10 +11,13 @@
   const narrow = () => window.innerWidth < 640;
 
   function fitted(layout) {
+    if (!narrow()) return layout;
+    // The legend takes many lines: below all else, wherever the figure ends.
+    const thin = { ...layout, legend: { ...layout.legend, yref: "container", yanchor: "bottom", y: 0 } };
     // Panels beside each other do not fit a narrow window: one below the other there.
     const grid = layout.grid;
-    if (!narrow() || !grid || grid.columns < 2) return layout;
-    return { ...layout, grid: { ...grid, rows: grid.columns, columns: 1 }, height: layout.height * 1.7 };
+    if (!grid || grid.columns < 2) return thin;
+    return { ...thin, grid: { ...grid, rows: grid.columns, columns: 1 }, height: layout.height * 0.85 * grid.columns };
   }
   function draw(plot) {
     if (drawn.has(plot)) return;

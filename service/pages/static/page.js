@@ -16,9 +16,12 @@
     return isDark() && !printing ? themes.dark : themes.light;
   }
   function fitted(layout) {
-    const grid = layout.grid; // panels beside each other do not fit a narrow window
-    if (window.innerWidth >= 640 || !grid || grid.columns < 2) return layout;
-    return { ...layout, grid: { ...grid, rows: grid.columns, columns: 1 }, height: layout.height * 1.7 };
+    if (window.innerWidth >= 640) return layout;
+    // The legend takes many lines: below all else, wherever the figure ends.
+    const narrow = { ...layout, legend: { ...layout.legend, yref: "container", yanchor: "bottom", y: 0 } };
+    const grid = layout.grid; // panels beside each other do not fit
+    if (!grid || grid.columns < 2) return narrow;
+    return { ...narrow, grid: { ...grid, rows: grid.columns, columns: 1 }, height: layout.height * 0.85 * grid.columns };
   }
   function draw(plot) {
     if (drawn.has(plot) || !window.Plotly) return;

@@ -46,6 +46,7 @@ def test_writes_what_show_prints(saved, page):
     bars = {
         name: length
         for trace in data["waterfall"]["data"]
+        if trace["type"] == "bar"
         for name, length in zip(trace["y"], trace["x"], strict=True)
     }
     for term, seconds in printed["time"].items():

@@ -254,6 +254,18 @@ def test_the_check_while_typing():
 
 
 @pytest.mark.parametrize("kind", ["model", "cluster"])
+def test_the_chosen_example_is_edited_and_nothing_else_of_the_form_is_lost(kind):
+    name = examples(kind)[0][0]
+    sent = {f"{kind}_example": name, "axis_tp": "4", "do": f"edit-{kind}"}
+    found = text(page("/ui/solve", "POST", form=form(**sent)))
+    assert f'value="{name}.yaml"' in found
+    assert re.search(r'name="axis_tp" value="4"', found)
+    assert f'name="{kind}_source" value="text" checked' in found
+    unknown = text(page("/ui/solve", "POST", form=form(**sent | {f"{kind}_example": "../x"})))
+    assert f'name="{kind}_source" value="example" checked' in unknown
+
+
+@pytest.mark.parametrize("kind", ["model", "cluster"])
 def test_an_example_can_be_edited(kind):
     found = text(page(f"/ui/solve?model=llama3-8b&cluster=h100-x8&edit={kind}"))
     assert ("training:" in found) == (kind == "model")

@@ -80,6 +80,23 @@ def test_the_commands_of_the_page_work_for_a_plan_that_the_command_alone_does_no
 
 
 @pytest.mark.page
+def test_no_line_parts_a_number_from_its_full_stop(page_at):
+    """Browsers break lines beside buttons: what stands at one without a blank shares its line."""
+    screen = page_at(ADDRESS, wait="#binds")
+    parted = """() => [...document.querySelectorAll(".plan p button.num, .plan li button.num")]
+        .filter((button) => /^[^\\s]/.test((button.nextSibling || {}).data || " "))
+        .filter((button) => {
+          const range = document.createRange();
+          range.setStart(button.nextSibling, 0);
+          range.setEnd(button.nextSibling, 1);
+          return range.getBoundingClientRect().top > button.getBoundingClientRect().bottom - 3;
+        }).map((button) => button.textContent)"""
+    for width in range(340, 1400, 53):
+        screen.page.set_viewport_size({"width": width, "height": 900})
+        assert screen.page.evaluate(parted) == [], width
+
+
+@pytest.mark.page
 @pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 1280), (False, 390)])
 def test_figures_are_drawn(page_at, dark, width):
     screen = page_at(ADDRESS, dark=dark, width=width)
