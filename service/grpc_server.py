@@ -5,8 +5,10 @@ with its trace, which no caller sees.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -15,6 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from planner.errors import UsageError
+from service.admission import overloaded
 from service.auth import Auth
 from service.engine import Engine
 from service.grpc_gate import MOST_CALLS, NAME, Gate
@@ -81,9 +84,12 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
     calls. `Check` of health asks for none: probes have no token.
     """
 
-    def __init__(self, auth: Auth, settings: Settings) -> None:
+    def __init__(self, auth: Auth, settings: Settings, most_streams: int) -> None:
+        """Let a caller hold `most_streams` of them."""
         self._auth = auth
         self._receiver = Receiver(settings)
+        self._most = most_streams
+        self._open: Counter[str] = Counter()
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         """Return the handler of a call, or one that refuses it."""
@@ -96,9 +102,11 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
             metadata = dict(details.invocation_metadata or ())
             try:
                 name = self._auth.caller(metadata.get("authorization")).name
+                if self._open[name] >= self._most:
+                    raise overloaded(f"{self._most} streams of yours are open", 5.0)
             except Problem as problem:
                 return _refusing(problem)
-        return _reading(found, self._receiver, name)
+        return _reading(found, self._receiver, name, self._open)
 
 
 async def _refused(problem: Problem, context: Any) -> None:
@@ -112,7 +120,18 @@ def _refusing(problem: Problem) -> Any:
     return grpc.stream_stream_rpc_method_handler(refuse)  # which takes no message before
 
 
-def _reading(handler: Any, receiver: Receiver, caller: str) -> Any:
+@contextlib.contextmanager
+def _counted(n_open: Counter[str], caller: str) -> Iterator[None]:
+    n_open[caller] += 1
+    try:
+        yield
+    finally:
+        n_open[caller] -= 1
+        if not n_open[caller]:
+            del n_open[caller]
+
+
+def _reading(handler: Any, receiver: Receiver, caller: str, n_open: Counter[str]) -> Any:
     """Return a handler of health or reflection that refuses bytes which are none of its messages.
 
     gRPC would answer UNKNOWN and log a trace for each of them, and anybody may send them.
@@ -130,15 +149,17 @@ def _reading(handler: Any, receiver: Receiver, caller: str) -> Any:
         except Problem as problem:
             return await _refused(problem, context)
         work = handler.unary_stream if handler.response_streaming else handler.unary_unary
-        return await work(await read(data, context), context)
+        with _counted(n_open, caller):
+            return await work(await read(data, context), context)
 
     async def several(parts: Any, context: Any) -> Any:
         async def messages() -> Any:
             async for data in parts:
                 yield await read(data, context)
 
-        async for answer in handler.stream_stream(messages(), context):
-            yield answer
+        with _counted(n_open, caller):
+            async for answer in handler.stream_stream(messages(), context):
+                yield answer
 
     write = handler.response_serializer
     if handler.request_streaming:
@@ -259,10 +280,11 @@ def bound(
     """
     grpc.aio.init_grpc_aio()
     methods = Grpc(engine, auth, settings, metrics, configured_tracer())
+    gate = StreamGate(auth, settings, engine.options.watchers_per_caller)
 
     def made(at: str) -> tuple[Any, int]:
         server = grpc.aio.server(
-            interceptors=[StreamGate(auth, settings)],
+            interceptors=[gate],
             options=options(settings, share_port),
             maximum_concurrent_rpcs=REFUSED_FACTOR * MOST_CALLS,
         )

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,50 @@ def test_no_message_is_taken_before_it_is_known_who_calls(tmp_path):
             return [(await status(call(path)))[0] for path in paths]
 
     assert asyncio.run(run()) == ["UNAUTHENTICATED"] * 4
+
+
+def test_a_caller_holds_no_more_streams_open_than_its_share(tmp_path):
+    """Calls of others have no place where one caller holds all that there are."""
+
+    async def run() -> list[str]:
+        async with inline_engine(tmp_path) as engine:
+            engine.options = replace(engine.options, watchers_per_caller=2)
+            server = bound(engine, Auth(), Settings(), Metrics(engine), "127.0.0.1:0")
+            await server.start()
+            try:
+                async with grpc.aio.insecure_channel(server.address) as channel:
+                    health = health_pb2_grpc.HealthStub(channel)
+                    mirror = reflection_pb2_grpc.ServerReflectionStub(channel)
+                    wanted = reflection_pb2.ServerReflectionRequest(list_services="")
+                    sending = asyncio.Event()
+
+                    async def one() -> AsyncIterator[Any]:
+                        yield wanted
+                        await sending.wait()
+
+                    async def ended() -> str:
+                        try:
+                            await health.Watch(health_pb2.HealthCheckRequest()).read()
+                            return "OK"
+                        except grpc.aio.AioRpcError as error:
+                            return str(error.code().name)
+
+                    first = health.Watch(health_pb2.HealthCheckRequest())
+                    second = mirror.ServerReflectionInfo(one())
+                    await first.read()
+                    await second.read()
+                    found = [await ended()]
+                    await health.Check(health_pb2.HealthCheckRequest())
+                    first.cancel()
+                    second.cancel()
+                    async with asyncio.timeout(PATIENCE_S):
+                        while await ended() != "OK":
+                            await asyncio.sleep(0.01)
+                    return [*found, "OK"]
+            finally:
+                await server.stop(0.0)
+
+    assert asyncio.run(run()) == ["RESOURCE_EXHAUSTED", "OK"]
 
 
 @pytest.mark.parametrize("path", ["/planner.v1.Planner/Solve", "/grpc.health.v1.Health/Check"])
