@@ -17,7 +17,7 @@ from service.jobs import Jobs, State
 from service.kept_rows import KeptRow, Rows, packed, rows_of
 from service.store import Store, job_rows
 from service.store import jobs as jobs_table
-from tests.service.test_chaos import Process, wait_for_end
+from tests.service.test_chaos import PATIENCE_S, Process, wait_for_end
 
 SWEEP = {
     "spec": {
@@ -185,16 +185,16 @@ def test_a_job_outlives_kills_of_its_process_and_computes_no_stored_row_again(
     accepted: dict[int, str] = {}
     jobs = Jobs(Store(database))
     processes = [Process(database, accepted, module) for _ in range(2)]
-    assert all(each.ready.wait(60.0) for each in processes)
+    assert all(each.ready.wait(PATIENCE_S) for each in processes)
     processes[0].ask(0, ASKED[call], call)
     known: set[int] = set()
     n_seen = 0
     for _ in range(2):
-        end_s = time.monotonic() + 60.0
-        while not (stored(jobs) > known and worker_of(jobs)):
+        end_s = time.monotonic() + PATIENCE_S
+        while not ((pid := worker_of(jobs)) and stored(jobs) > known):
             assert time.monotonic() < end_s
             time.sleep(0.01)
-        victim = next(each for each in processes if each.pid == worker_of(jobs))
+        victim = next(each for each in processes if each.pid == pid)
         victim.kill()
         before, known = known, stored(jobs)
         lines = [int(line) for line in counted.read_text().split()]
@@ -203,7 +203,7 @@ def test_a_job_outlives_kills_of_its_process_and_computes_no_stored_row_again(
         processes.remove(victim)
     last = Process(database, accepted, module)
     wait_for_end(jobs, accepted)
-    assert last.ready.wait(60.0)
+    assert last.ready.wait(PATIENCE_S)
     last.close()
     view, payload = jobs.result(accepted[0], None)
     assert (view.state, view.is_final) == (State.SUCCEEDED, True)
