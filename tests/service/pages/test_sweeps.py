@@ -12,6 +12,7 @@ import pytest
 from service.calls import Running, call
 from service.engine import Caller, Engine
 from service.job_records import JobView, State
+from service.kept_rows import KeptRow
 from service.limits import DEFAULTS
 from service.pages import calls
 from service.pages.routes import find
@@ -20,6 +21,7 @@ from service.pages.visit import Page, Visit
 from service.problems import Problem
 from tests.service.inline import inline_engine
 from tests.service.pages.inline import text
+from tests.service.waiting import PATIENCE_S
 
 SPEC = {"name": "grid", "model": "llama3-8b", "cluster": "h100-x8",
         "vary": {"pools.0.nodes": [1, 2], "training.global_batch": [64, 128]},
@@ -54,7 +56,7 @@ class Slow:
 
     def come(self, *numbers: int) -> None:
         rows = [swept()["rows"][n] for n in numbers]
-        self.kept(swept()["sweep"]["sweep_id"], [(r["index"], json.dumps(r)) for r in rows])
+        self.kept("of-this-request", [KeptRow(r["index"], json.dumps(r)) for r in rows])
 
     async def page(self, path: str, method: str = "GET", **form: str) -> Page:
         fields = {name: (value,) for name, value in form.items()}
@@ -66,7 +68,7 @@ class Slow:
         return answer if isinstance(answer, Page) else Page(answer)
 
     async def until(self, path: str, words: str) -> str:
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(PATIENCE_S):
             while words not in (shown := text(await self.page(path))):
                 await asyncio.sleep(0.02)
         return shown
@@ -83,7 +85,7 @@ async def slow_sweep(folder: Any, noted: bool = True) -> AsyncIterator[tuple[Slo
             job_id = posted.headers["location"].rpartition("/")[2]
         else:
             job_id = (await engine.submit("sweep", {"spec": SPEC}, ANN)).job_id
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(PATIENCE_S):
             while slow.kept is None:
                 await asyncio.sleep(0.01)
         yield slow, await engine.get_job(job_id, ANN)
