@@ -144,11 +144,9 @@ def test_a_block_of_the_step_says_what_it_is_and_the_step_zooms(page_at):
     whole = page.evaluate(span)
     page.get_by_role("button", name="Closer").focus()
     page.keyboard.press("Enter")
-    page.wait_for_timeout(200)
-    assert page.evaluate(span) == pytest.approx(whole / 2)
+    page.wait_for_function(f"(to) => Math.abs(({span})() / to - 1) < 1e-6", arg=whole / 2)
     page.get_by_role("button", name="Whole step").click()
-    page.wait_for_timeout(200)
-    assert page.evaluate(span) == pytest.approx(whole)
+    page.wait_for_function(f"(to) => Math.abs(({span})() / to - 1) < 1e-6", arg=whole)
     assert not screen.complaints
 
 
@@ -157,7 +155,8 @@ def test_it_says_first_what_binds_and_its_numbers_open(page_at):
     screen = page_at(ADDRESS, wait="#binds")
     page = screen.page
     binds = page.locator("#binds")
-    assert binds.bounding_box()["y"] < page.locator("#time").bounding_box()["y"]
+    first = "(each) => each.compareDocumentPosition(document.getElementById('time'))"
+    assert binds.evaluate(first) == 4  # DOCUMENT_POSITION_FOLLOWING
     assert re.search(r"\w+, [\d.]+% of the step", binds.locator(".says").text_content())
     binds.locator("summary").click()
     for button in binds.locator("button.num").all()[:40]:
