@@ -33,7 +33,10 @@
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     };
     drawn.set(plot, window.Plotly.newPlot(plot, figure.data, { ...layout, template: template() }, options)
-      .then(() => plot.dispatchEvent(new CustomEvent("planner:drawn", { bubbles: true }))));
+      .then(() => {
+        plot.dispatchEvent(new CustomEvent("planner:drawn", { bubbles: true }));
+        plot.dataset.drawn = "yes"; // it answers clicks now
+      }));
   }
   function recolour() {
     const width = printing ? { width: 660, autosize: false } : { width: null, autosize: true };

@@ -21,6 +21,10 @@ READY = "html[data-ready]"
 ANSWERED = f"{READY}:not(:has([data-events]))"
 """One that shows no progress of a job any more."""
 AXE_SERIOUS = ("serious", "critical")
+UNNAMED = """() => [...document.querySelectorAll("main table")].flatMap((table) => [
+  ...(table.caption && table.caption.textContent.trim() ? [] : ["no caption: " + table.innerText]),
+  ...[...table.querySelectorAll("th:not([scope])")].map((head) => "no scope: " + head.textContent),
+])"""
 SCREENS = os.environ.get("PLANNER_SCREENS", "")
 """Folder that screenshots of the tests go to, so that people can look; none without it."""
 
@@ -202,13 +206,18 @@ class Screen:
         ]
 
     def check(self) -> None:
-        """Hold what every page holds: no complaint, no other origin, accessible, no overflow."""
+        """Hold what every page holds: no complaint, no other origin, accessible, no overflow.
+
+        Accessible is what axe-core asks for, and that every table has a caption and every head
+        of it says whether it is one of a row or of a column.
+        """
         origin = "/".join(self.served.address.split("/")[:3])
         strangers = [url for url in self.requests
                      if not url.startswith((f"{origin}/", "data:", "blob:"))]  # fmt: skip
         assert not strangers
         assert not self.complaints
         assert not self.faults()
+        assert not self.page.evaluate(UNNAMED)
         wide = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0, f"the page is {wide} px wider than its window"
 

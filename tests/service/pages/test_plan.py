@@ -156,7 +156,8 @@ def test_it_says_first_what_binds_and_its_numbers_open(page_at):
     screen = page_at(ADDRESS, wait="#binds")
     page = screen.page
     binds = page.locator("#binds")
-    assert binds.bounding_box()["y"] < page.locator("#time").bounding_box()["y"]
+    first = "(each) => each.compareDocumentPosition(document.getElementById('time'))"
+    assert binds.evaluate(first) == 4  # DOCUMENT_POSITION_FOLLOWING
     assert re.search(r"\w+, [\d.]+% of the step", binds.locator(".says").text_content())
     binds.locator("summary").click()
     for button in binds.locator("button.num").all()[:40]:

@@ -348,5 +348,4 @@ def test_two_ticked_plans_are_compared(page_at):  # type: ignore[no-untyped-def]
     screen.check()
     assert screen.page.get_by_role("heading", level=1).inner_text().startswith("Two plans of")
     screen.page.get_by_role("link", name="Swap A and B").click()
-    screen.page.wait_for_selector(".headline", timeout=60_000)
-    assert plans()[1] in screen.page.locator("#side-A").inner_text()
+    screen.page.wait_for_selector(f"#side-A:has-text('{plans()[1]}')", timeout=60_000)
