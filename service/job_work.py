@@ -247,9 +247,11 @@ class JobWork:
                 log.error("a defect in a job", exc_info=failure)
                 detail = f"{type(failure).__name__}: please report it"
                 problem = Problem(500, "defect", "a defect of planner", detail)
+            told, run.progress = [run.progress] if run.progress else [], None
             won = await self._stored(
-                run, self._jobs.finish, lease, payload, complete=complete, problem=problem
-            )
+                run, self._jobs.finish, lease, payload, complete=complete, problem=problem,
+                told=told,
+            )  # fmt: skip
             spent_s = time.monotonic() - now_s
             share = SMOOTHING if self.mean_s else 1.0
             self.mean_s += (spent_s - self.mean_s) * share

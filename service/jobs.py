@@ -311,10 +311,11 @@ class Jobs(Keys):
 
     def finish(
         self, lease: Lease, payload: bytes | None, *, complete: bool = True,
-        problem: Problem | None = None,
+        problem: Problem | None = None, told: Sequence[Mapping[str, Any]] = (),
     ) -> bool:  # fmt: skip
         """End a job with its answer, or with the problem that kept it from having one.
 
+        `told` is progress that no heartbeat has brought: watchers hear of it before the end.
         Returns whether it counts: not where the lease was lost. A complete answer also answers
         the same request from now on.
         """
@@ -338,7 +339,7 @@ class Jobs(Keys):
                     connection.execute(update(answers).where(same).values(row))
             if sha256:  # it has all rows; those of a job that has failed stay until it expires
                 connection.execute(delete(job_rows).where(job_rows.c.job_id == lease.job_id))
-            self._tell(connection, lease.job_id, [{"state": state.value}])
+            self._tell(connection, lease.job_id, [*told, {"state": state.value}])
             return True
 
         return self.store.write(work)

@@ -257,6 +257,18 @@ def test_an_idempotency_key_gives_the_first_answer_again(engine, log, tmp_path):
 # Jobs
 
 
+def test_watchers_hear_of_the_last_progress_before_the_end(engine):
+    """However short the job was: no heartbeat had the time to bring it."""
+
+    async def work(it: Engine) -> None:
+        job = await it.submit("sweep", {"n": 8, "steps": 3}, ANN)
+        told = [each.data async for each in it.watch(job.job_id, ANN)]
+        assert [told[-2].get(name) for name in ("phase", "done", "total")] == ["squares", 3, 3]
+        assert told[-1] == {"state": "SUCCEEDED"}
+
+    engine(work)
+
+
 def test_a_job_is_accepted_watched_and_its_result_read_by_page(engine, tmp_path):
     async def work(it: Engine) -> None:
         go = tmp_path / "go"
