@@ -112,6 +112,8 @@ def hidden_traffic(found: Breakdown) -> tuple[float, list[str]]:
     return value, sums
 
 
+GAP = "\N{NO-BREAK SPACE}"
+"""Between a bar and its time."""
 Bar = tuple[str, str, float, Shown, str]
 """Name, group, seconds, the number, what it is."""
 
@@ -136,7 +138,7 @@ def _labels(group: str, mine: list[Bar], bars: list[Bar]) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "text", "legendgroup": group, "showlegend": False,
         "hoverinfo": "skip", "cliponaxis": False,
-        "y": [bar[0] for bar in mine], "text": [bar[3].text for bar in mine],
+        "y": [bar[0] for bar in mine], "text": [f"{GAP}{bar[3].text}{GAP}" for bar in mine],
         "x": [high if is_early else low
               for (low, high), is_early in zip(ends, early, strict=True)],
         "textposition": [f"middle {'right' if is_early else 'left'}" for is_early in early],

@@ -54,7 +54,7 @@ def test_the_bars_of_the_waterfall_end_at_the_step(name):
     assert times == {t: v for t, v in plan.breakdown.time_s.items() if v > 0.0}
     (step,) = [t for t in traces(view.waterfall, type="bar") if "base" not in t]
     # Every bar has its time beside it, on the side on which there is room.
-    said = {y: t for trace in traces(view.waterfall, type="scatter")
+    said = {y: t.strip() for trace in traces(view.waterfall, type="scatter")
             for y, t in zip(trace["y"], trace["text"], strict=True)}  # fmt: skip
     assert said == {row[0]: row[3].text for row in rows if row[0] != "step time"}
     sides = {(x < 0.4 * total, side) for trace in traces(view.waterfall, type="scatter")

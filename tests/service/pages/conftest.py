@@ -24,7 +24,9 @@ AXE_SERIOUS = ("serious", "critical")
 UNNAMED = """() => [...document.querySelectorAll("main table")].flatMap((table) => [
   ...(table.caption && table.caption.textContent.trim() ? [] : ["no caption: " + table.innerText]),
   ...[...table.querySelectorAll("th:not([scope])")].map((head) => "no scope: " + head.textContent),
-])"""
+]).concat([...document.querySelectorAll("main h1, main h2, main h3, main h4")]
+  .filter((head, i, all) => i && head.tagName[1] > Number(all[i - 1].tagName[1]) + 1)
+  .map((head) => "a level is left out: " + head.textContent))"""
 SCREENS = os.environ.get("PLANNER_SCREENS", "")
 """Folder that screenshots of the tests go to, so that people can look; none without it."""
 
@@ -208,8 +210,9 @@ class Screen:
     def check(self) -> None:
         """Hold what every page holds: no complaint, no other origin, accessible, no overflow.
 
-        Accessible is what axe-core asks for, and that every table has a caption and every head
-        of it says whether it is one of a row or of a column.
+        Accessible is what axe-core asks for, and that every table has a caption, that every head
+        of it says whether it is one of a row or of a column, and that no level of headings is
+        left out.
         """
         origin = "/".join(self.served.address.split("/")[:3])
         strangers = [url for url in self.requests
