@@ -198,6 +198,7 @@ class _Worker:
         while True:
             n, task = self._tasks.get()
             begun = time.monotonic()
+            self._told_s = 0.0  # the first progress of a task is told, however soon after another
             try:
                 content: Any = self._done(n, task, begun)
                 kind = "done"
