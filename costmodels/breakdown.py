@@ -353,10 +353,11 @@ class _Later:
     critical: int
     hops_waited_s: float
     grid: LayerGrid | None
+    alone: bool
 
     def transfers(self) -> tuple[Transfer, ...]:
         """Return `Breakdown.transfers`."""
-        of = self.layout, self.critical, self.hops_waited_s
+        of = self.layout, self.critical, self.hops_waited_s, self.alone
         return self.traffic.of(self.row, *of).transfers()
 
     def rows(self) -> Rows:
@@ -407,7 +408,7 @@ def _open(
             "peak_stage": worst,
             "critical_stage": critical,
             "n_micro": layout.n_micro,
-            "_later": _Later(traffic, layout, i, critical, waited, grid),
+            "_later": _Later(traffic, layout, i, critical, waited, grid, of_rank is not None),
         }
         found = object.__new__(Breakdown)
         for name, value in known.items():

@@ -106,9 +106,9 @@ def exchange_times(
     the last of their gradients alone, the others of both:
     2 max(0, m(B) - b/c) + (c - 2) max(0, m(2 B) - b/c).
     all-gather: keys and values are gathered, 2 c n k bytes each; in backward they are gathered
-    again and their gradients scattered. a2a: queries, keys, values and the output, 2 n q or 2 n k
-    bytes each, one call each; backward the same for the gradients. Both are exposed, and ranks
-    reach them apart (`tp_hop_s`).
+    again, unless the stack keeps them, and their gradients scattered. a2a: queries, keys, values
+    and the output, 2 n q or 2 n k bytes each, one call each; backward the same for the gradients.
+    Both are exposed, and ranks reach them apart (`tp_hop_s`).
 
     Hidden ring, as tokens per rank: s/c >= 2 R k / (q B_link), R the core's FLOP rate.
     Source: Liu et al. 2023 (ring attention); Llama 3 paper, section 3.3.2 (all-gather); Jacobs et
@@ -132,13 +132,15 @@ def exchange_times(
     moved = 2 * queries + 2 * keys
     kinds = [split.kind == P2P, split.kind == ALL_GATHER, split.kind == A2A]
 
+    again = 2 if problem.stack.cp_gathers == "kept" else 4
+
     def chosen(on_ring: Floats, gathers: int) -> Floats:
         return np.asarray(np.select(kinds, [on_ring, gathers * gather, moved], 0.0))
 
     forward, backward = ring
     return (
         Exposure(chosen(forward.total_s, 2), chosen(forward.exposed_s, 2)),
-        Exposure(chosen(backward.total_s, 4), chosen(backward.exposed_s, 4)),
+        Exposure(chosen(backward.total_s, again), chosen(backward.exposed_s, again)),
     )
 
 
@@ -168,10 +170,15 @@ def kept_bytes(problem: Problem, split: ContextSplit, tokens: Floats) -> Floats:
     """Return what the exchange keeps of one layer until its backward, bytes.
 
     a2a: 2 n q, the attention's output before its all-to-all, which Transformer Engine keeps beside
-    the one behind it, the input of the projection. The others keep nothing.
+    the one behind it, the input of the projection. all-gather where what was gathered is kept:
+    4 (c - 1) n k, the keys and values of the other ranks. The others keep nothing.
     """
-    q, _ = _widths(problem, split)
-    return np.where(split.kind == A2A, ELEMENT_BYTES * tokens * q, 0.0)
+    q, kv = _widths(problem, split)
+    kept = np.where(split.kind == A2A, ELEMENT_BYTES * tokens * q, 0.0)
+    if problem.stack.cp_gathers == "kept":
+        others = 2 * ELEMENT_BYTES * tokens * kv * (np.asarray(split.cp, dtype=np.float64) - 1)
+        kept = np.where(split.kind == ALL_GATHER, others, kept)
+    return kept
 
 
 def buffer_bytes(problem: Problem, split: ContextSplit, tokens: Floats) -> Floats:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodels.collectives import collective_s
+from costmodels.fsdp import grad_wire_bytes
 from costmodels.placement import Group
 from costmodels.problem import Problem
 from hardware.parts import Pool
@@ -123,7 +124,7 @@ def data_parallel_times(
     section 3.2 (hpZ).
     """
     recipe, stage, pool = problem.job.recipe, np.asarray(zero), problem.pool
-    grads = recipe.grad_wire_bytes * params / pieces
+    grads = grad_wire_bytes(recipe, problem.stack) * params / pieces
     weights = recipe.param_wire_bytes * params / pieces
     scattered = collective_s("reduce-scatter", grads, groups.shard, pool)
     if np.any(groups.replicas.n_ranks > 1):

@@ -18,11 +18,13 @@ from costmodels.gemm import element_bytes, gemm_s
 from costmodels.placement import Group, place_group
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
+from costmodels.stacks import StackProfile
 from costmodels.tensor_parallel import tp_collective_s
 from hardware.parts import Accelerator
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
 
 FORWARD_ROWS, DGRAD_ROWS = 330.0, 230.0
 """Rows per expert at which a grouped product reaches 1 - 1/e of the rate of one large product."""
@@ -113,18 +115,40 @@ def load_factor(shape: ModelShape, ep: ArrayLike) -> Floats:
     return np.where(np.asarray(ep) > 1, shape.imbalance, 1.0)
 
 
-def local_tokens(tokens: Floats, tp: Ints, sp: Ints) -> Floats:
+def parts_for_routing(stack: StackProfile, sp: Ints, ep: Ints) -> Bools:
+    """Return where tp ranks that hold the same tokens route a share each, and gather the outputs.
+
+    Source: torchtitan models/common/moe_sharding.py (ep without sequence parallelism).
+    """
+    parts = (np.asarray(sp) == 0) & (np.asarray(ep) > 1) & (stack.etp_gathers == "tokens")
+    return np.asarray(parts, dtype=np.bool_)
+
+
+def local_tokens(stack: StackProfile, tokens: Floats, tp: Ints, sp: Ints, ep: Ints) -> Floats:
     """Return the tokens that one rank routes: its share of the sequence with sp."""
-    return np.asarray(tokens / np.where(np.asarray(sp) > 0, tp, 1), dtype=np.float64)
+    cut = (np.asarray(sp) > 0) | parts_for_routing(stack, sp, ep)
+    return np.asarray(tokens / np.where(cut, tp, 1), dtype=np.float64)
 
 
-def expert_rows(shape: ModelShape, tokens: Floats, ep: Ints, etp: Ints) -> Floats:
+def shares_of_tokens(stack: StackProfile, sp: Ints, etp: Ints) -> Ints:
+    """Return how many ranks' tokens the etp ranks of an expert compute together.
+
+    1 where all of them hold the same tokens: those that gather before routing, without sequence
+    parallelism, have nothing to gather and sum their outputs as a dense MLP does.
+    """
+    if stack.etp_gathers != "tokens":
+        return np.asarray(etp, dtype=np.int32)
+    return np.where(np.asarray(sp) > 0, etp, 1).astype(np.int32)
+
+
+def expert_rows(problem: Problem, tokens: Floats, sp: Ints, ep: Ints, etp: Ints) -> Floats:
     """Return the rows that all experts of the busiest rank compute: n k t_e lambda.
 
     `tokens` are those that a rank routes; over ep it gets as many copies as it sends, and those of
-    all etp ranks are gathered.
+    all etp ranks are gathered (`shares_of_tokens`).
     """
-    return tokens * shape.top_k * np.asarray(etp) * load_factor(shape, ep)
+    shape, shares = problem.shape, shares_of_tokens(problem.stack, sp, etp)
+    return tokens * shape.top_k * shares * load_factor(shape, ep)
 
 
 def expert_times(
@@ -138,16 +162,17 @@ def expert_times(
     bytes a row of activation, times the stack's factor. A single expert is not routed.
 
     exchange: a dispatch and a combine each way (`all_to_all_s`); over etp an all-gather and a
-    reduce-scatter of 2 h bytes a row each way.
+    reduce-scatter of 2 h bytes a row (or a token, `etp_gathers`) each way; where tp ranks route
+    parts of the same tokens an all-gather of 2 h bytes a token over tp.
 
     Source: Megatron-LM core/transformer/moe (alltoall dispatcher, grouped GEMM). Left out: waiting
     for the split sizes to reach the host, overlap of any of it.
     """
     shape, stack = problem.shape, problem.stack
     part, pool = problem.pool.accelerator, problem.pool
-    n = local_tokens(tokens, tp, sp)
+    n = local_tokens(stack, tokens, tp, sp, ep)
     e, cut, h = np.asarray(ep, dtype=np.float64), np.asarray(etp, dtype=np.float64), shape.hidden
-    rows = expert_rows(shape, n, ep, etp)
+    rows = expert_rows(problem, n, sp, ep, etp)
     local = shape.n_experts / e
     per_byte = 1.0 / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
     products = _products(problem, rows, local, shape.expert_ffn / cut)
@@ -167,8 +192,14 @@ def expert_times(
     group = expert_group(problem, ep, etp)
     one = all_to_all_s(problem, 2.0 * h * n * load_factor(shape, ep), group)
     inner = place_group(etp, np.ones_like(etp), pool, problem.fabric)
-    gather = tp_collective_s(problem, "all-gather", 2.0 * h * rows, inner)
+    wide = rows / shape.top_k if stack.etp_gathers == "tokens" else rows
+    gather = tp_collective_s(problem, "all-gather", 2.0 * h * wide, inner)
+    parts = parts_for_routing(stack, sp, ep)
     both = 2 * one + 2 * gather
+    if parts.any():
+        row = place_group(tp, np.ones_like(tp), pool, problem.fabric)
+        again = tp_collective_s(problem, "all-gather", 2.0 * h * tokens, row)
+        both = both + np.where(parts, again, 0.0)
     return ExpertTimes(compute, ForwardBackward(both, both))
 
 
@@ -293,30 +324,38 @@ def kept_bytes(
 
     (6 gated, 4 otherwise) f_e / t_e a row, 2 f_e more where the gate is not fused; with several
     experts also the permuted input, 2 h a row (1/t_e of them before the gather over etp), and 8 E
-    of scores a token. The expert's output is not kept: its probability is applied before the
-    second product. Source: Megatron-LM core/transformer/moe (memory-efficient permutation).
+    of scores a token. The expert's output is not kept where its probability is applied before the
+    second product (`routed_scores`), else 4 h a row; 2 h a token of all etp ranks where they are
+    gathered before routing. Source: Megatron-LM core/transformer/moe (memory-efficient
+    permutation).
     """
     shape, stack, cut = problem.shape, problem.stack, np.asarray(etp, dtype=np.float64)
-    n = local_tokens(tokens, tp, sp)
-    rows = expert_rows(shape, n, ep, etp)
+    n = local_tokens(stack, tokens, tp, sp, ep)
+    rows = expert_rows(problem, n, sp, ep, etp)
     inner = 6.0 if shape.gated else 4.0
     if shape.gated and not stack.fused_activation:
         inner += 2.0
     kept = rows * inner * shape.expert_ffn / cut
     if shape.n_experts > 1:
         kept = kept + rows * 2.0 * shape.hidden + 8.0 * shape.n_experts * n
+        if stack.routed_scores == "after":
+            kept = kept + rows * 4.0 * shape.hidden
+        if stack.etp_gathers == "tokens":  # beside the rank's own share, counted with the norm
+            shares = shares_of_tokens(stack, sp, etp).astype(np.float64)
+            kept = kept + rows / shape.top_k * 2.0 * shape.hidden * (shares - 1.0) / shares
     return np.asarray(kept)
 
 
 def working_bytes(
-    shape: ModelShape, tokens: Floats, tp: Ints, sp: Ints, ep: Ints, etp: Ints
+    problem: Problem, tokens: Floats, tp: Ints, sp: Ints, ep: Ints, etp: Ints
 ) -> Floats:
     """Return the temporaries of the experts' backward, bytes.
 
     (6 gated, 4 otherwise) f_e / t_e a row, and the gradients of permuted input and output, 4 h a
     row, where tokens are permuted.
     """
-    rows = expert_rows(shape, local_tokens(tokens, tp, sp), ep, etp)
+    n = local_tokens(problem.stack, tokens, tp, sp, ep)
+    shape, rows = problem.shape, expert_rows(problem, n, sp, ep, etp)
     inner = (6.0 if shape.gated else 4.0) * shape.expert_ffn / np.asarray(etp, dtype=np.float64)
     return np.asarray(rows * (inner + (4.0 * shape.hidden if shape.n_experts > 1 else 0.0)))
 

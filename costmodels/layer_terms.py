@@ -328,7 +328,7 @@ def expert_layer_terms(
             routed_terms(problem, tokens, degrees, routed, of_experts),
         ),
         working_bytes=memory.working_bytes(shape, tokens, tp, core.buffer_bytes)
-        + experts.working_bytes(problem.shape, tokens, *degrees),
+        + experts.working_bytes(problem, tokens, *degrees),
         scratch_bytes=shared + experts.scratch_bytes(problem, split.etp),
     )
 

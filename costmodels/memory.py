@@ -4,6 +4,8 @@ Every function returns bytes per device. Per-stage arrays are `(n, n_kinds)`, on
 distinct kind of pipeline rank (`costmodels.stages`).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -11,9 +13,40 @@ from costmodels import zero_bubble
 from costmodels.parameters import kv_heads_per_rank, latent_params, padded_vocab
 from costmodels.precision import Recipe
 from costmodels.shapes import ModelShape
-from costmodels.stacks import StackProfile
+from costmodels.stacks import FUSED, StackProfile
 
 Floats = NDArray[np.float64]
+
+
+class KeptBytes(NamedTuple):
+    """Bytes that one unsharded parameter takes in a software stack."""
+
+    weights: float
+    """W; beside a sharded master copy `shard_weights` in place of them."""
+    shard_weights: float
+    grads: float
+    """G, kept through the accumulation."""
+    states: float
+    """K: optimizer states with the master copy, and what is sharded with them."""
+
+
+def param_bytes_kept(recipe: Recipe, stack: StackProfile = FUSED) -> KeptBytes:
+    """Return what a parameter takes by kind, before sharding.
+
+    FSDP2 casts its master copy at every gather. Where a recipe copies gradients for the update,
+    `StackProfile.grad_copies` says what is kept of both.
+
+    >>> from costmodels.precision import RECIPES
+    >>> param_bytes_kept(RECIPES["fp16", "adam"])
+    KeptBytes(weights=2, shard_weights=2, grads=2.0, states=16.0)
+    """
+    cast = bool(stack.sharded_units) and recipe.has_master_copy
+    copy, grads, states = recipe.grad_copy_bytes, recipe.grad_bytes, recipe.state_bytes
+    if copy and stack.grad_copies == "sharded":
+        grads, states = grads - copy, states + copy
+    elif copy and stack.grad_copies == "alone":
+        grads = copy
+    return KeptBytes(recipe.param_bytes, 0.0 if cast else recipe.param_bytes, grads, states)
 
 
 def state_bytes_per_param(
@@ -24,6 +57,7 @@ def state_bytes_per_param(
     *,
     gradients_leave: bool = False,
     hpz: ArrayLike = 1,
+    stack: StackProfile = FUSED,
 ) -> Floats:
     """Return bytes of weights, gradients and optimizer state per local parameter.
 
@@ -31,10 +65,12 @@ def state_bytes_per_param(
 
     With the optimizer on the host (`offload`) K is 0; gradients stay in Megatron-LM, and in
     DeepSpeed up to stage 1 (`gradients_leave`: G is 0 too from stage 2 on). With stage 3 and a
-    second copy of the weights over groups of `hpz` ranks W/hpz comes on top.
+    second copy of the weights over groups of `hpz` ranks W/hpz comes on top. W, G and K are
+    those of `param_bytes_kept`; FSDP2 has no W with stage 3.
 
     Source: Rajbhandari et al. 2020 (ZeRO), section 5; Megatron-LM dist_optimizer.md; Wang et al.
-    2023 (ZeRO++), section 3.2; DeepSpeed partition_parameters.py (_partition_param_sec). Left out:
+    2023 (ZeRO++), section 3.2; DeepSpeed partition_parameters.py (_partition_param_sec); torch
+    fsdp/_fully_shard/_fsdp_param.py (init_all_gather_outputs). Left out:
     the unsharded working set of stage 3 (`zero3_working_bytes`).
 
     >>> from costmodels.precision import RECIPES
@@ -42,9 +78,10 @@ def state_bytes_per_param(
     7.5
     """
     stage, d = np.asarray(zero), np.asarray(n_shard, dtype=np.float64)
-    weights = recipe.param_bytes / np.where(stage >= 3, d, 1.0)
-    grads = recipe.grad_bytes / np.where(stage >= 2, d, 1.0)
-    states = recipe.state_bytes / np.where(stage >= 1, d, 1.0)
+    kept = param_bytes_kept(recipe, stack)
+    weights = np.where(stage >= 3, kept.shard_weights / d, kept.weights)
+    grads = kept.grads / np.where(stage >= 2, d, 1.0)
+    states = kept.states / np.where(stage >= 1, d, 1.0)
     group = np.asarray(hpz, dtype=np.float64)
     if np.any(group > 1):
         second = (stage >= 3) & (group > 1)
@@ -64,9 +101,12 @@ gradient, some of them in fp32."""
 EAGER_GATE_BYTES = 2.0
 """What eager operators keep beside fused ones, bytes per element: the activated gate. Rotation is
 linear, autograd keeps its tables alone."""
-EAGER_NORM_BYTES = 10.0
-"""What a norm written as fp32 operators keeps beside a fused one, bytes per element: the input and
-the scaled input in fp32 (4 + 4) and the latter in 16 bits (2)."""
+EAGER_NORM_BYTES = {"product": 10.0, "input": 4.0}
+"""What a norm written as fp32 operators keeps beside a fused one, bytes per element, by what else
+than its 16-bit result it keeps (`StackProfile.norm_keeps`): `product`, the input and the scaled
+input in fp32 (4 + 4) and the latter in 16 bits (2); `input`, the input in fp32 (4) and the scaled
+input in 16 bits (2) in place of the input in 16 bits (2), as transformers' LlamaRMSNorm does: the
+product keeps the same copy as the square, the cast of the product nothing (replayed)."""
 EAGER_SCORE_KEPT_BYTES = 4.0
 """What eager operators keep per score beside a fused softmax: the scores in fp32."""
 
@@ -82,9 +122,10 @@ def eager_bytes(
     """Return what a stack's eager operators keep per layer and token, beyond fused kernels.
 
     (split over tp always, split over tp only with sequence parallelism), bytes: the activated gate
-    2 f / t; 20 h for two norms; 4 a s / t per score. A stack that does not gather the inputs of
-    its column-parallel layers again keeps the gathered ones: 4 h (t - 1) / t beside the 4 h / t of
-    `layer_activation_bytes`. Rotary embeddings keep nothing: they are linear.
+    2 f / t; 20 h for two norms, or 8 h (`EAGER_NORM_BYTES`); 4 a s / t per score. A stack that
+    does not gather the inputs of its column-parallel layers again keeps the gathered ones:
+    4 h (t - 1) / t beside the 4 h / t of `layer_activation_bytes`. Rotary embeddings keep nothing:
+    they are linear.
     """
     t = np.asarray(tp, dtype=np.float64)
     split = np.zeros_like(t)
@@ -98,7 +139,7 @@ def eager_bytes(
         # Counted so that dividing by t under sequence parallelism leaves it.
         whole = whole + np.where(np.asarray(sp) > 0, 4.0 * shape.hidden * (t - 1.0), 0.0)
     if not stack.fused_norms:
-        whole = whole + 2 * EAGER_NORM_BYTES * shape.hidden
+        whole = whole + 2 * EAGER_NORM_BYTES[stack.norm_keeps] * shape.hidden
     return split, whole
 
 

@@ -12,16 +12,18 @@ Ints = NDArray[np.int32]
 def padded_vocab(shape: ModelShape, tp: Ints) -> Floats:
     """Return the rows of the vocabulary matrices as allocated, elements.
 
-    V = ceil(vocab / (multiple * tp)) * multiple * tp unless the model fixes it.
+    V = ceil(vocab / (multiple * tp)) * multiple * tp unless the model fixes it; software that does
+    not pad (`pads_vocab`) has ceil(vocab / tp) * tp.
     Source: Megatron-LM training/vocab_utils.py, --make-vocab-size-divisible-by (default 128).
 
     >>> from costmodels.examples import LLAMA3_8B
     >>> padded_vocab(LLAMA3_8B, np.array([1, 8], dtype=np.int32))
     array([128256., 129024.])
     """
-    if shape.padded_vocab:
+    if shape.padded_vocab and shape.pads_vocab:
         return np.full(len(tp), float(shape.padded_vocab))
-    unit = shape.vocab_multiple * np.asarray(tp, dtype=np.float64)
+    multiple = shape.vocab_multiple if shape.pads_vocab else 1
+    unit = multiple * np.asarray(tp, dtype=np.float64)
     return np.ceil(shape.vocab / unit) * unit
 
 
@@ -84,6 +86,27 @@ def expert_layer_params(shape: ModelShape, tp: Ints) -> Floats:
     router = shape.hidden * shape.n_experts if shape.n_experts > 1 else 0
     unused_bias = shape.hidden if shape.bias and not shape.shared_ffn else 0
     return layer_params(shape.without_experts(), tp) + (router - unused_bias)
+
+
+def replicated_params(shape: ModelShape, *, routed: bool) -> int:
+    """Return the parameters of a layer that every tensor-parallel rank holds whole.
+
+    Norms, biases of row-parallel layers, the router, the down projections of latent attention.
+    With sequence parallelism a rank sees a part of the tokens, and their gradients are summed over
+    tp once a step. Source: Megatron-LM core/distributed/finalize_model_grads.py.
+
+    >>> from costmodels.examples import LLAMA3_8B
+    >>> replicated_params(LLAMA3_8B, routed=False)  # two norms of 4096
+    8192
+    """
+    h, norm = shape.hidden, 1 if shape.norm == "rmsnorm" else 2
+    found = 2 * norm * h
+    if shape.latent:
+        found += (shape.kv_rank + shape.qk_rope) * h + norm * shape.kv_rank
+        found += (h + norm) * shape.q_rank
+    mlp_bias = not routed or shape.shared_ffn > 0
+    found += (1 + mlp_bias) * h * shape.bias
+    return found + routed * h * shape.n_experts
 
 
 def expert_params(shape: ModelShape, ep: ArrayLike, etp: ArrayLike) -> Floats:

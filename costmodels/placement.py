@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hardware.parts import Fabric, Pool, Tier
+from hardware.parts import Fabric, Pool, Tier, used_tiers
 
 Floats = NDArray[np.float64]
 
@@ -156,12 +156,13 @@ def place(spacing: Spacing, pool: Pool, fabric: Fabric) -> Group:
     extra = 0.0 if fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S
     figures = (pool.scale_up_domain, pool.devices_per_node, pool.n_devices, pool.nic_bytes_per_s,
                extra)  # fmt: skip
+    tiers = used_tiers(fabric, pool)
     few = sum(column.size for column in columns) <= MOST_KNOWN
     if not few or any(isinstance(figure, np.ndarray) for figure in figures):
-        return _placed(columns, fabric.tiers, *figures)
+        return _placed(columns, tiers, *figures)
     # The same few groups are asked for again and again.
     texts = tuple((column.shape, column.tobytes()) for column in columns)
-    return _placed_once(texts, fabric.tiers, *figures)
+    return _placed_once(texts, tiers, *figures)
 
 
 MOST_KNOWN = 64

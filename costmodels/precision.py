@@ -18,9 +18,9 @@ class Recipe:
     param_bytes: float
     """Working copy of the weights (W)."""
     grad_bytes: float
-    """Gradients kept through the accumulation (G)."""
+    """Gradients: those kept through the accumulation, and a copy of them for the update."""
     state_bytes: float
-    """Optimizer state with the master copy (K)."""
+    """Optimizer state with the master copy."""
     grad_wire_bytes: float
     """Width at which gradients are reduced over the data-parallel group."""
     param_wire_bytes: float
@@ -31,6 +31,8 @@ class Recipe:
     attention, norms and activations stay in the latter."""
     linear_rate_frac: float = 1.0
     """Share of its peak that a linear layer sustains, over that of `gemm_precision`."""
+    grad_copy_bytes: float = 0.0
+    """The share of `grad_bytes` that is a copy for the update."""
     cast_bytes: float = 0.0
     """HBM traffic to quantise one element of a linear layer's input or output gradient."""
     fp8_recipe: str = ""
@@ -40,6 +42,11 @@ class Recipe:
     def linear(self) -> str:
         """Key of the peak of the linear layers of the body."""
         return self.linear_precision or self.gemm_precision
+
+    @property
+    def has_master_copy(self) -> bool:
+        """Whether the optimizer keeps fp32 weights beside narrower ones."""
+        return self.param_bytes < 4.0
 
     @property
     def total_bytes(self) -> float:
@@ -96,7 +103,17 @@ _RECIPES = (
     ),
     (
         ("fp16", "adam"),
-        Recipe("fp16, fp16 and fp32 gradients", "fp16", 2, 6, 12, 2, 2, "Megatron fp16: 20N"),
+        Recipe(
+            "fp16, fp16 and fp32 gradients",
+            "fp16",
+            2,
+            6,
+            12,
+            2,
+            2,
+            "Megatron fp16: 20N, 4 of them an fp32 gradient beside the master copy",
+            grad_copy_bytes=4.0,
+        ),
     ),
     (
         ("fp16-grads", "adam"),

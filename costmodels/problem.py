@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile
-from hardware.parts import Fabric, Pool
+from hardware.parts import Fabric, Pool, Tier, used_tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,18 @@ class Problem:
     pool: Pool
     fabric: Fabric
     stack: StackProfile
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Levels of the scale-out network, by the nodes that jobs on this pool use of each."""
+        return used_tiers(self.fabric, self.pool)
+
+
+def run_by(
+    stack: StackProfile, shape: ModelShape, job: TrainingJob, pool: Pool, fabric: Fabric
+) -> Problem:
+    """Return the problem of a model as a software stack lays it out."""
+    return Problem(replace(shape, pads_vocab=stack.pads_vocab), job, pool, fabric, stack)
 
 
 @dataclass(frozen=True, slots=True)

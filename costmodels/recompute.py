@@ -104,7 +104,8 @@ def routed_terms(
     """
     shape, stack, part = problem.shape, problem.stack, problem.pool.accelerator
     tp, sp, ep, etp = degrees
-    rows = experts.expert_rows(shape, experts.local_tokens(tokens, tp, sp), ep, etp)
+    n = experts.local_tokens(stack, tokens, tp, sp, ep)
+    rows = experts.expert_rows(problem, n, sp, ep, etp)
     width = rows * shape.expert_ffn / np.asarray(etp, dtype=np.float64)
     per_byte = stack.elementwise_factor / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
     moved = (6.0 if shape.gated else 4.0) * width
@@ -156,7 +157,7 @@ def module_terms(
     nothing = Exposure(zeros, zeros)
     whole = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
     norm_s = norm_forward_s(shape, part, stack, tokens, tp, sp)
-    eager = 0.0 if stack.fused_norms else memory.EAGER_NORM_BYTES
+    eager = 0.0 if stack.fused_norms else memory.EAGER_NORM_BYTES[stack.norm_keeps]
     norm_bytes = tokens * (2.0 + eager) * shape.hidden / whole
     found = {"core_attn": _Module(core.forward_s, core.dropped_bytes, zeros, nothing, zeros)}
     alone = int(shape.latent) + int(routed is not None)

@@ -19,6 +19,7 @@ from costmodels.data_parallel import (
     n_pieces,
 )
 from costmodels.factor import distinct
+from costmodels.fsdp import alone_positions
 from costmodels.offload import HostUpdate, gradients_leave, host_state_bytes, host_update
 from costmodels.parameters import (
     embedding_params,
@@ -183,7 +184,8 @@ def expert_shape_terms(
     stage = shardings.zero[:, None, None]
     blocking = shardings.dp_blocking[:, None, None]
     pieces = n_pieces(problem, params, copies.astype(np.float64)[:, None], stage, blocking)
-    by_layer = np.where(stage >= 2, np.maximum(1.0, kinds.expert_layers), pieces)
+    often = (stage >= 2) | bool(problem.stack.sharded_units)
+    by_layer = np.where(often, np.maximum(1.0, kinds.expert_layers), pieces)
     per_param = _state_bytes_per_param(problem, shardings, shard)
     return ExpertShapeTerms(
         params=params,
@@ -227,6 +229,11 @@ def _dense_traffic(
     pieces = n_pieces(problem, held.params, dp, stage, blocking)
     # ZeRO 2 and 3 move layer by layer: a piece is one layer (or an end of the model).
     by_layer = np.where(stage >= 2, held.kinds.layers + 1.0, pieces)
+    if problem.stack.sharded_units:
+        both = held.kinds.has_embedding * held.kinds.has_head * problem.shape.tied
+        ends = held.kinds.has_embedding + held.kinds.has_head - both
+        ends = ends + held.kinds.has_embedding * alone_positions(problem)
+        by_layer = np.maximum(1.0, held.kinds.layers + ends) + 0.0 * pieces
     wide = _wide_groups(groups if held.at is None else groups.of_shapes(held.shape))
     found = _traffic(problem, shardings, wide, held.params, by_layer)
     return found if held.at is None else _of_ranks(found, held.at)
@@ -321,6 +328,7 @@ def _state_bytes_per_param(problem: Problem, shardings: ShardingTable, shard: In
         shardings.optimizer_offload[:, None],
         gradients_leave=gradients_leave(problem.stack),
         hpz=shardings.hpz[:, None],
+        stack=problem.stack,
     )
 
 
@@ -464,7 +472,7 @@ def boundary_hops(
     extra = 0.0 if problem.fabric.rail_optimized else pool.nic.latency_factor * NON_RAIL_HOP_S
     wire_s = 1.0 / pool.nic_bytes_per_s
     units, costs, over = [pool.scale_up_domain], [wire_s], 1.0
-    for tier in problem.fabric.tiers:
+    for tier in problem.tiers:
         over *= tier.oversubscription
         unit = tier.n_nodes * pool.devices_per_node
         units.append(unit)

@@ -40,6 +40,8 @@ class ModelShape:
     padded_vocab: int = 0
     """Rows of the vocabulary matrices as allocated; 0 means pad to `vocab_multiple * tp`."""
     vocab_multiple: int = 128
+    pads_vocab: bool = True
+    """The software pads to that; otherwise only to what tp divides (`StackProfile.pads_vocab`)."""
     n_experts: int = 0
     """Routed experts of an expert layer; 0: a dense model."""
     top_k: int = 1

@@ -39,6 +39,28 @@ class StackProfile:
     zero3_traffic: str
     """Per-micro-batch traffic of ZeRO 2 and 3: `prefetched` by layer beside compute, or
     `by-tensor`, one blocking call per tensor (DeepSpeed of 2021), see `tensor_wire_frac`."""
+    sharded_units: str
+    """How PyTorch's FSDP2 cuts data-parallel traffic, one call for each unit: embedding, every
+    layer with its experts, final norm with head (`costmodels.fsdp`). `regathered`: ZeRO 3 gathers
+    every unit again for the backward; `tail-stays`: all but the last; empty: not FSDP2."""
+    reduce_width: str
+    """Width in which gradients are reduced: that of the `recipe`, or that of the `weights` on the
+    wire."""
+    grad_copies: str
+    """Where a recipe copies gradients for the update (fp16): the copy is `sharded` with the
+    optimizer, `whole`, or the only gradient that is kept (`alone`)."""
+    replicated_grads: str
+    """Gradients of what tensor parallelism replicates, with sequence parallelism: `together` (one
+    sum a step, part of its fixed time) or `each` (an all-reduce in fp32 of every tensor and
+    micro-batch)."""
+    cp_gathers: str
+    """Keys and values that context parallelism gathers: `again` for the backward, or `kept`."""
+    etp_gathers: str
+    """What ranks that cut every expert gather: `rows`, the copies for experts, or `tokens` before
+    routing, with the collectives of a dense MLP."""
+    routed_scores: str
+    """Probabilities of experts are applied `before` the second product, or `after` it to outputs
+    in fp32, which are kept."""
     offload_overlap: str
     """With the optimizer on the host: `pipelined` (gradients down, Adam and weights up side by
     side, piece by piece, after the backward) or `gradients` (they leave as they are reduced,
@@ -47,6 +69,9 @@ class StackProfile:
     """With stored activations on the host: `windowed` (both ways beside compute), `on-demand`
     (down beside the forward, up when the backward asks) or `blocking` (in line with compute), see
     `costmodels.activation_offload.waits`."""
+    pads_vocab: bool
+    """Rows of the vocabulary are padded to a multiple that the model names (Megatron's 128 tp);
+    otherwise only to what tp divides."""
     zero1_gather: str
     """`all-gather`, or `broadcast`: every rank in turn broadcasts its shard of the weights."""
     balancer: str
@@ -56,6 +81,9 @@ class StackProfile:
     """Activation, gate and rotary embedding are one kernel each, which keeps only its inputs."""
     fused_norms: bool
     """Normalisation is one kernel; otherwise a chain of fp32 operators."""
+    norm_keeps: str
+    """What such a chain keeps beside its result: `product` or `input`, see
+    `costmodels.memory.EAGER_NORM_BYTES`."""
     fused_softmax: bool
     """Without a flash kernel, scale, mask and softmax of the scores are one kernel."""
     logits_sharded: bool
@@ -175,12 +203,21 @@ FUSED = StackProfile(
     dp_overlap="both",
     zero1_overlap="both",
     zero3_traffic="prefetched",
+    sharded_units="",
+    grad_copies="sharded",
+    pads_vocab=True,
+    reduce_width="recipe",
+    replicated_grads="together",
+    cp_gathers="again",
+    etp_gathers="rows",
+    routed_scores="before",
     offload_overlap="pipelined",
     activation_copies="windowed",
     zero1_gather="all-gather",
     balancer="even",
     fused_activation=True,
     fused_norms=True,
+    norm_keeps="product",
     fused_softmax=True,
     logits_sharded=True,
     tp_hop_s=12e-6,
@@ -213,6 +250,7 @@ EAGER = replace(
     FUSED,
     name="eager",
     kind="eager",
+    grad_copies="whole",
     attention_kernels=("flash2",),
     elementwise_factor=3.5,
     tp_overlap="none",
@@ -253,6 +291,7 @@ _MEGATRON_DEEPSPEED = replace(
     _MEGATRON_2021,
     name="megatron-deepspeed",
     kind="eager",
+    grad_copies="whole",  # measured with ZeRO 1 in fp16; Megatron-Core's is replayed
     elementwise_factor=1.3,
     p2p_scatter=False,
     offload_overlap="gradients",
@@ -270,7 +309,7 @@ STACKS: dict[str, StackProfile] = {
         EAGER,
         replace(FUSED, name="megatron-core"),
         replace(FUSED, name="megatron-core-deepep", expert_dispatch="deduplicated"),
-        replace(EAGER, name="deepspeed"),
+        replace(EAGER, name="deepspeed", pads_vocab=False),
         _MEGATRON_2021,
         replace(_MEGATRON_2021, name="megatron-lm-2022", elementwise_factor=1.0, logit_bytes=6.0),
         replace(
@@ -287,7 +326,7 @@ STACKS: dict[str, StackProfile] = {
             zero3_traffic="by-tensor",
             fused_softmax=False,  # Megatron-LM v1.1.5 fuses it on request only
         ),
-        replace(EAGER, name="hf-deepspeed", zero3_traffic="by-tensor"),
+        replace(EAGER, name="hf-deepspeed", zero3_traffic="by-tensor", pads_vocab=False),
         replace(
             EAGER,
             name="aleph-alpha",
@@ -318,9 +357,35 @@ STACKS: dict[str, StackProfile] = {
             zero1_overlap="reduce",
             zero1_gather="broadcast",
         ),
-        replace(EAGER, name="torchtitan", tp_overlap_on="pieces"),
-        # Hugging Face model code: its plan for tensor parallelism gathers the logits.
-        replace(EAGER, name="hf-fsdp2", logits_sharded=False, activation_copies="blocking"),
+        # torchtitan 0.3.0: distributed/fsdp.py, distributed/context_parallel (flex attention),
+        # models/common/{moe_sharding,token_dispatcher}.py; replayed, see docs/replay_torch.md.
+        replace(
+            EAGER,
+            name="torchtitan",
+            pads_vocab=False,
+            tp_overlap_on="pieces",
+            sharded_units="regathered",
+            grad_copies="alone",
+            replicated_grads="each",
+            cp_gathers="kept",
+            etp_gathers="tokens",
+            routed_scores="after",
+        ),
+        # Hugging Face model code: norms are chains of fp32 operators, its plan for tensor
+        # parallelism gathers the logits. Accelerate reduces gradients in the weights' type and
+        # leaves norm and head gathered until their backward (fsdp_utils.py, fsdp2_prepare_model).
+        replace(
+            EAGER,
+            name="hf-fsdp2",
+            pads_vocab=False,
+            logits_sharded=False,
+            activation_copies="blocking",
+            fused_norms=False,
+            norm_keeps="input",
+            sharded_units="tail-stays",
+            grad_copies="alone",
+            reduce_width="weights",
+        ),
         # The loss of flash-attn: one kernel that turns the logits into their gradient in place.
         replace(EAGER, name="llm-foundry", fused_loss=True, logit_bytes=6.0),
         replace(EAGER, name="meta"),

@@ -432,6 +432,9 @@ def _overlapped_data_parallel(
 ) -> tuple[Floats, Floats]:
     """Return (exposed, whole) as far as the stack overlaps the traffic."""
     zero, often = rows.table.zero, rows.table.zero >= 2
+    units = bool(rows.problem.stack.sharded_units)
+    if units:  # FSDP2 reduces every micro-batch but in a pipeline
+        often = often | (rows.table.shapes.pp[rows.table.shape] == 1)
     total = wire.reduce_s + wire.gather_s
     if not often.any():
         exposed = exposed_reduce_once(rows, times, wire)
@@ -454,6 +457,9 @@ def _overlapped_data_parallel(
     else:
         gathers = wire.gather_s + np.where(zero >= 3, m - 1, 0) * near
         all_ahead = ahead + (m - 1) * later
+    if units:
+        gathers = np.where(zero >= 2, m, 1) * wire.gather_s
+        all_ahead, once = m * ahead, np.where(zero == 2, m * ahead, once)
     exposed = m * after + np.where(zero >= 3, all_ahead, once)
     total_often = m * behind + gathers
     if not often.all():

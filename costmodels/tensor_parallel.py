@@ -10,6 +10,7 @@ from costmodels.parameters import padded_vocab
 from costmodels.placement import Group, place_group
 from costmodels.plans import SP_OVERLAPPED
 from costmodels.problem import Problem
+from costmodels.stacks import StackProfile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -105,6 +106,16 @@ def layer_exposures(
     return Exposure(forward, usual[0]), Exposure(backward, usual[1])
 
 
+def loss_calls(stack: StackProfile) -> int:
+    """Return the all-reduces of a vocabulary-parallel loss, which sum three fp32 numbers a token.
+
+    Largest logit, logit of the label, sum of exponentials; a fused loss sends the last two at
+    once. Source: Megatron-LM core/tensor_parallel/cross_entropy.py, core/fusions/
+    fused_cross_entropy.py.
+    """
+    return 2 if stack.fused_loss else 3
+
+
 def end_times(
     problem: Problem, tokens: Floats, tp: Ints, sp: Ints
 ) -> tuple[Floats, Floats, Floats]:
@@ -112,8 +123,9 @@ def end_times(
 
     Embedding: one reduce-scatter of x forward and one all-gather backward with SP, one
     all-reduce forward without. Head: one all-gather forward and one reduce-scatter backward with
-    SP, one all-reduce backward without; the vocabulary-parallel loss adds three all-reduces of
-    4 bytes a token, or, where the stack gathers its logits, one all-gather of 2 V bytes a token.
+    SP, one all-reduce backward without; the vocabulary-parallel loss adds `loss_calls` all-reduces
+    of 12 bytes a token together, or, where the stack gathers its logits, one all-gather of 2 V
+    bytes a token.
     Source: Megatron-LM core/tensor_parallel/{layers,cross_entropy}.py.
     """
     group = tensor_parallel_group(problem, tp)
@@ -121,7 +133,8 @@ def end_times(
     gather = tp_collective_s(problem, "all-gather", x, group)
     reduce = tp_collective_s(problem, "all-reduce", x, group)
     if problem.stack.logits_sharded:
-        loss = 3 * tp_collective_s(problem, "all-reduce", 4.0 * tokens, group)
+        calls = loss_calls(problem.stack)
+        loss = calls * tp_collective_s(problem, "all-reduce", 12.0 * tokens / calls, group)
     else:
         logits = 2.0 * tokens * padded_vocab(problem.shape, tp)
         loss = tp_collective_s(problem, "all-gather", logits, group)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.activation_offload import copy_bytes_per_s
+from costmodels.buckets import in_one_buffer, rank_buckets
 from costmodels.collectives import chosen_algorithm, collective_s, point_to_point_s
 from costmodels.compute import ForwardBackward
 from costmodels.context_parallel import ELEMENT_BYTES
@@ -18,16 +19,19 @@ from costmodels.experts import (
     expert_rows,
     load_factor,
     local_tokens,
+    parts_for_routing,
     sent_copies,
 )
+from costmodels.fsdp import Units, grad_wire_bytes
+from costmodels.fsdp import gathers as fsdp_gathers
 from costmodels.offload import COPY_BYTES, gradients_leave
-from costmodels.parameters import kv_heads_per_rank, padded_vocab
+from costmodels.parameters import kv_heads_per_rank, padded_vocab, replicated_params
 from costmodels.placement import Group, place_group, tier_names
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
 from costmodels.shape_terms import end_pair, shared_params
-from costmodels.stages import expert_prefix
+from costmodels.stages import BOTH_WAYS, expert_prefix
 from costmodels.step import (
     Rows,
     StageTimes,
@@ -37,7 +41,7 @@ from costmodels.step import (
     offload_exposed,
     offloaded_activation_bytes,
 )
-from costmodels.tensor_parallel import tensor_parallel_group, tp_collective_s
+from costmodels.tensor_parallel import loss_calls, tensor_parallel_group, tp_collective_s
 
 Floats = NDArray[np.float64]
 Value = TypeVar("Value")
@@ -229,9 +233,11 @@ class Traffic:
         shapes = self.rows.table.shapes
         return self._column("ends", lambda: end_pair(self.rows.problem, shapes))
 
-    def of(self, row: int, layout: Layout, critical: int, pp_exposed_s: float) -> "PlanTraffic":
+    def of(
+        self, row: int, layout: Layout, critical: int, pp_exposed_s: float, alone: bool = False
+    ) -> "PlanTraffic":
         """Return what row `row`, which is `layout`, sends."""
-        return PlanTraffic(self, row, layout, critical, pp_exposed_s)
+        return PlanTraffic(self, row, layout, critical, pp_exposed_s, alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +249,36 @@ class PlanTraffic:
     layout: Layout
     critical: int
     pp_exposed_s: float
+    alone: bool = False
+    """All traffic is that of `critical`; otherwise between replicas that of the slowest."""
+
+    @property
+    def kind(self) -> int:
+        """The kind of the rank whose traffic between replicas this is."""
+        return self.kind_of(self.critical) if self.alone else self.table.slowest_kind[self.row]
+
+    @property
+    def copies_rank(self) -> int:
+        """That rank, or the first of its kind."""
+        if self.alone:
+            return self.critical
+        return int(
+            self.rows.shapes.kinds.rank.item(self.rows.table.shape.item(self.row), self.kind)
+        )
+
+    def kind_of(self, rank: int) -> int:
+        """Return the kind of a pipeline rank: that with the same layers and ends."""
+        layout, experts = self.layout, self.rows.problem.shape.expert_layers
+        longest = max(layout.stage_layers)
+
+        def what(r: int) -> tuple[object, ...]:
+            held = layout.stages_of(r)
+            routed = expert_prefix(layout.stage_layers, held, experts, longest)
+            ends = layout.has_embedding(r), layout.has_head(r)
+            return sorted(layout.chunks_of(r)), routed, ends
+
+        firsts = self.rows.shapes.kinds.rank[self.rows.table.shape.item(self.row)].tolist()
+        return next(k for k, first in enumerate(firsts) if what(first) == what(rank))
 
     @property
     def rows(self) -> Rows:
@@ -334,7 +370,10 @@ def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
         ahead = plan.layer(more.tp_forward.exposed_s) - forward_s
         after = plan.layer(more.tp_backward.exposed_s) - backward_s
         exposed += n_routed * (ahead + after) + n_again * ahead
-        if not rows.problem.shape.shared_ffn:  # attention alone: half of the collectives
+        inside = stack.etp_gathers == "tokens" and layout.etp > 1
+        if not (
+            rows.problem.shape.shared_ffn or inside
+        ):  # attention alone: half of the collectives
             passes, again = passes - n_routed / 2, again - n_again / 2
     dense, of_experts = repeated_blocks(layout.recompute_modules, rows.problem.shape)
     again += layout.n_passes * ((held - routed) * dense + routed * of_experts) / 2
@@ -344,6 +383,9 @@ def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
     n_ends = layout.has_embedding(critical) + layout.has_head(critical)
     ends = layout.n_passes * n_ends
     found = []
+    # Positions of every token are added first: the sum is reduced whole, and cut.
+    learned = layout.n_passes * layout.has_embedding(critical)
+    learned *= rows.problem.shape.positions == "learned" and stack.kind == "fused"
     if layout.sp:
         one = wires.tp_collective_s("all-gather", message, group)
         gathers = round((4 + (2 if stack.sp_regather else 0)) * passes + 2 * again)
@@ -354,17 +396,73 @@ def _tensor_parallel(plan: PlanTraffic) -> list[Transfer]:
             ("reduce-scatter", reduces, 1.0 - share),
         ):
             waits = part * exposed + ends * one
-            n, time_s = calls + ends, (calls + ends) * one
+            n = calls + ends
+            if name == "reduce-scatter":
+                n -= learned
+            if name == "all-gather" and stack.sp_regather and layout.has_head(critical):
+                n += layout.n_passes  # the head's input once more, beside its gradient
+            time_s = n * one
             found.append(plan.make("tp", name, group, n, message, waits, width, time_s))
+        if learned:
+            time_s = learned * wires.tp_collective_s("all-reduce", message, group)
+            args = (learned, message, learned * one, width, time_s)
+            found[-1] = replace(found[-1], exposed_s=found[-1].exposed_s - learned * one)
+            found.append(plan.make("tp", "all-reduce", group, *args))
     else:
         calls = round(4 * passes + 2 * again) + ends
         one = wires.tp_collective_s("all-reduce", message, group)
         waits, time_s = exposed + ends * one, calls * one
         found.append(plan.make("tp", "all-reduce", group, calls, message, waits, width, time_s))
-    found += latent
+    n_again = layout.n_passes * sum(min(c, layout.recompute_layers) for c in chunks)
+    found = _latent_traffic(plan, group, found, n_again) + latent
     if layout.has_head(critical):
         found.append(_loss(plan, tokens, group, width))
-    return found
+    if stack.replicated_grads != "each":
+        return found + _replicated_gradients(plan, group)
+    return found + _replicated(plan, held, routed, group)
+
+
+def _replicated_gradients(plan: PlanTraffic, group: Place) -> list[Transfer]:
+    """Return the sum of the gradients of what tp ranks hold whole, once a step.
+
+    Their inputs are cut over tp with sequence parallelism. Part of `StackProfile.fixed_step_s`.
+    """
+    layout, problem, rank = plan.layout, plan.rows.problem, plan.critical
+    if not layout.sp or problem.stack.kind != "fused":
+        return []
+    shape, held = problem.shape, sum(layout.chunks_of(rank))
+    routed = _routed_layers(plan.rows, layout, rank)[0]
+    n = routed * replicated_params(shape, routed=True)
+    n += (held - routed) * replicated_params(shape, routed=False)
+    n += layout.has_head(rank) * shape.hidden * (1 if shape.norm == "rmsnorm" else 2)
+    wire = problem.job.recipe.grad_wire_bytes
+    time_s, dtype = (
+        plan.wires.tp_collective_s("all-reduce", wire * n, group),
+        _width(plan.rows, wire),
+    )
+    return [plan.make("tp", "all-reduce", group, 1, wire * n, 0.0, dtype, time_s)]
+
+
+def _replicated(plan: PlanTraffic, held: int, routed: float, group: Place) -> list[Transfer]:
+    """Return the sums of gradients of what tensor parallelism replicates, a call for each tensor.
+
+    Routers, the down-projections of latent attention and the norms behind them; with sequence
+    parallelism also two norms a layer and the last one. Beside the backward, in fp32: once a step
+    in a pipeline, else for every micro-batch.
+    """
+    shape, layout = plan.rows.problem.shape, plan.layout
+    norms = 2 * held + layout.has_head(plan.critical) if layout.sp else 0
+    sizes = [(norms, shape.hidden)]
+    sizes.append((round(routed), shape.hidden * shape.n_experts if shape.n_experts > 1 else 0))
+    if shape.latent:
+        sizes += [(held, (shape.kv_rank + shape.qk_rope) * shape.hidden), (held, shape.kv_rank)]
+        sizes += [(held, shape.q_rank * shape.hidden), (held, shape.q_rank)]
+    times = 1 if layout.pp > 1 else layout.n_passes
+    return [
+        plan.make("tp", "all-reduce", group, n * times, 4.0 * size, 0.0, "fp32")
+        for n, size in sizes
+        if n and size
+    ]
 
 
 def selective_again(
@@ -396,7 +494,57 @@ def _latent_gathers(plan: PlanTraffic, n_layers: int) -> list[Transfer]:
     message = latent_bytes(problem.shape, tokens).item()
     time_s = calls * wires.tp_collective_s("all-gather", message, group)
     width = _activation_type(plan.rows)
+    if problem.stack.kind == "fused":  # one call for queries, one for keys and values
+        shape = problem.shape
+        calls, message = (
+            2 * calls,
+            tokens.item() * ((shape.q_rank or shape.hidden) + shape.kv_rank),
+        )
     return [plan.make("tp", "all-gather", group, calls, message, time_s, width, time_s)]
+
+
+def _latent_traffic(
+    plan: PlanTraffic, group: Place, found: list[Transfer], n_again: int
+) -> list[Transfer]:
+    """Return the transfers of a rank with those of latent attention as Megatron-Core makes them.
+
+    Every rank projects its tokens down with the whole matrix; what is gathered (with sequence
+    parallelism) or summed in backward are the latents, before each is projected up, and the keys
+    with positions. With compressed queries the layer's input is not. They are priced as the wider
+    input. Source: Megatron-LM core/transformer/multi_latent_attention.py.
+    """
+    layout, problem = plan.layout, plan.rows.problem
+    shape, width = problem.shape, _activation_type(plan.rows)
+    if not shape.latent or problem.stack.kind != "fused":
+        return found
+    passes = layout.n_passes * sum(layout.chunks_of(plan.critical))
+    tokens = float(layout.mbs * problem.job.seq_len) / layout.cp
+    calls = {
+        "all-gather": 2 * passes + n_again,
+        "reduce-scatter": passes,
+        "all-reduce": passes,
+    }
+    if shape.q_rank:
+        found = [
+            replace(
+                one,
+                n_calls=one.n_calls - calls[one.collective],
+                sent_bytes=one.sent_bytes * (1 - calls[one.collective] / one.n_calls),
+                scale_out_bytes=one.scale_out_bytes * (1 - calls[one.collective] / one.n_calls),
+            )
+            for one in found
+        ]
+    names = ("all-gather", "reduce-scatter") if layout.sp else ("all-reduce",)
+    latents = [rank for rank in (shape.q_rank, shape.kv_rank) if rank]
+    rows = [(name, calls[name], rank) for name in names for rank in latents]
+    if layout.sp:
+        rows += [("all-gather", passes + n_again, shape.qk_rope)]
+        rows += [("reduce-scatter", passes, shape.qk_rope)]
+    for name, n, rank in rows:
+        message = 2.0 * tokens * rank
+        time_s = n * plan.wires.tp_collective_s(name, message, group)
+        found.append(plan.make("tp", name, group, n, message, 0.0, width, time_s))
+    return found
 
 
 def _routed_layers(rows: Rows, layout: Layout, rank: int) -> tuple[float, float]:
@@ -436,11 +584,9 @@ def _expert_parallel(plan: PlanTraffic) -> list[Transfer]:
     if not passes:
         return []
     tp, ep, etp = (np.array([x], dtype=np.int32) for x in (layout.tp, layout.ep, layout.etp))
-    tokens = local_tokens(
-        np.array([layout.mbs * problem.job.seq_len / layout.cp]),
-        tp,
-        np.array([int(layout.sp)], dtype=np.int32),
-    )
+    sp = np.array([int(layout.sp)], dtype=np.int32)
+    whole = np.array([layout.mbs * problem.job.seq_len / layout.cp])
+    tokens = local_tokens(problem.stack, whole, tp, sp, ep)
     width, found = _activation_type(rows), []
     if layout.ep > 1:
         key = layout.ep, layout.etp
@@ -462,20 +608,46 @@ def _expert_parallel(plan: PlanTraffic) -> list[Transfer]:
         spent = calls * one.time_s
         made = plan.make("ep", "all-to-all", place, calls, one.message_bytes, spent, width, spent)
         found.append(replace(made, scale_out_bytes=made.sent_bytes * one.outside_frac))
-    if layout.etp > 1:
+        if _sends_weights(problem):
+            share = one.message_bytes / shape.hidden
+            time_s = passes * wires.collective_s("all-to-all", share, place)
+            found.append(plan.make("ep", "all-to-all", place, passes, share, 0.0, width, time_s))
+    if layout.tp > 1 and parts_for_routing(problem.stack, sp, ep).item():
+        row, message = wires.place(layout.tp, 1), (2.0 * shape.hidden * whole).item()
+        time_s = passes * wires.tp_collective_s("all-gather", message, row)
+        found.append(plan.make("tp", "all-gather", row, passes, message, time_s, width, time_s))
+    if layout.etp > 1 and problem.stack.etp_gathers != "tokens":
         inner = wires.place(layout.etp, 1)
-        message = (2.0 * shape.hidden * expert_rows(shape, tokens, ep, etp)).item()
+        message = (2.0 * shape.hidden * expert_rows(problem, tokens, sp, ep, etp)).item()
         one_s = wires.tp_collective_s("all-gather", message, inner)
         for name in ("all-gather", "reduce-scatter"):
             time_s = passes * one_s
             found.append(plan.make("ep", name, inner, passes, message, time_s, width, time_s))
+        if _sends_weights(problem):
+            backward = layout.n_passes * int(held + modules)
+            share = message / shape.hidden
+            for name, n in (("all-gather", passes - backward), ("reduce-scatter", backward)):
+                time_s = n * wires.tp_collective_s(name, share, inner)
+                found.append(plan.make("ep", name, inner, n, share, 0.0, width, time_s))
     return found
 
 
+def _sends_weights(problem: Problem) -> bool:
+    """Tell whether the router's weights travel in calls of their own, beside the tokens.
+
+    One number a copy; too little to price. Source: Megatron-LM
+    core/transformer/moe/token_dispatcher.py (MoEAlltoAllTokenDispatcher).
+    """
+    stack = problem.stack
+    return stack.kind == "fused" and stack.expert_dispatch == "all-to-all"
+
+
 def _loss(plan: PlanTraffic, tokens: float, group: Place, width: str) -> Transfer:
-    """Return the collectives of the loss: three sums a token, or the gathered logits."""
+    """Return the collectives of the loss: three numbers a token, or the gathered logits."""
     problem, layout = plan.rows.problem, plan.layout
-    name, size, calls, kind = "all-reduce", 4.0 * tokens, 3 * layout.n_passes, "fp32"
+    per_pass = loss_calls(problem.stack)
+    name, size, kind = "all-reduce", 12.0 * tokens / per_pass, "fp32"
+    calls = per_pass * layout.n_passes
     if not problem.stack.logits_sharded:
         vocab = padded_vocab(problem.shape, np.array([layout.tp], dtype=np.int32)).item()
         name, size, calls, kind = "all-gather", 2.0 * tokens * vocab, layout.n_passes, width
@@ -506,13 +678,14 @@ def _context_parallel(plan: PlanTraffic) -> list[Transfer]:
     kv = kv_heads_per_rank(problem.shape, layout.tp).item() * problem.shape.head_dim
     key_bytes = ELEMENT_BYTES * n_tokens * kv
     query_bytes = ELEMENT_BYTES * n_tokens * problem.shape.q_width / layout.tp
+    kept = problem.stack.cp_gathers == "kept"
     kinds = {
         "p2p": [
             ("point-to-point", 2 * key_bytes, (c - 1) * forwards + 2 * passes),
             ("point-to-point", 4 * key_bytes, (c - 2) * passes),
         ],
         "all-gather": [
-            ("all-gather", c * key_bytes, 2 * forwards + 2 * passes),
+            ("all-gather", c * key_bytes, 2 * forwards + (0 if kept else 2) * passes),
             ("reduce-scatter", c * key_bytes, 2 * passes),
         ],
         "a2a": [
@@ -546,17 +719,32 @@ def _activation_type(rows: Rows) -> str:
 
 
 def _pipeline(plan: PlanTraffic) -> list[Transfer]:
-    """Return the activations and gradients that an interior rank passes on."""
+    """Return the activations and gradients that a rank passes on to other ranks."""
     rows, layout = plan.rows, plan.layout
     if layout.pp == 1:
         return []
-    n_calls = 2 * layout.n_micro * layout.vpp
+    n_calls = layout.n_passes * sends_per_pass(layout, plan.critical)
     message = plan.layer(rows.layers.message_bytes)
     place = plan.wires.place(layout.pp, layout.stage_stride)
     hops = boundary_hops_s(rows, layout, plan.row)
     time_s, width = n_calls * max(hops[:-1]), _activation_type(rows)
     args = (n_calls, message, plan.pp_exposed_s, width, time_s)
     return [plan.make("pp", "point-to-point", place, *args)]
+
+
+def sends_per_pass(layout: Layout, rank: int) -> int:
+    """Return the messages that a pipeline rank sends for one micro-batch.
+
+    Every stage but the last passes its output on, every one but the first its gradient back;
+    stages next to each other on one rank send nothing.
+    """
+    found, last = 0, len(layout.stage_layers) - 1
+    stages = layout.stages_of(rank)
+    held = () if layout.placement == BOTH_WAYS else stages
+    for j in stages:
+        found += j < last and j + 1 not in held
+        found += j > 0 and j - 1 not in held
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,26 +754,60 @@ class _Copies:
     params: float
     wire: DataParallelTimes
     groups: DataGroups
+    params_of_layers: bool = False
+    """All but routed experts."""
+    n_buckets: int = 0
+    """Calls of one pass over the parameters; 0: as many as there are pieces."""
 
 
 def _data_parallel(plan: PlanTraffic) -> list[Transfer]:
     """Return the gradient reductions and the weight gathers of the rank that waits longest.
 
+    Of `critical` where a rank is named.
+
     Routed experts have a group of their own; what is waited for is shared out by wire time.
     """
     layout, row, shapes = plan.layout, plan.row, plan.rows.shapes
-    kind, parts = plan.table.slowest_kind[row], []
+    kind, parts = plan.kind, []
+    problem, of_experts, of_rest = plan.rows.problem, 0, 0
+    stack = problem.stack
+    if stack.bucket_params_per_rank and not stack.sharded_units and layout.zero < 2:
+        found_of = problem.shape, problem.job, stack, layout
+        of_experts, of_rest = rank_buckets(*found_of, plan.copies_rank)
     if layout.dp * layout.cp > 1:
         params = shapes.params.item(row, kind)
-        parts.append(_Copies(params, shapes.data_parallel, shapes.data_groups))
+        parts.append(_Copies(params, shapes.data_parallel, shapes.data_groups, True, of_rest))
     if routed := shapes.experts:
         whole = _place(routed.data_groups.whole, *_sharding_of(plan))
         if whole.n_ranks > 1 and routed.params.item(row, kind) > 0:
             params = routed.params.item(row, kind)
-            parts.append(_Copies(params, routed.data_parallel, routed.data_groups))
+            found_groups = routed.data_parallel, routed.data_groups
+            parts.append(_Copies(params, *found_groups, n_buckets=of_experts))
     found = [one for part in parts for one in _copies(plan, part, kind)]
+    if (of_rest and in_one_buffer(layout)) or (stack.sharded_units and layout.ep == 1):
+        found = _in_one_unit(found)
     waits, total = plan.table.data_parallel[0].item(kind, row), sum(one.time_s for one in found)
     return [replace(one, exposed_s=waits * (one.time_s / total)) for one in found]
+
+
+def _in_one_unit(found: list[Transfer]) -> list[Transfer]:
+    """Return transfers with those of experts in the calls of the layers that they belong to."""
+    joined: dict[tuple[str, int], Transfer] = {}
+    for one in found:
+        key = one.collective, one.group_size
+        if key not in joined:
+            joined[key] = one
+            continue
+        whole = joined[key]
+        message = one.n_calls * one.message_bytes / whole.n_calls
+        joined[key] = replace(
+            whole,
+            message_bytes=whole.message_bytes + message,
+            sent_bytes=whole.sent_bytes + one.sent_bytes,
+            time_s=whole.time_s + one.time_s,
+            scale_out_bytes=whole.scale_out_bytes + one.scale_out_bytes,
+        )
+    return list(joined.values())
 
 
 def _sharding_of(plan: PlanTraffic) -> tuple[int, int]:
@@ -603,17 +825,22 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
     reduce, piece = wire.reduce_s.item(*at), wire.reduce_piece_s.item(*at)
     pieces = round(reduce / piece)
     group = _place(part.groups.shard if zero else part.groups.whole, *of)
-    reduces = layout.n_micro if zero >= 2 else 1
+    units = rows.problem.stack.sharded_units
+    often = zero >= 2 or (units and layout.pp == 1)
+    reduces = layout.n_micro if often else 1
     gathers = {0: 0, 1: 1, 2: 1, 3: 2 * layout.n_micro}[zero]
     near = _place(part.groups.again, *of) if layout.hpz > 1 and part.groups.again else None
     gathers = 1 if near else gathers
     over = _place(part.groups.replicas, *of)
     shard, replicas = int(_place(part.groups.shard, *of).n_ranks), int(over.n_ranks)
-    grads = recipe.grad_wire_bytes * params / pieces
-    width, copies = _width(rows, recipe.grad_wire_bytes), 0.0
+    wide = grad_wire_bytes(recipe, rows.problem.stack)
+    grads = wide * params / pieces
+    width, copies = _width(rows, wide), 0.0
     if zero and replicas > 1:
         one = wires.collective_s("all-reduce", grads / shard, over)
         copies = reduces * pieces * one
+    pieces = part.n_buckets or pieces
+    grads = wide * params / pieces
     name, calls = "reduce-scatter" if zero else "all-reduce", reduces * pieces
     time_s = reduces * reduce - copies
     found = []
@@ -627,6 +854,12 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
         time_s = gathers * wire.gather_s.item(*at)
         kind_of = _width(rows, recipe.param_wire_bytes)
         name, calls, size = "all-gather", gathers * pieces, weights / pieces
+        if units:
+            ends = _units(plan, pieces, part, kind)
+            calls, gathered = fsdp_gathers(ends, rows.problem.stack, zero, layout.n_micro)
+            size = recipe.param_wire_bytes * gathered / calls
+            if zero < 3:  # a step of ZeRO 3 is priced as if its tail were gathered twice too
+                time_s *= gathered / (gathers * params)
         if zero == 1 and rows.problem.stack.zero1_gather == "broadcast":
             name, calls, size = "broadcast", shard, weights / shard
         found.append(plan.make("dp", name, group, calls, size, 0.0, kind_of, time_s))
@@ -638,15 +871,35 @@ def _copies(plan: PlanTraffic, part: _Copies, kind: int) -> list[Transfer]:
     return found
 
 
+def _units(plan: PlanTraffic, number: int, part: _Copies, kind: int) -> Units:
+    """Return the units in which FSDP2 gathers a part; routed experts have no tail."""
+    problem, kinds, tail = plan.rows.problem, plan.rows.shapes.kinds, 0.0
+    at = plan.rows.table.shape.item(plan.row)
+    if part.params_of_layers and kinds.has_head.item(at, kind):
+        tp = np.array([plan.layout.tp], dtype=np.int32)
+        norm = 1 if problem.shape.norm == "rmsnorm" else 2
+        tail = (padded_vocab(problem.shape, tp) / tp).item() * problem.shape.hidden
+        tail += norm * problem.shape.hidden
+    return Units(number, part.params, tail)
+
+
 def _tied_embedding(plan: PlanTraffic) -> list[Transfer]:
     """Return the sum of the gradients that two pipeline ranks share (`shared_params`)."""
     rows, recipe = plan.rows, plan.rows.problem.job.recipe
     shared = plan.table.shared_params.item(plan.row)
     if not shared or plan.layout.pp == 1:
         return []
+    if plan.alone and not _shares(plan.layout, plan.critical):
+        return []
     message, width = recipe.grad_wire_bytes * shared, _width(rows, recipe.grad_wire_bytes)
     place, exposed = _place(plan.table.end_pair, plan.row), rows.shapes.embedding_sync_s
     return [plan.make("pp", "all-reduce", place, 1, message, exposed.item(plan.row), width)]
+
+
+def _shares(layout: Layout, rank: int) -> bool:
+    """Tell whether a rank is one of those that share parameters with another."""
+    both_ways = layout.placement == BOTH_WAYS
+    return both_ways or layout.has_embedding(rank) or layout.has_head(rank)
 
 
 def _activation_copies(plan: PlanTraffic) -> list[Transfer]:

@@ -244,6 +244,9 @@ class Pool:
     1 up to the first tier of the fabric, 1 + its tiers for the whole network, 0 for none."""
     host: Host | None = None
     """A device's share of the host of its node; None: nothing can be offloaded to it."""
+    domain_nodes: int = 0
+    """Nodes that a scale-up domain has where jobs use fewer of them, `scale_up_domain` devices:
+    16 of 18, so that groups of 16, 32 and 64 fit. 0: they use all."""
 
     @property
     def n_devices(self) -> int:
@@ -279,6 +282,20 @@ class Pool:
     def usable_bytes(self) -> float:
         """Memory of one device that a plan may fill."""
         return self.accelerator.memory_bytes - self.memory_margin_bytes
+
+
+def used_tiers(fabric: Fabric, pool: Pool) -> tuple[Tier, ...]:
+    """Return the tiers of a fabric by the nodes that jobs on a pool use of each.
+
+    All of them, unless jobs use a part of every scale-up domain (`Pool.domain_nodes`).
+    """
+    if not pool.domain_nodes:
+        return fabric.tiers
+    used = pool.scale_up_domain // pool.devices_per_node
+    return tuple(
+        replace(tier, n_nodes=max(1, tier.n_nodes * used // pool.domain_nodes))
+        for tier in fabric.tiers
+    )
 
 
 @dataclass(frozen=True, slots=True)

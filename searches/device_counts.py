@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from costmodels.flops import model_flops_per_step
 from costmodels.layer_grid import LayerGrid, layer_grid
 from costmodels.layer_terms import LayerTerms
+from costmodels.memory import param_bytes_kept
 from costmodels.parameters import expert_params as expert_params_of
 from costmodels.parameters import total_params
 from costmodels.plans import SCHEDULES, ZERO_BUBBLE, ShapeTable
@@ -297,7 +298,8 @@ class StepBounds:
             self._rest_params = total_params(shape, problem.job.seq_len) - routed
         held = (shape.n_expert_layers * expert_params + self._rest_params / tp) / pp
         recipe, usable = problem.job.recipe, problem.pool.usable_bytes
-        ok = (recipe.param_bytes + recipe.grad_bytes) * held <= usable
+        kept = param_bytes_kept(recipe, problem.stack)
+        ok = (kept.weights + kept.grads) * held <= usable
         sharded = (pp == 1) | (context.options.framework == "any")
         states = recipe.param_bytes * held <= usable
         return np.asarray(
@@ -366,7 +368,7 @@ class StepBounds:
 
 def placement_of(context: Context) -> tuple[object, ...]:
     """Return what the placement of a layer's groups depends on besides their degrees."""
-    pool, tiers = context.problem.pool, context.problem.fabric.tiers
+    pool, tiers = context.problem.pool, context.problem.tiers
     units = [pool.scale_up_domain, *(tier.n_nodes * pool.devices_per_node for tier in tiers)]
     inside = tuple(unit >= context.n_devices for unit in units)
     return pool.scale_up_domain, pool.devices_per_node, inside

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from costmodels.activation_offload import RESIDENT_LAYERS
 from costmodels.factor import distinct
 from costmodels.layer_grid import LayerGrid
-from costmodels.memory import state_bytes_per_param
+from costmodels.memory import param_bytes_kept, state_bytes_per_param
 from costmodels.offload import HOST_USABLE_FRAC, gradients_leave
 from costmodels.parameters import total_params
 from costmodels.plans import (
@@ -379,7 +379,7 @@ def telling_units(problem: Problem) -> list[int]:
     A tier counts that is oversubscribed, or where sums in the network end at some tier.
     """
     pool, units, over = problem.pool, [problem.pool.scale_up_domain], 1.0
-    for tier in problem.fabric.tiers:
+    for tier in problem.tiers:
         over *= tier.oversubscription
         if over > 1.0 or pool.n_summing_tiers:
             units.append(tier.n_nodes * pool.devices_per_node)
@@ -419,8 +419,9 @@ def least_model_parallel(context: Context) -> float:
     sharded = context.options.framework == "any" and fully_sharded_fits(context)
     if sharded or not context.options.memory_bound:
         return 0.0
-    recipe, pool = context.problem.job.recipe, context.problem.pool
-    held = (recipe.param_bytes + recipe.grad_bytes) * _params(context)
+    problem, pool = context.problem, context.problem.pool
+    kept = param_bytes_kept(problem.job.recipe, problem.stack)
+    held = (kept.weights + kept.grads) * _params(context)
     return held / max(pool.usable_bytes, 1.0)
 
 
@@ -440,9 +441,10 @@ def fully_sharded_fits(context: Context) -> bool:
 
 def least_state_bytes(problem: Problem, n_devices: int, offload: bool) -> float:
     """Return the least bytes that one parameter takes on a device: everything sharded over all."""
-    leave = gradients_leave(problem.stack)
+    stack = problem.stack
     args = (problem.job.recipe, 3, n_devices, int(offload))
-    return float(state_bytes_per_param(*args, gradients_leave=leave))
+    leave = gradients_leave(stack)
+    return float(state_bytes_per_param(*args, gradients_leave=leave, stack=stack))
 
 
 def offers_offload(context: Context) -> bool:

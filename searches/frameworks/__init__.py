@@ -26,6 +26,7 @@ from searches.frameworks.table import (
     runnable_kinds,
     runnable_layouts,
     schedule_runs,
+    searched_frameworks,
 )
 from searches.options import FRAMEWORKS
 
@@ -54,5 +55,6 @@ __all__ = [
     "runnable_kinds",
     "runnable_layouts",
     "schedule_runs",
+    "searched_frameworks",
     "vocab_divisor",
 ]

@@ -139,6 +139,14 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "tp 1",
     ),
     FrameworkRule(
+        "ACC303", "fsdp2", "experts that FSDP2 pads", "planner",
+        "transformers/models, class of the experts of each; torch/distributed/fsdp",
+        lambda c: (c.model.n_experts > 0) & (c.zero >= 2) & (c.model.n_experts % c.dp_shard > 0),
+        lambda c: f"experts: {c.model.n_experts} in one tensor of transformers, which FSDP2 cuts"
+        f" by experts over {c.dp_shard} ranks: most of its shards would be padding",
+        "ZeRO groups that divide the experts",
+    ),
+    FrameworkRule(
         "ACC401", "fsdp2", "gradients that are not sharded", "planner", PREPARE,
         lambda c: c.zero < 2,
         lambda c: f"ZeRO-{c.zero}: FSDP2 shards weights, gradients and optimizer",

@@ -137,7 +137,8 @@ _SIZES = (
     flag_rule(
         "MLM120", "flag that is not known",
         lambda c: bool(c.unknown),
-        lambda c: f"the parser does not know {', '.join(c.unknown)}",
+        lambda c: f"this release has no such flag: {', '.join(c.unknown)}; a fork or another"
+        " release may have it",
         "the full name of a flag: abbreviations are refused as well",
         PARSER,
     ),

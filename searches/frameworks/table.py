@@ -21,6 +21,7 @@ from searches.frameworks import (
     fsdp2,
     megatron,
     megatron_flags,
+    megatron_run_flags,
     megatron_training_flags,
     torchtitan,
     torchtitan_fields,
@@ -57,6 +58,7 @@ RULES: dict[str, FrameworkRule] = {
         megatron.LAYOUT_RULES,
         megatron_flags.RULES,
         megatron_training_flags.RULES,
+        megatron_run_flags.RULES,
         deepspeed.LAYOUT_RULES,
         deepspeed_keys.RULES,
         torchtitan.LAYOUT_RULES,
@@ -132,19 +134,21 @@ def _broken(rule: FrameworkRule, case: Case) -> Broken:
 def schedule_runs(framework: str, schedule: str) -> bool:
     """Tell whether a framework, or one of those that `default` searches, has a schedule."""
     case = Case.of_run({}, layout={"schedule": schedule})
-    return any(not broken_rules(name, case, level="layout") for name in _searched(framework))
+    return any(
+        not broken_rules(name, case, level="layout") for name in searched_frameworks(framework)
+    )
 
 
 @cache
 def order_runs(framework: str, rank_order: str) -> bool:
     """Tell whether a framework, or one of those that `default` searches, can number ranks so."""
     case = Case.of_run({}, layout={"rank_order": rank_order})
-    searched = () if framework == "any" else _searched(framework)
+    searched = () if framework == "any" else searched_frameworks(framework)
     runs = (not broken_rules(name, case, level="layout") for name in searched)
     return framework == "any" or any(runs)
 
 
-def _searched(framework: str) -> tuple[str, ...]:
+def searched_frameworks(framework: str) -> tuple[str, ...]:
     """Return the frameworks whose plans a search for `framework` offers."""
     return DEFAULT_FRAMEWORKS if framework == "default" else (framework,)
 
@@ -222,12 +226,12 @@ def runnable(
     `(n_shapes, n_sp, n_shardings, n_options)`.
     """
     options = (recompute, recompute_layers, recompute_modules, activation_offload_layers, n_sp)
-    return _mask(_searched(framework), problem, shapes, shardings, *options)
+    return _mask(searched_frameworks(framework), problem, shapes, shardings, *options)
 
 
 def runnable_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
     """Return the micro-batch sizes of a framework's space, `(n_shapes, n_sizes)`."""
-    return _batches(_searched(framework), problem, shapes, mbs)
+    return _batches(searched_frameworks(framework), problem, shapes, mbs)
 
 
 def runnable_kinds(
@@ -243,7 +247,7 @@ def runnable_kinds(
     rules with the same free axes. There are few kinds, and the whole mask would be large.
     """
     case = Case.of_shapes(problem, shapes, shardings, *options)
-    broken = [_hits(name, case, of_batches=False) for name in _searched(framework)]
+    broken = [_hits(name, case, of_batches=False) for name in searched_frameworks(framework)]
     n, n_sp, size = len(shapes), np.asarray(case.sp).shape[1], len(np.ravel(case.recompute))
     columns = [
         hits.reshape(n, -1)

@@ -44,6 +44,28 @@ def _shard_ranks(c: Case) -> Bools:
     return c.dp_shard * (c.zero > 0) + c.cp * (c.zero == 0)
 
 
+def _expert_ranks(c: Case) -> Bools:
+    """Return the ranks that FSDP shards one expert-parallel share over, at least 1."""
+    ranks = _shard_ranks(c) * (c.tp * (c.ep > 1) + (c.ep == 1)) // c.ep
+    return ranks + (ranks < 1)
+
+
+def _cuts_inside(c: Case) -> Bools:
+    """Return whether FSDP cuts inside experts, as it has more ranks than there are experts.
+
+    Without ep torchtitan counts the whole mesh, replicas and tp ranks too.
+    """
+    ranks = _expert_ranks(c) * c.ep * (c.ep > 1) + c.dp * c.cp * c.tp * (c.ep == 1)
+    return (c.model.n_experts > 0) & (ranks > c.model.n_experts)
+
+
+def _uneven_inside(c: Case) -> Bools:
+    """Return whether the sides of an expert's matrices do not divide by its FSDP ranks."""
+    ranks, width = _expert_ranks(c), c.model.expert_ffn
+    of_tp = c.tp * (c.ep == 1) + (c.ep > 1)
+    return (c.model.hidden % ranks > 0) | (width % (of_tp * ranks) > 0)
+
+
 def _micro_batches(c: Case) -> Bools:
     """Return the micro-batches of one pass of the pipeline.
 
@@ -203,6 +225,23 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         versions="<0.3",
     ),
     FrameworkRule(
+        "TTN306", "torchtitan", "experts that FSDP cannot cut evenly", "start",
+        f"{FSDP}, apply_fsdp_to_decoder",
+        lambda c: _cuts_inside(c) & _uneven_inside(c),
+        lambda c: f"experts: {_expert_ranks(c)} FSDP ranks for {c.model.n_experts // c.ep} experts"
+        f" cut their matrices of {c.model.hidden} x {c.model.expert_ffn}, which do not divide",
+        "smaller ZeRO groups, or another ep",
+    ),
+    FrameworkRule(
+        "TTN307", "torchtitan", "experts that FSDP pads", "planner",
+        f"{FSDP}, apply_fsdp_to_decoder",
+        lambda c: (c.model.n_experts > 0) & (_cuts_inside(c) == 0)
+        & (c.model.n_experts // c.ep % _expert_ranks(c) > 0),
+        lambda c: f"experts: {c.model.n_experts // c.ep} over {_expert_ranks(c)} FSDP ranks are"
+        " padded, and take more memory than their share",
+        "ZeRO groups that divide the experts",
+    ),
+    FrameworkRule(
         "TTN401", "torchtitan", "optimizer alone sharded", "planner", FSDP,
         lambda c: (c.zero == 1) & (c.pp == 1),
         "ZeRO-1: FSDP2 reduces and shards the gradients of every micro-batch",
@@ -240,6 +279,13 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "TTN408", "torchtitan", "torchtitan/distributed/activation_checkpoint.py"
     ),
     one_copy_of_weights("TTN409", "torchtitan", FSDP),
+    FrameworkRule(
+        "TTN410", "torchtitan", "experts alone sharded", "planner", f"{MESH}.build_mesh",
+        lambda c: (c.zero == 0) & (c.ep > 1) & (c.tp > c.ep),
+        lambda c: f"ZeRO-0 with tp {c.tp} and ep {c.ep}: FSDP shards each expert over"
+        f" {c.tp // c.ep} ranks of tp",
+        "a ZeRO level above 0, or ep tp",
+    ),
     FrameworkRule(
         "TTN501", "torchtitan", "precision that is not emitted", "planner",
         "torchtitan/config/configs.py, TrainingConfig",
