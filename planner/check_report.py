@@ -1,10 +1,12 @@
 """The report of `check` as text of at most 100 columns, and as JSON."""
 
 import json
+from collections.abc import Sequence
 
 from planner.checking import Change, Report
 from planner.reasons import shown_layout
 from planner.result import Plan
+from planner.runs.existing_run import Doubt
 from planner.tables import wrapped
 from planner.units import GIB, format_percent
 from searches.frameworks import TITLES, Broken
@@ -63,12 +65,32 @@ def _job_lines(report: Report) -> list[str]:
 
 
 def _refusal_lines(report: Report, title: str) -> list[str]:
+    fork, lines = report.run.fork, []
+    if report.partial:
+        lines = ["read in part:"]
+        for text in _doubt_texts(report.run.doubts):
+            lines += wrapped("  not understood:", text, indent=4)
+    held = "of what is understood, none" if report.partial else "none"
+    said = f"{title} accepts it: {held} of its rules is broken", f"{title} refuses it:"
+    if fork:
+        rules = f"a rule on sizes that {fork} shares with {title}"
+        nothing = "of what is understood, nothing" if report.partial else "nothing"
+        said = f"{nothing} breaks {rules}", f"it breaks {rules}:"
     if not report.refusals:
-        return [f"{title} accepts it: none of its rules is broken"]
-    lines = [f"{title} refuses it:"]
+        return [*lines, *wrapped("", said[0])]
+    lines += wrapped("", said[1])
     for broken in report.refusals:
         lines += _broken_lines(broken)
     return lines
+
+
+def _doubt_texts(doubts: Sequence[Doubt]) -> list[str]:
+    """Return one sentence for all doubts of the same cause."""
+    causes: dict[tuple[str, str], list[str]] = {}
+    for doubt in doubts:
+        where = f" (line {doubt.line})" if doubt.line else ""
+        causes.setdefault((doubt.why, doubt.assumed), []).append(doubt.what + where)
+    return [f"{', '.join(named)}: {why}; {assumed}" for (why, assumed), named in causes.items()]
 
 
 def _broken_lines(broken: Broken) -> list[str]:
@@ -86,13 +108,23 @@ def _price_lines(report: Report) -> list[str]:
         lines += wrapped("priced as the nearest that divides:", "; ".join(report.repairs))
     low, high = plan.step_time_p10_s, plan.step_time_p90_s
     lines += wrapped(f"plan {plan.plan_id}:", shown_layout(plan.layout))
-    lines.append(_memory_line(plan))
+    lines += _memory_lines(report, plan)
     lines += wrapped(
         "step",
         f"{plan.step_time_s:.3f} s ({low:.2f} - {high:.2f} s in 8 of 10 cases),"
         f" {plan.tokens_per_s_per_device:,.0f} tokens/s/device, MFU {format_percent(plan.mfu)}",
     )
     return lines
+
+
+def _memory_lines(report: Report, plan: Plan) -> list[str]:
+    if not report.memory_not_judged:
+        return [_memory_line(plan)]
+    peak, usable = plan.breakdown.peak_bytes / GIB, plan.usable_bytes / GIB
+    text = (
+        f"priced without {report.memory_not_judged} it would need {peak:.1f} of {usable:.1f} GiB"
+    )
+    return wrapped("memory not judged:", text)
 
 
 def _memory_line(plan: Plan) -> str:
@@ -131,8 +163,14 @@ def _change_lines(report: Report) -> list[str]:
     if not report.changes:
         if report.fits:
             return ["no single change saves half a per cent of the step"]
-        return ["no single change makes it fit"]
+        return [
+            "no single change makes it surely fit"
+            if report.fits is None
+            else "no single change makes it fit"
+        ]
     lines = ["most valuable changes:" if report.fits else "what would make it fit:"]
+    if report.fits is None:
+        lines = ["what would surely fit:"]
     for i, change in enumerate(report.changes, start=1):
         lines += _change_line(i, change)
     return lines

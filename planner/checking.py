@@ -36,9 +36,11 @@ from planner.layouts import layout_to_json
 from planner.neighbours import Neighbour, neighbours
 from planner.options import SolveOptions
 from planner.result import Plan
+from planner.runs.asked import Asked
+from planner.runs.deepspeed_json import MICRO, STEPS, TOTAL
 from planner.runs.existing_run import ExistingRun, Switch
 from planner.runs.nearest import nearest_layout, why_not_priced
-from planner.runs.reading import Asked, read_run
+from planner.runs.reading import read_run
 from planner.solving import (
     Calibrations,
     calibration_json,
@@ -49,7 +51,7 @@ from planner.solving import (
 )
 from planner.variants import Searched
 from planner.wording import option
-from searches.frameworks import RELEASES, Broken, Case, broken_rules
+from searches.frameworks import RELEASES, Broken, Case, FrameworkRule, broken_rules
 from searches.rules import Context
 from searches.search import search
 
@@ -152,8 +154,23 @@ class Report:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the run fits into memory; None where it is not priced."""
-        return None if self.plan is None else self.plan.headroom_frac >= 0
+        """Whether the run fits into memory; None where it is not priced.
+
+        None too where something is kept off the device that has no price and does not fit on it.
+        """
+        if self.plan is None or (self.plan.headroom_frac < 0 and self.run.overestimated):
+            return None
+        return self.plan.headroom_frac >= 0
+
+    @property
+    def memory_not_judged(self) -> str:
+        """Why it is not known whether a priced run fits; "" where it is."""
+        return self.run.overestimated if self.plan is not None and self.fits is None else ""
+
+    @property
+    def partial(self) -> bool:
+        """Whether something of the files was not understood."""
+        return bool(self.run.doubts)
 
     @property
     def accepted(self) -> bool:
@@ -162,20 +179,25 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0: accepted and fits; 3 otherwise."""
-        return 0 if self.accepted and self.fits else 3
+        """0: accepted, and fits or memory is not judged; 3 otherwise."""
+        priced = self.plan is not None and self.fits is not False
+        return 0 if self.accepted and priced else 3
 
     def to_json(self) -> dict[str, Any]:
         """Return the report with the field names of docs/check.md."""
         run = self.run
         return {
-            "schema_version": "1.0",
+            "schema_version": "1.1",
             "source": os.path.basename(run.source),
             "format": run.format,
             "framework": run.framework,
             "release": self.release,
+            "fork": run.fork,
             "accepted": self.accepted,
+            "partial": self.partial,
+            "not_understood": [dataclasses.asdict(doubt) for doubt in run.doubts],
             "fits": self.fits,
+            "memory_not_judged": self.memory_not_judged,
             "refusals": [_broken_json(b) for b in self.refusals],
             "ignored": [_broken_json(b) for b in self.ignored],
             "unwritten": [_broken_json(b) for b in self.unwritten],
@@ -258,7 +280,7 @@ def check(
     ) -> ExistingRun:
         """Return the run on `n` devices, with more settings and pins than the user gave."""
         sets = (*of["run"], *more)
-        asked = Asked(own, sets, env, n, {**(pins or {}), **also}, beside, all_devices)
+        asked = Asked(own, sets, env, n, {**(pins or {}), **also}, beside, all_devices, version)
         return read_run(named, asked, framework)
 
     run = _pinned(read((), {}, devices, all_devices=counted), pins or {})
@@ -270,9 +292,14 @@ def check(
     placed, more = _on_devices(given, asked)
     notes += more
     generation = given.cluster.pools[0].accelerator.generation
-    refusals, ignored, unwritten = judge(run, described, generation, release, own)
+    refusals, ignored, unwritten = judge(
+        run, described, generation, release, own, asserted=bool(version)
+    )
     if described is None and not refusals:
         raise why or SpecError([])
+    if refusals and run.n_devices is None and not counted:
+        text = f"judged on the {devices} of the cluster"
+        notes.append(f"the file does not say on how many devices it starts: {text}")
     base = Report(
         run=run, release=release, refusals=refusals, ignored=ignored, unwritten=unwritten,
         model=described, cluster=placed or given, enough=enough, plan=None, repairs=(),
@@ -287,7 +314,7 @@ def check(
         """Return the run with more settings and pins on the devices that it has."""
         return read(more, also, asked, all_devices=True)
 
-    judged = _Judged(changed, generation, own, of["model"], given)
+    judged = _Judged(changed, generation, own, of["model"], given, bool(version))
     return _priced(base, described, placed, judged, stop)
 
 
@@ -446,29 +473,45 @@ def judge(
     generation: str,
     release: str,
     own: ModelInput | None = None,
+    *,
+    asserted: bool = False,
 ) -> tuple[tuple[Broken, ...], tuple[Broken, ...], tuple[Broken, ...]]:
     """Return what the framework refuses, what it passes over, and what only we do not write.
 
     Where the sizes go together in no `model`, rules see them as the run states them; `own` is the
-    model file beside it.
+    model file beside it. Unless the user says which release runs (`asserted`), a flag of
+    Megatron-LM that is not known may be a fork's, and of a fork only the rules on layouts hold.
     """
+    megatron = run.framework == "megatron" and not asserted
+    forked = bool(run.fork) and not asserted
     sizes = (model.shape, model.job) if model else sizes_as_stated(_document(run, own))
     stated = {k: v for k, v in run.layout.items() if k in CASE_FIELDS}
+    settings = run.settings
+    if run.fork.endswith("Megatron-DeepSpeed"):  # its batch is for replicas: a rule on layouts
+        settings = {k: v for k, v in settings.items() if k not in (TOTAL, STEPS)}
+        settings[MICRO] = run.layout.get("mbs", 1)
     case = Case.of_run(
-        run.settings,
+        settings,
         env=run.env,
         layout=stated,
         model=sizes[0] if sizes else None,
         job=sizes[1] if sizes else None,
         generation=generation,
-        unknown=run.unknown,
-        refused=run.refused,
+        unknown=() if megatron else run.unknown,
+        refused=() if forked else run.refused,
     )
     broken = broken_rules(run.framework, case, version=release)
+    if forked:
+        broken = tuple(b for b in broken if _holds_for_forks(b.rule))
     ignored = tuple(b for b in broken if b.rule.when == "ignored")
     unwritten = tuple(b for b in broken if b.rule.when == "planner")
     refused = tuple(b for b in broken if b.rule.when not in ("ignored", "planner"))
     return refused, ignored, unwritten
+
+
+def _holds_for_forks(rule: FrameworkRule) -> bool:
+    """Tell whether a rule of Megatron-LM is one of sizes: degrees, batch, stages."""
+    return rule.level == "layout" or rule.code.startswith("MLM2")
 
 
 CASE_FIELDS = frozenset(
@@ -518,6 +561,9 @@ def _priced(
         return replace(base, not_priced=why)
     found = break_down(problem, layout)
     plan = make_plan(1, problem, found, model, cluster, False, base.calibration)
+    if run.overestimated:
+        kept = tuple(warning for warning in plan.warnings if warning.code != "MEM001")
+        plan = replace(plan, warnings=kept)
     standing = standing_of(model, cluster, options, plan, stop)
     switched = _switched(base, problem, standard.stack, plan, judged)
     changes = _changes(base, problem, model, cluster, plan, judged, switched)
@@ -578,6 +624,8 @@ class _Judged:
     overrides: Overrides
     """Changes of the model that the user asked for."""
     cluster: ClusterInput
+    asserted: bool = False
+    """The user says which release runs."""
 
     def words(
         self, base: Report, problem: Problem, old: Layout, new: Layout
@@ -622,7 +670,9 @@ class _Judged:
     def _runs(self, base: Report, problem: Problem, again: ExistingRun, layout: Layout) -> bool:
         """Tell whether a changed run is refused nothing new and is read as `layout`."""
         described, _ = describe(again, self.own, self.overrides)
-        refused, _, _ = judge(again, described, self.generation, base.release, self.own)
+        refused, _, _ = judge(
+            again, described, self.generation, base.release, self.own, asserted=self.asserted
+        )
         if {b.rule.code for b in refused} - {b.rule.code for b in base.refusals}:
             return False
         pool = self.cluster.cluster.pools[0]

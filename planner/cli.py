@@ -73,7 +73,8 @@ def solve(
     emit: Annotated[
         str,
         typer.Option(
-            help="Write files: megatron, deepspeed, torchtitan, fsdp2, bridge; with commas."
+            help="Write files: megatron, deepspeed, torchtitan, fsdp2, bridge; with commas. One"
+            " alone is the --framework too."
         ),
     ] = "",
     out: Annotated[str, typer.Option(help="Folder for the written configurations.")] = "",
@@ -147,10 +148,17 @@ def check(
         str,
         typer.Argument(
             metavar="FILE",
-            help="Launch script, DeepSpeed JSON, torchtitan TOML or recipe, Accelerate YAML.",
+            help="Launch script, DeepSpeed JSON, torchtitan TOML or recipe, Accelerate YAML;"
+            " or CLUSTER -- COMMAND ...",
         ),
     ],
     cluster: ClusterArg,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND ...]", help="A command line in place of FILE.", show_default=False
+        ),
+    ] = None,
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="Model file, where FILE does not say the model.")
     ] = "",
@@ -185,8 +193,9 @@ def check(
 
     raise typer.Exit(
         run_check(
-            file, cluster, model=model, framework=framework, version=version, env=env, pin=pin,
-            overrides=overrides_of(set_), pool=pool, form=form, calibration=calibration,
+            file, cluster, command or [], model=model, framework=framework, version=version,
+            env=env, pin=pin, overrides=overrides_of(set_), pool=pool, form=form,
+            calibration=calibration,
         )
     )  # fmt: skip
 
@@ -685,11 +694,33 @@ def learn(
 
 
 @app.command("check-spec")
-def check_spec(file: Annotated[str, typer.Argument(help="A model or cluster file.")]) -> None:
+def check_spec(
+    file: Annotated[str, typer.Argument(help="A model or cluster file.")],
+    form: Annotated[str, typer.Option("--format", help="table or json.")] = "table",
+) -> None:
     """Check a model or cluster file and say what it describes."""
-    from planner.inputs import check_spec as summary
+    from planner.commands import run_check_spec
 
-    sys.stdout.write(summary(file).rstrip("\n") + "\n")
+    run_check_spec(file, form)
+
+
+@app.command("check-flags")
+def check_flags(
+    framework: Annotated[
+        str, typer.Argument(help="megatron, bridge, deepspeed, torchtitan, fsdp2.")
+    ],
+    python: Annotated[
+        str, typer.Option(help="The interpreter that has the framework installed.")
+    ] = "python3",
+    between: Annotated[
+        str, typer.Option(metavar="OLD,NEW", help="Two releases with a table, none installed.")
+    ] = "",
+    form: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
+) -> None:
+    """Say which options the installed release of a framework added, renamed or dropped."""
+    from planner.framework_releases import run_check_flags
+
+    raise typer.Exit(run_check_flags(framework, python, between, form))
 
 
 @app.command()

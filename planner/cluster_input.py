@@ -10,7 +10,7 @@ from planner._faults import raise_faults, validate
 from planner.errors import CatalogError
 from planner.input_types import ClusterInput, PoolSource, default_name, import_notes
 from planner.intake.hostlist import compress_hosts
-from planner.pool_input import read_pool
+from planner.pool_input import other_uses, read_pool
 from planner.schema_faults import cluster_faults, name_fault
 from planner.schemas import ClusterFile, OperationsSpec
 from planner.yamlfile import Document
@@ -35,6 +35,13 @@ def read_cluster(document: Document) -> ClusterInput:
     for pool, given in zip(canonical["pools"], spec.pools, strict=True):
         if given.price_per_hour is not None:
             pool["price_per_hour"] = given.price_per_hour
+    sources = tuple(
+        dataclasses.replace(source, others=other_uses(given, pool, entry, path, document))
+        for i, (source, given, pool, entry) in enumerate(
+            zip(sources, spec.pools, pools, canonical["pools"], strict=True)
+        )
+        if (path := ("pools", i))
+    )
     if stated := _canonical_operations(spec.operations):
         canonical["operations"] = stated
     return ClusterInput(
@@ -117,6 +124,7 @@ def _canonical_cluster(
             | dict(source.network)
             | dict(source.host)
             | ({"hosts": compress_hosts(source.hosts)} if source.hosts else {})
+            | dict(source.stated)
             for pool, accelerator, source in zip(cluster.pools, accelerators, sources, strict=True)
         ],
         "fabric": {

@@ -1,10 +1,12 @@
 """What the commands do: call the library, print, write files, return exit codes."""
 
 import json
+import shlex
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,21 @@ from planner import __version__, tables
 from planner.calibration.file import Calibration
 from planner.emit import FRAMEWORKS, emit_plan, why_not
 from planner.emit.launchers import launcher_files, parse_launchers
+from planner.emit.programs import is_program
 from planner.errors import EmitError, UsageError
 from planner.facts import rules_json
 from planner.identity import content_id
-from planner.inputs import ClusterInput, ModelInput, cluster_from_dict, model_from_dict
+from planner.input_summary import spec_json
+from planner.inputs import (
+    ClusterInput,
+    Content,
+    ModelInput,
+    check_spec,
+    cluster_from_dict,
+    is_sweep_file,
+    load_spec,
+    model_from_dict,
+)
 from planner.placement import place_plan
 from planner.placing import chosen_hosts, read_hosts, write_files
 from planner.recipes import with_recipe
@@ -80,6 +93,7 @@ def run_solve(
     cache: bool,
 ) -> int:
     """Run `planner solve`; return the exit code."""
+    stated = replace(stated, framework=implied_framework(stated.framework, emit))
     show = solve_output(form, emit, out, launcher, stated.framework, cache)
     result = solve(
         model,
@@ -98,6 +112,15 @@ def run_solve(
         time_limit_s=time_limit_s,
     )
     return show(result)
+
+
+def implied_framework(framework: str, emit: str) -> str:
+    """Return the framework whose plans are asked for: of files for one alone, that one.
+
+    A plan that it cannot run is then never first. A framework that is named stays.
+    """
+    targets = chosen_targets(emit)
+    return targets[0] if not framework and len(targets) == 1 else framework
 
 
 def solve_output(
@@ -233,6 +256,7 @@ def run_recommend(
 def run_check(
     file: str,
     cluster: str,
+    command: list[str],
     *,
     model: str,
     framework: str,
@@ -253,9 +277,11 @@ def run_check(
     if framework and framework not in FRAMEWORKS:
         raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
     variables = check_variables(env)
+    checked, files = (file, None) if not command else command_line([cluster, *command])
     report = check(
-        file,
-        cluster,
+        checked,
+        file if command else cluster,
+        files=files,
         model=model or None,
         framework=framework,
         version=version,
@@ -267,6 +293,14 @@ def run_check(
     )
     sys.stdout.write(report_json(report) if form == "json" else report_text(report))
     return report.exit_code
+
+
+def command_line(words: list[str]) -> tuple[Content, dict[str, str]]:
+    """Return a command line as a script of one line, and the files that it names."""
+    from planner.runs.beside import files_beside
+
+    text = f"#!/bin/bash\n{shlex.join(words)}\n"
+    return Content(text, "command line"), files_beside("command", text)
 
 
 def check_variables(items: list[str]) -> dict[str, str]:
@@ -360,7 +394,14 @@ def plan_files(
             files[f"{target}.txt"] = "\n".join(lines) + "\n"
             continue
         mine = emit_plan(
-            target, plan.layout, model.shape, model.job, pool, header, details=model.details
+            target,
+            plan.layout,
+            model.shape,
+            model.job,
+            pool,
+            header,
+            details=model.details,
+            dispatch=problem.stack.expert_dispatch,
         )
         files |= mine
         if placed:
@@ -387,7 +428,7 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | No
 
 
 def show_files(files: dict[str, str], targets: list[str], folder: Path | None) -> None:
-    """Write the files of one plan, or print them where no folder is named."""
+    """Write the files of one plan, or print them, but for programs, where no folder is named."""
     if folder:
         write_files(folder, files)
         sys.stderr.write(f"wrote {folder}\n")
@@ -396,8 +437,9 @@ def show_files(files: dict[str, str], targets: list[str], folder: Path | None) -
                 text = f"nothing for {TITLES[target]}: {target}.txt says why"
                 sys.stderr.write(f"{text}\n")
         return
-    for name, text in files.items():
-        sys.stdout.write(f"# ---- {name}\n{text}" if len(files) > 1 else text)
+    shown = {name: text for name, text in files.items() if not is_program(name)}
+    for name, text in shown.items():
+        sys.stdout.write(f"# ---- {name}\n{text}" if len(shown) > 1 else text)
 
 
 def run_replan(
@@ -461,3 +503,15 @@ def run_rule(code: str) -> None:
     """Run `planner rule`."""
     rules = rules_json(code)["rules"]
     sys.stdout.write(rule_text(rules[0]) if code else rules_list(rules))
+
+
+def run_check_spec(file: str, form: str) -> None:
+    """Run `planner check-spec`."""
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "one of table, json")
+    if form == "table":
+        sys.stdout.write(check_spec(file).rstrip("\n") + "\n")
+    elif is_sweep_file(file):
+        raise UsageError("--format json says what a model or a cluster is", "leave it out")
+    else:
+        sys.stdout.write(json.dumps(spec_json(load_spec(file)), indent=1) + "\n")

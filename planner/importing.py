@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from planner.errors import EmitError, UsageError
+from planner.input_summary import model_size
 from planner.inputs import cluster_of_import, import_model
 from planner.intake.accelerators import ALL
 from planner.intake.clusters import import_cluster
@@ -17,7 +18,7 @@ from planner.tables import assumed_lines, note_lines
 def run_import_model(file: str, out: str, name: str, as_type: str) -> None:
     """Run `planner import model`."""
     imported, given = import_model(file, name=name, as_type=as_type)
-    write_imported(imported, given.notes, out)
+    write_imported(imported, given.notes, out, model_size(given))
 
 
 def run_import_cluster(
@@ -96,8 +97,8 @@ def _pairs(items: Sequence[str], option: str, form: str) -> dict[str, str]:
     return found
 
 
-def write_imported(imported: Imported, notes: tuple[str, ...], out: str) -> None:
-    """Write the file to `out`, or to standard output; the notes go to standard error."""
+def write_imported(imported: Imported, notes: tuple[str, ...], out: str, size: str = "") -> None:
+    """Write the file to `out`, or to standard output; size and notes go to standard error."""
     text = imported.to_yaml()
     if out:
         try:
@@ -109,6 +110,7 @@ def write_imported(imported: Imported, notes: tuple[str, ...], out: str) -> None
         sys.stdout.write(text)
         sys.stdout.flush()
     lines = [f"{imported.source}: {imported.format}" + (f" -> {out}" if out else "")]
+    lines += [f"  {size}"] * bool(size)
     lines += assumed_lines(notes, f"edit {out or 'the file'} to change one")
     lines += note_lines(notes)
     sys.stderr.write("\n".join(lines) + "\n")

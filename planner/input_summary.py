@@ -1,5 +1,7 @@
 """What a model or a cluster file describes, in a few lines (`planner check-spec`)."""
 
+from typing import Any
+
 from costmodels.parameters import active_params, total_params
 from hardware.parts import Pool
 from planner import units
@@ -13,6 +15,37 @@ def spec_summary(given: ModelInput | ClusterInput) -> str:
     return _cluster_summary(given)
 
 
+def model_size(given: ModelInput) -> str:
+    """Return the parameters of a model, and with experts those that a token meets.
+
+    `70.55 B parameters`, `46.70 B parameters, 12.9 B active`; below a tenth of a billion in M.
+    """
+    total, active = parameter_counts(given)
+    text = f"{_billions(total, 2)} parameters"
+    return text + (f", {_billions(active, 1)} active" if given.shape.n_experts else "")
+
+
+def parameter_counts(given: ModelInput) -> tuple[int, int]:
+    """Return all parameters, and those that one token meets; the same without experts."""
+    shape, seq_len = given.shape, given.job.seq_len
+    return round(total_params(shape, seq_len)), round(active_params(shape, seq_len))
+
+
+def _billions(count: int, digits: int) -> str:
+    return f"{count / 1e9:.{digits}f} B" if count >= 1e8 else f"{count / 1e6:.{digits}f} M"
+
+
+def spec_json(given: ModelInput | ClusterInput) -> dict[str, Any]:
+    """Return what a model or a cluster describes as plain values."""
+    if not isinstance(given, ModelInput):
+        return {"kind": "cluster", "notes": list(given.notes), "document": given.document}
+    total, active = parameter_counts(given)
+    return {
+        "kind": "model", "parameters": total, "active_parameters": active,
+        "notes": list(given.notes), "document": given.document,
+    }  # fmt: skip
+
+
 def _model_summary(given: ModelInput) -> str:
     shape, job = given.shape, given.job
     run = f", {units.format_count(job.tokens)} tokens in all" if job.tokens else ""
@@ -23,6 +56,7 @@ def _model_summary(given: ModelInput) -> str:
         f" ({shape.kv_heads} kv) of {shape.head_dim}, ffn {shape.ffn}"
         f" {'gated' if shape.gated else 'plain'}, vocab {shape.vocab}"
         f" {'tied' if shape.tied else 'untied'}\n"
+        f"  {model_size(given)}\n"
         f"{_expert_summary(given)}"
         f"  seq {job.seq_len}, global batch {job.global_batch}"
         f" ({units.format_count(job.tokens_per_step)} tokens per step),"
@@ -35,13 +69,9 @@ def _expert_summary(given: ModelInput) -> str:
     """Return a line each on experts, latent attention and multi-token prediction, where used."""
     shape, text = given.shape, ""
     if shape.n_experts:
-        total, active = (
-            f"{count(shape, given.job.seq_len) / 1e9:.2f} B"
-            for count in (total_params, active_params)
-        )
         text += (
             f"  experts: {shape.n_experts} of width {shape.expert_ffn}, {shape.top_k} a token,"
-            f" in {shape.n_expert_layers} layers; {total} parameters, {active} active\n"
+            f" in {shape.n_expert_layers} layers\n"
         )
     if shape.latent:
         text += (

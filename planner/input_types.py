@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodels.shapes import ModelShape, TrainingJob
-from hardware.parts import Cluster, Operations
+from hardware.parts import Cluster, Operations, Pool
 from planner.errors import UsageError
 from planner.intake.imported import scalar, value_at
 from planner.schemas import NO_DETAILS, DetailsSpec, SearchSpec
@@ -64,6 +64,17 @@ class ModelInput:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherUse:
+    """Another way to use the nodes of a pool: other devices of each node, or of each domain."""
+
+    pool: Pool
+    entry: dict[str, Any]
+    """The pool as a cluster document says it."""
+    hosts: tuple[str, ...]
+    """Names of the nodes in use, where the file names nodes."""
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSource:
     """What the file of a pool says that the pool itself does not show."""
 
@@ -83,6 +94,10 @@ class PoolSource:
     """Latencies and in-switch sums where the file replaces the catalogue's, in base units."""
     announced: tuple[str, ...] = ()
     """Accelerators and links that are announced and that nobody has measured."""
+    stated: tuple[tuple[str, Any], ...] = ()
+    """What a document says of the pool where that is not what plans use of it."""
+    others: tuple["OtherUse", ...] = ()
+    """Other ways to use its nodes, which `solve` tries beside this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +128,12 @@ class ClusterInput:
         """The announced parts of all pools, each once."""
         return tuple(dict.fromkeys(x for source in self.sources for x in source.announced))
 
+    @property
+    def n_given(self) -> int:
+        """Devices of the first pool, with those that stay idle where jobs use part of a domain."""
+        pool, entry = self.cluster.pools[0], self.document["pools"][0]
+        return entry["nodes"] * pool.devices_per_node if pool.domain_nodes else pool.n_devices
+
     def only(self, index: int) -> "ClusterInput":
         """Return the cluster with one of its pools, as if the file listed no other."""
         if len(self.cluster.pools) == 1:
@@ -128,15 +149,53 @@ class ClusterInput:
             from_dump=self.from_dump,
         )
 
+    def with_other_uses(self) -> "ClusterInput":
+        """Return the cluster with every way to use the nodes of a pool as a pool of its own."""
+        if not any(source.others for source in self.sources):
+            return self
+        pools, entries, sources, operations = [], [], [], []
+        for pool, entry, source, runs in zip(
+            self.cluster.pools, self.document["pools"], self.sources, self.operations, strict=True
+        ):
+            alone = dataclasses.replace(source, others=())
+            # Said of the whole domains too: read back, the answer has no further pools.
+            whole = {"segment": pool.scale_up_domain} if _in_segments(source) else {}
+            pools.append(pool)
+            entries.append({**entry, **whole})
+            sources.append(alone)
+            operations.append(runs)
+            for other in source.others:
+                pools.append(other.pool)
+                entries.append(other.entry)
+                sources.append(dataclasses.replace(alone, node_keys=(), hosts=other.hosts))
+                operations.append(runs)
+        return dataclasses.replace(
+            self,
+            cluster=dataclasses.replace(self.cluster, pools=tuple(pools)),
+            document={**self.document, "pools": entries},
+            sources=tuple(sources),
+            operations=tuple(operations),
+        )
+
     def pool(self, name: str) -> "ClusterInput":
-        """Return the cluster with the pool of this name alone; `UsageError` when there is none."""
+        """Return the cluster with the pool of this name alone; `UsageError` when there is none.
+
+        The name may be one of another use (`with_other_uses`).
+        """
         names = [pool.name for pool in self.cluster.pools]
         if name in names:
             return self.only(names.index(name))
+        several = self.with_other_uses()
+        if several is not self and name in [pool.name for pool in several.cluster.pools]:
+            return several.pool(name)
         close = close_names(name, names, 1)
         guess = f"did you mean {close[0]}? " if close else ""
         fix = f"{guess}pools: {', '.join(names)}"
         raise UsageError(f"the cluster has no pool {name!r}", fix, "pool")
+
+
+def _in_segments(source: PoolSource) -> bool:
+    return any(other.pool.domain_nodes for other in source.others)
 
 
 def import_notes(document: Document) -> tuple[str, ...]:

@@ -90,7 +90,9 @@ _MOE_FIELDS = {
 
 
 _PLAIN_FIELDS = tuple(
-    f.name for f in dataclasses.fields(ModelShape) if f.name not in {*_MLA_FIELDS, *_MOE_FIELDS}
+    field.name
+    for field in dataclasses.fields(ModelShape)
+    if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, "pads_vocab"}  # of the software
 )
 
 

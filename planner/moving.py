@@ -201,11 +201,11 @@ def port_bytes_per_s(problem: Problem, n_nodes: int) -> float:
     its node, over the oversubscription of every tier that is smaller than the nodes in use. Left
     out: that some of the traffic stays within a node, or below a tier.
     """
-    pool, fabric = problem.pool, problem.fabric
+    pool = problem.pool
     if n_nodes * pool.devices_per_node <= pool.scale_up_domain:
         return pool.accelerator.ring_bytes_per_s
     over = 1.0
-    for tier in fabric.tiers:
+    for tier in problem.tiers:
         if tier.n_nodes < n_nodes:
             over *= tier.oversubscription
     return pool.nic_bytes_per_s / over

@@ -19,7 +19,7 @@ from costmodels.placement import tier_names
 from costmodels.plans import RANK_ORDERS, Layout
 from costmodels.shapes import ModelShape
 from costmodels.stages import BOTH_WAYS
-from hardware.parts import Fabric, Pool
+from hardware.parts import Fabric, Pool, used_tiers
 from planner.errors import EmitError
 
 Ints = NDArray[np.int64]
@@ -244,7 +244,7 @@ def _expert_shards(same: Ints, n_replicas: int) -> tuple[Ints, Ints]:
 def _measured(name: str, ranks: Ints, pool: Pool, fabric: Fabric) -> ProcessGroups:
     n_domains = units_touched(ranks, pool.scale_up_domain)
     tier = 0 if n_domains == 1 else 1
-    for level, entry in enumerate(fabric.tiers):
+    for level, entry in enumerate(used_tiers(fabric, pool)):
         if n_domains > 1 and units_touched(ranks, entry.n_nodes * pool.devices_per_node) > 1:
             tier = level + 2
     n_nodes = units_touched(ranks, pool.devices_per_node)

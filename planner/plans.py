@@ -64,7 +64,7 @@ class PlanMaker:
         self._flops = model_flops_per_step(problem.shape, problem.job)
         self._peak_flops = problem.pool.accelerator.peak_flops_per_s[problem.job.recipe.linear]
         self._operations = cluster.operations[0]
-        self._n_given = cluster.cluster.pools[0].n_devices
+        self._n_given = cluster.n_given
         self._goodput: dict[int, Goodput] = {}
         self._of_framework: dict[str, Problem] = {}
 

@@ -18,10 +18,11 @@ from hardware.parts import (
 from planner import units
 from planner._faults import raise_faults
 from planner.errors import SpecError
-from planner.input_types import PoolSource
-from planner.intake.hostlist import expand_hosts
-from planner.schema_faults import domain_fault
+from planner.input_types import OtherUse, PoolSource
+from planner.intake.hostlist import compress_hosts, expand_hosts
+from planner.schema_faults import domain_fault, segment_fault
 from planner.schemas import AcceleratorSpec, Fault, PoolSpec
+from planner.segments import hosts_in_segments, in_segments, segment_keys, segments
 from planner.wording import command
 from planner.yamlfile import Document, KeyPath
 
@@ -64,10 +65,13 @@ def read_pool(
     nic, n_nics = _nics(given, platform, path, whole, base_name, catalogue, document)
     n_nodes, per_node = _free(given, whole, path, document)
     domain = given.scale_up_domain or default_domain(accelerator, given.nodes * whole, whole)
+    if accelerator.scale_up_domain > accelerator.devices_per_node and domain % whole == 0:
+        domain = min(domain, given.nodes * whole)  # a part of a rack
     raise_faults(
         document,
         [
             domain_fault((*path, "scale_up_domain"), domain, given.nodes, whole),
+            segment_fault((*path, "segment"), given.segment, domain, whole),
             _sharp_fault(fabric, nic),
             _tier_inside_domain_fault(fabric, domain // whole),
         ],
@@ -87,8 +91,14 @@ def read_pool(
         n_summing_tiers=fabric.n_summing_tiers,
         host=_host(given, accelerator, whole, path, document),
     )
+    full = pool
+    stated: tuple[tuple[str, Any], ...] = ()
+    if given.segment and given.segment < domain and given.free_devices is None:
+        pool = in_segments(full, given.segment)
+        stated = segment_keys(full, given.segment)
     raise_faults(document, [_margin_fault(pool, path)])
     named = _canonical_accelerator(accelerator.name, given.accelerator, base_name)
+    hosts = _hosts(given, n_nodes, per_node, path, document)
     own_ports = given.nic is not None or given.nics_per_node is not None
     keys = ("nodes",) if given.free_nodes is None else ("nodes", "free_nodes")
     # A rack that grows with its nodes may outgrow the lowest tier, which then has to grow too.
@@ -100,12 +110,66 @@ def read_pool(
         assumed=_assumed(pool, None if own_ports else platform),
         node_keys=() if given.free_devices or (grows and fabric.tiers) else keys,
         own_domain=given.scale_up_domain is not None,
-        hosts=_hosts(given, n_nodes, per_node, path, document),
+        hosts=hosts_in_segments(hosts, full, pool) if stated else hosts,
         host=_stated_host(given),
         network=network,
         announced=_announced(base_name, pool, catalogue),
+        stated=(*stated, *((("hosts", compress_hosts(hosts)),) if stated and hosts else ())),
     )
     return pool, named, source
+
+
+def other_uses(
+    given: PoolSpec, pool: Pool, entry: Mapping[str, Any], path: KeyPath, document: Document
+) -> tuple[OtherUse, ...]:
+    """Return the other ways to use the nodes of a pool that was read, whose document is `entry`.
+
+    Every other number of devices of a node where nodes may be used in part; of racks the devices
+    into which groups of powers of two fit.
+    """
+    if given.partial_nodes and given.free_devices:
+        return _other_shares(given, pool, entry, path, document)
+    if given.segment or given.free_devices:
+        return ()
+    hosts = _hosts(given, pool.n_nodes, pool.devices_per_node, path, document)
+    found = []
+    for size in segments(pool):
+        used = dataclasses.replace(
+            in_segments(pool, size), name=f"{pool.name}-{size}-of-{pool.scale_up_domain}"
+        )
+        said = {**entry, **dict(segment_keys(pool, size)), "name": used.name}
+        found.append(OtherUse(used, said, hosts_in_segments(hosts, pool, used)))
+    return tuple(found)
+
+
+def _other_shares(
+    given: PoolSpec, pool: Pool, entry: Mapping[str, Any], path: KeyPath, document: Document
+) -> tuple[OtherUse, ...]:
+    free, found = given.free_devices or [], []
+    for share in sorted({*range(1, max(free) + 1)} - {pool.devices_per_node}, reverse=True):
+        n_nodes = sum(n >= share for n in free)
+        whole = given.accelerators_per_node or pool.accelerator.devices_per_node
+        n_nics = round(pool.nics_per_node * whole / pool.devices_per_node)
+        nics = max(1, n_nics * share // whole)
+        domain = share
+        if pool.scale_up_domain > pool.devices_per_node:  # racks
+            nodes_inside = (given.scale_up_domain or pool.accelerator.scale_up_domain) // whole
+            domain = min(nodes_inside, n_nodes) * share
+        elif given.scale_up_domain:
+            domain = min(given.scale_up_domain, share)
+        name = f"{pool.name}-{share}-a-node"
+        used = dataclasses.replace(
+            pool, name=name, n_nodes=n_nodes, devices_per_node=share, scale_up_domain=domain,
+            nics_per_node=nics,
+        )  # fmt: skip
+        hosts = _hosts(given, n_nodes, share, path, document)
+        said = {
+            **entry, "name": name, "nodes": n_nodes, "accelerators_per_node": share,
+            "scale_up_domain": domain, "nics_per_node": nics,
+        }  # fmt: skip
+        said |= {"hosts": compress_hosts(hosts)} if hosts else {}
+        found.append(OtherUse(used, said, hosts))
+    return tuple(found)
 
 
 _LATENCIES = ("ring_base_s", "ring_hop_s", "tree_base_s", "tree_hop_s")

@@ -1,8 +1,6 @@
 """What plans are priced against: the problem of two inputs, and as each framework runs it."""
 
-from dataclasses import replace
-
-from costmodels.problem import Problem
+from costmodels.problem import Problem, run_by
 from costmodels.stacks import STACKS
 from planner.calibration.apply import calibrated, calibrated_stack
 from planner.calibration.file import Calibration
@@ -22,7 +20,7 @@ def make_problem(
     On the first `n_devices` of it, without them on the most that the options allow.
     """
     pool, fabric = cluster.cluster.pools[0], cluster.cluster.fabric
-    problem = Problem(model.shape, model.job, pool, fabric, STACKS[options.stack_name])
+    problem = run_by(STACKS[options.stack_name], model.shape, model.job, pool, fabric)
     check_problem(problem)
     problem = calibrated(problem, options.calibration)
     return on_devices(problem, n_devices or largest_allowed(problem, options))
@@ -49,4 +47,5 @@ def as_framework(problem: Problem, framework: str, calibration: Calibration) -> 
     chosen = problem.stack.name not in STACK_OF_FRAMEWORK.values()
     if chosen:
         return problem
-    return replace(problem, stack=calibrated_stack(STACKS[own], calibration))
+    stack = calibrated_stack(STACKS[own], calibration)
+    return run_by(stack, problem.shape, problem.job, problem.pool, problem.fabric)

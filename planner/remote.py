@@ -268,9 +268,10 @@ def _named_here(data: Data, given: Given) -> Data:
 
 
 def _solve(service: Client, given: Given) -> int:
-    from planner.commands import solve_output
+    from planner.commands import implied_framework, solve_output
     from planner.result import Result
 
+    given = {**given, "framework": implied_framework(given["framework"], given["emit"])}
     show = solve_output(
         given["form"], given["emit"], given["out"], given["launcher"], given["framework"],
         given["cache"],
@@ -567,7 +568,7 @@ SERVED: Mapping[str, Served] = {
     ),
     "replan": Served(_replan),
     "place": Served(_place, {"out": "--format json has ranks and hosts; or leave out --server"}),
-    "check-spec": Served(_check_spec),
+    "check-spec": Served(_check_spec, {"form": "leave out --server"}),
     "rule": Served(_rule),
     "catalog list": Served(_catalog_list),
     "catalog show": Served(_catalog_show),

@@ -116,6 +116,22 @@ def closest_miss_of(closest: Candidate | None, problem: Problem) -> Miss | None:
     return Miss(closest.layout, closest.peak_bytes, problem.pool.usable_bytes)
 
 
+def segment_notes(cluster: ClusterInput, names: set[str]) -> tuple[str, ...]:
+    """Return a note on each pool among some whose jobs use a part of every scale-up domain."""
+    found = []
+    for i, pool in enumerate(cluster.cluster.pools):
+        if pool.name not in names or not pool.domain_nodes:
+            continue
+        used, given = pool.scale_up_domain // pool.devices_per_node, cluster.only(i).n_given
+        idle = given - pool.n_devices
+        left = f"; {idle} of {given} devices stay idle" if idle else ""
+        found.append(
+            f"pool {pool.name}: jobs use {used} of the {pool.domain_nodes} nodes of every scale-up"
+            f" domain, so that groups whose size divides {pool.scale_up_domain} stay inside{left}"
+        )
+    return tuple(found)
+
+
 def input_notes(model: ModelInput, cluster: ClusterInput) -> tuple[str, ...]:
     """Return the notes on two inputs: what was assumed, and what has no second source."""
     notes = (*model.notes, *cluster.notes)

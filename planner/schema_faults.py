@@ -289,6 +289,19 @@ def _pool_faults(pool: PoolSpec, index: int) -> list[Fault]:
     return [fault for failed, fault in checks if failed]
 
 
+def segment_fault(path: KeyPath, segment: int | None, domain: int, per_node: int) -> Fault | None:
+    """Return what is wrong with the devices that jobs use of every scale-up domain."""
+    if segment is None:
+        return None
+    if domain <= per_node:
+        message = f"a domain of {domain} devices is no more than a node"
+        return Fault(path, message, "leave it out: only domains of several nodes are used in part")
+    if segment % per_node:
+        message = f"{segment} devices are no whole nodes of {per_node}"
+        return Fault(path, message, f"give a multiple of {per_node}")
+    return None
+
+
 def _tier_fault(below: TierSpec, tier: TierSpec, path: KeyPath) -> Fault | None:
     lower = f"the {below.nodes} of tier {below.name!r} below"
     if tier.nodes <= below.nodes:

@@ -143,6 +143,15 @@ def _accelerator_kind(value: object) -> str:
     return "inline" if isinstance(value, Mapping | AcceleratorSpec) else "name"
 
 
+def _words(value: object) -> str:
+    """Accept words that are safe in comments of scripts."""
+    plain = isinstance(value, str) and value.isascii() and value.isprintable()
+    if not (plain and 0 < len(str(value)) <= 400):
+        raise BadValue(f"expected words, got {show(value)}", "one line of at most 400 letters")
+    return str(value)
+
+
+Words = Annotated[str, BeforeValidator(_words)]
 Layers = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000)]
 LayersOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000)]
 Heads = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)]
@@ -297,19 +306,55 @@ class DetailsSpec(_Spec):
         Annotated[
             str,
             BeforeValidator(
-                _one_of("silu", "gelu", "gelu_tanh", "relu", "squared_relu", "clamped_swiglu")
+                _one_of(
+                    "silu", "gelu", "gelu_tanh", "relu", "squared_relu", "clamped_swiglu", "xielu"
+                )
             ),
         ]
         | None
     ) = None
-    """Of the MLP: `silu`, `gelu`, `gelu_tanh`, `relu`, `squared_relu`, or `clamped_swiglu` as in
-    gpt-oss; default: `silu` when gated, else `gelu`."""
+    """Of the MLP: `silu`, `gelu`, `gelu_tanh`, `relu`, `squared_relu`, `xielu`, or
+    `clamped_swiglu` as in gpt-oss; default: `silu` when gated, else `gelu`."""
     window: Width | None = None
     """Tokens that a layer with a window attends to, its own among them; priced as all."""
     full_attention_every: Layers | None = None
     """Every n-th layer attends to all tokens in spite of `window`; default: none does."""
     attention_sinks: Switch | None = None
     """Every head has a learned sink beside the scores."""
+    attention_chunk: Width | None = None
+    """Tokens of a chunk that local layers attend in (Llama 4); priced as all."""
+    attention_temperature_from: Width | None = None
+    """Position from which queries of layers without positions grow by a temperature."""
+    attention_soft_cap: Real | None = None
+    """Attention scores are capped to this by a tanh."""
+    attention_scale: Real | None = None
+    """Factor of the attention scores; default: one over the root of `head_dim`."""
+    qkv_clip: Real | None = None
+    """Queries, keys and values are clipped to this."""
+    alibi: Switch | None = None
+    """Positions are a bias of the scores by distance (ALiBi) in place of rotary ones."""
+    local_rotary_base: Real | None = None
+    """Base of the rotary positions in layers with a window, where it is another one."""
+    parallel_block: Switch | None = None
+    """Attention and MLP stand side by side on one input, in place of one after the other."""
+    post_norms: Annotated[str, BeforeValidator(_one_of("instead", "also"))] | None = None
+    """Norms after attention and MLP, `instead` of those before them or `also`."""
+    norm_one_plus: Switch | None = None
+    """Norms multiply by one plus their weights, which start at zero."""
+    embedding_norm: Switch | None = None
+    """The embeddings are normalised."""
+    embedding_scale: Real | None = None
+    """Factor of the embeddings."""
+    residual_scale: Real | None = None
+    """Factor of what attention and MLP add to the residual stream."""
+    logit_scale: Real | None = None
+    """Factor of the logits."""
+    logit_soft_cap: Real | None = None
+    """Logits are capped to this by a tanh."""
+    head_bias: Switch | None = None
+    """The head has a bias."""
+    other_parts: Words | None = None
+    """What else the model has and no other field says, in words."""
     init_std: Real | None = None
     """Standard deviation of the weights at the start."""
     router_scores: Annotated[str, BeforeValidator(_one_of("softmax", "sigmoid"))] | None = None
@@ -334,6 +379,13 @@ class DetailsSpec(_Spec):
 
 NO_DETAILS = DetailsSpec()
 """Details of a model file that states none."""
+OTHER_MODEL = (
+    "attention_chunk", "attention_temperature_from", "attention_soft_cap", "attention_scale",
+    "qkv_clip", "alibi", "local_rotary_base", "parallel_block", "post_norms", "norm_one_plus",
+    "embedding_norm", "embedding_scale", "residual_scale", "logit_scale", "logit_soft_cap",
+    "head_bias", "other_parts",
+)  # fmt: skip
+"""Fields of `model.details` without which a framework trains another model, where they are set."""
 EXPERT_DETAILS = (
     "router_scores", "router_norm_topk", "router_scale", "router_bias", "aux_loss",
     "aux_loss_scope", "shared_expert_gate",
@@ -527,7 +579,7 @@ class PoolSpec(_Spec):
     count, unless `partial_nodes` is set."""
     partial_nodes: Switch = False
     """With `free_devices`: use nodes in part, the same number of devices and their share of the
-    ports on each, so that most devices are used."""
+    ports on each: as many as use most devices, and `solve` tries every other number too."""
     hosts: HostList | None = None
     """Names of the nodes that plans use, in network order, such as `n[001-016],n020`; beside
     `free_devices` of all nodes. Only for launchers: no figure depends on it."""
@@ -536,6 +588,9 @@ class PoolSpec(_Spec):
     scale_up_domain: Nodes | None = None
     """Devices joined by NVLink or its like; default: the catalogue's, at most one node unless the
     part comes in racks (72 for `gb200-186gb`)."""
+    segment: Nodes | None = None
+    """Devices that jobs use of every such domain of several nodes, such as 64 of 72 for groups of
+    16, 32 and 64; default: all, and `solve` tries fewer too where such groups would not fit."""
     scale_up_latency: Latency | None = None
     """Time of one hop inside the domain, such as `0.6 us`; the link's other latencies follow."""
     sums_in_switch: Switch | None = None

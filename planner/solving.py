@@ -46,6 +46,7 @@ from planner.result_parts import (
     rejections,
     result_counts,
     result_id,
+    segment_notes,
     uneven_tried,
 )
 from planner.search_section import with_section
@@ -207,7 +208,7 @@ def solve_inputs(
     same, sooner. `reasons` says why the first plan is first, and looks for the smallest changes
     that would help where nothing fits.
     """
-    options = with_open_recipes(model, options)
+    options, cluster = with_open_recipes(model, options), cluster.with_other_uses()
     models = [with_recipe(model, name) for name in asked_recipes(model, options)]
     variants, left_out = variants_of(
         models, cluster, options, lambda mine, one: searched_problem(mine, one, options), shared
@@ -271,6 +272,7 @@ def solve_inputs(
             *found.notes,
             *(recipes_without_plans(searched) if len(models) > 1 else ()),
             *(too_late(searched, variants, options) if fits and not plans else ()),
+            *segment_notes(cluster, {plan.pool for plan in plans}),
             *input_notes(model, cluster),
         ),
         devices=tuple(tally.to_counts() for tally in found.tallies),

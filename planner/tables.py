@@ -380,7 +380,10 @@ def _pool_words(pool: Mapping[str, Any]) -> str:
     accelerator = pool["accelerator"]
     name = accelerator if isinstance(accelerator, str) else accelerator.get("name", "custom")
     devices = pool["nodes"] * pool["accelerators_per_node"]
-    return f"{devices} x {name} in {pool['nodes']} node(s)"
+    part = ""
+    if pool.get("segment", pool["scale_up_domain"]) < pool["scale_up_domain"]:
+        part = f", {pool['segment']} of every {pool['scale_up_domain']} in use"
+    return f"{devices} x {name} in {pool['nodes']} node(s){part}"
 
 
 def rejection_line(result: Result) -> str:

@@ -24,6 +24,7 @@ from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
 from costmodels.collectives import inside_bytes_per_s
 from costmodels.context_parallel import ContextSplit
 from costmodels.layer_terms import expert_layer_terms, host_s, layer_terms
+from costmodels.memory import param_bytes_kept
 from costmodels.parameters import kv_heads_per_rank
 from costmodels.placement import Group, place_group
 from costmodels.plans import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES
@@ -449,14 +450,12 @@ def _fixed(problem: Problem, plan: Plan) -> Numbers:
 
 
 def _states(problem: Problem, plan: Plan) -> Numbers:
-    recipe, x = problem.job.recipe, plan.layout
-    params = _held_params(plan)
+    recipe, x, params = problem.job.recipe, plan.layout, _held_params(plan)
+    kept = param_bytes_kept(recipe, problem.stack)
+    weights = kept.shard_weights if x.zero >= 3 else kept.weights
     return [
         ("recipe", f"{recipe.name} ({recipe.note})"),
-        (
-            "W + G + K",
-            f"{recipe.param_bytes:g} + {recipe.grad_bytes:g} + {recipe.state_bytes:g} bytes",
-        ),
+        ("W + G + K", f"{weights:g} + {kept.grads:g} + {kept.states:g} bytes"),
         ("ZeRO stage, D", f"{x.zero}, {x.dp_shard}"),
         *([("second copy, W / hpz", f"{recipe.param_bytes / x.hpz:g} bytes")] * (x.hpz > 1)),
         ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),

@@ -10,6 +10,7 @@ from costmodels.problem import Problem
 from planner.calibration.file import Calibration
 from planner.calibration.resolution import resolution_of
 from searches.candidates import ByDegrees, Candidate
+from searches.frameworks import runnable_layouts, searched_frameworks
 from searches.layout_prices import price_layouts
 from searches.options import SearchOptions
 
@@ -59,15 +60,22 @@ def with_plain_groups(
     """Return the candidates with ZeRO groups over all ranks where smaller ones gain nothing.
 
     A plan whose ZeRO groups are replicated gives way to the one with whole groups when that is no
-    further behind than the model can tell, and the options allow it: it needs less memory and is
-    simpler to run. `grid` holds layer terms, if they are known.
+    further behind than the model can tell, the options allow it and the framework runs it: it
+    needs less memory and is simpler to run. `grid` holds layer terms, if they are known.
     """
 
     def may_be_whole(x: Layout) -> bool:
         return x.shard > 0 and options.allows("dp_shard", x.dp * x.cp)
 
     split = [c for c in candidates if may_be_whole(c.layout)]
-    whole = price_layouts(problem, [replace(c.layout, shard=0) for c in split], grid)
+    layouts = [replace(c.layout, shard=0) for c in split]
+    if layouts and options.framework != "any":
+        names = searched_frameworks(options.framework)
+        able_each = runnable_layouts(names, layouts, problem.shape, problem.job)
+        runs = [any(column) for column in able_each.T.tolist()]
+        split = [c for c, able in zip(split, runs, strict=True) if able]
+        layouts = [x for x, able in zip(layouts, runs, strict=True) if able]
+    whole = price_layouts(problem, layouts, grid)
     plain = {}
     for c, other in zip(split, whole, strict=True):
         # The pipeline is the same, so its exact time differs from the closed form by as much.

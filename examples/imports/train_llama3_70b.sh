@@ -12,5 +12,5 @@ GPT_MODEL_ARGS=(
     --untie-embeddings-and-output-weights
     --seq-length 8192 --max-position-embeddings 8192
 )
-TRAINING_ARGS=(--micro-batch-size 1 --global-batch-size 1024 --train-iters 500000 --bf16 --lr 6.0e-5 --recompute-activations --recompute-granularity full --recompute-method uniform --recompute-num-layers 1)
+TRAINING_ARGS=(--micro-batch-size 1 --global-batch-size 1024 --train-iters 500000 --eval-interval 1000 --bf16 --lr 6.0e-5 --recompute-activations --recompute-granularity full --recompute-method uniform --recompute-num-layers 1)
 torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py ${GPT_MODEL_ARGS[@]} ${TRAINING_ARGS[@]} --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP --num-layers-per-virtual-pipeline-stage 3 --overlap-param-gather --mock-data --tokenizer-type NullTokenizer --vocab-size 128256

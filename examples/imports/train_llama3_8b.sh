@@ -9,5 +9,5 @@ GPT_MODEL_ARGS=(
     --untie-embeddings-and-output-weights
     --seq-length 8192 --max-position-embeddings 8192
 )
-TRAINING_ARGS=(--micro-batch-size 1 --global-batch-size 128 --train-iters 100000 --bf16 --lr 3.0e-4)
+TRAINING_ARGS=(--micro-batch-size 1 --global-batch-size 128 --train-iters 100000 --eval-interval 1000 --bf16 --lr 3.0e-4)
 torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py ${GPT_MODEL_ARGS[@]} ${TRAINING_ARGS[@]} --tensor-model-parallel-size $TP --sequence-parallel --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --mock-data --tokenizer-type NullTokenizer --vocab-size 128256

@@ -11,6 +11,7 @@ from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.emit._text import nodes
+from planner.emit.dispatch import flex_backend, is_priced, refused
 from planner.errors import EmitError
 from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.frameworks import TITLES, refusals, runnable_layouts
@@ -75,16 +76,21 @@ def emit_plan(
     header: Sequence[str] = (),
     *,
     details: DetailsSpec = NO_DETAILS,
+    dispatch: str = "all-to-all",
 ) -> EmittedFiles:
     """Return the files of `target` for one plan.
 
     `header` goes into every script as comment lines. A framework that cannot run the plan gets
     `<target>.txt` with the reason instead. `details` of the model, on which no figure depends, are
-    written as far as the framework has them.
+    written as far as the framework has them. `dispatch` of experts' tokens is that of the stack
+    that priced the plan (`StackProfile.expert_dispatch`): files ask for it, or say why not.
     """
     _check_target(target)
     _check_layout(layout, shape, job)
     reasons = _reasons(target, layout, shape, job)
+    flex = ""
+    if is_priced(layout, shape, dispatch):
+        reasons, flex = (*reasons, *refused(target, layout, shape, pool)), flex_backend(pool)
     if nodes(layout, pool) == (0, 0):
         reasons += (
             f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node};"
@@ -94,7 +100,8 @@ def emit_plan(
         return {f"{target}.txt": _refusal_text(target, reasons, header)}
     module, _, name = FILES[target].partition(":")
     write: Callable[..., EmittedFiles] = getattr(import_module(module), name)
-    return write(layout, shape, job, pool, header, details)
+    asked = {"flex": flex} if flex else {}
+    return write(layout, shape, job, pool, header, details, **asked)
 
 
 def _reasons(

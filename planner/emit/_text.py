@@ -8,7 +8,7 @@ from dataclasses import asdict
 from costmodels.plans import SWITCHES, Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.schemas import DetailsSpec
+from planner.schemas import OTHER_MODEL, DetailsSpec
 from searches.frameworks import padded_vocab, pipeline_partition
 
 FACTS_PREFIX = "# layout: "
@@ -78,6 +78,68 @@ def shown_details(details: DetailsSpec, width: int = 96) -> list[str]:
     ]
     text = f"The model file states: {', '.join(words)}."
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+NOT_OF_THE_MODEL = ("aux_loss", "init_std")
+"""Details that a framework may do otherwise and train the same model."""
+
+
+def differences(missing: Sequence[str]) -> list[str]:
+    """Return those of the lines on what a framework cannot say that make another model."""
+    return [line for line in missing if not line.startswith(NOT_OF_THE_MODEL)]
+
+
+def training_only(missing: Sequence[str]) -> list[str]:
+    """Return the other lines: what is trained in another way, with the same parts."""
+    return [line for line in missing if line.startswith(NOT_OF_THE_MODEL)]
+
+
+def guarded(settings: str, missing: Sequence[str]) -> list[str]:
+    """Return the first lines of a launcher, which refuses to train another model.
+
+    `settings` has the line after which a script stops at its first error. Only where `missing`,
+    what the framework cannot say, makes another model, `--accept-differences` is asked for.
+    """
+    lines = settings.splitlines()
+    if not (found := differences(missing)):
+        return lines
+    at = lines.index(_STRICT) + 1
+    names = [f"#   {line}" for line in found]
+    return [*lines[: at - 1], *_DIFFERENT, *names, *lines[at - 1 : at], *_GUARD, *lines[at:]]
+
+
+def accepted(script: str) -> str:
+    """Return a launcher that runs without being asked: a timing trial, whose model is nobody's."""
+    return script.replace(_ASKED, "\nACCEPTED=yes\n", 1)
+
+
+_ASKED = "\nACCEPTED=\n"
+_STRICT = "set -euo pipefail"
+_DIFFERENT = (
+    "#",
+    "# NOT THE SAME MODEL: of the model file this framework cannot say the following. The script",
+    "# runs only with --accept-differences, and then trains a model without these parts.",
+)
+_GUARD = """
+ACCEPTED=
+WORDS=()
+for word in "$@"; do
+  if [[ "${word}" == "--accept-differences" ]]; then ACCEPTED=yes; else WORDS+=("${word}"); fi
+done
+: "${ACCEPTED:?not the model of the model file, see NOT THE SAME MODEL in this script;\
+ --accept-differences trains it all the same}"
+set -- "${WORDS[@]+"${WORDS[@]}"}"
+""".splitlines()
+
+
+def carried_by_config(details: DetailsSpec) -> list[str]:
+    """Return the comment that says where parts of a model are that no setting carries."""
+    if not any(name in OTHER_MODEL for name in details.stated()):
+        return []
+    return [
+        "MODEL names the config.json of the model, which carries all of this; nothing of it is a",
+        "setting of the files here.",
+    ]
 
 
 def nodes(layout: Layout, pool: Pool) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """Writes a plan as an Accelerate launch configuration with FSDP2, and what the Trainer needs.
 
-Accelerate sets the process groups and the sharding; the model is the user's code. Batch sizes and
-gradient accumulation are arguments of the Hugging Face Trainer and stand in a file of their own.
+Accelerate sets the process groups and the sharding; a training program (`data/programs`, or one of
+the user's) builds the model. Batch sizes and gradient accumulation are arguments of the Hugging
+Face Trainer and stand in a file of their own.
 """
 
 import json
@@ -11,6 +12,7 @@ from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.emit._text import (
+    carried_by_config,
     facts,
     head,
     nodes,
@@ -18,9 +20,18 @@ from planner.emit._text import (
     stated_or_none,
     train_steps,
 )
+from planner.emit.hf_config import config_file
+from planner.emit.programs import (
+    SHARED,
+    filled_settings,
+    model_note,
+    programs,
+    script_setting,
+)
 from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.frameworks import RELEASES
 
+PROGRAM = "fsdp2_train.py"
 MIXED_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
 """Accelerate's `mixed_precision` by precision of the plan."""
 CP_COMM_STRATEGY = {"all-gather": "allgather", "p2p": "alltoall"}
@@ -35,11 +46,14 @@ def accelerate_files(
     header: Sequence[str],
     details: DetailsSpec = NO_DETAILS,
 ) -> dict[str, str]:
-    """Return the launch configuration, the arguments of the Trainer and the launcher."""
+    """Return launch configuration, arguments of the Trainer, launcher and program."""
+    model, no_model = config_file(shape, job, details)
     return {
         "accelerate.yaml": _yaml(layout, shape, job, pool, header, details),
         "trainer_args.json": json.dumps(trainer_args(layout, job), indent=2) + "\n",
-        "accelerate.sh": _launcher(layout, shape, job, pool, header, details),
+        "accelerate.sh": _launcher(layout, shape, job, pool, header, details, no_model),
+        **programs(PROGRAM, SHARED),
+        **model,
     }
 
 
@@ -72,7 +86,8 @@ def _fsdp(layout: Layout) -> dict[str, object]:
         "fsdp_activation_checkpointing": layout.recompute == "full"
         and layout.recompute_layers > 0,
         **away,
-        "fsdp_cpu_ram_efficient_loading": True,
+        # With tensor parallelism Accelerate hands the slices out as if they were whole.
+        "fsdp_cpu_ram_efficient_loading": layout.tp == 1,
         "fsdp_offload_params": False,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
     }
@@ -152,14 +167,23 @@ def _launcher(
     pool: Pool,
     header: Sequence[str],
     details: DetailsSpec,
+    no_model: str,
 ) -> str:
     n_nodes, _ = nodes(layout, pool)
+    fused = layout.cp > 1 or shape.flash_attention
+    settings = {
+        "SCRIPT": script_setting(PROGRAM, ""),
+        "ATTENTION": "sdpa" if fused else "eager",
+        "MODEL": model_note(no_model),
+    }
+    text = _SETTINGS.replace("N_NODES", str(n_nodes))
     title = f"Accelerate launcher; accelerate.yaml as of Accelerate {RELEASES['fsdp2']}."
+    told = [*shown_details(details), *carried_by_config(details)]
     lines = [
         *head(title, header, facts(layout, shape, job, pool, stated_or_none(details))),
         "#",
-        *(f"# {line}" for line in (*_notes(layout, shape, job), *shown_details(details))),
-        *_SETTINGS.format(n_nodes=n_nodes).splitlines(),
+        *(f"# {line}" for line in (*_notes(layout, shape, job), *told)),
+        *filled_settings(text, settings).splitlines(),
         'accelerate launch --config_file "${HERE}/accelerate.yaml" \\',
         '  --machine_rank "${NODE_RANK}" \\',
         '  --main_process_ip "${MASTER_ADDR}" --main_process_port "${MASTER_PORT}" \\',
@@ -171,42 +195,57 @@ def _launcher(
 
 
 def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
-    # PyTorch splits the sequence inside its own scaled dot product attention.
-    attention = "sdpa" if layout.cp > 1 or not shape.flash_attention else "flash_attention_2"
     notes = [
-        f"TRAIN_SCRIPT builds {shape.name} ({shape.layers} layers, attn_implementation"
-        f" {attention}, sequences of {job.seq_len}),",
-        "reads TrainingArguments from trainer_args.json and runs the Hugging Face Trainer, or",
-        "sets the same numbers in a loop of its own. The global batch is"
-        f" {layout.gbs} = {layout.mbs} x {layout.n_micro} x {layout.dp}.",
+        f"TRAIN_SCRIPT builds {shape.name} ({shape.layers} layers, sequences of {job.seq_len}) and"
+        " reads the numbers of",
+        f"trainer_args.json: {PROGRAM}, or a script of yours around the Hugging Face Trainer.",
+        f"The global batch is {layout.gbs} = {layout.mbs} x {layout.n_micro} x {layout.dp}.",
     ]
+    if layout.cp > 1:
+        notes += ["PyTorch splits sequences inside its own attention: attn_implementation sdpa."]
     if layout.n_micro > 1:
         notes += [
             "sync_each_batch shards the gradients of every micro-batch, as the plan counts them.",
         ]
-        if layout.zero == 2:
-            notes += ["FSDP gathers the weights for each micro-batch, the plan counts it once."]
     if job.precision == "bf16":
-        notes += ["Accelerate reduces gradients in bf16, half the traffic that the plan counts."]
+        notes += ["Accelerate reduces gradients in bf16, as the plan counts it."]
     if layout.tp > 1:
         notes += [
-            f'Tensor parallelism: from_pretrained(..., tp_plan="auto", tp_size={layout.tp}) of',
-            "transformers 4; Accelerate 1.15 imports from it what transformers 5 moved.",
+            f"Tensor parallelism: {PROGRAM} applies the plan of a model's class of",
+            "transformers 5 over Accelerate's mesh, as Accelerate 1.15 itself does for 4 alone.",
         ]
     return notes
 
 
 _SETTINGS = """#
-# Run it once on each of the {n_nodes} node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
+# Run it once on each of the N_NODES node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
 # per node).
 set -euo pipefail
 
-HERE="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
-MASTER_ADDR="${{MASTER_ADDR:-localhost}}"
-MASTER_PORT="${{MASTER_PORT:-29500}}"
-NODE_RANK="${{NODE_RANK:-${{SLURM_NODEID:-0}}}}"
+HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+MASTER_ADDR="${MASTER_ADDR:-localhost}"
+MASTER_PORT="${MASTER_PORT:-29500}"
+NODE_RANK="${NODE_RANK:-${SLURM_NODEID:-0}}"
 
-# ---- YOURS: the training script ----
-TRAIN_SCRIPT="${{TRAIN_SCRIPT:-train.py}}"
-# ------------------------------------
+# ---- YOURS: data and checkpoints, another model or script ----
+# DATA: a flat file of tokens (.bin), .jsonl, .parquet, a data set of Hugging Face; text needs
+# TOKENIZER. SAVE: the folder of checkpoints, --resume goes on from there.
+export DATA="${DATA:-}" TOKENIZER="${TOKENIZER:-}" SAVE="${SAVE:-}"
+MODEL_NOTE
+export MODEL="${MODEL:-}" ATTENTION="${ATTENTION:-ATTENTION_NAME}"
+SCRIPT_LINE
+# --------------------------------------------------------------
+
+# With --smoke: two steps on the CPU, all processes of the plan on this machine; words of the
+# launcher's own up to the port are given anew, the port as a free one.
+accelerate() {
+  if [[ " $* " == *" --smoke "* ]]; then
+    shift 9
+    CUDA_VISIBLE_DEVICES="" OMP_NUM_THREADS=1 command accelerate launch --num_machines 1 \\
+      --config_file "${HERE}/accelerate.yaml" --main_process_port 0 "$@"
+  else
+    command accelerate "$@"
+  fi
+}
+
 """

@@ -13,6 +13,7 @@ from hardware.parts import Pool
 from planner.emit._text import (
     Code,
     facts,
+    guarded,
     head,
     keywords,
     nodes,
@@ -24,6 +25,7 @@ from planner.emit.core_details import comment_lines, core_details
 from planner.emit.megatron import (
     CP_COMM_TYPE,
     attention_backend,
+    dispatcher,
     environment,
     stage_layout,
     stage_split,
@@ -43,16 +45,21 @@ def bridge_files(
     pool: Pool,
     header: Sequence[str],
     details: DetailsSpec = NO_DETAILS,
+    flex: str = "",
 ) -> dict[str, str]:
     """Return the recipe and its launcher."""
     return {
-        "bridge_recipe.py": bridge_recipe(layout, shape, job, pool, header, details),
-        "bridge.sh": _launcher(layout, shape, job, pool, header, details),
+        "bridge_recipe.py": bridge_recipe(layout, shape, job, pool, header, details, flex),
+        "bridge.sh": _launcher(layout, shape, job, pool, header, details, flex),
     }
 
 
 def model_fields(
-    layout: Layout, shape: ModelShape, job: TrainingJob, details: DetailsSpec = NO_DETAILS
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    details: DetailsSpec = NO_DETAILS,
+    flex: str = "",
 ) -> dict[str, object]:
     """Return the fields of the model provider."""
     of_core = core_details(details, layout, shape, job)
@@ -65,7 +72,7 @@ def model_fields(
     return {
         **_size_fields(layout, shape, job, of_core.model),
         **stated,
-        **_expert_fields(layout, shape),
+        **_expert_fields(layout, shape, flex),
         **experts,
         **_layout_fields(layout, shape),
         **_recompute_fields(layout),
@@ -117,7 +124,7 @@ def _size_fields(
     return fields | ({"mtp_num_layers": shape.mtp_layers} if shape.mtp_layers else {})
 
 
-def _expert_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
+def _expert_fields(layout: Layout, shape: ModelShape, flex: str = "") -> dict[str, object]:
     if not shape.n_experts:
         return {}
     fields: dict[str, object] = {
@@ -126,7 +133,7 @@ def _expert_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
         "moe_ffn_hidden_size": shape.expert_ffn,
         "expert_model_parallel_size": layout.ep,
         "expert_tensor_parallel_size": layout.etp,
-        "moe_token_dispatcher_type": "alltoall",
+        **{_field(flag): value for flag, value in dispatcher(flex).items()},
         "moe_router_load_balancing_type": "aux_loss",
         "moe_aux_loss_coeff": 1e-2,
         "moe_grouped_gemm": True,
@@ -144,6 +151,10 @@ def _expert_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
     if shape.top_k == 1:
         fields["moe_router_pre_softmax"] = True  # refused otherwise
     return fields
+
+
+def _field(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
 
 
 def _layout_fields(layout: Layout, shape: ModelShape) -> dict[str, object]:
@@ -256,11 +267,12 @@ def bridge_recipe(
     pool: Pool,
     header: Sequence[str],
     details: DetailsSpec = NO_DETAILS,
+    flex: str = "",
 ) -> str:
     """Return the recipe."""
     title = f"Megatron-Bridge recipe; fields as of Megatron-Bridge {RELEASES['bridge']}."
     fsdp, steps = layout.zero >= 2, train_steps(job)
-    model = model_fields(layout, shape, job, details)
+    model = model_fields(layout, shape, job, details, flex)
     missing = core_details(details, layout, shape, job).yours
     yours = [*comment_lines(missing, "megatron-core has no field for this.")]
     if fsdp:
@@ -272,6 +284,8 @@ def bridge_recipe(
         **{k: ddp[k] for k in ("overlap_grad_reduce", "overlap_param_gather", "bucket_size")},
     }
     dist = {"use_tp_pp_dp_mapping": layout.rank_order == "tp-cp-ep-pp-dp"}
+    if layout.zero == 1 and layout.pp > 1 and zero_replicas(layout) > 1:
+        dist["align_grad_reduce"] = False  # why: planner.emit.megatron
     checkpoint = {"save": Code('os.environ.get("SAVE") or None'),
                   "load": Code('os.environ.get("SAVE") or None'),
                   "ckpt_format": "fsdp_dtensor" if fsdp else "torch_dist"}  # fmt: skip
@@ -336,14 +350,17 @@ def _launcher(
     pool: Pool,
     header: Sequence[str],
     details: DetailsSpec,
+    flex: str,
 ) -> str:
     n_nodes, per_node = nodes(layout, pool)
     release = RELEASES["bridge"]
     title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {release}."
     lines = [
         *head(title, header, facts(layout, shape, job, pool, stated_or_none(details))),
-        *_SETTINGS.format(n_nodes=n_nodes).splitlines(),
-        *environment(layout, job, pool),
+        *guarded(
+            _SETTINGS.format(n_nodes=n_nodes), core_details(details, layout, shape, job).yours
+        ),
+        *environment(layout, job, pool, flex),
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
         '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
         '  "${HERE}/bridge_recipe.py" "$@"',

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.schemas import DetailsSpec
+from planner.schemas import OTHER_MODEL, DetailsSpec
 
 AUX_LOSS = 0.01
 """Coefficient of the loss that balances experts where the model file says none."""
@@ -72,6 +72,7 @@ def core_details(
         _attention(details, shape),
         _window(details, layout, job),
         _activation(details, shape),
+        _other_parts(details, shape, job),
     ):
         model |= settings
         yours += missing
@@ -142,8 +143,8 @@ def _attention(details: DetailsSpec, shape: ModelShape) -> Written:
     """Return norms and biases of queries, keys and values."""
     found: dict[str, object] = {}
     yours = []
-    if details.qk_norm == "head":
-        found["qk_layernorm"] = True
+    if details.qk_norm == "head" or (shape.latent and details.qk_norm is None):
+        found["qk_layernorm"] = True  # with latent attention: the norms of its latents
     elif details.qk_norm == "l2":
         found["qk_l2_norm"] = True
     elif details.qk_norm == "width":
@@ -192,6 +193,48 @@ def _activation(details: DetailsSpec, shape: ModelShape) -> Written:
         return dict(CLAMPED_SWIGLU), []
     gated = "gated " if shape.gated else ""
     return {}, [f"activation {kind}: Megatron-LM has no option for a {gated}MLP with it"]
+
+
+_NONE = "megatron-core has none"
+_WHY = {
+    "parallel_block": "megatron-core computes the MLP after attention",
+    "post_norms": "megatron-core has norms before attention and MLP alone",
+    "alibi": "megatron-core has no biases by distance; these are rotary positions",
+    "attention_soft_cap": "megatron-core caps no scores",
+    "logit_soft_cap": "megatron-core caps no logits",
+    "local_rotary_base": "megatron-core has one base for all layers",
+}
+
+
+def _other_parts(details: DetailsSpec, shape: ModelShape, job: TrainingJob) -> Written:
+    """Return the parts that hardly any model has, most of them no setting of megatron-core."""
+    found: dict[str, object] = {}
+    if details.norm_one_plus:
+        found["layernorm_zero_centered_gamma"] = True
+    stated = details.stated()
+    if details.attention_scale is not None:
+        found["softmax_scale"] = details.attention_scale
+    return found, [
+        f"{name} {shown(stated[name])}: {_WHY.get(name, _NONE)}"
+        for name in needed_parts(details, job)
+        if name not in ("norm_one_plus", "attention_scale")
+    ]
+
+
+def needed_parts(details: DetailsSpec, job: TrainingJob) -> list[str]:
+    """Return the parts that are set and at work in sequences of a job's length."""
+    stated = details.stated()
+    idle = {
+        "attention_chunk": (details.attention_chunk or 0) >= job.seq_len,
+        "attention_temperature_from": (details.attention_temperature_from or 0) >= job.seq_len,
+        "local_rotary_base": details.local_rotary_base == details.rotary_base,
+    }
+    return [name for name in OTHER_MODEL if stated.get(name) and not idle.get(name)]
+
+
+def shown(value: object) -> str:
+    """Return a value as a model file has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _experts(details: DetailsSpec, shape: ModelShape) -> Written:

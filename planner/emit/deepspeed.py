@@ -1,7 +1,8 @@
 """Writes a plan as a DeepSpeed JSON and the launcher that goes with it.
 
-DeepSpeed configures the engine; the model is the user's code. What the JSON cannot say (pipeline
-stages, which layers are recomputed) goes to that code as arguments, named in the launcher.
+DeepSpeed configures the engine; a training program builds the model (`data/programs`, or one of
+the user's). What the JSON cannot say (pipeline stages, which layers are recomputed) goes to it as
+arguments, named in the launcher.
 """
 
 import json
@@ -11,6 +12,7 @@ from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.emit._text import (
+    carried_by_config,
     facts,
     head,
     nodes,
@@ -19,9 +21,18 @@ from planner.emit._text import (
     train_steps,
     wrap,
 )
+from planner.emit.hf_config import config_file
+from planner.emit.programs import (
+    SHARED,
+    filled_settings,
+    model_note,
+    programs,
+    script_setting,
+)
 from planner.schemas import NO_DETAILS, DetailsSpec
 from searches.frameworks import RELEASES, pipeline_partition
 
+PROGRAM = "deepspeed_train.py"
 BUCKET_LIMITS = (50_000_000, 500_000_000)
 """Elements of a bucket: enough for full bandwidth, at most DeepSpeed's default."""
 
@@ -34,12 +45,22 @@ def deepspeed_files(
     header: Sequence[str],
     details: DetailsSpec = NO_DETAILS,
 ) -> dict[str, str]:
-    """Return the JSON and the launcher of a plan that DeepSpeed can run."""
+    """Return JSON, launcher and program of a plan that DeepSpeed can run."""
     config = deepspeed_config(layout, shape, job)
+    model, no_model = config_file(shape, job, details)
     return {
         "deepspeed.json": json.dumps(config, indent=2) + "\n",
-        "deepspeed.sh": _launcher(layout, shape, job, pool, header, details),
+        "deepspeed.sh": _launcher(layout, shape, job, pool, header, details, no_model),
+        **programs(PROGRAM, SHARED),
+        **model,
     }
+
+
+def lacks(layout: Layout, shape: ModelShape) -> str:
+    """Return what of a plan the program cannot do, or ''; a script of the user's may."""
+    if layout.pp > 1 and shape.positions == "learned":
+        return "pipeline of a model with learned positions"
+    return ""
 
 
 def deepspeed_config(layout: Layout, shape: ModelShape, job: TrainingJob) -> dict[str, object]:
@@ -136,16 +157,23 @@ def _launcher(
     pool: Pool,
     header: Sequence[str],
     details: DetailsSpec,
+    no_model: str,
 ) -> str:
     n_nodes, per_node = nodes(layout, pool)
     words = _script_words(layout, job)
+    settings = {
+        "SCRIPT": script_setting(PROGRAM, lacks(layout, shape)),
+        "ATTENTION": "sdpa" if shape.flash_attention else "eager",
+        "MODEL": model_note(no_model),
+    }
+    told = [*shown_details(details), *carried_by_config(details)]
     lines = [
         *head(f"DeepSpeed launcher; deepspeed.json as of DeepSpeed {RELEASES['deepspeed']}.",
               header, facts(layout, shape, job, pool, stated_or_none(details))),
         "#",
-        *(f"# {line}" for line in (*_notes(layout, shape, job), *shown_details(details))),
-        *_SETTINGS.splitlines(),
-        *_FUNCTION.format(n_nodes=n_nodes, per_node=per_node).splitlines(),
+        *(f"# {line}" for line in (*_notes(layout, shape, job), *told)),
+        *filled_settings(_SETTINGS, settings).splitlines(),
+        *_FUNCTION.format(n_nodes=n_nodes, per_node=per_node, world=layout.n_devices).splitlines(),
         'deepspeed --hostfile "${HOSTFILE}" --num_nodes ' f"{n_nodes} --num_gpus {per_node} \\",
         '  --master_port "${MASTER_PORT}" \\',
         '  "${TRAIN_SCRIPT}" \\',
@@ -170,11 +198,11 @@ def _script_words(layout: Layout, job: TrainingJob) -> list[str]:
 
 
 def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
-    attention = "flash" if shape.flash_attention else "unfused"
     notes = [
-        f"TRAIN_SCRIPT builds {shape.name} ({shape.layers} layers, {attention} attention,"
-        f" sequences of {job.seq_len}) and calls",
-        "deepspeed.initialize. The arguments after deepspeed.json are for that script.",
+        f"TRAIN_SCRIPT builds {shape.name} ({shape.layers} layers, sequences of {job.seq_len}) and"
+        " calls deepspeed.initialize.",
+        f"The arguments after deepspeed.json are for that script. {PROGRAM} is one; another",
+        "has to do what the next lines say.",
     ]
     if layout.tp > 1:
         notes += [
@@ -187,9 +215,8 @@ def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
             "Ulysses: mpu = UlyssesSPAttentionHF.register_with_transformers(...,",
             f"sequence_parallel_size={layout.cp}, micro_batch_size={layout.mbs},"
             f" seq_length={job.seq_len}) before the",
-            "model is built, deepspeed.initialize(..., mpu=mpu), and UlyssesSPDataLoaderAdapter",
-            "around the data loader (deepspeed.runtime.sequence_parallel.ulysses_sp). ZeRO then",
-            f"shards over all {layout.dp * layout.cp} ranks.",
+            "model is built, deepspeed.initialize(..., mpu=mpu), and of each sequence this rank's",
+            f"part. ZeRO then shards over all {layout.dp * layout.cp} ranks.",
         ]
     if shape.n_experts:
         notes += [
@@ -209,25 +236,31 @@ def _notes(layout: Layout, shape: ModelShape, job: TrainingJob) -> list[str]:
 
 def _recompute_notes(layout: Layout) -> list[str]:
     if layout.recompute == "selective":
-        return ["Recompute: the attention core only; the model code decides, not the JSON."]
+        return ["Recompute: the attention core only; the script decides, not the JSON."]
     if layout.recompute == "none":
         return []
     if layout.pp > 1:
         return ["Recompute: every layer, with PipelineModule(activation_checkpoint_interval=1)."]
+    where = " on the host" * layout.activation_offload
     return [
-        f"Recompute: {layout.recompute_layers} of the layers, each under",
-        "deepspeed.checkpointing.checkpoint; the model code decides which, the JSON only how",
-        f"their inputs are kept{' on the host' * layout.activation_offload}.",
+        f"Recompute: the first {layout.recompute_layers} layers; the script decides which, the"
+        " JSON only how",
+        f"their inputs are kept{where}.",
     ]
 
 
 _SETTINGS = """set -euo pipefail
 
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-# ---- YOURS: the hosts (lines of `name slots=8`) and the training script ----
+# ---- YOURS: the hosts (lines of `name slots=8`), data and checkpoints, another script ----
 HOSTFILE="${HOSTFILE:-/job/hostfile}"
-TRAIN_SCRIPT="${TRAIN_SCRIPT:-train.py}"
-# -----------------------------------------------------------------------------
+# DATA: a flat file of tokens (.bin), .jsonl, .parquet, a data set of Hugging Face; text needs
+# TOKENIZER. SAVE: the folder of checkpoints, --resume goes on from there.
+export DATA="${DATA:-}" TOKENIZER="${TOKENIZER:-}" SAVE="${SAVE:-}"
+MODEL_NOTE
+export MODEL="${MODEL:-}" ATTENTION="${ATTENTION:-ATTENTION_NAME}"
+SCRIPT_LINE
+# -------------------------------------------------------------------------------------------
 MASTER_PORT="${MASTER_PORT:-29500}"
 """
 
@@ -235,8 +268,13 @@ _FUNCTION = """
 # The deepspeed launcher starts all nodes from the first, over SSH. Slurm and Kubernetes start this
 # script once on every node instead, with NODE_RANK and MASTER_ADDR set: then torchrun starts the
 # processes of this node, after the launcher's own eight words.
+# With --smoke: two steps on the CPU, all processes of the plan on this machine.
 deepspeed() {{
-  if [[ -z "${{NODE_RANK:-}}" ]]; then
+  if [[ " $* " == *" --smoke "* ]]; then
+    shift 8
+    DS_ACCELERATOR=cpu CUDA_VISIBLE_DEVICES="" OMP_NUM_THREADS=1 \\
+      torchrun --standalone --nproc-per-node {world} "$@"
+  elif [[ -z "${{NODE_RANK:-}}" ]]; then
     command deepspeed "$@"
   else
     shift 8

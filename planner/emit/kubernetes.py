@@ -266,6 +266,7 @@ def _text(
     lines = [
         f"{kind}: {launch.script} once on each of {launch.n_nodes} node(s), a pod a node.",
         *(line for text in launch.header for line in text.splitlines()),
+        *_needs(launch, kind),
         *notes,
         "YOURS: the image, with what the script needs; the RDMA resource; data volumes; queue.",
     ]
@@ -274,6 +275,25 @@ def _text(
         documents.insert(1, _compute_domain(launch))
     head = "".join(f"# {line}".rstrip() + "\n" for line in lines)
     return head + "---\n".join(_with_marks(_dump(document)) for document in documents)
+
+
+def _needs(launch: Launch, kind: str) -> list[str]:
+    """Return the releases that the file needs, as far as its own fields ask for them.
+
+    A claim's template is named beside it from Kubernetes 1.31 on (before, under `source`), and
+    NVIDIA's driver wants 1.32; dynamic resource allocation is on by itself from 1.34
+    (kubernetes/api core/v1 PodResourceClaim; kubernetes-sigs/dra-driver-nvidia-gpu).
+    """
+    own = ["Needs the controller of its kind, and Kubernetes 1.24 or later (Indexed Jobs)."]
+    if not kind.startswith("JobSet"):
+        own = ["Needs Kubeflow's training operator 1.x, on any Kubernetes that it supports."]
+    if not _has_channel(launch):
+        return own
+    return [
+        "Needs Kubernetes 1.32 or later with dynamic resource allocation (on by itself from 1.34)",
+        "and NVIDIA's DRA driver with ComputeDomains (resource.nvidia.com/v1beta1): pods claim a",
+        f"channel of multi-node NVLink. {own[0].split(', ')[0].rstrip('.')} too.",
+    ]
 
 
 def _jobset_notes(launch: Launch, annotations: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hardware.parts import Fabric, Pool
+from hardware.parts import Fabric, Pool, Tier, used_tiers
+from planner.emit.programs import SMOKE_ONLY
 from planner.errors import UsageError
 from planner.placement import Placement
 
@@ -44,7 +45,7 @@ class Launch:
     script: str
     """Name of the framework's script, such as `megatron.sh`."""
     files: Mapping[str, str]
-    """All files of the framework, the script among them."""
+    """All files of the framework, the script among them; without what only a smoke run needs."""
     name: str
     """Name of the job: small letters, digits and dashes."""
     header: Sequence[str]
@@ -110,12 +111,12 @@ def launcher_files(
         return {}
     launch = Launch(
         script=scripts[0],
-        files=files,
+        files={name: text for name, text in files.items() if name not in SMOKE_ONLY},
         name=job_name(f"{model}-{scripts[0].removesuffix('.sh')}-{plan_id}"),
         header=header,
         placement=placement,
         pool=pool,
-        block=block_of(placement, fabric),
+        block=block_of(placement, used_tiers(fabric, pool)),
     )
     found: dict[str, str] = {}
     for launcher in launchers:
@@ -134,7 +135,7 @@ def job_name(text: str) -> str:
     return plain if plain[:1].isalpha() else f"job-{plain}"
 
 
-def block_of(placement: Placement, fabric: Fabric) -> Block | None:
+def block_of(placement: Placement, tiers: Sequence[Tier]) -> Block | None:
     """Return the blocks of neighbouring nodes that the plan counts on, if any.
 
     Scale-up domains larger than a node always; else units of the lowest tier where some group of
@@ -146,8 +147,8 @@ def block_of(placement: Placement, fabric: Fabric) -> Block | None:
     if placement.nodes_per_domain > 1:
         size, tier = placement.nodes_per_domain, "scale-up"
         inside = [group for group in several if group.n_domains == 1]
-    elif fabric.tiers:
-        size, tier = min(fabric.tiers[0].n_nodes, n_nodes), fabric.tiers[0].name
+    elif tiers:
+        size, tier = min(tiers[0].n_nodes, n_nodes), tiers[0].name
         inside = [group for group in several if group.tier == tier]
         if not inside:
             return None

@@ -11,8 +11,10 @@ from itertools import groupby
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
-from planner.emit._text import facts, head, nodes, train_steps, wrap
+from planner.emit._text import facts, guarded, head, nodes, train_steps, training_only, wrap
 from planner.emit.core_details import AUX_LOSS, comment_lines, core_details
+from planner.emit.dispatch import hybrid_environment
+from planner.emit.programs import MEGATRON_SMOKE, programs
 from planner.runs.megatron_details import stated_details
 from planner.runs.megatron_flags import flag_table, parse_flags
 from planner.schemas import NO_DETAILS, DetailsSpec
@@ -34,6 +36,9 @@ OFFLOAD_FLAGS = [
 ]
 """Master weights and optimizer states on the host, copies beside the update."""
 
+EVALUATION = ["--eval-iters", "0", "--eval-interval", "1000"]
+"""None. The interval has to be said all the same: Megatron-LM divides the steps by it."""
+
 CP_COMM_TYPE = {"p2p": "p2p", "all-gather": "all_gather", "a2a": "a2a"}
 """Value of `--cp-comm-type` by exchange of the plan."""
 
@@ -45,9 +50,14 @@ def megatron_files(
     pool: Pool,
     header: Sequence[str],
     details: DetailsSpec = NO_DETAILS,
+    flex: str = "",
 ) -> dict[str, str]:
-    """Return the script of a plan that Megatron-LM can run, by its file name."""
-    return {"megatron.sh": megatron_script(layout, shape, job, pool, header, details)}
+    """Return the script of a plan that Megatron-LM can run and its smoke run, by file name.
+
+    `flex` is the backend of the flex dispatcher; empty: tokens go by all-to-all.
+    """
+    script = megatron_script(layout, shape, job, pool, header, details, flex)
+    return {"megatron.sh": script, **programs(*MEGATRON_SMOKE)}
 
 
 def megatron_script(
@@ -57,6 +67,7 @@ def megatron_script(
     pool: Pool,
     header: Sequence[str],
     details: DetailsSpec = NO_DETAILS,
+    flex: str = "",
 ) -> str:
     """Return the script of a plan that Megatron-LM can run."""
     n_nodes, per_node = nodes(layout, pool)
@@ -64,7 +75,7 @@ def megatron_script(
         "Megatron-LM launch script; flags as of Megatron-LM (megatron-core) "
         f"{RELEASES['megatron']}."
     )
-    groups = flag_groups(layout, shape, job, details)
+    groups = flag_groups(layout, shape, job, details, flex)
     lines = [line for _, words in groups for line in wrap(words)]
     launch = [
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
@@ -74,14 +85,14 @@ def megatron_script(
         f"  {lines[-1]}",
     ]
     rest = _unsaid_details([word for _, words in groups for word in words], details)
-    stated = bool(details.stated())
+    stated, missing = bool(details.stated()), _yours(layout, shape, job, details)
     parts = [
         *head(title, header, facts(layout, shape, job, pool, rest if stated else None)),
-        *_SETTINGS.format(n_nodes=n_nodes, free=_FREE[stated]).splitlines(),
-        *environment(layout, job, pool),
+        *guarded(_SETTINGS.format(n_nodes=n_nodes, free=_FREE[stated]), missing),
+        *environment(layout, job, pool, flex),
         *_FUNCTION.splitlines(),
         "",
-        *comment_lines(_yours(layout, shape, job, details), "Megatron-LM has no flag for this."),
+        *comment_lines(training_only(missing), "Megatron-LM has no flag for this."),
         "# Flags, each group from a new line:",
         f"# {', '.join(name for name, _ in groups)}.",
         *launch,
@@ -103,8 +114,9 @@ def _yours(
     """Return the details that no flag says, a line each."""
     found = core_details(details, layout, shape, job)
     by_dest = flag_table()[2]
+    config = "MLATransformerConfig" if shape.latent else "TransformerConfig"
     no_flag = (
-        f"{dest} {value!r}: a field of MLATransformerConfig"
+        f"{dest} {value!r}: a field of {config} without a flag"
         for dest, value in found.model.items()
         if dest not in by_dest
     )
@@ -139,18 +151,20 @@ def flag_groups(
     shape: ModelShape,
     job: TrainingJob,
     details: DetailsSpec = NO_DETAILS,
+    flex: str = "",
 ) -> list[tuple[str, list[str]]]:
     """Return the words after `pretrain_gpt.py` in named groups."""
     of_core = core_details(details, layout, shape, job)
     groups = [
         ("model", _model_flags(layout, shape, job, of_core.model)),
-        ("experts", _expert_flags(layout, shape, of_core.experts)),
+        ("experts", _expert_flags(layout, shape, of_core.experts, flex)),
         ("layout", _layout_flags(layout, shape)),
         ("batch and schedule", _batch_flags(layout, job)),
         ("precision and optimizer", _precision_flags(layout, job)),
         ("recompute", _recompute_flags(layout)),
         ("overlap", _overlap_flags(layout)),
-        ("logging", ["--log-interval", "1", "--log-throughput", "--eval-iters", "0"]),
+        ("logging", ["--log-interval", "1", "--log-throughput"]),
+        ("evaluation", EVALUATION),
         ("data", ["--mock-data", "--tokenizer-type", "NullTokenizer"]),
     ]
     return [(name, words) for name, words in groups if words]
@@ -214,7 +228,9 @@ def _model_flags(
     return flags + _detail_flags(settings)
 
 
-def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, object]) -> list[str]:
+def _expert_flags(
+    layout: Layout, shape: ModelShape, settings: Mapping[str, object], flex: str
+) -> list[str]:
     """Return the flags of the routed experts; none for a dense model.
 
     `settings` of megatron-core are those of the details of the router.
@@ -231,7 +247,7 @@ def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, obje
         "--moe-ffn-hidden-size": shape.expert_ffn,
         "--expert-model-parallel-size": layout.ep,
         "--expert-tensor-parallel-size": layout.etp,
-        "--moe-token-dispatcher-type": "alltoall",
+        **dispatcher(flex),
         "--moe-router-load-balancing-type": kind,
         "--moe-aux-loss-coeff": "1e-2" if aux_loss in (None, AUX_LOSS) else _plain(aux_loss),
     }
@@ -249,6 +265,20 @@ def _expert_flags(layout: Layout, shape: ModelShape, settings: Mapping[str, obje
     # The parser refuses one expert a token after the softmax over all of them.
     flags += ["--moe-router-pre-softmax"] * (shape.top_k == 1 or pre_softmax)
     return [*flags, "--moe-grouped-gemm", *_detail_flags(given)]
+
+
+def dispatcher(flex: str) -> dict[str, object]:
+    """Return the flags of what sends tokens to their experts.
+
+    DeepEP takes probabilities in fp32 alone, and converts others for every layer.
+    """
+    if not flex:
+        return {"--moe-token-dispatcher-type": "alltoall"}
+    words: dict[str, object] = {
+        "--moe-token-dispatcher-type": "flex",
+        "--moe-flex-dispatcher-backend": flex,
+    }
+    return words | ({"--moe-router-dtype": "fp32"} if flex == "deepep" else {})
 
 
 def layer_frequency(experts: Sequence[bool]) -> str:
@@ -279,6 +309,10 @@ def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
         flags += _fsdp_flags(layout)
     if zero_replicas(layout) > 1:
         flags += ["--num-distributed-optimizer-instances", str(zero_replicas(layout))]
+        if layout.pp > 1 and layout.zero == 1:
+            # Otherwise the schedule starts the sum of gradients, and `finish_grad_sync` starts it
+            # again: for several instances it cannot see that (param_and_grad_buffer.py, 0.19.2).
+            flags += ["--no-align-grad-reduce"]
     return flags + ["--use-tp-pp-dp-mapping"] * (layout.rank_order == "tp-cp-ep-pp-dp")
 
 
@@ -393,9 +427,9 @@ def _overlap_flags(layout: Layout) -> list[str]:
     return flags + ["--tp-comm-overlap"] * layout.tp_overlap
 
 
-def environment(layout: Layout, job: TrainingJob, pool: Pool) -> list[str]:
+def environment(layout: Layout, job: TrainingJob, pool: Pool, flex: str = "") -> list[str]:
     """Return the settings that the plan needs, each with its reason."""
-    lines = []
+    lines = hybrid_environment(layout, pool) if flex == "hybridep" else []
     if layout.zero >= 2:
         lines += [
             "# Megatron-FSDP refuses the value 1, which some containers set.",
@@ -445,6 +479,13 @@ MEGATRON_DIR="${{MEGATRON_DIR:-.}}"
 DATA_PATH="${{DATA_PATH:-}}"
 TOKENIZER_MODEL="${{TOKENIZER_MODEL:-}}"
 # ---------------------------------
+
+# megatron.sh --smoke: two steps on CPU processes of this machine, for a plan of a tiny model.
+SMOKE=""
+if [[ "${{1:-}}" == "--smoke" ]]; then
+  SMOKE="$(dirname "${{BASH_SOURCE[0]}}")/megatron_smoke.py"
+  shift
+fi
 EXTRA=("$@")
 
 """
@@ -463,6 +504,9 @@ torchrun() {
       words+=("${word}")
     fi
   done
+  if [[ -n "${SMOKE}" ]]; then
+    exec "${PYTHON:-python3}" "${SMOKE}" "${words[@]}" "${EXTRA[@]}"
+  fi
   command torchrun "${words[@]}" "${EXTRA[@]}"
 }
 """

@@ -16,6 +16,7 @@ from hardware.parts import Pool
 from planner.emit._text import (
     Code,
     facts,
+    guarded,
     head,
     keywords,
     nodes,
@@ -23,12 +24,13 @@ from planner.emit._text import (
     train_steps,
 )
 from planner.emit.core_details import comment_lines
+from planner.emit.programs import TORCHTITAN_SMOKE, programs
 from planner.emit.torchtitan_details import not_said
 from planner.emit.torchtitan_model import model_code, model_family, model_imports, model_sizes
 from planner.emit.torchtitan_toml import toml_files
 from planner.emit.torchtitan_words import batch, compiler, parallelism
 from planner.schemas import NO_DETAILS, DetailsSpec
-from searches.frameworks import RELEASES, padded_vocab
+from searches.frameworks import RELEASES
 
 
 def torchtitan_files(
@@ -43,13 +45,14 @@ def torchtitan_files(
     return {
         "torchtitan_recipe.py": recipe(layout, shape, job, pool, header, details),
         "torchtitan.sh": _launcher(layout, shape, job, pool, header, details),
+        **programs(TORCHTITAN_SMOKE),
         **toml_files(layout, shape, job, pool, header, details),
     }
 
 
 def vocab_rows(layout: Layout, shape: ModelShape) -> int:
-    """Return the rows of the vocabulary matrices: torchtitan does not pad them to divide by tp."""
-    return shape.vocab if shape.vocab % layout.tp == 0 else padded_vocab(shape, layout.tp)
+    """Return the rows of the vocabulary matrices: padded only to what tp divides."""
+    return -(-shape.vocab // layout.tp) * layout.tp
 
 
 def recipe(
@@ -196,10 +199,12 @@ def _launcher(
 ) -> str:
     n_nodes, per_node = nodes(layout, pool)
     release = RELEASES["torchtitan"]
+    missing = not_said(details, shape, job, model_family(shape, details))
     title = f"torchtitan launcher; torchtitan_recipe.py as of torchtitan {release}."
     lines = [
         *head(title, header, facts(layout, shape, job, pool, stated_or_none(details))),
-        *_SETTINGS.format(n_nodes=n_nodes).splitlines(),
+        *guarded(_SETTINGS.format(n_nodes=n_nodes), missing),
+        *_SMOKE.format(n_ranks=layout.n_devices).splitlines(),
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
         '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
         "  -m torchtitan.train --module torchtitan_recipe --config train \\",
@@ -211,8 +216,8 @@ def _launcher(
 _SETTINGS = """#
 # Run it once on each of the {n_nodes} node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
 # per node). Options of your own go after the script name and win over the recipe, for example
-# --training.steps 20. PyTorch 2.15 or later; before that add
-# --parallelism.spmd_backend full_dtensor, which FSDP of PyTorch 2.13 and 2.14 needs.
+# --training.steps 20. It takes PyTorch 2.14 or later: with 2.13 torchtitan 0.3.0 does not start.
+# With --smoke all ranks run on this machine's CPUs for two steps: torchtitan_smoke.py.
 set -euo pipefail
 
 HERE="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
@@ -228,6 +233,13 @@ export DATASET="${{DATASET:-c4_test}}" DATASET_PATH="${{DATASET_PATH:-}}"
 # ------------------------------------------------------------------
 export PYTHONPATH="${{HERE}}${{PYTHONPATH:+:${{PYTHONPATH}}}}"
 export PYTORCH_ALLOC_CONF="${{PYTORCH_ALLOC_CONF:-expandable_segments:True}}"
+
+"""
+
+_SMOKE = """if [[ " $* " == *" --smoke "* ]]; then
+  exec env CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" \\
+    python "${{HERE}}/torchtitan_smoke.py" {n_ranks} "$@"
+fi
 
 """
 

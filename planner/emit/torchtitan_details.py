@@ -7,6 +7,7 @@ their place.
 import re
 
 from costmodels.shapes import ModelShape, TrainingJob
+from planner.emit.core_details import needed_parts, shown
 from planner.schemas import DetailsSpec
 
 _LLAMA3 = {
@@ -136,13 +137,10 @@ def not_said(
         "aux_loss": not details.aux_loss,
         "shared_expert_gate": not details.shared_expert_gate,
     }
+    checks |= dict.fromkeys(needed_parts(details, job), False)
     why = {"aux_loss": "torchtitan balances experts by a bias alone"}
     return tuple(
-        f"{name} {_shown(stated[name])}: {why.get(name, f'the classes of {family} have none')}"
+        f"{name} {shown(stated[name])}: {why.get(name, f'the classes of {family} have none')}"
         for name, said in checks.items()
         if not said
     )
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

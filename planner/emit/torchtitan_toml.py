@@ -40,6 +40,7 @@ def _latent(q_rank: int) -> dict[str, int]:
 
 
 FLAVORS |= {
+    ("llama3", "debugmodel"): _dense(6, 256, 16, 16, 768, 2048, head_dim=16),
     ("llama3", "8B"): _dense(32, 4096, 32, 8, 14336, 128256),
     ("llama3", "70B"): _dense(80, 8192, 64, 8, 28672, 128256),
     ("llama3", "405B"): _dense(126, 16384, 128, 8, 53248, 128256),
@@ -54,6 +55,9 @@ FLAVORS |= {
     ("llama4", "17bx16e"): _dense(48, 5120, 40, 8, 0, 202048, **_experts(16, 1, 8192, 8192)),
     ("llama4", "17bx128e"): _dense(
         48, 5120, 40, 8, 16384, 202048, **_experts(128, 1, 8192, 8192, every=2)
+    ),
+    ("deepseek_v3", "debugmodel"): _dense(
+        6, 256, 16, 16, 1024, 2048, **_experts(8, 3, 256, 512, 1), **_latent(0)
     ),
     ("deepseek_v3", "16B"): _dense(
         27, 2048, 16, 16, 10944, 102400, **_experts(64, 6, 1408, 2816, 1), **_latent(0)
@@ -186,6 +190,7 @@ def _job_file(
         *head(title, header, facts(layout, shape, job, pool, stated_or_none(details)))[1:],
         "#",
         "# torchrun ... -m torchtitan.train --job.config_file torchtitan.toml",
+        "# torchtitan.sh --smoke takes this file where torchtitan 0.2 is installed.",
         "# hf_assets_path, dataset and the learning rate are yours.",
         *(f"# {line}" for line in shown_details(details)),
         *["# What the registered model has otherwise is yours."] * bool(details.stated()),

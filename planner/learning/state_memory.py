@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from costmodels.memory import state_bytes_per_param
+from costmodels.memory import param_bytes_kept, state_bytes_per_param
 from costmodels.precision import RECIPES, Recipe
 from planner.learning import fields
 from planner.learning.machines import DEFAULT_DEVICE, OWN, devices, models, of_device, of_model
@@ -104,7 +104,7 @@ def largest_model(recipe: Recipe, zero: int, ranks: int, usable: float) -> float
 def compute(x: Inputs) -> Result:
     """Return the answer."""
     recipe, d, n = RECIPES[x.recipe, "adam"], x.ranks, x.local
-    w, g, k = recipe.param_bytes, recipe.grad_bytes, recipe.state_bytes
+    w, _, g, k = param_bytes_kept(recipe)
     numbers = [
         Number(
             "state", "States of the whole model", x.params * recipe.total_bytes, "memory",

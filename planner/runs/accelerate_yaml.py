@@ -10,7 +10,7 @@ from typing import Any
 
 from planner.errors import Problem, SpecError
 from planner.inputs import ModelInput
-from planner.runs.deepspeed_json import deepspeed_run, load_config
+from planner.runs.deepspeed_json import deepspeed_run, load_config, whole_batch
 from planner.runs.existing_run import ExistingRun
 from planner.runs.settings import Reader, flattened, with_set
 from planner.runs.trainer_words import ACCUMULATION, BATCH, stated_length
@@ -239,7 +239,7 @@ def _batch(
     if steps and dp:
         found["gbs"] = mbs * steps * dp
     else:
-        found["gbs"] = model.job.global_batch
+        found["gbs"] = whole_batch(model.job.global_batch, mbs * (dp or 1))
         assumed.append(f"gbs = {found['gbs']}: the model file's; give --set {ACCUMULATION}=N")
     if dp and found["gbs"] % (mbs * dp) == 0:
         found["n_micro"] = found["gbs"] // (mbs * dp)

@@ -6,7 +6,7 @@ from pathlib import Path
 from planner.errors import SpecError
 from planner.yamlfile import read_text
 
-ENDINGS = ("json", "yaml", "yml", "toml", "py", "sh", "txt", "conf", "env")
+ENDINGS = ("json", "yaml", "yml", "toml", "py", "sh", "slurm", "sbatch", "txt", "conf", "env")
 _NAMED = re.compile(rf"[\w./@+-]*\w\.(?:{'|'.join(ENDINGS)})\b")
 MOST_FILES = 32
 """Files that are read for one run; a launch script names a few."""

@@ -98,7 +98,7 @@ def deepspeed_run(
     stated = None if launched else _stated_devices(read, arguments, n_devices, notes)
     layout = _degrees(read, arguments, stated or n_devices)
     layout |= _batch(read, arguments, layout, model, assumed)
-    layout |= _stages(arguments, layout, model.shape.layers)
+    layout |= pipeline_stages(arguments, layout, model.shape.layers)
     layout |= _recompute(read, arguments, layout, model.shape.layers, assumed)
     layout["zero"] = zero = read.number("zero_optimization.stage")
     if "dp" in layout and zero:
@@ -222,7 +222,7 @@ def _batch(
     elif steps and dp:
         found["gbs"] = mbs * steps * dp
     else:
-        found["gbs"] = model.job.global_batch
+        found["gbs"] = whole_batch(model.job.global_batch, mbs * (dp or 1))
         assumed.append(
             f"gbs = {found['gbs']}: the model file's; no {STEPS} and no {TOTAL}"
             if not steps
@@ -233,7 +233,16 @@ def _batch(
     return found
 
 
-def _stages(
+def whole_batch(wanted: int, unit: int) -> int:
+    """Return the multiple of `unit` that is nearest to a batch that no file states.
+
+    >>> whole_batch(512, 12), whole_batch(512, 64), whole_batch(4, 64)
+    (516, 512, 64)
+    """
+    return max(1, (wanted + unit // 2) // unit) * unit
+
+
+def pipeline_stages(
     arguments: Mapping[str, Any], layout: Mapping[str, Any], layers: int
 ) -> dict[str, Any]:
     """Return the layers of each stage by PipelineModule's partition method."""

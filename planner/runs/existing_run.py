@@ -18,6 +18,26 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubt:
+    """Something of the files that is not understood; the run is judged in part."""
+
+    what: str
+    """As written: a flag, a key, the name of a file."""
+    why: str
+    """Whose it is, or what is missing."""
+    assumed: str
+    """What is taken in its place."""
+    line: int = 0
+    """0 where it has none."""
+
+    @property
+    def text(self) -> str:
+        """The doubt as one sentence."""
+        where = f" (line {self.line})" if self.line else ""
+        return f"{self.what}{where}: {self.why}; {self.assumed}"
+
+
+@dataclass(frozen=True, slots=True)
 class ExistingRun:
     """A run as its files describe it. A layout field that they do not state is left out."""
 
@@ -60,3 +80,10 @@ class ExistingRun:
     """What the framework's own parser refuses, in words: values of the wrong kind, keys twice."""
     written: Mapping[str, str] = field(default_factory=dict)
     """Flags or keys as written, by name in `settings`."""
+    doubts: tuple[Doubt, ...] = ()
+    """What was not understood; empty where all was."""
+    fork: str = ""
+    """Fork or other release of the framework that its flags belong to; rules of settings are not
+    held against it."""
+    overestimated: str = ""
+    """What keeps memory off the device and has no price: that it does not fit is not known."""

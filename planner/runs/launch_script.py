@@ -13,6 +13,30 @@ from planner.runs.shell import Command, Script, read_script
 from planner.runs.shell_marks import shown, unresolved
 
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "python")
+WRAPPERS = frozenset(
+    (
+        "srun",
+        "mpirun",
+        "mpiexec",
+        "docker",
+        "podman",
+        "singularity",
+        "apptainer",
+        "enroot",
+        "numactl",
+        "sbatch",
+        "nsys",
+        "nohup",
+        "env",
+        "time",
+        "pdsh",
+        "ssh",
+        "timeout",
+    )
+)
+"""Commands that start others, however many options they have."""
+SWIFT_TASKS = ("sft", "pt", "rlhf")
+"""What ms-swift's `megatron` trains."""
 _DISTRIBUTED = re.compile(r"torch\.distributed\.(run|launch)$")
 _SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.M)
 _HEADER_NAMES = {
@@ -83,6 +107,7 @@ def read_launch(
     header = sbatch_header(text)
     known = {**_slurm_variables(header), **(env or {})}
     script = read_script(text, known, read_file)
+    header = {**sbatch_header("\n".join(script.texts)), **header}
     found = _training_command(script)
     notes = [f"{file}: {note}" for note in script.notes]
     notes += [
@@ -101,6 +126,10 @@ def read_launch(
     launcher = _launcher(before)
     given = {**command.env, **_given_env(before)}
     n_nodes, per_node, n_devices, unknown = _world(launcher, options, header, given)
+    own = launcher not in ("torchrun", "accelerate", "megatron")
+    if own and n_devices is None and (name := _named_world(script, known)):
+        n_devices = int(str(script.variables[name]))
+        unknown = [f"{name}={n_devices} is taken for the number of devices that it starts on"]
     notes += [f"{file}: {note}" for note in unknown]
     return Launch(
         launcher=launcher,
@@ -108,7 +137,7 @@ def read_launch(
         words=_until_shell_ends(after[1:]),
         options=options,
         env=given,
-        files=script.files,
+        files={shown(file): content for file, content in script.files.items()},
         line=command.line,
         n_nodes=n_nodes,
         per_node=per_node,
@@ -175,11 +204,14 @@ def _training_command(script: Script) -> tuple[Command, int, int] | None:
 def _script_index(words: Sequence[str]) -> int | None:
     """Return where the training script or module stands, None for another command."""
     starts = any(_is_launcher(w) for w in words[:12]) or words[0].endswith(".py")
+    starts = starts or (_base(words[0]) in WRAPPERS and any(_is_launcher(w) for w in words))
     if not starts:
         return None
     for i, word in enumerate(words):
         before = words[i - 1] if i else ""
-        if word.endswith(".py") and not word.startswith("-"):
+        if word.endswith(".py") and not word.startswith("-") and " " not in word.strip():
+            return i
+        if _base(before) == "megatron" and word in SWIFT_TASKS:
             return i
         if before == "-m" and not _DISTRIBUTED.search(word) and "accelerate" not in word:
             return i
@@ -188,7 +220,8 @@ def _script_index(words: Sequence[str]) -> int | None:
     if launcher is None:
         return None
     for i in range(launcher + 1, len(words)):
-        if unresolved(words[i]) and not words[i - 1].startswith("-"):
+        plain = unresolved(words[i]) and not re.search(r"[\s=]|^-", words[i])
+        if plain and not words[i - 1].startswith("-"):
             return i
     return None
 
@@ -205,8 +238,12 @@ def _given_env(before: Sequence[str]) -> dict[str, str]:
 
 
 def _is_launcher(word: str) -> bool:
-    name = word.rsplit("/", 1)[-1]
-    return name in LAUNCHERS or bool(re.fullmatch(r"python3?(\.\d+)?", name))
+    name = _base(word)
+    return name in (*LAUNCHERS, "megatron") or bool(re.fullmatch(r"python3?(\.\d+)?", name))
+
+
+def _base(word: str) -> str:
+    return word.rsplit("/", 1)[-1]
 
 
 def _weight(command: Command, at: int) -> tuple[int, int]:
@@ -225,6 +262,8 @@ def _launcher(before: Sequence[str]) -> str:
     names = [word.rsplit("/", 1)[-1] for word in before]
     if any(_DISTRIBUTED.search(word) for word in before):
         return "torchrun"
+    if names[-1:] == ["megatron"]:
+        return "megatron"
     for name in LAUNCHERS[:-1]:
         if name in names:
             return name
@@ -282,10 +321,34 @@ def _world(
         total = _number(options.get("num-processes", ""), "--num_processes", unknown)
         nodes = n_nodes or 1
         return (nodes, total // nodes, total, unknown) if total else (None, None, None, unknown)
+    if launcher == "megatron":  # ms-swift starts torchrun by these variables
+        n_nodes = _number(env.get("NNODES", "1"), "NNODES", unknown) or 1
+        per_node = _number(env.get("NPROC_PER_NODE", "1"), "NPROC_PER_NODE", unknown)
+        return n_nodes, per_node, n_nodes * per_node if per_node else None, unknown
     if launcher in ("srun", "mpirun", "python"):
         return _tasks(options, header, env, n_nodes, per_node, unknown)
+    if launcher == "deepspeed" and n_nodes is None and not {"hostfile", "H"} & set(options):
+        n_nodes = 1 if per_node and not stated else None  # then it looks at its own node alone
     total = n_nodes * per_node if n_nodes and per_node else None
     return n_nodes, per_node, total, unknown
+
+
+WORLDS = ("WORLD_SIZE", "NUM_GPUS", "NGPUS", "N_GPUS", "TOTAL_GPUS", "TOTAL_NUM_GPUS", "NUM_GPU")
+"""Variables in which scripts count the devices of all nodes."""
+
+
+def _named_world(script: Script, given: Mapping[str, str]) -> str:
+    """Return the variable in which a script counts its devices, "" where none does.
+
+    What is given from outside may count nodes.
+    """
+    for name in WORLDS:
+        if name in given:
+            continue
+        value = script.variables.get(name, "")
+        if isinstance(value, str) and re.fullmatch(r"[1-9]\d{0,6}", value):
+            return name
+    return ""
 
 
 def _tasks(
@@ -323,6 +386,18 @@ def _until_shell_ends(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
+FOREIGN = {
+    "swift": "ms-swift",
+    "llamafactory-cli": "LLaMA-Factory",
+    "axolotl": "axolotl",
+    "tune": "torchtune",
+    "primus-cli": "Primus",
+    "nemo": "NeMo",
+    "maxtext": "MaxText",
+}
+"""Trainers with a command of their own."""
+
+
 def _only_flags(script: Script, file: str, notes: list[str]) -> Launch:
     """Return the flags of a text without a training command."""
     words: list[str] = []
@@ -342,6 +417,17 @@ def _only_flags(script: Script, file: str, notes: list[str]) -> Launch:
     if not words:
         message = "no training command and no flags"
         fix = "expected torchrun, deepspeed, accelerate launch, srun or python with a script"
+        started = next(
+            (FOREIGN[_base(c.words[0])] for c in script.commands if _base(c.words[0]) in FOREIGN),
+            "",
+        )
+        if started:
+            message = f"starts {started}, which planner does not read yet"
+            fix = "name the Accelerate or DeepSpeed file that it starts with"
+        ends = next((note for note in script.notes if "it ends there" in note), "")
+        if ends:
+            message = f"no training command: {ends}"
+            fix = f"give its arguments: planner check CLUSTER -- bash {file} ARGUMENTS"
         raise SpecError(Problem(message, fix, file))
     words = [part for word in words for part in (word.split() if " " in word else [word])]
     exported = {k: v for k, v in script.variables.items() if isinstance(v, str)}

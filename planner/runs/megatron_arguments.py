@@ -152,7 +152,7 @@ def _notes(s: Settings) -> list[str]:
         if dest == "use_precision_aware_optimizer" and s.get("optimizer_cpu_offload"):
             continue  # which needs it, and has fp32 states
         if s.given(dest) and value and value != "none":
-            notes.append(f"{s.flag(dest).split()[0]}: {text}")
+            notes.append(f"{s.flag(dest).split()[0].rstrip(':')}: {text}")
     notes += _offload_notes(s)
     if s.get("fp8") and s.get("grad_reduce_in_bf16"):
         notes.append("--grad-reduce-in-bf16 with fp8: priced with fp32 gradients")

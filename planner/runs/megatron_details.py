@@ -52,6 +52,8 @@ def _of_the_model(settings: Mapping[str, Any]) -> Iterator[Found]:
     yield from _of_scaling(settings)
     if isinstance(settings.get("no_rope_freq"), int) and 0 < settings["no_rope_freq"] <= LAYERS:
         yield "no_rope_every", settings["no_rope_freq"], "no_rope_freq"
+    if settings.get("layernorm_zero_centered_gamma"):
+        yield "norm_one_plus", True, "layernorm_zero_centered_gamma"
     if settings.get("squared_relu"):
         yield "activation", "squared_relu", "squared_relu"
     elif settings.get("quick_geglu") and settings.get("activation_func_clamp_value"):
@@ -87,7 +89,7 @@ def _of_scaling(settings: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _of_attention(settings: Mapping[str, Any]) -> Iterator[Found]:
-    if settings.get("qk_layernorm"):
+    if settings.get("qk_layernorm") and not settings.get("multi_latent_attention"):
         yield "qk_norm", "head", "qk_layernorm"
     elif settings.get("qk_l2_norm"):
         yield "qk_norm", "l2", "qk_l2_norm"

@@ -9,6 +9,7 @@ from planner.intake.imported import Imported, Origin
 from planner.runs.launch_script import read_launch
 from planner.runs.megatron_details import stated_details
 from planner.runs.megatron_flags import Parsed, default_of, parse_flags, pattern_value
+from planner.runs.megatron_forks import understood
 from planner.runs.megatron_yaml import looks_like_model_args, read_model_args
 from planner.wording import option
 
@@ -92,7 +93,7 @@ def read_megatron_model(
         words, _ = read_model_args(text, source)
         return megatron_model(Settings(parse_flags(words), source))
     launch = read_launch(text, source)
-    settings = Settings(parse_flags(launch.words), source)
+    settings = Settings(understood(launch.words).parsed, source)
     return megatron_model(settings, script=launch.script, n_devices=launch.n_devices or 0)
 
 
@@ -201,7 +202,14 @@ def ask_for_open_values(settings: Settings, dests: Sequence[str] = ()) -> None:
     plain = [name for name in names if re.fullmatch(r"\w+", name)]
     variables = " ".join(option("env", f"{name}=...") for name in plain)
     fix = variables or option("set", f"{first}=...")
+    if any(name.isdecimal() for name in names):
+        fix = with_arguments(settings.source)
     raise SpecError(Problem(message, fix, settings.source))
+
+
+def with_arguments(source: str) -> str:
+    """Return how to check a script together with the arguments that it is started with."""
+    return f"give its arguments: planner check CLUSTER -- bash {source} ARGUMENTS"
 
 
 MODEL_DESTS = frozenset(
@@ -461,6 +469,10 @@ def assumed_vocab(settings: Settings) -> tuple[int, str]:
     for pattern, vocab, why in TOKENIZER_VOCABS:
         if re.search(pattern, text):
             return vocab, why
+    name = settings.source.rsplit("/", 1)[-1].lower()
+    for pattern, vocab, why in TOKENIZER_VOCABS if "bpe" not in text else ():
+        if re.search(pattern, name):
+            return vocab, f"{why}, by the name of the script; set vocab_size to be sure"
     if kind in OTHER_VOCABS:
         return OTHER_VOCABS[kind], f"usual for {kind}; set vocab_size to be sure"
     if "SentencePiece" in kind:

@@ -3,31 +3,50 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from planner.errors import Problem, SpecError, UsageError
-from planner.inputs import Content, ModelInput
-from planner.intake.imported import Imported
+from planner.inputs import Content
 from planner.runs.accelerate_yaml import looks_like_accelerate, read_accelerate
-from planner.runs.deepspeed_json import looks_like_deepspeed, read_deepspeed
-from planner.runs.existing_run import ExistingRun
-from planner.runs.launch_script import Launch, looks_like_script, read_launch
+from planner.runs.asked import Asked
+from planner.runs.deepspeed_json import MICRO, looks_like_deepspeed, read_deepspeed
+from planner.runs.existing_run import Doubt, ExistingRun
+from planner.runs.foreign import refuse_foreign
+from planner.runs.launch_script import SWIFT_TASKS, Launch, looks_like_script, read_launch
 from planner.runs.megatron_arguments import megatron_run
-from planner.runs.megatron_flags import Parsed, parse_flags, set_flags
+from planner.runs.megatron_flags import parse_flags, set_flags
 from planner.runs.megatron_model import looks_like_megatron
+from planner.runs.megatron_scripts import (
+    has_megatron_flags,
+    megatron_deepspeed_script,
+    megatron_script,
+    swift_script,
+)
 from planner.runs.megatron_yaml import looks_like_model_args, read_model_args
-from planner.runs.settings import flattened
+from planner.runs.primus_yaml import (
+    looks_like_primus,
+    looks_like_settings,
+    read_primus,
+    read_settings,
+)
 from planner.runs.shell_marks import shown, unresolved
+from planner.runs.shell_wrappers import SCRIPT_ENDINGS
 from planner.runs.torchtitan_config import (
     looks_like_recipe,
     looks_like_toml,
     read_recipe,
     read_toml,
 )
-from planner.runs.trainer_words import BATCH, trainer_arguments
-from planner.runs.written_facts import with_constants, with_unsaid, written_facts
+from planner.runs.trainer_words import (
+    ACCUMULATION,
+    BATCH,
+    adapters,
+    trainer_arguments,
+    trainer_configuration,
+)
+from planner.runs.written_facts import with_constants, with_unsaid
 from planner.wording import option
 from planner.yamlfile import read_text, refuse_long_numbers
 
@@ -37,34 +56,9 @@ FORMATS = (
     "a DeepSpeed JSON",
     "a torchtitan TOML or recipe",
     "an Accelerate YAML",
+    "a Primus experiment",
 )
 SUFFIXES = (".sh", ".sbatch", ".slurm", ".json", ".toml", ".py", ".yaml", ".yml")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What besides the file decides how it is read."""
-
-    model: ModelInput | None = None
-    sets: tuple[tuple[str, object], ...] = ()
-    """`--set` for settings of the framework."""
-    env: Mapping[str, str] | None = None
-    """Variables that the shell would have."""
-    n_devices: int | None = None
-    """What the cluster offers, for files that do not say how many processes they start."""
-    pins: Mapping[str, object] = field(default_factory=dict)
-    """Layout axes that a file cannot say: pp and recompute of DeepSpeed, mbs of Accelerate."""
-    beside: Mapping[str, str] | None = None
-    """Texts of the files that the run names, by name; None: those that lie beside it are read."""
-    all_devices: bool = False
-    """It is known to start on all `n_devices`; else a DeepSpeed file whose batch sizes are for
-    fewer starts on those."""
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The pins as arguments of a training script."""
-        names = {"pp": "pipeline_stages", "mbs": BATCH}
-        return {names.get(axis, axis): value for axis, value in self.pins.items()}
 
 
 def read_run(file: str | Content, asked: Asked, framework: str = "") -> ExistingRun:
@@ -102,13 +96,25 @@ def _for_framework(run: ExistingRun, framework: str, name: str) -> ExistingRun:
 
 def run_of_text(text: str, name: str, asked: Asked, part: str = "") -> ExistingRun:
     """Return the run that a text describes; `part` names a recipe."""
-    return with_unsaid(_read(text, name, asked, part), text, asked.model)
+    run = with_unsaid(_read(text, name, asked, part), text, asked.model)
+    return replace(run, overestimated=run.overestimated or _overestimated(run))
+
+
+def _overestimated(run: ExistingRun) -> str:
+    """Return what the notes of a run say that its price puts on the device and it does not."""
+    found = re.compile(r"memory (is|are) overestimated")
+    named = (note.partition(":")[0] for note in run.notes if found.search(note))
+    return ", ".join(dict.fromkeys(named))
 
 
 def _read(text: str, name: str, asked: Asked, part: str) -> ExistingRun:
     if not text.strip():
         raise SpecError(Problem("the file is empty", f"expected {FORMATS[0]}", name))
     refuse_long_numbers(text, name)
+    if looks_like_primus(text):
+        return read_primus(text, name, asked, _files_beside(name, asked))
+    if name.endswith((".yaml", ".yml")) or text.lstrip().startswith("{"):
+        refuse_foreign(text, name)
     if text.lstrip().startswith("{"):
         return _json(text, name, asked)
     if is_bridge(text) and not looks_like_script(text):
@@ -121,6 +127,8 @@ def _read(text: str, name: str, asked: Asked, part: str) -> ExistingRun:
         return with_constants(run, text)
     if looks_like_model_args(text):
         return _model_args(text, name, asked)
+    if looks_like_settings(text) and not looks_like_script(text):
+        return read_settings(text, name, asked)
     if looks_like_accelerate(text):
         return read_accelerate(
             text, name, model=asked.model, sets=asked.sets, n_devices=asked.n_devices,
@@ -128,8 +136,16 @@ def _read(text: str, name: str, asked: Asked, part: str) -> ExistingRun:
             launched=asked.all_devices,
         )  # fmt: skip
     if name.endswith(".toml") or (looks_like_toml(text) and not looks_like_script(text)):
-        return read_toml(text, name, model=asked.model, sets=asked.sets, n_devices=asked.n_devices)
-    if looks_like_script(text) or looks_like_megatron(text):
+        return read_toml(
+            text,
+            name,
+            model=asked.model,
+            sets=asked.sets,
+            n_devices=asked.n_devices,
+            version=asked.version,
+        )
+    named = name.endswith(SCRIPT_ENDINGS)
+    if named or looks_like_script(text) or looks_like_megatron(text):
         return _script(text, name, asked)
     if re.search(r"^(model|pools):", text, re.MULTILINE):
         fix = f"name the run first, then the cluster; a model goes to {option('model')}"
@@ -201,19 +217,27 @@ def _model_args(text: str, name: str, asked: Asked) -> ExistingRun:
     parsed = set_flags(parse_flags(words), asked.sets)
     return megatron_run(
         parsed, launch, name, kind="Megatron-LM MODEL_ARGS", n_devices=asked.n_devices,
-        model=_as_imported(asked.model, name),
+        model=asked.imported(name),
     )  # fmt: skip
 
 
 def _script(text: str, name: str, asked: Asked) -> ExistingRun:
     launch = read_launch(text, name, asked.env, _files_beside(name, asked))
     words = [shown(word) for word in launch.words]
-    arguments = {**trainer_arguments(launch.words), **asked.arguments}
-    if _has_megatron_flags(launch, words):
-        if "deepspeed_config" in arguments or "deepspeed" in arguments:
-            return _megatron_deepspeed(launch, name, asked, arguments)
-        return _megatron(text, launch, name, asked)
+    stated = trainer_arguments(launch.words)
+    for size in (BATCH, ACCUMULATION):
+        if not isinstance(stated.get(size, 1), int):
+            del stated[size]
+    if BATCH in stated:
+        stated.setdefault(ACCUMULATION, 1)  # as the Trainer has it
+    arguments = {**stated, **asked.arguments}
     find = _files_beside(name, asked, launch.files)
+    if launch.script in SWIFT_TASKS:
+        return swift_script(text, launch, name, asked)
+    if has_megatron_flags(launch, words):
+        if "deepspeed_config" in arguments or "deepspeed" in arguments:
+            return megatron_deepspeed_script(text, launch, name, asked, arguments, find)
+        return megatron_script(text, launch, name, asked)
     config = arguments.get("job.config_file") or arguments.get("job_config_file")
     if config:
         return _torchtitan(str(config), launch, name, asked, find)
@@ -233,14 +257,71 @@ def _script(text: str, name: str, asked: Asked) -> ExistingRun:
             kind="DeepSpeed launch script", launched=bool(launch.n_devices) or asked.all_devices,
         )  # fmt: skip
         return _of_script(run, launch, name)
+    if arguments.get("zero_stage") in (0, 1, 2, 3) and launch.launcher == "deepspeed":
+        return _of_script(_own_deepspeed(launch, name, asked, arguments), launch, name)
+    if "fsdp" in arguments or BATCH in arguments:
+        return _of_script(_trainer(launch, name, asked, arguments, find), launch, name)
+    if "tensor_model_parallel_size" in arguments and launch.script:
+        if asked.model is None:
+            fix = f"name its model file: {option('model', 'llama3-8b')}, or a config.json"
+            message = (
+                "takes the sizes of its model from a checkpoint: the script does not say them"
+            )
+            raise SpecError(Problem(message, fix, name, launch.line))
+        return megatron_script(text, launch, name, asked)
     if not launch.script or looks_like_megatron(text):
-        return _megatron(text, launch, name, asked)
+        return megatron_script(text, launch, name, asked)
     if is_bridge(find(launch.script.rsplit("}", 1)[-1].lstrip("/")) or ""):
         raise _no_bridge(name)
     script = shown(launch.script).rsplit("/", 1)[-1]
     message = f"{script}: no flags of Megatron-LM, no file of DeepSpeed or Accelerate"
     fix = f"expected {_listed()}"
     raise SpecError(Problem(message, fix, name, launch.line))
+
+
+def _own_deepspeed(
+    launch: Launch, name: str, asked: Asked, arguments: Mapping[str, Any]
+) -> ExistingRun:
+    """Return the run of a script that makes its DeepSpeed configuration of its own arguments."""
+    given: dict[str, Any] = {"stage": int(arguments["zero_stage"]), "overlap_comm": True}
+    if arguments.get("offload") is True:
+        given |= {f"offload_{what}": {"device": "cpu"} for what in ("optimizer", "param")}
+    bf16 = arguments.get("dtype") == "bf16" or arguments.get("bf16") is True
+    half = "bf16" if bf16 else "fp16"
+    config: dict[str, Any] = {"zero_optimization": given, half: {"enabled": True}}
+    for key, theirs in ((MICRO, BATCH), ("gradient_accumulation_steps", ACCUMULATION)):
+        if arguments.get(theirs):
+            config[key] = arguments[theirs]
+    run = read_deepspeed(
+        json.dumps(config),
+        name,
+        model=asked.model,
+        sets=asked.sets,
+        n_devices=launch.n_devices or asked.n_devices,
+        arguments=arguments,
+        kind="DeepSpeed launch script",
+        launched=bool(launch.n_devices) or asked.all_devices,
+    )
+    why = "the script itself makes its DeepSpeed configuration of its arguments"
+    taken = f"ZeRO {given['stage']} and the batch sizes of the arguments, {half}, are taken"
+    return replace(run, doubts=(Doubt("--zero_stage", why, taken, launch.line), *run.doubts))
+
+
+def _trainer(
+    launch: Launch, name: str, asked: Asked, arguments: Mapping[str, Any], find: FindFile
+) -> ExistingRun:
+    """Return the run of a script with arguments of Hugging Face's Trainer: FSDP, or plain DDP."""
+    return read_accelerate(
+        trainer_configuration(arguments, find(str(arguments.get("fsdp_config") or "")) or ""),
+        name,
+        model=asked.model,
+        sets=asked.sets,
+        n_devices=launch.n_devices or asked.n_devices,
+        arguments=arguments,
+        read_file=find,
+        kind="Hugging Face Trainer launch script",
+        launched=bool(launch.n_devices) or asked.all_devices,
+    )
 
 
 def _of_script(run: ExistingRun, launch: Launch, name: str) -> ExistingRun:
@@ -252,25 +333,8 @@ def _of_script(run: ExistingRun, launch: Launch, name: str) -> ExistingRun:
         n_devices=launch.n_devices or run.n_devices,
         n_nodes=launch.n_nodes,
         per_node=launch.per_node,
-        notes=(*launch.notes, *run.notes),
+        notes=(*launch.notes, *run.notes, *adapters(trainer_arguments(launch.words))),
     )
-
-
-def _megatron(text: str, launch: Launch, name: str, asked: Asked) -> ExistingRun:
-    parsed = set_flags(parse_flags(launch.words), asked.sets)
-    said = _as_imported(asked.model, name)
-    return megatron_run(
-        parsed, launch, name,
-        kind="Megatron-LM launch script" if launch.script else "Megatron-LM flags",
-        n_devices=asked.n_devices, model=said, name=str(written_facts(text).get("model", "")),
-    )  # fmt: skip
-
-
-def _as_imported(model: ModelInput | None, source: str) -> Imported | None:
-    """Return a model file in place of the model that the flags describe."""
-    if model is None:
-        return None
-    return Imported("model", model.document, (), source, f"model file {model.path}")
 
 
 def _torchtitan(
@@ -284,6 +348,7 @@ def _torchtitan(
     run = read_toml(
         found, config.rsplit("/", 1)[-1], model=asked.model, sets=sets,
         n_devices=launch.n_devices or asked.n_devices, launched=bool(launch.n_devices),
+        version=asked.version,
     )  # fmt: skip
     return _of_script(run, launch, name)
 
@@ -321,13 +386,6 @@ def _dotted(words: Sequence[str]) -> list[tuple[str, object]]:
         if value is None or not unresolved(value):
             pairs.append((found.group(1), "true" if value is None else value))
     return pairs
-
-
-def _has_megatron_flags(launch: Launch, words: Sequence[str]) -> bool:
-    """Tell whether a command is for Megatron-LM, also where it lacks one of the needed flags."""
-    given = {word.partition("=")[0] for word in words}
-    sizes = {"--num-layers", "--hidden-size", "--num-attention-heads"} & given
-    return "--num-layers" in sizes or (len(sizes) > 1 and "pretrain_" in launch.script)
 
 
 def _accelerate(
@@ -388,66 +446,3 @@ def _accelerate_options(options: Mapping[str, str]) -> str:
     if "use-fsdp" in options or inner:
         data |= {"distributed_type": "FSDP", "fsdp_config": inner or {"fsdp_version": 1}}
     return json.dumps(data)
-
-
-def _json_object(text: str, file: str) -> dict[str, Any]:
-    """Return what a JSON file holds, nothing for another format; `SpecError` for broken JSON."""
-    if not text.lstrip().startswith("{"):
-        return {}
-    try:
-        data: dict[str, Any] = json.loads(text)
-    except RecursionError:
-        raise SpecError(Problem("is nested too deeply", "", file)) from None
-    except ValueError as error:
-        line = getattr(error, "lineno", 0)
-        message = f"is no JSON: {getattr(error, 'msg', error)}"
-        raise SpecError(Problem(message, "correct it near here", file, line)) from None
-    return data
-
-
-def _megatron_deepspeed(
-    launch: Launch, name: str, asked: Asked, arguments: Mapping[str, Any]
-) -> ExistingRun:
-    """Return the run of Megatron-DeepSpeed: Megatron-LM's flags with DeepSpeed's engine."""
-    parsed = set_flags(parse_flags(launch.words), asked.sets)
-    known = Parsed(parsed.settings, parsed.written, (), (), parsed.open_values)
-    find = _files_beside(name, asked, launch.files)
-    said = _as_imported(asked.model, name)
-    base = megatron_run(known, launch, name, n_devices=asked.n_devices, model=said)
-    file = arguments.get("deepspeed_config")
-    text = find(str(file)) if file else None
-    settings = flattened(_json_object(text, str(file))) if text else {}
-    stage = settings.get("zero_optimization.stage", arguments.get("zero_stage", 0))
-    layout = {**base.layout, "zero": int(stage) if str(stage).isdecimal() else 0}
-    if layout["zero"] and "dp" in layout:
-        layout["dp_shard"] = layout["dp"] * layout.get("cp", 1)
-    if arguments.get("no_pipeline_parallel") is True and layout.get("pp") == 1:
-        layout |= {"schedule": "none"}
-    recompute = arguments.get("checkpoint_activations") or arguments.get(
-        "deepspeed_activation_checkpointing"
-    )
-    if recompute:
-        whole = max(layout.get("counts") or (1,))
-        away = whole if arguments.get("checkpoint_in_cpu") else 0
-        layout |= {"recompute": "full", "recompute_layers": whole}
-        layout |= {"activation_offload_layers": away}
-    notes = [note for note in base.notes if "overlap" not in note]
-    away = {
-        what: settings.get(f"zero_optimization.offload_{what}.device", "none")
-        for what in ("optimizer", "param")
-    }
-    layout |= {"optimizer_offload": away["optimizer"] not in ("none", ""), "dp_overlap": True}
-    if away["param"] not in ("none", ""):
-        notes.append(f"offload_param to {away['param']}: not modelled; memory is overestimated")
-    return replace(
-        base,
-        framework="deepspeed",
-        format="Megatron-DeepSpeed launch script",
-        settings=settings,
-        layout=layout,
-        stack={},
-        stack_name="megatron-deepspeed",
-        switches=(),
-        notes=tuple(notes),
-        unknown=(),
-    )

@@ -13,6 +13,14 @@ from dataclasses import dataclass, field
 
 from planner.runs.shell_marks import depends_on_output, mark, shown, unresolved, without_marks
 from planner.runs.shell_words import Node, Value, Words, parser
+from planner.runs.shell_wrappers import (
+    Inner,
+    file_name,
+    filtered,
+    inner_script,
+    reads_its_input,
+    with_placeholders,
+)
 
 MAX_STEPS = 200_000
 """Statements after which reading stops: a script cannot keep the reader busy for ever."""
@@ -51,6 +59,8 @@ class Script:
     variables: dict[str, Value] = field(default_factory=dict)
     """At its end."""
     notes: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    """Of the scripts in other files that it starts."""
     ignored_env: tuple[str, ...] = ()
     """Given variables that the script overwrites."""
 
@@ -70,10 +80,10 @@ def read_script(
 ) -> Script:
     """Return the commands and files of a script, under the variables that are given.
 
-    `read_file` returns the text of a file that the script sources, or None.
+    `read_file` returns the text of a file that the script sources or starts, or None.
     """
     reader = _Reader(dict(env or {}), read_file or (lambda name: None))
-    reader.run_text(text)
+    reader.run_text(with_placeholders(text))
     out = reader.script
     out.variables = dict(reader.variables)
     out.ignored_env = tuple(name for name in (env or {}) if name in reader.overwritten)
@@ -90,6 +100,7 @@ class _Reader(Words):
         self.script = Script()
         self.prints: list[str] = []
         self.read_file = read_file
+        self.wrappers: tuple[str, ...] = ()
         self.depth = 0
         self.steps = 0
         self.first_line = 1
@@ -226,6 +237,25 @@ class _Reader(Words):
         for child in node.named_children:
             status = self.run(child)
         return status
+
+    def _filter(self, body: Node, target: str) -> bool:
+        """Keep the file that `sed s/A/B/ FILE | sed ... > OTHER` writes; False for others."""
+        commands = body.named_children if body.type == "pipeline" else [body]
+        if not target or any(command.type != "command" for command in commands):
+            return False
+        text: str | None = None
+        for command in commands:
+            words = [w for c in command.named_children for w in self.fields(c)]
+            text = filtered(words, text, self._file)
+            if text is None:
+                return False
+        self.script.files[target] = text or ""
+        return True
+
+    def _file(self, name: str) -> str | None:
+        """Return the text of a file: written by the script, or beside it."""
+        found = self.script.files.get(name)
+        return found if found is not None else self.read_file(shown(name))
 
     def _if_statement(self, node: Node) -> bool:
         branches: list[tuple[list[Node], list[Node]]] = [([], [])]
@@ -364,7 +394,14 @@ class _Reader(Words):
             for name in sorted(self.exported)
             if isinstance(value := self.variables.get(name), str)
         }
-        self.script.commands.append(Command(tuple(words), {**env, **prefix}, line))
+        command = Command((*self.wrappers, *words), {**env, **prefix}, line)
+        inner = inner_script(words)
+        if heredoc and reads_its_input(words):
+            inner = Inner((), heredoc, (), is_file=False)
+        if inner is not None:
+            self._inner(inner, prefix, command)
+            return None
+        self.script.commands.append(command)
         for word in words[1:]:
             if _is_script(word):
                 before = dict(self.variables)
@@ -373,6 +410,29 @@ class _Reader(Words):
                 self.run_text(word, line)
                 self.variables = before
         return None
+
+    def _inner(self, inner: Inner, prefix: dict[str, str], outer: Command) -> None:
+        """Read the script that a command starts; its commands begin with what starts them.
+
+        The command itself is kept where its script cannot be read or starts nothing.
+        """
+        text: str | None = inner.text
+        if inner.is_file:
+            name = file_name(inner.text)
+            text = self.read_file(shown(inner.text)) if name else None
+            text = None if text is None else with_placeholders(text)
+            self.script.texts += [text] if text else []
+        n = len(self.script.commands)
+        if text is not None:
+            before = dict(self.variables), self.arguments, self.wrappers
+            self.variables.update(prefix)
+            self.exported.update(prefix)
+            self.arguments = list(inner.arguments)
+            self.wrappers = (*self.wrappers, *inner.wrappers)
+            self.run_text(text, 1 if inner.is_file else outer.line)
+            self.variables, self.arguments, self.wrappers = before
+        if len(self.script.commands) == n:
+            self.script.commands.append(outer)
 
     def _call(self, words: list[str]) -> bool:
         body, source = self.functions[words[0]]
@@ -415,6 +475,8 @@ class _Reader(Words):
             ):
                 named = [c for c in child.named_children if c.type != "file_descriptor"]
                 target = self.text(named[-1]) if named else target
+        if heredoc is None and self._filter(body, target):
+            return True
         if body.type != "command":
             return self.run(body)
         words = [w for c in body.children if c.is_named and c.type != "variable_assignment"
@@ -481,6 +543,8 @@ class _Reader(Words):
 
     def builtin_exit(self, words: list[str], line: int, heredoc: str | None) -> bool:
         """End the script."""
+        if words and words[0] not in ("0", "$?") and not unresolved(words[0]):
+            self.script.notes.append(f"line {line}: it ends there, with status {words[0]}")
         raise _Stop
 
     def builtin_return(self, words: list[str], line: int, heredoc: str | None) -> bool:
@@ -516,12 +580,17 @@ class _Reader(Words):
 
     def builtin_source(self, words: list[str], line: int, heredoc: str | None) -> bool:
         """Read another file in place."""
-        text = self.read_file(words[0]) if words and not unresolved(words[0]) else None
+        text = self.read_file(shown(words[0])) if words and file_name(words[0]) else None
         if text is None:
             name = shown(words[0]) if words else ""
-            self.script.notes.append(f"line {line}: `source {name}` is not followed")
+            self.script.notes.append(
+                f"line {line}: `source {name}` is not followed: no such file beside it"
+            )
         else:
-            self.run_text(text)
+            before = self.arguments
+            self.arguments = words[1:] or before
+            self.run_text(with_placeholders(text))
+            self.arguments = before
         return True
 
     def builtin_read(self, words: list[str], line: int, heredoc: str | None) -> bool:

@@ -28,7 +28,7 @@ def shown(text: str) -> str:
 
     def plain(found: re.Match[str]) -> str:
         name = _name(found.group(1))
-        if name.startswith(COMMAND_OUTPUT):
+        if name.startswith((COMMAND_OUTPUT, "<")):
             return name
         return f"$(({name.replace(',', ', ')}))" if "," in name else f"${{{name}}}"
 

@@ -161,7 +161,7 @@ class Words:
     def _expanded(self, node: Node, quoted: bool) -> Iterator[tuple[str, str]]:
         kind = "quoted" if quoted else "split"
         if node.type == "simple_expansion":
-            name = self.text_of(node).lstrip()[1:]
+            name = self.text_of(node).partition("$")[2]  # blanks may stand before it
             if name in ("@", "*"):
                 yield from self._items(self._positional(), name, quoted)
                 return
@@ -317,7 +317,7 @@ class Words:
 
     def _substituted(self, node: Node) -> str:
         """Return the output of echo, expr or a function of the script; else a mark."""
-        text = self.text_of(node).strip()
+        text = self.text_of(node).strip().lstrip("\\ \n")
         if text.startswith("$((") and text.endswith("))"):
             return self._computed(text[3:-2])  # arithmetic, where the grammar takes a subshell
         inner = [c for c in node.named_children if c.type != "comment"]
@@ -337,7 +337,7 @@ class Words:
             if last[:1] == ["bc"] and self.text_of(parts[0]).startswith("echo"):
                 words = [w for c in parts[0].named_children for w in self.fields(c)]
                 return self._computed("".join(words[1:]))
-        return mark(" ".join(self.text_of(node).replace(",", ";").split()))
+        return mark(" ".join(text.replace(",", ";").split()))
 
     # ---- arithmetic
 
@@ -357,6 +357,9 @@ class Words:
         try:
             root = parser().parse(self.source).root_node
             found = [c for n in root.children for c in n.named_children]
+            whole = bool(found) and self.text_of(found[0]) == text.strip()
+            if whole and found[0].type in ("word", "concatenation", "variable_name"):
+                return mark(text.strip())  # no expression: it would be read for ever
             return self.arithmetic(found[0]) if found else "0"
         finally:
             self.source = before

@@ -10,6 +10,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -18,8 +19,18 @@ from costmodels.stages import spelled, stage_layers
 from planner.errors import Problem, SpecError
 from planner.inputs import ModelInput
 from planner.intake.imported import Imported, Origin
-from planner.runs.existing_run import ExistingRun, Switch
+from planner.runs.existing_run import Doubt, ExistingRun, Switch
 from planner.runs.settings import Reader, flattened, with_set
+from planner.runs.torchtitan_releases import (
+    OLD_MODELS,
+    SPLIT_POINTS,
+    old_fields,
+    release_of,
+    split_counts,
+    unknown_in,
+    with_present_names,
+    with_sizes_in_sequences,
+)
 from planner.wording import option
 from searches.frameworks import RELEASES, TOML_RELEASE
 
@@ -48,7 +59,6 @@ MAX_DEPTH = 10
 
 
 SMALL = {
-    ("llama3", "debugmodel"): {"layers": 6, "hidden": 256, "heads": 16, "ffn": 768, "vocab": 2048},
     ("llama3", "1B"): {"layers": 16, "hidden": 2048, "heads": 32, "kv_heads": 8, "ffn": 8192,
                        "vocab": 128256, "tied": True},
     ("llama3", "3B"): {"layers": 28, "hidden": 3072, "heads": 24, "kv_heads": 8, "ffn": 8192,
@@ -61,10 +71,6 @@ SMALL = {
     ("qwen3", "debugmodel_moe"): {"layers": 8, "hidden": 256, "heads": 16, "kv_heads": 8,
                                   "head_dim": 128, "vocab": 2048, "n_experts": 64, "top_k": 8,
                                   "expert_ffn": 768},
-    ("deepseek_v3", "debugmodel"): {"layers": 6, "hidden": 256, "heads": 16, "ffn": 1024,
-                                    "vocab": 2048, "n_experts": 8, "top_k": 3, "expert_ffn": 256,
-                                    "shared_ffn": 512, "dense_layers": 1, "q_rank": 0,
-                                    "kv_rank": 512, "qk_nope": 128, "qk_rope": 64, "v_head": 128},
     ("gpt_oss", "debugmodel"): {"layers": 4, "hidden": 256, "heads": 64, "kv_heads": 8,
                                 "head_dim": 64, "vocab": 201088, "bias": True, "n_experts": 8,
                                 "top_k": 4, "expert_ffn": 2880},
@@ -86,7 +92,7 @@ def flavors() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     from planner.emit.torchtitan_toml import FLAVORS
 
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for (family, flavor), sizes in {**SMALL, **FLAVORS}.items():
+    for (family, flavor), sizes in {**SMALL, **OLD_MODELS, **FLAVORS}.items():
         groups = GROUPS.get((family, flavor))
         more = {"n_groups": groups[0], "top_groups": groups[1]} if groups else {}
         found.setdefault(family, {})[flavor] = model_section({**sizes, **more})
@@ -139,10 +145,12 @@ def read_toml(
     sets: Iterable[tuple[str, object]] = (),
     n_devices: int | None = None,
     launched: bool = False,
+    version: str = "",
 ) -> ExistingRun:
     """Return the run of a job file; `n_devices` is what it would start on.
 
-    `launched`: a launcher says so. Otherwise the product of the degrees wins over it.
+    `launched`: a launcher says so. Otherwise the product of the degrees wins over it. `version`
+    is the release that the user names; without it the fields tell.
     """
     try:
         data = tomllib.loads(text)
@@ -153,10 +161,56 @@ def read_toml(
         raise SpecError(
             Problem(f"not valid TOML: {words}", "check the line", source, line, column)
         ) from None
-    settings = with_set(flattened(data), sets)
-    return _run(
-        settings, source, "torchtitan job file (TOML)", model, n_devices, launched=launched
+    return job_file_run(
+        with_set(flattened(data), sets),
+        source,
+        model=model,
+        n_devices=n_devices,
+        launched=launched,
+        version=version,
     )
+
+
+def job_file_run(
+    settings: dict[str, Any],
+    source: str,
+    *,
+    model: ModelInput | None = None,
+    n_devices: int | None = None,
+    launched: bool = False,
+    version: str = "",
+) -> ExistingRun:
+    """Return the run of a job file's settings, of whichever release they are."""
+    kind = "torchtitan job file (TOML)"
+    older = "" if version else release_of(_unknown(settings, TOML_RELEASE), settings)
+    if not older:
+        run = _run(settings, source, kind, model, n_devices, launched=launched)
+        return _with_own_fields(run) if any(settings.get(key) for key in OWN_FIELDS) else run
+    strange = unknown_in(old_fields()[older], settings)
+    run = _run(with_present_names(settings), source, kind, model, n_devices, launched=launched)
+    note = f"its keys are those of release {older}; changes are named by those of {TOML_RELEASE}"
+    return replace(
+        run,
+        release=older,
+        unknown=(),
+        notes=(*run.notes, note),
+        doubts=tuple(
+            Doubt(key, f"no key of torchtitan {older}", "judged and priced as without it")
+            for key in strange
+        ),
+        written={**run.written, **{key: f"{key} = {value}" for key, value in settings.items()}},
+    )
+
+
+OWN_FIELDS = ("experimental.custom_args_module", "job.custom_config_module")
+"""Keys that name a module with more fields."""
+
+
+def _with_own_fields(run: ExistingRun) -> ExistingRun:
+    """Return the run of a job file whose own module may define what is not known of it."""
+    why = "no field of torchtitan's; the module that the file names may have it"
+    doubts = tuple(Doubt(key, why, "judged and priced as without it") for key in run.unknown)
+    return replace(run, unknown=(), doubts=doubts)
 
 
 def read_recipe(
@@ -189,7 +243,7 @@ def read_recipe(
         raise SpecError(Problem(message, f"name one: {source}#NAME with {listed}", source))
     evaluator = _Evaluator(tree)
     config = evaluator.call(name, 0)
-    settings = with_set(flattened(_sections(config)), sets)
+    settings = with_sizes_in_sequences(with_set(flattened(_sections(config)), sets))
     settings.setdefault("model.name", _family(text, name))
     if backend := re.search(r"(?:get_attention_config\(|attn_backend=)\"(\w+)\"", text):
         settings.setdefault("model.attn_backend", backend[1])
@@ -614,9 +668,12 @@ def _stages(read: Reader, layers: int, notes: list[str]) -> dict[str, Any]:
         for end in ("first", "last")
     )
     parts = read.settings.get("parallelism.module_fqns_per_model_part")
+    split = split_counts(read.settings.get(SPLIT_POINTS), layers)
     if isinstance(parts, list) and parts:
         counts = tuple(sum(str(x).startswith("layers.") for x in part) for part in parts)
         stages = len(parts)
+    elif split:
+        counts, stages = split, len(split)
     else:
         per_stage = read.number("parallelism.pipeline_parallel_layers_per_stage")
         stages = pp * (1 if name in ONE_STAGE else 2)

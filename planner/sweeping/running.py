@@ -352,6 +352,7 @@ class _Run:
                 self._tell()
         except KeyboardInterrupt:
             self.interrupted = True
+            self._kept.count_again()
         except OSError as error:
             raise self._unkept(error) from error
         except ExecutorError as error:

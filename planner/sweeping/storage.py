@@ -205,6 +205,7 @@ class PartialSweep:
         self.path = partial_path(out)
         self.n_damaged = 0
         """Lines that somebody or something changed; their points are searched again."""
+        self._header = header
         self._places: dict[int, tuple[int, int]] = {}
         self._synced = time.monotonic()
         try:
@@ -274,6 +275,12 @@ class PartialSweep:
             self._end += len(line)
             size = len(line) - len(_START) - _CRC_DIGITS - len(_ROW) - 2
             self._places.setdefault(index, (self._end - 2 - size, size))
+
+    def count_again(self) -> None:
+        """Count the rows of the file, after an interrupt that may have come amid `append`."""
+        self._places.clear()
+        self.n_damaged = 0
+        self._end = self._read(self._header)
 
     def _write(self, data: bytes) -> int:
         left = memoryview(data)

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from costmodels.stacks import STACKS
 from planner.calibration.reference import reference_json
 from planner.commands import header_lines
 from planner.emit._text import nodes
@@ -194,11 +195,12 @@ def _write(
     """Write the folder of a trial; return the names of what is in it."""
     model = model_from_dict(result.inputs["model"])
     cluster = cluster_from_dict(result.inputs["cluster"])
+    dispatch = STACKS[read_options(result.inputs["options"]).stack_name].expert_dispatch
     runs = []
     for plan in chosen:
         mine, pool = with_recipe(model, plan.precision), cluster.pool(plan.pool)
         header = header_lines((mine, pool), plan, plan.breakdown, result.result_id)
-        files = trial_files(mine, pool, plan, framework, header, steps, launchers)
+        files = trial_files(mine, pool, plan, framework, header, steps, launchers, dispatch)
         write_files(folder / _folder(plan), files)
         runs.append((_folder(plan), plan))
     data = _trial_json(result, chosen, found, framework, steps)

@@ -78,6 +78,7 @@ def model_shape(
         positions="rope" if rope else "learned",
         flash_attention=flash,
         dropout=dropout,
+        pads_vocab=True,
         mtp_layers=entry.get("mtp_layers") or 0,
         **latent,
         **_experts(entry),

@@ -16,7 +16,7 @@ from costmodels.plans import (
     modules_of,
 )
 from costmodels.precision import RECIPES
-from costmodels.problem import Problem
+from costmodels.problem import Problem, run_by
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import StackProfile, compiled
 from costmodels.stages import FOLDED, balanced_layers, end_weights, spelled, stage_layers
@@ -113,7 +113,7 @@ def case_of(
     profile = _with_softmax(calibrated_stack(stack.profile, calibration), shape, point, said)
     profile = _with_kernel(_with_facts(profile, point, said), point.attention, catalogue)
     pool = calibrated_pool(pool, calibration)
-    problem = Problem(replace(shape, layers=layers), job, pool, Fabric(), profile)
+    problem = run_by(profile, replace(shape, layers=layers), job, pool, Fabric())
     memory, rank = _memory_kind(point, defaults)
     return Case(problem, layout, memory, rank, tuple(said))
 

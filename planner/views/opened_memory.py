@@ -7,7 +7,12 @@ import numpy as np
 from costmodels import zero_bubble
 from costmodels.activation_offload import INPUTS_AT_ONCE
 from costmodels.breakdown import Breakdown
-from costmodels.memory import in_flight_chunks, queue_is_full, state_bytes_per_param
+from costmodels.memory import (
+    in_flight_chunks,
+    param_bytes_kept,
+    queue_is_full,
+    state_bytes_per_param,
+)
 from costmodels.offload import gradients_leave
 from costmodels.parameters import (
     embedding_params,
@@ -114,10 +119,12 @@ def _states(p: StageParts) -> Formula:
     shape, recipe, tp = problem.shape, problem.job.recipe, np.array([x.tp], dtype=np.int32)
 
     def per_param(shard: float) -> str:
-        weights = f"{recipe.param_bytes:g} B" + (f" / {shard:g}" if x.zero >= 3 else "")
-        grads = f"{recipe.grad_bytes:g} B" + (f" / {shard:g}" if x.zero >= 2 else "")
-        states = f"{recipe.state_bytes:g} B" + (f" / {shard:g}" if x.zero >= 1 else "")
-        parts = [weights]
+        kept = param_bytes_kept(recipe, problem.stack)
+        weight = kept.shard_weights if x.zero >= 3 else kept.weights
+        weights = f"{weight:g} B" + (f" / {shard:g}" if x.zero >= 3 else "")
+        grads = f"{kept.grads:g} B" + (f" / {shard:g}" if x.zero >= 2 else "")
+        states = f"{kept.states:g} B" + (f" / {shard:g}" if x.zero >= 1 else "")
+        parts = [weights] if weight else []
         if x.zero >= 3 and x.hpz > 1:
             parts.append(f"{recipe.param_bytes:g} B / {x.hpz}")
         if not (x.optimizer_offload and x.zero >= 2 and gradients_leave(problem.stack)):
@@ -128,7 +135,7 @@ def _states(p: StageParts) -> Formula:
         # Written as the model counts it, or not at all.
         known = state_bytes_per_param(
             recipe, x.zero, shard, int(x.optimizer_offload),
-            gradients_leave=gradients_leave(problem.stack), hpz=x.hpz,
+            gradients_leave=gradients_leave(problem.stack), hpz=x.hpz, stack=problem.stack,
         ).item()  # fmt: skip
         return f"({text})" if known else "0 B"
 

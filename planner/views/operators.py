@@ -397,8 +397,8 @@ def _experts(p: StepParts) -> Iterator[Operator]:
     shape, part, calls = problem.shape, problem.pool.accelerator, p.m * p.routed
     tp, sp = np.array([x.tp], dtype=np.int32), np.array([int(x.sp)], dtype=np.int32)
     ep, etp = np.array([x.ep], dtype=np.int32), np.array([x.etp], dtype=np.int32)
-    tokens = routed_experts.local_tokens(np.array([_tokens(p)]), tp, sp)
-    rows = routed_experts.expert_rows(shape, tokens, ep, etp).item()
+    tokens = routed_experts.local_tokens(problem.stack, np.array([_tokens(p)]), tp, sp, ep)
+    rows = routed_experts.expert_rows(problem, tokens, sp, ep, etp).item()
     n, local, h = tokens.item(), shape.n_experts / x.ep, float(shape.hidden)
     ways = (FORWARD, BACKWARD)
     if shape.n_experts > 1:

@@ -105,7 +105,7 @@ def _group_of_rank(group: ProcessGroups) -> list[int]:
 def _units(
     placed: Placement, chosen: tuple[int, ...], of_rank: list[list[int]], problem: Problem
 ) -> tuple[DrawnUnit, ...]:
-    per_node, tiers = placed.devices_per_node, problem.fabric.tiers
+    per_node, tiers = placed.devices_per_node, problem.tiers
     size, name = len(placed.hosts), "cluster"
     if placed.nodes_per_domain > 1:
         size, name = placed.nodes_per_domain, "scale-up domain"

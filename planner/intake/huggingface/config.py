@@ -1,25 +1,24 @@
 """Looks values up in a configuration by the names of its type, and says where they stand."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from planner.errors import Problem, SpecError
 from planner.intake.huggingface.files import TEXT_SECTIONS, has_sizes
-from planner.intake.huggingface.model_types import (
-    ALIASES,
-    KEYS,
-    REFUSED,
-    SIZES,
-    TYPES,
-    ModelType,
-    Switch,
-)
+from planner.intake.huggingface.model_types import ALIASES, TYPES
+from planner.intake.huggingface.refused_types import REFUSED
+from planner.intake.huggingface.rules import KEYS, SIZES, ModelType, Switch
 from planner.units import show
 from planner.yamlfile import Document, KeyPath, close_names, path_text
 
+_ABSENT = object()
 _OTHER_TOWERS = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower")
+
+
+class UnknownTypeError(SpecError):
+    """No row of the table is that of a file, and none of its names says what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,8 @@ class Config:
     """By field, where the file does not say it."""
     notes: tuple[str, ...] = ()
     """On the choice of the section and of the type."""
+    borrowed: bool = False
+    """The rules are those of another type than the file states, and their defaults not its own."""
 
     @property
     def section(self) -> Mapping[str, Any]:
@@ -61,7 +62,8 @@ class Config:
 
         Two names of the same thing with different values are a `SpecError`.
         """
-        names, section = self.rules.keys.get(name, KEYS[name]), self.section
+        names = self.rules.keys.get(name, KEYS[name])
+        section = {key: value for key, value in self._values(names) if value is not _ABSENT}
         given = [key for key in names if key in section]
         told = [key for key in given if section[key] is not None]
         for key in told[1:]:
@@ -70,18 +72,36 @@ class Config:
                     f"is {show(section[key])}, and {told[0]} is {show(section[told[0]])}:"
                     " they mean the same"
                 )
-                raise SpecError(self.problem((*self.path, key), message, "keep the right one"))
+                path = (*self.path, *key.split("."))
+                raise SpecError(self.problem(path, message, "keep the right one"))
         if given:
             key = (told or given)[0]
-            path = (*self.path, key)
+            path = (*self.path, *key.split("."))
             return Found(section[key], path_text(path), path)
         missing = f": no {names[0]} in the file" if names else ""
         return Found(self.defaults.get(name), f"default of {self.name}{missing}", None)
 
+    def _values(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        """Yield the value of each name; those with a dot stand in an inner section."""
+        data = self.section
+        for name in names:
+            outer, _, inner = name.partition(".")
+            value = data.get(outer, _ABSENT)
+            if inner:
+                value = value.get(inner, _ABSENT) if isinstance(value, Mapping) else _ABSENT
+            yield name, value
+
     def count(self, name: str, least: int = 1) -> Found:
-        """Return a whole number, or None; `SpecError` for anything else."""
+        """Return a whole number, or None; `SpecError` for anything else.
+
+        A list with the same number for every layer is that number.
+        """
         found = self.look(name)
         value = found.value
+        if value is False and name in ("groups", "top_groups"):
+            value = None
+        if isinstance(value, list) and value and all(x == value[0] for x in value):
+            value = value[0]
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         whole = isinstance(value, int) and not isinstance(value, bool)
@@ -141,13 +161,13 @@ def open_config(document: Document, as_type: str = "") -> Config:
         known = ", ".join(close_names(as_type, TYPES) or TYPES)
         raise SpecError(Problem(f"--as: no type {as_type!r}", f"one of {known}"))
     if as_type:
-        name = as_type
-        # The sizes of another type are no defaults of this one.
-        others: Mapping[str, object] = dict.fromkeys(SIZES)
+        nothing: Mapping[str, object] = dict.fromkeys(SIZES)
+        name, others, borrowed = as_type, nothing, True
     else:
-        name, others = _type(document, path, section, stated)
+        name, others, borrowed = _type(document, path, section, stated)
     rules, notes = TYPES[name], _notes(data, stated, name)
-    return Config(document, path, name, rules, {**rules.defaults, **others}, notes)
+    defaults = {**rules.defaults, **others}
+    return Config(document, path, name, rules, defaults, notes, borrowed)
 
 
 def _notes(data: Mapping[str, Any], stated: str | None, name: str) -> tuple[str, ...]:
@@ -166,33 +186,63 @@ def _notes(data: Mapping[str, Any], stated: str | None, name: str) -> tuple[str,
 
 def _type(
     document: Document, path: KeyPath, section: Mapping[str, Any], stated: str | None
-) -> tuple[str, Mapping[str, object]]:
-    """Return the type to read a file as, and the defaults in which it differs."""
+) -> tuple[str, Mapping[str, object], bool]:
+    """Return the type to read a file as, the defaults in which it differs, and if it is borrowed.
+
+    The sizes of another type are no defaults of a file that only names its class.
+    """
     where = (*path, "model_type")
+    _refuse_by_key(document, path, section)
     if stated is not None and stated in TYPES:
-        return stated, {}
+        return stated, {}, False
     if stated is not None and stated in ALIASES:
-        return ALIASES[stated]
-    if stated is not None and stated in REFUSED:
-        message = f"model_type {stated}: {REFUSED[stated]}, which the cost model does not have"
-        raise SpecError(document.problem(where, message, f"known: {', '.join(TYPES)}"))
+        return *ALIASES[stated], False
+    if stated is not None and stated.lower() in REFUSED:
+        message = f"model_type {stated}: {REFUSED[stated.lower()]}, which is not priced"
+        raise SpecError(document.problem(where, message, _NO_OTHER))
     by_class = {name.replace("_", ""): name for name in TYPES}
     for given in (section.get("architectures"), document.data.get("architectures")):
         for architecture in given if isinstance(given, list) else ():
             plain = re.sub(r"(For\w+|LMHeadModel|Model)$", "", str(architecture)).lower()
             if plain in by_class:
-                return by_class[plain], {}
+                return by_class[plain], dict.fromkeys(SIZES), True
     if stated is None and not has_sizes(section):
         message = "none of the keys that say a model's size, such as model_type and hidden_size"
         raise SpecError(document.problem((), message, "is it the config.json of the model?"))
     close = close_names(stated, TYPES, 2) if stated else []
     fix = f"did you mean {' or '.join(close)}? " if close else ""
-    fix += f"known: {', '.join(TYPES)}"
-    if has_sizes(section):
-        file = document.file or "config.json"
-        fix += (
-            "; if its layers are those of one of them, read it as that one:"
-            f" planner import model {file} --as llama --out model.yaml"
-        )
     message = f"unknown model_type {stated}" if stated else "model_type is missing"
-    raise SpecError(document.problem(where, message, fix))
+    raise UnknownTypeError(document.problem(where, message, fix))
+
+
+_BY_KEY: tuple[tuple[tuple[str, ...], str], ...] = (
+    (
+        ("ssm_cfg",),
+        "the configuration of an original Mamba (state-spaces): layers with a state space in place"
+        " of attention",
+    ),
+    (
+        ("block_configs", "num_key_value_heads_per_layer", "layer_configs", "num_query_heads"),
+        "layers that differ from one another in width, as an architecture search (NAS) left them",
+    ),
+    (
+        ("ssm_state_size", "ssm_cfg.layer", "state_size", "mamba_layer_idx"),
+        "layers with a state space (Mamba) in place of attention",
+    ),
+    (("attn_layer_period",), "attention in some layers only, a state space in the others"),
+)
+
+
+def _refuse_by_key(document: Document, path: KeyPath, section: Mapping[str, Any]) -> None:
+    """Refuse a file whose keys say that its layers are of a kind without a price."""
+    for names, what in _BY_KEY:
+        for name in names:
+            value = section.get(name)
+            if (value or (name == "ssm_cfg" and value is not None)) and not (
+                isinstance(value, int) and name == "num_query_heads"
+            ):
+                message = f"{what}, which is not priced"
+                raise SpecError(document.problem((*path, name), message, _NO_OTHER))
+
+
+_NO_OTHER = "no other type has these layers: `--as` is of no use"

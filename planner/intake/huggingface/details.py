@@ -10,6 +10,7 @@ from typing import Any
 
 from planner.errors import SpecError
 from planner.intake.huggingface.config import Config, Found
+from planner.intake.huggingface.parts import parts_of
 from planner.units import show
 from planner.yamlfile import path_text
 
@@ -56,6 +57,14 @@ _DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "phimoe": {"rotary_base": 1e6, "aux_loss": 0.001},
     "glm4": {"rotary_percent": 0.5, "norm_epsilon": 1.5625e-7},
     "glm4_moe": {"rotary_percent": 0.5, "norm_epsilon": _LONG, "router_scale": 1.0},
+    "glm": {"rotary_percent": 0.5, "norm_epsilon": 1.5625e-7},
+    "stablelm": {"rotary_percent": 0.25},
+    "persimmon": {"rotary_percent": 0.5, "rotary_base": 25000.0},
+    "chatglm": {"rotary_percent": 0.5, "norm_epsilon": _LONG},
+    "minimax_m2": {"rotary_base": 5e6, "aux_loss": 0.001},
+    "apertus": {"rotary_base": 12e6, "norm_epsilon": _LONG},
+    "ernie4_5": {"rotary_base": 500000.0, "norm_epsilon": _LONG},
+    "ernie4_5_moe": {"rotary_base": 500000.0, "norm_epsilon": _LONG},
     "olmo2": {"norm_epsilon": _LONG},
     "olmoe": {"norm_epsilon": _LONG, "aux_loss": 0.01},
     "cohere": {"rotary_base": 500000.0},
@@ -69,21 +78,32 @@ _NORM_TOPK = {
     "deepseek_v3": True, "glm4_moe": True, "gpt_oss": True, "olmoe": False, "phimoe": False,
 }  # fmt: skip
 """Whether scores of the chosen experts are made to sum to one, where the file does not say."""
-_SIGMOID = ("deepseek_v3", "glm4_moe", "llama4_text")
-_LOAD_BIAS = ("deepseek_v3", "glm4_moe")
+_SIGMOID = (
+    "deepseek_v3", "glm4_moe", "glm4_moe_lite", "llama4_text", "dots1", "minimax_m2", "solar_open",
+)  # fmt: skip
+_LOAD_BIAS = (
+    "deepseek_v3", "glm4_moe", "glm4_moe_lite", "dots1", "minimax_m2", "solar_open",
+    "ernie4_5_moe",
+)  # fmt: skip
 """Types whose experts are balanced by a bias of the router."""
-_QK_NORMS = {"olmo2": "width", "olmoe": "width", "llama4_text": "l2"}
+_QK_NORMS = {
+    "olmo2": "width", "olmoe": "width", "flex_olmo": "width", "minimax_m2": "width",
+    "llama4_text": "l2",
+}  # fmt: skip
 """How queries and keys are normalised, where it is not head by head."""
 _ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
 _ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu", "relu2": "squared_relu",
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "xielu": "xielu",
 }  # fmt: skip
 _TYPE_ACTIVATIONS = {
     "gpt_oss": "clamped_swiglu", "gpt2": "gelu_tanh", "gpt_bigcode": "gelu_tanh",
     "gptj": "gelu_tanh", "gpt_neo": "gelu_tanh", "opt": "relu", "bloom": "gelu_tanh",
     "gemma": "gelu_tanh", "gemma2": "gelu_tanh", "gemma3_text": "gelu_tanh", "phi": "gelu_tanh",
-    "starcoder2": "gelu_tanh", "nemotron": "squared_relu",
+    "starcoder2": "gelu_tanh", "nemotron": "squared_relu", "apertus": "xielu",
+    "arcee": "squared_relu", "jais2": "squared_relu", "persimmon": "squared_relu",
+    "codegen": "gelu_tanh", "bitnet": "squared_relu",
 }  # fmt: skip
 """Where the file does not say; `silu` in other gated MLPs, `gelu` in plain ones."""
 _OWN_ACTIVATION = ("gpt_oss", "bloom")
@@ -121,7 +141,11 @@ def details_of(config: Config, model: Mapping[str, Any], local: list[bool]) -> I
             if bias.value != model["bias"]:
                 yield Detail(name, bool(bias.value), bias)
     yield from _activation(config, model)
-    yield from _window(config, local)
+    window = list(_window(config, local))
+    yield from window
+    chunked = "chunk" in config.look("window").text
+    unsaid = any(local) and bool(config.count("window").value) and not window and not chunked
+    yield from (Detail(*part) for part in parts_of(config, model, unsaid))
     if config.name == "gpt_oss":
         yield Detail("attention_sinks", True, every)
     yield from _number(config, "init_std", 0.02)
@@ -151,7 +175,7 @@ def _value(config: Config, keys: tuple[str, ...], what: str) -> Found | None:
     for section, inside in ((config.section, ()), (rope, where)):
         for key in keys:
             value, path = section.get(key), (*config.path, *inside, key)
-            if value is None:
+            if value is None or value is False:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
                 message = f"expected a number ({what}), got {show(value)}"
@@ -176,7 +200,7 @@ def _rotary(config: Config, model: Mapping[str, Any]) -> Iterator[Detail]:
     """Yield base, share and scaling of rotary positions."""
     yield from _number(config, "rotary_base", 10_000.0)
     rotated = config.section.get("rotary_dim")
-    if config.name == "gptj" and type(rotated) is int:
+    if model.get("head_dim") and type(rotated) is int and rotated > 0:
         path = (*config.path, "rotary_dim")
         text = f"{path_text(path)} / head_dim"
         share = min(1.0, rotated / model["head_dim"])

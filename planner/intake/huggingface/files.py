@@ -8,7 +8,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from planner.errors import Problem, SpecError
-from planner.intake.huggingface.model_types import KEYS, TYPES
+from planner.intake.huggingface.model_types import TYPES
+from planner.intake.huggingface.rules import KEYS
 from planner.units import show
 from planner.yamlfile import Document, parse_yaml
 

@@ -6,114 +6,16 @@ counts where the file leaves the key out, as it does there; a `null` in the file
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-KEYS: Mapping[str, tuple[str, ...]] = {
-    "layers": ("num_hidden_layers",),
-    "hidden": ("hidden_size",),
-    "heads": ("num_attention_heads",),
-    "kv_heads": ("num_key_value_heads",),
-    "head_dim": ("head_dim",),
-    "ffn": ("intermediate_size",),
-    "vocab": ("vocab_size",),
-    "tied": ("tie_word_embeddings",),
-    "max_positions": ("max_position_embeddings",),
-    "attention_bias": ("attention_bias",),
-    "attention_out_bias": ("attention_out_bias",),
-    "mlp_bias": ("mlp_bias",),
-    "parallel": ("use_parallel_residual",),
-    "qk_norm": ("use_qk_norm", "qk_layernorm"),
-    "soft_cap": ("attn_logit_softcapping",),
-    "window": ("sliding_window",),
-    "window_on": ("use_sliding_window",),
-    "window_from": ("max_window_layers",),
-    "window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
-    "layer_types": ("layer_types",),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "topk": ("num_experts_per_tok",),
-    "moe_ffn": ("moe_intermediate_size",),
-    "shared_experts": ("n_shared_experts",),
-    "shared_ffn": ("shared_expert_intermediate_size",),
-    "first_dense": ("first_k_dense_replace",),
-    "expert_frequency": ("moe_layer_freq",),
-    "expert_step": ("decoder_sparse_step", "interleave_moe_layer_step"),
-    "dense_list": ("mlp_only_layers",),
-    "expert_list": ("moe_layers",),
-    "groups": ("n_group",),
-    "top_groups": ("topk_group",),
-    "topk_method": ("topk_method",),
-    "q_rank": ("q_lora_rank",),
-    "kv_rank": ("kv_lora_rank",),
-    "qk_nope": ("qk_nope_head_dim",),
-    "qk_rope": ("qk_rope_head_dim",),
-    "v_head": ("v_head_dim",),
-    "mtp_layers": ("num_nextn_predict_layers", "num_mtp_layers"),
-    "multi_query": ("multi_query",),
-    "new_decoder": ("new_decoder_architecture",),
-    "alibi": ("alibi",),
-    "embedding_width": ("word_embed_proj_dim",),
-    "attention_types": ("attention_types",),
-}  # fmt: skip
-"""Names in the file of what the reader looks up, unless a type has its own."""
-
-SIZES = ("vocab", "hidden", "ffn", "layers", "heads", "experts", "topk", "moe_ffn")
-"""Fields that tell two models of a type apart: their defaults are those of one model."""
-
-DROPOUT_KEYS = (
-    "resid_pdrop", "attn_pdrop", "hidden_dropout", "attention_dropout", "dropout",
-    "resid_dropout", "residual_dropout",
-)  # fmt: skip
-"""Keys of dropout inside the layers; the same in all types."""
-
-Switch = bool | str
-"""True, false, or the field of `KEYS` that says it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelType:
-    """How the configurations of one `model_type` are read."""
-
-    defaults: Mapping[str, object]
-    """Values by field where the file leaves its keys out; a field without one is then unknown."""
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names of fields that differ from `KEYS`; none: the type has no such key."""
-    gated: bool = True
-    """Three MLP matrices."""
-    norm: str = "rmsnorm"
-    positions: str = "rope"
-    biases: tuple[Switch, Switch, Switch] = (False, False, False)
-    """Of queries, keys and values; of the attention output; of the MLP."""
-    dropout: float = 0.0
-    """Where the file has none of `DROPOUT_KEYS`."""
-    experts: bool = False
-    """Some layers have routed experts."""
-    latent: bool = False
-    """Latent attention."""
-    parallel: Switch = False
-    """Attention and MLP side by side on the same input."""
-    qk_norm: Switch = False
-    extra: tuple[str, ...] = ()
-    """Parts with few parameters and little work that no model file can say."""
-
-
-def _sizes(
-    vocab: int,
-    hidden: int,
-    ffn: int | None,
-    layers: int,
-    heads: int,
-    kv_heads: int | None,
-    max_positions: int,
-    *,
-    tied: bool = False,
-    **others: object,
-) -> dict[str, object]:
-    """Return the defaults of a type by field."""
-    return {
-        "vocab": vocab, "hidden": hidden, "ffn": ffn, "layers": layers, "heads": heads,
-        "kv_heads": kv_heads, "head_dim": None, "max_positions": max_positions, "tied": tied,
-    } | others  # fmt: skip
-
+from planner.intake.huggingface.newer_types import NEWER_ALIASES, NEWER_TYPES
+from planner.intake.huggingface.rules import (
+    EXPERT_WIDTH_ONLY,
+    POST_NORMS,
+    QKV_O,
+    ModelType,
+    Switch,
+    sizes,
+)
 
 _GPT2_KEYS = {
     "layers": ("n_layer", "num_hidden_layers"),
@@ -125,34 +27,30 @@ _GPT2_KEYS = {
     "max_positions": ("n_positions", "max_position_embeddings"),
 }  # fmt: skip
 _ALL = (True, True, True)
-_ATTENTION: tuple[Switch, Switch, Switch] = ("attention_bias", "attention_bias", False)
 _QKV_ONLY: tuple[Switch, Switch, Switch] = (True, False, False)
-_EXPERT_WIDTH_ONLY = {"ffn": (), "moe_ffn": ("intermediate_size",)}
-"""Every layer has experts, and `intermediate_size` is the width of one."""
 _ALTERNATING = [[["global", "local"], 12]]
-_POST_NORMS = "norms after attention and MLP"
 
 TYPES: Mapping[str, ModelType] = {
     "llama": ModelType(
-        defaults=_sizes(32000, 4096, 11008, 32, 32, None, 2048),
+        defaults=sizes(32000, 4096, 11008, 32, 32, None, 2048),
         biases=("attention_bias", "attention_bias", "mlp_bias"),
     ),
     "mistral": ModelType(
-        defaults=_sizes(32000, 4096, 14336, 32, 32, 8, 131072, window=4096),
+        defaults=sizes(32000, 4096, 14336, 32, 32, 8, 131072, window=4096),
     ),
     "mixtral": ModelType(
-        defaults=_sizes(32000, 4096, None, 32, 32, 8, 131072, moe_ffn=14336, experts=8, topk=2),
-        keys=_EXPERT_WIDTH_ONLY,
+        defaults=sizes(32000, 4096, None, 32, 32, 8, 131072, moe_ffn=14336, experts=8, topk=2),
+        keys=EXPERT_WIDTH_ONLY,
         experts=True,
     ),
     "qwen2": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             151936, 4096, 22016, 32, 32, 32, 32768, window=4096, window_on=False, window_from=28
         ),
         biases=_QKV_ONLY,
     ),
     "qwen2_moe": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             151936,
             2048,
             5632,
@@ -173,10 +71,11 @@ TYPES: Mapping[str, ModelType] = {
         keys={"attention_bias": ("qkv_bias",)},
         biases=("attention_bias", False, False),
         experts=True,
+        dense_without=True,
         extra=("gate of the shared expert",),
     ),
     "qwen3": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             151936,
             4096,
             22016,
@@ -189,11 +88,11 @@ TYPES: Mapping[str, ModelType] = {
             window_on=False,
             window_from=28,
         ),
-        biases=_ATTENTION,
+        biases=QKV_O,
         qk_norm=True,
     ),
     "qwen3_moe": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             151936,
             2048,
             6144,
@@ -209,12 +108,13 @@ TYPES: Mapping[str, ModelType] = {
             window_on=False,
         ),
         keys={"window_from": ()},
-        biases=_ATTENTION,
+        biases=QKV_O,
         experts=True,
+        dense_without=True,
         qk_norm=True,
     ),
     "deepseek_v2": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             102400,
             4096,
             11008,
@@ -233,12 +133,12 @@ TYPES: Mapping[str, ModelType] = {
             qk_rope=64,
             v_head=128,
         ),
-        biases=_ATTENTION,
+        biases=QKV_O,
         experts=True,
         latent=True,
     ),
     "deepseek_v3": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             129280,
             7168,
             18432,
@@ -259,12 +159,12 @@ TYPES: Mapping[str, ModelType] = {
             qk_rope=64,
             v_head=128,
         ),
-        biases=_ATTENTION,
+        biases=QKV_O,
         experts=True,
         latent=True,
     ),
     "gpt2": ModelType(
-        defaults=_sizes(50257, 768, None, 12, 12, None, 1024, tied=True),
+        defaults=sizes(50257, 768, None, 12, 12, None, 1024, tied=True),
         keys=_GPT2_KEYS,
         gated=False,
         norm="layernorm",
@@ -273,7 +173,7 @@ TYPES: Mapping[str, ModelType] = {
         dropout=0.1,
     ),
     "gpt_bigcode": ModelType(
-        defaults=_sizes(50257, 768, None, 12, 12, None, 1024, tied=True, multi_query=True),
+        defaults=sizes(50257, 768, None, 12, 12, None, 1024, tied=True, multi_query=True),
         keys=_GPT2_KEYS,
         gated=False,
         norm="layernorm",
@@ -282,7 +182,7 @@ TYPES: Mapping[str, ModelType] = {
         dropout=0.1,
     ),
     "gptj": ModelType(
-        defaults=_sizes(50400, 4096, None, 28, 16, None, 2048),
+        defaults=sizes(50400, 4096, None, 28, 16, None, 2048),
         keys=_GPT2_KEYS,
         gated=False,
         norm="layernorm",
@@ -291,7 +191,7 @@ TYPES: Mapping[str, ModelType] = {
         extra=("bias of the head",),
     ),
     "gpt_neo": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             50257,
             2048,
             None,
@@ -310,15 +210,14 @@ TYPES: Mapping[str, ModelType] = {
             "head_dim": (),
             "window": ("window_size",),
         },
+        ignored=("attention_layers",),
         gated=False,
         norm="layernorm",
         positions="learned",
         biases=(False, True, True),
     ),
     "gpt_neox": ModelType(
-        defaults=_sizes(
-            50432, 6144, 24576, 44, 64, None, 2048, attention_bias=True, parallel=True
-        ),
+        defaults=sizes(50432, 6144, 24576, 44, 64, None, 2048, attention_bias=True, parallel=True),
         keys={"kv_heads": (), "head_dim": ()},
         gated=False,
         norm="layernorm",
@@ -326,7 +225,7 @@ TYPES: Mapping[str, ModelType] = {
         parallel="parallel",
     ),
     "falcon": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             65024,
             4544,
             None,
@@ -357,7 +256,7 @@ TYPES: Mapping[str, ModelType] = {
         parallel="parallel",
     ),
     "opt": ModelType(
-        defaults=_sizes(50272, 768, 3072, 12, 12, None, 2048, tied=True, mlp_bias=True),
+        defaults=sizes(50272, 768, 3072, 12, 12, None, 2048, tied=True, mlp_bias=True),
         keys={
             "kv_heads": (),
             "head_dim": (),
@@ -371,7 +270,7 @@ TYPES: Mapping[str, ModelType] = {
         dropout=0.1,
     ),
     "bloom": ModelType(
-        defaults=_sizes(250880, 64, None, 2, 8, None, 2048, tied=True, alibi=True),
+        defaults=sizes(250880, 64, None, 2, 8, None, 2048, tied=True, alibi=True),
         keys={
             "layers": ("n_layer", "num_hidden_layers"),
             "hidden": ("hidden_size", "n_embed"),
@@ -388,7 +287,7 @@ TYPES: Mapping[str, ModelType] = {
         extra=("norm of the embeddings",),
     ),
     "gpt_oss": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             201088,
             2880,
             None,
@@ -404,13 +303,13 @@ TYPES: Mapping[str, ModelType] = {
             window=128,
             window_pattern=2,
         ),
-        keys={**_EXPERT_WIDTH_ONLY, "topk": ("num_experts_per_tok", "experts_per_token")},
+        keys={**EXPERT_WIDTH_ONLY, "topk": ("num_experts_per_tok", "experts_per_token")},
         biases=("attention_bias", "attention_bias", True),
         experts=True,
         extra=("attention sinks", "bias of the router"),
     ),
     "llama4_text": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             202048,
             5120,
             16384,
@@ -435,16 +334,16 @@ TYPES: Mapping[str, ModelType] = {
             "window": ("attention_chunk_size",),
             "window_pattern": ("no_rope_layer_interval",),
         },
-        biases=_ATTENTION,
+        biases=QKV_O,
         experts=True,
         qk_norm="qk_norm",
     ),
     "gemma": ModelType(
-        defaults=_sizes(256000, 3072, 24576, 28, 16, 16, 8192, tied=True, head_dim=256),
-        biases=_ATTENTION,
+        defaults=sizes(256000, 3072, 24576, 28, 16, 16, 8192, tied=True, head_dim=256),
+        biases=QKV_O,
     ),
     "gemma2": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             256000,
             2304,
             9216,
@@ -458,11 +357,11 @@ TYPES: Mapping[str, ModelType] = {
             window_pattern=2,
             soft_cap=50.0,
         ),
-        biases=_ATTENTION,
-        extra=(_POST_NORMS,),
+        biases=QKV_O,
+        extra=(POST_NORMS,),
     ),
     "gemma3_text": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             262208,
             2304,
             9216,
@@ -475,12 +374,12 @@ TYPES: Mapping[str, ModelType] = {
             window=4096,
             window_pattern=6,
         ),
-        biases=_ATTENTION,
+        biases=QKV_O,
         qk_norm=True,
-        extra=(_POST_NORMS,),
+        extra=(POST_NORMS,),
     ),
     "phi": ModelType(
-        defaults=_sizes(51200, 2048, 8192, 24, 32, None, 2048, qk_norm=False),
+        defaults=sizes(51200, 2048, 8192, 24, 32, None, 2048, qk_norm=False),
         keys={"head_dim": ()},
         gated=False,
         norm="layernorm",
@@ -490,23 +389,23 @@ TYPES: Mapping[str, ModelType] = {
         extra=("bias of the head",),
     ),
     "phi3": ModelType(
-        defaults=_sizes(32064, 3072, 8192, 32, 32, None, 4096),
+        defaults=sizes(32064, 3072, 8192, 32, 32, None, 4096),
     ),
     "phimoe": ModelType(
-        defaults=_sizes(32064, 4096, None, 32, 32, 8, 131072, moe_ffn=6400, experts=16, topk=2),
-        keys=_EXPERT_WIDTH_ONLY,
+        defaults=sizes(32064, 4096, None, 32, 32, 8, 131072, moe_ffn=6400, experts=16, topk=2),
+        keys=EXPERT_WIDTH_ONLY,
         norm="layernorm",
-        biases=_ATTENTION,
+        biases=QKV_O,
         experts=True,
         extra=("bias of the head",),
     ),
     "glm4": ModelType(
-        defaults=_sizes(151552, 4096, 13696, 40, 32, 2, 131072, head_dim=128, attention_bias=True),
+        defaults=sizes(151552, 4096, 13696, 40, 32, 2, 131072, head_dim=128, attention_bias=True),
         biases=("attention_bias", False, False),
-        extra=(_POST_NORMS,),
+        extra=(POST_NORMS,),
     ),
     "glm4_moe": ModelType(
-        defaults=_sizes(
+        defaults=sizes(
             151552,
             4096,
             10944,
@@ -528,50 +427,51 @@ TYPES: Mapping[str, ModelType] = {
         qk_norm="qk_norm",
     ),
     "olmo2": ModelType(
-        defaults=_sizes(50304, 4096, 11008, 32, 32, None, 2048),
-        biases=_ATTENTION,
+        defaults=sizes(50304, 4096, 11008, 32, 32, None, 2048),
+        biases=QKV_O,
         qk_norm=True,
     ),
     "olmoe": ModelType(
-        defaults=_sizes(50304, 2048, None, 16, 16, None, 4096, moe_ffn=2048, experts=64, topk=8),
-        keys=_EXPERT_WIDTH_ONLY,
-        biases=_ATTENTION,
+        defaults=sizes(50304, 2048, None, 16, 16, None, 4096, moe_ffn=2048, experts=64, topk=8),
+        keys=EXPERT_WIDTH_ONLY,
+        biases=QKV_O,
         experts=True,
         qk_norm=True,
     ),
     "cohere": ModelType(
-        defaults=_sizes(256000, 8192, 22528, 40, 64, None, 8192, tied=True, qk_norm=False),
+        defaults=sizes(256000, 8192, 22528, 40, 64, None, 8192, tied=True, qk_norm=False),
         norm="layernorm",
-        biases=_ATTENTION,
+        biases=QKV_O,
         parallel=True,
         qk_norm="qk_norm",
     ),
     "starcoder2": ModelType(
-        defaults=_sizes(49152, 3072, 12288, 30, 24, 2, 4096, tied=True, mlp_bias=True),
+        defaults=sizes(49152, 3072, 12288, 30, 24, 2, 4096, tied=True, mlp_bias=True),
         keys={"mlp_bias": ("use_bias",)},
         gated=False,
         norm="layernorm",
         biases=("mlp_bias", "mlp_bias", "mlp_bias"),
     ),
     "granite": ModelType(
-        defaults=_sizes(32000, 4096, 11008, 32, 32, None, 2048),
+        defaults=sizes(32000, 4096, 11008, 32, 32, None, 2048),
         biases=("attention_bias", "attention_bias", "mlp_bias"),
     ),
     "smollm3": ModelType(
-        defaults=_sizes(128256, 2048, 11008, 36, 16, 4, 32768, tied=True, window_on=False),
+        defaults=sizes(128256, 2048, 11008, 36, 16, 4, 32768, tied=True, window_on=False),
         biases=("attention_bias", "attention_bias", "mlp_bias"),
     ),
     "seed_oss": ModelType(
-        defaults=_sizes(155136, 4096, 27648, 64, 80, 8, 524288, head_dim=128, attention_bias=True),
+        defaults=sizes(155136, 4096, 27648, 64, 80, 8, 524288, head_dim=128, attention_bias=True),
         biases=("attention_bias", "attention_out_bias", "mlp_bias"),
         dropout=0.1,
     ),
     "nemotron": ModelType(
-        defaults=_sizes(256000, 6144, 24576, 32, 48, None, 4096),
+        defaults=sizes(256000, 6144, 24576, 32, 48, None, 4096),
         gated=False,
         norm="layernorm",
         biases=("attention_bias", "attention_bias", "mlp_bias"),
     ),
+    **NEWER_TYPES,
 }
 
 ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
@@ -592,34 +492,6 @@ ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "qwen3_vl_moe_text": ("qwen3_moe", {}),
     "llama4": ("llama4_text", {}),
     "gemma3": ("gemma3_text", {}),
+    **NEWER_ALIASES,
 }
 """Other names of the same layers, with the defaults that differ."""
-
-REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"),
-        "layers without attention",
-    ),
-    **dict.fromkeys(
-        ("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid",
-         "lfm2", "lfm2_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "minimax",
-         "minimax_text_01", "kimi_linear"),
-        "some layers with a state space, convolutions or linear attention in place of attention",
-    ),
-    **dict.fromkeys(
-        ("deepseek_v32", "glm_moe_dsa"), "sparse attention whose tokens an indexer picks"
-    ),
-    **dict.fromkeys(
-        ("gemma3n", "gemma3n_text"), "layers of several widths and embeddings in every layer"
-    ),
-    **dict.fromkeys(
-        ("t5", "mt5", "umt5", "bart", "mbart", "pegasus", "whisper", "m2m_100", "t5gemma"),
-        "an encoder beside the decoder",
-    ),
-    **dict.fromkeys(
-        ("bert", "roberta", "xlm-roberta", "deberta", "deberta-v2", "electra", "albert",
-         "distilbert", "modernbert", "vit", "clip", "siglip", "dinov2"),
-        "an encoder, and this plans the training of decoders",
-    ),
-}  # fmt: skip
-"""Types whose layers the cost model does not have, and what it is that they have."""

@@ -3,19 +3,21 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
 from planner.errors import SpecError
-from planner.intake.huggingface.config import Config, Found, open_config
+from planner.intake.huggingface.config import Config, Found, UnknownTypeError, open_config
 from planner.intake.huggingface.details import details_of
-from planner.intake.huggingface.files import parse_config
-from planner.intake.huggingface.model_types import DROPOUT_KEYS
+from planner.intake.huggingface.files import has_sizes, parse_config
+from planner.intake.huggingface.keys import missing, passed_over, refusals
+from planner.intake.huggingface.model_types import TYPES
+from planner.intake.huggingface.rules import DROPOUT_KEYS
 from planner.intake.huggingface.unpriced import notes_on, which_are_local
 from planner.intake.imported import Imported, Origin
-from planner.units import format_count
-from planner.yamlfile import KeyPath, path_text
+from planner.units import format_count, show
+from planner.yamlfile import Document, KeyPath, path_text
 
 LONGEST_SEQ_LEN = 8192
 """Tokens of a sequence where the file allows more: pre-training of the Llama 3 models
@@ -44,12 +46,87 @@ def read(text: str, file: str, stated: Mapping[str, object]) -> Imported:
     `stated` are values that the user sets by path; assumptions follow them. Raises `SpecError`
     with the line.
     """
-    return _Reader(open_config(parse_config(text, file)), stated).imported()
+    document = parse_config(text, file)
+    try:
+        config = open_config(document)
+    except UnknownTypeError as error:
+        raise SpecError(replace(error.problems[0], fix=_advice(document, error))) from None
+    return _checked(config, stated)
 
 
 def read_as(text: str, file: str, as_type: str) -> Imported:
-    """Return the model file that a config.json makes whose layers are those of another type."""
-    return _Reader(open_config(parse_config(text, file), as_type), {}).imported()
+    """Return the model file that a config.json makes whose layers are those of another type.
+
+    Raises `SpecError` where the type would leave out a key of the file, or where a key that makes
+    the type is not there.
+    """
+    return _checked(open_config(parse_config(text, file), as_type), {})
+
+
+def _checked(config: Config, stated: Mapping[str, object]) -> Imported:
+    """Read a configuration whose every key is understood."""
+    if found := refusals(config):
+        raise SpecError(found)
+    if config.borrowed and (keys := missing(config)):
+        message = f"read as {config.name}, but the file does not say {', '.join(keys)}"
+        fix = (
+            f"the defaults of {config.name} are not those of another type: add what is true to a"
+            " copy of the file"
+        )
+        raise SpecError(config.problem(None, message, fix))
+    return _Reader(config, stated).imported()
+
+
+ADVISED = (
+    "llama", "qwen2", "qwen3", "mixtral", "qwen3_moe", "qwen2_moe", "deepseek_v3", "deepseek_v2",
+    "glm4_moe", "olmoe",
+)  # fmt: skip
+"""Types that a file of another type may be read as, the plainest first."""
+
+
+def _advice(document: Document, error: UnknownTypeError) -> str:
+    """Return what to do with a file of an unknown type: which types have all of its keys."""
+    shown, close = 10, error.problems[0].fix
+    known = f"known: {', '.join(list(TYPES)[:shown])} and {len(TYPES) - shown} more"
+    if not has_sizes(document.data):
+        return close + known
+    fits, obstacles = [], []
+    for name in ADVISED:
+        config = open_config(document, name)
+        found = [problem.path.rpartition(".")[2] for problem in refusals(config)]
+        keys = missing(config)
+        if not found and not keys and (count := _parameters(config)):
+            fits.append((name, count))
+        obstacles.append((len(found) + len(keys), name, found, keys))
+    counts = [count for _, count in fits]
+    if fits and max(counts) <= min(counts) * (1 + SAME):
+        file = document.file or "config.json"
+        others = f" (or {', '.join(name for name, _ in fits[1:3])})" if fits[1:] else ""
+        return (
+            f"{close}{known}; if its layers are those of one of them, read it as that one:"
+            f" planner import model {file} --as {fits[0][0]} --out model.yaml{others}"
+        )
+    _, name, found, keys = min(obstacles)
+    what = [f"{', '.join(found)} would be left out"] * bool(found)
+    what += [f"the file does not say {', '.join(keys)}"] * bool(keys)
+    why = f"; read as {name}, {' and '.join(what)}" if what else "; several types fit and differ"
+    return f"{close}no known type has all of its keys{why}; {known}"
+
+
+SAME = 1e-3
+"""Largest difference of counts of parameters that are taken for the same."""
+
+
+def _parameters(config: Config) -> float:
+    """Return the parameters of a configuration as it is read; 0 where it cannot be."""
+    from costmodels.parameters import total_params
+    from planner.inputs import model_from_dict  # which imports this package
+
+    try:
+        given = model_from_dict(_Reader(config, {}).imported().document)
+    except SpecError:
+        return 0.0
+    return total_params(given.shape, given.job.seq_len)
 
 
 @dataclass(slots=True)
@@ -81,9 +158,21 @@ class _Reader:
             origins=tuple(sorted(self.origins, key=lambda origin: _place(origin.path))),
             source=self.config.document.file or "Python data",
             format=f"Hugging Face config.json ({self.config.name})",
-            notes=(*self.config.notes, *self.notes, *notes_on(self.config, document)),
+            notes=(
+                *self.config.notes,
+                *self.notes,
+                *notes_on(self.config, document),
+                *self._strays(),
+            ),
             marks=self.marks,
         )
+
+    def _strays(self) -> tuple[str, ...]:
+        """Name the keys that nobody knows and that were passed over."""
+        names = passed_over(self.config)
+        if not names:
+            return ()
+        return (f"not known, and by name and value no size: {', '.join(names)}",)
 
     def _put(
         self,
@@ -160,8 +249,12 @@ class _Reader:
         """Set the experts; return how many layers have them."""
         config, section = self.config, ("model", "moe")
         n_layers = int(self.model["layers"])
-        if not config.rules.experts or config.count("experts", 0).value == 0:
+        none = config.count("experts", 0)
+        if not config.rules.experts or (none.value == 0 and config.rules.dense_without):
             return 0
+        if none.value == 0:
+            message = f"no experts, and a {config.name} has some in its layers all the same"
+            raise SpecError(config.problem(none.path, message, "read it --as a dense type"))
         layers = expert_layers(config, n_layers)
         n_expert_layers = sum(layers)
         if not n_expert_layers:
@@ -202,6 +295,9 @@ class _Reader:
         if found.value is None and not gated:
             hidden = config.needed("hidden")
             self._put(("model", "ffn"), 4 * hidden.value, f"4 * {hidden.text}", found.path)
+        elif config.rules.ffn_parts > 1:
+            width, parts = int(config.needed("ffn").value), config.rules.ffn_parts
+            self._put(("model", "ffn"), width // parts, f"{found.text} / {parts}", found.path)
         else:
             self._take("ffn")
 
@@ -219,7 +315,8 @@ class _Reader:
                 f"embeddings of width {embedding.value} are projected to layers of width {hidden},"
                 " which the cost model does not have"
             )
-            raise SpecError(config.problem(embedding.path, message))
+            fix = "write a model file with the widths of the layers: docs/files.md"
+            raise SpecError(config.problem(embedding.path, message, fix))
         modules = config.count("mtp_layers", 0)
         if modules.value:
             self._put(("model", "mtp_layers"), modules.value, modules.text, modules.path)
@@ -279,7 +376,8 @@ class _Reader:
         name, original = _original_positions(self.config.section)
         bounds = [(LONGEST_SEQ_LEN, "not in the file")]
         if found.value:
-            source = f"{found.text} {found.value}" if found.path else found.text
+            default = found.text.partition(":")[0]
+            source = f"{found.text} {found.value}" if found.path else default
             bounds = [
                 (found.value, found.text),
                 (LONGEST_SEQ_LEN, f"at most {LONGEST_SEQ_LEN}; {source}"),
@@ -343,11 +441,19 @@ def expert_layers(config: Config, n_layers: int) -> list[bool]:
         those = set(listed)
         return [i in those for i in range(n_layers)]
     dense = set(config.numbers("dense_list") or ())
+    kinds = config.look("dense_or_sparse")
+    if kinds.value is not None:
+        if not isinstance(kinds.value, list) or len(kinds.value) != n_layers:
+            message = f"expected dense or sparse for {n_layers} layers, got {show(kinds.value)}"
+            raise SpecError(config.problem(kinds.path, message))
+        return [kind == "sparse" for kind in kinds.value]
     first = config.count("first_dense", 0).value or 0
+    last = config.count("last_expert_layer", 0).value
+    last = n_layers - 1 if last is None else last
     frequency = config.count("expert_frequency").value or 1
     step = config.count("expert_step").value or 1
     return [
-        i >= first and i % frequency == 0 and (i + 1) % step == 0 and i not in dense
+        first <= i <= last and i % frequency == 0 and (i + 1) % step == 0 and i not in dense
         for i in range(n_layers)
     ]
 

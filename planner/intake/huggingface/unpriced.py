@@ -13,16 +13,6 @@ from planner.intake.huggingface.config import Config
 from planner.units import format_percent, show
 
 _LOCAL = ("sliding_attention", "chunked_attention")
-_UNSAID = {
-    "gemma": "embeddings times the root of the width",
-    "gemma2": "embeddings times the root of the width, caps on attention scores and logits",
-    "gemma3_text": "embeddings times the root of the width, another rotary base in local layers",
-    "granite": "factors of embeddings, attention, residuals and logits",
-    "cohere": "a factor of the logits",
-    "llama4_text": "a temperature of attention by position",
-    "phimoe": "jitter of the router and its own choice of two experts",
-}
-"""What types have that no model file says and no figure depends on."""
 
 
 def notes_on(config: Config, document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -47,10 +37,21 @@ def which_are_local(config: Config, n_layers: int) -> list[bool]:
     if types.value is not None:
         listed = types.value if isinstance(types.value, list) else [types.value]
         for i, kind in enumerate(listed):
-            if kind not in ("full_attention", *_LOCAL):
+            # 1 is full attention and 0 linear attention in the files of MiniMax.
+            if kind not in ("full_attention", "attention", 1, *_LOCAL) or kind is True:
                 message = f"layers with {show(kind)}, which the cost model does not have"
                 raise SpecError(config.problem((*(types.path or ()), i), message))
+        if len(listed) != n_layers and types.path:
+            message = f"{len(listed)} layers are listed, and the model has {n_layers}"
+            raise SpecError(config.problem(types.path, message))
         return [kind in _LOCAL for kind in listed]
+    if config.rules.hybrid:
+        names = config.rules.keys["layer_types"]
+        message = (
+            f"a {config.name} has linear attention or a state space in some layers unless"
+            f" {' or '.join(names)} says that all have attention"
+        )
+        raise SpecError(config.problem(None, message, f"add {names[0]} if all have attention"))
     if config.look("window_on").value is False:
         return [False] * n_layers
     if pattern := config.count("window_pattern").value:
@@ -164,19 +165,6 @@ def _quantized(config: Config, _: Mapping[str, Any]) -> str:
     return ""
 
 
-def _unsaid(config: Config, document: Mapping[str, Any]) -> str:
-    """Name what the model has and emitted files cannot say."""
-    parts = [_UNSAID[config.name]] if config.name in _UNSAID else []
-    local = which_are_local(config, document["model"]["layers"])
-    if (
-        any(local)
-        and config.count("window").value
-        and "window" not in document["model"]["details"]
-    ):
-        parts.append("which layers see a part of the sequence")
-    return f"in no emitted file: {', '.join(parts)}" if parts else ""
-
-
 _NOTES: tuple[Callable[[Config, Mapping[str, Any]], str], ...] = (
     _window,
     _parallel,
@@ -185,5 +173,4 @@ _NOTES: tuple[Callable[[Config, Mapping[str, Any]], str], ...] = (
     _small_parts,
     _mtp,
     _quantized,
-    _unsaid,
 )

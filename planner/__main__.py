@@ -1,0 +1,5 @@
+"""Runs the command line as `python -m planner`."""
+
+from planner.cli import main
+
+main()

@@ -1,0 +1,481 @@
+"""What deepspeed_train.py and fsdp2_train.py share: options, model, data, log, smoke report.
+
+Beside torch and transformers it needs `datasets` where data are not a flat file of tokens.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+HERE = Path(__file__).resolve().parent
+SMOKE_STEPS, SMOKE_TOKENS = 2, 128
+"""Steps and tokens of a sequence of a run with --smoke."""
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    """Return a parser with the options of both programs; environment variables are defaults."""
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    add = parser.add_argument
+    add("--seq-length", type=int, required=True, help="tokens of a sequence")
+    add("--train-steps", type=int, help="optimizer steps")
+    add("--recompute", choices=("none", "selective", "full"), default="none")
+    add("--recompute-layers", type=int, help="with full: the first layers alone")
+    add(
+        "--model",
+        default=os.environ.get("MODEL") or None,
+        help="config.json, its folder or a repository id; default: model_config.json beside this",
+    )
+    add("--from-pretrained", action="store_true", help="load the weights of --model")
+    add(
+        "--attention",
+        default=os.environ.get("ATTENTION") or "sdpa",
+        help="attn_implementation: sdpa, flash_attention_2, ...",
+    )
+    add(
+        "--data",
+        default=os.environ.get("DATA"),
+        help="flat file of tokens (.bin), .jsonl, .parquet, or a data set of Hugging Face",
+    )
+    add(
+        "--token-bytes",
+        type=int,
+        choices=(2, 4),
+        help="width of a token in a .bin; default: 2 where the vocabulary fits",
+    )
+    add(
+        "--tokenizer",
+        default=os.environ.get("TOKENIZER"),
+        help="folder or repository id, for text",
+    )
+    add("--text-field", default="text")
+    add("--split", default="train", help="of a data set")
+    add("--save", default=os.environ.get("SAVE"), help="folder of checkpoints")
+    add("--save-every", type=int, default=1000, help="steps; the last step is always saved")
+    add("--resume", action="store_true", help="go on from the newest checkpoint in --save")
+    add("--log-every", type=int, default=1)
+    add("--seed", type=int, default=1234)
+    add("--cpu", action="store_true", help="train on the CPU over gloo")
+    add("--smoke", action="store_true", help="two steps of random tokens on the CPU, one report")
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser, words: list[str] | None = None) -> argparse.Namespace:
+    """Return the options; a run with --smoke is short and reads no data."""
+    found = parser.parse_args(words)
+    if found.smoke:
+        found.cpu = True
+        found.train_steps, found.data, found.save, found.resume = SMOKE_STEPS, None, None, False
+        found.attention = "eager" if found.attention == "eager" else "sdpa"
+        found.seq_length = min(found.seq_length, SMOKE_TOKENS)
+    elif not found.data:
+        fail(
+            "no data",
+            "give --data FILE.bin, FILE.jsonl, FILE.parquet, a data set's name or random",
+        )
+    return found
+
+
+def fail(problem: str, fix: str) -> None:
+    """End the program with one line: what is wrong, what to change."""
+    sys.exit(f"error: {problem}; {fix}")
+
+
+def rank() -> int:
+    """Return the number of this process; 0 without process groups."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def say(text: str) -> None:
+    """Print on rank 0 alone."""
+    if rank() == 0:
+        print(text, flush=True)
+
+
+# ---- model ---------------------------------------------------------------------------------
+
+
+def model_config(args: argparse.Namespace) -> Any:
+    """Return the configuration of the model, with the attention that was asked for."""
+    from transformers import AutoConfig
+
+    name = args.model or HERE / "model_config.json"
+    path = Path(name)
+    if args.model is None and not path.is_file():
+        fail(f"no {path.name} beside this program", "give --model (or MODEL=): a config.json")
+    if args.from_pretrained and args.model is None:
+        fail("--from-pretrained without weights", "give --model (or MODEL=): their folder or id")
+    if path.is_file() and path.suffix == ".json":
+        fields = json.loads(path.read_text())
+        if "model_type" not in fields:
+            fail(f"{path} has no model_type", "use the config.json of a Hugging Face model")
+        config = AutoConfig.for_model(**fields)
+    else:
+        config = AutoConfig.from_pretrained(str(name))
+    config._attn_implementation = args.attention
+    config.use_cache = False
+    return config
+
+
+def build_model(args: argparse.Namespace, config: Any, dtype: torch.dtype) -> Any:
+    """Return the model: weights at random by the configuration, or those of --model."""
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(args.seed)
+    if args.from_pretrained:
+        folder = Path(args.model)
+        name = str(folder.parent if folder.suffix == ".json" else args.model)
+        return AutoModelForCausalLM.from_pretrained(name, config=config, torch_dtype=dtype)
+    return AutoModelForCausalLM.from_config(config, torch_dtype=dtype)
+
+
+def layers_of(model: torch.nn.Module) -> torch.nn.ModuleList:
+    """Return the transformer layers: the longest list of modules of one class."""
+    lists = [x for x in model.modules() if isinstance(x, torch.nn.ModuleList) and len(x)]
+    lists = [x for x in lists if "Layer" in type(x[0]).__name__ or "Block" in type(x[0]).__name__]
+    if not lists:
+        fail("the model has no list of layers", "give a decoder of Hugging Face as --model")
+    return max(lists, key=lambda x: sum(p.numel() for p in x.parameters()))
+
+
+def recompute_layers(model: torch.nn.Module, n_layers: int, *, to_host: bool = False) -> None:
+    """Compute the first `n_layers` layers again in the backward; keep their inputs on the host."""
+    layers = layers_of(model)
+    for layer in layers[:n_layers]:
+        if not hasattr(layer, "gradient_checkpointing"):
+            fail(f"{type(layer).__name__} cannot be recomputed", "use transformers 4.53 or newer")
+        layer.gradient_checkpointing = True
+        layer._gradient_checkpointing_func = partial(_checkpoint, to_host)
+
+
+def _checkpoint(to_host: bool, function: Callable[..., Any], *inputs: Any) -> Any:
+    if not to_host:
+        return checkpoint(function, *inputs, use_reentrant=False)
+    with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):
+        return checkpoint(function, *inputs, use_reentrant=False)
+
+
+def attention_core(implementation: str) -> Callable[..., Any]:
+    """Return what computes scores, softmax and their product with the values."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if implementation in ALL_ATTENTION_FUNCTIONS:
+        return ALL_ATTENTION_FUNCTIONS[implementation]
+    # The plain one stands in the file of each model.
+    return lambda module, *inputs, **more: sys.modules[
+        type(module).__module__
+    ].eager_attention_forward(module, *inputs, **more)
+
+
+def recompute_attention_core(implementation: str) -> None:
+    """Compute the attention core again in the backward."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    core = attention_core(implementation)
+
+    def recomputed(module: Any, *inputs: Any, **more: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return core(module, *inputs, **more)
+        return checkpoint(partial(core, module, **more), *inputs, use_reentrant=False)
+
+    ALL_ATTENTION_FUNCTIONS[implementation] = recomputed
+
+
+# ---- data ----------------------------------------------------------------------------------
+
+
+class FlatFile:
+    """Sequences of a flat file of token ids, as Megatron-LM's and nanoGPT's .bin are."""
+
+    def __init__(self, path: str, length: int, width: int) -> None:
+        import numpy as np
+
+        self.tokens = np.memmap(path, dtype={2: np.uint16, 4: np.uint32}[width], mode="r")
+        self.length = length
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        start = index * self.length
+        part = self.tokens[start : start + self.length + 1].astype("int64")
+        return torch.from_numpy(part)
+
+
+class PackedText:
+    """Sequences cut from documents of a data set, one after the other with an end between."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        from datasets import load_dataset
+        from transformers import AutoTokenizer
+
+        if not args.tokenizer:
+            fail("text without a tokenizer", "give --tokenizer (or TOKENIZER=)")
+        tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
+        kind = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}.get(
+            Path(args.data).suffix
+        )
+        if kind:
+            texts = load_dataset(kind, data_files=args.data, split="train")
+        else:
+            name, _, subset = args.data.partition(":")
+            texts = load_dataset(name, subset or None, split=args.split)
+        if args.text_field not in texts.column_names:
+            fail(f"{args.data} has no field {args.text_field!r}", "give --text-field")
+        self.length, end = args.seq_length, tokenizer.eos_token_id
+        apply = partial(_packed, tokenizer, args.text_field, self.length + 1, end)
+        self.rows = texts.map(
+            apply, batched=True, batch_size=1000, remove_columns=texts.column_names
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(self.rows[index]["tokens"])
+
+
+def _packed(tokenizer: Any, field: str, length: int, end: int | None, batch: Any) -> Any:
+    ids: list[int] = []
+    for words in tokenizer(batch[field], add_special_tokens=False)["input_ids"]:
+        ids += words + ([end] if end is not None else [])
+    return {"tokens": [ids[i : i + length] for i in range(0, len(ids) - length + 1, length)]}
+
+
+class RandomTokens:
+    """Sequences of random tokens, the same for the same number."""
+
+    def __init__(self, length: int, vocab: int, seed: int) -> None:
+        self.length, self.vocab, self.seed = length, vocab, seed
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(self.seed + index)
+        return torch.randint(0, self.vocab, (self.length + 1,), generator=generator)
+
+
+def open_data(args: argparse.Namespace, vocab: int) -> Any:
+    """Return the sequences that the options name; rank 0 prepares what others then find."""
+    if args.smoke or args.data == "random":
+        return RandomTokens(args.seq_length, vocab, args.seed)
+    if args.data.endswith(".bin"):
+        if not Path(args.data).is_file():
+            fail(f"no file {args.data}", "name a flat file of token ids")
+        data: Any = FlatFile(
+            args.data, args.seq_length, args.token_bytes or (2 if vocab <= 65536 else 4)
+        )
+    else:
+        if rank():
+            dist.barrier()
+        data = PackedText(args)
+        if not rank():
+            dist.barrier()
+    if not len(data):
+        fail(f"{args.data} holds less than one sequence of {args.seq_length}", "use more data")
+    return data
+
+
+class Batches:
+    """Micro-batches of one data-parallel rank: which sequences follows from the step alone.
+
+    So a run that goes on from a checkpoint reads what it would have read. All sequences are drawn
+    once, in an order of their own in each pass, before any comes again.
+    """
+
+    def __init__(
+        self, data: Any, seed: int, place: tuple[int, int], sizes: tuple[int, int]
+    ) -> None:
+        self.data, self.seed = data, seed
+        self.dp_rank, self.dp = place
+        self.mbs, self.n_micro = sizes
+        self._pass, self._order = -1, torch.empty(0, dtype=torch.int64)
+
+    def step(self, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the micro-batches of a step: tokens, and the tokens that follow them."""
+        for micro in range(self.n_micro):
+            first = ((step * self.n_micro + micro) * self.dp + self.dp_rank) * self.mbs
+            rows = torch.stack([self._row(first + i) for i in range(self.mbs)])
+            yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+    def _row(self, index: int) -> torch.Tensor:
+        number, place = divmod(index, len(self.data))
+        if isinstance(self.data, RandomTokens):
+            return self.data[place]
+        if number != self._pass:
+            generator = torch.Generator().manual_seed(self.seed + number)
+            self._pass, self._order = number, torch.randperm(len(self.data), generator=generator)
+        return self.data[int(self._order[place])]
+
+
+def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy of labels that stand where they are predicted."""
+    return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+
+# ---- log -----------------------------------------------------------------------------------
+
+
+class Log:
+    """Prints loss, time and tokens of a step, and the peak memory of rank 0.
+
+    In words that `planner trial` and `planner calibrate` read, which are Megatron-LM's.
+    """
+
+    def __init__(self, args: argparse.Namespace, tokens_per_step: int) -> None:
+        self.every, self.last = args.log_every, args.train_steps
+        self.tokens, self.start = tokens_per_step, time.perf_counter()
+
+    def step(self, step: int, loss: float) -> None:
+        """Tell that a step has ended; the loss is read, so the device has ended it too."""
+        now = time.perf_counter()
+        seconds, self.start = now - self.start, now
+        if (step + 1) % self.every and step + 1 != self.last:
+            return
+        parts = [
+            f"iteration {step + 1}/{self.last}",
+            f"loss {loss:.4f}",
+            f"elapsed time per iteration (ms): {seconds * 1e3:.1f}",
+            f"tokens per second: {self.tokens / seconds:.0f}",
+        ]
+        if torch.cuda.is_available():
+            peak = torch.cuda.max_memory_allocated() / 2**20
+            parts.append(f"max allocated: {peak:.1f} MiB")
+        say(" | ".join(parts))
+
+
+def mean_over_ranks(loss: torch.Tensor) -> float:
+    """Return the mean of a number over all ranks."""
+    total = loss.detach().float().clone()
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+
+
+def is_saved(args: argparse.Namespace, step: int) -> bool:
+    """Tell whether a checkpoint is due after `step`, counted from 0."""
+    due = (step + 1) % args.save_every == 0 or step + 1 == args.train_steps
+    return bool(args.save) and due
+
+
+# ---- smoke ---------------------------------------------------------------------------------
+
+
+class Smoke:
+    """Watches a short run from inside and prints what it saw as one line of JSON."""
+
+    def __init__(self) -> None:
+        self.batches: Counter[str] = Counter()
+        self.n_micro = self.mbs = 0
+        self.calls: Counter[int] = Counter()
+        self.core_calls: Counter[int] = Counter()
+        self.losses: list[float] = []
+        self.sharding: dict[str, int] = {}
+
+    def watch_layers(self, layers: Iterable[torch.nn.Module], start: int = 0) -> None:
+        """Count how often each layer computes: more than once a micro-batch is recomputation."""
+        for number, layer in enumerate(layers, start):
+            # Of the layer itself a checkpoint may run the inside alone.
+            first_part = next(layer.children())
+            first_part.register_forward_pre_hook(lambda *_, n=number: self.calls.update([n]))
+
+    def watch_attention(self, implementation: str) -> None:
+        """Count how often the attention core computes, under whatever wraps it later."""
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        core = attention_core(implementation)
+
+        def counted(module: Any, *inputs: Any, **more: Any) -> Any:
+            self.core_calls.update([module.layer_idx])
+            return core(module, *inputs, **more)
+
+        ALL_ATTENTION_FUNCTIONS[implementation] = counted
+
+    def feeds(
+        self, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Pass the micro-batches of the first step on, and count what went through."""
+        for tokens, labels in batches:
+            if not self.losses:
+                self.n_micro, self.mbs = self.n_micro + 1, len(tokens)
+                for row in tokens:
+                    self.batches[hashlib.sha256(row.numpy().tobytes()).hexdigest()] += 1
+            yield tokens, labels
+
+    def recomputed(self, n_steps: int) -> dict[str, Any] | None:
+        """Return the layers that computed twice for each micro-batch, or the modules."""
+        passes = n_steps * self.n_micro
+        for calls, modules in ((self.calls, []), (self.core_calls, ["core_attn"])):
+            twice = sum(count >= 2 * passes for count in calls.values())
+            if twice:
+                return {"layers": twice, "modules": modules}
+        return None
+
+    def report(self, framework: str, release: str, seen: dict[str, Any]) -> None:
+        """Print the line; `seen` has groups (ranks of this process by axis), stages, experts."""
+        rows = gathered(
+            {
+                "groups": seen["groups"],
+                "experts": seen["experts"],
+                "batches": sorted(self.batches),
+                "n_micro": self.n_micro,
+            }
+        )
+        axes = [
+            axis for axis in rows[0]["groups"] if any(len(r["groups"][axis]) > 1 for r in rows)
+        ]
+        groups = {axis: sorted({tuple(r["groups"][axis]) for r in rows}) for axis in axes}
+        line = {
+            "framework": framework,
+            "release": release,
+            "torch": torch.__version__,
+            "world_size": dist.get_world_size(),
+            "groups": groups,
+            "stage_layers": seen["stage_layers"],
+            "n_micro": max(row["n_micro"] for row in rows),
+            "mbs": self.mbs,
+            "gbs": len({batch for row in rows for batch in row["batches"]}),
+            "sharding": self.sharding,
+            "recompute": self.recomputed(len(self.losses)),
+            "experts": [row["experts"] for row in rows] if rows[0]["experts"] else [],
+            "parameters": seen["parameters"],
+            "losses": [round(loss, 6) for loss in self.losses],
+        }
+        say("planner-smoke " + json.dumps(line))
+
+
+def leave() -> None:
+    """End a smoke run at once: gloo's threads may abort the end of the interpreter."""
+    dist.barrier()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def gathered(value: Any) -> list[Any]:
+    """Return the values of all ranks."""
+    rows: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(rows, value)
+    return rows
+
+
+def shares(whole: int, part: int) -> int:
+    """Return over how many ranks something is split, from its size and that of a part."""
+    return max(1, round(whole / max(1, part)))
+
+
+def ranks_of(group: Any) -> list[int]:
+    """Return the ranks of a process group, sorted."""
+    return sorted(dist.get_process_group_ranks(group))
