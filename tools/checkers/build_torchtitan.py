@@ -7,7 +7,6 @@ The recipe runs, ParallelDims builds its mesh over a pretended world, paralleliz
 split, shard and wrap the model on meta tensors: everything of a start but memory and traffic. Compared
 are the layers of each model part, the micro-batches, the ranks that FSDP shards and replicates over,
 what it does after the forward pass, and which modules are recomputed; parameters are printed.
-FSDP of PyTorch 2.13 does not know torchtitan's default backend, so `full_dtensor` is used.
 Exit 0 as planned, 1 a difference or a refusal.
 """
 import importlib.util
@@ -44,11 +43,10 @@ def build(folder, plan):
     os.environ.update(RANK=str(world - 1), WORLD_SIZE=str(world), LOCAL_RANK="0")
     dist.init_process_group("fake", store=FakeStore(), rank=world - 1, world_size=world)
     sys.path.insert(0, folder)
-    cfg = ConfigManager().parse_args(["--module", "torchtitan_recipe", "--config", "train",
-                                      "--parallelism.spmd_backend", "full_dtensor"])
+    cfg = ConfigManager().parse_args(["--module", "torchtitan_recipe", "--config", "train"])
     dims = ParallelDims.from_config(cfg.parallelism, world)
     dims.build_mesh()
-    titan.set_spmd_backend("full_dtensor")
+    titan.set_spmd_backend(cfg.parallelism.spmd_backend)
     spec = cfg.model_spec
     spec.model.update_from_config(config=cfg)
     with torch.device("meta"):

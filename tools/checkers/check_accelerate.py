@@ -176,14 +176,7 @@ def main():
         print("the checker cannot load accelerate", file=sys.stderr)
         return 2
     if o.options:
-        from accelerate.commands.config.config_args import ClusterConfig
-        from accelerate.commands.launch import launch_command_parser
-        from accelerate.parallelism_config import ParallelismConfig
-
-        found = dict(forked.parser_options(launch_command_parser()))
-        for cls in (ClusterConfig, ParallelismConfig):
-            found |= {f"{cls.__name__}.{key}": facts for key, facts in forked.dataclass_options(cls)}
-        forked.print_options(found.items())
+        forked.print_options("fsdp2")
         return 0
     if o.many:
         lines = sys.stdin if o.file == "-" else open(o.file)

@@ -74,7 +74,8 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the packages that the machine lacks."""
 
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in STUBBED or ".".join(name.split(".")[:2]) in STUBBED:
+        parent = sys.modules.get(name.rpartition(".")[0])
+        if name in STUBBED or isinstance(parent, StubModule):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -134,6 +135,8 @@ class BridgeFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def load(o):
     """Import Bridge's configuration; -> its release."""
+    if o.core:
+        sys.path.insert(0, os.path.abspath(o.core))
     check_megatron.load(o)
     source = os.path.abspath(o.source)
     sys.meta_path.insert(0, BridgeFinder(source))
@@ -251,6 +254,7 @@ def main():
     ap.add_argument("--function", default="pretrain_config")
     ap.add_argument("--world-size", type=int)
     ap.add_argument("--source", required=True, help="folder of an unpacked megatron-bridge")
+    ap.add_argument("--core", help="folder of an unpacked megatron-core; default: the installed one")
     ap.add_argument("--gpu-arch", type=int, default=9)
     ap.add_argument("--te-version", default="2.14.0")
     ap.add_argument("--rank", type=int, default=0)
@@ -269,14 +273,7 @@ def main():
         print("the checker cannot load Megatron-Bridge", file=sys.stderr)
         return 2
     if o.options:
-        from megatron.bridge.models.mla_provider import MLAModelProvider
-        from megatron.bridge.training import config
-
-        found = {}
-        for cls in (config.ConfigContainer, MLAModelProvider, config.TrainingConfig, config.DistributedInitConfig,
-                    config.DistributedDataParallelConfig, config.OptimizerConfig, config.CheckpointConfig):
-            found |= {f"{cls.__name__}.{key}": facts for key, facts in forked.dataclass_options(cls)}
-        forked.print_options(found.items())
+        forked.print_options("bridge")
         return 0
     if o.many:
         lines = sys.stdin if o.file == "-" else open(o.file)

@@ -26,7 +26,6 @@ naming where DeepSpeed enforces it; with --engine the engine itself is built in 
 Exit 0 accepted, 1 refused, 2 the checker could not run.
 """
 import argparse
-import ast
 import contextlib
 import copy
 import functools
@@ -38,6 +37,9 @@ import sys
 import traceback
 
 import forked
+
+sys.path.insert(0, forked.PROGRAMS)
+import flag_probe  # noqa: E402
 
 
 class Traced(dict):
@@ -87,35 +89,6 @@ class Mpu:
 
 
 @functools.lru_cache(maxsize=None)
-def literals_read_from_config(pkg_dir):
-    """Strings that some module uses as config["x"], config.get("x"), "x" in config."""
-    names = set()
-    for sub in ("__init__.py", "runtime", "module_inject", "autotuning", "launcher", "monitor", "utils"):
-        root = os.path.join(pkg_dir, sub)
-        paths = [root] if root.endswith(".py") else [
-            os.path.join(d, f) for d, _, fs in os.walk(root) for f in fs if f.endswith(".py")]
-        for p in paths:
-            try:
-                tree = ast.parse(open(p, encoding="utf-8").read())
-            except (SyntaxError, OSError):
-                continue
-            for n in ast.walk(tree):
-                who, key = None, None
-                if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Constant):
-                    who, key = n.value, n.slice.value
-                elif (isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "get"
-                      and n.args and isinstance(n.args[0], ast.Constant)):
-                    who, key = n.func.value, n.args[0].value
-                elif (isinstance(n, ast.Compare) and isinstance(n.left, ast.Constant) and len(n.ops) == 1
-                      and isinstance(n.ops[0], (ast.In, ast.NotIn))):
-                    who, key = n.comparators[0], n.left.value
-                if isinstance(key, str) and isinstance(who, (ast.Name, ast.Attribute)):
-                    nm = who.id if isinstance(who, ast.Name) else who.attr
-                    if nm in ("config", "param_dict", "_param_dict", "ds_config", "config_dict"):
-                        names.add(key)
-    return names
-
-
 class Log(logging.Handler):
     def __init__(self):
         super().__init__()
@@ -199,11 +172,11 @@ def check_auto_ep(cfg, o, tp):
     """DeepSpeed's own validation of AutoEP, before and after it has seen the model."""
     import types
 
-    from deepspeed.module_inject import auto_ep_config as ep
-
-    given = cfg.expert_parallel_config
+    given = getattr(cfg, "expert_parallel_config", None)
     if given is None or not given.enabled:
         return
+    from deepspeed.module_inject import auto_ep_config as ep
+
     z = cfg.zero_config
     ep.validate_autoep_config(
         given, o.world_size, o.pp, tp, o.sp, zero_stage=int(z.stage),
@@ -283,13 +256,14 @@ def layers_per_stage(pipeline, pp):
 def load():
     """Import DeepSpeed with its log silenced; -> (module, log handler)."""
     import deepspeed
-    import deepspeed.module_inject.auto_ep_config  # noqa: F401  before the forks
-    import deepspeed.runtime.engine  # noqa: F401
+    import deepspeed.runtime.engine  # noqa: F401  before the forks
     import torch
     from deepspeed.utils import logger
 
     # Imports for seconds the first time, which the forks would repeat.
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+    with contextlib.suppress(ImportError):  # since 0.19.2
+        import deepspeed.module_inject.auto_ep_config  # noqa: F401
     with contextlib.suppress(ImportError):
         import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401
     log = Log()
@@ -369,7 +343,7 @@ def check_one(text, o, deepspeed, log):
             o._resolved = resolved
             if o.pipeline:
                 resolved["layers_per_stage"] = layers_per_stage(o.pipeline, o.pp)
-            known = t.asked | literals_read_from_config(os.path.dirname(deepspeed.__file__))
+            known = t.asked | flag_probe.keys_read(os.path.dirname(deepspeed.__file__))
             for k in raw:
                 if k not in known:
                     errs.append(f"unknown top-level key {k!r}: DeepSpeed {version} never reads it")
@@ -415,7 +389,7 @@ def many_options(o, case):
 
 def check_many(o, deepspeed, log):
     """One fork per case, so DeepSpeed is imported once."""
-    literals_read_from_config(os.path.dirname(deepspeed.__file__))  # once, before the forks
+    flag_probe.keys_read(os.path.dirname(deepspeed.__file__))  # once, before the forks
     lines = sys.stdin if o.json_file == "-" else open(o.json_file)
 
     def check(case):
@@ -423,22 +397,6 @@ def check_many(o, deepspeed, log):
         return check_one(case["json"], many_options(o, case), deepspeed, log)
 
     return forked.print_answers(lines, check, o.json)
-
-
-def options_of_release(deepspeed):
-    """Yield (key, facts): top-level keys, and the fields of DeepSpeed's own configuration models."""
-    from deepspeed.runtime.config_utils import DeepSpeedConfigModel
-
-    for key in sorted(literals_read_from_config(os.path.dirname(deepspeed.__file__))):
-        yield key, {"required": False}
-    left = list(DeepSpeedConfigModel.__subclasses__())
-    while left:
-        model = left.pop()
-        left += model.__subclasses__()
-        if ".inference." in model.__module__:
-            continue
-        for name, field in model.model_fields.items():
-            yield f"{model.__name__}.{name}", {"required": field.is_required(), "default": forked.plain(field.default)}
 
 
 def main():
@@ -476,7 +434,7 @@ def main():
     finally:
         sys.stdout = real
     if o.options:
-        forked.print_options(options_of_release(deepspeed))
+        forked.print_options("deepspeed")
         return 0
     if o.many:
         return check_many(o, deepspeed, log)

@@ -2,7 +2,7 @@
 """Ask Megatron-LM itself whether it accepts a command line. CPU only, no GPU, no apex, no TE.
 
   check_megatron.py FLAGS_FILE --world-size 64                      # installed megatron-core (>= 0.17.0)
-  check_megatron.py FLAGS_FILE --world-size 64 --source MEGATRON_DIR  # a checkout of NVIDIA/Megatron-LM
+  check_megatron.py FLAGS_FILE --world-size 64 --source MEGATRON_DIR  # an unpacked wheel or a checkout
 
 FLAGS_FILE ("-" = stdin) is the text a user would paste: only the flags, or a whole launch script
 (`export X=1`, `torchrun ... pretrain_gpt.py --flags`, line continuations and # comments allowed).
@@ -34,9 +34,13 @@ import shlex
 import sys
 import traceback
 import types
+import typing
 
 import fake_world
 import forked
+
+if not hasattr(typing, "override"):  # Python 3.11: the one name of 3.12 that megatron-core imports
+    typing.override = lambda method: method
 
 
 def split_launch_text(text):
@@ -569,7 +573,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("flags_file", nargs="?", default="-")
     ap.add_argument("--world-size", type=int, help="else torchrun's --nnodes x --nproc-per-node")
-    ap.add_argument("--source", help="folder of a Megatron-LM checkout; default: the installed megatron-core")
+    ap.add_argument("--source", help="folder of an unpacked megatron-core or a Megatron-LM checkout; default: the installed one")
     ap.add_argument("--gpu-arch", type=int, default=9, help="compute capability major: 8 A100, 9 H100/H200, 10 B200")
     ap.add_argument("--te-version", default="2.14.0", help="Transformer Engine version to pretend; '' = none")
     ap.add_argument("--env", action="append", default=[], metavar="K=V", help="environment of the pretended run")
@@ -591,9 +595,7 @@ def main():
         print(f"the checker cannot load Megatron's argument parser: {e!r}", file=sys.__stderr__)
         return 2
     if o.options:
-        import megatron.training.arguments as arguments
-
-        forked.print_options(forked.parser_options(arguments.add_megatron_arguments(None)))
+        forked.print_options("megatron")
         return 0
     if o.many:
         return check_many(o)

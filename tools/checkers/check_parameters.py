@@ -6,11 +6,10 @@ In an environment with torch (CPU), transformers 5.23 and this project. Every co
 tests/planner/intake/data, or those named, is built on the meta device, where nothing is allocated, and
 so is every model_type with the settings of CLASS_DEFAULTS. Prints both counts; exit code 1 when they
 differ by more than the tests allow. After a change of the counts the tables of
-tests/planner/intake/test_huggingface_counts.py take these numbers.
+tests/planner/intake/counted.py take these numbers.
 """
 
 import json
-import runpy
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from costmodels.parameters import total_params
 from planner.inputs import model_from_dict
+from tests.planner.intake.counted import CLASS_DEFAULTS, EXCEPTIONS_FRAC
 
 TESTS = Path(__file__).resolve().parents[2] / "tests" / "planner" / "intake"
 SAME_CLASS = {"kimi_k2": "deepseek_v3", "RefinedWebModel": "falcon"}
@@ -45,9 +45,8 @@ def built(data: dict[str, object]) -> int:
 
 def main(names: list[str]) -> int:
     """Print a line a configuration; return the exit code."""
-    tables = runpy.run_path(str(TESTS / "test_huggingface_counts.py"))
     cases = {path.stem: json.loads(path.read_text()) for path in sorted(TESTS.glob("data/*.json"))}
-    for name, (stated, _) in tables["CLASS_DEFAULTS"].items():
+    for name, (stated, _) in CLASS_DEFAULTS.items():
         cases[f"default {name}"] = {"model_type": name, **stated}
     n_wrong = 0
     for name, data in cases.items():
@@ -56,7 +55,7 @@ def main(names: list[str]) -> int:
         theirs, given = built(data), model_from_dict(data)
         ours = total_params(given.shape, given.job.seq_len)
         off = ours / theirs - 1
-        n_wrong += abs(off) > tables["EXCEPTIONS_FRAC"]
+        n_wrong += abs(off) > EXCEPTIONS_FRAC
         print(f"{name:24} {theirs:20,d} ours {ours:20,.0f} {off:+.4%}")
     return int(n_wrong > 0)
 

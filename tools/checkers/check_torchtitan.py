@@ -437,14 +437,7 @@ def main():
         print("the checker cannot load torchtitan", file=sys.stderr)
         return 2
     if o.options:
-        import torchtitan.config as tc
-
-        if hasattr(tc, "JobConfig"):
-            forked.print_options(forked.dataclass_options(tc.JobConfig))
-        else:
-            names = [n for n in vars(tc) if hasattr(getattr(tc, n), "__dataclass_fields__")]
-            found = [(f"{n}.{key}", facts) for n in names for key, facts in forked.dataclass_options(getattr(tc, n))]
-            forked.print_options(found)
+        forked.print_options("torchtitan")
         return 0
     if o.many:
         lines = sys.stdin if o.file == "-" else open(o.file)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environments import BRIDGE, TITAN_TOML, CannotRun
+from environments import BRIDGE, MEGATRON, TITAN_TOML, CannotRun
 
 Facts = dict[str, Any]
 FACTS = "# layout: "
@@ -35,8 +35,6 @@ class Checker:
     name: str
     framework: str
     """Name in `planner emit --for`."""
-    python: str
-    """Version of the interpreter whose environment it runs in."""
     script: str
     package: str
     """Package whose release decides."""
@@ -45,6 +43,8 @@ class Checker:
     wants: Callable[[Facts], Facts]
     source: str = ""
     """Release that is unpacked beside the environment instead of the installed one."""
+    core: str = ""
+    """Release of megatron-core that is unpacked too."""
 
 
 def plan_of(files: Mapping[str, str]) -> Facts | None:
@@ -65,7 +65,9 @@ def questions(
     `changed` adds to the plan what the files do not say: `n_devices` where they do not tell how many
     start, `shape` with the sizes of the model.
     """
-    mine = {file: text for file, text in files.items() if file.startswith(PREFIX[checker.framework])}
+    mine = {
+        file: text for file, text in files.items() if file.startswith(PREFIX[checker.framework])
+    }
     plan = plan_of(mine)
     if plan is None:
         if any(not file.endswith(".txt") for file in mine):
@@ -355,17 +357,17 @@ def accelerate_wants(plan: Facts) -> Facts:
 CHECKERS = {
     checker.name: checker
     for checker in (
-        Checker("megatron", "megatron", "3.12", "check_megatron.py", "megatron-core",
-                ask_megatron, megatron_wants),
-        Checker("bridge", "bridge", "3.12", "check_bridge.py", "megatron-bridge",
-                ask_bridge, bridge_wants, BRIDGE),
-        Checker("deepspeed", "deepspeed", "3.11", "check_deepspeed.py", "deepspeed",
+        Checker("megatron", "megatron", "check_megatron.py", "megatron-core",
+                ask_megatron, megatron_wants, MEGATRON),
+        Checker("bridge", "bridge", "check_bridge.py", "megatron-bridge",
+                ask_bridge, bridge_wants, BRIDGE, MEGATRON),
+        Checker("deepspeed", "deepspeed", "check_deepspeed.py", "deepspeed",
                 ask_deepspeed, deepspeed_wants),
-        Checker("torchtitan", "torchtitan", "3.11", "check_torchtitan.py", "torchtitan",
+        Checker("torchtitan", "torchtitan", "check_torchtitan.py", "torchtitan",
                 ask_torchtitan, torchtitan_wants),
-        Checker("torchtitan-toml", "torchtitan", "3.11", "check_torchtitan.py", "torchtitan",
+        Checker("torchtitan-toml", "torchtitan", "check_torchtitan.py", "torchtitan",
                 ask_torchtitan_toml, torchtitan_wants, TITAN_TOML),
-        Checker("accelerate", "fsdp2", "3.11", "check_accelerate.py", "accelerate",
+        Checker("accelerate", "fsdp2", "check_accelerate.py", "accelerate",
                 ask_accelerate, accelerate_wants),
     )
 }  # fmt: skip
@@ -378,3 +380,23 @@ PREFIX = {
     "bridge": ("bridge",),
 }
 """Starts of the names of the files that are written for each framework."""
+OLDEST = {
+    "megatron": "0.17.0",
+    "bridge": "0.5.1",
+    "deepspeed": "0.18.9",
+    "torchtitan": "0.2.2",
+    "fsdp2": "1.12.0",
+}
+"""The oldest release of each framework whose parser is asked in CI; for torchtitan that with TOML."""
+SINCE = {
+    "deepspeed": {"expert_parallel": "0.19.2", "vocab_parallel_lm_head": "0.19.8"},
+    "fsdp2": {"fsdp_activation_checkpointing_offload": "1.15.0"},
+}
+"""Keys that we write only where a plan needs them, and the release that brought them: files with
+such a key are for that release or later."""
+
+
+def newer_keys(checker: Checker, question: Question) -> list[str]:
+    """Return the keys of a file that the oldest supported release does not have."""
+    text = json.dumps(question.case)
+    return [key for key in SINCE.get(checker.framework, {}) if key in text]

@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 
-CASE_LIMIT_S = 120
+CASE_LIMIT_S = int(120 * float(os.environ.get("PLANNER_CHECK_PATIENCE") or 1)) or 1
+PROGRAMS = os.path.join(os.path.dirname(__file__), "..", "..", "planner", "data", "programs")
 
 
 def answers(lines, check):
@@ -64,50 +65,12 @@ def reason(answer):
     return answer.get("error") or ""
 
 
-def dataclass_options(cls, prefix="", seen=()):
-    """Yield (name, facts) of the fields of a dataclass, those of nested ones with dots between."""
-    import dataclasses
-    import typing
+def print_options(framework):
+    """Print the options that an imported release knows as one JSON object."""
+    sys.path.insert(0, PROGRAMS)
+    import flag_probe
 
-    try:
-        hints = typing.get_type_hints(cls)
-    except Exception:
-        hints = {}
-    for field in dataclasses.fields(cls):
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        hint = hints.get(field.name)
-        inner = hint if dataclasses.is_dataclass(hint) else None
-        if inner is not None and inner not in seen:
-            yield from dataclass_options(inner, f"{prefix}{field.name}.", (*seen, cls))
-            continue
-        facts = {"required": required}
-        if typing.get_origin(hint) is typing.Literal:
-            facts["choices"] = [str(x) for x in typing.get_args(hint)]
-        if field.default is not dataclasses.MISSING:
-            facts["default"] = plain(field.default)
-        yield f"{prefix}{field.name}", facts
-
-
-def parser_options(parser):
-    """Yield (name, facts) of the options of an argparse parser."""
-    for action in parser._actions:
-        for name in action.option_strings:
-            yield name, {
-                "required": bool(action.required),
-                "choices": sorted(map(str, action.choices)) if action.choices else None,
-                "default": plain(action.default),
-            }
-
-
-def plain(value):
-    """Return a default as text that does not change from run to run."""
-    text = str(value)
-    return text if " at 0x" not in text else type(value).__name__
-
-
-def print_options(options):
-    """Print the options that a release knows as one JSON object."""
-    print(json.dumps(dict(sorted(options)), default=str))
+    print(json.dumps(flag_probe.options_of(framework), default=str))
 
 
 def _no_end(*_):

@@ -10,7 +10,8 @@ from planner.checking import describe, judge
 from planner.errors import PlannerError
 from planner.inputs import ModelInput
 from planner.model_input import canonical_model
-from planner.runs.reading import Asked, read_run
+from planner.runs.asked import Asked
+from planner.runs.reading import read_run
 from searches.frameworks import RELEASES
 from tools.samples.draw import Drawn
 
@@ -60,13 +61,16 @@ def verdict(checker: str, files: Mapping[str, str], drawn: Drawn, n_devices: int
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text)
-        asked = Asked(given, n_devices=n_devices or drawn.layout.n_devices, all_devices=True)
+        named = RELEASES["megatron"] if checker == "megatron" else ""
+        n = n_devices or drawn.layout.n_devices
+        asked = Asked(given, n_devices=n, all_devices=True, version=named)
         try:
             run = read_run(str(Path(folder, READ[checker])), asked)
             model, _ = describe(run, given)
             release = run.release or RELEASES[run.framework]
             generation = drawn.pool.accelerator.generation
-            refused, ignored, _ = judge(run, model, generation, release, given)
+            # The release is known here: a flag that it does not know is refused.
+            refused, ignored, _ = judge(run, model, generation, release, given, asserted=True)
         except PlannerError as error:
             return Verdict((), str(error).replace(folder, ""))
     # The checkers name what a framework passes over, too: our own files must not hold it.

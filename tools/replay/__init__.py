@@ -1,0 +1,1 @@
+"""Replays of plans in the frameworks themselves."""

@@ -1,0 +1,1 @@
+"""The run matrix: emitted files that train two steps on the CPU."""

@@ -1,0 +1,27 @@
+"""One cell of the run matrix: a tiny job, a plan for it, and what runs the emitted files."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tiny model, the pinned layout, and the feature that it shows."""
+
+    name: str
+    framework: str
+    model: dict
+    """Content of the model file: `model` and `training` sections."""
+    pins: dict[str, object]
+    """Axes as `--pin` takes them; `devices` is the number of ranks."""
+    feature: str
+    """Column of the table: dense, GQA, MoE, MLA, cp, pipeline, recompute, ZeRO-3, ..."""
+    in_ci: bool = False
+    env: dict[str, str] = field(default_factory=dict)
+    """Further environment of the launcher."""
+
+
+NOT_RUN = {
+    "bridge": "its recipes import Transformer Engine, which has no build for a CPU; the model, the"
+    " groups and the schedules are megatron-core's, and its parser checks the recipe"
+}
+"""Frameworks whose files no smoke run starts, and why."""
