@@ -20,6 +20,7 @@ from costmodels.placement import place_group
 from costmodels.plans import PlanTable
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
+from costmodels.stacks import STACKS
 from costmodels.stages import stage_kinds
 from costmodels.step import join, peak_bytes, step_times
 from costmodels.testing import toy_accelerator
@@ -137,16 +138,32 @@ def test_more_rows_never_lower_the_rate(rows, more):
 # Rows and copies -----------------------------------------------------------------------------
 
 
-def test_rows_of_a_rank():
+def test_rows_of_a_rank(toy_problem):
     # 4096 tokens over 4 sp ranks, 2 copies each; gathered over 2 etp ranks.
-    local = experts.local_tokens(arr(4096), ranks(4), ranks(1))
+    def rows(shape, local, sp, ep, etp, stack="fused"):
+        problem = toy_problem(shape, stack=stack)
+        return experts.expert_rows(problem, local, ranks(sp), ranks(ep), ranks(etp)).item()
+
+    local = experts.local_tokens(STACKS["fused"], arr(4096), ranks(4), ranks(1), ranks(1))
     assert local.item() == 1024
-    assert experts.expert_rows(ROUTED, local, ranks(4), ranks(2)).item() == 1024 * 2 * 2
+    assert rows(ROUTED, local, 1, 4, 2) == 1024 * 2 * 2
     busy = replace(ROUTED, imbalance=1.25)
-    assert experts.expert_rows(busy, local, ranks(4), ranks(1)).item() == 1024 * 2 * 1.25
-    assert experts.expert_rows(busy, local, ranks(1), ranks(1)).item() == 1024 * 2
+    assert rows(busy, local, 1, 4, 1) == 1024 * 2 * 1.25
+    assert rows(busy, local, 1, 1, 1) == 1024 * 2
     capped = replace(ROUTED, capacity_factor=1.5)
-    assert experts.expert_rows(capped, local, ranks(1), ranks(1)).item() == 1024 * 2 * 1.5
+    assert rows(capped, local, 1, 1, 1) == 1024 * 2 * 1.5
+    # torchtitan gathers tokens; without sequence parallelism the etp ranks hold the same ones.
+    assert rows(ROUTED, local, 1, 1, 4, "torchtitan") == 1024 * 2 * 4
+    assert rows(ROUTED, arr(4096), 0, 1, 4, "torchtitan") == 4096 * 2
+    assert rows(ROUTED, arr(4096), 0, 1, 4, "megatron-core") == 4096 * 2 * 4
+    # With ep and without sequence parallelism its tp ranks route a quarter of the tokens each.
+    for stack, sp, tokens in (
+        ("torchtitan", 0, 1024),
+        ("torchtitan", 1, 1024),
+        ("fused", 0, 4096),
+    ):
+        found = experts.local_tokens(STACKS[stack], arr(4096), ranks(4), ranks(sp), ranks(2))
+        assert found.item() == tokens
 
 
 @pytest.mark.parametrize("units", [1, 2, 4, 8])

@@ -132,7 +132,7 @@ ZERO_TABLE = {
     ("bf16-both", "adam"): (140.0, 66.5, 29.75, 17.5),  # 20 N: bf16 and fp32 gradients
     **{(f"fp8-{x}", "adam"): (126.0, 52.5, 28.0, 15.75)  # as bf16
        for x in ("delayed", "tensorwise", "blockwise", "mxfp8", "rowwise")},
-    ("fp16", "adam"): (140.0, 66.5, 29.75, 17.5),  # 20 N: 56 + 84/8, 14 + 126/8, 140/8
+    ("fp16", "adam"): (140.0, 42.0, 29.75, 17.5),  # 20 N: 28 + 112/8, 14 + 126/8, 140/8
     ("fp32", "adam"): (112.0, 63.0, 38.5, 14.0),  # 28 + 28 + 56/8
 }  # fmt: skip
 
@@ -143,6 +143,23 @@ def test_the_zero_table(recipe):
     assert held.tolist() == pytest.approx(list(ZERO_TABLE[recipe]), rel=1e-15)
     alone = state_bytes_per_param(RECIPES[recipe], np.arange(4), 1.0)
     assert alone.tolist() == [RECIPES[recipe].total_bytes] * 4
+
+
+@pytest.mark.parametrize(
+    ("stack", "precision", "held"),
+    [
+        ("megatron-core", "fp16", [20, 4 + 16 / 8, 2 + 18 / 8, 20 / 8]),  # replayed: fp32 copy cut
+        ("megatron-deepspeed", "fp16", [20, 8 + 12 / 8, 2 + 18 / 8, 20 / 8]),  # measured: whole
+        ("hf-fsdp2", "fp16", [18, 6 + 12 / 8, 2 + 16 / 8, 16 / 8]),  # one gradient, cast weights
+        ("hf-fsdp2", "bf16", [18, 6 + 12 / 8, 2 + 16 / 8, 16 / 8]),
+        ("torchtitan", "fp32", [16, 8 + 8 / 8, 4 + 12 / 8, 16 / 8]),  # nothing is cast
+    ],
+)
+def test_what_a_stack_keeps_of_a_parameter(stack, precision, held):
+    found = state_bytes_per_param(
+        RECIPES[precision, "adam"], np.arange(4), 8.0, stack=STACKS[stack]
+    )
+    assert found.tolist() == held
 
 
 @pytest.mark.parametrize(

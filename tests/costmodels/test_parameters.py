@@ -63,6 +63,9 @@ def test_vocabulary_is_padded_to_a_multiple_of_128_per_rank():
     padded = padded_vocab(LLAMA3_8B, ranks(1, 2, 4, 8))
     assert padded.tolist() == [128_256, 128_256, 128_512, 129_024]
     assert padded_vocab(GPT3_175B, ranks(1, 8)).tolist() == [51_200, 51_200]
+    # torchtitan and Hugging Face's classes pad to what tp divides alone, whatever a model fixes.
+    plain = replace(GPT3_175B, pads_vocab=False)
+    assert padded_vocab(plain, ranks(1, 8)).tolist() == [50_257, 50_264]
 
 
 def test_padding_counts_on_the_device_but_not_in_the_total():

@@ -248,11 +248,12 @@ def test_traffic_and_timeline_repeat_the_collectives(toy_problem, plain_layout):
         wires = [stage_wires(x.rows, x.layout)[0].backward[axis].exposed_s for x in (plain, again)]
         assert layout.n_micro * (wires[1] - wires[0]) == pytest.approx(terms, rel=1e-9)
     calls = [sum(t.n_calls for t in x.transfers if t.axis == "tp") for x in (plain, again)]
-    # A gather and a reduction of each of four MLPs and shared experts, and a gather of latents.
-    assert calls[1] - calls[0] == layout.n_micro * (4 * 2 + 4)
+    # A gather and a reduction of each of four MLPs and shared experts; gathers of two latents.
+    assert calls[1] - calls[0] == layout.n_micro * (4 * 2 + 2 * 4)
     both = [sum(t.n_calls for t in x.transfers if t.collective == "all-to-all")
             for x in (plain, again)]  # fmt: skip
-    assert both[1] - both[0] == layout.n_micro * 2 * 2
+    # Of two layers: tokens go and come, weights go.
+    assert both[1] - both[0] == layout.n_micro * 2 * 3
 
 
 def test_more_modules_never_keep_more_nor_take_less(toy_problem, plain_layout):

@@ -23,7 +23,7 @@ ARGS=(
     --tensor-model-parallel-size $TP --sequence-parallel
     --micro-batch-size $MBS --global-batch-size $((16 * GPUS_PER_NODE))
     --attention-dropout 0 --hidden-dropout 0 --vocab-size 128256 --mock-data
-    --tokenizer-type NullTokenizer --train-iters 100
+    --tokenizer-type NullTokenizer --train-iters 100 --eval-interval 100
 )
 torchrun --nproc_per_node $GPUS_PER_NODE --nnodes ${NNODES:-1} pretrain_gpt.py ${ARGS[@]}
 """
@@ -134,3 +134,20 @@ def test_nothing_is_run(folder: Path) -> None:
     assert done.returncode == 1
     assert "touch made" in done.stderr
     assert not os.path.exists("made")
+
+
+def test_a_command_line_in_place_of_a_file(folder: Path) -> None:
+    """A script with its arguments, or the flags themselves, behind the cluster."""
+    (folder / "sized.sh").write_text("export TP=$1 MBS=$2\n. ./launch.sh\n")
+    command = ("--format", "json", "--", "bash", "sized.sh", "4", "2")
+    done = run_here("check", "h100-x8", *command)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["source"]) == (0, "command line")
+    assert (report["layout"]["tp"], report["layout"]["mbs"]) == (4, 2)
+
+
+def test_a_script_without_its_arguments_says_how_to_give_them(folder: Path) -> None:
+    (folder / "sized.sh").write_text("TP=$1\n. ./launch.sh\n")
+    done = run_here("check", "sized.sh", "h100-x8")
+    assert done.returncode == 1
+    assert "-- bash sized.sh" in " ".join(done.stderr.split())

@@ -111,6 +111,19 @@ def test_solve_writes_configurations_of_the_top_plans(folder: Path) -> None:
     assert names & {"deepspeed.json", "deepspeed.txt"}
 
 
+def test_one_target_is_the_framework(folder: Path) -> None:
+    """A plan that it cannot run is then never first; a framework that is named stays."""
+    asked = ("solve", "llama3-8b", "h100-x8", "--top", "1", "--format", "json")
+    for words, framework in (
+        (("--emit", "torchtitan", "--out", "a"), "torchtitan"),
+        (("--emit", "megatron,torchtitan", "--out", "b"), "default"),
+        (("--emit", "torchtitan", "--framework", "megatron", "--out", "c"), "megatron"),
+    ):
+        done = run(*asked, *words)
+        assert json.loads(done.stdout)["inputs"]["options"]["framework"] == framework
+    assert list(folder.glob("a/1-*/torchtitan_recipe.py"))
+
+
 def test_exit_codes(folder: Path) -> None:
     # Without layouts at all: what would help is looked for elsewhere.
     assert run("solve", "llama3-8b", "h100-x8", "--pin", "tp=8,pp=2").returncode == 3

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,7 @@ class TestModelFile:
 def written(name: str, framework: str, folder: Path) -> tuple[str, ModelInput]:
     """Write the files of a configuration's plan; return its id and the model."""
     source = CONFIGS / f"{name}.json"
-    pins = RUNS[name] if framework == "megatron" else OTHERS.get(name, {"zero": 3})
+    pins = RUNS.get(name, {"tp": 8}) if framework == "megatron" else OTHERS.get(name, {"zero": 3})
     result = evaluate(source, "h100-x8", pins=pins, framework=framework)
     given, cluster = read_inputs(source, "h100-x8", ())
     plan = result.best
@@ -243,7 +244,7 @@ class TestFlags:
         given = load_model(CONFIGS / f"{name}.json")
         found = core_details(given.details, LAYOUT, given.shape, given.job)
         by_dest = flag_table()[2]
-        own = {"original_max_position_embeddings", "beta_fast", "beta_slow"}
+        own = {"original_max_position_embeddings", "beta_fast", "beta_slow", "softmax_scale"}
         kinds = {"int": int, "float": (int, float), "str": (str, tuple), "pattern": int}
         for dest, value in {**found.model, **found.experts}.items():
             if dest in own:
@@ -275,6 +276,7 @@ class TestFlags:
         gemma = load_model(CONFIGS / "gemma-2b.json")
         assert core_details(gemma.details, LAYOUT, gemma.shape, gemma.job).yours == (
             "activation gelu: Megatron-LM has no option for a gated MLP with it",
+            "embedding_scale 45.254834: megatron-core has none",  # the root of 2048
         )
 
     def test_multi_token_prediction_has_no_yarn_but_in_latent_attention(self) -> None:
@@ -341,3 +343,32 @@ def imported(flags: str) -> Imported:
 
 
 LAYOUT = evaluate("llama3-8b", "h100-x8", pins={"tp": 2}).best.layout
+
+
+class TestAnotherModel:
+    @pytest.mark.parametrize(
+        ("name", "line"),
+        [
+            ("olmo2-7b", "post_norms instead"),
+            ("phi-2", "parallel_block true"),
+            ("gemma2-27b", "attention_soft_cap 50.0"),
+        ],
+    )
+    def test_the_script_asks(self, name: str, line: str, tmp_path: Path) -> None:
+        written(name, "megatron", tmp_path)
+        script = tmp_path / "megatron.sh"
+        assert f"#   {line}: " in script.read_text().split("NOT THE SAME MODEL")[1]
+        asked = subprocess.run(["bash", str(script)], capture_output=True, text=True)
+        assert asked.returncode
+        assert "--accept-differences trains it all the same" in asked.stderr
+        told = script.read_text().replace("command torchrun", "echo")
+        script.write_text(told)
+        words = ["--accept-differences", "--train-iters", "20"]
+        ran = subprocess.run(["bash", str(script), *words], capture_output=True, text=True)
+        assert ran.returncode == 0
+        assert ran.stdout.strip().endswith("--train-iters 20")
+        assert "--accept-differences" not in ran.stdout
+
+    def test_a_usual_model_is_not_asked_for(self, tmp_path: Path) -> None:
+        written("llama3-8b", "megatron", tmp_path)
+        assert "accept-differences" not in (tmp_path / "megatron.sh").read_text()

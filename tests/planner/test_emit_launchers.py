@@ -20,6 +20,7 @@ from hardware.parts import Fabric, Pool, Tier
 from planner.commands import run_emit
 from planner.emit import FILES, emit_plan, why_not
 from planner.emit.launchers import LAUNCHERS, block_of, job_name, launcher_files, parse_launchers
+from planner.emit.programs import MEGATRON_SMOKE, is_program
 from planner.emit.slurm import segment_nodes
 from planner.errors import UsageError
 from planner.inputs import load_cluster
@@ -447,7 +448,14 @@ def test_bash_and_shellcheck_accept_every_script(tmp_path: Path) -> None:
 def test_every_file_names_the_plan() -> None:
     for file, text in CASES["racks"]().files.items():
         for line in HEADER:
-            assert f"# {line}" in text, file
+            assert f"# {line}" in text or is_program(file), file
+
+
+def test_launchers_do_not_carry_the_smoke_run() -> None:
+    files = CASES["racks"]().files
+    assert "megatron_smoke.py" in files
+    config = documents(files[next(f for f in files if f.startswith("jobset"))])["ConfigMap"]
+    assert set(config["data"]) & set(MEGATRON_SMOKE) == set()
 
 
 @pytest.mark.parametrize(
@@ -489,7 +497,8 @@ def test_the_commands(
     done = run_here(*words, "--launcher", "torchrun,slurm")
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "plans").glob("1-*")
-    assert sorted(x.name for x in folder.iterdir()) == ["megatron.sh", "slurm-megatron.sbatch"]
+    wanted = sorted(["megatron.sh", "slurm-megatron.sbatch", *MEGATRON_SMOKE])
+    assert sorted(x.name for x in folder.iterdir()) == wanted
     assert os.access(folder / "slurm-megatron.sbatch", os.X_OK)
     named = (folder / "slurm-megatron.sbatch").read_text()
     head = [x for x in (folder / "megatron.sh").read_text().splitlines() if x.startswith("# ")]
@@ -528,8 +537,8 @@ def test_job_names(text: str, name: str) -> None:
 def test_blocks() -> None:
     tiers = Fabric((Tier("leaf", 8, 1.0),))
     plan = dense(128, tp=8, pp=2)
-    near = block_of(place_plan(plan, LLAMA3_8B, pool(), tiers), tiers)
+    near = block_of(place_plan(plan, LLAMA3_8B, pool(), tiers), tiers.tiers)
     assert near is not None
     assert (near.n_nodes, near.tier, near.groups, near.n_least) == (8, "leaf", ("dp", "zero"), 8)
-    assert block_of(place_plan(dense(8), LLAMA3_8B, pool(), tiers), tiers) is None
-    assert block_of(place_plan(plan, LLAMA3_8B, pool(), Fabric()), Fabric()) is None
+    assert block_of(place_plan(dense(8), LLAMA3_8B, pool(), tiers), tiers.tiers) is None
+    assert block_of(place_plan(plan, LLAMA3_8B, pool(), Fabric()), ()) is None

@@ -42,7 +42,8 @@ class TestImportModel:
         assert ["global_batch: 512", "assumed: 4.2 M tokens a step"] in fields
         assert ["rotary_base: 500000.0", "rope_theta"] in fields
         assert err.startswith(
-            "config.json: Hugging Face config.json (llama)\nassumed training.seq_"
+            "config.json: Hugging Face config.json (llama)\n  8.03 B parameters\n"
+            "assumed training.seq_"
         )
         assert max(map(len, err.splitlines())) <= 100
 
@@ -66,7 +67,7 @@ class TestImportModel:
         assert found.notes[0] == "model_type mine is read as llama"
         del data["num_hidden_layers"]
         (folder / "config.json").write_text(json.dumps(data))
-        with pytest.raises(SpecError, match="num_hidden_layers is missing"):
+        with pytest.raises(SpecError, match="the file does not say num_hidden_layers"):
             import_model("config.json", as_type="llama")
         with pytest.raises(SpecError, match="--as: no type 'lama'") as caught:
             import_model("config.json", as_type="lama")

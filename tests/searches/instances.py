@@ -209,7 +209,7 @@ INSTANCES: dict[str, Context] = {
     "mi355x-16": context(FLAT, real_pool("mi355x", 2, 8), batch=32, stack="megatron-core"),
     "userbuffers": on_stack(context(GQA, toy_pool(8), batch=12), tp_overlap="userbuffers"),
     "async-tp": on_stack(
-        context(GQA, toy_pool(8), batch=12, stack="torchtitan"), tp_overlap="pieces"
+        context(GQA, toy_pool(8), batch=12, stack="eager"), tp_overlap="pieces"
     ),
     "nanotron-across": context(GQA, toy_pool(16, 4), batch=16, stack="nanotron"),
     "nanotron-over-nodes": context(GQA, toy_pool(16, 2), batch=8, stack="nanotron"),
@@ -238,7 +238,7 @@ INSTANCES: dict[str, Context] = {
         options=pins(vpp=1, mbs=1),
     ),
     "cp-in-eager-code": context(
-        THIRDS, toy_pool(12, 6), batch=4, seq_len=1536, stack="torchtitan",
+        THIRDS, toy_pool(12, 6), batch=4, seq_len=1536, stack="eager",
         options=SearchOptions(at_most={"cp": 6, "vpp": 1, "mbs": 2}),
     ),
     "cp-without-a-fused-kernel": context(
@@ -280,11 +280,14 @@ INSTANCES: dict[str, Context] = {
         )
     ),
     "activations-in-line": with_host(
-        context(
-            FLAT, toy_pool(2, 2), batch=4, stack="hf-fsdp2", options=replace(
-                pins(activation_offload_layers=(0, 2, 3, 9), schedule=WHOLE, vpp=1),
-                framework="any",
+        on_stack(
+            context(
+                FLAT, toy_pool(2, 2), batch=4, stack="eager", options=replace(
+                    pins(activation_offload_layers=(0, 2, 3, 9), schedule=WHOLE, vpp=1),
+                    framework="any",
+                ),
             ),
+            logits_sharded=False, activation_copies="blocking",
         )
     ),
     "activations-on-a-small-host": with_host(
@@ -303,11 +306,14 @@ INSTANCES: dict[str, Context] = {
     "tensor-overlap": context(
         GQA, toy_pool(8), batch=8, options=pins(tp_overlap=(0, 1), vpp=(1, 2))
     ),
-    "tensor-overlap-in-eager-code": context(
-        THIRDS, toy_pool(12, 6), batch=6, stack="torchtitan",
-        options=replace(
-            pins(tp_overlap=(0, 1), vpp=1, mbs=(1, 2), schedule=WHOLE), framework="any"
+    "tensor-overlap-in-eager-code": on_stack(
+        context(
+            THIRDS, toy_pool(12, 6), batch=6, stack="eager",
+            options=replace(
+                pins(tp_overlap=(0, 1), vpp=1, mbs=(1, 2), schedule=WHOLE), framework="any"
+            ),
         ),
+        tp_overlap_on="pieces",
     ),
     "tensor-overlap-alone": context(
         GQA, toy_pool(16, 4), batch=8,

@@ -528,7 +528,8 @@ def head_s(problem: Problem, tokens: float, tp: int, sp: bool) -> End:
     x = 2.0 * tokens * shape.hidden
     ahead = tp_gather_s(problem, tp, x) if sp else 0.0
     if stack.logits_sharded:
-        ahead += 3 * tp_reduce_s(problem, tp, 4.0 * tokens)
+        calls = 2 if stack.fused_loss else 3  # the last two of three numbers a token in one
+        ahead += calls * tp_reduce_s(problem, tp, 12.0 * tokens / calls)
     else:
         ahead += tp_gather_s(problem, tp, 2.0 * tokens * vocab)
     after = tp_gather_s(problem, tp, x) if sp else tp_reduce_s(problem, tp, x)
@@ -888,10 +889,18 @@ def n_shards(layout: Layout) -> int:
 def state_bytes(problem: Problem, layout: Layout, params: float) -> float:
     recipe, d = problem.job.recipe, n_shards(layout)
     weights = recipe.param_bytes / (d if layout.zero >= 3 else 1)
+    if problem.stack.sharded_units and layout.zero >= 3 and recipe.param_bytes == 2:
+        weights = 0.0
     if layout.hpz > 1:
         weights += recipe.param_bytes / layout.hpz
-    grads = recipe.grad_bytes / (d if layout.zero >= 2 else 1)
-    states = recipe.state_bytes / (d if layout.zero >= 1 else 1)
+    copy = 4.0 if recipe.grad_bytes == 6 and recipe.grad_wire_bytes == 2 else 0.0
+    kept = recipe.grad_bytes - copy
+    if problem.stack.grad_copies == "whole":
+        kept, copy = recipe.grad_bytes, 0.0
+    elif problem.stack.grad_copies == "alone" and copy:
+        kept, copy = 4.0, 0.0
+    grads = kept / (d if layout.zero >= 2 else 1)
+    states = (recipe.state_bytes + copy) / (d if layout.zero >= 1 else 1)
     if layout.optimizer_offload:
         states = 0.0
         if layout.zero >= 2 and problem.stack.offload_overlap == "gradients":

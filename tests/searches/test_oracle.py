@@ -163,16 +163,23 @@ SWITCHES = {
     "activation_copies": {"windowed", "on-demand", "blocking"},
 }
 """The values of the switches that are words and change a price."""
+REPLAYED = (
+    "sharded_units", "reduce_width", "replicated_grads", "cp_gathers", "etp_gathers",
+    "routed_scores", "norm_keeps", "grad_copies",
+)  # fmt: skip
+"""Switches of FSDP2 and torchtitan, which the oracle does not know: tests/costmodels/test_fsdp.py
+and test_memory.py have numbers counted by hand, tests/searches/test_replayed_switches.py searches
+them."""
 
 
 def test_every_switch_of_a_stack_is_searched_both_ways():
     stacks = [c.problem.stack for c in INSTANCES.values()]
     words = dict(SWITCHES)
     for field in fields(StackProfile):
-        if field.type is bool:
+        if field.type is bool and field.name != "pads_vocab":  # decided once, in the shape
             words[field.name] = {False, True}
     assert {field.name for field in fields(StackProfile) if field.type is str} == {
-        *SWITCHES, "name", "kind", "balancer", "expert_dispatch",
+        *SWITCHES, *REPLAYED, "name", "kind", "balancer", "expert_dispatch",
     }  # fmt: skip
     for name, values in words.items():
         assert {getattr(stack, name) for stack in stacks} == values, name
@@ -401,7 +408,7 @@ def searches(draw: st.DrawFn) -> Context:
         seq_len=draw(st.sampled_from([128, 300, 2048, 8192])),
         batch=draw(st.integers(1, 24)),
         precision=draw(st.sampled_from(["bf16", "fp16", "bf16-grads", "fp32", "fp8-delayed"])),
-        stack=draw(st.sampled_from(sorted(STACKS))),
+        stack=draw(st.sampled_from(sorted(STACKS.keys() - {"torchtitan", "hf-fsdp2"}))),
         fabric=Fabric(tiers, draw(st.booleans())),
     )
     return on_stack(drawn, **draw(stack_changes()))

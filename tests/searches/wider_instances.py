@@ -76,7 +76,7 @@ FAST: dict[str, Context] = {
         MIXED, toy_pool(6, 2), batch=6, stack="eager", options=pins(mbs=1, vpp=1, recompute=0),
     ),
     "experts-with-a-capacity": context(
-        CAPPED, toy_pool(6, 6), batch=6, stack="torchtitan",
+        CAPPED, toy_pool(6, 6), batch=6, stack="eager",
         options=any_framework(mbs=1, vpp=1, schedule=(0, 2), recompute=(0, 1)),
     ),
     "one-expert": context(

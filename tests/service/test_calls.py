@@ -26,7 +26,8 @@ torchrun --nproc_per_node $GPUS_PER_NODE pretrain_gpt.py --num-layers 32 --hidde
   --disable-bias-linear --position-embedding-type rope --untie-embeddings-and-output-weights \\
   --bf16 --use-distributed-optimizer --tensor-model-parallel-size 2 --sequence-parallel \\
   --micro-batch-size 1 --global-batch-size 128 --attention-dropout 0 --hidden-dropout 0 \\
-  --vocab-size 128256 --mock-data --tokenizer-type NullTokenizer --train-iters 100
+  --vocab-size 128256 --mock-data --tokenizer-type NullTokenizer --train-iters 100 \\
+  --eval-interval 100
 """
 
 

@@ -266,7 +266,7 @@ def test_documents_may_be_longer_than_options(result: dict[str, Any]) -> None:
     for text in (long + "model: {layers: 3}\n", {"text": long + "model: {layers: 3}\n"}):
         assert "is missing" in refused("solve", {**JOB, "model": text}).errors[0].message
     run = {"run": {"text": long + "echo", "name": "a.sh"}, "cluster": "h100-x8"}
-    assert "is not a run" in refused("check", run).detail
+    assert "no training command" in refused("check", run).detail
     assert refused("explain", {"result": result, "term": "x" * 9_000}).code == "too-large"
 
 

@@ -22,6 +22,7 @@ FEW = {
     "planner/packaged_examples.py:example_content": "packaged examples",
     "planner/runs/torchtitan_config.py:known_fields": "releases that are packaged",
     "planner/schemas.py:field_meaning": "fields of our schemas",
+    "planner/framework_releases.py:option_tables": "frameworks that we know",
     "searches/frameworks/table.py:order_runs": "frameworks and rank orders that we know",
     "searches/frameworks/table.py:schedule_runs": "frameworks and schedules that we know",
     "service/documents.py:_names": "model, cluster",

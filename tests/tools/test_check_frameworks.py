@@ -166,3 +166,18 @@ def test_a_case_without_an_end_is_given_up(forked, monkeypatch):
     ((_, answer),) = forked.answers(['{"id": "x"}'], check)
     assert answer["died"]
     assert "no end after 1 s" in answer["error"]
+
+
+def test_patience_makes_time_limits_longer(script, monkeypatch):
+    import environments
+
+    monkeypatch.delenv("PLANNER_CHECK_PATIENCE", raising=False)
+    assert environments.patient(30.0) == 30.0
+    monkeypatch.setenv("PLANNER_CHECK_PATIENCE", "2.5")
+    assert environments.patient(30.0) == 75.0
+    script.options_of(["--patience", "4"])
+    assert environments.patient(30.0) == 120.0
+    for wrong in ("-1", "0", "soon"):
+        monkeypatch.setenv("PLANNER_CHECK_PATIENCE", wrong)
+        with pytest.raises(SystemExit):
+            script.options_of([])

@@ -134,6 +134,8 @@ def test_every_rule_of_megatron_that_its_code_enforces_is_broken_by_some_change(
     # What the checker cannot see, or no change of one thing reaches.
     unseen = {
         "MLM100": "a degree of 0 or less: nudges reach it",
+        "MLM143": "the training loop refuses, not the parser", "MLM144": "the tokenizer refuses",
+        "MLM145": "the writer of wandb refuses",
         "MLM104": "releases before 0.16", "MLM132": "releases before 0.13",
         "MLM307": "the same conditions by the model's sizes", "MLM502": "words of --fp8-recipe",
         "MLM504": "the same condition by the plan's precision, MLM512 by the flags",

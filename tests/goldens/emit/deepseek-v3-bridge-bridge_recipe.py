@@ -64,6 +64,7 @@ def model() -> MLAModelProvider:
         qk_pos_emb_head_dim=64,
         v_head_dim=128,
         mtp_num_layers=1,
+        qk_layernorm=True,
         num_moe_experts=256,
         moe_router_topk=8,
         moe_ffn_hidden_size=2048,

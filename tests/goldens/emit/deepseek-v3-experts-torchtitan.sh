@@ -6,8 +6,8 @@
 #
 # Run it once on each of the 128 node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
 # per node). Options of your own go after the script name and win over the recipe, for example
-# --training.steps 20. PyTorch 2.15 or later; before that add
-# --parallelism.spmd_backend full_dtensor, which FSDP of PyTorch 2.13 and 2.14 needs.
+# --training.steps 20. It takes PyTorch 2.14 or later: with 2.13 torchtitan 0.3.0 does not start.
+# With --smoke all ranks run on this machine's CPUs for two steps: torchtitan_smoke.py.
 set -euo pipefail
 
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -23,6 +23,11 @@ export DATASET="${DATASET:-c4_test}" DATASET_PATH="${DATASET_PATH:-}"
 # ------------------------------------------------------------------
 export PYTHONPATH="${HERE}${PYTHONPATH:+:${PYTHONPATH}}"
 export PYTORCH_ALLOC_CONF="${PYTORCH_ALLOC_CONF:-expandable_segments:True}"
+
+if [[ " $* " == *" --smoke "* ]]; then
+  exec env CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" \
+    python "${HERE}/torchtitan_smoke.py" 1024 "$@"
+fi
 
 torchrun --nnodes 128 --nproc-per-node 8 --node-rank "${NODE_RANK}" \
   --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \

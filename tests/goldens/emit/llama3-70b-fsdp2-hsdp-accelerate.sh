@@ -4,12 +4,12 @@
 # planner 0.1.0
 # layout: {"cp":2,"cp_comm":"p2p","devices_per_node":8,"dp":32,"ep":1,"etp":1,"gbs":128,"generation":"hopper","layers":80,"mbs":1,"model":"llama3-70b","n_devices":64,"n_micro":4,"n_nodes":8,"padded_vocab":128256,"pipeline_partition":"type:block","pp":1,"precision":"bf16","rank_order":"tp-cp-ep-dp-pp","recompute":"none","recompute_layers":0,"schedule":"none","shard":16,"sp":false,"split":"even","stage_layers":[80],"tp":1,"unsaid":{"max_positions":0,"padded_vocab":0,"tokens":null,"vocab_multiple":128},"vpp":1,"zero":2}
 #
-# TRAIN_SCRIPT builds llama3-70b (80 layers, attn_implementation sdpa, sequences of 8192),
-# reads TrainingArguments from trainer_args.json and runs the Hugging Face Trainer, or
-# sets the same numbers in a loop of its own. The global batch is 128 = 1 x 4 x 32.
+# TRAIN_SCRIPT builds llama3-70b (80 layers, sequences of 8192) and reads the numbers of
+# trainer_args.json: fsdp2_train.py, or a script of yours around the Hugging Face Trainer.
+# The global batch is 128 = 1 x 4 x 32.
+# PyTorch splits sequences inside its own attention: attn_implementation sdpa.
 # sync_each_batch shards the gradients of every micro-batch, as the plan counts them.
-# FSDP gathers the weights for each micro-batch, the plan counts it once.
-# Accelerate reduces gradients in bf16, half the traffic that the plan counts.
+# Accelerate reduces gradients in bf16, as the plan counts it.
 #
 # Run it once on each of the 8 node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
 # per node).
@@ -20,9 +20,27 @@ MASTER_ADDR="${MASTER_ADDR:-localhost}"
 MASTER_PORT="${MASTER_PORT:-29500}"
 NODE_RANK="${NODE_RANK:-${SLURM_NODEID:-0}}"
 
-# ---- YOURS: the training script ----
-TRAIN_SCRIPT="${TRAIN_SCRIPT:-train.py}"
-# ------------------------------------
+# ---- YOURS: data and checkpoints, another model or script ----
+# DATA: a flat file of tokens (.bin), .jsonl, .parquet, a data set of Hugging Face; text needs
+# TOKENIZER. SAVE: the folder of checkpoints, --resume goes on from there.
+export DATA="${DATA:-}" TOKENIZER="${TOKENIZER:-}" SAVE="${SAVE:-}"
+# MODEL, a config.json or repository id, takes the place of model_config.json.
+export MODEL="${MODEL:-}" ATTENTION="${ATTENTION:-sdpa}"
+TRAIN_SCRIPT="${TRAIN_SCRIPT:-${HERE}/fsdp2_train.py}"
+# --------------------------------------------------------------
+
+# With --smoke: two steps on the CPU, all processes of the plan on this machine; words of the
+# launcher's own up to the port are given anew, the port as a free one.
+accelerate() {
+  if [[ " $* " == *" --smoke "* ]]; then
+    shift 9
+    CUDA_VISIBLE_DEVICES="" OMP_NUM_THREADS=1 command accelerate launch --num_machines 1 \
+      --config_file "${HERE}/accelerate.yaml" --main_process_port 0 "$@"
+  else
+    command accelerate "$@"
+  fi
+}
+
 accelerate launch --config_file "${HERE}/accelerate.yaml" \
   --machine_rank "${NODE_RANK}" \
   --main_process_ip "${MASTER_ADDR}" --main_process_port "${MASTER_PORT}" \

@@ -22,6 +22,13 @@ MEGATRON_DIR="${MEGATRON_DIR:-.}"
 DATA_PATH="${DATA_PATH:-}"
 TOKENIZER_MODEL="${TOKENIZER_MODEL:-}"
 # ---------------------------------
+
+# megatron.sh --smoke: two steps on CPU processes of this machine, for a plan of a tiny model.
+SMOKE=""
+if [[ "${1:-}" == "--smoke" ]]; then
+  SMOKE="$(dirname "${BASH_SOURCE[0]}")/megatron_smoke.py"
+  shift
+fi
 EXTRA=("$@")
 
 # One hardware queue keeps collectives ahead of the GEMMs they overlap; required
@@ -42,11 +49,14 @@ torchrun() {
       words+=("${word}")
     fi
   done
+  if [[ -n "${SMOKE}" ]]; then
+    exec "${PYTHON:-python3}" "${SMOKE}" "${words[@]}" "${EXTRA[@]}"
+  fi
   command torchrun "${words[@]}" "${EXTRA[@]}"
 }
 
 # Flags, each group from a new line:
-# model, layout, batch and schedule, precision and optimizer, overlap, logging, data.
+# model, layout, batch and schedule, precision and optimizer, overlap, logging, evaluation, data.
 torchrun --nnodes 2048 --nproc-per-node 8 --node-rank "${NODE_RANK}" \
   --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \
   "${MEGATRON_DIR}/pretrain_gpt.py" \
@@ -63,5 +73,6 @@ torchrun --nnodes 2048 --nproc-per-node 8 --node-rank "${NODE_RANK}" \
   --micro-batch-size 1 --global-batch-size 2048 --train-iters 10 \
   --bf16 --accumulate-allreduce-grads-in-fp32 --optimizer adam --lr 1.5e-4 --clip-grad 1.0 \
   --overlap-grad-reduce --overlap-param-gather \
-  --log-interval 1 --log-throughput --eval-iters 0 \
+  --log-interval 1 --log-throughput \
+  --eval-iters 0 --eval-interval 1000 \
   --mock-data --tokenizer-type NullTokenizer

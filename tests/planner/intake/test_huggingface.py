@@ -13,8 +13,10 @@ from planner.errors import SpecError
 from planner.inputs import import_model, load_model, model_from_dict
 from planner.intake.formats import find_format
 from planner.intake.huggingface import looks_like, read
-from planner.intake.huggingface.model_types import ALIASES, REFUSED, TYPES
+from planner.intake.huggingface.model_types import ALIASES, TYPES
 from planner.intake.huggingface.reader import assumed_batch
+from planner.intake.huggingface.refused_types import REFUSED
+from planner.schemas import OTHER_MODEL
 
 DATA = Path(__file__).parent / "data"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
@@ -327,14 +329,46 @@ NOTES = [
     ("gpt-oss-20b", {}, "weights of the file are quantized (mxfp4)"),
     ("llama3-8b", {"quantization_config": {"bits": 4}}, "weights of the file are quantized: read"),
     ("deepseek-v3", {}, "1 module(s) of multi-token prediction are trained too"),
-    ("gemma-2b", {}, "in no emitted file: embeddings times the root of the width"),
-    ("gpt-neo-2.7b", {}, "in no emitted file: which layers see a part of the sequence"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "changes", "text"), NOTES)
 def test_what_is_not_priced_is_said(name, changes, text):
     assert any(text in note for note in imported(config(name, **changes)).notes)
+
+
+PARTS = [
+    ("gemma-2b", {}, {"norm_one_plus": True, "embedding_scale": 2048**0.5}),
+    ("gemma2-27b", {}, {"post_norms": "also", "attention_soft_cap": 50.0, "logit_soft_cap": 30.0,
+                        "attention_scale": 144**-0.5}),
+    ("gemma3-27b", {}, {"local_rotary_base": 10_000.0, "attention_scale": 168**-0.5}),
+    ("gpt-neo-2.7b", {}, {"other_parts": "which layers see a part of the sequence",
+                          "attention_scale": 1.0}),
+    ("olmo2-7b", {}, {"post_norms": "instead", "qk_norm": "width"}),
+    ("falcon-40b", {}, {"parallel_block": True}),
+    ("falcon-7b", {"alibi": True}, {"parallel_block": True, "alibi": True}),
+    ("phi-2", {}, {"parallel_block": True, "head_bias": True}),
+    ("command-r-35b", {}, {"parallel_block": True, "logit_scale": 0.0625}),
+    ("bloom", {}, {"alibi": True, "embedding_norm": True}),
+    ("granite-3.0-8b", {}, {"embedding_scale": 12.0, "residual_scale": 0.22,
+                            "logit_scale": 1 / 16, "attention_scale": 0.0078125}),
+    ("llama4-scout", {}, {"attention_chunk": 8192, "attention_temperature_from": 8192,
+                          "no_rope_every": 4}),
+    ("phi3.5-moe", {}, {"other_parts": "jitter of the router and its own choice of two experts"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes", "parts"), PARTS)
+def test_parts_that_few_frameworks_can_say(name, changes, parts):
+    details = imported(config(name, **changes)).document["model"]["details"]
+    for part, value in parts.items():
+        expected = pytest.approx(value) if isinstance(value, float) else value
+        assert details[part] == expected
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "qwen3-30b-a3b", "deepseek-v3", "mistral-7b"])
+def test_usual_models_have_none_of_them(name):
+    assert not set(OTHER_MODEL) & set(imported(config(name)).document["model"]["details"])
 
 
 class TestLocalLayers:
@@ -395,7 +429,7 @@ REFUSALS = [
      ["config.json:", "unknown model_type lama", "did you mean llama", "known: llama, mistral",
       "planner import model config.json --as llama"]),
     ({"model_type": ..., "architectures": ...}, ["model_type is missing"]),
-    ({"model_type": "mamba2"}, ["mamba2: layers without attention"]),
+    ({"model_type": "mamba2"}, ["mamba2: a state-space model (Mamba)", "`--as` is of no use"]),
     ({"model_type": "qwen3_next"}, ["linear attention"]),
     ({"model_type": "bert"}, ["an encoder"]),
     ({"layer_types": ["full_attention", "linear_attention"]},

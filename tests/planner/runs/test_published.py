@@ -9,6 +9,7 @@ import pytest
 
 from planner.checking import Report, check
 from planner.runs.megatron_flags import parse_flags
+from searches.frameworks import RELEASES, megatron_run_flags
 from tests.planner.runs.published import DATA, H100_X64, entries, scripts
 from tests.searches.instances import one_in
 
@@ -49,11 +50,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lines_that_megatron_itself_was_asked_about(case: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "flags.txt"
     file.write_text(case["flags"])
-    report = check(file, cluster(case["world_size"], case["gpu_arch"]), env=case["env"])
+    devices = cluster(case["world_size"], case["gpu_arch"])
+    report = check(file, devices, env=case["env"], version=RELEASES["megatron"])
     refused, name = case["id"].split(":")
-    codes = [broken.rule.code for broken in report.refusals]
+    # Its parser alone was asked; the training loop refuses later.
+    codes = [broken.rule.code for broken in report.refusals if broken.rule.code not in LOOP]
     assert bool(codes) == (refused == "want1"), report.refusals
     assert codes[:1] == ([REFUSED_BY[name]] if name in REFUSED_BY else [])
+
+
+LOOP = {rule.code for rule in megatron_run_flags.RULES}
 
 
 def judged(
@@ -78,7 +84,10 @@ def some_of(name: str) -> list[Any]:
 def test_launch_scripts(path: Path) -> None:
     report = check(path, H100_X64)
     assert report.plan is not None, report.not_priced
-    assert not report.refusals
+    codes = [broken.rule.code for broken in report.refusals]
+    # Most are shortened, or older than release 0.16, which took 1000 by itself.
+    unsaid = report.run.framework == "megatron" and "--eval-interval" not in path.read_text()
+    assert codes == ["MLM143"] * unsaid
     assert report.plan.step_time_s > 0
 
 
@@ -112,8 +121,8 @@ def test_torchtitan(entry: tuple[str, str], tmp_path: Path) -> None:
     name, text = entry
     report = judged(text, ".toml", tmp_path)
     assert report.plan is not None, report.not_priced
-    assert report.release == "0.2.2"
-    refused = {"deepseek v3 671b": ["TTN303"], "keys of older releases": ["TTN120"]}
+    assert report.release == ("0.1.0" if name == "keys of older releases" else "0.2.2")
+    refused = {"deepseek v3 671b": ["TTN303"]}
     codes = [broken.rule.code for broken in report.refusals]
     assert codes == refused.get(name, [])
 

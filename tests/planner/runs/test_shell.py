@@ -148,7 +148,7 @@ def test_sourced_files_are_those_that_the_caller_reads() -> None:
     text = "source ./sizes.env\n. other.env\npython a.py $TP"
     script = read_script(text, None, lambda name: files.get(name.removeprefix("./")))
     assert script.commands[0].words == ("python", "a.py", "4")
-    assert script.notes == ["line 2: `source other.env` is not followed"]
+    assert script.notes == ["line 2: `source other.env` is not followed: no such file beside it"]
 
 
 def test_loops_end() -> None:

@@ -3,9 +3,9 @@
 import errno
 import json
 import os
-import resource
 import signal
-import time
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -118,24 +118,55 @@ def test_a_second_writer_is_refused_until_the_first_has_gone(out: Path) -> None:
     assert len(kept(out)) == 1
 
 
+WRITER = """
+import os, sys, time
+from pathlib import Path
+from planner.sweeping.storage import PartialSweep
+
+PartialSweep(Path(sys.argv[1]), {header}).append([(4, {row!r})])
+if not os.fork():
+    print(os.getpid(), flush=True)  # by the worker: the fork is over in it, too
+time.sleep(60.0)
+"""
+
+
 def test_a_crash_gives_the_lock_back_though_its_workers_live(out: Path) -> None:
     """The writer is killed; a worker that it has forked goes on for a while."""
-    told, tell = os.pipe()
-    writer = os.fork()
-    if not writer:
-        PartialSweep(out, HEADER).append([(4, text(4))])
-        worker = os.fork()
-        if worker:
-            os.write(tell, str(worker).encode())
-        time.sleep(60.0)
-    worker = int(os.read(told, 20))
-    os.kill(writer, signal.SIGKILL)
-    os.waitpid(writer, 0)
+    program = WRITER.format(header=HEADER, row=text(4))
+    writer = subprocess.Popen([sys.executable, "-c", program, out], stdout=subprocess.PIPE)
+    assert writer.stdout is not None
+    with writer.stdout:
+        worker = int(writer.stdout.readline())
+    writer.kill()
+    writer.wait()
     os.kill(worker, 0)
-    assert kept(out) == [json.loads(text(4))]
-    os.kill(worker, signal.SIGKILL)
-    os.close(told)
-    os.close(tell)
+    try:
+        assert kept(out) == [json.loads(text(4))]
+    finally:
+        os.kill(worker, signal.SIGKILL)
+
+
+def test_rows_written_before_an_interrupt_are_counted(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes after the write and before the count."""
+    write(out, 1)
+    with closing(PartialSweep(out, HEADER)) as partial:
+        plain = PartialSweep._write
+
+        def interrupted(self: PartialSweep, data: bytes) -> int:
+            plain(self, data)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(PartialSweep, "_write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            partial.append([(0, text(0)), (2, text(2))])
+        assert partial.n_done == 1
+        partial.count_again()
+        assert partial.done == {0, 1, 2}
+        monkeypatch.undo()
+        partial.append([(3, text(3))])
+        assert [row["index"] for row in partial.rows()] == [0, 1, 2, 3]
 
 
 def test_a_file_that_was_finished_while_waiting_is_begun_anew(
@@ -153,6 +184,23 @@ def test_a_file_that_was_finished_while_waiting_is_begun_anew(
     monkeypatch.setattr(storage, "_flock", flock)
     assert kept(out) == []
     assert partial_path(out).exists()
+
+
+LIMITED = """
+import errno, json, resource, sys
+from pathlib import Path
+from planner.sweeping.storage import PartialSweep
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400))
+partial = PartialSweep(Path(sys.argv[1]), {header})
+row = json.loads({row!r})
+try:
+    for index in range(100):
+        partial.append([(index, json.dumps(row | {{"index": index}}))])
+except OSError as error:
+    sys.exit(0 if error.errno == errno.EFBIG else 1)
+sys.exit(2)
+"""
 
 
 class TestFullDisk:
@@ -193,19 +241,10 @@ class TestFullDisk:
 
     def test_a_limit_of_the_system_is_met_alike(self, out: Path) -> None:
         """In a process of its own: its files may hold 400 bytes."""
-        child = os.fork()
-        if not child:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400))
-            partial = PartialSweep(out, HEADER)
-            try:
-                for index in range(100):
-                    partial.append([(index, text(index))])
-            except OSError as error:
-                os._exit(0 if error.errno == errno.EFBIG else 1)
-            os._exit(2)
-        assert os.waitpid(child, 0)[1] == 0
+        program = LIMITED.format(header=HEADER, row=text(0))
+        assert subprocess.run([sys.executable, "-c", program, out]).returncode == 0
         rows = kept(out)
-        assert rows == [json.loads(text(i)) for i in range(len(rows))]
+        assert [row["index"] for row in rows] == list(range(len(rows)))
         assert 0 < len(rows) < 100
 
 

@@ -1,0 +1,224 @@
+"""Every key of a configuration is read, harmless or refused by name; what `--as` may read.
+
+`published.jsonl`: the architecture of published models in the words of their config.json, with
+the parameters as transformers 5.23 counts them (`counted`), as their authors print them where
+only code beside the weights builds them (`billions`), or neither: layers to be refused.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from costmodels.parameters import total_params
+from planner.errors import SpecError
+from planner.inputs import model_from_dict
+from planner.intake.huggingface import read, read_as
+from planner.intake.huggingface.config import open_config
+from planner.intake.huggingface.files import parse_config
+from planner.intake.huggingface.harmless import HARMLESS
+from planner.intake.huggingface.keys import missing, refusals
+from planner.intake.huggingface.model_types import ALIASES, TYPES
+from planner.intake.huggingface.reader import ADVISED
+from planner.intake.huggingface.rules import KEYS
+
+PUBLISHED = {
+    row["name"]: row
+    for row in map(
+        json.loads, (Path(__file__).parent / "published.jsonl").read_text().splitlines()
+    )
+}
+READ = [name for name, row in PUBLISHED.items() if "counted" in row or "billions" in row]
+REFUSED = [name for name in PUBLISHED if name not in READ]
+
+
+def config(name, **changes):
+    data = PUBLISHED[name]["config"] | changes
+    return {key: value for key, value in data.items() if value is not ...}
+
+
+def refusal(data, as_type=""):
+    text = json.dumps(data, indent=2)
+    with pytest.raises(SpecError) as caught:
+        read_as(text, "config.json", as_type) if as_type else read(text, "config.json", {})
+    return str(caught.value)
+
+
+def count(data):
+    given = model_from_dict(data)
+    return total_params(given.shape, given.job.seq_len)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_parameters_of_published_files(name):
+    row = PUBLISHED[name]
+    if "counted" in row:
+        assert count(row["config"]) == pytest.approx(row["counted"], rel=1.3e-4)
+    else:
+        assert count(row["config"]) == pytest.approx(row["billions"] * 1e9, rel=1.5e-3)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_layers_are_refused_and_no_command_is_advised(name):
+    message = refusal(PUBLISHED[name]["config"])
+    assert message.startswith("config.json:")
+    assert "planner import model config.json --as" not in message
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("as_type", ["llama", "mixtral", "deepseek_v3", "qwen3_moe", "gpt2"])
+def test_no_type_reads_them_by_hand_either(name, as_type):
+    refusal(PUBLISHED[name]["config"], as_type)
+
+
+WHAT = [
+    ("mamba-2.8b-orig", "original Mamba (state-spaces)"),
+    ("mamba2-orig", "original Mamba (state-spaces)"),
+    ("mamba-hf", "state space (Mamba)"),
+    ("jamba", "a state space in the others"),
+    ("nemotron-h", "a state space (Mamba)"),
+    ("llama3.1-nemotron-nas-51b", "block_configs: layers that differ from one another"),
+    ("decilm-7b", "as an architecture search (NAS) left them"),
+    ("deepseek-v3.2", "an indexer picks"),
+    ("kimi-linear", "linear attention"),
+    ("minimax-text-01", "attn_type_list.0: layers with 0"),
+    ("santacoder", "attention_head_type: 'multiquery'"),
+    ("deepseek-vl2-tiny", "use_mla"),
+    ("grok-2", "residual_moe"),
+    ("minicpm3", "q_lora_rank"),
+    ("mobilellm", "share_embedding would be left out"),
+    ("granite4-h-tiny", "num_local_experts"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), WHAT)
+def test_what_stands_in_the_way_is_named(name, text):
+    assert text in refusal(PUBLISHED[name]["config"])
+
+
+class TestGrok1:
+    def test_llama_would_drop_the_experts(self):
+        message = refusal(config("grok-1"), "llama")
+        assert message.startswith("config.json:16:18: num_experts: 8: not a key of llama")
+        assert "num_experts_per_tok" in message
+        assert "take it out" not in message
+
+    def test_latent_attention_is_not_invented(self):
+        assert "kv_lora_rank" in refusal(config("grok-1", num_key_value_heads=48), "deepseek_v3")
+
+    def test_with_its_activation_it_is_a_mixtral(self):
+        data = config("grok-1", hidden_act="silu")
+        assert "--as mixtral" in refusal(data)
+        document = read_as(json.dumps(data), "", "mixtral").document
+        # 64 layers of 8 experts of 3 * 6144 * 32768 and attention; one tied matrix.
+        attention = 2 * 6144 * 6144 + 2 * 6144 * 1024
+        layer = 8 * 3 * 6144 * 32768 + attention + 8 * 6144 + 2 * 6144
+        assert count(document) == 64 * layer + 131072 * 6144 + 6144
+
+
+class TestAdvice:
+    def test_a_copy_of_a_known_type(self):
+        data = config("llama2-7b", model_type="mine", architectures=["MineForCausalLM"])
+        assert "planner import model config.json --as llama" in refusal(data)
+
+    @pytest.mark.parametrize(
+        ("changes", "text"),
+        [
+            ({"tie_word_embeddings": ...}, "does not say tie_word_embeddings"),
+            ({"num_key_value_heads": ...}, "does not say num_key_value_heads"),
+            ({"hidden_act": "gelu"}, 'hidden_act "silu" (it is "gelu")'),
+            ({"rms_norm_eps": ...}, "rms_norm_eps"),
+            ({"moe_layers_of_mine": 4}, "moe_layers_of_mine would be left out"),
+            ({"recurrent_blocks": [1, 2]}, "recurrent_blocks would be left out"),
+        ],
+    )
+    def test_what_is_missing_or_too_much(self, changes, text):
+        data = config("llama2-7b", model_type="mine", architectures=["MineForCausalLM"], **changes)
+        message = refusal(data)
+        assert text in message
+        assert "--as llama" not in message
+        refusal(data, "llama")
+
+    def test_the_class_of_another_type_borrows_no_sizes(self):
+        data = config("llama2-7b", model_type="mine", tie_word_embeddings=...)
+        assert "tie_word_embeddings" in refusal(data)
+        data["tie_word_embeddings"] = False
+        assert count(data) == PUBLISHED["llama2-7b"]["counted"]
+
+    def test_advised_types_are_known(self):
+        assert set(ADVISED) <= set(TYPES)
+
+
+NEUTRAL = [
+    {"num_experts": 0}, {"sliding_window": None}, {"attention_multiplier": 1.0},
+    {"q_lora_rank": None},
+    {"n_layer": 32}, {"head_dim": 128}, {"num_local_experts": None}, {"mlp_only_layers": []},
+    {"use_qkv_bias": False}, {"use_bias": False}, {"use_mla": False}, {"gated_mlp": True},
+    {"norm_type": "rmsnorm"}, {"position_embedding_type": "rope"}, {"my_flag": True},
+    {"my_word": "abc"}, {"some_token_id": 7}, {"initial_context_length": 4096}, {"alibi": False},
+    {"vision_config": {"hidden_size": 12}}, {"quantization_config": {"bits": 4}},
+    {"shared_intermediate_size": 0}, {"block_configs": None}, {"mtp_loss_scaling_factor": 0.1},
+]  # fmt: skip
+STRUCTURAL = [
+    {"num_experts": 8}, {"num_experts_per_tok": 2}, {"q_lora_rank": 512}, {"n_layer": 31},
+    {"kv_lora_rank": 512}, {"shared_intermediate_size": 512}, {"use_bias": True},
+    {"no_bias": False}, {"use_mla": True}, {"gated_mlp": False}, {"norm_type": "layernorm"},
+    {"position_embedding_type": "alibi"}, {"alibi": True}, {"attention_head_type": "multiquery"},
+    {"my_number": 3}, {"my_list": [1, 2]}, {"my_section": {"a": 1}}, {"share_embeddings": True},
+    {"use_residual": True}, {"layer_sharing": True}, {"mlp_ratio": 2.5},
+    {"is_encoder_decoder": True},
+    {"use_parallel_residual": True}, {"expert_layer_period": 2}, {"kv_channels": 64},
+    {"mamba_d_state": 16}, {"index_topk": 2048}, {"num_key_value_heads_per_layer": [4] * 32},
+    {"word_embed_proj_dim": 512}, {"linear_num_key_heads": 16},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", NEUTRAL, ids=str)
+def test_what_changes_nothing_is_passed_over(changes):
+    assert count(config("llama2-7b", **changes)) == PUBLISHED["llama2-7b"]["counted"]
+
+
+@pytest.mark.parametrize("changes", STRUCTURAL, ids=str)
+def test_what_may_change_the_model_is_refused_by_name(changes):
+    (name,) = changes
+    message = refusal(config("llama2-7b", **changes))
+    assert f" {name}: " in message or f" {name}." in message
+    assert message.startswith("config.json:")
+    assert "fix: " in message
+
+
+def test_strays_are_named_in_a_note():
+    found = read(json.dumps(config("llama2-7b", my_flag=True, my_word="x")), "", {})
+    assert "not known, and by name and value no size: my_flag, my_word" in found.notes
+
+
+class TestFullAttentionInAllLayers:
+    def test_of_minimax(self):
+        layers = ["full_attention"] * 80
+        data = config("minimax-full", attn_type_list=..., layer_types=layers, model_type="minimax")
+        assert count(data) == count(config("minimax-full"))
+
+    def test_not_said(self):
+        message = refusal(config("minimax-full", attn_type_list=...))
+        assert "add layer_types if all have attention" in message
+
+    def test_of_granite_hybrid(self):
+        layers = ["mamba"] + ["attention"] * 39
+        assert "'mamba'" in refusal(config("granite4-micro", layer_types=layers))
+
+
+def test_the_table_has_each_key_once():
+    names = [name for text in HARMLESS.values() for name in text.split()]
+    assert len(names) == len(set(names))
+    sizes = {
+        name for field in ("layers", "hidden", "heads", "ffn", "experts") for name in KEYS[field]
+    }
+    assert not sizes & set(names)
+
+
+@pytest.mark.parametrize("name", [*TYPES, *ALIASES])
+def test_the_least_of_a_type_has_no_refused_key(name):
+    document = parse_config(json.dumps({"model_type": name, "hidden_size": 64}), "")
+    found = open_config(document)
+    assert [p.path for p in refusals(found)] in ([], ["hidden_size"])
+    assert isinstance(missing(found), list)
