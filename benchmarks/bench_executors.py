@@ -15,14 +15,20 @@ import time
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from planner.inputs import load_cluster, load_model
-from planner.options import SolveOptions
-from planner.solving import make_problem
-from searches.executors import Executor, ProcessExecutor, RayExecutor, SerialExecutor, n_cpus
-from searches.pricing import search_shard
+from planner.solver.options import SolveOptions
+from planner.solver.problem import make_problem
+from planner.specs.loader import load_cluster, load_model
+from searches.executors.executor import (
+    Executor,
+    ProcessExecutor,
+    RayExecutor,
+    SerialExecutor,
+    n_cpus,
+)
+from searches.pricing.shard_prices import search_shard
 from searches.rules import Context
-from searches.shape_space import legal_shapes
-from searches.shards import Shard, count_plans, make_shards
+from searches.space.shape_space import legal_shapes
+from searches.space.shards import Shard, count_plans, make_shards
 
 SIZES = (20_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000)
 
@@ -110,8 +116,11 @@ def main() -> None:
                 pays.pop(name, None)
         print(line, flush=True)
     for name in makers:
-        print(f"{name}: pays from about {pays[name]:,} plans" if name in pays else
-              f"{name}: does not pay up to {asked.largest:,} plans")  # fmt: skip
+        print(
+            f"{name}: pays from about {pays[name]:,} plans"
+            if name in pays
+            else f"{name}: does not pay up to {asked.largest:,} plans"
+        )
 
 
 if __name__ == "__main__":

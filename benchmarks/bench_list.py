@@ -16,11 +16,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from planner import solve
-from planner.asking import read_inputs, solve_options
-from planner.json_text import indented
-from planner.plans import plan_of_layout
-from planner.result import Result
-from planner.tables import plans_csv, solve_table
+from planner.render.text import plans_csv, solve_table
+from planner.solver.answer.plans import plan_of_layout
+from planner.solver.answer.result import Result
+from planner.solver.request import solve_options
+from planner.solver.sources import read_inputs
+from planner.specs.json_text import indented
 from service.pages.listing import listing
 
 PLANS = 5000

@@ -14,21 +14,21 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from costmodels.layer_terms import layer_table
+from costmodels.layers.layer_terms import layer_table
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, score, step_times
-from planner.inputs import load_cluster, load_model
-from planner.options import SolveOptions
-from planner.solving import make_problem
-from searches.free_axes import free_axes
-from searches.layout_prices import exact_step_s
-from searches.plan_blocks import plan_blocks
-from searches.plan_space import legal_masks
-from searches.pricing import BLOCK_CELLS
+from planner.solver.options import SolveOptions
+from planner.solver.problem import make_problem
+from planner.specs.loader import load_cluster, load_model
+from searches.pricing.layout_prices import exact_step_s
+from searches.pricing.shard_prices import BLOCK_CELLS
 from searches.rules import Context
 from searches.search import search
-from searches.shape_space import legal_shapes
-from searches.shards import make_shards
+from searches.space.free_axes import free_axes
+from searches.space.plan_blocks import plan_blocks
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_shapes
+from searches.space.shards import make_shards
 
 PAIRS = (
     ("llama3-405b", "h100-x16384"),

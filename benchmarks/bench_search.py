@@ -42,21 +42,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
-from costmodels.layer_terms import layer_table
+from costmodels.layers.layer_terms import layer_table
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.step import score
-from planner.options import SolveOptions, parse_max, parse_only
-from planner.solving import make_problem, read_inputs
-from searches.executors import n_cpus
-from searches.free_axes import free_axes
-from searches.plan_blocks import plan_blocks
-from searches.plan_space import legal_masks
-from searches.pricing import BLOCK_CELLS
+from planner.solver.options import SolveOptions, parse_max, parse_only
+from planner.solver.problem import make_problem
+from planner.solver.sources import read_inputs
+from searches.executors.executor import n_cpus
+from searches.pricing.shard_prices import BLOCK_CELLS
 from searches.rules import Context
-from searches.shape_space import legal_shapes
-from searches.shards import make_shards
+from searches.space.free_axes import free_axes
+from searches.space.plan_blocks import plan_blocks
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_shapes
+from searches.space.shards import make_shards
 
 SCORED = (
     ("llama3-405b", "h100-x16384"),
@@ -144,8 +145,9 @@ def equal_to_scalar(problem: Problem, blocks: list) -> tuple[int, float, float]:
         chosen = np.sort(np.array(chooser.sample(cells.tolist(), min(SAMPLE // 8, len(cells)))))
         scores = score(problem, terms, block, layers)
         size = legal.shape
-        found = [np.broadcast_to(x, size).ravel()[chosen] for x in
-                 (scores.step_s, scores.peak_bytes)]  # fmt: skip
+        found = [
+            np.broadcast_to(x, size).ravel()[chosen] for x in (scores.step_s, scores.peak_bytes)
+        ]
         table = block.rows(chosen)
         layouts = [table.layout(i, problem.shape.layers) for i in range(len(chosen))]
         quick = [i for i, x in enumerate(layouts) if not x.pipelines_inside]
@@ -168,10 +170,13 @@ def scoring(model: str, cluster: str) -> dict[str, Any]:
     assert worst <= SAME, f"{model}: the scalar model differs by {worst:.1e}"
     spent_s = cpu_s(lambda: [score(problem, *one[:3]) for one in blocks], 5)
     fit = sum(
-        int(np.count_nonzero(legal & (score(problem, *one).peak_bytes
-                                      <= problem.pool.usable_bytes)))
+        int(
+            np.count_nonzero(
+                legal & (score(problem, *one).peak_bytes <= problem.pool.usable_bytes)
+            )
+        )
         for *one, legal in blocks
-    )  # fmt: skip
+    )
     n = n_legal(blocks)
     return {
         "case": f"scoring {model} on {cluster}",
@@ -187,9 +192,9 @@ def scoring(model: str, cluster: str) -> dict[str, Any]:
 
 CALL = """
 import json, sys, time, resource
-import planner.cli, planner.commands, planner
+import planner.cli.app, planner.cli.output, planner
 import ortools.sat.python.cp_model
-from planner.options import parse_max
+from planner.solver.options import parse_max
 args = json.loads(sys.argv[1])
 pairs = list(zip(args[2::2], args[3::2]))
 options = dict(pairs)
@@ -238,7 +243,7 @@ def solve(name: str, pin: str = "", repeat: int = 3) -> dict[str, Any]:
     import tempfile
 
     arguments = SOLVES[name] + (["--pin", pin] if pin else [])
-    main = "import sys; from planner.cli import main; main()"
+    main = "import sys; from planner.cli.app import main; main()"
     command = [sys.executable, "-c", main, "solve", *arguments, "--no-cache"]
     call = [sys.executable, "-c", CALL, json.dumps(arguments)]
     with tempfile.TemporaryDirectory() as folder:
@@ -267,8 +272,10 @@ def solve(name: str, pin: str = "", repeat: int = 3) -> dict[str, Any]:
 def calculon() -> dict[str, Any]:
     """Enumerate and price every legal plan of Calculon's dimensions; CPU time of all of it."""
     only = parse_only([item for item in CALCULON["only"].split(";") for item in _items(item)])
-    options = SolveOptions(only=only, at_most=parse_max(
-        [f"{axis}={most}" for axis, most in CALCULON["at_most"].items()]))  # fmt: skip
+    options = SolveOptions(
+        only=only,
+        at_most=parse_max([f"{axis}={most}" for axis, most in CALCULON["at_most"].items()]),
+    )
     context = context_of("gpt3-175b", "a100-x1024", options, n_nodes=64)
     counted = []
 
@@ -315,8 +322,11 @@ def main() -> None:
         for figures in CASES[name]():
             found.append(figures)
             if not asked.json:
-                text = "".join(f"\n    {key} {_text(value)}" for key, value in figures.items()
-                               if key != "case")  # fmt: skip
+                text = "".join(
+                    f"\n    {key} {_text(value)}"
+                    for key, value in figures.items()
+                    if key != "case"
+                )
                 print(f"{figures['case']}{text}", flush=True)
     found[0]["peak_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     if asked.json:
@@ -326,8 +336,13 @@ def main() -> None:
 
 
 def _text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if isinstance(
-        value, float) and value < 1e-3 else str(value)  # fmt: skip
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:.3g}"
+        if isinstance(value, float) and value < 1e-3
+        else str(value)
+    )
 
 
 if __name__ == "__main__":

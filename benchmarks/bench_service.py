@@ -99,7 +99,7 @@ CLUSTERS = ("h100-x8", "mi300x-x64", "p5e-x128", "b200-x256", "h100-x512")
 
 def several_kinds(n: int, seed: int) -> list[tuple[str, dict[str, Any]]]:
     """Return paths and bodies of `n` questions of several calls, no two alike."""
-    from planner.inputs import example_names
+    from planner.specs.examples import example_names
 
     models = [x for x in MODELS if x in example_names("model")]
     clusters = [x for x in CLUSTERS if x in example_names("cluster")]
@@ -208,10 +208,13 @@ async def closed_load(
     spent = time.perf_counter() - begun
     ms = [1e3 * x.seconds for x in found]
     return {
-        "requests": len(found), "seconds": spent, "p50_ms": statistics.median(ms),
-        "p90_ms": quantile(ms, 0.9), "p99_ms": quantile(ms, 0.99),
+        "requests": len(found),
+        "seconds": spent,
+        "p50_ms": statistics.median(ms),
+        "p90_ms": quantile(ms, 0.9),
+        "p99_ms": quantile(ms, 0.99),
         "errors": sum(x.status != 200 for x in found),
-    }  # fmt: skip
+    }
 
 
 async def open_load(
@@ -231,13 +234,17 @@ async def open_load(
     refused = [x for x in found if x.status in (429, 503) and x.hint]
     others = Counter(x.status for x in found if x not in served and not x.hint)
     return {
-        "requests": len(found), "seconds": sent_s, "drained_s": time.perf_counter() - begun,
-        "served": len(served), "refused": len(refused),
-        "lost": len(found) - len(served) - len(refused), "others": dict(others),
+        "requests": len(found),
+        "seconds": sent_s,
+        "drained_s": time.perf_counter() - begun,
+        "served": len(served),
+        "refused": len(refused),
+        "lost": len(found) - len(served) - len(refused),
+        "others": dict(others),
         "served_p50_ms": 1e3 * quantile([x.seconds for x in served], 0.5),
         "served_max_ms": 1e3 * max((x.seconds for x in served), default=0.0),
         "refused_p99_ms": 1e3 * quantile([x.seconds for x in refused], 0.99),
-    }  # fmt: skip
+    }
 
 
 async def mixed_load(address: str, n: int, seed: int, at_once: int, token: str) -> dict[str, Any]:
@@ -258,9 +265,9 @@ def in_process(asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Answer questions without a service, as a warm worker does."""
     import gc
 
-    from searches.shared_work import SharedWork
-    from service.calls import Running, call, dumps
-    from service.workers import COLLECTED_AFTER
+    from searches.pricing.shared_work import SharedWork
+    from service.handlers.handlers import Running, call, dumps
+    from service.worker_pool.pool import COLLECTED_AFTER
 
     running = Running(shared=SharedWork())
     dumps(call("solve", CACHED, running), "solve")
@@ -313,8 +320,15 @@ def wrk(address: str, token: str, seconds: float, folder: Path) -> dict[str, Any
         )
     script = folder / "ask.lua"
     script.write_text(WRK % (json.dumps(CACHED), token))
-    command = [program, "-t1", f"-c{CONNECTIONS}", f"-d{max(1, round(seconds))}s", "-s",
-               str(script), address + SOLVE]  # fmt: skip
+    command = [
+        program,
+        "-t1",
+        f"-c{CONNECTIONS}",
+        f"-d{max(1, round(seconds))}s",
+        "-s",
+        str(script),
+        address + SOLVE,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     line = next(x for x in done.stdout.splitlines() if x.startswith("JSON "))
     found: dict[str, Any] = json.loads(line.removeprefix("JSON "))
@@ -363,9 +377,22 @@ def serve(folder: Path, tokens: Path, workers: int, grpc_port: int) -> Any:
         subprocess.run([*command, "--help"], env=environment(), check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):  # not installed, or before there was `serve`
         command = [sys.executable, "-c", "from service.command import app; app()"]
-    options = ["--port", "0", "--grpc-port", str(grpc_port), "--data", str(folder), "--workers",
-               str(workers), "--job-workers", "1", "--token-file", str(tokens),
-               "--log-level", "warning"]  # fmt: skip
+    options = [
+        "--port",
+        "0",
+        "--grpc-port",
+        str(grpc_port),
+        "--data",
+        str(folder),
+        "--workers",
+        str(workers),
+        "--job-workers",
+        "1",
+        "--token-file",
+        str(tokens),
+        "--log-level",
+        "warning",
+    ]
     return started([*command, *options], "planner serves at ")
 
 
@@ -501,9 +528,16 @@ class Bench:
         self.lines: list[Line] = []
 
     def add(
-        self, what: str, figure: float, unit: str, target: float | None = None,
-        *, at_least: bool = False, reference: str = "", ratio: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        what: str,
+        figure: float,
+        unit: str,
+        target: float | None = None,
+        *,
+        at_least: bool = False,
+        reference: str = "",
+        ratio: float | None = None,
+    ) -> None:
         """Keep and print a figure."""
         line = Line(what, figure, unit, target, at_least, reference, ratio)
         self.lines.append(line)
@@ -514,7 +548,7 @@ class Bench:
         """Keep and print a figure."""
         loaded(load="closed", address=address, at_once=1, token=token, seconds=0.2)
         payload = folder / "payload"
-        from service.calls import call, dumps
+        from service.handlers.handlers import call, dumps
 
         payload.write_text(dumps(call("solve", CACHED), "solve"))
         found = wrk(address, token, seconds, folder)
@@ -524,27 +558,50 @@ class Bench:
             least = wrk(bare, token, seconds, folder)
         per_s, most = found["requests"] / found["seconds"], least["requests"] / least["seconds"]
         name = "a bare ASGI app"
-        self.add("cached solves, REST", per_s, "/s", 1000, at_least=True, reference=name,
-                 ratio=per_s / most)  # fmt: skip
-        self.add("  p50", found["p50_ms"], "ms", reference=name,
-                 ratio=found["p50_ms"] / least["p50_ms"])  # fmt: skip
-        self.add("  p99", found["p99_ms"], "ms", 10, reference=name,
-                 ratio=found["p99_ms"] / least["p99_ms"])  # fmt: skip
+        self.add(
+            "cached solves, REST",
+            per_s,
+            "/s",
+            1000,
+            at_least=True,
+            reference=name,
+            ratio=per_s / most,
+        )
+        self.add(
+            "  p50", found["p50_ms"], "ms", reference=name, ratio=found["p50_ms"] / least["p50_ms"]
+        )
+        self.add(
+            "  p99",
+            found["p99_ms"],
+            "ms",
+            10,
+            reference=name,
+            ratio=found["p99_ms"] / least["p99_ms"],
+        )
         self.add("  without an answer", found["errors"], "", 0)
         return found
 
     def grpc(self, port: int, token: str, seconds: float, rest: dict[str, Any] | None) -> None:
         """Measure cached solves over gRPC."""
-        command = [sys.executable, str(ROOT / "benchmarks" / "grpc_load.py"),
-                   f"127.0.0.1:{port}", "--rate", "1000", "--seconds", str(seconds),
-                   "--token", token]  # fmt: skip
+        command = [
+            sys.executable,
+            str(ROOT / "benchmarks" / "grpc_load.py"),
+            f"127.0.0.1:{port}",
+            "--rate",
+            "1000",
+            "--seconds",
+            str(seconds),
+            "--token",
+            token,
+        ]
         done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr)
         found = json.loads(done.stdout.splitlines()[-1])
         ratio = found["p50_ms"] / rest["p50_ms"] if rest else None
-        self.add("cached solves, gRPC, 1,000 a second asked", found["per_s"], "/s", 990,
-                 at_least=True)  # fmt: skip
+        self.add(
+            "cached solves, gRPC, 1,000 a second asked", found["per_s"], "/s", 990, at_least=True
+        )
         self.add("  p50", found["p50_ms"], "ms", reference="REST under wrk", ratio=ratio)
         self.add("  p99", found["p99_ms"], "ms", 20)
         bad = sum(n for name, n in found["statuses"].items() if name != "OK")
@@ -558,11 +615,21 @@ class Bench:
                 load="closed", address=address, at_once=at_once, token=token, n=n, seed=at_once
             )
             said = "one at a time" if at_once == 1 else "two at a time"
-            self.add(f"fresh solves, 70B on 512, {said}: p50", found["p50_ms"], "ms",
-                     150 if at_once == 1 else None, reference="in process",
-                     ratio=found["p50_ms"] / alone["p50_ms"])  # fmt: skip
-            self.add("  p90", found["p90_ms"], "ms", reference="in process",
-                     ratio=found["p90_ms"] / alone["p90_ms"])  # fmt: skip
+            self.add(
+                f"fresh solves, 70B on 512, {said}: p50",
+                found["p50_ms"],
+                "ms",
+                150 if at_once == 1 else None,
+                reference="in process",
+                ratio=found["p50_ms"] / alone["p50_ms"],
+            )
+            self.add(
+                "  p90",
+                found["p90_ms"],
+                "ms",
+                reference="in process",
+                ratio=found["p90_ms"] / alone["p90_ms"],
+            )
             self.add("  without an answer", found["errors"], "", 0)
             if at_once == 1:
                 first = found
@@ -570,35 +637,62 @@ class Bench:
         return first
 
     def overload(
-        self, address: str, main: int, tokens: list[str], seconds: float,
-        before: dict[str, Any], n_after: int,
-    ) -> None:  # fmt: skip
+        self,
+        address: str,
+        main: int,
+        tokens: list[str],
+        seconds: float,
+        before: dict[str, Any],
+        n_after: int,
+    ) -> None:
         """Measure what becomes of ten times the capacity, and of what comes after."""
         per_s = TIMES * before["per_s"]
         with Watch(main, address, tokens[0]) as watch:
             found = loaded(
-                load="open", address=address, per_s=per_s, seconds=seconds, tokens=tokens,
-                n=int(per_s * seconds) + 1, seed=3,
-            )  # fmt: skip
+                load="open",
+                address=address,
+                per_s=per_s,
+                seconds=seconds,
+                tokens=tokens,
+                n=int(per_s * seconds) + 1,
+                seed=3,
+            )
         after = loaded(
             load="closed", address=address, at_once=1, token=tokens[0], n=n_after, seed=4
         )
         name = "before the overload"
-        self.add(f"overload, {per_s:.0f} a second for {seconds:g} s: requests",
-                 found["requests"], "")  # fmt: skip
+        self.add(
+            f"overload, {per_s:.0f} a second for {seconds:g} s: requests", found["requests"], ""
+        )
         self.add("  neither served nor politely refused", found["lost"], "", 0)
         served = found["served"] / found["drained_s"]
         self.add("  served", served, "/s", reference=name, ratio=served / before["per_s"])
-        self.add("  served, p50", found["served_p50_ms"], "ms", reference=name,
-                 ratio=found["served_p50_ms"] / before["p50_ms"])  # fmt: skip
+        self.add(
+            "  served, p50",
+            found["served_p50_ms"],
+            "ms",
+            reference=name,
+            ratio=found["served_p50_ms"] / before["p50_ms"],
+        )
         self.add("  refused, p99", found["refused_p99_ms"], "ms")
         for which, who in enumerate(("service", "largest worker")):
             early, late = watch.growth(which)
-            self.add(f"  memory of the {who} at the end", late / 1e6, "MB",
-                     1.1 * early / 1e6 + 5, reference="a quarter in",
-                     ratio=late / max(early, 1.0))  # fmt: skip
-        self.add("  p50 right after", after["p50_ms"], "ms", 150, reference=name,
-                 ratio=after["p50_ms"] / before["p50_ms"])  # fmt: skip
+            self.add(
+                f"  memory of the {who} at the end",
+                late / 1e6,
+                "MB",
+                1.1 * early / 1e6 + 5,
+                reference="a quarter in",
+                ratio=late / max(early, 1.0),
+            )
+        self.add(
+            "  p50 right after",
+            after["p50_ms"],
+            "ms",
+            150,
+            reference=name,
+            ratio=after["p50_ms"] / before["p50_ms"],
+        )
 
     def memory(self, address: str, main: int, token: str, n: int) -> None:
         """Measure memory over many fresh questions."""
@@ -611,9 +705,14 @@ class Bench:
         for which, who in enumerate(("service", "largest worker")):
             # What is held between questions: a single one may need as much again while it lasts.
             _, early, _, late = watch.parts(which, 4, statistics.median)
-            self.add(f"  memory of the {who}, last quarter, median", late / 1e6, "MB",
-                     1.1 * early / 1e6 + 5, reference="second quarter",
-                     ratio=late / max(early, 1.0))  # fmt: skip
+            self.add(
+                f"  memory of the {who}, last quarter, median",
+                late / 1e6,
+                "MB",
+                1.1 * early / 1e6 + 5,
+                reference="second quarter",
+                ratio=late / max(early, 1.0),
+            )
             for name, of in (("median", statistics.median), ("most", max)):
                 tenths = " ".join(f"{size / 1e6:.0f}" for size in watch.parts(which, 10, of))
                 print(f"    by tenths of the {found['seconds']:.0f} s, {name}: {tenths} MB")
@@ -669,8 +768,9 @@ def main() -> int:
             if "fresh" in only or "overload" in only:
                 before = bench.fresh(address, tokens[0], given.fresh)
             if "overload" in only:
-                bench.overload(address, pid, tokens, given.overload_s, before,
-                               min(20, given.fresh))  # fmt: skip
+                bench.overload(
+                    address, pid, tokens, given.overload_s, before, min(20, given.fresh)
+                )
             if "memory" in only:
                 bench.memory(address, pid, tokens[0], given.questions)
     if given.json:

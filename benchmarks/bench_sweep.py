@@ -5,9 +5,9 @@
 Llama-3 70B on 256 to 4,096 H100 x memory x scale-up domain x network ports x batch: direct calls
 of `solve_inputs`, best plan and runner-up, without any file, row or elasticity. Points with the
 same model and number of devices stand side by side, as in a sweep, and share work
-(`searches.shared_work`); `--fresh` of them, evenly spread, are also searched with nothing shared,
-and must give the same result, byte for byte. Times are CPU seconds of the searches alone, so that
-a busy machine changes them little; points per second is by the clock, over all processes.
+(`searches.pricing.shared_work`); `--fresh` of them, evenly spread, are also searched with nothing
+shared, and must give the same result, byte for byte. Times are CPU seconds of the searches alone,
+so that a busy machine changes them little; points per second is by the clock, over all processes.
 """
 
 import argparse
@@ -26,10 +26,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from planner.result import Result
-from planner.solving import read_inputs, solve_inputs, solve_options
-from searches.executors import SerialExecutor
-from searches.shared_work import SharedWork
+from planner.solver.answer.result import Result
+from planner.solver.request import solve_options
+from planner.solver.solve import solve_inputs
+from planner.solver.sources import read_inputs
+from searches.executors.executor import SerialExecutor
+from searches.pricing.shared_work import SharedWork
 
 NODES = (32, 64, 128, 256, 512)
 MEMORY_GIB = (64, 80, 96, 120, 144)

@@ -23,16 +23,24 @@ METHOD = "/planner.v1.Planner/Solve"
 
 
 async def measure(
-    address: str, *, rate_per_s: float = 1_000.0, seconds: float = 10.0, connections: int = 2,
-    callers: int = 16, token: str = "", form: str = "message", model: str = "llama3-70b",
+    address: str,
+    *,
+    rate_per_s: float = 1_000.0,
+    seconds: float = 10.0,
+    connections: int = 2,
+    callers: int = 16,
+    token: str = "",
+    form: str = "message",
+    model: str = "llama3-70b",
     cluster: str = "h100-x512",
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return latencies in milliseconds and what was answered, by status."""
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
     asked = pb.SolveRequest(
-        model=pb.Document(name=model), cluster=pb.Document(name=cluster),
+        model=pb.Document(name=model),
+        cluster=pb.Document(name=cluster),
         delivery=pb.Delivery(form=pb.Delivery.Form.Value(f"FORM_{form.upper()}")),
-    ).SerializeToString()  # fmt: skip
+    ).SerializeToString()
     channels = [
         grpc.aio.insecure_channel(
             address,
@@ -42,7 +50,7 @@ async def measure(
             ],
         )
         for _ in range(connections)
-    ]  # fmt: skip
+    ]
     calls = [each.unary_unary(METHOD) for each in channels]  # bytes in, bytes out
     first = await calls[0](asked, metadata=metadata)
     for call in calls:
@@ -82,13 +90,18 @@ async def measure(
     for channel in channels:
         await channel.close()
     latencies.sort()
-    at = {f"p{100 * q:g}_ms": latencies[min(len(latencies) - 1, int(q * len(latencies)))] * 1e3
-          for q in (0.5, 0.9, 0.99, 0.999)}  # fmt: skip
+    at = {
+        f"p{100 * q:g}_ms": latencies[min(len(latencies) - 1, int(q * len(latencies)))] * 1e3
+        for q in (0.5, 0.9, 0.99, 0.999)
+    }
     return {
-        "requests": len(latencies), "per_s": len(latencies) / spent_s,
-        **at, "max_ms": latencies[-1] * 1e3, "answer_bytes": len(first),
+        "requests": len(latencies),
+        "per_s": len(latencies) / spent_s,
+        **at,
+        "max_ms": latencies[-1] * 1e3,
+        "answer_bytes": len(first),
         "statuses": dict(statuses),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -103,11 +116,15 @@ def main() -> None:
     given = parser.parse_args()
     found = asyncio.run(
         measure(
-            given.address, rate_per_s=given.rate, seconds=given.seconds,
-            connections=given.connections, callers=given.callers, token=given.token,
+            given.address,
+            rate_per_s=given.rate,
+            seconds=given.seconds,
+            connections=given.connections,
+            callers=given.callers,
+            token=given.token,
             form=given.form,
         )
-    )  # fmt: skip
+    )
     print(json.dumps({k: round(v, 3) if isinstance(v, float) else v for k, v in found.items()}))
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels import pipeline
-from costmodels.compute import ForwardBackward
-from costmodels.layer_grid import LayerGrid
-from costmodels.layer_terms import LayerTerms, SplitDegrees, layer_terms, sets_of
+from costmodels.layers.compute import ForwardBackward
+from costmodels.layers.layer_grid import LayerGrid
+from costmodels.layers.layer_terms import LayerTerms, SplitDegrees, layer_terms, sets_of
 from costmodels.plans import ZERO_BUBBLE, Layout, PlanTable
 from costmodels.problem import Problem
-from costmodels.rank_costs import with_kinds
+from costmodels.schedule import pipeline
+from costmodels.schedule.rank_costs import with_kinds
+from costmodels.schedule.stages import expert_prefix
 from costmodels.shape_terms import ShapeTerms, shape_terms
-from costmodels.stages import expert_prefix
 from costmodels.step import (
     Rows,
     activation_waits,

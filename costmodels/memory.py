@@ -1,7 +1,7 @@
 """Memory of one device by term, for the rank that needs most.
 
 Every function returns bytes per device. Per-stage arrays are `(n, n_kinds)`, one column for each
-distinct kind of pipeline rank (`costmodels.stages`).
+distinct kind of pipeline rank (`costmodels.schedule.stages`).
 """
 
 from typing import NamedTuple
@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels import zero_bubble
 from costmodels.parameters import kv_heads_per_rank, latent_params, padded_vocab
 from costmodels.precision import Recipe
+from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
 from costmodels.stacks import FUSED, StackProfile
 

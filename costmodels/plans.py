@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.stages import BOTH_WAYS, FOLDED, LOOPED, SPLITS, rank_stages, stage_layers
+from costmodels.schedule.stages import BOTH_WAYS, FOLDED, LOOPED, SPLITS, rank_stages, stage_layers
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -23,9 +23,10 @@ SCHEDULES = (
     "dualpipe-v",
 )
 ZERO_BUBBLE = SCHEDULES[4:]
-"""Schedules that split the backward (`costmodels.zero_bubble`)."""
+"""Schedules that split the backward (`costmodels.schedule.zero_bubble`)."""
 PLACEMENT_OF = {"zb-v": FOLDED, "dualpipe-v": FOLDED, "dualpipe": BOTH_WAYS}
-"""Where virtual stages lie, by schedule; `LOOPED` with all others (`costmodels.stages`)."""
+"""Where virtual stages lie, by schedule; `LOOPED` with all others (`costmodels.schedule.stages`).
+"""
 PLACEMENTS = np.array([PLACEMENT_OF.get(name, LOOPED) for name in SCHEDULES], dtype=np.int32)
 """The same by position of the schedule."""
 RECOMPUTES = ("none", "selective", "full")
@@ -38,7 +39,7 @@ RECOMPUTE_MODULES = (
     "moe",
     "shared_experts",
 )
-"""Modules that `selective` may compute again, as Megatron-LM names them (`costmodels.recompute`).
+"""Modules that `selective` may compute again, as Megatron-LM names them (`layers.recompute`).
 A set of them is a number whose bit i stands for module i."""
 CP_COMMS = ("", "p2p", "all-gather", "a2a")
 """How context-parallel ranks exchange keys and values; nothing at cp 1."""
@@ -79,7 +80,7 @@ class Layout:
     vpp: int
     """Model chunks per pipeline rank; 1 = no interleaving."""
     split: str
-    """`even`, `ends` or spelled out (`9-11-11-9`), see `costmodels.stages.SPLITS`."""
+    """`even`, `ends` or spelled out (`9-11-11-9`), see `costmodels.schedule.stages.SPLITS`."""
     mbs: int
     """Sequences per micro-batch and data-parallel rank."""
     gbs: int
@@ -154,7 +155,7 @@ class Layout:
 
     @property
     def placement(self) -> int:
-        """Where the virtual stages lie (`costmodels.stages`)."""
+        """Where the virtual stages lie (`costmodels.schedule.stages`)."""
         return PLACEMENT_OF.get(self.schedule, LOOPED)
 
     @property
@@ -243,7 +244,7 @@ class ShapeTable:
 
     @property
     def placement(self) -> Ints:
-        """Where the virtual stages lie (`costmodels.stages`)."""
+        """Where the virtual stages lie (`costmodels.schedule.stages`)."""
         return PLACEMENTS[self.schedule]
 
     @property

@@ -62,10 +62,19 @@ FP8_RATE_FRAC = 0.9
 def _fp8(name: str, rate_frac: float, cast_bytes: float, note: str) -> tuple[Any, Recipe]:
     """Return an fp8 entry: bf16 weights in memory and on the wire, fp32 main gradients."""
     return (name, "adam"), Recipe(
-        note, "bf16", 2, 4, 12, 4, 2, "as bf16: 18N; fp8 in the linear layers of the body only",
-        linear_precision="fp8", linear_rate_frac=rate_frac, cast_bytes=cast_bytes,
+        note,
+        "bf16",
+        2,
+        4,
+        12,
+        4,
+        2,
+        "as bf16: 18N; fp8 in the linear layers of the body only",
+        linear_precision="fp8",
+        linear_rate_frac=rate_frac,
+        cast_bytes=cast_bytes,
         fp8_recipe=name.removeprefix("fp8-"),
-    )  # fmt: skip
+    )
 
 
 _RECIPES = (

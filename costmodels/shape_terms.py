@@ -10,17 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels import memory
-from costmodels.collectives import collective_s
-from costmodels.compute import optimizer_s
-from costmodels.data_parallel import (
+from costmodels.comm.collectives import collective_s
+from costmodels.comm.data_parallel import (
     DataGroups,
     DataParallelTimes,
     data_parallel_times,
     n_pieces,
 )
-from costmodels.factor import distinct
-from costmodels.fsdp import alone_positions
-from costmodels.offload import HostUpdate, gradients_leave, host_state_bytes, host_update
+from costmodels.comm.fsdp import alone_positions
+from costmodels.comm.placement import NON_RAIL_HOP_S, Group, Spacing, place, place_group
+from costmodels.layers.compute import optimizer_s
+from costmodels.layers.factor import distinct
+from costmodels.offload.optimizer import HostUpdate, gradients_leave, host_state_bytes, host_update
 from costmodels.parameters import (
     embedding_params,
     expert_layer_params,
@@ -29,10 +30,9 @@ from costmodels.parameters import (
     layer_params,
     padded_vocab,
 )
-from costmodels.placement import NON_RAIL_HOP_S, Group, Spacing, place, place_group
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.problem import Problem, Problems, over_kinds
-from costmodels.stages import BOTH_WAYS, FOLDED, StageKinds, stage_kinds
+from costmodels.schedule.stages import BOTH_WAYS, FOLDED, StageKinds, stage_kinds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]

@@ -41,8 +41,8 @@ class StackProfile:
     `by-tensor`, one blocking call per tensor (DeepSpeed of 2021), see `tensor_wire_frac`."""
     sharded_units: str
     """How PyTorch's FSDP2 cuts data-parallel traffic, one call for each unit: embedding, every
-    layer with its experts, final norm with head (`costmodels.fsdp`). `regathered`: ZeRO 3 gathers
-    every unit again for the backward; `tail-stays`: all but the last; empty: not FSDP2."""
+    layer with its experts, final norm with head (`costmodels.comm.fsdp`). `regathered`: ZeRO 3
+    gathers every unit again for the backward; `tail-stays`: all but the last; empty: not FSDP2."""
     reduce_width: str
     """Width in which gradients are reduced: that of the `recipe`, or that of the `weights` on the
     wire."""
@@ -68,7 +68,7 @@ class StackProfile:
     activation_copies: str
     """With stored activations on the host: `windowed` (both ways beside compute), `on-demand`
     (down beside the forward, up when the backward asks) or `blocking` (in line with compute), see
-    `costmodels.activation_offload.waits`."""
+    `costmodels.offload.activations.waits`."""
     pads_vocab: bool
     """Rows of the vocabulary are padded to a multiple that the model names (Megatron's 128 tp);
     otherwise only to what tp divides."""
@@ -76,7 +76,7 @@ class StackProfile:
     """`all-gather`, or `broadcast`: every rank in turn broadcasts its shard of the weights."""
     balancer: str
     """How layers go to stages that no plan spells out: `even` (the ends one layer fewer where
-    they do not divide), `params` or `flops`, see `costmodels.stages.balanced_layers`."""
+    they do not divide), `params` or `flops`, see `costmodels.schedule.stages.balanced_layers`."""
     fused_activation: bool
     """Activation, gate and rotary embedding are one kernel each, which keeps only its inputs."""
     fused_norms: bool
@@ -141,8 +141,8 @@ class StackProfile:
     eight (0.4 to 0.8 s); its slow runs at smaller tp lose about as much."""
     tensor_wire_frac: float
     """Share of a node's wire that one blocking collective per tensor reaches (0-1), see
-    `costmodels.data_parallel.by_tensor_frac`. Fit over runs of DeepSpeed's ZeRO-3 of 2021 on V100
-    with Omni-Path and A100 with InfiniBand."""
+    `costmodels.comm.data_parallel.by_tensor_frac`. Fit over runs of DeepSpeed's ZeRO-3 of 2021 on
+    V100 with Omni-Path and A100 with InfiniBand."""
     compiled_share: float
     """Memory traffic of compiled operators over that of eager ones; at best that of fused ones.
     Fit over published runs, most of them torchtitan's."""

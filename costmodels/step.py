@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels import pipeline, zero_bubble
-from costmodels.activation_offload import INPUTS_AT_ONCE, copy_bytes_per_s, waits
-from costmodels.compute import ForwardBackward
-from costmodels.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
-from costmodels.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
+from costmodels.comm.data_parallel import DataParallelTimes, exposed_each_s, exposed_once_s
+from costmodels.comm.tensor_parallel import tensor_parallel_group
+from costmodels.layers.compute import ForwardBackward
+from costmodels.layers.layer_terms import HOST_FORWARD_SHARE, LayerTable, LayerTerms, layer_table
+from costmodels.layers.recompute import SetTerms
 from costmodels.memory import in_flight_chunks, queue_is_full
-from costmodels.offload import COPY_BYTES, HostUpdate, gradients_leave, pipelined_s
+from costmodels.offload.activations import INPUTS_AT_ONCE, copy_bytes_per_s, waits
+from costmodels.offload.optimizer import COPY_BYTES, HostUpdate, gradients_leave, pipelined_s
 from costmodels.plans import (
     RECOMPUTES,
     WHOLE,
@@ -24,9 +25,8 @@ from costmodels.plans import (
     modules_code,
 )
 from costmodels.problem import Problem
-from costmodels.recompute import SetTerms
+from costmodels.schedule import pipeline, zero_bubble
 from costmodels.shape_terms import ShapeTerms, boundary_hops, host_bytes, unsharded_terms
-from costmodels.tensor_parallel import tensor_parallel_group
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]

@@ -7,13 +7,16 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.activation_offload import copy_bytes_per_s
-from costmodels.buckets import in_one_buffer, rank_buckets
-from costmodels.collectives import chosen_algorithm, collective_s, point_to_point_s
-from costmodels.compute import ForwardBackward
-from costmodels.context_parallel import ELEMENT_BYTES
-from costmodels.data_parallel import DataGroups, DataParallelTimes
-from costmodels.experts import (
+from costmodels.comm.buckets import in_one_buffer, rank_buckets
+from costmodels.comm.collectives import chosen_algorithm, collective_s, point_to_point_s
+from costmodels.comm.context_parallel import ELEMENT_BYTES
+from costmodels.comm.data_parallel import DataGroups, DataParallelTimes
+from costmodels.comm.fsdp import Units, grad_wire_bytes
+from costmodels.comm.fsdp import gathers as fsdp_gathers
+from costmodels.comm.placement import Group, place_group, tier_names
+from costmodels.comm.tensor_parallel import loss_calls, tensor_parallel_group, tp_collective_s
+from costmodels.layers.compute import ForwardBackward
+from costmodels.layers.experts import (
     all_to_all_s,
     expert_group,
     expert_rows,
@@ -22,16 +25,14 @@ from costmodels.experts import (
     parts_for_routing,
     sent_copies,
 )
-from costmodels.fsdp import Units, grad_wire_bytes
-from costmodels.fsdp import gathers as fsdp_gathers
-from costmodels.offload import COPY_BYTES, gradients_leave
+from costmodels.layers.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
+from costmodels.offload.activations import copy_bytes_per_s
+from costmodels.offload.optimizer import COPY_BYTES, gradients_leave
 from costmodels.parameters import kv_heads_per_rank, padded_vocab, replicated_params
-from costmodels.placement import Group, place_group, tier_names
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.recompute import RunAgain, latent_bytes, repeated_blocks, run_again
+from costmodels.schedule.stages import BOTH_WAYS, expert_prefix
 from costmodels.shape_terms import end_pair, shared_params
-from costmodels.stages import BOTH_WAYS, expert_prefix
 from costmodels.step import (
     Rows,
     StageTimes,
@@ -41,7 +42,6 @@ from costmodels.step import (
     offload_exposed,
     offloaded_activation_bytes,
 )
-from costmodels.tensor_parallel import loss_calls, tensor_parallel_group, tp_collective_s
 
 Floats = NDArray[np.float64]
 Value = TypeVar("Value")
@@ -323,9 +323,19 @@ class PlanTraffic:
         algorithm = wires.algorithm(collective, message, place)
         sent = n_calls * message * _wire_factor(collective, ranks)
         return Transfer(
-            axis, collective, wires.tiers[place.tier], ranks, n_calls, message, sent, time_s,
-            exposed_s, dtype, algorithm, sent * _outside_frac(collective, place),
-        )  # fmt: skip
+            axis,
+            collective,
+            wires.tiers[place.tier],
+            ranks,
+            n_calls,
+            message,
+            sent,
+            time_s,
+            exposed_s,
+            dtype,
+            algorithm,
+            sent * _outside_frac(collective, place),
+        )
 
 
 def _outside_frac(collective: str, place: Place) -> float:
@@ -912,14 +922,23 @@ def _activation_copies(plan: PlanTraffic) -> list[Transfer]:
     time_s, width = float(sent / copy_bytes_per_s(host)), _activation_type(plan.rows)
     return [
         Transfer(
-            "host", name, "host", 1, calls, sent / calls, sent, time_s,
-            layout.n_micro * waited.item(0, row), width, "copy",
+            "host",
+            name,
+            "host",
+            1,
+            calls,
+            sent / calls,
+            sent,
+            time_s,
+            layout.n_micro * waited.item(0, row),
+            width,
+            "copy",
         )
         for name, waited in (
             ("activations-to-host", late.forward_s),
             ("activations-to-device", late.backward_s),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _host_copies(plan: PlanTraffic) -> list[Transfer]:
@@ -946,8 +965,17 @@ def _host_copies(plan: PlanTraffic) -> list[Transfer]:
     calls = pieces * (1 + again)
     return [
         Transfer(
-            "host", name, "host", 1, calls, sent / calls, sent, time_s, share * time_s, "fp32",
+            "host",
+            name,
+            "host",
+            1,
+            calls,
+            sent / calls,
+            sent,
+            time_s,
+            share * time_s,
+            "fp32",
             "copy",
         )
         for name in ("device-to-host", "host-to-device")
-    ]  # fmt: skip
+    ]

@@ -14,11 +14,11 @@ from pathlib import Path
 from pydantic_core import PydanticUndefined
 
 from costmodels.stacks import EAGER, FUSED, NUMBERS, STACKS, StackProfile
-from planner import schemas
-from planner.sweeping.rows import COLUMNS
-from planner.sweeping.sweep_file import SweepFile
+from planner.specs import schema as schemas
+from planner.sweeps.rows import COLUMNS
+from planner.sweeps.spec.schema import SweepFile
 from searches import frameworks
-from searches.frameworks import FrameworkRule
+from searches.frameworks.rule import FrameworkRule
 from searches.rules import RULES, SHAPE_RULES
 
 DOCS = Path(__file__).resolve().parent
@@ -43,27 +43,51 @@ BOTH = {"PIN001": "shapes and plans"}
 """Rules that are applied at both levels."""
 
 UNITS = {
-    "Size": "size (`4 GiB`)", "Memory": "size (`80 GiB`)", "Bandwidth": "bandwidth (`400 Gb/s`)",
-    "Rate": "rate (`989 TFLOP/s`)", "Tokens": "count (`15e12`, `15T`)",
-    "Ratio": "ratio (`7`, `7:1`)", "Factor": "number", "FactorOr0": "number",
-    "Switch": "`true` or `false`", "Name": "name", "HostList": "host list (`n[001-016]`)",
-    "Power": "power (`700 W`)", "Price": "number", "Duration": "time (`10 min`)",
-    "Lifetime": "time (`2110 d`)", "Latency": "time (`2.7 us`)",
-    "Axes": "mapping", "AxisValue": "number or word",
-    "Layers": "whole number", "LayersOr0": "whole number", "Heads": "whole number",
-    "Width": "whole number", "WidthOr0": "whole number", "Nodes": "whole number",
-    "PerNode": "whole number", "Real": "number", "Seconds": "number", "Share": "number",
-}  # fmt: skip
-"""How the types of `planner.schemas` are written in a file."""
+    "Size": "size (`4 GiB`)",
+    "Memory": "size (`80 GiB`)",
+    "Bandwidth": "bandwidth (`400 Gb/s`)",
+    "Rate": "rate (`989 TFLOP/s`)",
+    "Tokens": "count (`15e12`, `15T`)",
+    "Ratio": "ratio (`7`, `7:1`)",
+    "Factor": "number",
+    "FactorOr0": "number",
+    "Switch": "`true` or `false`",
+    "Name": "name",
+    "HostList": "host list (`n[001-016]`)",
+    "Power": "power (`700 W`)",
+    "Price": "number",
+    "Duration": "time (`10 min`)",
+    "Lifetime": "time (`2110 d`)",
+    "Latency": "time (`2.7 us`)",
+    "Axes": "mapping",
+    "AxisValue": "number or word",
+    "Layers": "whole number",
+    "LayersOr0": "whole number",
+    "Heads": "whole number",
+    "Width": "whole number",
+    "WidthOr0": "whole number",
+    "Nodes": "whole number",
+    "PerNode": "whole number",
+    "Real": "number",
+    "Seconds": "number",
+    "Share": "number",
+}
+"""How the types of `planner.specs.schema` are written in a file."""
 
 SECTIONS = (
-    ("model", schemas.ModelSpec), ("moe", schemas.MoeSpec), ("mla", schemas.MlaSpec),
+    ("model", schemas.ModelSpec),
+    ("moe", schemas.MoeSpec),
+    ("mla", schemas.MlaSpec),
     ("details", schemas.DetailsSpec),
-    ("training", schemas.TrainingSpec), ("search", schemas.SearchSpec),
-    ("pools", schemas.PoolSpec), ("accelerator", schemas.AcceleratorSpec),
-    ("fabric", schemas.FabricSpec), ("tiers", schemas.TierSpec),
-    ("operations", schemas.OperationsSpec), ("cluster", schemas.ClusterFile),
-)  # fmt: skip
+    ("training", schemas.TrainingSpec),
+    ("search", schemas.SearchSpec),
+    ("pools", schemas.PoolSpec),
+    ("accelerator", schemas.AcceleratorSpec),
+    ("fabric", schemas.FabricSpec),
+    ("tiers", schemas.TierSpec),
+    ("operations", schemas.OperationsSpec),
+    ("cluster", schemas.ClusterFile),
+)
 
 
 def _one_line(text: str | None) -> str:
@@ -185,13 +209,25 @@ def fields_table(spec: type) -> str:
 
 
 FORMS_OF_SWEEP = {
-    "name": "name", "model": "name or content", "cluster": "name or content",
-    "set": "value by field", "design": "word", "samples": "whole number", "seed": "whole number",
-    "vary": "list or range by field", "together": "fields by value, by name", "points": "list",
-    "family": "mapping", "let": "expression by name", "where": "list of expressions",
+    "name": "name",
+    "model": "name or content",
+    "cluster": "name or content",
+    "set": "value by field",
+    "design": "word",
+    "samples": "whole number",
+    "seed": "whole number",
+    "vary": "list or range by field",
+    "together": "fields by value, by name",
+    "points": "list",
+    "family": "mapping",
+    "let": "expression by name",
+    "where": "list of expressions",
     "notes": "list of sentences",
-    "search": "mapping", "stack": "word", "calibration": "file", "reference": "file",
-}  # fmt: skip
+    "search": "mapping",
+    "stack": "word",
+    "calibration": "file",
+    "reference": "file",
+}
 """How the sections of a sweep file are written."""
 
 
@@ -230,8 +266,11 @@ def framework_tables(framework: str) -> str:
     """Return the rules of one framework: over layouts, then over its flags or keys."""
     parts = []
     for level, heading in (("layout", "Layouts"), ("settings", "Flags and keys")):
-        rules = [rule for rule in frameworks.RULES.values()
-                 if (rule.framework, rule.level) == (framework, level)]  # fmt: skip
+        rules = [
+            rule
+            for rule in frameworks.RULES.values()
+            if (rule.framework, rule.level) == (framework, level)
+        ]
         if rules:
             titles = ("code", "not run", "said at", "closest", "releases", "source")
             rows = [_framework_row(rule) for rule in rules]

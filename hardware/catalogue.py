@@ -151,10 +151,14 @@ def with_parts(
         {part.name: part for part in platforms},
     )
     return replace(
-        load_catalogue(), accelerators=given[0], links=given[1], platforms=given[2],
-        _accelerator_keys=_keys(given[0]), _link_keys=_keys(given[1]),
+        load_catalogue(),
+        accelerators=given[0],
+        links=given[1],
+        platforms=given[2],
+        _accelerator_keys=_keys(given[0]),
+        _link_keys=_keys(given[1]),
         _platform_keys=_keys(given[2]),
-    )  # fmt: skip
+    )
 
 
 def ridge_points(

@@ -112,7 +112,7 @@ class Link:
     """A kind of wire: latencies by protocol and the bandwidth caps that go with them.
 
     Every tuple is in the order of `PROTOCOLS`. The time of a collective is
-    base + n_steps * hop + bytes / bandwidth, see `costmodels.collectives`.
+    base + n_steps * hop + bytes / bandwidth, see `costmodels.comm.collectives`.
     """
 
     name: str

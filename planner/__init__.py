@@ -16,34 +16,45 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
-    "Plan", "Recommendation", "Report", "Result", "__version__", "check", "evaluate", "recommend",
-    "report", "review", "scale", "solve", "sweep",
-]  # fmt: skip
+    "Plan",
+    "Recommendation",
+    "Report",
+    "Result",
+    "__version__",
+    "check",
+    "evaluate",
+    "recommend",
+    "report",
+    "review",
+    "scale",
+    "solve",
+    "sweep",
+]
 
 if TYPE_CHECKING:
-    from planner.checking import Report, check
-    from planner.recommendation import Recommendation
-    from planner.recommending import recommend
-    from planner.reporting.command import report
-    from planner.reporting.review import review
-    from planner.result import Plan, Result
-    from planner.scaling.curve import scale
-    from planner.solving import evaluate, solve
-    from planner.sweeping.library import sweep
+    from planner.analyze.check import Report, check
+    from planner.analyze.recommend.answer import Recommendation
+    from planner.analyze.recommend.devices import recommend
+    from planner.render.report.files import report
+    from planner.render.report.review import review
+    from planner.solver.answer.result import Plan, Result
+    from planner.solver.solve import evaluate, solve
+    from planner.sweeps.library import sweep
+    from planner.sweeps.scaling.curve import scale
 
 _HOMES = {
-    "check": "planner.checking",
-    "solve": "planner.solving",
-    "evaluate": "planner.solving",
-    "recommend": "planner.recommending",
-    "report": "planner.reporting.command",
-    "review": "planner.reporting.review",
-    "scale": "planner.scaling.curve",
-    "sweep": "planner.sweeping.library",
-    "Recommendation": "planner.recommendation",
-    "Report": "planner.checking",
-    "Result": "planner.result",
-    "Plan": "planner.result",
+    "check": "planner.analyze.check",
+    "solve": "planner.solver.solve",
+    "evaluate": "planner.solver.solve",
+    "recommend": "planner.analyze.recommend.devices",
+    "report": "planner.render.report.files",
+    "review": "planner.render.report.review",
+    "scale": "planner.sweeps.scaling.curve",
+    "sweep": "planner.sweeps.library",
+    "Recommendation": "planner.analyze.recommend.answer",
+    "Report": "planner.analyze.check",
+    "Result": "planner.solver.answer.result",
+    "Plan": "planner.solver.answer.result",
 }
 
 

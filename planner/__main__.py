@@ -1,5 +1,5 @@
 """Runs the command line as `python -m planner`."""
 
-from planner.cli import main
+from planner.cli.app import main
 
 main()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from importlib import import_module
 
 Cell = str | int | float | None
 
@@ -149,3 +150,19 @@ def _html_row(part: Grid, k: int) -> str:
 
 def _class(part: Grid, column: int) -> str:
     return ' class="n"' if column in part.numeric else ""
+
+
+RENDERER = "planner.render.notebook"
+"""The module whose `parts_of` turns an answer of the library into parts; imported on first use."""
+
+
+class Answer:
+    """An answer of the library, which notebooks show as HTML or Markdown."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return html(import_module(RENDERER).parts_of(self))
+
+    def _repr_markdown_(self) -> str:
+        return markdown(import_module(RENDERER).parts_of(self))

@@ -18,14 +18,14 @@ A message says where, what is wrong and what to change, and never needs a traceb
     cluster.yaml:7:18: pools.0.accelerator: unknown accelerator 'h1000'
       fix: did you mean h100-sxm-80gb? `planner catalog list` shows all names
 
-An option in a message is named by `planner.wording.option`, so that a service can name the field
-of its request instead; a command by `planner.wording.command`.
+An option in a message is named by `planner.option_names.option`, so that a service can name the
+field of its request instead; a command by `planner.option_names.command`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.wording import said
+from planner.option_names import said
 
 MAX_PROBLEMS_SHOWN = 10
 """Problems of one file that a message lists; the rest is counted."""

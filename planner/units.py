@@ -25,9 +25,18 @@ _BANDWIDTH_UNITS = (
     | {f"{unit}it/s": scale for unit, scale in _BIT_UNITS.items()}
 )
 _TIME_UNITS = {
-    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0,
-    "h": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0,
-}  # fmt: skip
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "day": 86400.0,
+    "days": 86400.0,
+}
 _POWER_UNITS = {"W": 1.0, "kW": 1e3, "MW": 1e6, "GW": 1e9}
 _COUNT_UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _RATE_UNITS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.validation.rows import Used
+from planner.measure.validate.rows import Used
 
 GIB = 2.0**30
 MAX_POINTS = 400
@@ -17,11 +17,11 @@ BAND = 0.10
 MANY, WIDE = 100, 300.0
 """More points are drawn smaller; below this ratio of its ends an axis has ticks at 2 and 5."""
 STYLE = {
-    "svg.fonttype": "none",      # text stays text: small, searchable
-    "svg.hashsalt": "planner",   # ids of clip paths and markers do not change from run to run
+    "svg.fonttype": "none",  # text stays text: small, searchable
+    "svg.hashsalt": "planner",  # ids of clip paths and markers do not change from run to run
     "font.size": 9.0,
     "figure.facecolor": "white",
-}  # fmt: skip
+}
 
 Pair = tuple[Used, float, float]
 """A layout with its predicted and its measured value."""

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from costmodels.plans import ShapeTable
 from searches import cp_sat
-from searches.free_axes import free_axes, recompute_options
 from searches.options import MAX_VPP
-from searches.plan_rules import pinned_columns, plan_rules
 from searches.rules import SHAPE_AXES, SHAPE_RULES, Context
-from searches.shape_space import candidates, divisors, largest_named, usual_cp_limit
+from searches.space.free_axes import free_axes, recompute_options
+from searches.space.plan_rules import pinned_columns, plan_rules
+from searches.space.shape_space import candidates, divisors, largest_named, usual_cp_limit
 
 Bits = NDArray[np.int64]
 
@@ -125,8 +125,16 @@ def _open(context: Context) -> Context:
     Kept are pinned depths and modules, which say which values there are, and switches, of which
     the search may not have what nobody names.
     """
-    named = ("recompute_layers", "recompute_modules", "optimizer_offload", "activation_offload",
-             "activation_offload_layers", "dp_overlap", "tp_overlap", "hpz")  # fmt: skip
+    named = (
+        "recompute_layers",
+        "recompute_modules",
+        "optimizer_offload",
+        "activation_offload",
+        "activation_offload_layers",
+        "dp_overlap",
+        "tp_overlap",
+        "hpz",
+    )
     kept = {a: v for a, v in context.options.only.items() if a in named}
     return replace(context, options=replace(context.options, only=kept, at_most={}))
 

@@ -25,24 +25,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.flops import model_flops_per_step
-from costmodels.layer_grid import LayerGrid, layer_grid
-from costmodels.layer_terms import LayerTerms
+from costmodels.layers.flops import model_flops_per_step
+from costmodels.layers.layer_grid import LayerGrid, layer_grid
+from costmodels.layers.layer_terms import LayerTerms
 from costmodels.memory import param_bytes_kept
 from costmodels.parameters import expert_params as expert_params_of
 from costmodels.parameters import total_params
 from costmodels.plans import SCHEDULES, ZERO_BUBBLE, ShapeTable
 from costmodels.problem import Problem
-from costmodels.stages import SPLITS
+from costmodels.schedule.stages import SPLITS
 from costmodels.step import straggler_factor
 from hardware.parts import Pool
-from searches.candidates import Candidate, closed_form_order, layout_key
-from searches.frameworks import schedule_runs
-from searches.free_axes import batch_sizes
-from searches.layout_prices import exact_step_s
-from searches.limits import Limits
+from searches.frameworks.table import schedule_runs
 from searches.options import SearchOptions
-from searches.pricing import search_shard
+from searches.pricing.candidates import Candidate, closed_form_order, layout_key
+from searches.pricing.layout_prices import exact_step_s
+from searches.pricing.limits import Limits
+from searches.pricing.shard_prices import search_shard
+from searches.pricing.shared_work import SharedWork, options_key, rates_key, shared
 from searches.rules import (
     SHAPE_AXES,
     SHAPE_RULES,
@@ -52,7 +52,8 @@ from searches.rules import (
     least_state_bytes,
     offers_offload,
 )
-from searches.shape_space import (
+from searches.space.free_axes import batch_sizes
+from searches.space.shape_space import (
     PLAINEST,
     ShapeSpace,
     cp_limit,
@@ -65,8 +66,7 @@ from searches.shape_space import (
     table_of,
     vpp_limit,
 )
-from searches.shards import make_shards
-from searches.shared_work import SharedWork, options_key, rates_key, shared
+from searches.space.shards import make_shards
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -80,8 +80,7 @@ EXACT_AT_ONCE = 8
 """Plans priced exactly between two looks at whether another can still be faster."""
 MOST_IN_GRID = 60_000
 """Rows of layer terms that are computed at once for all numbers of devices."""
-LAYER_RULES = ("TP001", "TP002", "TP003", "TP005", "CP001", "CP002", "CP003", "EP001",
-               "EP003")  # fmt: skip
+LAYER_RULES = ("TP001", "TP002", "TP003", "TP005", "CP001", "CP002", "CP003", "EP001", "EP003")
 """Rules that look at the split of a layer alone."""
 
 
@@ -383,13 +382,14 @@ def whole_grid(largest: Context, context: Context) -> LayerGrid | None:
     most_cp, heads, seq_len = cp_limit(largest), problem.shape.heads, problem.job.seq_len
     rows = [
         {**PLAINEST, "tp": tp, "cp": cp, "cp_comm": kind, "ep": ep, "etp": etp}
-        for tp in divisors(heads) if options.allows("tp", tp)
+        for tp in divisors(heads)
+        if options.allows("tp", tp)
         for cp in range(1, most_cp + 1)
         if options.allows("cp", cp) and (cp == 1 or seq_len % (2 * cp) == 0)
         for kind in exchanges(cp)
         for ep in expert_degrees(largest)
         for etp in expert_tensor_degrees(largest, tp)
-    ]  # fmt: skip
+    ]
     n_sp = options.n_sp
     if not 0 < len(rows) * len(mbs) * n_sp <= MOST_IN_GRID:
         return None
@@ -453,9 +453,11 @@ def _least_layers(
     for i, (tp, cp) in enumerate(pairs):
         offered = [
             (ep, etp)
-            for ep in grids if options.allows("ep", ep)
-            for etp in expert_tensor_degrees(context, tp) if options.allows("etp", etp)
-        ]  # fmt: skip
+            for ep in grids
+            if options.allows("ep", ep)
+            for etp in expert_tensor_degrees(context, tp)
+            if options.allows("etp", etp)
+        ]
         held.append(offered)
         kinds = [kind for kind in exchanges(cp) if options.allows("cp_comm", kind)]
         columns += [

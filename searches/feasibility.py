@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from costmodels.layer_terms import layer_table
+from costmodels.layers.layer_terms import layer_table
 from costmodels.parameters import total_params
 from costmodels.problem import Problem
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes
-from searches.free_axes import free_axes
-from searches.plan_blocks import plan_blocks
-from searches.plan_space import legal_masks
-from searches.pricing import BLOCK_CELLS
+from searches.pricing.shard_prices import BLOCK_CELLS
 from searches.rules import Context, fits_host_with_activations, least_state_bytes
-from searches.shape_space import legal_shape_table
-from searches.shards import make_shards
+from searches.space.free_axes import free_axes
+from searches.space.plan_blocks import plan_blocks
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_shape_table
+from searches.space.shards import make_shards
 
 
 class StoppedError(Exception):

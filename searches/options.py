@@ -99,7 +99,7 @@ class SearchOptions:
     """
     split_shapes: int = 0
     """Shapes of finalists whose layers are split unevenly over the stages, at most; none where
-    `only` restricts the split (`searches.splits`)."""
+    `only` restricts the split (`searches.splits.uneven`)."""
     rival_s: float = 0.0
     """Step time of the closed form, seconds: plans below it are counted (`Outcome.n_faster`)."""
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.activation_offload import RESIDENT_LAYERS
-from costmodels.factor import distinct
-from costmodels.layer_grid import LayerGrid
+from costmodels.layers.factor import distinct
+from costmodels.layers.layer_grid import LayerGrid
 from costmodels.memory import param_bytes_kept, state_bytes_per_param
-from costmodels.offload import HOST_USABLE_FRAC, gradients_leave
+from costmodels.offload.activations import RESIDENT_LAYERS
+from costmodels.offload.optimizer import HOST_USABLE_FRAC, gradients_leave
 from costmodels.parameters import total_params
 from costmodels.plans import (
     CP_COMMS,
@@ -33,13 +33,13 @@ from costmodels.plans import (
     modules_code,
 )
 from costmodels.problem import Problem
+from costmodels.schedule.stages import stage_layers
 from costmodels.shape_terms import host_bytes, shape_terms
 from costmodels.shapes import ModelShape
-from costmodels.stages import stage_layers
 from costmodels.step import Rows, join, needed_host_bytes
 from searches.frameworks.table import schedule_runs
 from searches.options import SearchOptions
-from searches.shared_work import SharedWork
+from searches.pricing.shared_work import SharedWork
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]
@@ -84,193 +84,364 @@ class Rule:
 RULES: dict[str, Rule] = {
     rule.code: rule
     for rule in (
-        Rule("PIN001", "outside the pins and limits",
-             "`--pin`, `--only` or `--max` excludes this value.",
-             "drop the pin or the limit", "the user"),
-        Rule("TP001", "attention heads do not divide by tp",
-             "Tensor parallelism gives every rank whole heads: heads % tp must be 0.",
-             "another tp", "Megatron-LM TransformerConfig: num_attention_heads % tp"),
-        Rule("TP002", "KV heads do not fit tp",
-             "kv_heads % tp must be 0, or tp % kv_heads 0 (then heads are replicated).",
-             "another tp", "Megatron-LM TransformerConfig: num_query_groups and tp"),
-        Rule("TP003", "MLP width does not divide by tp",
-             "Every rank holds ffn/tp columns: ffn % tp must be 0.",
-             "another tp", "Megatron-LM core/utils.py divide()"),
-        Rule("TP005", "tp does not fit the scale-up domain",
-             "A group inside a domain must divide it, a larger one must fill whole domains: else "
-             "groups of consecutive ranks straddle domains unequally.",
-             "another tp", "default of the search"),
-        Rule("CP001", "the sequence does not cut into 2 cp chunks",
-             "Every context-parallel rank holds two chunks of a sequence from opposite ends, so "
-             "that the causal mask leaves all the same work: seq_len % (2 cp) must be 0.",
-             "another cp or seq_len", "Megatron-LM arguments.py: seq_length % (2 cp)"),
-        Rule("CP002", "attention heads do not divide by tp * cp",
-             "With all-to-alls (Ulysses) every rank attends with 1/cp of its heads: heads and "
-             "kv_heads must divide by tp * cp.",
-             "cp_comm p2p or all-gather, or a smaller cp", "Transformer Engine attention"),
-        Rule("CP003", "context parallelism needs a fused attention kernel",
-             "The parts of the attention are put together by their log-sum-exp, which unfused "
-             "operators do not give.",
-             "flash_attention: true, or cp 1", "Transformer Engine attention"),
-        Rule("EP001", "experts do not divide by ep",
-             "Every expert-parallel rank holds n_experts / ep experts; a dense model has none, so "
-             "ep and etp are 1.",
-             "another ep, or ep 1", "Megatron-LM TransformerConfig: num_moe_experts % ep"),
-        Rule("EP002", "the experts' grid does not fit a pipeline stage",
-             "Experts are laid out over the devices of a stage anew: etp * ep must divide "
-             "tp * cp * dp.",
-             "a smaller ep or etp", "Megatron-LM core/parallel_state.py"),
-        Rule("EP003", "MLP width of an expert does not divide by etp",
-             "Every rank holds 1/etp of the columns of its experts: expert_ffn % etp must be 0.",
-             "another etp", "Megatron-LM core/utils.py divide()"),
-        Rule("VPP001", "interleaving needs a pipeline",
-             "vpp > 1 needs pp > 1.", "vpp 1", "Megatron-LM arguments.py"),
-        Rule("PP001", "more virtual stages than layers",
-             "Every one of the pp * vpp virtual stages needs at least one layer.",
-             "a smaller pp or vpp", "Megatron-LM transformer_block.py"),
-        Rule("PP002", "layers cannot be split this way",
-             "`even` needs layers % (pp * vpp) = 0; `ends` (embedding and loss counted as a layer "
-             "each) needs at least two units per virtual stage and more than one stage, and "
-             "counts only where it differs from `even`.",
-             "another pp, vpp or split", "Megatron-LM TransformerConfig, pipeline layout"),
-        Rule("SCH002", "zero-bubble schedules of experts are not modelled",
-             "Which part of the backward of routed experts or of multi-token prediction can wait, "
-             "and what of the exchange of tokens DualPipe hides behind it, has no term yet.",
-             "schedule 1f1b or interleaved", "docs/terms/zero_bubble.md"),
-        Rule("SCH003", "the framework has no such schedule",
-             "None of the frameworks that are searched runs this pipeline schedule.",
-             "another schedule, --framework torchtitan, or --framework any",
-             "docs/frameworks.md"),
-        Rule("ORD001", "the order of ranks makes no other plan",
-             "Pipelines may lie inside data parallelism or the other way round. Without one of "
-             "the two, or where the tp * cp ranks of a replica fill whole domains (and units of "
-             "tiers whose uplinks are slower) anyhow, every group is placed alike.",
-             "rank_order tp-cp-ep-dp-pp, which is the same plan", "definition"),
-        Rule("ORD002", "the experts' pipelines would not be those of attention",
-             "With pipelines inside, a stage's neighbour is tp cp ranks away for attention and "
-             "etp ep ranks for the experts: both must be the same rank, so etp * ep = tp * cp.",
-             "rank_order tp-cp-ep-dp-pp, or degrees with etp * ep = tp * cp",
-             "Megatron-LM core/parallel_state.py"),
-        Rule("DP001", "global batch does not divide by dp",
-             "Every data-parallel rank takes the same number of sequences: global_batch % dp = 0.",
-             "another global_batch or number of devices",
-             "Megatron-LM num_microbatches_calculator.py"),
-        Rule("MEM000", "weights and gradients alone exceed the memory",
-             "Without ZeRO 2 or 3 a rank holds (W + G) N / (tp pp) bytes whatever the rest does; "
-             "with them at least (W + G + K) N / devices.",
-             "a larger tp * pp, more devices, or an accelerator with more memory",
-             "linear lower bound, docs/terms/states.md"),
-        Rule("BAT001", "global batch does not divide by mbs * dp",
-             "Micro-batches are equal: global_batch % (mbs * dp) must be 0.",
-             "another mbs or global_batch", "Megatron-LM num_microbatches_calculator.py"),
-        Rule("BAT002", "interleaving needs micro-batches in multiples of pp",
-             "The interleaved schedule runs groups of pp micro-batches: n_micro % pp must be 0.",
-             "vpp 1, a smaller mbs, or a larger global_batch",
-             "Megatron-LM core/pipeline_parallel/schedules.py"),
-        Rule("BAT003", "DualPipe needs two micro-batches per pipeline rank",
-             "Its phases fill and drain with 2 pp micro-batches; dualpipe, which feeds both ends, "
-             "also needs an even pp and an even number of micro-batches.",
-             "schedule zb-h1 or zb-v, a smaller mbs, or a larger global_batch",
-             "deepseek-ai/DualPipe dualpipe.py"),
-        Rule("SP001", "sequence parallelism has nothing to split",
-             "It needs tp > 1, and seq_len % (tp cp) = 0.", "tp > 1",
-             "Megatron-LM arguments.py, mappings.py"),
-        Rule("ZER001", "ZeRO 2 and 3 with a pipeline",
-             "Gradients (and weights) would be reduced (and gathered) for every micro-batch of "
-             "every stage; DeepSpeed refuses it.", "ZeRO 1, or pp 1",
-             "DeepSpeed runtime/pipe/engine.py"),
-        Rule("ZER002", "ZeRO without data parallelism",
-             "With dp * cp = 1 there is no group to shard over; ZeRO 0 is the same plan.",
-             "dp > 1 or cp > 1", "definition"),
-        Rule("HPZ001", "a second copy of weights that are not sharded over all ranks",
-             "hpZ keeps a second copy of the weights so that most gathers stay in a small group: "
-             "it needs ZeRO-3 over all dp cp ranks. In replicated groups (dp_shard) the gathers "
-             "are small already.",
-             "zero 3 and dp_shard dp cp, or hpz 1", "DeepSpeed runtime/zero/config.py"),
-        Rule("HPZ002", "the group of a second copy has ranks with other weights",
-             "DeepSpeed makes its groups of ranks with consecutive numbers, whatever other groups "
-             "there are: with tp, pp, ep or etp neighbours hold different weights, and what is "
-             "gathered would be wrong.",
-             "tp 1, pp 1, ep 1 and etp 1, or hpz 1",
-             "DeepSpeed utils/groups.py, _create_zero_param_parallel_group"),
-        Rule("HPZ003", "the group of a second copy does not divide the ranks",
-             "dp cp ranks are cut into equal groups of hpz.",
-             "an hpz that divides dp cp", "DeepSpeed utils/groups.py"),
-        Rule("REC001", "selective recompute saves nothing here",
-             "Recomputing the attention core drops the attention scores; a flash kernel stores "
-             "none.",
-             "flash_attention: false, other recompute_modules, or full recompute",
-             "Korthikanti et al. 2022, section 5"),
-        Rule("REC002", "modules to recompute that the model does not have",
-             "mla_up_proj needs latent attention; mlp a dense layer; moe and moe_act experts; "
-             "shared_experts shared ones; layernorm a norm that stands alone, before latent "
-             "attention or routed experts: the others are one operator with the product after "
-             "them.",
-             "modules that it has", "Megatron-LM gpt_layer_specs.py, transformer_layer.py"),
-        Rule("REC003", "modules to recompute that lie in each other",
-             "moe recomputes the whole of an expert layer's MLP: its activation (moe_act) and its "
-             "shared experts are in it, and naming them too is the same plan.",
-             "moe alone, or the others without it", "Megatron-LM moe_layer.py, MoELayer.forward"),
-        Rule("SCH001", "the schedule does not match pp and vpp",
-             "Without a pipeline there is no schedule; vpp > 1 is interleaved 1F1B; vpp = 1 is "
-             "1F1B (or GPipe, zb-h1, dualpipe); vpp = 2 may also be zb-v or dualpipe-v.",
-             "another schedule, pp or vpp", "definition"),
-        Rule("OFF001", "no host to offload to",
-             "What the accelerators' hosts have (link, memory, its bandwidth) is not known, so an "
-             "optimizer or activations there have no price.",
-             "host_link, host_memory and host_memory_bandwidth in the cluster file",
-             "docs/terms/offload.md"),
-        Rule("OFF002", "the host's memory is too small for what is offloaded",
-             "Every offloaded parameter takes 16 bytes on the host, offloaded activations what a "
-             "micro-batch keeps, and all devices of a node share nine tenths of its memory. A "
-             "search counts plans that only their activations keep out under MEM001.",
-             "a larger host_memory, more sharding (zero 1, dp), a smaller mbs, or "
-             "optimizer_offload or activation_offload off",
-             "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py"),
-        Rule("OFF003", "the stack offloads no sharded gradients",
-             "A stack that updates piece by piece after the backward (Megatron-LM) keeps whole "
-             "gradients: its optimizer goes to the host up to ZeRO 1. One whose gradients leave "
-             "(DeepSpeed) has it with every stage.",
-             "zero 1, or --framework deepspeed", "docs/terms/offload.md"),
-        Rule("OFF004", "stored activations leave only where one stage holds all layers",
-             "Copies are timed by the layers of one forward and one backward that follow each "
-             "other; Megatron-LM refuses them with a pipeline.",
-             "pp 1, or activation_offload off",
-             "Megatron-LM TransformerConfig: cpu_offloading and pipeline_model_parallel_size"),
-        Rule("OFF005", "layers that cannot leave",
-             "Without recomputation the activations of the first layers leave, and at least two "
-             "layers stay; with full recomputation the inputs of all recomputed layers leave; "
-             "with selective none do.",
-             "activation_offload_layers up to layers - 2, or recompute full with as many layers",
-             "Transformer Engine cpu_offload.py; DeepSpeed activation_checkpointing"),
-        Rule("OVL001", "no data-parallel traffic to wait for",
-             "With dp * cp = 1 nothing is reduced or gathered; dp_overlap on is the same plan.",
-             "dp > 1 or cp > 1", "definition"),
-        Rule("OVL002", "no tensor-parallel traffic to cut into pieces",
-             "tp_overlap cuts the collectives of sequence parallelism into pieces, written into "
-             "the memory of peers: it needs sp, a tp group inside a scale-up domain, and a stack "
-             "that has it. Elsewhere it is the same plan.",
-             "sp on and tp inside the domain, or tp_overlap off", "docs/terms/tp.md"),
-        Rule("FRM001", "the framework cannot run it",
-             "The chosen framework has no such combination.", "--framework any",
-             "docs/frameworks.md"),
-        Rule("DOM001", "never faster than the same plan with overlap",
-             "Without overlap the data-parallel traffic takes the same memory and at least the "
-             "same time: proven for every micro-batch of the shape, so the plan is counted and "
-             "not priced. Where latency leaves that open, both are.",
-             "--pin dp_overlap=off", "docs/terms/dp.md"),
-        Rule("MEM001", "over the usable memory",
-             "The rank that needs most exceeds the accelerator's memory less the margin, or what "
-             "it offloads the host's.",
-             "more recompute, a smaller mbs, larger tp or pp, more devices", "docs/memory.md"),
+        Rule(
+            "PIN001",
+            "outside the pins and limits",
+            "`--pin`, `--only` or `--max` excludes this value.",
+            "drop the pin or the limit",
+            "the user",
+        ),
+        Rule(
+            "TP001",
+            "attention heads do not divide by tp",
+            "Tensor parallelism gives every rank whole heads: heads % tp must be 0.",
+            "another tp",
+            "Megatron-LM TransformerConfig: num_attention_heads % tp",
+        ),
+        Rule(
+            "TP002",
+            "KV heads do not fit tp",
+            "kv_heads % tp must be 0, or tp % kv_heads 0 (then heads are replicated).",
+            "another tp",
+            "Megatron-LM TransformerConfig: num_query_groups and tp",
+        ),
+        Rule(
+            "TP003",
+            "MLP width does not divide by tp",
+            "Every rank holds ffn/tp columns: ffn % tp must be 0.",
+            "another tp",
+            "Megatron-LM core/utils.py divide()",
+        ),
+        Rule(
+            "TP005",
+            "tp does not fit the scale-up domain",
+            "A group inside a domain must divide it, a larger one must fill whole domains: else "
+            "groups of consecutive ranks straddle domains unequally.",
+            "another tp",
+            "default of the search",
+        ),
+        Rule(
+            "CP001",
+            "the sequence does not cut into 2 cp chunks",
+            "Every context-parallel rank holds two chunks of a sequence from opposite ends, so "
+            "that the causal mask leaves all the same work: seq_len % (2 cp) must be 0.",
+            "another cp or seq_len",
+            "Megatron-LM arguments.py: seq_length % (2 cp)",
+        ),
+        Rule(
+            "CP002",
+            "attention heads do not divide by tp * cp",
+            "With all-to-alls (Ulysses) every rank attends with 1/cp of its heads: heads and "
+            "kv_heads must divide by tp * cp.",
+            "cp_comm p2p or all-gather, or a smaller cp",
+            "Transformer Engine attention",
+        ),
+        Rule(
+            "CP003",
+            "context parallelism needs a fused attention kernel",
+            "The parts of the attention are put together by their log-sum-exp, which unfused "
+            "operators do not give.",
+            "flash_attention: true, or cp 1",
+            "Transformer Engine attention",
+        ),
+        Rule(
+            "EP001",
+            "experts do not divide by ep",
+            "Every expert-parallel rank holds n_experts / ep experts; a dense model has none, so "
+            "ep and etp are 1.",
+            "another ep, or ep 1",
+            "Megatron-LM TransformerConfig: num_moe_experts % ep",
+        ),
+        Rule(
+            "EP002",
+            "the experts' grid does not fit a pipeline stage",
+            "Experts are laid out over the devices of a stage anew: etp * ep must divide "
+            "tp * cp * dp.",
+            "a smaller ep or etp",
+            "Megatron-LM core/parallel_state.py",
+        ),
+        Rule(
+            "EP003",
+            "MLP width of an expert does not divide by etp",
+            "Every rank holds 1/etp of the columns of its experts: expert_ffn % etp must be 0.",
+            "another etp",
+            "Megatron-LM core/utils.py divide()",
+        ),
+        Rule(
+            "VPP001",
+            "interleaving needs a pipeline",
+            "vpp > 1 needs pp > 1.",
+            "vpp 1",
+            "Megatron-LM arguments.py",
+        ),
+        Rule(
+            "PP001",
+            "more virtual stages than layers",
+            "Every one of the pp * vpp virtual stages needs at least one layer.",
+            "a smaller pp or vpp",
+            "Megatron-LM transformer_block.py",
+        ),
+        Rule(
+            "PP002",
+            "layers cannot be split this way",
+            "`even` needs layers % (pp * vpp) = 0; `ends` (embedding and loss counted as a layer "
+            "each) needs at least two units per virtual stage and more than one stage, and "
+            "counts only where it differs from `even`.",
+            "another pp, vpp or split",
+            "Megatron-LM TransformerConfig, pipeline layout",
+        ),
+        Rule(
+            "SCH002",
+            "zero-bubble schedules of experts are not modelled",
+            "Which part of the backward of routed experts or of multi-token prediction can wait, "
+            "and what of the exchange of tokens DualPipe hides behind it, has no term yet.",
+            "schedule 1f1b or interleaved",
+            "docs/terms/zero_bubble.md",
+        ),
+        Rule(
+            "SCH003",
+            "the framework has no such schedule",
+            "None of the frameworks that are searched runs this pipeline schedule.",
+            "another schedule, --framework torchtitan, or --framework any",
+            "docs/frameworks.md",
+        ),
+        Rule(
+            "ORD001",
+            "the order of ranks makes no other plan",
+            "Pipelines may lie inside data parallelism or the other way round. Without one of "
+            "the two, or where the tp * cp ranks of a replica fill whole domains (and units of "
+            "tiers whose uplinks are slower) anyhow, every group is placed alike.",
+            "rank_order tp-cp-ep-dp-pp, which is the same plan",
+            "definition",
+        ),
+        Rule(
+            "ORD002",
+            "the experts' pipelines would not be those of attention",
+            "With pipelines inside, a stage's neighbour is tp cp ranks away for attention and "
+            "etp ep ranks for the experts: both must be the same rank, so etp * ep = tp * cp.",
+            "rank_order tp-cp-ep-dp-pp, or degrees with etp * ep = tp * cp",
+            "Megatron-LM core/parallel_state.py",
+        ),
+        Rule(
+            "DP001",
+            "global batch does not divide by dp",
+            "Every data-parallel rank takes the same number of sequences: global_batch % dp = 0.",
+            "another global_batch or number of devices",
+            "Megatron-LM num_microbatches_calculator.py",
+        ),
+        Rule(
+            "MEM000",
+            "weights and gradients alone exceed the memory",
+            "Without ZeRO 2 or 3 a rank holds (W + G) N / (tp pp) bytes whatever the rest does; "
+            "with them at least (W + G + K) N / devices.",
+            "a larger tp * pp, more devices, or an accelerator with more memory",
+            "linear lower bound, docs/terms/states.md",
+        ),
+        Rule(
+            "BAT001",
+            "global batch does not divide by mbs * dp",
+            "Micro-batches are equal: global_batch % (mbs * dp) must be 0.",
+            "another mbs or global_batch",
+            "Megatron-LM num_microbatches_calculator.py",
+        ),
+        Rule(
+            "BAT002",
+            "interleaving needs micro-batches in multiples of pp",
+            "The interleaved schedule runs groups of pp micro-batches: n_micro % pp must be 0.",
+            "vpp 1, a smaller mbs, or a larger global_batch",
+            "Megatron-LM core/pipeline_parallel/schedules.py",
+        ),
+        Rule(
+            "BAT003",
+            "DualPipe needs two micro-batches per pipeline rank",
+            "Its phases fill and drain with 2 pp micro-batches; dualpipe, which feeds both ends, "
+            "also needs an even pp and an even number of micro-batches.",
+            "schedule zb-h1 or zb-v, a smaller mbs, or a larger global_batch",
+            "deepseek-ai/DualPipe dualpipe.py",
+        ),
+        Rule(
+            "SP001",
+            "sequence parallelism has nothing to split",
+            "It needs tp > 1, and seq_len % (tp cp) = 0.",
+            "tp > 1",
+            "Megatron-LM arguments.py, mappings.py",
+        ),
+        Rule(
+            "ZER001",
+            "ZeRO 2 and 3 with a pipeline",
+            "Gradients (and weights) would be reduced (and gathered) for every micro-batch of "
+            "every stage; DeepSpeed refuses it.",
+            "ZeRO 1, or pp 1",
+            "DeepSpeed runtime/pipe/engine.py",
+        ),
+        Rule(
+            "ZER002",
+            "ZeRO without data parallelism",
+            "With dp * cp = 1 there is no group to shard over; ZeRO 0 is the same plan.",
+            "dp > 1 or cp > 1",
+            "definition",
+        ),
+        Rule(
+            "HPZ001",
+            "a second copy of weights that are not sharded over all ranks",
+            "hpZ keeps a second copy of the weights so that most gathers stay in a small group: "
+            "it needs ZeRO-3 over all dp cp ranks. In replicated groups (dp_shard) the gathers "
+            "are small already.",
+            "zero 3 and dp_shard dp cp, or hpz 1",
+            "DeepSpeed runtime/zero/config.py",
+        ),
+        Rule(
+            "HPZ002",
+            "the group of a second copy has ranks with other weights",
+            "DeepSpeed makes its groups of ranks with consecutive numbers, whatever other groups "
+            "there are: with tp, pp, ep or etp neighbours hold different weights, and what is "
+            "gathered would be wrong.",
+            "tp 1, pp 1, ep 1 and etp 1, or hpz 1",
+            "DeepSpeed utils/groups.py, _create_zero_param_parallel_group",
+        ),
+        Rule(
+            "HPZ003",
+            "the group of a second copy does not divide the ranks",
+            "dp cp ranks are cut into equal groups of hpz.",
+            "an hpz that divides dp cp",
+            "DeepSpeed utils/groups.py",
+        ),
+        Rule(
+            "REC001",
+            "selective recompute saves nothing here",
+            "Recomputing the attention core drops the attention scores; a flash kernel stores "
+            "none.",
+            "flash_attention: false, other recompute_modules, or full recompute",
+            "Korthikanti et al. 2022, section 5",
+        ),
+        Rule(
+            "REC002",
+            "modules to recompute that the model does not have",
+            "mla_up_proj needs latent attention; mlp a dense layer; moe and moe_act experts; "
+            "shared_experts shared ones; layernorm a norm that stands alone, before latent "
+            "attention or routed experts: the others are one operator with the product after "
+            "them.",
+            "modules that it has",
+            "Megatron-LM gpt_layer_specs.py, transformer_layer.py",
+        ),
+        Rule(
+            "REC003",
+            "modules to recompute that lie in each other",
+            "moe recomputes the whole of an expert layer's MLP: its activation (moe_act) and its "
+            "shared experts are in it, and naming them too is the same plan.",
+            "moe alone, or the others without it",
+            "Megatron-LM moe_layer.py, MoELayer.forward",
+        ),
+        Rule(
+            "SCH001",
+            "the schedule does not match pp and vpp",
+            "Without a pipeline there is no schedule; vpp > 1 is interleaved 1F1B; vpp = 1 is "
+            "1F1B (or GPipe, zb-h1, dualpipe); vpp = 2 may also be zb-v or dualpipe-v.",
+            "another schedule, pp or vpp",
+            "definition",
+        ),
+        Rule(
+            "OFF001",
+            "no host to offload to",
+            "What the accelerators' hosts have (link, memory, its bandwidth) is not known, so an "
+            "optimizer or activations there have no price.",
+            "host_link, host_memory and host_memory_bandwidth in the cluster file",
+            "docs/terms/offload.md",
+        ),
+        Rule(
+            "OFF002",
+            "the host's memory is too small for what is offloaded",
+            "Every offloaded parameter takes 16 bytes on the host, offloaded activations what a "
+            "micro-batch keeps, and all devices of a node share nine tenths of its memory. A "
+            "search counts plans that only their activations keep out under MEM001.",
+            "a larger host_memory, more sharding (zero 1, dp), a smaller mbs, or "
+            "optimizer_offload or activation_offload off",
+            "Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py",
+        ),
+        Rule(
+            "OFF003",
+            "the stack offloads no sharded gradients",
+            "A stack that updates piece by piece after the backward (Megatron-LM) keeps whole "
+            "gradients: its optimizer goes to the host up to ZeRO 1. One whose gradients leave "
+            "(DeepSpeed) has it with every stage.",
+            "zero 1, or --framework deepspeed",
+            "docs/terms/offload.md",
+        ),
+        Rule(
+            "OFF004",
+            "stored activations leave only where one stage holds all layers",
+            "Copies are timed by the layers of one forward and one backward that follow each "
+            "other; Megatron-LM refuses them with a pipeline.",
+            "pp 1, or activation_offload off",
+            "Megatron-LM TransformerConfig: cpu_offloading and pipeline_model_parallel_size",
+        ),
+        Rule(
+            "OFF005",
+            "layers that cannot leave",
+            "Without recomputation the activations of the first layers leave, and at least two "
+            "layers stay; with full recomputation the inputs of all recomputed layers leave; "
+            "with selective none do.",
+            "activation_offload_layers up to layers - 2, or recompute full with as many layers",
+            "Transformer Engine cpu_offload.py; DeepSpeed activation_checkpointing",
+        ),
+        Rule(
+            "OVL001",
+            "no data-parallel traffic to wait for",
+            "With dp * cp = 1 nothing is reduced or gathered; dp_overlap on is the same plan.",
+            "dp > 1 or cp > 1",
+            "definition",
+        ),
+        Rule(
+            "OVL002",
+            "no tensor-parallel traffic to cut into pieces",
+            "tp_overlap cuts the collectives of sequence parallelism into pieces, written into "
+            "the memory of peers: it needs sp, a tp group inside a scale-up domain, and a stack "
+            "that has it. Elsewhere it is the same plan.",
+            "sp on and tp inside the domain, or tp_overlap off",
+            "docs/terms/tp.md",
+        ),
+        Rule(
+            "FRM001",
+            "the framework cannot run it",
+            "The chosen framework has no such combination.",
+            "--framework any",
+            "docs/frameworks.md",
+        ),
+        Rule(
+            "DOM001",
+            "never faster than the same plan with overlap",
+            "Without overlap the data-parallel traffic takes the same memory and at least the "
+            "same time: proven for every micro-batch of the shape, so the plan is counted and "
+            "not priced. Where latency leaves that open, both are.",
+            "--pin dp_overlap=off",
+            "docs/terms/dp.md",
+        ),
+        Rule(
+            "MEM001",
+            "over the usable memory",
+            "The rank that needs most exceeds the accelerator's memory less the margin, or what "
+            "it offloads the host's.",
+            "more recompute, a smaller mbs, larger tp or pp, more devices",
+            "docs/memory.md",
+        ),
     )
-}  # fmt: skip
+}
 """All rules by code, in the order in which they are applied."""
 
 ShapePredicate = Callable[[Context, ShapeTable], Bools]
 SHAPE_AXES = (
-    "tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp", "schedule", "rank_order"
-)  # fmt: skip
+    "tp",
+    "pp",
+    "dp",
+    "vpp",
+    "split",
+    "cp",
+    "cp_comm",
+    "ep",
+    "etp",
+    "schedule",
+    "rank_order",
+)
 """The coupled axes: columns of a `ShapeTable`, in the order in which shapes are sorted."""
 
 

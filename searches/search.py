@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from searches.candidates import Candidate, closed_form_order
-from searches.executors import SHARDS_PER_TASK, Executor, SerialExecutor
-from searches.layout_prices import price_layouts
-from searches.limits import Limits
-from searches.outcome import Outcome, merged_answers, with_uneven_splits
-from searches.pricing import ShardAnswer, search_shard
+from searches.executors.executor import SHARDS_PER_TASK, Executor, SerialExecutor
+from searches.pricing.candidates import Candidate, closed_form_order
+from searches.pricing.layout_prices import price_layouts
+from searches.pricing.limits import Limits
+from searches.pricing.outcome import Outcome, merged_answers, with_uneven_splits
+from searches.pricing.shard_prices import ShardAnswer, search_shard
+from searches.pricing.shared_work import job_key, n_bytes
 from searches.rules import Context, offers_activation_offload, offers_offload
-from searches.shape_space import ShapeSpace, legal_shapes, space_key
-from searches.shards import SHARD_SHAPES, STOPPABLE_SHAPES, Prepared, count_plans, prepare
-from searches.shared_work import job_key, n_bytes
+from searches.space.shape_space import ShapeSpace, legal_shapes, space_key
+from searches.space.shards import SHARD_SHAPES, STOPPABLE_SHAPES, Prepared, count_plans, prepare
 
 PRICED_SHARE = 0.1
 """Of the plans that the bounds leave once the first shapes are known: the limits sink further on

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from service.problems import Problem
+from service.handlers.problems import Problem
 
 Value = TypeVar("Value")
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from planner.errors import UsageError
 from service.admission import Rates
-from service.engine import ROLES, Caller
-from service.problems import Problem
+from service.handlers.problems import Problem
+from service.service import ROLES, Caller
 
 log = logging.getLogger("planner.service")
 
@@ -107,8 +107,9 @@ def tokens_of(path: Path) -> tuple[Token, ...]:
         if stat.S_ISREG(mode) and mode & 0o004 and not all(token.hashed for token in found):
             log.warning(
                 "%s holds tokens, not their hashes, and can be read by every user of this machine:"
-                " chmod 600", path,
-            )  # fmt: skip
+                " chmod 600",
+                path,
+            )
         return found
     except OSError as error:
         reason = error.strerror or type(error).__name__
@@ -193,9 +194,12 @@ class Auth:
             self._failures.take(network_of(address))
         except Problem as problem:
             raise Problem(
-                429, "too-many-failures", "too many requests without a known token",
-                "the token is not known, and neither were many before", problem.retry_after_s,
-            ) from None  # fmt: skip
+                429,
+                "too-many-failures",
+                "too many requests without a known token",
+                "the token is not known, and neither were many before",
+                problem.retry_after_s,
+            ) from None
 
 
 def network_of(address: str) -> str:

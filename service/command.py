@@ -64,7 +64,7 @@ def ui(
     """Open the page in a browser: of a service that runs, or of one that is started here."""
     with _installed():
         from service import logs
-        from service.browsing import main
+        from service.open_ui import main
         from service.serve import Serving
     logs.configure("warning", "text")
     main(address, Serving(port=port, grpc_port=0, data=data), browser)
@@ -128,9 +128,9 @@ def serve(
 
     with _installed():
         from service import logs
-        from service.engine import Options
         from service.limits import Settings
         from service.limits_file import read_limits
+        from service.options import Options
         from service.pages.gate import is_root_path
         from service.serve import Serving, main
     if log_level not in logs.LEVELS or log_format not in ("json", "text"):
@@ -153,7 +153,19 @@ def serve(
     if limits is not None:
         settings, options = read_limits(limits, settings, options)
     serving = Serving(
-        host, port, grpc_port, database, data, token_file, tls_cert, tls_key, tls_client_ca,
-        insecure, share_port, root_path, settings, options,
-    )  # fmt: skip
+        host,
+        port,
+        grpc_port,
+        database,
+        data,
+        token_file,
+        tls_cert,
+        tls_key,
+        tls_client_ca,
+        insecure,
+        share_port,
+        root_path,
+        settings,
+        options,
+    )
     main(serving, check)

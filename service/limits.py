@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.problems import Fault, Problem, malformed, refused
+from service.handlers.problems import Fault, Problem, malformed, refused
 
 if TYPE_CHECKING:
-    from planner.inputs import ClusterInput, ModelInput
-    from planner.options import SolveOptions
+    from planner.solver.options import SolveOptions
+    from planner.specs.inputs import ClusterInput, ModelInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ _BRACKET = re.compile(r"[\[\]{}]")
 
 
 def _is_other_format(text: str) -> bool:
-    from planner.intake.formats import find_format
+    from planner.specs.importers.formats import find_format
 
     return find_format(text) is not None
 
@@ -244,8 +244,9 @@ def check_options(request: Mapping[str, Any], settings: Settings = DEFAULTS) -> 
     """Raise `Problem` for options of a request, documents aside, that are too long or too many."""
     for name, value in request.items():
         if isinstance(value, str) and len(value) > settings.text_chars:
-            raise too_large(f"characters of {name}", len(value), settings.text_chars, name,
-                            "shorten it")  # fmt: skip
+            raise too_large(
+                f"characters of {name}", len(value), settings.text_chars, name, "shorten it"
+            )
         if isinstance(value, list | dict) and len(value) > settings.items:
             raise too_large(f"items of {name}", len(value), settings.items, name, "send fewer")
         if isinstance(value, dict):
@@ -274,8 +275,13 @@ def check_model(model: "ModelInput", settings: Settings = DEFAULTS) -> None:
     """Raise `Problem` for a model or a job beyond what is computed."""
     shape, job, fix = model.shape, model.job, "is it meant? lower it"
     if job.global_batch > settings.micro_batches:
-        raise too_much("sequences in a step", job.global_batch, settings.micro_batches,
-                       "training.global_batch", fix)  # fmt: skip
+        raise too_much(
+            "sequences in a step",
+            job.global_batch,
+            settings.micro_batches,
+            "training.global_batch",
+            fix,
+        )
     if shape.layers > settings.layers:
         raise too_much("layers of the model", shape.layers, settings.layers, "model.layers", fix)
     asked = model.search.top if model.search else None
@@ -292,9 +298,9 @@ def space_estimate(model: "ModelInput", cluster: "ClusterInput", options: "Solve
     exclude most of them, and smaller numbers of devices add some: an order of magnitude, for a few
     microseconds of work, before anything is listed.
     """
-    from planner.recipes import asked_recipes
+    from planner.solver.recipes import asked_recipes
     from searches.options import MAX_VPP, usual_most_mbs
-    from searches.shape_space import divisors
+    from searches.space.shape_space import divisors
 
     shape, job, n_plans = model.shape, model.job, 0
 
@@ -302,9 +308,10 @@ def space_estimate(model: "ModelInput", cluster: "ClusterInput", options: "Solve
         pinned, listed = options.pins.get(axis), options.only.get(axis)
         most = options.at_most.get(axis, max(values, default=1))
         return [
-            v for v in values
+            v
+            for v in values
             if v <= most and pinned in (None, v) and (listed is None or v in listed)
-        ]  # fmt: skip
+        ]
 
     n_experts = len(left("ep", divisors(shape.n_experts))) if shape.n_experts else 1
     sizes = left("mbs", divisors(job.global_batch))

@@ -5,7 +5,7 @@
     queue_length: 200
     retention_s: 86400
 
-Names and meanings are those of `service.limits.Settings` and of some of `service.engine.Options`
+Names and meanings are those of `service.limits.Settings` and of some of `service.service.Options`
 (`NAMED`); docs/service.md shows all of them.
 """
 
@@ -19,19 +19,31 @@ from typing import Any
 
 from planner.errors import Problem as Wrong
 from planner.errors import SpecError
-from planner.yamlfile import Document, close_names, parse_yaml, read_text
-from service.engine import Options
+from planner.specs.yaml.document import Document, close_names, parse_yaml, read_text
 from service.limits import Settings
+from service.options import Options
 
 NAMED = (
-    "cache_bytes", "lease_s", "drain_s", "job_hard_s", "max_attempts", "retention_s", "watchers",
-    "watchers_per_caller", "page_items",
-)  # fmt: skip
+    "cache_bytes",
+    "lease_s",
+    "drain_s",
+    "job_hard_s",
+    "max_attempts",
+    "retention_s",
+    "watchers",
+    "watchers_per_caller",
+    "page_items",
+)
 """Options that are limits."""
 LINES = "write `name: number` lines, such as solve_s: 20; docs/service.md lists the names"
 MOST = 10**15
-ABOVE = (("hard_s", "solve_s"), ("job_hard_s", "job_s"), ("space", "large_space"),
-         ("body_bytes", "document_bytes"), ("queue_length", "per_caller"))  # fmt: skip
+ABOVE = (
+    ("hard_s", "solve_s"),
+    ("job_hard_s", "job_s"),
+    ("space", "large_space"),
+    ("body_bytes", "document_bytes"),
+    ("queue_length", "per_caller"),
+)
 """Pairs of which the first must be as large as the second at least."""
 
 

@@ -8,12 +8,27 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.engine import Answer, Snapshot
+from service.service import Answer, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_S = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-)  # fmt: skip
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.15,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+)
 
 
 class Measured(Protocol):
@@ -32,20 +47,28 @@ class Metrics:
         self._seconds = Histogram(
             "planner_call_seconds",
             "Time of an answered call by phase: queue, work (in a worker), total.",
-            ("call", "phase"), buckets=BUCKETS_S, **given,
-        )  # fmt: skip
+            ("call", "phase"),
+            buckets=BUCKETS_S,
+            **given,
+        )
         self._requests = Counter(
-            "planner_requests_total", "Requests by transport, operation and status.",
-            ("transport", "operation", "status"), **given,
-        )  # fmt: skip
+            "planner_requests_total",
+            "Requests by transport, operation and status.",
+            ("transport", "operation", "status"),
+            **given,
+        )
         self._plans = Counter(
-            "planner_plans_total", "Plans of computed answers by stage of the search.",
-            ("stage",), **given,
-        )  # fmt: skip
+            "planner_plans_total",
+            "Plans of computed answers by stage of the search.",
+            ("stage",),
+            **given,
+        )
         self._rejections = Counter(
-            "planner_rejections_total", "Candidates of computed answers by the rule that excluded"
-            " them.", ("rule",), **given,
-        )  # fmt: skip
+            "planner_rejections_total",
+            "Candidates of computed answers by the rule that excluded them.",
+            ("rule",),
+            **given,
+        )
         self._cached: dict[str, Any] = {}
         self.registry.register(_Engine(engine))
 
@@ -107,9 +130,10 @@ class _Engine(Collector):
         for name, (value, meaning) in gauges.items():
             yield GaugeMetricFamily(name, meaning, value=value)
         jobs = GaugeMetricFamily(
-            "planner_jobs", "Jobs in the store by state, as of some seconds ago.",
+            "planner_jobs",
+            "Jobs in the store by state, as of some seconds ago.",
             labels=("state",),
-        )  # fmt: skip
+        )
         for state, n in sorted(now.jobs.items()):
             jobs.add_metric((state,), n)
         yield jobs
@@ -119,9 +143,10 @@ class _Engine(Collector):
             "planner_jobs_accepted": (now.counts.get("jobs_accepted", 0), "Jobs accepted here."),
             "planner_jobs_finished": (now.counts.get("jobs_finished", 0), "Jobs finished here."),
             "planner_answers_stopped": (
-                now.counts.get("stopped", 0), "Answers with the best so far."
+                now.counts.get("stopped", 0),
+                "Answers with the best so far.",
             ),
-        }  # fmt: skip
+        }
         for name, (value, meaning) in counters.items():
             yield CounterMetricFamily(name, meaning, value=value)
         refused = CounterMetricFamily(

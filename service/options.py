@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from searches.executors import n_cpus
+from searches.executors.executor import n_cpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,14 @@ import uvicorn
 
 from planner.errors import UsageError
 from service.auth import Auth, check_exposure, is_loopback, tokens_of
-from service.connections import connection_class
-from service.engine import Engine, Options
+from service.handlers.problems import Problem
+from service.http.connections import connection_class
+from service.http.rest import Rest
+from service.jobs.store import Store, StoreError, data_folder, database_url
 from service.limits import DEFAULTS, Settings
 from service.metrics import Metrics
-from service.problems import Problem
-from service.rest import Rest
-from service.store import Store, StoreError, data_folder, database_url
+from service.options import Options
+from service.service import Engine
 from service.tracing import configured_tracer
 
 log = logging.getLogger("planner.service")
@@ -211,7 +212,7 @@ async def start_grpc(
 
 def _grpc_module() -> Any:
     try:
-        return importlib.import_module("service.grpc_server")
+        return importlib.import_module("service.rpc.server")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "service":
             raise
@@ -244,8 +245,12 @@ def http_server(rest: Rest, serving: Serving) -> uvicorn.Server:
     """Return the HTTP server of an application."""
     tls: dict[str, Any] = {}
     if serving.tls_cert:
-        tls = {"ssl_certfile": serving.tls_cert, "ssl_keyfile": serving.tls_key,
-               "ssl_ciphers": CIPHERS, "ssl_context_factory": _tls_context}  # fmt: skip
+        tls = {
+            "ssl_certfile": serving.tls_cert,
+            "ssl_keyfile": serving.tls_key,
+            "ssl_ciphers": CIPHERS,
+            "ssl_context_factory": _tls_context,
+        }
     if serving.tls_client_ca:
         tls |= {"ssl_ca_certs": str(serving.tls_client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
     config = uvicorn.Config(
@@ -287,10 +292,15 @@ async def serve(
     engine = Engine(store, serving.limits, serving.options)
     metrics = Metrics(engine)
     rest = Rest(
-        engine, auth, serving.limits, metrics=metrics, tracer=configured_tracer(),
-        only_hosts=only_hosts(serving, auth), tls=bool(serving.tls_cert),
+        engine,
+        auth,
+        serving.limits,
+        metrics=metrics,
+        tracer=configured_tracer(),
+        only_hosts=only_hosts(serving, auth),
+        tls=bool(serving.tls_cert),
         root_path=serving.root_path,
-    )  # fmt: skip
+    )
     server = http_server(rest, serving)
     stop = asyncio.Event()
     _on_signals(stop, server, auth, serving)
@@ -389,7 +399,7 @@ async def check(serving: Serving, say: Callable[[str], None]) -> None:
 
 async def _check_worker(serving: Serving, store: Store) -> None:
     """Let a worker answer a question; jobs of the store are left alone."""
-    from service.workers import Pool, Task
+    from service.worker_pool.pool import Pool, Task
 
     pool = Pool(1, serving.limits)
     await pool.start()

@@ -17,10 +17,17 @@ pytest.importorskip("matplotlib", reason="in the extras report and dev")
 
 MODELS = {
     "m": {
-        "layers": 8, "hidden": 1024, "heads": 8, "kv_heads": 8, "head_dim": 128, "ffn": 4096,
-        "gated": False, "vocab": 32000, "tied": False,
+        "layers": 8,
+        "hidden": 1024,
+        "heads": 8,
+        "kv_heads": 8,
+        "head_dim": 128,
+        "ffn": 4096,
+        "gated": False,
+        "vocab": 32000,
+        "tied": False,
     }
-}  # fmt: skip
+}
 HARDWARE = {"h": {"gpu": "h100-sxm-80gb", "gpus_per_node": 8}}
 RUNS = (
     {"id": "a-1", "tp": 1, "dp": 8, "step_time_s": 0.25, "peak_mem_gb": 9, "mem_unit": "GiB"},
@@ -50,9 +57,16 @@ def folder(tmp_path_factory):
     """A file of five runs, and the page made of it."""
     made = tmp_path_factory.mktemp("runs")
     fixed = {
-        "model": "m", "hardware": "h", "n_gpus": 8, "seq_len": 2048, "gbs": 64, "mbs": 1, "pp": 1,
-        "zero": 1, "stack": "megatron-core",
-    }  # fmt: skip
+        "model": "m",
+        "hardware": "h",
+        "n_gpus": 8,
+        "seq_len": 2048,
+        "gbs": 64,
+        "mbs": 1,
+        "pp": 1,
+        "zero": 1,
+        "stack": "megatron-core",
+    }
     titles = sorted({name for row in RUNS for name in row} | set(fixed))
     with (made / "points.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, titles, restval="")
@@ -64,8 +78,9 @@ def folder(tmp_path_factory):
     one = {"what": "five runs", "url": "https://example.org/a", "above": 0.01, "why": "Because."}
     two = {"what": "one run", "url": "https://example.org/b", "why": "Not predicted."}
     notes = shipped | {
-        "sources": {"a": one, "b": two}, "skipped": {"only a FLOP rate": "its step time"},
-    }  # fmt: skip
+        "sources": {"a": one, "b": two},
+        "skipped": {"only a FLOP rate": "its step time"},
+    }
     (made / "notes.yaml").write_text(yaml.safe_dump(notes))
     done = run(made, "--out", str(made / "one"))
     assert done.returncode == 0, done.stderr

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 import planner
-from planner.inputs import cluster_from_dict, model_from_dict
-from planner.recommending import QUESTIONS
-from planner.terms import TERMS
+from planner.analyze.recommend.devices import QUESTIONS
+from planner.analyze.terms import TERMS
+from planner.specs.loader import cluster_from_dict, model_from_dict
 from searches.rules import RULES
 from tests.planner.test_recommend import answer
 
@@ -124,10 +124,10 @@ def test_every_field_of_a_result_is_described():
 
 
 def test_every_field_of_a_comparison_and_of_neighbours_is_described(tmp_path):
-    from planner.comparing import compare
-    from planner.neighbours import single_changes
-    from planner.saved import open_plan
-    from planner.single_changes import changes_json
+    from planner.analyze.comparison import compare
+    from planner.analyze.neighborhood import single_changes
+    from planner.analyze.neighborhood_text import changes_json
+    from planner.solver.answer.result_store import open_plan
 
     text = (DOCS / "looking.md").read_text(encoding="utf-8")
     path = tmp_path / "result.json"

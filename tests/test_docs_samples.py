@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.reasons import stage_words
+from planner.solver.answer.reasons import stage_words
 from tests.planner.command import run_here
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,7 +150,7 @@ def test_the_table_of_uneven_splits_is_current(row: dict[str, str]) -> None:
     again = {"recompute": "full", "recompute_layers": 1} if more else {}
     assert more in ("", "one layer recomputed")
 
-    def fastest(**only: object) -> planner.result.Plan:
+    def fastest(**only: object) -> planner.solver.answer.result.Plan:
         found = planner.solve(row["model"], row["cluster"], pins=pins | again, top=8, **only)
         return min(found.plans, key=lambda plan: plan.step_time_s)
 

@@ -38,12 +38,26 @@ LOCAL_WORLD = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 # Rows x inner x columns of the products of transformer layers: 8192 tokens, hidden sizes 4096 to
 # 8192 over tp 1 to 8, small inner lengths, and small products that show the cost of a kernel.
 GEMM_SHAPES = [
-    (8192, 8192, 8192), (8192, 4096, 4096), (8192, 4096, 14336), (8192, 14336, 4096),
-    (8192, 8192, 1280), (8192, 1024, 8192), (8192, 8192, 3584), (8192, 3584, 8192),
-    (4096, 4096, 4096), (4096, 5120, 5120), (16384, 4096, 12288), (2048, 4096, 4096),
-    (8192, 512, 8192), (8192, 256, 8192), (8192, 128, 8192), (1024, 4096, 4096),
-    (512, 4096, 1024), (256, 512, 512), (128, 128, 128),
-]  # fmt: skip
+    (8192, 8192, 8192),
+    (8192, 4096, 4096),
+    (8192, 4096, 14336),
+    (8192, 14336, 4096),
+    (8192, 8192, 1280),
+    (8192, 1024, 8192),
+    (8192, 8192, 3584),
+    (8192, 3584, 8192),
+    (4096, 4096, 4096),
+    (4096, 5120, 5120),
+    (16384, 4096, 12288),
+    (2048, 4096, 4096),
+    (8192, 512, 8192),
+    (8192, 256, 8192),
+    (8192, 128, 8192),
+    (1024, 4096, 4096),
+    (512, 4096, 1024),
+    (256, 512, 512),
+    (128, 128, 128),
+]
 ATTENTION_LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
 ATTENTION_TOKENS, ATTENTION_HEADS, HEAD_DIM = 16384, 32, 128
 COPY_BYTES = [2**i for i in (14, 18, 22, 26, 28, 30)]
@@ -255,8 +269,11 @@ def time_gemms(timer, precisions, shapes, found, watch):
             what = f"gemm {m}x{k}x{n} {precision}"
             mine = attempt(
                 lambda m=m, k=k, n=n, p=precision: gemm_run((m, k, n), p, timer.device),
-                timer, found["left_out"], what, in_graph=True,
-            )  # fmt: skip
+                timer,
+                found["left_out"],
+                what,
+                in_graph=True,
+            )
             if mine is None:
                 continue
             time_s, _ = over_ranks(mine, timer.device)
@@ -339,11 +356,18 @@ def time_attention(timer, tokens, heads, lengths, found, watch):
             forward_s, _ = over_ranks(one, device)
             both_s, _ = over_ranks(two, device)
             found["attention"].append(
-                {"kernel": name, "batch": batch, "heads": heads, "length": length,
-                 "head_dim": HEAD_DIM, "causal": True,
-                 "precision": "bf16" if device.type == "cuda" else "fp32",
-                 "forward_s": forward_s, "backward_s": max(both_s - forward_s, 0.0)}
-            )  # fmt: skip
+                {
+                    "kernel": name,
+                    "batch": batch,
+                    "heads": heads,
+                    "length": length,
+                    "head_dim": HEAD_DIM,
+                    "causal": True,
+                    "precision": "bf16" if device.type == "cuda" else "fp32",
+                    "forward_s": forward_s,
+                    "backward_s": max(both_s - forward_s, 0.0),
+                }
+            )
 
 
 def time_memory(timer, sizes, found, watch):
@@ -379,9 +403,11 @@ def group_layouts():
     while size < local:
         if local % size == 0:
             layouts.append(
-                (f"groups of {size} inside nodes",
-                 [list(range(i, i + size)) for i in range(0, WORLD, size)])
-            )  # fmt: skip
+                (
+                    f"groups of {size} inside nodes",
+                    [list(range(i, i + size)) for i in range(0, WORLD, size)],
+                )
+            )
         size *= 2
     if local > 1:
         layouts.append(
@@ -395,9 +421,11 @@ def group_layouts():
         half = nodes // 2
         if half > 1 and nodes % 2 == 0:
             layouts.append(
-                ("half of the nodes",
-                 [list(range(half * local)), list(range(half * local, WORLD))])
-            )  # fmt: skip
+                (
+                    "half of the nodes",
+                    [list(range(half * local)), list(range(half * local, WORLD))],
+                )
+            )
         layouts.append(("all ranks", [list(range(WORLD))]))
     return layouts
 
@@ -423,8 +451,10 @@ def collective_runs(name, ranks, group, size, dtype, device):
     after, before = ranks[(place + 1) % n], ranks[(place - 1) % n]
 
     def send_receive(i):
-        pair = [dist.P2POp(dist.isend, whole, after, group),
-                dist.P2POp(dist.irecv, other, before, group)]  # fmt: skip
+        pair = [
+            dist.P2POp(dist.isend, whole, after, group),
+            dist.P2POp(dist.irecv, other, before, group),
+        ]
         for request in dist.batch_isend_irecv(pair):
             request.wait()
 
@@ -452,15 +482,23 @@ def time_collectives(timer, sizes, found, watch, timeout):
                     lambda name=name, size=size, members=members, mine=mine: collective_runs(
                         name, members, mine, size, dtype, device
                     ),
-                    timer, found["left_out"], what,
-                )  # fmt: skip
+                    timer,
+                    found["left_out"],
+                    what,
+                )
                 if taken is None:
                     break
                 _, slowest = over_ranks(taken, device)
                 found["collectives"].append(
-                    {"collective": name, "n_ranks": n, "n_nodes": n_nodes,
-                     "busy_per_node": LOCAL_WORLD, "size_bytes": size, "time_s": slowest}
-                )  # fmt: skip
+                    {
+                        "collective": name,
+                        "n_ranks": n,
+                        "n_nodes": n_nodes,
+                        "busy_per_node": LOCAL_WORLD,
+                        "size_bytes": size,
+                        "time_s": slowest,
+                    }
+                )
         dist.destroy_process_group(mine)
         write(found)
 
@@ -498,10 +536,11 @@ def provenance(device, backend):
         "nccl": nccl,
         "python": platform.python_version(),
         "environment": {
-            name: value for name, value in sorted(os.environ.items())
+            name: value
+            for name, value in sorted(os.environ.items())
             if name.startswith("NCCL_") and "SECRET" not in name
         },
-    }  # fmt: skip
+    }
     if cuda:
         properties = torch.cuda.get_device_properties(device)
         facts["memory_bytes"] = properties.total_memory
@@ -560,10 +599,17 @@ def main():
     small = args.quick or kind == "cpu"
     timer = Timer(device, min(args.seconds, 0.05) if args.quick else args.seconds)
     found = {
-        "format": FORMAT, "version": VERSION, "complete": False,
-        "provenance": provenance(device, backend), "gemm": [], "attention": [], "memory": [],
-        "collectives": [], "left_out": [], "out": args.out,
-    }  # fmt: skip
+        "format": FORMAT,
+        "version": VERSION,
+        "complete": False,
+        "provenance": provenance(device, backend),
+        "gemm": [],
+        "attention": [],
+        "memory": [],
+        "collectives": [],
+        "left_out": [],
+        "out": args.out,
+    }
     if "collectives" not in args.skip and WORLD > 1:
         most = min(args.max_bytes, 2**20 if small else args.max_bytes)
         time_collectives(timer, [n for n in MESSAGE_BYTES if n <= most], found, watch, timeout)

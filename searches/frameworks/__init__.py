@@ -7,8 +7,8 @@ existing runs.
 """
 
 from searches.frameworks.case import UNKNOWN, Case, NotStatedError
-from searches.frameworks.deepspeed import partition_of, pipeline_partition
-from searches.frameworks.megatron import padded_vocab, vocab_divisor
+from searches.frameworks.deepspeed.layouts import partition_of, pipeline_partition
+from searches.frameworks.megatron.layouts import padded_vocab, vocab_divisor
 from searches.frameworks.rule import Broken, FrameworkRule
 from searches.frameworks.table import (
     RELEASES,

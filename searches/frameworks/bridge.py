@@ -5,7 +5,7 @@ Rule MBRnnn is MLMnnn seen from a recipe.
 
 from dataclasses import replace
 
-from searches.frameworks import megatron
+from searches.frameworks.megatron import layouts as megatron
 from searches.frameworks.rule import FrameworkRule
 
 RULES: tuple[FrameworkRule, ...] = tuple(

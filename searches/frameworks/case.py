@@ -24,8 +24,8 @@ from costmodels.plans import (
 )
 from costmodels.precision import RECIPES
 from costmodels.problem import Problem
+from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stages import stage_layers
 
 Bools = Any
 """A bool, or an array of them that broadcasts with the fields of a case."""
@@ -394,10 +394,32 @@ class Case:
 
 
 _LAYOUT = (
-    "n_devices", "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "n_micro", "zero",
-    "dp_shard", "hpz", "optimizer_offload", "dp_overlap", "sp", "schedule", "cp_comm", "recompute",
-    "recompute_layers", "recompute_modules", "activation_offload_layers", "rank_order", "counts",
-)  # fmt: skip
+    "n_devices",
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "etp",
+    "vpp",
+    "mbs",
+    "gbs",
+    "n_micro",
+    "zero",
+    "dp_shard",
+    "hpz",
+    "optimizer_offload",
+    "dp_overlap",
+    "sp",
+    "schedule",
+    "cp_comm",
+    "recompute",
+    "recompute_layers",
+    "recompute_modules",
+    "activation_offload_layers",
+    "rank_order",
+    "counts",
+)
 """Fields of a case that describe its layout."""
 
 

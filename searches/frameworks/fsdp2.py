@@ -33,34 +33,80 @@ PREPARE = "accelerate/utils/fsdp_utils.py, fsdp2_prepare_model"
 TP_PLAN = "transformers/integrations/tensor_parallel.py"
 CONTEXT = "torch/distributed/tensor/experimental/_context_parallel"
 
-TOP = frozenset({
-    "command_file", "commands", "compute_environment", "debug", "deepspeed_config",
-    "distributed_type", "downcast_bf16", "dynamo_backend", "dynamo_config",
-    "enable_cpu_affinity", "fp16", "fp8_config", "fsdp_config", "gpu_ids", "machine_rank",
-    "main_process_ip", "main_process_port", "main_training_function", "megatron_lm_config",
-    "mixed_precision", "mpirun_config", "num_machines", "num_processes", "parallelism_config",
-    "rdzv_backend", "same_network", "tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo",
-    "tpu_vm", "tpu_zone", "use_cpu",
-})  # fmt: skip
+TOP = frozenset(
+    {
+        "command_file",
+        "commands",
+        "compute_environment",
+        "debug",
+        "deepspeed_config",
+        "distributed_type",
+        "downcast_bf16",
+        "dynamo_backend",
+        "dynamo_config",
+        "enable_cpu_affinity",
+        "fp16",
+        "fp8_config",
+        "fsdp_config",
+        "gpu_ids",
+        "machine_rank",
+        "main_process_ip",
+        "main_process_port",
+        "main_training_function",
+        "megatron_lm_config",
+        "mixed_precision",
+        "mpirun_config",
+        "num_machines",
+        "num_processes",
+        "parallelism_config",
+        "rdzv_backend",
+        "same_network",
+        "tpu_env",
+        "tpu_name",
+        "tpu_use_cluster",
+        "tpu_use_sudo",
+        "tpu_vm",
+        "tpu_zone",
+        "use_cpu",
+    }
+)
 """Keys that a launch file of release 1.15 may hold; any other is refused."""
 BLOCKS: Mapping[str, frozenset[str]] = {
-    "fsdp_config": frozenset({
-        "fsdp_activation_checkpointing", "fsdp_activation_checkpointing_offload",
-        "fsdp_auto_wrap_policy", "fsdp_backward_prefetch", "fsdp_cpu_ram_efficient_loading",
-        "fsdp_forward_prefetch", "fsdp_min_num_params", "fsdp_offload_params",
-        "fsdp_reshard_after_forward", "fsdp_sharding_strategy", "fsdp_state_dict_type",
-        "fsdp_sync_module_states", "fsdp_transformer_layer_cls_to_wrap", "fsdp_use_orig_params",
-        "fsdp_version",
-    }),
-    "parallelism_config": frozenset({
-        "parallelism_config_cp_backend", "parallelism_config_cp_comm_strategy",
-        "parallelism_config_cp_size", "parallelism_config_dp_replicate_size",
-        "parallelism_config_dp_shard_size", "parallelism_config_sp_attn_implementation",
-        "parallelism_config_sp_backend", "parallelism_config_sp_seq_length",
-        "parallelism_config_sp_seq_length_is_variable", "parallelism_config_sp_size",
-        "parallelism_config_tp_size",
-    }),
-}  # fmt: skip
+    "fsdp_config": frozenset(
+        {
+            "fsdp_activation_checkpointing",
+            "fsdp_activation_checkpointing_offload",
+            "fsdp_auto_wrap_policy",
+            "fsdp_backward_prefetch",
+            "fsdp_cpu_ram_efficient_loading",
+            "fsdp_forward_prefetch",
+            "fsdp_min_num_params",
+            "fsdp_offload_params",
+            "fsdp_reshard_after_forward",
+            "fsdp_sharding_strategy",
+            "fsdp_state_dict_type",
+            "fsdp_sync_module_states",
+            "fsdp_transformer_layer_cls_to_wrap",
+            "fsdp_use_orig_params",
+            "fsdp_version",
+        }
+    ),
+    "parallelism_config": frozenset(
+        {
+            "parallelism_config_cp_backend",
+            "parallelism_config_cp_comm_strategy",
+            "parallelism_config_cp_size",
+            "parallelism_config_dp_replicate_size",
+            "parallelism_config_dp_shard_size",
+            "parallelism_config_sp_attn_implementation",
+            "parallelism_config_sp_backend",
+            "parallelism_config_sp_seq_length",
+            "parallelism_config_sp_seq_length_is_variable",
+            "parallelism_config_sp_size",
+            "parallelism_config_tp_size",
+        }
+    ),
+}
 """Keys of the two blocks that release 1.15 reads; it passes over any other in silence."""
 OF_FSDP1 = (
     "fsdp_backward_prefetch",
@@ -74,20 +120,36 @@ STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID
 SIZES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
 WORDS: Mapping[str, tuple[str, ...]] = {
     "distributed_type": (
-        "NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA",
-        "MULTI_XPU", "DEEPSPEED", "FSDP", "XLA", "MEGATRON_LM", "MULTI_HPU", "MULTI_NEURON",
+        "NO",
+        "MULTI_CPU",
+        "MULTI_GPU",
+        "MULTI_NPU",
+        "MULTI_MLU",
+        "MULTI_SDAA",
+        "MULTI_MUSA",
+        "MULTI_XPU",
+        "DEEPSPEED",
+        "FSDP",
+        "XLA",
+        "MEGATRON_LM",
+        "MULTI_HPU",
+        "MULTI_NEURON",
     ),
     "mixed_precision": ("no", "fp16", "bf16", "fp8"),
     "fsdp_config.fsdp_auto_wrap_policy": (
-        "TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP",
+        "TRANSFORMER_BASED_WRAP",
+        "SIZE_BASED_WRAP",
+        "NO_WRAP",
     ),
     "fsdp_config.fsdp_state_dict_type": (
-        "FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT",
+        "FULL_STATE_DICT",
+        "LOCAL_STATE_DICT",
+        "SHARDED_STATE_DICT",
     ),
     "parallelism_config.parallelism_config_cp_backend": ("torch",),
     "parallelism_config.parallelism_config_sp_backend": ("deepspeed",),
     "parallelism_config.parallelism_config_cp_comm_strategy": ("allgather", "alltoall"),
-}  # fmt: skip
+}
 """Words that keys of release 1.15 take."""
 
 _rule = partial(setting_rule, "fsdp2")
@@ -101,77 +163,121 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     kv_heads_split("ACC103", "fsdp2", TP_PLAN, "first step"),
     columns_divide("ACC104", "fsdp2", TP_PLAN, "planner"),
     FrameworkRule(
-        "ACC105", "fsdp2", "Megatron's sequence parallelism", "planner", TP_PLAN,
+        "ACC105",
+        "fsdp2",
+        "Megatron's sequence parallelism",
+        "planner",
+        TP_PLAN,
         lambda c: (c.sp == 1) & (c.tp > 1),
         "sequence parallelism: transformers' plans keep whole activations on every rank",
         "sp off",
     ),
     sequence_chunks("ACC106", "fsdp2", CONTEXT, "first step"),
     FrameworkRule(
-        "ACC107", "fsdp2", "all-to-alls over attention heads (Ulysses)", "planner", PARALLELISM,
+        "ACC107",
+        "fsdp2",
+        "all-to-alls over attention heads (Ulysses)",
+        "planner",
+        PARALLELISM,
         lambda c: (c.cp > 1) & c.is_exchange("a2a"),
         "context parallelism by a2a: Ulysses needs DeepSpeed's engine, not FSDP2",
         "cp_comm all-gather or p2p",
     ),
     usual_rank_order("ACC108", "fsdp2", f"{PARALLELISM}._get_mesh"),
     FrameworkRule(
-        "ACC201", "fsdp2", "pipeline", "planner", PARALLELISM,
+        "ACC201",
+        "fsdp2",
+        "pipeline",
+        "planner",
+        PARALLELISM,
         lambda c: c.pp > 1,
         lambda c: f"pipeline of {c.pp}: Accelerate has none in training",
         "pp 1",
     ),
     FrameworkRule(
-        "ACC202", "fsdp2", "schedule of a pipeline", "planner", PARALLELISM,
+        "ACC202",
+        "fsdp2",
+        "schedule of a pipeline",
+        "planner",
+        PARALLELISM,
         lambda c: c.is_schedule("none") == 0,
         lambda c: f"schedule {c.schedule_name}: Accelerate has no pipeline in training",
         "pp 1",
     ),
     FrameworkRule(
-        "ACC301", "fsdp2", "expert parallelism", "planner", PARALLELISM,
+        "ACC301",
+        "fsdp2",
+        "expert parallelism",
+        "planner",
+        PARALLELISM,
         lambda c: (c.ep > 1) | (c.etp > 1),
         lambda c: f"ep {c.ep}, etp {c.etp}: no dimension of Accelerate's mesh",
         "ep 1 and etp 1",
     ),
     FrameworkRule(
-        "ACC302", "fsdp2", "experts with tensor parallelism", "planner", TP_PLAN,
+        "ACC302",
+        "fsdp2",
+        "experts with tensor parallelism",
+        "planner",
+        TP_PLAN,
         lambda c: (c.model.n_experts > 0) & (c.tp > 1),
         lambda c: f"experts with tp {c.tp}: how transformers splits them depends on the model",
         "tp 1",
     ),
     FrameworkRule(
-        "ACC303", "fsdp2", "experts that FSDP2 pads", "planner",
+        "ACC303",
+        "fsdp2",
+        "experts that FSDP2 pads",
+        "planner",
         "transformers/models, class of the experts of each; torch/distributed/fsdp",
         lambda c: (c.model.n_experts > 0) & (c.zero >= 2) & (c.model.n_experts % c.dp_shard > 0),
-        lambda c: f"experts: {c.model.n_experts} in one tensor of transformers, which FSDP2 cuts"
-        f" by experts over {c.dp_shard} ranks: most of its shards would be padding",
+        lambda c: (
+            f"experts: {c.model.n_experts} in one tensor of transformers, which FSDP2 cuts"
+            f" by experts over {c.dp_shard} ranks: most of its shards would be padding"
+        ),
         "ZeRO groups that divide the experts",
     ),
     FrameworkRule(
-        "ACC401", "fsdp2", "gradients that are not sharded", "planner", PREPARE,
+        "ACC401",
+        "fsdp2",
+        "gradients that are not sharded",
+        "planner",
+        PREPARE,
         lambda c: c.zero < 2,
         lambda c: f"ZeRO-{c.zero}: FSDP2 shards weights, gradients and optimizer",
         "zero 2, or zero 3",
     ),
     FrameworkRule(
-        "ACC402", "fsdp2", "nothing to shard over", "start",
+        "ACC402",
+        "fsdp2",
+        "nothing to shard over",
+        "start",
         f"{PARALLELISM}._validate_accelerator",
         lambda c: (c.zero >= 2) & (c.dp_shard < 2),
         lambda c: f"ZeRO-{c.zero} over {c.dp_shard} rank: FSDP needs a dimension to shard over",
         "dp_shard_size or cp_size above 1",
     ),
     FrameworkRule(
-        "ACC403", "fsdp2", "ZeRO groups that do not hold whole contexts", "planner", PARALLELISM,
+        "ACC403",
+        "fsdp2",
+        "ZeRO groups that do not hold whole contexts",
+        "planner",
+        PARALLELISM,
         lambda c: (c.zero > 0) & (c.dp_shard % c.cp > 0),
         lambda c: f"ZeRO groups of {c.dp_shard}: no multiple of cp {c.cp}",
         "groups of a multiple of cp",
     ),
     FrameworkRule(
-        "ACC404", "fsdp2", "replicas alone beside tensor or context parallelism", "parse",
+        "ACC404",
+        "fsdp2",
+        "replicas alone beside tensor or context parallelism",
+        "parse",
         f"{PARALLELISM}.__post_init__",
-        lambda c: ((c.tp > 1) | (c.cp > 1)) & (c.zero > 0) & (c.dp_shard < 2 * c.cp)
-        & (c.dp > 1),
-        lambda c: f"ZeRO groups of {c.dp_shard} with tp {c.tp} and cp {c.cp}: replicas need"
-        " dp_shard_size above 1 beside them",
+        lambda c: ((c.tp > 1) | (c.cp > 1)) & (c.zero > 0) & (c.dp_shard < 2 * c.cp) & (c.dp > 1),
+        lambda c: (
+            f"ZeRO groups of {c.dp_shard} with tp {c.tp} and cp {c.cp}: replicas need"
+            " dp_shard_size above 1 beside them"
+        ),
         "larger ZeRO groups",
     ),
     optimizer_on_device("ACC405", "fsdp2", PLUGIN, "fsdp_offload_params"),
@@ -179,33 +285,53 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     inputs_alone_leave("ACC407", "fsdp2", PLUGIN, "fsdp_activation_checkpointing_offload"),
     one_copy_of_weights("ACC408", "fsdp2", PLUGIN),
     FrameworkRule(
-        "ACC501", "fsdp2", "precision that the launch file cannot say", "planner", PLUGIN,
+        "ACC501",
+        "fsdp2",
+        "precision that the launch file cannot say",
+        "planner",
+        PLUGIN,
         lambda c: c.job.precision not in ("bf16", "fp16", "fp32"),
         lambda c: f"precision {c.job.precision}: mixed_precision is bf16, fp16 or no",
         "precision bf16",
     ),
     FrameworkRule(
-        "ACC502", "fsdp2", "recompute of the attention core", "planner", PLUGIN,
+        "ACC502",
+        "fsdp2",
+        "recompute of the attention core",
+        "planner",
+        PLUGIN,
         lambda c: c.is_recompute("selective"),
         "selective recompute: fsdp_activation_checkpointing recomputes whole layers",
         "recompute full",
     ),
     FrameworkRule(
-        "ACC503", "fsdp2", "some layers recomputed", "planner", PLUGIN,
-        lambda c: c.is_recompute("full") & (c.recompute_layers > 0)
-        & (c.recompute_layers < c.longest_stage),
-        lambda c: f"recompute of {c.recompute_layers} layers: fsdp_activation_checkpointing"
-        " recomputes all or none",
+        "ACC503",
+        "fsdp2",
+        "some layers recomputed",
+        "planner",
+        PLUGIN,
+        lambda c: (
+            c.is_recompute("full")
+            & (c.recompute_layers > 0)
+            & (c.recompute_layers < c.longest_stage)
+        ),
+        lambda c: (
+            f"recompute of {c.recompute_layers} layers: fsdp_activation_checkpointing"
+            " recomputes all or none"
+        ),
         "all of them",
     ),
     FrameworkRule(
-        "ACC504", "fsdp2", "parts of a model that transformers does not train", "planner",
+        "ACC504",
+        "fsdp2",
+        "parts of a model that transformers does not train",
+        "planner",
         "transformers",
         lambda c: (c.model.mtp_layers > 0) | (c.model.capacity_factor > 0),
         "model: transformers has no multi-token prediction and no capacity of experts",
         "mtp_layers 0, no capacity_factor",
     ),
-)  # fmt: skip
+)
 """Rules over layouts alone."""
 
 
@@ -266,17 +392,26 @@ def _mesh(c: Case) -> list[str]:
     if processes is None:
         raise NotStatedError
     total = replicate * shard * tp * cp * sp
-    return holding({
-        f"sizes below 1: {', '.join(n for n, size in sizes.items() if size < 1)}":
-            min(sizes.values()) < 1,
-        f"{' x '.join(f'{n} {size}' for n, size in sizes.items())} are not {processes} processes":
-            total != processes and sp == 1,
-        "cp_size and sp_size exclude each other": cp > 1 and sp > 1,
-        "tp_size or cp_size with dp_replicate_size needs dp_shard_size above 1":
-            (tp > 1 or cp > 1) and replicate > 1 and shard == 1,
-        "FSDP needs dp_shard_size or cp_size above 1":
-            _sharded(c) and _version(c) == 2 and shard == 1 and cp == 1,
-    })  # fmt: skip
+    return holding(
+        {
+            f"sizes below 1: {', '.join(n for n, size in sizes.items() if size < 1)}": min(
+                sizes.values()
+            )
+            < 1,
+            f"{' x '.join(f'{n} {size}' for n, size in sizes.items())} are not "
+            f"{processes} processes": total != processes and sp == 1,
+            "cp_size and sp_size exclude each other": cp > 1 and sp > 1,
+            "tp_size or cp_size with dp_replicate_size needs dp_shard_size above 1": (
+                tp > 1 or cp > 1
+            )
+            and replicate > 1
+            and shard == 1,
+            "FSDP needs dp_shard_size or cp_size above 1": _sharded(c)
+            and _version(c) == 2
+            and shard == 1
+            and cp == 1,
+        }
+    )
 
 
 def _second_version(c: Case) -> list[str]:
@@ -284,95 +419,155 @@ def _second_version(c: Case) -> list[str]:
         return []
     reshard = _fsdp(c, "fsdp_reshard_after_forward", True)
     named = str(reshard).lower()
-    return holding({
-        f"fsdp_reshard_after_forward {reshard}: true or false":
-            named not in ("true", "false", "1", "0", "yes", "no", "y", "n", "t", "f", "on", "off"),
-        "fsdp_state_dict_type LOCAL_STATE_DICT is not in FSDP2":
-            str(_fsdp(c, "fsdp_state_dict_type", "")).upper() == "LOCAL_STATE_DICT",
-    })  # fmt: skip
+    return holding(
+        {
+            f"fsdp_reshard_after_forward {reshard}: true or false": named
+            not in ("true", "false", "1", "0", "yes", "no", "y", "n", "t", "f", "on", "off"),
+            "fsdp_state_dict_type LOCAL_STATE_DICT is not in FSDP2": str(
+                _fsdp(c, "fsdp_state_dict_type", "")
+            ).upper()
+            == "LOCAL_STATE_DICT",
+        }
+    )
 
 
 def _offloaded(c: Case) -> list[str]:
     if not _fsdp(c, "fsdp_activation_checkpointing_offload", False):
         return []
-    return holding({
-        "fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing":
-            not _fsdp(c, "fsdp_activation_checkpointing", False),
-        "fsdp_activation_checkpointing_offload needs fsdp_version 2": _version(c) != 2,
-    })  # fmt: skip
+    return holding(
+        {
+            "fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing": not _fsdp(
+                c, "fsdp_activation_checkpointing", False
+            ),
+            "fsdp_activation_checkpointing_offload needs fsdp_version 2": _version(c) != 2,
+        }
+    )
 
 
 SETTINGS_RULES: tuple[FrameworkRule, ...] = (
     _rule(
-        "ACC120", "key that a launch file cannot hold", lambda c: bool(_strange_top(c)),
-        lambda c: f"unknown: {', '.join(_strange_top(c))}", "another spelling", FILE,
+        "ACC120",
+        "key that a launch file cannot hold",
+        lambda c: bool(_strange_top(c)),
+        lambda c: f"unknown: {', '.join(_strange_top(c))}",
+        "another spelling",
+        FILE,
     ),
     _rule(
-        "ACC121", "key that Accelerate never reads", lambda c: bool(_unread(c)),
-        lambda c: f"{', '.join(_unread(c))}: passed over in silence", "another spelling", LAUNCH,
+        "ACC121",
+        "key that Accelerate never reads",
+        lambda c: bool(_unread(c)),
+        lambda c: f"{', '.join(_unread(c))}: passed over in silence",
+        "another spelling",
+        LAUNCH,
         "ignored",
     ),
     _rule(
-        "ACC122", "no kind of distribution",
+        "ACC122",
+        "no kind of distribution",
         lambda c: c.setting("distributed_type") is None,
-        "distributed_type is needed", "distributed_type: FSDP", FILE,
+        "distributed_type is needed",
+        "distributed_type: FSDP",
+        FILE,
     ),
     _rule(
-        "ACC123", "word that a key does not take", lambda c: bool(_odd_words(c)),
+        "ACC123",
+        "word that a key does not take",
+        lambda c: bool(_odd_words(c)),
         lambda c: f"unknown: {', '.join(_odd_words(c))}",
         lambda c: "; ".join(
-            f"{name} {'|'.join(words)}" for name, words in WORDS.items()
+            f"{name} {'|'.join(words)}"
+            for name, words in WORDS.items()
             if any(odd.startswith(f"{name} ") for odd in _odd_words(c))
         ),
         f"{PLUGIN}; {PARALLELISM}",
     ),
     _faults(
-        "ACC124", "sizes of the mesh that do not go together", _mesh,
-        "sizes whose product is num_processes", PARALLELISM, "start",
-    ),
-    _rule(
-        "ACC125", "mesh without FSDP2",
-        lambda c: _meshed(c) and c.setting("distributed_type") != "DEEPSPEED"
-        and not (_sharded(c) and _version(c) == 2),
-        "parallelism_config needs distributed_type FSDP and fsdp_version 2",
-        "fsdp_config with fsdp_version 2", f"{LAUNCH}; {PARALLELISM}", "start",
-    ),
-    _rule(
-        "ACC126", "processes that do not fill the machines",
-        lambda c: c.setting("num_processes") is not None
-        and (c.setting("num_processes") < 1
-             or c.setting("num_processes") % max(1, c.setting("num_machines", 1)) > 0),
-        lambda c: f"num_processes {c.setting('num_processes')} over"
-        f" {c.setting('num_machines', 1)} machines",
-        "a multiple of num_machines", LAUNCH,
-    ),
-    _faults(
-        "ACC420", "values that FSDP2 does not take", _second_version,
-        "fsdp_reshard_after_forward true or false, SHARDED_STATE_DICT", PLUGIN, "start",
-    ),
-    _rule(
-        "ACC421", "sharding that FSDP1 does not know",
-        lambda c: _sharded(c) and _version(c) == 1
-        and _fsdp(c, "fsdp_sharding_strategy") is not None
-        and str(_fsdp(c, "fsdp_sharding_strategy")).upper()
-        not in (*STRATEGIES, *(str(i + 1) for i in range(len(STRATEGIES)))),
-        lambda c: f"fsdp_sharding_strategy {_fsdp(c, 'fsdp_sharding_strategy')}",
-        ", ".join(STRATEGIES), PLUGIN, "start",
-    ),
-    _faults(
-        "ACC520", "offloaded inputs of recomputed layers without what they need", _offloaded,
-        "fsdp_version 2 with fsdp_activation_checkpointing", PLUGIN, "start",
-    ),
-    _rule(
-        "ACC521", "torchao with loading on one rank",
-        lambda c: _sharded(c) and str(c.setting("fp8_config.backend",
-                                                c.setting("fp8_config.fp8_backend", ""))).upper()
-        == "AO" and bool(_fsdp(c, "fsdp_cpu_ram_efficient_loading", True)),
-        "fp8 by torchao excludes fsdp_cpu_ram_efficient_loading",
-        "fsdp_cpu_ram_efficient_loading: false", "accelerate/accelerator.py, Accelerator",
+        "ACC124",
+        "sizes of the mesh that do not go together",
+        _mesh,
+        "sizes whose product is num_processes",
+        PARALLELISM,
         "start",
     ),
-)  # fmt: skip
+    _rule(
+        "ACC125",
+        "mesh without FSDP2",
+        lambda c: (
+            _meshed(c)
+            and c.setting("distributed_type") != "DEEPSPEED"
+            and not (_sharded(c) and _version(c) == 2)
+        ),
+        "parallelism_config needs distributed_type FSDP and fsdp_version 2",
+        "fsdp_config with fsdp_version 2",
+        f"{LAUNCH}; {PARALLELISM}",
+        "start",
+    ),
+    _rule(
+        "ACC126",
+        "processes that do not fill the machines",
+        lambda c: (
+            c.setting("num_processes") is not None
+            and (
+                c.setting("num_processes") < 1
+                or c.setting("num_processes") % max(1, c.setting("num_machines", 1)) > 0
+            )
+        ),
+        lambda c: (
+            f"num_processes {c.setting('num_processes')} over"
+            f" {c.setting('num_machines', 1)} machines"
+        ),
+        "a multiple of num_machines",
+        LAUNCH,
+    ),
+    _faults(
+        "ACC420",
+        "values that FSDP2 does not take",
+        _second_version,
+        "fsdp_reshard_after_forward true or false, SHARDED_STATE_DICT",
+        PLUGIN,
+        "start",
+    ),
+    _rule(
+        "ACC421",
+        "sharding that FSDP1 does not know",
+        lambda c: (
+            _sharded(c)
+            and _version(c) == 1
+            and _fsdp(c, "fsdp_sharding_strategy") is not None
+            and str(_fsdp(c, "fsdp_sharding_strategy")).upper()
+            not in (*STRATEGIES, *(str(i + 1) for i in range(len(STRATEGIES))))
+        ),
+        lambda c: f"fsdp_sharding_strategy {_fsdp(c, 'fsdp_sharding_strategy')}",
+        ", ".join(STRATEGIES),
+        PLUGIN,
+        "start",
+    ),
+    _faults(
+        "ACC520",
+        "offloaded inputs of recomputed layers without what they need",
+        _offloaded,
+        "fsdp_version 2 with fsdp_activation_checkpointing",
+        PLUGIN,
+        "start",
+    ),
+    _rule(
+        "ACC521",
+        "torchao with loading on one rank",
+        lambda c: (
+            _sharded(c)
+            and str(
+                c.setting("fp8_config.backend", c.setting("fp8_config.fp8_backend", ""))
+            ).upper()
+            == "AO"
+            and bool(_fsdp(c, "fsdp_cpu_ram_efficient_loading", True))
+        ),
+        "fp8 by torchao excludes fsdp_cpu_ram_efficient_loading",
+        "fsdp_cpu_ram_efficient_loading: false",
+        "accelerate/accelerator.py, Accelerator",
+        "start",
+    ),
+)
 """Rules over the keys of an existing launch file."""
 
 RULES = LAYOUT_RULES + SETTINGS_RULES

@@ -76,9 +76,18 @@ def setting_rule(
 ) -> FrameworkRule:
     """Return a rule over flags or keys."""
     return FrameworkRule(
-        code, framework, title, when, source, broken, reason, closest, "settings", versions,
+        code,
+        framework,
+        title,
+        when,
+        source,
+        broken,
+        reason,
+        closest,
+        "settings",
+        versions,
         covers=covers,
-    )  # fmt: skip
+    )
 
 
 def conditions_rule(

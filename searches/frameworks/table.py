@@ -14,22 +14,19 @@ from numpy.typing import NDArray
 from costmodels.plans import Layout, ShapeTable, ShardingTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
-from searches.frameworks import (
-    bridge,
-    deepspeed,
-    deepspeed_keys,
-    fsdp2,
-    megatron,
-    megatron_flags,
-    megatron_run_flags,
-    megatron_training_flags,
-    torchtitan,
-    torchtitan_fields,
-)
+from searches.frameworks import bridge, fsdp2
 from searches.frameworks.case import Case, NotStatedError
+from searches.frameworks.deepspeed import keys as deepspeed_keys
+from searches.frameworks.deepspeed import layouts as deepspeed
+from searches.frameworks.megatron import flags as megatron_flags
+from searches.frameworks.megatron import layouts as megatron
+from searches.frameworks.megatron import run_flags as megatron_run_flags
+from searches.frameworks.megatron import training_flags as megatron_training_flags
 from searches.frameworks.rule import Broken, FrameworkRule, spoken
+from searches.frameworks.torchtitan import fields as torchtitan_fields
+from searches.frameworks.torchtitan import layouts as torchtitan
 from searches.options import DEFAULT_FRAMEWORKS
-from searches.plan_masks import alike_rows
+from searches.space.plan_masks import alike_rows
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int32]

@@ -4,17 +4,37 @@ Pages' calls are named `page-...`; no operation of REST or gRPC leads to them. A
 package states them as `PAGE_CALLS`.
 """
 
-from service.calls import CALLS as PUBLIC
-from service.calls import Call, Running, answer, dumps, is_complete, measure, read_request
+from service.handlers.handlers import CALLS as PUBLIC
+from service.handlers.handlers import (
+    PAGE_CALLS,
+    Call,
+    Running,
+    answer,
+    dumps,
+    is_complete,
+    measure,
+    read_request,
+)
 from service.pages.routes import modules
 
 __all__ = [
-    "CALLS", "PAGE_CALLS", "Call", "Running", "answer", "dumps", "is_complete", "measure",
+    "CALLS",
+    "PAGE_CALLS",
+    "Call",
+    "Running",
+    "answer",
+    "dumps",
+    "is_complete",
+    "measure",
     "read_request",
-]  # fmt: skip
+]
 
-PAGE_CALLS: dict[str, Call] = {
-    name: call for module in modules() for name, call in vars(module).get("PAGE_CALLS", {}).items()
-}
+PAGE_CALLS.update(
+    {
+        name: call
+        for module in modules()
+        for name, call in vars(module).get("PAGE_CALLS", {}).items()
+    }
+)
 CALLS: dict[str, Call] = {**PUBLIC, **PAGE_CALLS}
 """By name."""

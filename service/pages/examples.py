@@ -4,7 +4,7 @@ import re
 from functools import cache
 from typing import Literal
 
-from planner.inputs import example_content, example_names, example_sweeps
+from planner.specs.examples import example_content, example_names, example_sweeps
 
 MOST_CHARS = 120
 

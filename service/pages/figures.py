@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from planner.reporting.theme import template
+from planner.render.report.theme import template
 
 if TYPE_CHECKING:
-    from planner.reporting.charts import Chart
+    from planner.render.charts.chart import Chart
 
 MAX_TABLE_ROWS = 200
 
@@ -15,14 +15,18 @@ def chart_data(chart: "Chart") -> dict[str, Any]:
     figure = chart.figure.to_plotly_json()
     figure["layout"].pop("template", None)
     return {
-        "key": chart.key, "title": chart.title, "says": chart.says, "notes": list(chart.notes),
-        "height": chart.figure.layout.height or 420, "figure": figure,
+        "key": chart.key,
+        "title": chart.title,
+        "says": chart.says,
+        "notes": list(chart.notes),
+        "height": chart.figure.layout.height or 420,
+        "figure": figure,
         "table": {
             "heads": list(chart.table.heads),
             "rows": [list(row) for row in chart.table.rows[:MAX_TABLE_ROWS]],
             "n_rows": len(chart.table.rows),
         },
-    }  # fmt: skip
+    }
 
 
 def themes() -> dict[str, Any]:

@@ -11,23 +11,28 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from planner.errors import PlannerError, SpecError
-from service import schemas
-from service.calls import PAGE_PREFIX, Call, Running, sets_of
-from service.documents import content_of
+from service.handlers import schemas
+from service.handlers.documents import content_of
+from service.handlers.handlers import PAGE_PREFIX, Call, Running, sets_of
+from service.handlers.problems import Fault, Problem
 from service.limits import check_inputs
 from service.pages.form_fields import OPTION_FIELDS, AxisWord, axis_words, options_given
 from service.pages.question import options_of
-from service.problems import Fault, Problem
 
 Data = dict[str, Any]
 FORM_CALL = f"{PAGE_PREFIX}form-check"
 MOST_FAULTS = 20
 GOALS = ("objective", "within", "deadline", "step_limit_s", "pareto")
 LABELS = {
-    "objective": "Objective", "within": "Within", "deadline": "Deadline", "pareto": "Front of",
-    "step-limit": "Longest step", "pool": "Pool", "framework": "Framework",
+    "objective": "Objective",
+    "within": "Within",
+    "deadline": "Deadline",
+    "pareto": "Front of",
+    "step-limit": "Longest step",
+    "pool": "Pool",
+    "framework": "Framework",
     "stack": "Software priced",
-}  # fmt: skip
+}
 """What the form calls the options of the command line."""
 _LEAD = re.compile(
     r"(--)?(pin|only|max|set|within|step[-_]limit(_s)?|deadline|objective|pareto): "
@@ -87,24 +92,30 @@ def _check_form(request: FormRequest, running: Running) -> Data:
         faults += _tried(lambda: _begin(inputs, given, running), words)
     return {
         "faults": [
-            {"field": fault.field, "message": form_words(fault.message),
-             "fix": form_words(fault.fix)} for fault in faults[:MOST_FAULTS]
+            {
+                "field": fault.field,
+                "message": form_words(fault.message),
+                "fix": form_words(fault.fix),
+            }
+            for fault in faults[:MOST_FAULTS]
         ]
-    }  # fmt: skip
+    }
 
 
 def _alone(fields: Mapping[str, str], words: list[AxisWord]) -> list[Fault]:
     """Return what is wrong with fields whatever stands in the others."""
-    from planner.options import parse_goals
-    from planner.solving import solve_options
+    from planner.solver.options import parse_goals
+    from planner.solver.request import solve_options
 
     def goal(name: str) -> None:
         given = options_of({name: (fields[name],)})
         parse_goals(
             "memory" if name == "within" else given.get("objective", ""),
-            given.get("within", 0.0), given.get("deadline", ""), given.get("step_limit_s", 0.0),
+            given.get("within", 0.0),
+            given.get("deadline", ""),
+            given.get("step_limit_s", 0.0),
             given.get("pareto", ()),
-        )  # fmt: skip
+        )
 
     def axis(word: AxisWord) -> None:
         given = options_of({word.option: (word.pair,)})
@@ -133,7 +144,7 @@ def _inputs(request: FormRequest, running: Running) -> tuple[Any, list[Fault]]:
     Of documents that are wrong themselves nothing is said: their own check does. Lines that are
     no change at all are those of `_alone`.
     """
-    from planner.solving import read_inputs
+    from planner.solver.sources import read_inputs
 
     lines = tuple(
         line for line in request.changes if line.partition("=")[0].strip() and "=" in line
@@ -161,20 +172,28 @@ def _inputs(request: FormRequest, running: Running) -> tuple[Any, list[Fault]]:
 
 def _begin(inputs: Any, given: Data, running: Running) -> None:
     """Do what a search does before it searches; without inputs what it does with options."""
-    from planner.capabilities import check_options
-    from planner.problems import searched_problem
-    from planner.recipes import asked_recipes, with_open_recipes, with_recipe
-    from planner.search_section import with_section
-    from planner.solving import asked_options
-    from planner.variants import variants_of
+    from planner.solver.problem import searched_problem
+    from planner.solver.recipes import asked_recipes, with_open_recipes, with_recipe
+    from planner.solver.request import asked_options
+    from planner.solver.scenarios import variants_of
+    from planner.solver.unsupported import check_options
+    from planner.specs.search.section import with_section
 
     stated = {
-        "pins": given.get("pins"), "only": given.get("only"), "at_most": given.get("max"),
-        "framework": given.get("framework", ""), "allow": (), "pool": given.get("pool", ""),
-        "objective": given.get("objective", ""), "within": given.get("within", 0.0),
-        "deadline": given.get("deadline", ""), "step_limit_s": given.get("step_limit_s", 0.0),
-        "pareto": given.get("pareto", ()), "time_limit_s": 0.0, "top": None,
-    }  # fmt: skip
+        "pins": given.get("pins"),
+        "only": given.get("only"),
+        "at_most": given.get("max"),
+        "framework": given.get("framework", ""),
+        "allow": (),
+        "pool": given.get("pool", ""),
+        "objective": given.get("objective", ""),
+        "within": given.get("within", 0.0),
+        "deadline": given.get("deadline", ""),
+        "step_limit_s": given.get("step_limit_s", 0.0),
+        "pareto": given.get("pareto", ()),
+        "time_limit_s": 0.0,
+        "top": None,
+    }
     told = with_section(stated, inputs[0].search if inputs else None)
     options = asked_options({**told, "top": 10}, given.get("stack", ""))
     check_options(options)
@@ -185,9 +204,11 @@ def _begin(inputs: Any, given: Data, running: Running) -> None:
     cluster = cluster.pool(told["pool"]) if told["pool"] else cluster
     options = with_open_recipes(model, options)
     variants_of(
-        [with_recipe(model, name) for name in asked_recipes(model, options)], cluster, options,
+        [with_recipe(model, name) for name in asked_recipes(model, options)],
+        cluster,
+        options,
         lambda mine, one: searched_problem(mine, one, options),
-    )  # fmt: skip
+    )
 
 
 def _tried(work: Callable[[], object], words: list[AxisWord], field: str = "") -> list[Fault]:
@@ -204,14 +225,16 @@ def _faults_of(
 ) -> list[Fault]:
     if isinstance(error, Problem):
         faults = error.errors or (Fault(error.detail),)
-        return [Fault(x.message, x.fix, field or _field_of(x.message, x.field, words))
-                for x in faults]  # fmt: skip
+        return [
+            Fault(x.message, x.fix, field or _field_of(x.message, x.field, words)) for x in faults
+        ]
     if isinstance(error, SpecError) and error.problems:
         return [
-            Fault(": ".join(x for x in (p.file.removeprefix("--set "), p.message) if x), p.fix,
-                  field)
+            Fault(
+                ": ".join(x for x in (p.file.removeprefix("--set "), p.message) if x), p.fix, field
+            )
             for p in error.problems
-        ]  # fmt: skip
+        ]
     names = getattr(error.message, "options", ())
     name = names[0] if names else ""
     return [Fault(error.message, error.fix, field or _field_of(error.message, name, words))]
@@ -232,6 +255,14 @@ def _field_of(message: str, name: str, words: list[AxisWord]) -> str:
 
 
 PAGE_CALLS = {
-    FORM_CALL: Call(FORM_CALL, FormRequest, FormAnswer, "read", "small", _check_form,
-                    "Check pins, limits and changed fields of the form", indent=None),
-}  # fmt: skip
+    FORM_CALL: Call(
+        FORM_CALL,
+        FormRequest,
+        FormAnswer,
+        "read",
+        "small",
+        _check_form,
+        "Check pins, limits and changed fields of the form",
+        indent=None,
+    ),
+}

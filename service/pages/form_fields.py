@@ -5,12 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from service.problems import Fault
+from service.handlers.problems import Fault
 
 NUMBER_AXES = {
-    "tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert", "dp": "data",
-    "vpp": "chunks a rank", "mbs": "micro-batch", "zero": "ZeRO stage", "devices": "devices used",
-}  # fmt: skip
+    "tp": "tensor",
+    "pp": "pipeline",
+    "cp": "context",
+    "ep": "expert",
+    "dp": "data",
+    "vpp": "chunks a rank",
+    "mbs": "micro-batch",
+    "zero": "ZeRO stage",
+    "devices": "devices used",
+}
 WORD_AXES = ("recompute", "schedule", "precision")
 WHOLE = ("framework", "stack", "objective", "within", "deadline", "step_limit_s", "pool", "pareto")
 """Fields that are one option of a request each, by its name."""

@@ -20,9 +20,9 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 
 from service.auth import unauthenticated
-from service.engine import Caller
-from service.jobs import State
-from service.openapi import OPERATIONS
+from service.handlers.problems import Problem, refused
+from service.http.openapi import OPERATIONS
+from service.jobs.records import State
 from service.pages import routes, static
 from service.pages.question import title_of
 from service.pages.render import render
@@ -36,10 +36,10 @@ from service.pages.visit import (
     fields_of,
     read_query,
 )
-from service.problems import Problem, refused
+from service.service import Caller
 
 if TYPE_CHECKING:
-    from service.rest import Exchange, Receive, Rest, Scope, Send
+    from service.http.rest import Exchange, Receive, Rest, Scope, Send
 
 Found = TypeVar("Found")
 COOKIE, THEME_COOKIE = "planner_token", "planner_theme"
@@ -148,14 +148,18 @@ class Pages:
         if exchange.header(b"sec-fetch-site") not in ("cross-site", "same-site"):
             return False
         opened = exchange.header(b"sec-fetch-mode") == "navigate"
-        if method in ("GET", "HEAD") and opened and (
-            exchange.header(b"sec-fetch-dest") == "document"
-        ):  # fmt: skip
+        if (
+            method in ("GET", "HEAD")
+            and opened
+            and (exchange.header(b"sec-fetch-dest") == "document")
+        ):
             return True
         raise Problem(
-            403, "cross-origin", "pages of other origins may not ask",
+            403,
+            "cross-origin",
+            "pages of other origins may not ask",
             "this request was made by a page of another site: open the address itself",
-        )  # fmt: skip
+        )
 
     def _caller(self, exchange: "Exchange", method: str) -> Caller:
         sent: bytes | None = exchange.headers.get(b"authorization")
@@ -171,18 +175,29 @@ class Pages:
         if method in ("GET", "HEAD") or exchange.header(b"origin"):
             return  # the gate has compared the origin
         if exchange.header(b"sec-fetch-site") != "same-origin":
-            raise Problem(403, "cross-origin", "this form came from nowhere",
-                          "send the header Origin, as browsers do, or a token")  # fmt: skip
+            raise Problem(
+                403,
+                "cross-origin",
+                "this form came from nowhere",
+                "send the header Origin, as browsers do, or a token",
+            )
 
     def _visit(
         self, exchange: "Exchange", path: str, query: Mapping[str, Any], caller: Caller
     ) -> Visit:
         theme = cookies(exchange).get(THEME_COOKIE, "")
         return Visit(
-            self.rest.engine, self.rest.settings, caller, self.root, path, query,
-            headers=exchange.headers, theme=theme if theme in THEMES else "",
-            asks_tokens=self.rest.auth.asks, waiting=self._waiting,
-        )  # fmt: skip
+            self.rest.engine,
+            self.rest.settings,
+            caller,
+            self.root,
+            path,
+            query,
+            headers=exchange.headers,
+            theme=theme if theme in THEMES else "",
+            asks_tokens=self.rest.auth.asks,
+            waiting=self._waiting,
+        )
 
     # Pages and forms
 
@@ -227,8 +242,9 @@ class Pages:
         elif kind == "application/json":
             visit.body = body
         else:
-            raise Problem(415, "wrong-media-type", "the body is no form",
-                          f"Content-Type: {kind[:60]!r}")  # fmt: skip
+            raise Problem(
+                415, "wrong-media-type", "the body is no form", f"Content-Type: {kind[:60]!r}"
+            )
         return await self._run("POST", visit)
 
     async def _run(self, method: str, visit: Visit) -> Page:
@@ -338,8 +354,9 @@ def multipart(body: bytes, media: str) -> tuple[dict[str, tuple[str, ...]], dict
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError:
-            raise refused("malformed", f"the file {(file or name)[:80]!r} is no UTF-8 text",
-                          400) from None  # fmt: skip
+            raise refused(
+                "malformed", f"the file {(file or name)[:80]!r} is no UTF-8 text", 400
+            ) from None
         if "\0" in text:
             raise refused("malformed", f"{(file or name)[:80]!r} is no text", 400)
         if file is None:
@@ -375,9 +392,13 @@ def working_page(visit: Visit, working: Working) -> Page:
         request = None
     name = " on ".join(title_of(request)) if request else ""
     text = render(
-        visit, "working.html.j2", name=name, job=job, running=status == 200,
+        visit,
+        "working.html.j2",
+        name=name,
+        job=job,
+        running=status == 200,
         again=visit.here(**{"try": number}),
-    )  # fmt: skip
+    )
     return Page(text, status, headers={"cache-control": "no-store"})
 
 

@@ -1,6 +1,7 @@
 """What the page of plans shows: a row a plan, the scatter with its front, reasons where none fits.
 
-Pure functions of a `planner.result.Result`, called in worker processes; they return plain data.
+Pure functions of a `planner.solver.answer.result.Result`, called in worker processes; they return
+plain data.
 """
 
 import math
@@ -9,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from planner.objectives import BEST
-from planner.reasons import shown_layout
-from planner.reporting.quantities import short_number
-from planner.uncertainty import HEADROOM_STEP, TIE_FRAC
+from planner.render.report.quantities import short_number
+from planner.solver.answer.reasons import shown_layout
+from planner.solver.answer.uncertainty import HEADROOM_STEP, TIE_FRAC
+from planner.specs.search.objectives import BEST
 from planner.units import GIB
 
 if TYPE_CHECKING:
-    from planner.reporting.charts import Chart
-    from planner.result import Plan, Relaxation, Result
+    from planner.render.charts.chart import Chart
+    from planner.solver.answer.result import Plan, Relaxation, Result
 
 Data = dict[str, Any]
 Cell = str | int | float | None
@@ -44,13 +45,19 @@ class Column:
 
     def to_json(self) -> Data:
         """Return the column without its values."""
-        return {"key": self.key, "title": self.title, "digits": self.digits, "unit": self.unit,
-                "hint": self.hint}  # fmt: skip
+        return {
+            "key": self.key,
+            "title": self.title,
+            "digits": self.digits,
+            "unit": self.unit,
+            "hint": self.hint,
+        }
 
 
 def listing(result: "Result") -> Data:
     """Return the page of a result as plain data, its request and downloads aside."""
-    from planner.tables import assumed_lines, note_lines, proof_line, result_heading
+    from planner.render.text import proof_line, result_heading
+    from planner.text_lines import assumed_lines, note_lines
 
     known = result.certificate
     proven = known and (known.proven or (known.only_uneven and result.complete))
@@ -67,17 +74,20 @@ def listing(result: "Result") -> Data:
         "called": called(result),
         "order": order_words(result),
         "columns": [column.to_json() for column in columns],
-        "rows": [[_rounded(column.value(plan), column.digits) for column in columns]
-                 for plan in result.plans],
+        "rows": [
+            [_rounded(column.value(plan), column.digits) for column in columns]
+            for plan in result.plans
+        ],
         "why_first": list(result.why_first),
         "warnings": [{"code": w.code, "text": w.text} for w in result.plans[0].warnings]
-        if result.plans else [],
+        if result.plans
+        else [],
         "first": figures_of(result.plans[0]) if result.plans else [],
         "proof": proof_line(result) if proven and result.plans else "",
         "rejected": rejections(result),
         "nothing": nothing_fits(result) if not result.plans else None,
         "figure": _figure(chart) if chart else None,
-    }  # fmt: skip
+    }
 
 
 def best_words(result: "Result") -> str:
@@ -163,9 +173,14 @@ def _of_run(name: str) -> Callable[["Plan"], Cell]:
 COLUMNS = (
     Column("rank", "#", lambda p: p.rank, 0),
     Column("plan", "Plan", lambda p: p.plan_id),
-    Column("tie", "Tie", tie_of, hint=f"tie: within {TIE_FRAC:.0%} of the best: the model cannot"
-           f" tell them apart, and memory headroom in steps of {HEADROOM_STEP:.0%} orders them,"
-           " then simplicity; near: told apart from the first in fewer than four of five cases"),
+    Column(
+        "tie",
+        "Tie",
+        tie_of,
+        hint=f"tie: within {TIE_FRAC:.0%} of the best: the model cannot"
+        f" tell them apart, and memory headroom in steps of {HEADROOM_STEP:.0%} orders them,"
+        " then simplicity; near: told apart from the first in fewer than four of five cases",
+    ),
     Column("pool", "Pool", lambda p: p.pool),
     Column("precision", "Recipe", lambda p: p.precision),
     Column("devices", "Devices", lambda p: p.layout.n_devices, 0),
@@ -185,24 +200,49 @@ COLUMNS = (
     Column("schedule", "Schedule", lambda p: p.layout.schedule),
     Column("offload", "To the host", _offload),
     Column("step", "Step", lambda p: p.step_time_s * 1e3, 1, "ms"),
-    Column("low", "8 in 10: from", lambda p: p.step_time_p10_s * 1e3, 0, "ms",
-           "eight of ten measured steps would lie between these two"),
+    Column(
+        "low",
+        "8 in 10: from",
+        lambda p: p.step_time_p10_s * 1e3,
+        0,
+        "ms",
+        "eight of ten measured steps would lie between these two",
+    ),
     Column("high", "to", lambda p: p.step_time_p90_s * 1e3, 0, "ms"),
     Column("tokens", "Tokens/s", lambda p: p.tokens_per_s_per_device, 0, "/device"),
-    Column("mfu", "MFU", lambda p: p.mfu * 100, 1, "%",
-           "Megatron's model FLOPs over the dense peak"),
-    Column("memory", "Memory", lambda p: p.breakdown.peak_bytes / GIB, 1, "GiB",
-           "of the fullest device"),
+    Column(
+        "mfu", "MFU", lambda p: p.mfu * 100, 1, "%", "Megatron's model FLOPs over the dense peak"
+    ),
+    Column(
+        "memory",
+        "Memory",
+        lambda p: p.breakdown.peak_bytes / GIB,
+        1,
+        "GiB",
+        "of the fullest device",
+    ),
     Column("free", "Free", lambda p: p.headroom_frac * 100, 1, "%", "of the usable memory"),
     Column("bubble", "Bubble", lambda p: p.breakdown.bubble_frac * 100, 1, "%"),
-    Column("comm", "Comm.", lambda p: p.breakdown.exposed_comm_frac * 100, 1, "%",
-           "communication that nothing hides"),
-    Column("days", "Run", lambda p: p.training_s and p.training_s / 86_400, 1, "days",
-           "of steps alone, without failures"),
+    Column(
+        "comm",
+        "Comm.",
+        lambda p: p.breakdown.exposed_comm_frac * 100,
+        1,
+        "%",
+        "communication that nothing hides",
+    ),
+    Column(
+        "days",
+        "Run",
+        lambda p: p.training_s and p.training_s / 86_400,
+        1,
+        "days",
+        "of steps alone, without failures",
+    ),
     Column("cost", "Cost", _of_run("usd_per_million_tokens"), 3, "$/Mtok"),
     Column("energy", "Energy", _of_run("energy_j_per_token"), 2, "J/token"),
     Column("runs", "Runs on", lambda p: ", ".join(p.runs_on)),
-)  # fmt: skip
+)
 """All columns, in order; those of axes that no plan uses are left out (`columns_of`)."""
 
 
@@ -222,9 +262,11 @@ def figures_of(plan: "Plan") -> list[Data]:
         (_time(plan.step_time_s), f"a step; {_time(low)} to {_time(high)} in 8 of 10 cases"),
         (f"{plan.mfu * 100:.1f} %", "MFU"),
         (f"{plan.tokens_per_s_per_device:,.0f}", "tokens/s a device"),
-        (f"{plan.breakdown.peak_bytes / GIB:.1f} GiB",
-         f"of {plan.usable_bytes / GIB:.1f} GiB usable"),
-    ]  # fmt: skip
+        (
+            f"{plan.breakdown.peak_bytes / GIB:.1f} GiB",
+            f"of {plan.usable_bytes / GIB:.1f} GiB usable",
+        ),
+    ]
     if plan.training_s is not None:
         found.append((f"{plan.training_s / 86_400:,.1f} days", "the run, without failures"))
     return [{"value": value, "what": what} for value, what in found]
@@ -238,17 +280,22 @@ def _time(seconds: float) -> str:
 
 def rejections(result: "Result") -> list[Data]:
     """Return how many candidates each rule excluded, the most first."""
-    from planner.tables import DUPLICATES
+    from planner.render.text import DUPLICATES
     from searches.rules import RULES
 
     counted = sorted(
         (r for r in result.rejected if r.code not in DUPLICATES), key=lambda r: (-r.n, r.code)
     )
     return [
-        {"code": r.code, "title": RULES[r.code].title, "why": RULES[r.code].why, "n": r.n,
-         "of": r.of}
+        {
+            "code": r.code,
+            "title": RULES[r.code].title,
+            "why": RULES[r.code].why,
+            "n": r.n,
+            "of": r.of,
+        }
         for r in counted
-    ]  # fmt: skip
+    ]
 
 
 # Where nothing fits
@@ -298,10 +345,19 @@ def _relaxation(each: "Relaxation") -> Data:
 
 
 _OPTIONS = {
-    "--pin": "pins", "--only": "only", "--max": "max", "--set": "set", "--framework": "framework",
-    "--stack": "stack", "--pool": "pool", "--objective": "objective", "--within": "within",
-    "--deadline": "deadline", "--step-limit": "step_limit_s", "--pareto": "pareto",
-}  # fmt: skip
+    "--pin": "pins",
+    "--only": "only",
+    "--max": "max",
+    "--set": "set",
+    "--framework": "framework",
+    "--stack": "stack",
+    "--pool": "pool",
+    "--objective": "objective",
+    "--within": "within",
+    "--deadline": "deadline",
+    "--step-limit": "step_limit_s",
+    "--pareto": "pareto",
+}
 
 
 def asked_by(command: str, request: Mapping[str, Any]) -> Data | None:
@@ -312,8 +368,9 @@ def asked_by(command: str, request: Mapping[str, Any]) -> Data | None:
     words = shlex.split(command)
     if words[:2] != ["planner", "solve"] or len(words) < 4 or len(words) % 2:
         return None
-    found: Data = {key: request[key] for key in ("model", "cluster", "calibration", "top")
-                   if key in request}  # fmt: skip
+    found: Data = {
+        key: request[key] for key in ("model", "cluster", "calibration", "top") if key in request
+    }
     for option, value in zip(words[4::2], words[5::2], strict=True):
         name = _OPTIONS.get(option)
         if name is None:
@@ -347,9 +404,9 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 def scatter(result: "Result") -> "Chart":
     """Return step time against memory of all plans: front, ties, intervals, the limit."""
-    from planner.reporting.answers import Table
-    from planner.reporting.charts import Chart, Frame
-    from planner.reporting.theme import CATEGORIES
+    from planner.render.charts.chart import Chart, Frame
+    from planner.render.report.answers import Table
+    from planner.render.report.theme import CATEGORIES
 
     plans = result.plans
     longest = max(plan.step_time_s for plan in plans)
@@ -363,36 +420,60 @@ def scatter(result: "Result") -> "Chart":
 
     def trace(rows: Sequence[int], name: str, bars: bool = False, **more: Any) -> Data:
         found: Data = {
-            "type": "scatter", "name": name, "mode": "markers",
+            "type": "scatter",
+            "name": name,
+            "mode": "markers",
             "x": [round(points[i][0], 3) for i in rows],
             "y": [round(points[i][1], 2) for i in rows],
             "customdata": [[plans[i].rank, plans[i].plan_id] for i in rows],
             "text": [shown_layout(plans[i].layout) for i in rows],
             "hovertemplate": "#%{customdata[0]} %{customdata[1]}<br>%{text}<br>"
-            f"%{{x:.4~g}} {unit}, %{{y:.1f}} GiB<extra>{name}</extra>", **more,
-        }  # fmt: skip
+            f"%{{x:.4~g}} {unit}, %{{y:.1f}} GiB<extra>{name}</extra>",
+            **more,
+        }
         if bars and rows and len(rows) <= MOST_BARS:
             above = [(plans[i].step_time_p90_s - plans[i].step_time_s) * factor for i in rows]
             below = [(plans[i].step_time_s - plans[i].step_time_p10_s) * factor for i in rows]
             found["error_x"] = {
-                "type": "data", "symmetric": False, "thickness": 1.2, "width": 4,
+                "type": "data",
+                "symmetric": False,
+                "thickness": 1.2,
+                "width": 4,
                 "color": "rgba(125, 145, 170, 0.55)",
                 "array": [round(max(0.0, x), 3) for x in above],
                 "arrayminus": [round(max(0.0, x), 3) for x in below],
-            }  # fmt: skip
+            }
         return found
 
     grey = {"size": 6, "opacity": 0.45, "color": "#8b949e"}
     front_line = {"width": 2, "shape": "hv", "color": CATEGORIES[0]}
     traces = [
         trace(drawn, "other plans", marker=grey),
-        trace([i for i in ties if i], "ties with it", marker={
-            "size": 9, "symbol": "diamond-open", "color": CATEGORIES[1], "line": {"width": 2}}),
-        trace(best, "front", bars=True, mode="lines+markers", line=front_line,
-              marker={"size": 8, "color": CATEGORIES[0]}),
-        trace([0], called(result).lower(), bars=True, marker={
-            "size": 14, "symbol": "star", "color": CATEGORIES[5]}),
-    ]  # fmt: skip
+        trace(
+            [i for i in ties if i],
+            "ties with it",
+            marker={
+                "size": 9,
+                "symbol": "diamond-open",
+                "color": CATEGORIES[1],
+                "line": {"width": 2},
+            },
+        ),
+        trace(
+            best,
+            "front",
+            bars=True,
+            mode="lines+markers",
+            line=front_line,
+            marker={"size": 8, "color": CATEGORIES[0]},
+        ),
+        trace(
+            [0],
+            called(result).lower(),
+            bars=True,
+            marker={"size": 14, "symbol": "star", "color": CATEGORIES[5]},
+        ),
+    ]
     limits = sorted({round(plan.usable_bytes / GIB, 1) for plan in plans})
     low, high = min(x for x, _ in points), max(x for x, _ in points)
     wide = high / low > 3
@@ -401,21 +482,32 @@ def scatter(result: "Result") -> "Chart":
         [math.log10(low * 0.95), math.log10(high * 1.05)] if wide else [low - room, high + room]
     )
     for limit in limits:
-        traces.append({
-            "type": "scatter", "mode": "lines", "name": f"usable memory, {limit:g} GiB",
-            "x": [low - room, high + room], "y": [limit, limit],
-            "line": {"dash": "dash", "width": 1.5, "color": CATEGORIES[5]},
-            "hoverinfo": "name",
-        })  # fmt: skip
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": f"usable memory, {limit:g} GiB",
+                "x": [low - room, high + room],
+                "y": [limit, limit],
+                "line": {"dash": "dash", "width": 1.5, "color": CATEGORIES[5]},
+                "hoverinfo": "name",
+            }
+        )
     layout = {
         "xaxis": {"title": {"text": f"step time ({unit})"}, "range": shown}
         | ({"type": "log"} if wide else {}),
         "yaxis": {"title": {"text": "memory of the fullest device (GiB)"}},
     }
     rows = tuple(
-        (plans[i].rank, plans[i].plan_id, round(points[i][0], 2), round(points[i][1], 2),
-         shown_layout(plans[i].layout)) for i in best
-    )  # fmt: skip
+        (
+            plans[i].rank,
+            plans[i].plan_id,
+            round(points[i][0], 2),
+            round(points[i][1], 2),
+            shown_layout(plans[i].layout),
+        )
+        for i in best
+    )
     notes = [
         f"The front is that of the {len(plans):,} plans listed. Bars: 8 of 10 measured steps would"
         " lie within them; a double click shows those whole that are wider than the figure."
@@ -425,10 +517,13 @@ def scatter(result: "Result") -> "Chart":
             f"{len(drawn) + len(named):,} of {len(plans):,} plans are drawn, evenly chosen."
         )
     return Chart(
-        "scatter", "Step time against memory", _says(result, points, best, ties, unit),
+        "scatter",
+        "Step time against memory",
+        _says(result, points, best, ties, unit),
         Frame(height=440, layout=layout).figure(traces),
-        Table(("#", "Plan", f"Step ({unit})", "Memory (GiB)", "Layout"), rows), tuple(notes),
-    )  # fmt: skip
+        Table(("#", "Plan", f"Step ({unit})", "Memory (GiB)", "Layout"), rows),
+        tuple(notes),
+    )
 
 
 def _the_first(result: "Result") -> str:
@@ -437,9 +532,12 @@ def _the_first(result: "Result") -> str:
 
 
 def _says(
-    result: "Result", points: Sequence[tuple[float, float]], best: Sequence[int],
-    ties: Sequence[int], unit: str,
-) -> str:  # fmt: skip
+    result: "Result",
+    points: Sequence[tuple[float, float]],
+    best: Sequence[int],
+    ties: Sequence[int],
+    unit: str,
+) -> str:
     first, last = points[best[0]], points[best[-1]]
     said = (
         f"The fastest of {len(points):,} plans takes {first[0]:.4g} {unit} and {first[1]:.1f} GiB"

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from service.calls import MOST_PAGE_TOP, read_request
+from service.handlers.handlers import MOST_PAGE_TOP, read_request
+from service.handlers.problems import Fault, Problem, refused
 from service.limits import Settings, json_body
-from service.problems import Fault, Problem, refused
 
 Data = dict[str, Any]
 Query = Mapping[str, tuple[str, ...]]
@@ -30,8 +30,20 @@ MOST_PACKED_CHARS, MOST_UNPACKED_BYTES, MOST_VALUES = 40_000, 1_000_000, 10_000
 """Of `q`: it is read on the event loop, and what is deflated can grow a thousandfold."""
 WORDS = ("framework", "stack", "objective", "deadline", "pool")
 NUMBERS = ("within", "step_limit_s")
-FIELDS = ("model", "cluster", "pin", "only", "max", "set", "allow", "pareto", *WORDS, *NUMBERS,
-          "top", "q")  # fmt: skip
+FIELDS = (
+    "model",
+    "cluster",
+    "pin",
+    "only",
+    "max",
+    "set",
+    "allow",
+    "pareto",
+    *WORDS,
+    *NUMBERS,
+    "top",
+    "q",
+)
 """Parameters that say what is asked."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -118,8 +130,9 @@ def query_of(request: Mapping[str, Any]) -> dict[str, list[str]]:
         if rest.get(field):
             found[name] = [f"{key}={_text(value)}" for key, value in rest[field].items()]
     if rest.get("only"):
-        found["only"] = [f"{axis}={','.join(map(_text, values))}"
-                         for axis, values in rest["only"].items()]  # fmt: skip
+        found["only"] = [
+            f"{axis}={','.join(map(_text, values))}" for axis, values in rest["only"].items()
+        ]
     for name in ("allow", "pareto"):
         if rest.get(name):
             found[name] = [",".join(rest[name])]

@@ -10,10 +10,15 @@ from service.pages.figures import themes
 from service.pages.visit import Visit
 
 VIEWS = (
-    ("/ui/solve", "Solve"), ("/ui/plans", "Plans"), ("/ui/plan", "One plan"),
-    ("/ui/compare", "Compare"), ("/ui/sweeps", "Sweeps"), ("/ui/catalogue", "Catalogue"),
-    ("/ui/accuracy", "Accuracy"), ("/ui/learn", "Learn"),
-)  # fmt: skip
+    ("/ui/solve", "Solve"),
+    ("/ui/plans", "Plans"),
+    ("/ui/plan", "One plan"),
+    ("/ui/compare", "Compare"),
+    ("/ui/sweeps", "Sweeps"),
+    ("/ui/catalogue", "Catalogue"),
+    ("/ui/accuracy", "Accuracy"),
+    ("/ui/learn", "Learn"),
+)
 """The views in the order of the navigation."""
 OF_A_QUESTION = ("/ui/solve", "/ui/plans", "/ui/plan", "/ui/compare")
 """Views whose address holds a question: the navigation keeps it."""
@@ -34,12 +39,15 @@ def environment() -> Any:
     from markupsafe import Markup
 
     from planner.documents import coded
-    from planner.reporting.quantities import short_number
+    from planner.render.report.quantities import short_number
 
     found = jinja2.Environment(
-        loader=jinja2.PackageLoader("service.pages"), autoescape=True, trim_blocks=True,
-        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
+        loader=jinja2.PackageLoader("service.pages"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
     found.globals |= {"themes": themes, "plotly_style_ids": static.plotly_style_ids}
     found.filters |= {
         "json": lambda data: Markup(json_in_script(data)),
@@ -58,16 +66,23 @@ def render(visit: Visit, template: str, **values: Any) -> str:
     """Return a page; templates know `visit`, `url(path, query, name=value)` and `static(name)`."""
     asked = {key: visit.query[key] for key in question.FIELDS if key in visit.query}
     nav = [
-        (title, visit.url(path, asked if path in OF_A_QUESTION else {}),
-         visit.path == path or visit.path.startswith(f"{path}/"))
+        (
+            title,
+            visit.url(path, asked if path in OF_A_QUESTION else {}),
+            visit.path == path or visit.path.startswith(f"{path}/"),
+        )
         for path, title in VIEWS
-    ]  # fmt: skip
+    ]
     return str(
         environment()
         .get_template(template)
         .render(
-            visit=visit, url=visit.url, nav=nav, asked=asked,
+            visit=visit,
+            url=visit.url,
+            nav=nav,
+            asked=asked,
             static=lambda name: f"{visit.root}/ui/static/{static.file(name).name}",
-            here=visit.here().removeprefix(visit.root), **values,
+            here=visit.here().removeprefix(visit.root),
+            **values,
         )
-    )  # fmt: skip
+    )

@@ -13,6 +13,7 @@ from functools import cache
 from types import ModuleType
 
 import service.pages
+import service.pages.views
 from service.pages.visit import Page, Visit
 
 _PART = re.compile(r"\\\{([a-z_]+)\\\}")
@@ -30,9 +31,10 @@ class Route:
 
 
 def modules() -> Iterator[ModuleType]:
-    """Yield the modules of this package, by name."""
-    for found in sorted(pkgutil.iter_modules(service.pages.__path__), key=lambda each: each.name):
-        yield importlib.import_module(f"service.pages.{found.name}")
+    """Yield the modules of this package and of its views, by name."""
+    for package in (service.pages, service.pages.views):
+        for name in sorted(each.name for each in pkgutil.iter_modules(package.__path__)):
+            yield importlib.import_module(f"{package.__name__}.{name}")
 
 
 @cache

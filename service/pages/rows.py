@@ -55,9 +55,15 @@ def shown(
     page = min(max(1, page), n_pages)
     first = (page - 1) * PAGE_ROWS
     return Shown(
-        tuple(found[first : first + PAGE_ROWS]), len(found), len(rows), page, n_pages, sort,
-        descending, text,
-    )  # fmt: skip
+        tuple(found[first : first + PAGE_ROWS]),
+        len(found),
+        len(rows),
+        page,
+        n_pages,
+        sort,
+        descending,
+        text,
+    )
 
 
 def matches(row: Row, keys: Sequence[str], text: str) -> bool:
@@ -79,9 +85,13 @@ def _holds(row: Row, keys: Sequence[str], word: str) -> bool:
             except ValueError:
                 return False
             return {
-                "=": value == number, "!=": value != number, "<": value < number,
-                ">": value > number, "<=": value <= number, ">=": value >= number,
-            }[sign]  # fmt: skip
+                "=": value == number,
+                "!=": value != number,
+                "<": value < number,
+                ">": value > number,
+                "<=": value <= number,
+                ">=": value >= number,
+            }[sign]
         text = "" if value is None else str(value).lower()
         if sign == "!=":
             return text != wanted

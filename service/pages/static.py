@@ -13,7 +13,7 @@ from starlette.responses import Response
 MEDIA = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 OWN = ("page.css", "page.js", "icon.svg")
 OF_VIEWS = ("plan.css", "plan.js")
-"""What the plan view of `planner.views` brings along."""
+"""What the plan view of `planner.render.plan_view` brings along."""
 PLOTLY = "plotly.js"
 KEPT = "public, max-age=31536000, immutable"
 
@@ -56,7 +56,7 @@ def file(name: str) -> File:
     if name == PLOTLY:
         found = files("plotly") / "package_data" / "plotly.min.js"
     elif name in OF_VIEWS:
-        found = files("planner.views") / "templates" / name
+        found = files("planner.render.plan_view") / "templates" / name
     else:
         found = files("service.pages") / "static" / name
     return _named(name, found.read_bytes())

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from service.engine import Caller, Engine, cache_key, request_body
-from service.jobs import JobView, State
+from service.handlers.problems import Problem, refused
+from service.jobs.records import JobView, State
 from service.limits import Settings, check_data, json_body
 from service.pages.question import question_of, title_of
-from service.problems import Problem, refused
+from service.service import Caller, Engine, cache_key, request_body
 
 PATIENCE_S = 1.5
 """How long a page waits for an answer before it shows the progress of a job in its place."""
@@ -63,9 +63,11 @@ def fields_of(raw: bytes) -> dict[str, tuple[str, ...]]:
     """Return urlencoded fields by name, the values of each in order; `Problem` 400."""
     try:
         pairs = parse_qsl(
-            raw.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS,
+            raw.decode("ascii"),
+            keep_blank_values=True,
+            max_num_fields=MOST_FIELDS,
             errors="strict",
-        )  # fmt: skip
+        )
     except ValueError:
         raise refused("malformed", "the address or the form cannot be read", 400) from None
     found: dict[str, tuple[str, ...]] = {}

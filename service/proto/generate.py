@@ -30,19 +30,30 @@ def generated() -> dict[str, str]:
         described = out / "described"
         # A process of its own: the compiler does not bear with a gRPC server in the same one.
         subprocess.run(
-            [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT}",
-             f"-I{Path(well_known.__path__[0])}", f"--python_out={out}", f"--pyi_out={out}",
-             f"--grpc_python_out={out}", f"--descriptor_set_out={described}", SOURCE],
+            [
+                sys.executable,
+                "-m",
+                "grpc_tools.protoc",
+                f"-I{ROOT}",
+                f"-I{Path(well_known.__path__[0])}",
+                f"--python_out={out}",
+                f"--pyi_out={out}",
+                f"--grpc_python_out={out}",
+                f"--descriptor_set_out={described}",
+                SOURCE,
+            ],
             check=True,
-        )  # fmt: skip
+        )
         made = {path.name: path.read_text() for path in (out / "planner/v1").iterdir()}
         files = descriptor_pb2.FileDescriptorSet.FromString(described.read_bytes())
     # The package planner is another one in this project: import the stub by its place in it.
     for each in made:
         made[each] = re.sub(
-            r"^from planner\.v1 import", "from service.proto.planner.v1 import", made[each],
+            r"^from planner\.v1 import",
+            "from service.proto.planner.v1 import",
+            made[each],
             flags=re.MULTILINE,
-        )  # fmt: skip
+        )
     data = json_format.MessageToDict(files.file[0])
     made[BASELINE] = json.dumps(data, indent=1) + "\n"
     return made
@@ -77,9 +88,11 @@ def _services(old: Data, new: Data) -> Iterator[str]:
                 yield f"{name}.{method} is gone"
                 continue
             for key, what in (
-                ("inputType", "takes"), ("outputType", "returns"),
-                ("clientStreaming", "reads a stream:"), ("serverStreaming", "is a stream:"),
-            ):  # fmt: skip
+                ("inputType", "takes"),
+                ("outputType", "returns"),
+                ("clientStreaming", "reads a stream:"),
+                ("serverStreaming", "is a stream:"),
+            ):
                 if was.get(key) != now.get(key):
                     yield f"{name}.{method} {what} {now.get(key, False)}"
 
@@ -115,9 +128,12 @@ def _fields(was: Data, now: Data, where: str) -> Iterator[str]:
             yield f"{where}.{name} = {number} is called {other['name']}"
             continue
         for key, what in (
-            ("type", "is"), ("typeName", "is"), ("label", "is"), ("jsonName", "is in JSON"),
+            ("type", "is"),
+            ("typeName", "is"),
+            ("label", "is"),
+            ("jsonName", "is in JSON"),
             ("proto3Optional", "is optional:"),
-        ):  # fmt: skip
+        ):
             if field.get(key) != other.get(key):
                 yield f"{where}.{name} {what} {other.get(key, False)}"
         if _oneof(was, field) != _oneof(now, other):

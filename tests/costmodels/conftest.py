@@ -8,9 +8,9 @@ import pytest
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS, StackProfile
-from costmodels.stages import stage_layers
 from costmodels.testing import toy_accelerator
 from hardware.catalogue import Catalogue, load_catalogue
 from hardware.parts import Accelerator, Fabric, Link, Pool
@@ -18,8 +18,18 @@ from hardware.parts import Accelerator, Fabric, Link, Pool
 DATA = Path(__file__).parent.parent / "data"
 INF = float("inf")
 
-TOY_MODEL = ModelShape("toy", layers=24, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192,
-                       gated=True, vocab=32000, tied=False)  # fmt: skip
+TOY_MODEL = ModelShape(
+    "toy",
+    layers=24,
+    hidden=2048,
+    heads=16,
+    kv_heads=8,
+    head_dim=128,
+    ffn=8192,
+    gated=True,
+    vocab=32000,
+    tied=False,
+)
 
 
 def _link(name: str, kind: str, **changes: object) -> Link:
@@ -78,9 +88,16 @@ def real_pool(catalogue: Catalogue) -> Callable[..., Pool]:
     def build(accelerator: str, n_nodes: int = 1, nic: str = "ib-ndr-400", size: int = 8) -> Pool:
         part: Accelerator = catalogue.accelerator(accelerator)
         return Pool(
-            "real", part, n_nodes, size, size, catalogue.link(part.scale_up_link), size,
-            catalogue.link(nic), 0.0,
-        )  # fmt: skip
+            "real",
+            part,
+            n_nodes,
+            size,
+            size,
+            catalogue.link(part.scale_up_link),
+            size,
+            catalogue.link(nic),
+            0.0,
+        )
 
     return build
 
@@ -128,10 +145,21 @@ def plain_layout() -> Callable[..., Layout]:
             recompute_layers = max(held) if recompute == "full" else 0
         plain = "none" if pp == 1 else "1f1b" if vpp == 1 else "interleaved"
         return Layout(
-            n_devices=tp * pp * dp, tp=tp, pp=pp, dp=dp, vpp=vpp, split=split, mbs=mbs,
-            gbs=problem.job.global_batch, zero=zero, sp=sp, schedule=schedule or plain,
-            recompute=recompute, recompute_layers=recompute_layers, stage_layers=held,
-        )  # fmt: skip
+            n_devices=tp * pp * dp,
+            tp=tp,
+            pp=pp,
+            dp=dp,
+            vpp=vpp,
+            split=split,
+            mbs=mbs,
+            gbs=problem.job.global_batch,
+            zero=zero,
+            sp=sp,
+            schedule=schedule or plain,
+            recompute=recompute,
+            recompute_layers=recompute_layers,
+            stage_layers=held,
+        )
 
     return build
 

@@ -5,10 +5,24 @@ from costmodels.shapes import ModelShape
 
 def gpt(layers: int, hidden: int, heads: int) -> ModelShape:
     """One of the four models: V 51,200, unfused attention, dropout."""
-    return ModelShape("gpt", layers, hidden, heads, heads, hidden // heads, 4 * hidden,
-                      gated=False, vocab=51_200, tied=True, norm="layernorm", bias=True,
-                      positions="learned", dropout=True, padded_vocab=51_200,
-                      flash_attention=False)  # fmt: skip
+    return ModelShape(
+        "gpt",
+        layers,
+        hidden,
+        heads,
+        heads,
+        hidden // heads,
+        4 * hidden,
+        gated=False,
+        vocab=51_200,
+        tied=True,
+        norm="layernorm",
+        bias=True,
+        positions="learned",
+        dropout=True,
+        padded_vocab=51_200,
+        flash_attention=False,
+    )
 
 
 MODELS = {

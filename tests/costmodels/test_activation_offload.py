@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.activation_offload import RESIDENT_LAYERS, copy_bytes_per_s, waits
 from costmodels.breakdown import break_down
 from costmodels.examples import DEEPSEEK_V3
+from costmodels.offload.activations import RESIDENT_LAYERS, copy_bytes_per_s, waits
+from costmodels.schedule.timeline import step_timeline
 from costmodels.stacks import STACKS
 from costmodels.step import activation_waits, needed_host_bytes, offloaded_activation_bytes
-from costmodels.step_timeline import step_timeline
 from hardware.parts import Host
 from tests.searches.oracle_physics import waits_of_window
 

@@ -13,7 +13,7 @@ from costmodels.breakdown import (
     virtual_weight_grad_times,
 )
 from costmodels.examples import GPT3_175B
-from costmodels.pipeline import simulate_s
+from costmodels.schedule.pipeline import simulate_s
 from costmodels.stacks import STACKS
 from costmodels.step import (
     boundary_hops_s,
@@ -265,8 +265,16 @@ def test_virtual_stages_add_up_to_the_kinds_of_rank(toy_problem, plain_layout):
     for _ in range(20):
         tp, vpp = chance.choice([1, 2, 4]), chance.choice([1, 2, 3])
         recompute = chance.choice(["none", "selective", "full"])
-        layout = plain_layout(problem, tp, 4, 2, vpp, split="ends", recompute=recompute,
-                              recompute_layers=1 if recompute == "full" else 0)  # fmt: skip
+        layout = plain_layout(
+            problem,
+            tp,
+            4,
+            2,
+            vpp,
+            split="ends",
+            recompute=recompute,
+            recompute_layers=1 if recompute == "full" else 0,
+        )
         rows = join_one(problem, layout)
         times, kinds = stage_times(rows), rows.shapes.kinds
         forward, backward = virtual_stage_times(rows, layout)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from costmodels.breakdown import break_down
-from costmodels.buckets import n_buckets, rank_buckets
+from costmodels.comm.buckets import n_buckets, rank_buckets
 from costmodels.examples import MIXTRAL_8X7B
 from costmodels.stacks import STACKS
 from costmodels.traffic import sends_per_pass

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.collectives import (
+from costmodels.comm.collectives import (
     ALGORITHMS,
     chosen_algorithm,
     collective_s,
@@ -21,7 +21,7 @@ from costmodels.collectives import (
     ring_all_reduce_s,
     tree_all_reduce_s,
 )
-from costmodels.placement import NON_RAIL_HOP_S, Group, place_group, tier_names
+from costmodels.comm.placement import NON_RAIL_HOP_S, Group, place_group, tier_names
 from costmodels.testing import toy_accelerator
 from hardware.parts import Fabric, Pool, Tier
 
@@ -200,8 +200,13 @@ def test_all_gathers_over_efa_as_published(real_pool):
 
 def test_the_protocol_follows_the_size(toy_pool, toy_link):
     # LL: 1 us hops, half the wire; LL128: 2 us, 0.9; Simple: 5 us, all of it.
-    link = toy_link("l", "scale-up", ring_base_s=(0.0,) * 3, ring_hop_s=(1e-6, 2e-6, 5e-6),
-                    protocol_frac=(0.5, 0.9, 1.0))  # fmt: skip
+    link = toy_link(
+        "l",
+        "scale-up",
+        ring_base_s=(0.0,) * 3,
+        ring_hop_s=(1e-6, 2e-6, 5e-6),
+        protocol_frac=(0.5, 0.9, 1.0),
+    )
     pool = toy_pool(scale_up=link)
 
     def gather(size: float) -> float:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.compute import (
+from costmodels.examples import GPT3_175B
+from costmodels.layers.compute import (
     attention_times,
     elementwise_times,
     embedding_times,
@@ -17,15 +18,24 @@ from costmodels.compute import (
     linear_times,
     optimizer_s,
 )
-from costmodels.examples import GPT3_175B
-from costmodels.gemm import gemm_s
+from costmodels.layers.gemm import gemm_s
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import EAGER, FUSED, STACKS
 from costmodels.testing import toy_accelerator
 
 TOY = toy_accelerator()
-MODEL = ModelShape("toy", layers=24, hidden=2048, heads=16, kv_heads=8, head_dim=128, ffn=8192,
-                   gated=True, vocab=32000, tied=False)  # fmt: skip
+MODEL = ModelShape(
+    "toy",
+    layers=24,
+    hidden=2048,
+    heads=16,
+    kv_heads=8,
+    head_dim=128,
+    ffn=8192,
+    gated=True,
+    vocab=32000,
+    tied=False,
+)
 GPT = replace(GPT3_175B, flash_attention=False)
 JOB = TrainingJob(4096, 128)
 LEAN = replace(FUSED, elementwise_factor=1.3)

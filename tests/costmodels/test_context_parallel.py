@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from costmodels.breakdown import break_down
-from costmodels.collectives import collective_s
-from costmodels.compute import ForwardBackward, attention_times
-from costmodels.context_parallel import (
+from costmodels.comm.collectives import collective_s
+from costmodels.comm.context_parallel import (
     ContextSplit,
     attention_kernels,
     buffer_bytes,
@@ -18,6 +17,7 @@ from costmodels.context_parallel import (
     merge_times,
     ring_times,
 )
+from costmodels.layers.compute import ForwardBackward, attention_times
 from costmodels.plans import CP_COMMS, Layout
 from costmodels.problem import Problem
 
@@ -32,9 +32,14 @@ def split(cp: int, kind: str, tp: int = 1) -> ContextSplit:
 
 def core(problem: Problem, at: ContextSplit) -> ForwardBackward:
     return attention_times(
-        problem.shape, problem.job, problem.pool.accelerator, problem.stack, tokens(problem, at),
-        at.tp, attention_kernels(at),
-    )  # fmt: skip
+        problem.shape,
+        problem.job,
+        problem.pool.accelerator,
+        problem.stack,
+        tokens(problem, at),
+        at.tp,
+        attention_kernels(at),
+    )
 
 
 def tokens(problem: Problem, at: ContextSplit) -> np.ndarray:
@@ -109,9 +114,11 @@ def test_buffers_by_hand(toy_problem):
     found = {kind: buffer_bytes(problem, split(4, kind), n).item() / 1024 for kind in CP_COMMS}
     q, k = 2048, 1024
     assert found == {
-        "": 0.0, "p2p": 16 * k + 4 * (q + 2 * k), "all-gather": 8 * 4 * k + 2 * q,
+        "": 0.0,
+        "p2p": 16 * k + 4 * (q + 2 * k),
+        "all-gather": 8 * 4 * k + 2 * q,
         "a2a": 4 * (q + 2 * k),
-    }  # fmt: skip
+    }
     kept = {kind: kept_bytes(problem, split(4, kind), n).item() for kind in CP_COMMS}
     assert kept == {"": 0.0, "p2p": 0.0, "all-gather": 0.0, "a2a": 2 * 1024 * q}
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.cost_energy import cost_usd, device_power_w, energy_j
+from costmodels.run.cost_energy import cost_usd, device_power_w, energy_j
 from hardware.catalogue import load_catalogue
 
 CATALOGUE = load_catalogue()

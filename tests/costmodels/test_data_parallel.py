@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.breakdown import break_down, join_one
-from costmodels.collectives import collective_s
-from costmodels.data_parallel import (
+from costmodels.comm.collectives import collective_s
+from costmodels.comm.data_parallel import (
     DataGroups,
     broadcast_gather_s,
     data_parallel_times,
@@ -17,7 +17,7 @@ from costmodels.data_parallel import (
     exposed_once_s,
     n_pieces,
 )
-from costmodels.placement import place_group
+from costmodels.comm.placement import place_group
 from costmodels.stacks import STACKS
 from costmodels.step import data_parallel_exposed, stage_times
 

@@ -8,25 +8,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels import experts
 from costmodels.breakdown import break_down, virtual_stage_times
-from costmodels.collectives import collective_s
-from costmodels.data_parallel import n_pieces
+from costmodels.comm.collectives import collective_s
+from costmodels.comm.data_parallel import n_pieces
+from costmodels.comm.placement import place_group
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.flops import model_flops_per_token
-from costmodels.gemm import gemm_s
+from costmodels.layers import experts
+from costmodels.layers.flops import model_flops_per_token
+from costmodels.layers.gemm import gemm_s
 from costmodels.parameters import active_params, expert_params
-from costmodels.placement import place_group
 from costmodels.plans import PlanTable
+from costmodels.schedule.stages import stage_kinds
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS
-from costmodels.stages import stage_kinds
 from costmodels.step import join, peak_bytes, step_times
 from costmodels.testing import toy_accelerator
 
-TOY = ModelShape("toy", layers=8, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn=4096,
-                 gated=True, vocab=32000, tied=False)  # fmt: skip
+TOY = ModelShape(
+    "toy",
+    layers=8,
+    hidden=1024,
+    heads=8,
+    kv_heads=8,
+    head_dim=128,
+    ffn=4096,
+    gated=True,
+    vocab=32000,
+    tied=False,
+)
 ROUTED = replace(TOY, n_experts=8, top_k=2, expert_ffn=2048)
 MIXED = replace(ROUTED, dense_layers=1, moe_every=2, shared_ffn=512)
 
@@ -99,8 +109,13 @@ def test_one_launch_for_all_groups_and_one_group_is_an_ordinary_product():
 
 
 # Share of the dense peak (dense: forward .485, dgrad .476, wgrad .476), SimuMax 4dcaae5.
-B200 = {128: (.21, .23, .08), 256: (.27, .33, .15), 512: (.37, .41, .22),
-        1024: (.46, .44, .29), 5000: (.49, .45, .42)}  # fmt: skip
+B200 = {
+    128: (0.21, 0.23, 0.08),
+    256: (0.27, 0.33, 0.15),
+    512: (0.37, 0.41, 0.22),
+    1024: (0.46, 0.44, 0.29),
+    5000: (0.49, 0.45, 0.42),
+}
 A100 = {616: (0.63, 0.68, 0.52), 1232: (0.71, 0.70, 0.60)}
 
 
@@ -299,9 +314,14 @@ def test_kinds_of_rank_know_their_expert_layers():
 def test_the_table_and_one_plan_alone_agree(toy_problem, plain_layout, shape, pp, vpp, recompute):
     problem = toy_problem(shape)
     layout = plain_layout(
-        problem, pp=pp, dp=64 // pp, vpp=vpp, zero=1, recompute=recompute,
+        problem,
+        pp=pp,
+        dp=64 // pp,
+        vpp=vpp,
+        zero=1,
+        recompute=recompute,
         recompute_layers=1 if recompute == "full" else 0,
-    )  # fmt: skip
+    )
     layout = replace(layout, ep=8)
     found = break_down(problem, layout)
     table = PlanTable.from_layouts([layout])
@@ -378,8 +398,9 @@ def test_a_module_of_multi_token_prediction_burdens_the_last_stage(toy_problem, 
 
 
 def test_values_narrower_than_keys_cost_less(toy_problem, plain_layout):
-    latent = replace(TOY, kv_rank=512, q_rank=768, qk_nope=128, qk_rope=64, v_head=128,
-                     head_dim=192)  # fmt: skip
+    latent = replace(
+        TOY, kv_rank=512, q_rank=768, qk_nope=128, qk_rope=64, v_head=128, head_dim=192
+    )
     wide = toy_problem(replace(latent, v_head=192))
     narrow = toy_problem(latent)
     layout = plain_layout(narrow, dp=8)

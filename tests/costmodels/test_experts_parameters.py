@@ -15,7 +15,7 @@ from costmodels.parameters import (
     mtp_params,
     total_params,
 )
-from planner.inputs import load_model
+from planner.specs.loader import load_model
 
 
 def ranks(*degrees: int) -> np.ndarray:

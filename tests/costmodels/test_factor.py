@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.factor import distinct
+from costmodels.layers.factor import distinct
 
 tables = st.integers(1, 4).flatmap(
     lambda width: st.lists(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
-from costmodels.flops import model_flops_per_step, model_flops_per_token
+from costmodels.layers.flops import model_flops_per_step, model_flops_per_token
 from costmodels.parameters import total_params
 from costmodels.shapes import TrainingJob
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from costmodels.breakdown import break_down
+from costmodels.comm.fsdp import Units, gathers, grad_wire_bytes
 from costmodels.examples import LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B
-from costmodels.fsdp import Units, gathers, grad_wire_bytes
 from costmodels.precision import RECIPES
 from costmodels.stacks import STACKS
 

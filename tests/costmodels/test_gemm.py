@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.gemm import gemm_s
+from costmodels.layers.gemm import gemm_s
 from costmodels.testing import toy_accelerator
 
 TOY = toy_accelerator()

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from costmodels.examples import LLAMA3_8B
-from costmodels.goodput import (
+from costmodels.problem import Problem
+from costmodels.run.goodput import (
     best_interval_s,
     checkpoint_bytes,
     checkpoint_time_s,
@@ -15,7 +16,6 @@ from costmodels.goodput import (
     goodput_frac,
     job_mtbf_s,
 )
-from costmodels.problem import Problem
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
 from hardware.catalogue import load_catalogue

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from costmodels.examples import GPT3_175B, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.flops import model_flops_per_step, model_flops_per_token
-from costmodels.hardware_flops import (
+from costmodels.layers.flops import model_flops_per_step, model_flops_per_token
+from costmodels.layers.hardware_flops import (
     hardware_flops_per_step,
     recomputed_flops_per_token,
     recomputed_parts,
@@ -52,9 +52,11 @@ def test_modules_of_a_model_of_experts_by_hand(name):
     problem, layout = case(name)
     shape = replace(problem.shape, shared_ffn=1024)
     layout = replace(
-        layout, recompute="selective", recompute_layers=0,
+        layout,
+        recompute="selective",
+        recompute_layers=0,
         recompute_modules=("core_attn", "moe_act", "layernorm", "moe"),
-    )  # fmt: skip
+    )
     found = recomputed_parts(shape, 4096, layout)
     parts = {p.name: (p.n_layers, p.flops_per_token) for p in found}
     layers = 32 + (name == "mtp")

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from costmodels.breakdown import break_down, join_one
-from costmodels.hidden_traffic import BACKWARDS, LAST_BACKWARD, data_parallel_parts
+from costmodels.comm.hidden_traffic import BACKWARDS, LAST_BACKWARD, data_parallel_parts
+from costmodels.schedule.timeline import step_timeline
+from costmodels.schedule.zero_bubble import BACKWARD, FORWARD
 from costmodels.stacks import STACKS
 from costmodels.step import data_parallel_exposed, stage_times
-from costmodels.step_timeline import step_timeline
-from costmodels.zero_bubble import BACKWARD, FORWARD
 from tests.costmodels.timelines import CASES, case
 
 OTHERS = ("eager", "megatron-lm-2021", "deepspeed-zero3", "internevo", "maxtext")
@@ -28,9 +28,11 @@ def variants():
     yield "blocking calls", problem, replace(layout, zero=1, dp_overlap=False)
     for stack in OTHERS:
         for zero in (1, 2, 3):
-            yield f"{stack} {zero}", replace(problem, stack=STACKS[stack]), replace(
-                layout, zero=zero
-            )  # fmt: skip
+            yield (
+                f"{stack} {zero}",
+                replace(problem, stack=STACKS[stack]),
+                replace(layout, zero=zero),
+            )
 
 
 VARIANTS = {name: (problem, layout) for name, problem, layout in variants()}

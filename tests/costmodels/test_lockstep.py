@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels import lockstep, pipeline
-from costmodels.pipeline import (
+from costmodels.schedule import lockstep, pipeline
+from costmodels.schedule.pipeline import (
     COMMON_DIVISORS,
     COMMON_PERIODS,
     LONG_PERIODS,

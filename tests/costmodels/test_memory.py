@@ -130,11 +130,13 @@ ZERO_TABLE = {
     ("bf16-grads", "adam"): (112.0, 38.5, 26.25, 14.0),
     ("bf16", "adam"): (126.0, 52.5, 28.0, 15.75),  # 18 N: fp32 main gradients
     ("bf16-both", "adam"): (140.0, 66.5, 29.75, 17.5),  # 20 N: bf16 and fp32 gradients
-    **{(f"fp8-{x}", "adam"): (126.0, 52.5, 28.0, 15.75)  # as bf16
-       for x in ("delayed", "tensorwise", "blockwise", "mxfp8", "rowwise")},
+    **{
+        (f"fp8-{x}", "adam"): (126.0, 52.5, 28.0, 15.75)  # as bf16
+        for x in ("delayed", "tensorwise", "blockwise", "mxfp8", "rowwise")
+    },
     ("fp16", "adam"): (140.0, 42.0, 29.75, 17.5),  # 20 N: 28 + 112/8, 14 + 126/8, 140/8
     ("fp32", "adam"): (112.0, 63.0, 38.5, 14.0),  # 28 + 28 + 56/8
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -260,8 +262,10 @@ def test_layers_ahead_that_fill_the_queue_of_launches():
     assert queue_is_full(2, 1, 1, 1, 4, blocking_p2p=True)
     # Messages that block behind groups over three domains hold up the host.
     assert queue_is_full(32, 8, 1, 8, np.array([1, 2, 3]), blocking_p2p=True).tolist() == [
-        True, True, False,
-    ]  # fmt: skip
+        True,
+        True,
+        False,
+    ]
 
 
 def test_queued_tensors_of_nanotron(toy_problem, plain_layout):
@@ -349,11 +353,23 @@ def test_partial_recompute_lies_between(toy_problem, plain_layout):
 
 SMX = {
     # SimuMax configs: Llama-3 with few layers; the 405B vocabulary is padded to 128384.
-    "smx-llama3-70b-l12": ModelShape("70b-l12", 12, 8192, 64, 8, 128, 28_672, gated=True,
-                                     vocab=128_256, tied=False),
-    "smx-llama3-405b-l4": ModelShape("405b-l4", 4, 16_384, 128, 8, 128, 53_248, gated=True,
-                                     vocab=128_256, tied=False, padded_vocab=128_384),
-}  # fmt: skip
+    "smx-llama3-70b-l12": ModelShape(
+        "70b-l12", 12, 8192, 64, 8, 128, 28_672, gated=True, vocab=128_256, tied=False
+    ),
+    "smx-llama3-405b-l4": ModelShape(
+        "405b-l4",
+        4,
+        16_384,
+        128,
+        8,
+        128,
+        53_248,
+        gated=True,
+        vocab=128_256,
+        tied=False,
+        padded_vocab=128_384,
+    ),
+}
 MEDIAN_TOLERANCE, WORST_TOLERANCE = 0.02, 0.03
 """Against the 24 dense rows: reached 0.7 % in the median and 2.5 % at worst, mostly too low."""
 
@@ -426,9 +442,18 @@ def test_the_peak_over_kinds_is_the_peak_over_all_ranks(
         return
     problem = toy_problem(shape, gbs=48)
     layout = plain_layout(
-        problem, tp, pp, 2, vpp, zero=zero, sp=tp > 1, recompute=recompute, split=split,
-        schedule=schedule, recompute_layers=2 if recompute == "full" else None,
-    )  # fmt: skip
+        problem,
+        tp,
+        pp,
+        2,
+        vpp,
+        zero=zero,
+        sp=tp > 1,
+        recompute=recompute,
+        split=split,
+        schedule=schedule,
+        recompute_layers=2 if recompute == "full" else None,
+    )
     found = break_down(problem, layout)
     assert len(found.stages) == pp
     assert found.peak_bytes == pytest.approx(peak_bytes(found.rows).item(), rel=1e-14)

@@ -7,7 +7,7 @@ import pytest
 
 from costmodels.breakdown import break_down
 from costmodels.memory import state_bytes_per_param
-from costmodels.offload import HostUpdate, host_state_bytes, pipelined_s
+from costmodels.offload.optimizer import HostUpdate, host_state_bytes, pipelined_s
 from costmodels.plans import PlanTable
 from costmodels.precision import RECIPES
 from costmodels.shape_terms import host_bytes, shape_terms

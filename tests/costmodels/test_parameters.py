@@ -17,9 +17,9 @@ from costmodels.parameters import (
     total_params,
 )
 from costmodels.plans import WHOLE, ShapeTable
+from costmodels.schedule.stages import SPLITS
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
-from costmodels.stages import SPLITS
 
 
 def ranks(*degrees: int) -> np.ndarray:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.memory import in_flight_chunks
-from costmodels.pipeline import (
+from costmodels.plans import SCHEDULES
+from costmodels.schedule.pipeline import (
     PROVEN_PERIODS,
     STEADY_PERIODS,
     bubble_frac,
@@ -19,7 +20,6 @@ from costmodels.pipeline import (
     rank_program,
     simulate_s,
 )
-from costmodels.plans import SCHEDULES
 
 GPIPE, ONE_F_ONE_B, INTERLEAVED = (SCHEDULES.index(x) for x in ("gpipe", "1f1b", "interleaved"))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.placement import Spacing, place, place_group, spread_runs
+from costmodels.comm.placement import Spacing, place, place_group, spread_runs
 from costmodels.plans import PIPELINES_INSIDE, ShapeTable
 from costmodels.shape_terms import boundary_hops, copy_spacing, end_pair, replica_spacing
 from hardware.parts import Fabric, Pool, Tier

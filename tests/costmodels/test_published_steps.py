@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from costmodels.breakdown import break_down
-from costmodels.flops import model_flops_per_step
+from costmodels.layers.flops import model_flops_per_step
 from tests.costmodels.korthikanti import MODELS
 
 MEDIAN_TOLERANCE, WORST_TOLERANCE = 0.05, 0.10
@@ -23,9 +23,16 @@ def priced(read_rows, real_pool, toy_problem, plain_layout):
         shape = MODELS[row["model"]]
         problem = toy_problem(shape, pool, "megatron-lm-2022", None, 2048, number["gbs"], "fp16")
         layout = plain_layout(
-            problem, number["tp"], number["pp"], 1, number["vpp"], number["mbs"], 0,
-            bool(number["sp"]), row["recompute"],
-        )  # fmt: skip
+            problem,
+            number["tp"],
+            number["pp"],
+            1,
+            number["vpp"],
+            number["mbs"],
+            0,
+            bool(number["sp"]),
+            row["recompute"],
+        )
         assert layout.schedule == row["schedule"]
         assert layout.n_devices == number["n_devices"]
         out.append((row, problem, break_down(problem, layout)))

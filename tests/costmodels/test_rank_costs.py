@@ -8,9 +8,11 @@ import pytest
 
 from costmodels.breakdown import break_down, pipeline_run
 from costmodels.plans import Layout
-from costmodels.rank_costs import rank_costs
-from costmodels.stages import spelled
-from planner.solving import make_problem, read_inputs, solve_options
+from costmodels.schedule.rank_costs import rank_costs
+from costmodels.schedule.stages import spelled
+from planner.solver.problem import make_problem
+from planner.solver.request import solve_options
+from planner.solver.sources import read_inputs
 
 
 def problem_of(model: str, cluster: str, **fields):
@@ -23,10 +25,21 @@ def layout_of(problem, tp, pp, vpp, schedule, **changes) -> Layout:
     n = problem.pool.n_devices
     dp = n // (tp * pp * changes.get("cp", 1))
     base = Layout(
-        n_devices=n, tp=tp, pp=pp, dp=dp, vpp=vpp, split="", mbs=1,
-        gbs=problem.job.global_batch, zero=1, sp=True, schedule=schedule, recompute="none",
-        recompute_layers=0, stage_layers=(),
-    )  # fmt: skip
+        n_devices=n,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        vpp=vpp,
+        split="",
+        mbs=1,
+        gbs=problem.job.global_batch,
+        zero=1,
+        sp=True,
+        schedule=schedule,
+        recompute="none",
+        recompute_layers=0,
+        stage_layers=(),
+    )
     return replace(base, **changes)
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from costmodels.breakdown import break_down, join_one
-from costmodels.collectives import collective_s
+from costmodels.comm.collectives import collective_s
+from costmodels.comm.placement import place_group
 from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_70B, MIXTRAL_8X7B
-from costmodels.gemm import gemm_s
-from costmodels.placement import place_group
+from costmodels.layers.gemm import gemm_s
 from costmodels.plans import RECOMPUTE_MODULES, PlanTable, modules_code
+from costmodels.schedule.timeline import stage_wires
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, memory_terms, peak_bytes, stage_times, step_times
-from costmodels.step_timeline import stage_wires
 from costmodels.testing import toy_accelerator
 
 HBM = 2e12 * 0.8
@@ -218,8 +218,12 @@ def test_tables_price_a_set_as_a_plan_alone(toy_problem, plain_layout, names):
     shape = replace(DEEPSEEK_V3, layers=8, dense_layers=3, mtp_layers=1)
     problem = toy_problem(shape, seq_len=4096, gbs=32)
     plain = replace(plain_layout(problem, tp=2, pp=2, dp=2, sp=True, zero=1), ep=2)
-    layouts = [plain, selective(plain, *names), replace(plain, recompute="full",
-               recompute_layers=2), selective(plain, "moe_act")]  # fmt: skip
+    layouts = [
+        plain,
+        selective(plain, *names),
+        replace(plain, recompute="full", recompute_layers=2),
+        selective(plain, "moe_act"),
+    ]
     table = PlanTable.from_layouts(layouts)
     rows = join(problem, shape_terms(problem, table.shapes, table.shardings), table)
     steps, peaks = step_times(rows), peak_bytes(rows)
@@ -250,8 +254,9 @@ def test_traffic_and_timeline_repeat_the_collectives(toy_problem, plain_layout):
     calls = [sum(t.n_calls for t in x.transfers if t.axis == "tp") for x in (plain, again)]
     # A gather and a reduction of each of four MLPs and shared experts; gathers of two latents.
     assert calls[1] - calls[0] == layout.n_micro * (4 * 2 + 2 * 4)
-    both = [sum(t.n_calls for t in x.transfers if t.collective == "all-to-all")
-            for x in (plain, again)]  # fmt: skip
+    both = [
+        sum(t.n_calls for t in x.transfers if t.collective == "all-to-all") for x in (plain, again)
+    ]
     # Of two layers: tokens go and come, weights go.
     assert both[1] - both[0] == layout.n_micro * 2 * 3
 

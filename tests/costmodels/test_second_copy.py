@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from costmodels.breakdown import break_down, join_one
-from costmodels.collectives import collective_s
-from costmodels.data_parallel import exposed_each_s
+from costmodels.comm.collectives import collective_s
+from costmodels.comm.data_parallel import exposed_each_s
+from costmodels.comm.placement import place_group
 from costmodels.memory import state_bytes_per_param
-from costmodels.placement import place_group
 from costmodels.plans import PlanTable, ShardingTable
 from costmodels.precision import RECIPES
+from costmodels.schedule.timeline import step_timeline
 from costmodels.shape_terms import shape_terms
 from costmodels.step import score, stage_times
-from costmodels.step_timeline import step_timeline
 
 
 @pytest.fixture
@@ -70,8 +70,9 @@ def test_only_the_first_gather_of_a_step_leaves_the_node(sharded, gbs):
     assert sent["all-gather", 8] == (25 * (2 * m - 1), pytest.approx((2 * m - 1) * near))
     before = [t for t in break_down(problem, plain).transfers if t.axis == "dp"]
     assert [(t.collective, t.n_calls) for t in before] == [
-        ("reduce-scatter", 25 * m), ("all-gather", 25 * 2 * m)
-    ]  # fmt: skip
+        ("reduce-scatter", 25 * m),
+        ("all-gather", 25 * 2 * m),
+    ]
 
 
 def test_exposed_by_hand(sharded):

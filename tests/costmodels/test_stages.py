@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodels.examples import LLAMA3_8B
-from costmodels.stages import (
+from costmodels.schedule.stages import (
     N_KINDS,
     SPLITS,
     balanced_layers,

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels import pipeline
 from costmodels.breakdown import break_down, join_one
-from costmodels.flops import model_flops_per_step
-from costmodels.pipeline import simulate_s
+from costmodels.layers.flops import model_flops_per_step
 from costmodels.plans import SCHEDULES, Layout, PlanTable, ShapeTable
+from costmodels.schedule import pipeline
+from costmodels.schedule.pipeline import simulate_s
+from costmodels.schedule.stages import SPLITS, stage_layers
 from costmodels.shape_terms import shape_terms
 from costmodels.stacks import STACKS
-from costmodels.stages import SPLITS, stage_layers
 from costmodels.step import (
     Scores,
     boundary_hops_s,
@@ -52,9 +52,21 @@ def random_layout(chance: random.Random, **fixed) -> Layout:
         recompute = chance.choice(["none", "selective", "full"])
         k = chance.randint(1, max(held)) if recompute == "full" else 0
         return Layout(
-            N_DEVICES, tp, pp, dp, vpp, split, mbs, GBS, fixed.get("zero", chance.randrange(4)),
-            tp > 1 and chance.random() < 0.6, schedule, recompute, k, held,
-        )  # fmt: skip
+            N_DEVICES,
+            tp,
+            pp,
+            dp,
+            vpp,
+            split,
+            mbs,
+            GBS,
+            fixed.get("zero", chance.randrange(4)),
+            tp > 1 and chance.random() < 0.6,
+            schedule,
+            recompute,
+            k,
+            held,
+        )
 
 
 def scores(problem, layouts: list[Layout]) -> Scores:

@@ -3,13 +3,20 @@
 import pytest
 
 from costmodels.breakdown import break_down
-from costmodels.pipeline import simulate_s, timeline
-from costmodels.step_timeline import memory_levels, step_timeline
-from costmodels.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
+from costmodels.schedule.pipeline import simulate_s, timeline
+from costmodels.schedule.timeline import memory_levels, step_timeline
+from costmodels.schedule.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from tests.costmodels.timelines import CASES, case
 
-SCHEDULES = [("1f1b", 1), ("gpipe", 1), ("interleaved", 3), ("zb-h1", 1), ("zb-v", 2),
-             ("dualpipe", 1), ("dualpipe-v", 2)]  # fmt: skip
+SCHEDULES = [
+    ("1f1b", 1),
+    ("gpipe", 1),
+    ("interleaved", 3),
+    ("zb-h1", 1),
+    ("zb-v", 2),
+    ("dualpipe", 1),
+    ("dualpipe-v", 2),
+]
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.collectives import collective_s
-from costmodels.compute import embedding_times, head_times, linear_times
-from costmodels.layer_terms import SplitDegrees, layer_terms
+from costmodels.comm.collectives import collective_s
+from costmodels.comm.tensor_parallel import end_times, layer_exposures, tensor_parallel_group
+from costmodels.layers.compute import embedding_times, head_times, linear_times
+from costmodels.layers.layer_terms import SplitDegrees, layer_terms
 from costmodels.problem import Problem
 from costmodels.stacks import STACKS
-from costmodels.tensor_parallel import end_times, layer_exposures, tensor_parallel_group
 
 TOKENS = np.array([4096.0])
 
@@ -125,8 +125,9 @@ def test_async_tensor_parallelism_pipes_every_second_collective(toy_problem):
     gather, reduce = units(problem, 8)
     gemms, (forward, backward) = exposures(problem, 8, 1)
     for found, window in (
-        (forward, gemms.both.forward_s.item()), (backward, gemms.both.backward_s.item())
-    ):  # fmt: skip
+        (forward, gemms.both.forward_s.item()),
+        (backward, gemms.both.backward_s.item()),
+    ):
         by_hand = 2 * gather + max(2 * gather / 8, 2 * gather - window / 2 * 7 / 8)
         assert found.exposed_s.item() == pytest.approx(by_hand)
         assert (
@@ -172,7 +173,9 @@ def test_hidden_traffic_slows_compute_and_a_slow_host_fills_the_layer(toy_proble
     assert again + bound.tp_forward.exposed_s < 0.1 / 3
     assert bound.recompute_full_s == pytest.approx(0.1 / 3)  # launching it again takes as long
     assert terms.recompute_full_s == pytest.approx(
-        terms.linear.forward_s + terms.attention.forward_s + terms.elementwise.forward_s
+        terms.linear.forward_s
+        + terms.attention.forward_s
+        + terms.elementwise.forward_s
         + terms.tp_forward.exposed_s
-    )  # fmt: skip
+    )
     assert bound.modules.forward_s[0] == bound.attention.forward_s

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels import zero_bubble
-from costmodels.pipeline import flush_s, p2p_s, simulate_s
 from costmodels.plans import SCHEDULES, ZERO_BUBBLE
-from costmodels.zero_bubble import (
+from costmodels.schedule import zero_bubble
+from costmodels.schedule.pipeline import flush_s, p2p_s, simulate_s
+from costmodels.schedule.zero_bubble import (
     BACKWARD,
     DUALPIPE,
     DUALPIPE_V,
@@ -66,9 +66,13 @@ def test_two_ranks_two_micro_batches_by_hand():
     assert equal_s("zb-h1", 2, 2) == 7.0
     assert simulate_s("1f1b", 2, 1, 2, [1.0] * 2, [2.0] * 2, 0.0) == 9.0
     assert [step[0] for step in program("zb-h1", 1, 2, 2)] == [
-        (1, 0, FORWARD), (1, 0, INPUT_GRAD), (1, 1, FORWARD), (1, 1, INPUT_GRAD),
-        (1, 0, WEIGHT_GRAD), (1, 1, WEIGHT_GRAD),
-    ]  # fmt: skip
+        (1, 0, FORWARD),
+        (1, 0, INPUT_GRAD),
+        (1, 1, FORWARD),
+        (1, 1, INPUT_GRAD),
+        (1, 0, WEIGHT_GRAD),
+        (1, 1, WEIGHT_GRAD),
+    ]
 
 
 def test_one_micro_batch_is_the_way_through_all_ranks_and_one_weight_gradient():

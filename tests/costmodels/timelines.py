@@ -6,24 +6,45 @@ from dataclasses import replace
 from costmodels.examples import GPT3_175B, LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
-from costmodels.stages import stage_layers
-from planner.inputs import cluster_from_dict
+from planner.specs.loader import cluster_from_dict
 
 DENSE: dict[str, object] = {
-    "shape": LLAMA3_8B, "tp": 2, "pp": 4, "dp": 8, "vpp": 1, "split": "even", "mbs": 1,
-    "n_micro": 16, "zero": 1, "sp": True, "schedule": "1f1b", "recompute": "none",
-    "recompute_layers": 0, "stack": "megatron-core",
-}  # fmt: skip
-SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1, "zb-v": 2, "dualpipe": 1,
-             "dualpipe-v": 2}  # fmt: skip
+    "shape": LLAMA3_8B,
+    "tp": 2,
+    "pp": 4,
+    "dp": 8,
+    "vpp": 1,
+    "split": "even",
+    "mbs": 1,
+    "n_micro": 16,
+    "zero": 1,
+    "sp": True,
+    "schedule": "1f1b",
+    "recompute": "none",
+    "recompute_layers": 0,
+    "stack": "megatron-core",
+}
+SCHEDULES = {
+    "gpipe": 1,
+    "1f1b": 1,
+    "interleaved": 2,
+    "zb-h1": 1,
+    "zb-v": 2,
+    "dualpipe": 1,
+    "dualpipe-v": 2,
+}
 CHANGES: Mapping[str, dict[str, object]] = {
     "none": {"pp": 1, "dp": 32, "schedule": "none"},
     **{name: {"schedule": name, "vpp": vpp} for name, vpp in SCHEDULES.items()},
     **{
         f"{name} recompute": {
-            "schedule": name, "vpp": vpp, "recompute": "full", "recompute_layers": 3,
+            "schedule": name,
+            "vpp": vpp,
+            "recompute": "full",
+            "recompute_layers": 3,
         }
         for name, vpp in SCHEDULES.items()
     },
@@ -38,11 +59,16 @@ CHANGES: Mapping[str, dict[str, object]] = {
     "zero 3": {"pp": 1, "dp": 32, "schedule": "none", "zero": 3},
     "ring": {"cp": 2, "dp": 4, "cp_comm": "p2p", "recompute": "full", "recompute_layers": 2},
     "ulysses": {"cp": 2, "dp": 4, "cp_comm": "a2a"},
-    "experts": {"shape": MIXTRAL_8X7B, "ep": 4, "etp": 2, "recompute": "full",
-                "recompute_layers": 3},
+    "experts": {
+        "shape": MIXTRAL_8X7B,
+        "ep": 4,
+        "etp": 2,
+        "recompute": "full",
+        "recompute_layers": 3,
+    },
     "mtp": {"shape": replace(MIXTRAL_8X7B, mtp_layers=1), "ep": 8},
     "blocking": {"stack": "nanotron", "zero": 1},
-}  # fmt: skip
+}
 CASES = tuple(CHANGES)
 
 

@@ -16,7 +16,7 @@ import typer
 import yaml
 
 from service.command import app
-from service.engine import Options
+from service.options import Options
 from service.serve import GRPC_PORT, LAST_ANSWERS_S, PORT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +112,7 @@ def test_ports_are_those_of_the_service(manifest: dict[str, Any], pod: dict[str,
 
 
 def test_probes_ask_for_what_there_is(pod: dict[str, Any]) -> None:
-    from service.openapi import OPERATIONS
+    from service.http.openapi import OPERATIONS
 
     open_paths = {each.path for each in OPERATIONS if each.method == "GET" and not each.role}
     (container,) = pod["containers"]
@@ -133,9 +133,10 @@ def test_a_pod_may_do_nothing_that_it_need_not(pod: dict[str, Any]) -> None:
     assert pod["securityContext"]["runAsUser"] == USER
     assert pod["automountServiceAccountToken"] is False
     assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
-    }  # fmt: skip
+    }
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert {*mounts} == {volume["name"] for volume in pod["volumes"]}
     assert {"/tmp", "/var/lib/planner"} <= {*mounts.values()}

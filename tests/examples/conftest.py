@@ -18,11 +18,28 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     folder = tmp_path_factory.mktemp("service")
     (folder / "tokens").write_text(f"slurm solve {TOKEN}\n")
     process = subprocess.Popen(
-        [sys.executable, "-c", "from service.command import app; app()", "--port", "0",
-         "--grpc-port", str(free_port()), "--workers", "1", "--job-workers", "1",
-         "--data", str(folder), "--token-file", str(folder / "tokens")],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "from service.command import app; app()",
+            "--port",
+            "0",
+            "--grpc-port",
+            str(free_port()),
+            "--workers",
+            "1",
+            "--job-workers",
+            "1",
+            "--data",
+            str(folder),
+            "--token-file",
+            str(folder / "tokens"),
+        ],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     found = {"PLANNER_TOKEN": TOKEN}
     for line in process.stderr:

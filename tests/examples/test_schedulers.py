@@ -45,10 +45,12 @@ def test_ray_train_compiles_and_calls_what_the_client_has() -> None:
     tree = ast.parse(source)
     compile(tree, "ray_train.py", "exec")
     asked = {
-        node.attr for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
         and node.value.id == "service"
-    }  # fmt: skip
+    }
     assert asked == {"solve", "check_spec"}
     assert all(hasattr(Client, name) for name in asked)
 
@@ -65,9 +67,13 @@ def _module(name: str) -> Any:
 def test_a_line_of_a_batch_script_is_a_request() -> None:
     line = "#PLAN model=llama3-8b cluster=h100-x8 pools.0.nodes=2 pins.tp=8 pool=h100"
     assert _module("slurm_submit").question(line) == {
-        "model": "llama3-8b", "cluster": "h100-x8", "pool": "h100", "top": 1,
-        "set": {"pools.0.nodes": "2"}, "pins": {"tp": "8"},
-    }  # fmt: skip
+        "model": "llama3-8b",
+        "cluster": "h100-x8",
+        "pool": "h100",
+        "top": 1,
+        "set": {"pools.0.nodes": "2"},
+        "pins": {"tp": "8"},
+    }
 
 
 def submit(service: dict[str, str], folder: Path, more: str) -> subprocess.CompletedProcess[str]:
@@ -79,8 +85,9 @@ def submit(service: dict[str, str], folder: Path, more: str) -> subprocess.Compl
     script = folder / "train.sbatch"
     script.write_text(BATCH.format(more=more))
     env = service | {
-        "PATH": f"{fake.parent}:{service['PATH']}", "SBATCH_KEPT": str(folder / "kept"),
-    }  # fmt: skip
+        "PATH": f"{fake.parent}:{service['PATH']}",
+        "SBATCH_KEPT": str(folder / "kept"),
+    }
     program = [sys.executable, str(SCHEDULERS / "slurm_submit.py"), str(script), "--partition=p"]
     return subprocess.run(program, env=env, text=True, capture_output=True)
 
@@ -88,15 +95,19 @@ def submit(service: dict[str, str], folder: Path, more: str) -> subprocess.Compl
 @pytest.mark.service
 def test_slurm_gets_the_lines_of_the_best_plan(service: dict[str, str], tmp_path: Path) -> None:
     import planner
-    from planner.layouts import layout_to_json
+    from planner.specs.search.axis_values import layout_to_json
 
     done = submit(service, tmp_path, "pools.0.nodes=2 pins.tp=4")
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 42\n"), done.stderr
     assert (tmp_path / "kept.options").read_text() == "--partition=p\n"
     best = planner.solve(
-        "llama3-8b", "h100-x8", framework="megatron", pins={"tp": 4}, top=1,
+        "llama3-8b",
+        "h100-x8",
+        framework="megatron",
+        pins={"tp": 4},
+        top=1,
         overrides=(("pools.0.nodes", 2),),
-    ).best  # fmt: skip
+    ).best
     head, _, rest = (tmp_path / "kept.script").read_text().partition("export ")
     assert head == (
         "#!/bin/bash\n"
@@ -137,13 +148,16 @@ def test_what_does_not_fit_is_not_submitted(service: dict[str, str], tmp_path: P
 def job(nodes: str) -> dict[str, Any]:
     container = {"name": "c", "image": "i", "env": [{"name": "PLAN_TP", "value": "old"}]}
     annotations = {
-        "planner/model": "llama3-8b", "planner/cluster": "h100-x8", "planner/nodes": nodes,
-    }  # fmt: skip
+        "planner/model": "llama3-8b",
+        "planner/cluster": "h100-x8",
+        "planner/nodes": nodes,
+    }
     return {
-        "apiVersion": "batch/v1", "kind": "Job",
+        "apiVersion": "batch/v1",
+        "kind": "Job",
         "metadata": {"name": "train", "annotations": annotations},
         "spec": {"suspend": True, "template": {"spec": {"containers": [container]}}},
-    }  # fmt: skip
+    }
 
 
 def admit(
@@ -151,8 +165,11 @@ def admit(
 ) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, str(SCHEDULERS / "admission.py"), "--free-nodes", str(free), *options],
-        env=service, text=True, capture_output=True, input=json.dumps(job(nodes)),
-    )  # fmt: skip
+        env=service,
+        text=True,
+        capture_output=True,
+        input=json.dumps(job(nodes)),
+    )
     assert "Traceback" not in done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -163,9 +180,7 @@ def test_a_job_is_admitted_at_the_largest_good_size(service: dict[str, str]) -> 
 
     code, found = admit(service, "1-4", 2, "--efficiency", "0.5")
     assert code == 0
-    best = planner.solve(
-        "llama3-8b", "h100-x8", top=1, overrides=(("pools.0.nodes", 2),)
-    ).best  # fmt: skip
+    best = planner.solve("llama3-8b", "h100-x8", top=1, overrides=(("pools.0.nodes", 2),)).best
     assert found["spec"]["suspend"] is False
     assert (found["spec"]["parallelism"], found["spec"]["completions"]) == (2, 2)
     notes = found["metadata"]["annotations"]
@@ -192,11 +207,15 @@ def test_a_job_waits_where_too_few_nodes_are_free(service: dict[str, str]) -> No
 @pytest.mark.service
 def test_one_question_is_asked_three_ways(service: dict[str, str]) -> None:
     done = subprocess.run(
-        [str(ROOT / "examples" / "service" / "ask.sh"), service["PLANNER_SERVER"],
-         service["GRPC"]],
+        [
+            str(ROOT / "examples" / "service" / "ask.sh"),
+            service["PLANNER_SERVER"],
+            service["GRPC"],
+        ],
         env=service | {"PATH": f"{Path(sys.executable).parent}:{service['PATH']}"},
-        text=True, capture_output=True,
-    )  # fmt: skip
+        text=True,
+        capture_output=True,
+    )
     assert done.returncode == 0, done.stderr
     plans = [line for line in done.stdout.splitlines() if line.startswith("  plan ")]
     assert len(plans) == 3

@@ -6,7 +6,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from unittest.mock import patch
 
-from planner.cli import main
+from planner.cli.app import main
 
 
 def run_here(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -26,9 +26,18 @@ def pool(generation: str = "hopper", per_node: int = 8) -> Pool:
 def layout(shape: ModelShape = LLAMA3_8B, **changes: Any) -> Layout:
     """One layout on 8 devices with even stages, changed where a test says so."""
     base: dict[str, object] = {
-        "n_devices": 8, "tp": 1, "pp": 1, "vpp": 1, "split": "even", "mbs": 1, "gbs": 128,
-        "zero": 1, "sp": False, "recompute": "none", "recompute_layers": 0,
-    } | changes  # fmt: skip
+        "n_devices": 8,
+        "tp": 1,
+        "pp": 1,
+        "vpp": 1,
+        "split": "even",
+        "mbs": 1,
+        "gbs": 128,
+        "zero": 1,
+        "sp": False,
+        "recompute": "none",
+        "recompute_layers": 0,
+    } | changes
     n, tp, pp, vpp = (int(str(base[key])) for key in ("n_devices", "tp", "pp", "vpp"))
     base.setdefault("dp", n // (tp * pp))
     base.setdefault("schedule", "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b")

@@ -142,8 +142,14 @@ def run_batch(
     }
     spooled = folder / "slurm_script"  # Slurm runs a copy from its spool folder
     spooled.write_text(files[script])
-    done = subprocess.run(["bash", str(spooled), *words], env=env, capture_output=True, text=True,
-                          check=False, cwd=folder)  # fmt: skip
+    done = subprocess.run(
+        ["bash", str(spooled), *words],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
     return _read(log, srun), done
 
 
@@ -213,8 +219,13 @@ def pods_of_pytorchjob(document: Mapping[str, Any]) -> Iterator[Pod]:
             )
 
 
-def schedule(pods: Sequence[Pod], nodes: Mapping[str, dict[str, str]], devices: int,
-             resource: str, seed: int) -> None:  # fmt: skip
+def schedule(
+    pods: Sequence[Pod],
+    nodes: Mapping[str, dict[str, str]],
+    devices: int,
+    resource: str,
+    seed: int,
+) -> None:
     """Put pods on nodes (name to labels) at random, as far as their specs allow."""
     rng = random.Random(seed)
     for _ in range(2000):
@@ -232,8 +243,14 @@ def schedule(pods: Sequence[Pod], nodes: Mapping[str, dict[str, str]], devices: 
     raise AssertionError("the pods do not fit on the nodes")
 
 
-def _allowed(pod: Pod, node: str, nodes: Mapping[str, dict[str, str]], free: Mapping[str, int],
-             pods: Sequence[Pod], resource: str) -> bool:  # fmt: skip
+def _allowed(
+    pod: Pod,
+    node: str,
+    nodes: Mapping[str, dict[str, str]],
+    free: Mapping[str, int],
+    pods: Sequence[Pod],
+    resource: str,
+) -> bool:
     labels, spec = nodes[node], pod.spec
     need = spec["containers"][0]["resources"]["limits"][resource]
     if free[node] < need:
@@ -290,8 +307,10 @@ def run_pods(
         env = dict(pod.env)
         for entry in container.get("env", ()):
             env[entry["name"]] = entry["value"] if "value" in entry else _field(pod, entry)
-        command = [str(folder / "plan" / Path(word).name) if word.startswith("/plan/") else word
-                   for word in container["command"]]  # fmt: skip
+        command = [
+            str(folder / "plan" / Path(word).name) if word.startswith("/plan/") else word
+            for word in container["command"]
+        ]
         path = f"{stubs}{os.pathsep}{os.environ['PATH']}"
         subprocess.run(
             command,

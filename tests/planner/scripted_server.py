@@ -54,8 +54,13 @@ def scripted(*replies: Reply | Callable[[Asked], Reply]) -> Iterator[Scripted]:
             if status == 0:
                 self.close_connection = True
                 return
-            data = content if isinstance(content, bytes) else content.encode() if isinstance(
-                content, str) else json.dumps(content).encode()  # fmt: skip
+            data = (
+                content
+                if isinstance(content, bytes)
+                else content.encode()
+                if isinstance(content, str)
+                else json.dumps(content).encode()
+            )
             self.send_response(status)
             for name, value in sent.items():
                 self.send_header(name, value)

@@ -6,10 +6,10 @@ import planner
 from costmodels.examples import LLAMA3_8B
 from costmodels.problem import Problem
 from costmodels.stacks import STACKS
+from planner.analyze.neighborhood import derived, single_changes
 from planner.errors import SearchError
-from planner.neighbours import derived, single_changes
-from planner.runs.nearest import nearest_layout
-from planner.solving import read_inputs
+from planner.frameworks.runs.nearest_layout import nearest_layout
+from planner.solver.sources import read_inputs
 
 OPEN = {"activation_offload": ["on", "off"]}
 
@@ -81,9 +81,14 @@ def test_neighbours_move_it() -> None:
 @pytest.mark.slow
 def test_it_is_named_where_it_makes_a_job_fit() -> None:
     pins = {
-        "tp": 1, "pp": 1, "cp": 2, "zero": 1, "mbs": 1, "recompute": "none",
+        "tp": 1,
+        "pp": 1,
+        "cp": 2,
+        "zero": 1,
+        "mbs": 1,
+        "recompute": "none",
         "optimizer_offload": "off",
-    }  # fmt: skip
+    }
     result = planner.solve("llama3-8b", "h100-x8", pins=pins)
     assert not result.plans
     found = {change.change: change for change in result.relaxations}
@@ -93,9 +98,19 @@ def test_it_is_named_where_it_makes_a_job_fit() -> None:
 
 
 STATED = {
-    "n_devices": 8, "tp": 1, "pp": 1, "dp": 8, "cp": 1, "ep": 1, "etp": 1, "mbs": 1, "gbs": 64,
-    "counts": (32,), "recompute": "none", "activation_offload_layers": 31,
-}  # fmt: skip
+    "n_devices": 8,
+    "tp": 1,
+    "pp": 1,
+    "dp": 8,
+    "cp": 1,
+    "ep": 1,
+    "etp": 1,
+    "mbs": 1,
+    "gbs": 64,
+    "counts": (32,),
+    "recompute": "none",
+    "activation_offload_layers": 31,
+}
 
 
 @pytest.mark.parametrize(

@@ -10,24 +10,26 @@ import pytest
 
 import planner
 from costmodels.breakdown import TIME_TERMS, Breakdown, break_down
-from planner.binding import MEMORY, PARTS, binding_part, is_wall, largest, parts_s
-from planner.binding_levers import Bound, Lever, bound_of, state_of
-from planner.binding_text import binding_text, headline, relaxing
-from planner.elasticities import RATES, TIMES, MoreMemory, elasticities
-from planner.explain import explanation
-from planner.options import SolveOptions
-from planner.recommending import with_bandwidth
-from planner.result import Plan
+from planner.analyze.bottleneck import MEMORY, PARTS, binding_part, is_wall, largest, parts_s
+from planner.analyze.bottleneck_levers import Bound, Lever, bound_of, state_of
+from planner.analyze.bottleneck_text import binding_text, headline, relaxing
+from planner.analyze.elasticities import RATES, TIMES, MoreMemory, elasticities
+from planner.analyze.explain import explanation
+from planner.analyze.recommend.devices import with_bandwidth
+from planner.solver.answer.result import Plan
+from planner.solver.options import SolveOptions
 
 CASES: dict[str, tuple[str, str, dict[str, object], tuple[tuple[str, object], ...]]] = {
     "dense": ("llama3-70b", "h100-x512", {"tp": 4, "pp": 4, "cp": 2, "vpp": 4}, ()),
     "bubble": (
-        "llama3-8b", "h100-x512", {"tp": 1, "pp": 16, "mbs": 1, "split": "even"},
+        "llama3-8b",
+        "h100-x512",
+        {"tp": 1, "pp": 16, "mbs": 1, "split": "even"},
         (("training.global_batch", 32),),
     ),
     "experts": ("deepseek-v3", "h800-x2048", {"pp": 16, "ep": 64, "split": "ends"}, ()),
     "full": ("llama3-70b", "h100-x512", {"tp": 2, "pp": 2, "mbs": 1, "recompute": "full"}, ()),
-}  # fmt: skip
+}
 
 
 BOUND = ["bubble", *(pytest.param(x, marks=pytest.mark.slow) for x in ("experts", "full"))]
@@ -95,7 +97,7 @@ def test_memory_binds_where_it_does_not_fit_and_would_be_faster() -> None:
 
 
 def test_an_idle_pipeline_binds_and_rows_of_sweeps_say_so() -> None:
-    from planner.sweeping.rows import _elasticities
+    from planner.sweeps.rows import _elasticities
 
     found = bound("bubble")
     assert found.binds == "bubble"
@@ -106,7 +108,7 @@ def test_an_idle_pipeline_binds_and_rows_of_sweeps_say_so() -> None:
 
 @pytest.mark.parametrize("name", ["dense", *BOUND])
 def test_rows_and_explanations_agree(name: str) -> None:
-    from planner.sweeping.rows import _elasticities
+    from planner.sweeps.rows import _elasticities
 
     assert _elasticities(plan_of(name))["best.binding"] == bound(name).binds
 
@@ -183,7 +185,7 @@ def test_next_is_another_part_at_the_least_factor(name: str) -> None:
 
 
 def test_next_of_compute_is_what_faster_products_leave() -> None:
-    from planner.elasticities import FIGURES
+    from planner.analyze.elasticities import FIGURES
 
     plan, found = plan_of("dense"), bound("dense")
     assert found.next.after == "8 times the matmul_flops"

@@ -27,8 +27,12 @@ ARGS=(
 )
 torchrun --nproc_per_node $GPUS_PER_NODE --nnodes ${NNODES:-1} pretrain_gpt.py ${ARGS[@]}
 """
-DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
-             "bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}  # fmt: skip
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 4,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 1},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +61,15 @@ def test_accepted_and_fits(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 100
-    for text in ("Megatron-LM accepts it", "fits: stage 0", "MFU", "against the best plan:",
-                 "rank ", "most valuable changes:", "write --"):  # fmt: skip
+    for text in (
+        "Megatron-LM accepts it",
+        "fits: stage 0",
+        "MFU",
+        "against the best plan:",
+        "rank ",
+        "most valuable changes:",
+        "write --",
+    ):
         assert text in done.stdout
     again = check("launch.sh", "h100-x8", "--env", "TP=4")
     assert again.stdout == done.stdout
@@ -108,8 +119,10 @@ def test_its_model_can_be_imported_and_planned(folder: Path) -> None:
         (("launch.sh", "h100-x8", "--env", "TP=4", "--framework", "nemo"), "unknown framework"),
         (("launch.sh", "h100-x8", "--env", "TP=4", "--framework", "deepspeed"), "for megatron"),
         (("launch.sh", "h100-x8", "--env", "TP=4", "--set", "tp"), "PATH=VALUE"),
-        (("launch.sh", "h100-x8", "--env", "TP=4", "--set", "tensor_parallel=2"),
-         "tensor_model_parallel_size"),
+        (
+            ("launch.sh", "h100-x8", "--env", "TP=4", "--set", "tensor_parallel=2"),
+            "tensor_model_parallel_size",
+        ),
         (("launch.sh", "h100-x8", "--env", "TP=4", "--pin", "pp=2"), "says its whole layout"),
         (("launch.sh", "h100-x8", "--env", "TP=4", "--version", "latest"), "is not a release"),
         (("ds.json", "h100-x8"), "--model"),
@@ -117,7 +130,7 @@ def test_its_model_can_be_imported_and_planned(folder: Path) -> None:
         (("ds.json", "h100-x8", "--model", "llama3-8b", "--pin", "xx=2"), "xx"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
-)  # fmt: skip
+)
 def test_one_error_a_mistake(folder: Path, words: tuple[str, ...], message: str) -> None:
     done = check(*words)
     assert (done.returncode in (1, 2), done.stdout) == (True, "")  # 2: a wrong option

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from planner.check_report import report_json, report_text
-from planner.checking import Report, check
+from planner.analyze.check import Report, check
 from planner.errors import PlannerError, SpecError, UsageError
-from planner.solving import evaluate, solve
+from planner.render.check_report import report_json, report_text
+from planner.solver.solve import evaluate, solve
 from tests.searches.instances import one_in
 
 FLAGS = (
@@ -36,7 +36,7 @@ def standing() -> None:
 def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave that search out where a test does not look at what it finds."""
     if "standing" not in request.fixturenames:
-        monkeypatch.setattr("planner.checking.standing_of", lambda *_: None)
+        monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
 
 
 @pytest.fixture
@@ -105,10 +105,19 @@ def test_changes_are_worth_what_they_say(checked: Check) -> None:
     first = next(change for change in report.changes if change.layout)
     assert first.layout is not None
     x = first.layout
-    pins = {"tp": x.tp, "pp": x.pp, "vpp": x.vpp, "mbs": x.mbs, "zero": x.zero, "sp": int(x.sp),
-            "cp": x.cp, "recompute": x.recompute}  # fmt: skip
-    same = evaluate(report.model.document, report.cluster.document, pins=pins,
-                    framework="megatron").best  # fmt: skip
+    pins = {
+        "tp": x.tp,
+        "pp": x.pp,
+        "vpp": x.vpp,
+        "mbs": x.mbs,
+        "zero": x.zero,
+        "sp": int(x.sp),
+        "cp": x.cp,
+        "recompute": x.recompute,
+    }
+    same = evaluate(
+        report.model.document, report.cluster.document, pins=pins, framework="megatron"
+    ).best
     assert same.plan_id == first.plan_id
     assert first.step_s == pytest.approx(same.step_time_s, rel=1e-9)
     assert any(word.startswith("--") for word in first.words)
@@ -128,14 +137,18 @@ def test_the_words_of_a_change_make_it(checked: Check, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    one_in(3, [
-        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --recompute-granularity"
-        " full --recompute-method uniform --recompute-num-layers 1",
-        "--tensor-model-parallel-size 8 --recompute-activations --tp-comm-overlap",
-        "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2"
-        " --num-layers-per-virtual-pipeline-stage 3",
-    ]),
-)  # fmt: skip
+    one_in(
+        3,
+        [
+            "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 "
+            "--recompute-granularity"
+            " full --recompute-method uniform --recompute-num-layers 1",
+            "--tensor-model-parallel-size 8 --recompute-activations --tp-comm-overlap",
+            "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2"
+            " --num-layers-per-virtual-pipeline-stage 3",
+        ],
+    ),
+)
 def test_changes_are_whole_and_accepted(checked: Check, flags: str) -> None:
     """Every change written into the script gives its plan, and no refusal that was not there."""
     base = f"{flags} --micro-batch-size 1 --global-batch-size 128"
@@ -182,9 +195,12 @@ def test_missing_overlap_is_named_with_its_flag(tmp_path: Path) -> None:
     file.write_text(f"{plain} {GOOD}")
     cluster = {"pools": [{"accelerator": "h100-sxm-80gb", "nodes": 8}], "fabric": {}}
     report = check(file, cluster, env=OWN)
-    with_flags = check(file, cluster, env=OWN,
-                       overrides=(("overlap_grad_reduce", "true"),
-                                  ("overlap_param_gather", "true")))  # fmt: skip
+    with_flags = check(
+        file,
+        cluster,
+        env=OWN,
+        overrides=(("overlap_grad_reduce", "true"), ("overlap_param_gather", "true")),
+    )
     assert report.plan is not None
     assert with_flags.plan is not None
     named = [c for c in report.changes if c.text == "dp_overlap off -> on"]
@@ -240,11 +256,15 @@ def test_what_does_not_fit_and_what_would_make_it(checked: Check) -> None:
         ("--micro-batch-size 3", "MLM112", "parse", "global batch"),
         ("--pipeline-model-parallel-size 4 --num-layers 30", "MLM210", "parse", "of 7 to 8"),
         ("--expert-model-parallel-size 2", "MLM301", "parse", "the model is dense"),
-        ("--pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 2"
-         " --global-batch-size 12 --tensor-model-parallel-size 2", "MLM203", "first step",
-         "interleaving"),
+        (
+            "--pipeline-model-parallel-size 8 --num-layers-per-virtual-pipeline-stage 2"
+            " --global-batch-size 12 --tensor-model-parallel-size 2",
+            "MLM203",
+            "first step",
+            "interleaving",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refused_runs_are_priced_as_the_nearest(
     checked: Check, flags: str, code: str, when: str, repair: str
 ) -> None:
@@ -261,8 +281,9 @@ def test_refused_runs_are_priced_as_the_nearest(
 
 
 def test_what_cannot_be_priced_says_why(checked: Check) -> None:
-    report = checked(f"{GOOD} --tensor-model-parallel-size 16 --num-attention-heads 24"
-                     " --kv-channels 128")  # fmt: skip
+    report = checked(
+        f"{GOOD} --tensor-model-parallel-size 16 --num-attention-heads 24 --kv-channels 128"
+    )
     assert report.plan is None
     assert "TP001" in report.not_priced
     assert report.exit_code == 3
@@ -304,10 +325,12 @@ def test_settings_model_and_cluster_can_be_changed(checked: Check) -> None:
     report = checked(
         GOOD,
         overrides=(
-            ("global_batch_size", "64"), ("model.vocab", "1000"), ("pools.0.nodes", "4"),
+            ("global_batch_size", "64"),
+            ("model.vocab", "1000"),
+            ("pools.0.nodes", "4"),
             ("training.seq_len", "4096"),
         ),
-    )  # fmt: skip
+    )
     assert report.model is not None
     assert report.plan is not None
     assert (report.model.shape.vocab, report.model.job.seq_len) == (1000, 4096)
@@ -323,15 +346,18 @@ def test_a_model_file_in_place_of_the_flags(checked: Check) -> None:
 
 
 def test_flags_win_over_the_job_of_a_model_file(checked: Check) -> None:
-    report = checked(f"{GOOD} --seq-length 4096 --train-iters 100 --fp8-format e4m3"
-                     " --fp8-recipe blockwise", model="llama3-8b")  # fmt: skip
+    report = checked(
+        f"{GOOD} --seq-length 4096 --train-iters 100 --fp8-format e4m3 --fp8-recipe blockwise",
+        model="llama3-8b",
+    )
     assert report.model is not None
     assert report.model.job.seq_len == 4096  # the file: 8192
     assert report.model.job.global_batch == 128  # the file: 512
     assert report.model.job.precision == "fp8-blockwise"
     assert report.model.job.tokens == 100 * 128 * 4096
-    asked = checked(f"{GOOD} --seq-length 4096", model="llama3-8b",
-                    overrides=(("training.seq_len", "2048"),))  # fmt: skip
+    asked = checked(
+        f"{GOOD} --seq-length 4096", model="llama3-8b", overrides=(("training.seq_len", "2048"),)
+    )
     assert asked.model is not None
     assert asked.model.job.seq_len == 2048
 
@@ -346,15 +372,19 @@ def test_the_batch_of_micro_batches_alone_is_not_that_of_a_model_file(checked: C
 
 def test_a_model_file_fills_what_the_flags_do_not_say(tmp_path: Path) -> None:
     file = tmp_path / "launch.sh"
-    file.write_text("torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096"
-                    " --num-attention-heads 32 --use-distributed-optimizer")  # fmt: skip
+    file.write_text(
+        "torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096"
+        " --num-attention-heads 32 --use-distributed-optimizer"
+    )
     report = check(file, "h100-x8", model="llama3-8b")
     assert report.model is not None
     job = report.model.job
     assert (job.seq_len, job.global_batch, job.precision) == (8192, 512, "bf16")
     assert [text.split(":")[0] for text in report.run.assumed] == [
-        "seq_len = 8192", "gbs = 512", "precision = bf16",
-    ]  # fmt: skip
+        "seq_len = 8192",
+        "gbs = 512",
+        "precision = bf16",
+    ]
 
 
 @pytest.mark.usefixtures("standing")
@@ -363,15 +393,43 @@ def test_the_same_bytes_each_time(checked: Check) -> None:
     assert first == second
     data = json.loads(first)
     assert set(data) == {
-        "schema_version", "source", "format", "framework", "release", "accepted", "fits", "fork",
-        "partial", "not_understood", "memory_not_judged",
-        "refusals", "ignored", "unwritten", "n_devices", "enough_devices", "layout", "plan",
-        "repairs", "not_priced", "standing", "changes", "assumed", "notes", "inputs",
+        "schema_version",
+        "source",
+        "format",
+        "framework",
+        "release",
+        "accepted",
+        "fits",
+        "fork",
+        "partial",
+        "not_understood",
+        "memory_not_judged",
+        "refusals",
+        "ignored",
+        "unwritten",
+        "n_devices",
+        "enough_devices",
+        "layout",
+        "plan",
+        "repairs",
+        "not_priced",
+        "standing",
+        "changes",
+        "assumed",
+        "notes",
+        "inputs",
         "calibration",
-    }  # fmt: skip
+    }
     assert set(data["changes"][0]) == {
-        "change", "words", "step_time_s", "gain_frac", "peak_bytes", "fits", "plan_id", "layout",
-    }  # fmt: skip
+        "change",
+        "words",
+        "step_time_s",
+        "gain_frac",
+        "peak_bytes",
+        "fits",
+        "plan_id",
+        "layout",
+    }
 
 
 @pytest.mark.usefixtures("standing")
@@ -383,8 +441,12 @@ def test_the_table_is_readable_at_100_columns(checked: Check) -> None:
     assert "(when it reads its configuration)" in text
 
 
-DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
-             "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}  # fmt: skip
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 4,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2},
+}
 
 
 def test_pins_say_what_a_file_cannot(tmp_path: Path) -> None:
@@ -402,11 +464,15 @@ def test_pins_say_what_a_file_cannot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "code"),
     [
-        ("a.yaml", "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n"
-         "  fsdp_version: 2\n  fsdp_reshard: true\n", "ACC121"),
+        (
+            "a.yaml",
+            "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n"
+            "  fsdp_version: 2\n  fsdp_reshard: true\n",
+            "ACC121",
+        ),
         ("a.json", json.dumps(DEEPSPEED | {"zero_optimisation": 3}), "DSP122"),
     ],
-)  # fmt: skip
+)
 def test_a_key_that_is_passed_over_is_a_warning(
     tmp_path: Path, name: str, text: str, code: str
 ) -> None:
@@ -456,27 +522,50 @@ def test_a_file_whose_batch_sizes_are_for_more_devices_is_refused(tmp_path: Path
         ("a.txt", "hello world\n", {}, SpecError, "is not a run that is known here"),
         ("a.sh", "#!/bin/bash\necho hi\n", {}, SpecError, "no training command and no flags"),
         ("a.sh", "torchrun train.py --lr 1\n", {}, SpecError, "no flags of Megatron-LM"),
-        ("a.sh", f"torchrun pretrain_gpt.py {FLAGS} --global-batch-size $GBS", {}, SpecError,
-         "depends on GBS, which nothing sets"),
-        ("a.json", '{"train_batch_size": 1,}', {"model": "llama3-8b"}, SpecError,
-         "not valid JSON"),
+        (
+            "a.sh",
+            f"torchrun pretrain_gpt.py {FLAGS} --global-batch-size $GBS",
+            {},
+            SpecError,
+            "depends on GBS, which nothing sets",
+        ),
+        (
+            "a.json",
+            '{"train_batch_size": 1,}',
+            {"model": "llama3-8b"},
+            SpecError,
+            "not valid JSON",
+        ),
         ("a.json", json.dumps(DEEPSPEED), {}, SpecError, "does not say the model"),
-        ("config.json", '{"model_type": "llama", "hidden_size": 8}', {}, SpecError,
-         "is a model"),
+        ("config.json", '{"model_type": "llama", "hidden_size": 8}', {}, SpecError, "is a model"),
         ("a.toml", "[training\n", {}, SpecError, "not valid TOML"),
         ("a.yaml", "distributed_type: FSDP\n", {}, SpecError, "does not say the model"),
         ("a.sh", f"{FLAGS} {GOOD}", {"framework": "deepspeed"}, UsageError, "for megatron"),
-        ("a.sh", f"{FLAGS} {GOOD}", {"overrides": (("no_such_flag", "1"),)}, UsageError,
-         "no such flag"),
+        (
+            "a.sh",
+            f"{FLAGS} {GOOD}",
+            {"overrides": (("no_such_flag", "1"),)},
+            UsageError,
+            "no such flag",
+        ),
         ("a.sh", f"{FLAGS} {GOOD}", {"pool": "x"}, UsageError, "no pool"),
-        ("a.sh", "deepspeed train.py --deepspeed ds.json", {"model": "llama3-8b"}, SpecError,
-         "names ds.json, which cannot be read"),
+        (
+            "a.sh",
+            "deepspeed train.py --deepspeed ds.json",
+            {"model": "llama3-8b"},
+            SpecError,
+            "names ds.json, which cannot be read",
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_clear_error(
-    name: str, text: str, options: dict[str, Any], error: type[PlannerError], message: str,
+    name: str,
+    text: str,
+    options: dict[str, Any],
+    error: type[PlannerError],
+    message: str,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(error) as caught:
@@ -499,9 +588,13 @@ def test_a_missing_flag_is_a_refusal_and_not_a_file_that_cannot_be_read(
     flag: str, tmp_path: Path
 ) -> None:
     words = {
-        "--num-layers": 32, "--hidden-size": 4096, "--num-attention-heads": 32,
-        "--seq-length": 4096, "--max-position-embeddings": 4096, "--micro-batch-size": 1,
-    }  # fmt: skip
+        "--num-layers": 32,
+        "--hidden-size": 4096,
+        "--num-attention-heads": 32,
+        "--seq-length": 4096,
+        "--max-position-embeddings": 4096,
+        "--micro-batch-size": 1,
+    }
     del words[flag]
     flags = " ".join(f"{name} {value}" for name, value in words.items())
     file = tmp_path / "launch.sh"
@@ -537,8 +630,9 @@ def test_flags_that_the_output_of_a_program_may_hold_are_asked_for(tmp_path: Pat
 
 def test_values_no_framework_takes_are_no_defect(checked: Check) -> None:
     """Negative and huge numbers are refused and the rest is judged."""
-    report = checked(f"{GOOD} --recompute-granularity full --recompute-method block"
-                     " --recompute-num-layers -5")  # fmt: skip
+    report = checked(
+        f"{GOOD} --recompute-granularity full --recompute-method block --recompute-num-layers -5"
+    )
     assert report.plan is not None
     assert report.plan.layout.recompute_layers == 1
     huge = checked("--tensor-model-parallel-size 99999999999999999999 --micro-batch-size 1")
@@ -546,8 +640,9 @@ def test_values_no_framework_takes_are_no_defect(checked: Check) -> None:
 
 
 def test_all_to_alls_that_need_more_heads_are_priced_as_a_ring(checked: Check) -> None:
-    report = checked("--context-parallel-size 16 --cp-comm-type a2a --micro-batch-size 1"
-                     " --global-batch-size 16")  # fmt: skip
+    report = checked(
+        "--context-parallel-size 16 --cp-comm-type a2a --micro-batch-size 1 --global-batch-size 16"
+    )
     assert "MLM107" in {broken.rule.code for broken in report.refusals}
     assert report.plan is not None
     assert report.plan.layout.cp_comm == "p2p"
@@ -556,8 +651,10 @@ def test_all_to_alls_that_need_more_heads_are_priced_as_a_ring(checked: Check) -
 
 def test_keys_of_fsdp1_are_passed_over_and_said(tmp_path: Path) -> None:
     file = tmp_path / "accelerate.yaml"
-    file.write_text("distributed_type: FSDP\nnum_processes: 8\nmixed_precision: bf16\n"
-                    "fsdp_config:\n  fsdp_version: 2\n  fsdp_use_orig_params: true\n")  # fmt: skip
+    file.write_text(
+        "distributed_type: FSDP\nnum_processes: 8\nmixed_precision: bf16\n"
+        "fsdp_config:\n  fsdp_version: 2\n  fsdp_use_orig_params: true\n"
+    )
     report = check(file, "h100-x8", model="llama3-8b")
     assert report.accepted
     assert any("fsdp_use_orig_params: of FSDP1" in note for note in report.notes)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from planner.saved import MAX_SAVED
+from planner.solver.answer.result_store import MAX_SAVED
 from searches import search
-from searches.pricing import ShardAnswer
-from searches.shards import Shard
+from searches.pricing.shard_prices import ShardAnswer
+from searches.space.shards import Shard
 from tests.planner.command import run_here
 
 ROOT = Path(__file__).resolve().parents[2]
-PLANNER = [sys.executable, "-c", "from planner.cli import main; main()"]
+PLANNER = [sys.executable, "-c", "from planner.cli.app import main; main()"]
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def test_solve_show_explain_emit_in_one_sitting(folder: Path) -> None:
 
 
 def test_every_term_opens(folder: Path) -> None:
-    from planner.explain import explain_term
-    from planner.saved import open_plan
-    from planner.terms import TERMS
+    from planner.analyze.explain import explain_term
+    from planner.analyze.terms import TERMS
+    from planner.solver.answer.result_store import open_plan
 
     run("evaluate", "gpt3-175b", "a100-x1024", "--pin", "tp=8,pp=8,vpp=3,recompute=full")
     _, _, problem, plan = open_plan("last#1")
@@ -203,7 +203,7 @@ def test_a_mistake_in_a_file_is_placed_on_its_line(folder: Path) -> None:
 def test_help_is_light(folder: Path) -> None:
     code = (
         "import sys; sys.argv = ['planner', '--help']\n"
-        "from planner.cli import main\n"
+        "from planner.cli.app import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "heavy = {'numpy', 'ortools', 'ray', 'pydantic', 'pandas'} & set(sys.modules)\n"
@@ -242,8 +242,8 @@ def test_recommend_prints_its_answer(folder: Path) -> None:
 
 
 def test_the_cache_is_capped_and_optional(folder: Path) -> None:
-    from planner.saved import cache_folder, save_result
-    from planner.solving import evaluate
+    from planner.solver.answer.result_store import cache_folder, save_result
+    from planner.solver.solve import evaluate
 
     for batch in range(1, MAX_SAVED + 4):
         more = (("training.global_batch", 8 * batch),)
@@ -273,7 +273,7 @@ def test_interrupted_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_closed_pipe_is_quiet(folder: Path) -> None:
     words = " ".join(
-        [sys.executable, "-c", "'from planner.cli import main; main()'", "catalog", "list"]
+        [sys.executable, "-c", "'from planner.cli.app import main; main()'", "catalog", "list"]
     )
     done = subprocess.run(
         f"{words} | head -1", shell=True, capture_output=True, text=True, check=False
@@ -310,8 +310,17 @@ def test_no_line_is_wider_than_a_terminal(folder: Path) -> None:
 def test_suggested_commands_do_what_they_say(folder: Path) -> None:
     import shlex
 
-    words = ["solve", "llama3-8b", "h100-x8", "--set", "training.seq_len=131072", "--pin", "tp=1",
-             "--pin", "cp=1"]  # fmt: skip
+    words = [
+        "solve",
+        "llama3-8b",
+        "h100-x8",
+        "--set",
+        "training.seq_len=131072",
+        "--pin",
+        "tp=1",
+        "--pin",
+        "cp=1",
+    ]
     data = json.loads(run(*words, "--format", "json").stdout)
     assert data["relaxations"]
     for relaxation in data["relaxations"]:
@@ -396,8 +405,9 @@ def test_a_plan_of_one_of_two_pools_is_shown_and_written(folder: Path) -> None:
     words = ["--pin", "tp=2", "--top", "2", "--emit", "megatron", "--out", "out"]
     done = run("solve", "llama3-8b", "mixed-h100-a100", *words)
     assert "on pool 0 (h100): 256 x h100-sxm-80gb in 32 node(s), or pool 1 (a100)" in done.stdout
-    found = json.loads(run("solve", "llama3-8b", "mixed-h100-a100", *words[:4],
-                           "--format", "json").stdout)  # fmt: skip
+    found = json.loads(
+        run("solve", "llama3-8b", "mixed-h100-a100", *words[:4], "--format", "json").stdout
+    )
     best = found["plans"][0]
     script = (folder / "out" / f"1-{best['plan_id']}" / "megatron.sh").read_text()
     assert f'"n_devices":{best["layout"]["n_devices"]}' in script

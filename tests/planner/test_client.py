@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from planner import client as module
 from planner.client import Client, ServiceError, document, file_name, plan_of
+from planner.client import client as module
 from planner.errors import PlannerError, SpecError, UsageError
-from planner.runs.beside import files_beside
-from planner.saved import plan_named
+from planner.frameworks.runs.companions import files_beside
+from planner.solver.answer.result_store import plan_named
 from tests.planner.scripted_server import Asked, Reply, Scripted, scripted
 
 OK: Reply = (200, {"ETag": '"e1"'}, {"plans": []})
@@ -183,18 +183,25 @@ def test_nobody_there_is_said(pauses: list[float]) -> None:
 
 def test_a_refusal_says_what_to_change() -> None:
     fault = {
-        "message": "unknown accelerator 'h1000'", "fix": "did you mean h100-sxm-80gb?",
-        "source": "c.yaml", "line": 7, "column": 18, "field": "pools.0.accelerator",
+        "message": "unknown accelerator 'h1000'",
+        "fix": "did you mean h100-sxm-80gb?",
+        "source": "c.yaml",
+        "line": 7,
+        "column": 18,
+        "field": "pools.0.accelerator",
         "rule": "",
-    }  # fmt: skip
+    }
     reply = problem(422, "bad-specification", "c.yaml:7: ...", errors=[fault], instance="r9")
     with talking(reply) as (server, service), pytest.raises(ServiceError) as caught:
         service.solve("llama3-8b", "h100-x8")
     error = caught.value
     assert isinstance(error, PlannerError)
     assert (error.status, error.code, error.exit_code, error.request_id) == (
-        422, "bad-specification", 1, "r9",
-    )  # fmt: skip
+        422,
+        "bad-specification",
+        1,
+        "r9",
+    )
     assert error.fix == "did you mean h100-sxm-80gb?"
     assert str(error) == (
         "c.yaml:7:18: pools.0.accelerator: unknown accelerator 'h1000'\n"
@@ -258,11 +265,14 @@ def test_a_question_that_became_a_job_is_waited_for() -> None:
     told: list[Any] = []
     replies = [
         (202, {}, job()),
-        events((1, '{"state": "PENDING"}'), (2, '{"phase": "search", "done": 1, "total": 2}'),
-               (3, '{"state": "SUCCEEDED"}')),
+        events(
+            (1, '{"state": "PENDING"}'),
+            (2, '{"phase": "search", "done": 1, "total": 2}'),
+            (3, '{"state": "SUCCEEDED"}'),
+        ),
         (200, {}, job("SUCCEEDED")),
         OK,
-    ]  # fmt: skip
+    ]
     with talking(*replies) as (server, service):
         answer = service.ask("solve", QUESTION, progress=told.append)
     assert (answer.json(), answer.job_id, answer.etag) == ({"plans": []}, "j1", "e1")
@@ -319,8 +329,10 @@ def test_a_watcher_gives_up(pauses: list[float]) -> None:
 def test_a_problem_in_the_events_is_raised() -> None:
     data = '{"code": "expired", "detail": "gone", "status": 410}'
     reply: Reply = (
-        200, {"Content-Type": "text/event-stream"}, f"event: problem\ndata: {data}\n\n",
-    )  # fmt: skip
+        200,
+        {"Content-Type": "text/event-stream"},
+        f"event: problem\ndata: {data}\n\n",
+    )
     with talking(reply) as (_, service), pytest.raises(ServiceError, match="gone") as caught:
         list(service.watch("j1"))
     assert caught.value.status == 410
@@ -329,12 +341,14 @@ def test_a_problem_in_the_events_is_raised() -> None:
 @pytest.mark.parametrize(
     ("found", "code"),
     [
-        (job("FAILED", problem={"code": "bad-option", "detail": "why", "status": 422}),
-         "bad-option"),
+        (
+            job("FAILED", problem={"code": "bad-option", "detail": "why", "status": 422}),
+            "bad-option",
+        ),
         (job("CANCELLED"), "job-cancelled"),
         (job("EXPIRED"), "job-expired"),
     ],
-)  # fmt: skip
+)
 def test_a_job_without_an_answer_is_an_error(found: dict[str, Any], code: str) -> None:
     replies = [events((1, f'{{"state": "{found["state"]}"}}')), (200, {}, found)]
     with talking(*replies) as (_, service), pytest.raises(ServiceError) as caught:
@@ -358,20 +372,30 @@ def test_a_deadline_is_asked_for_and_bounds_a_job() -> None:
     assert server.asked[0].headers["prefer"] == "wait=2.500"
     assert server.asked[0].body == QUESTION
     replies = [
-        (202, {}, job()), (200, {}, job("CANCELLED")), (202, {}, job(job_id="j2")),
-        events((1, '{"state": "SUCCEEDED"}')), (200, {}, job("SUCCEEDED")), OK,
-    ]  # fmt: skip
+        (202, {}, job()),
+        (200, {}, job("CANCELLED")),
+        (202, {}, job(job_id="j2")),
+        events((1, '{"state": "SUCCEEDED"}')),
+        (200, {}, job("SUCCEEDED")),
+        OK,
+    ]
     with talking(*replies) as (server, service):
         service.solve("llama3-8b", "h100-x8", wait_s=2.5)
     assert [asked.path for asked in server.asked][1:4] == [
-        "/v1/jobs/j1:cancel", "/v1/jobs", "/v1/jobs/j2/events",
-    ]  # fmt: skip
+        "/v1/jobs/j1:cancel",
+        "/v1/jobs",
+        "/v1/jobs/j2/events",
+    ]
     assert server.asked[2].body["time_limit_s"] == 2.5
     with talking(OK) as (server, service):
         service.replan({"solve": QUESTION}, 2, lost="n[1-2]", wait_s=3.0, time_limit_s=9.0)
     assert server.asked[0].body == {
-        "solve": QUESTION, "plan": 2, "lost": ["n[1-2]"], "gained": 0, "time_limit_s": 3.0,
-    }  # fmt: skip
+        "solve": QUESTION,
+        "plan": 2,
+        "lost": ["n[1-2]"],
+        "gained": 0,
+        "time_limit_s": 3.0,
+    }
     with pytest.raises(UsageError, match="wait_s"):
         service.solve("llama3-8b", "h100-x8", wait_s=0.0)
 
@@ -464,22 +488,31 @@ def test_calls_send_what_they_are_given(tmp_path: Path) -> None:
     bodies = [asked.body for asked in server.asked]
     assert bodies[0] == {"result": result, "plan": "ab12", "term": "tp"}
     assert bodies[1] == {
-        "result": result, "plan": 2, "for": ["fsdp2"], "launcher": ["slurm"],
+        "result": result,
+        "plan": 2,
+        "for": ["fsdp2"],
+        "launcher": ["slurm"],
         "hosts": "n01\nn02\nn03",
-    }  # fmt: skip
+    }
     assert bodies[2] == {"result": result, "plan": 1, "hosts": "n1\nn2"}
     assert bodies[3]["b"] == {"solve": QUESTION, "plan": 3}
     assert bodies[4]["cluster"] == {"pools": []}
     assert bodies[5] == {**QUESTION, "from": 8, "to": 16}
     assert [x.path for x in server.asked][5:9] == [
-        "/v1/plans:scale", "/v1/sweeps", "/v1/specs:check", "/v1/catalogue?name=h100-sxm-80gb",
-    ]  # fmt: skip
+        "/v1/plans:scale",
+        "/v1/sweeps",
+        "/v1/specs:check",
+        "/v1/catalogue?name=h100-sxm-80gb",
+    ]
     assert "idempotency-key" in server.asked[5].headers
     assert bodies[7] == {"document": {"text": "model: 1\nx: 2\n"}}
     assert bodies[9] == {
-        "run": {"text": "#!/bin/bash\ntorchrun x\n"}, "files": {}, "cluster": "h100-x8",
-        "model": "llama3-8b", "version": "0.12",
-    }  # fmt: skip
+        "run": {"text": "#!/bin/bash\ntorchrun x\n"},
+        "files": {},
+        "cluster": "h100-x8",
+        "model": "llama3-8b",
+        "version": "0.12",
+    }
 
 
 def test_files_are_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,8 +524,9 @@ def test_files_are_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert document("of-another-version", "model") == "of-another-version"
     assert document("h100-x8", "cluster") == {"text": "pools: []\n", "name": "h100-x8"}
     assert document(Path("llama"), "model") == {
-        "text": '{"model_type": "llama"}', "name": "config.json",
-    }  # fmt: skip
+        "text": '{"model_type": "llama"}',
+        "name": "config.json",
+    }
     with pytest.raises(SpecError, match="no such file"):
         document("no/file.yaml", "model")
     with pytest.raises(SpecError, match="empty"):

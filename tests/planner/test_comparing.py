@@ -8,12 +8,12 @@ import pytest
 
 import planner
 from costmodels.breakdown import break_down
-from planner.comparing import Opened, compare, comparison_text
-from planner.inputs import cluster_from_dict, model_from_dict
-from planner.looking import run_diff
-from planner.recommending import with_bandwidth
-from planner.result import Result
-from planner.saved import open_plan
+from planner.analyze.comparison import Opened, compare, comparison_text
+from planner.analyze.recommend.devices import with_bandwidth
+from planner.cli.commands.inspection import run_diff
+from planner.solver.answer.result import Result
+from planner.solver.answer.result_store import open_plan
+from planner.specs.loader import cluster_from_dict, model_from_dict
 from tests.searches.instances import one_in
 
 CLUSTER = {"name": "x64", "pools": [{"accelerator": "h100-sxm-80gb", "nodes": 8}], "fabric": {}}
@@ -26,8 +26,9 @@ def opened(tmp_path: Path, name: str, result: Result) -> Opened:
     return open_plan(f"{path}#1")
 
 
-def evaluated(tmp_path: Path, model: str = "llama3-8b", cluster: object = CLUSTER,
-              **pins: object) -> Opened:  # fmt: skip
+def evaluated(
+    tmp_path: Path, model: str = "llama3-8b", cluster: object = CLUSTER, **pins: object
+) -> Opened:
     name = "-".join(f"{key}{value}" for key, value in [("m", model), *pins.items()])
     found = planner.evaluate(model, cluster, pins=PINS | pins, framework="any")
     return opened(tmp_path, f"{name}-{found.result_id}", found)
@@ -134,17 +135,34 @@ def test_what_turns_it_round_does(tmp_path: Path) -> None:
 def test_a_long_pipeline_wins_with_a_larger_batch(tmp_path: Path) -> None:
     """Eight stages idle for half of the step at this batch and keep weights small: the more
     micro-batches, the less idle time."""
-    model = model_from_dict({
-        "model": {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336,
-                  "vocab": 128256, "gated": True, "tied": False},
-        "training": {"seq_len": 8192, "global_batch": 32, "precision": "bf16"},
-    }).document  # fmt: skip
+    model = model_from_dict(
+        {
+            "model": {
+                "layers": 32,
+                "hidden": 4096,
+                "heads": 32,
+                "kv_heads": 8,
+                "ffn": 14336,
+                "vocab": 128256,
+                "gated": True,
+                "tied": False,
+            },
+            "training": {"seq_len": 8192, "global_batch": 32, "precision": "bf16"},
+        }
+    ).document
     sides = [
-        opened(tmp_path, f"tp{tp}pp{pp}", planner.evaluate(
-            model, CLUSTER, framework="any",
-            pins={"tp": tp, "pp": pp, "mbs": 1, "zero": 1, "sp": True}))
+        opened(
+            tmp_path,
+            f"tp{tp}pp{pp}",
+            planner.evaluate(
+                model,
+                CLUSTER,
+                framework="any",
+                pins={"tp": tp, "pp": pp, "mbs": 1, "zero": 1, "sp": True},
+            ),
+        )
         for tp, pp in ((2, 8), (8, 2))
-    ]  # fmt: skip
+    ]
     found = compare(*sides)
     assert found.winner == "B"
     (text,) = [x for x in found.turns if "global batch" in x]
@@ -178,10 +196,18 @@ def test_a_plan_that_does_not_fit_is_told(tmp_path: Path) -> None:
         {"pools": [{"accelerator": "h100-sxm-80gb", "nodes": 1}], "fabric": {}}
     ).document
     fits, too_large = (
-        opened(tmp_path, f"tp{tp}", planner.evaluate(
-            "llama3-8b", small, framework="any", pins={"tp": tp, "pp": 1, "mbs": mbs, "zero": 1}))
+        opened(
+            tmp_path,
+            f"tp{tp}",
+            planner.evaluate(
+                "llama3-8b",
+                small,
+                framework="any",
+                pins={"tp": tp, "pp": 1, "mbs": mbs, "zero": 1},
+            ),
+        )
         for tp, mbs in ((2, 1), (1, 16))
-    )  # fmt: skip
+    )
     assert too_large[3].headroom_frac < 0 <= fits[3].headroom_frac
     text = comparison_text(compare(fits, too_large))
     assert "does not fit" in text

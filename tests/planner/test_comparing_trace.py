@@ -7,19 +7,19 @@ import pytest
 
 from costmodels.breakdown import break_down
 from costmodels.problem import Problem
-from planner.comparing_trace import (
+from planner.analyze.trace.chrome_trace import trace_json
+from planner.analyze.trace.comparison import (
     COMPUTE_ROWS,
     TraceComparison,
     compare_traces,
     head_sizes,
     predicted_rows,
 )
+from planner.analyze.trace.findings import findings, suggestion
 from planner.errors import UsageError
-from planner.result import Plan
-from planner.saved import open_plan
-from planner.trace import trace_json
-from planner.trace_comparison_text import comparison_markdown, comparison_text
-from planner.trace_findings import findings, suggestion
+from planner.render.trace_text import comparison_markdown, comparison_text
+from planner.solver.answer.result import Plan
+from planner.solver.answer.result_store import open_plan
 from tests.costmodels.timelines import CASES, case
 from tests.planner.command import run_here
 from tests.planner.kineto.writing import (
@@ -97,9 +97,17 @@ def one_step(out: TraceWriter, number: int, at: float) -> None:
 
 
 HAND_US = {
-    "gemm+head": 220, "attention": 55, "elementwise": 45, "optimizer": 100, "tp": 50, "dp": 30,
-    "copies": 50, "unknown": 20, "host": 345, "idle": 85,
-}  # fmt: skip
+    "gemm+head": 220,
+    "attention": 55,
+    "elementwise": 45,
+    "optimizer": 100,
+    "tp": 50,
+    "dp": 30,
+    "copies": 50,
+    "unknown": 20,
+    "host": 345,
+    "idle": 85,
+}
 """Means of two steps. The gap behind the last kernel ends the first one when a kernel starts that
 was launched 10 us before, the last one when the host is done: 270 and 280 are the host's."""
 
@@ -176,13 +184,19 @@ def as_predicted(problem: Problem, plan: Plan, factors: dict[str, float]) -> Tra
     found = break_down(problem, plan.layout, 0)
     out = TraceWriter(rank=0, world=plan.layout.n_devices)
     kernels = {
-        "gemm": GEMM, "attention": FLASH, "elementwise": SILU, "experts": "grouped_gemm_kernel",
-        "head": GEMM, "optimizer": ADAM,
-    }  # fmt: skip
+        "gemm": GEMM,
+        "attention": FLASH,
+        "elementwise": SILU,
+        "experts": "grouped_gemm_kernel",
+        "head": GEMM,
+        "optimizer": ADAM,
+    }
     groups = {
-        "tp": (TP, plan.layout.tp), "dp": (DP, plan.layout.dp),
-        "ep": ("EXPERT_MODEL_PARALLEL_GROUP", plan.layout.ep), "pipeline": (PP, plan.layout.pp),
-    }  # fmt: skip
+        "tp": (TP, plan.layout.tp),
+        "dp": (DP, plan.layout.dp),
+        "ep": ("EXPERT_MODEL_PARALLEL_GROUP", plan.layout.ep),
+        "pipeline": (PP, plan.layout.pp),
+    }
     head = {"Input Dims": [[8192, 4096], [min(head_sizes(problem, plan)), 4096]]}
     out.row("cpu_op", "aten::mm", 0.0, 1.0, tid=1, **{"External id": 9}, **head)
     at = begin = 1000.0
@@ -196,9 +210,14 @@ def as_predicted(problem: Problem, plan: Plan, factors: dict[str, float]) -> Tra
         else:
             desc, size = groups[row]
             out.nccl(
-                SEND if row == "pipeline" else REDUCE, at, length, size=size, desc=desc,
-                collective="send" if row == "pipeline" else "allreduce", nelems=(1, 1),
-            )  # fmt: skip
+                SEND if row == "pipeline" else REDUCE,
+                at,
+                length,
+                size=size,
+                desc=desc,
+                collective="send" if row == "pipeline" else "allreduce",
+                nelems=(1, 1),
+            )
         at += length
     host = round(predicted_rows(found)["host"] * factors.get("host", 1.0) * 1e6, 3)
     out.kernel(LOSS, at + host, 0.0, launched=at + host)
@@ -265,9 +284,14 @@ def test_slow_links_are_told_from_traffic_that_does_not_hide(small, tmp_path):
     elements = int(of.message_bytes / 2)
     for i in range(n):
         out.nccl(
-            GATHER, 1000.0 + i * 4000.0, 2.0 * each, collective="_allgather_base", size=2, desc=TP,
+            GATHER,
+            1000.0 + i * 4000.0,
+            2.0 * each,
+            collective="_allgather_base",
+            size=2,
+            desc=TP,
             nelems=(elements // 2, elements),
-        )  # fmt: skip
+        )
     out.step(1, 1000.0, 4000.0 * n)
     found = compare_traces([out.write(tmp_path / "t.json")], problem, plan)
     (row,) = [x for x in found.traffic if (x.axis, x.collective) == ("tp", "all-gather")]
@@ -302,9 +326,14 @@ def test_waiting_for_a_late_rank_is_told_from_slow_links(small, tmp_path):
         out = TraceWriter(rank=rank)
         for i in range(of.n_calls):
             out.nccl(
-                GATHER, 1000.0 + i * 9000.0, factor * each, collective="_allgather_base", size=2,
-                desc=TP, nelems=(elements // 2, elements),
-            )  # fmt: skip
+                GATHER,
+                1000.0 + i * 9000.0,
+                factor * each,
+                collective="_allgather_base",
+                size=2,
+                desc=TP,
+                nelems=(elements // 2, elements),
+            )
         out.step(1, 1000.0, 9000.0 * of.n_calls)
         files.append(out.write(tmp_path / f"{rank}.json"))
     found = compare_traces(files, problem, plan)
@@ -366,8 +395,12 @@ def test_calls_that_say_nothing_on_a_stream_of_their_own(tmp_path):
     out = TraceWriter(rank=0, world=64)
     out.kernel(GEMM, 1000.0, 100.0)
     for at, stream in ((1100.0, 30), (1150.0, 31)):  # batched messages of stages, all-to-all
-        more = {"Collective name": "all_to_allv", "Group size": 8, "Process Group Name": "9",
-                "Process Group Description": "EXPERT_MODEL_PARALLEL_GROUP"}  # fmt: skip
+        more = {
+            "Collective name": "all_to_allv",
+            "Group size": 8,
+            "Process Group Name": "9",
+            "Process Group Description": "EXPERT_MODEL_PARALLEL_GROUP",
+        }
         out.kernel(SEND, at, 50.0, stream=stream, **(more if stream == 31 else {}))
     out.step(1, 1000.0, 200.0)
     found = compare_traces([out.write(tmp_path / "t.json")], problem, plan)

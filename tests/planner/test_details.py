@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
-from planner.checking import check
-from planner.commands import header_lines
-from planner.emit import FRAMEWORKS, emit_plan
-from planner.emit.core_details import core_details
+from planner.analyze.check import check
+from planner.analyze.plan_files import header_lines
 from planner.errors import SpecError
-from planner.inputs import ModelInput, load_model, model_from_dict
-from planner.intake.imported import Imported
-from planner.runs.megatron_details import stated_details
-from planner.runs.megatron_flags import flag_table, parse_flags
-from planner.runs.megatron_model import read_megatron_model
-from planner.schemas import DetailsSpec
-from planner.solving import evaluate, read_inputs
+from planner.frameworks.core_details import core_details
+from planner.frameworks.emit import emit_plan
+from planner.frameworks.megatron.details import stated_details
+from planner.frameworks.megatron.flags import flag_table, parse_flags
+from planner.frameworks.megatron.model import read_megatron_model
+from planner.solver.solve import evaluate
+from planner.solver.sources import read_inputs
+from planner.specs.importers.imported import Imported
+from planner.specs.inputs import ModelInput
+from planner.specs.loader import load_model, model_from_dict
+from planner.specs.schema import DetailsSpec
+from searches.options import FRAMEWORKS
 
 CONFIGS = Path(__file__).parent / "intake" / "data"
 RUNS: dict[str, dict[str, Any]] = {
@@ -44,7 +47,7 @@ OTHERS = {"deepseek-v2-lite": {"ep": 8, "zero": 3}}
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.checking.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
 
 
 def of(name: str) -> DetailsSpec:
@@ -62,31 +65,64 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "qwen2-7b": {"rotary_base": 1e6, "norm_epsilon": 1e-6, "qkv_bias": True, "init_std": 0.02},
     "llama2-70b": {"rotary_base": 1e4, "norm_epsilon": 1e-5, "init_std": 0.02},
     "llama3.1-405b": {
-        "rotary_base": 5e5, "rope_scaling": "llama3", "rope_scaling_factor": 8.0,
-        "rope_original_positions": 8192, "rope_low_frequency": 1.0, "rope_high_frequency": 4.0,
-        "norm_epsilon": 1e-5, "init_std": 0.02,
+        "rotary_base": 5e5,
+        "rope_scaling": "llama3",
+        "rope_scaling_factor": 8.0,
+        "rope_original_positions": 8192,
+        "rope_low_frequency": 1.0,
+        "rope_high_frequency": 4.0,
+        "norm_epsilon": 1e-5,
+        "init_std": 0.02,
     },
     "mixtral-8x7b": {
-        "rotary_base": 1e6, "norm_epsilon": 1e-5, "init_std": 0.02, "router_scores": "softmax",
+        "rotary_base": 1e6,
+        "norm_epsilon": 1e-5,
+        "init_std": 0.02,
+        "router_scores": "softmax",
         "router_norm_topk": True,
     },
     "deepseek-v3": {
-        "rotary_base": 1e4, "rope_scaling": "yarn", "rope_scaling_factor": 40.0,
-        "rope_original_positions": 4096, "rope_beta_fast": 32.0, "rope_beta_slow": 1.0,
-        "rope_mscale": 1.0, "rope_mscale_all_dim": 1.0, "norm_epsilon": 1e-6, "qk_norm": "head",
-        "init_std": 0.02, "router_scores": "sigmoid", "router_norm_topk": True,
-        "router_scale": 2.5, "router_bias": True, "aux_loss": 0.0,
+        "rotary_base": 1e4,
+        "rope_scaling": "yarn",
+        "rope_scaling_factor": 40.0,
+        "rope_original_positions": 4096,
+        "rope_beta_fast": 32.0,
+        "rope_beta_slow": 1.0,
+        "rope_mscale": 1.0,
+        "rope_mscale_all_dim": 1.0,
+        "norm_epsilon": 1e-6,
+        "qk_norm": "head",
+        "init_std": 0.02,
+        "router_scores": "sigmoid",
+        "router_norm_topk": True,
+        "router_scale": 2.5,
+        "router_bias": True,
+        "aux_loss": 0.0,
     },
     "deepseek-v2-lite": {
-        "router_scores": "softmax", "router_norm_topk": False, "aux_loss": 0.001,
-        "aux_loss_scope": "sequence", "rope_mscale": 0.707,
+        "router_scores": "softmax",
+        "router_norm_topk": False,
+        "aux_loss": 0.001,
+        "aux_loss_scope": "sequence",
+        "rope_mscale": 0.707,
     },
     "gpt-oss-20b": {
-        "rotary_base": 150000.0, "rope_scaling": "yarn", "rope_scaling_factor": 32.0,
-        "rope_original_positions": 4096, "rope_beta_fast": 32.0, "rope_beta_slow": 1.0,
-        "rope_truncate": False, "norm_epsilon": 1e-5, "activation": "clamped_swiglu",
-        "window": 128, "full_attention_every": 2, "attention_sinks": True, "init_std": 0.02,
-        "router_scores": "softmax", "router_norm_topk": True, "aux_loss": 0.001,
+        "rotary_base": 150000.0,
+        "rope_scaling": "yarn",
+        "rope_scaling_factor": 32.0,
+        "rope_original_positions": 4096,
+        "rope_beta_fast": 32.0,
+        "rope_beta_slow": 1.0,
+        "rope_truncate": False,
+        "norm_epsilon": 1e-5,
+        "activation": "clamped_swiglu",
+        "window": 128,
+        "full_attention_every": 2,
+        "attention_sinks": True,
+        "init_std": 0.02,
+        "router_scores": "softmax",
+        "router_norm_topk": True,
+        "aux_loss": 0.001,
     },
     "gemma-2b": {"norm_epsilon": 1e-6, "activation": "gelu"},
     "gemma-7b": {"norm_epsilon": 1e-6},
@@ -101,7 +137,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "starcoder2-15b": {"norm_epsilon": 1e-5},
     "smollm3-3b": {"no_rope_every": 4, "rotary_base": 5e6},
     "mistral-7b": {"window": 4096, "rotary_base": 1e4},
-}  # fmt: skip
+}
 WHOLE = ("qwen3-8b", "qwen2-7b", "llama2-70b", "llama3.1-405b", "deepseek-v3", "gpt-oss-20b")
 
 
@@ -122,8 +158,10 @@ class TestHuggingFace:
         rope = {"rope_theta": 5e6, "rope_type": "yarn", "factor": 4.0}
         found = model_from_dict({**data, "rope_parameters": rope}).details
         assert (found.rotary_base, found.rope_scaling, found.rope_scaling_factor) == (
-            5e6, "yarn", 4.0,
-        )  # fmt: skip
+            5e6,
+            "yarn",
+            4.0,
+        )
 
     def test_a_base_that_is_no_number(self, tmp_path: Path) -> None:
         data = json.loads((CONFIGS / "qwen3-8b.json").read_text()) | {"rope_theta": "big"}
@@ -179,9 +217,14 @@ def written(name: str, framework: str, folder: Path) -> tuple[str, ModelInput]:
     plan = result.best
     header = header_lines((given, cluster), plan, plan.breakdown, "")
     files = emit_plan(
-        framework, plan.layout, given.shape, given.job, cluster.cluster.pools[0], header,
+        framework,
+        plan.layout,
+        given.shape,
+        given.job,
+        cluster.cluster.pools[0],
+        header,
         details=given.details,
-    )  # fmt: skip
+    )
     for file, text in files.items():
         (folder / file).write_text(text)
     return plan.plan_id, given
@@ -259,12 +302,17 @@ class TestFlags:
         written("gpt-oss-20b", "megatron", tmp_path)
         text = " ".join((tmp_path / "megatron.sh").read_text().replace("\\\n", " ").split())
         for words in (
-            "--rotary-base 150000", "--norm-epsilon 1e-05", "--position-embedding-type yarn",
-            "--rotary-scaling-factor 32", "--no-yarn-correction-range-round-to-int",
-            "--window-size 127,0 --window-attn-skip-freq 2", "--softmax-type learnable",
+            "--rotary-base 150000",
+            "--norm-epsilon 1e-05",
+            "--position-embedding-type yarn",
+            "--rotary-scaling-factor 32",
+            "--no-yarn-correction-range-round-to-int",
+            "--window-size 127,0 --window-attn-skip-freq 2",
+            "--softmax-type learnable",
             "--quick-geglu --glu-linear-offset 1 --activation-func-clamp-value 7",
-            "--moe-aux-loss-coeff 0.001", "--attention-backend auto",
-        ):  # fmt: skip
+            "--moe-aux-loss-coeff 0.001",
+            "--attention-backend auto",
+        ):
             assert words in text
         assert "--swiglu" not in text
         assert text.count("--position-embedding-type") == 1
@@ -315,19 +363,29 @@ class TestMegatronArguments:
             " --disable-bias-linear --add-qkv-bias --norm-epsilon 1e-6"
         )
         assert found.document["model"]["details"] == {
-            "rotary_base": 5e5, "norm_epsilon": 1e-6, "rope_scaling": "llama3",
-            "rope_scaling_factor": 8.0, "qk_norm": "head", "qkv_bias": True,
-        }  # fmt: skip
+            "rotary_base": 5e5,
+            "norm_epsilon": 1e-6,
+            "rope_scaling": "llama3",
+            "rope_scaling_factor": 8.0,
+            "qk_norm": "head",
+            "qkv_bias": True,
+        }
         origins = {origin.path: origin.text for origin in found.origins}
         assert origins["model", "details", "qk_norm"] == "--qk-layernorm"
         assert model_from_dict(found.document).details.qk_norm == "head"
 
     @pytest.mark.parametrize(
         "flags",
-        ["--rotary-base 500000", "--rotary-percent 3 --position-embedding-type rope",
-         "--window-size 128,128", "--window-size -1,0", "--moe-aux-loss-coeff 0.1",
-         "--window-size 9,0 --window-attn-skip-freq '([0]*2)'", "--norm-epsilon $EPS"],
-    )  # fmt: skip
+        [
+            "--rotary-base 500000",
+            "--rotary-percent 3 --position-embedding-type rope",
+            "--window-size 128,128",
+            "--window-size -1,0",
+            "--moe-aux-loss-coeff 0.1",
+            "--window-size 9,0 --window-attn-skip-freq '([0]*2)'",
+            "--norm-epsilon $EPS",
+        ],
+    )
     def test_what_a_model_file_cannot_hold_is_left_out(self, flags: str) -> None:
         """A base beside learned positions, shares above one, other windows, routers of none."""
         assert "details" not in imported(flags).document["model"]

@@ -8,7 +8,7 @@ import planner
 from costmodels.breakdown import exact_step_times, join_one
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from planner.elasticities import (
+from planner.analyze.elasticities import (
     FIGURES,
     LOG_STEP,
     RATES,
@@ -47,16 +47,25 @@ CASES = {
     ),
     "optimizer offload": ("llama3-70b", "h100-x8", {"tp": 8, "optimizer_offload": "on"}, ""),
     "deepspeed offload": (
-        "llama3-8b", "h100-x8", {"zero": 2, "optimizer_offload": "on"}, "deepspeed",
+        "llama3-8b",
+        "h100-x8",
+        {"zero": 2, "optimizer_offload": "on"},
+        "deepspeed",
     ),
     "activation offload": (
-        "llama3-8b", TIERED, {"tp": 4, "activation_offload_layers": 8}, "",
+        "llama3-8b",
+        TIERED,
+        {"tp": 4, "activation_offload_layers": 8},
+        "",
     ),
     "mesh of links": ("llama3-8b", "mi300x-x64", {"tp": 2, "zero": 1}, ""),
     "uneven stages": (
-        "llama3-70b", TIERED, {"tp": 8, "pp": 8, "split": "9-9-10-10-10-11-11-10"}, "any",
+        "llama3-70b",
+        TIERED,
+        {"tp": 8, "pp": 8, "split": "9-9-10-10-10-11-11-10"},
+        "any",
     ),
-}  # fmt: skip
+}
 
 
 def priced(name: str) -> tuple[Problem, Layout]:
@@ -140,9 +149,13 @@ def test_envelope_of_full_searches(figure: str) -> None:
 
     def best(factor: float) -> planner.Result:
         return planner.solve(
-            "llama3-8b", "h100-x512", top=1, only=only, executor="serial",
+            "llama3-8b",
+            "h100-x512",
+            top=1,
+            only=only,
+            executor="serial",
             overrides=(("pools.0.nodes", 8), (path, value(factor))),
-        )  # fmt: skip
+        )
 
     middle, more, less = best(1.0).best, best(exp(STEP)).best, best(exp(-STEP)).best
     assert more.layout == middle.layout == less.layout

@@ -9,7 +9,7 @@ import yaml
 
 from costmodels.examples import LLAMA3_8B, LLAMA3_70B
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.emit.accelerate import accelerate_files
+from planner.frameworks.fsdp2.emitter import accelerate_files
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 
 
@@ -34,10 +34,12 @@ def trainer(**changes: Any) -> dict[str, Any]:
     ("name", "files"),
     [
         ("llama3-8b-fsdp2", emitted(recompute="full", recompute_layers=32)),
-        ("llama3-70b-fsdp2-hsdp", emitted(LLAMA3_70B, n_devices=64, cp=2, dp=32, shard=16,
-                                          cp_comm="p2p", zero=2)),
+        (
+            "llama3-70b-fsdp2-hsdp",
+            emitted(LLAMA3_70B, n_devices=64, cp=2, dp=32, shard=16, cp_comm="p2p", zero=2),
+        ),
     ],
-)  # fmt: skip
+)
 def test_golden(name: str, files: dict[str, str]) -> None:
     programs = ["fsdp2_train.py", "hf_training.py"]
     rest = ["model_config.json", "trainer_args.json"]
@@ -121,10 +123,16 @@ def test_launcher_starts_one_of_the_nodes(tmp_path: Path) -> None:
     (tmp_path / "accelerate.sh").write_text(emitted(n_devices=16)["accelerate.sh"])
     done = subprocess.run(
         ["bash", str(tmp_path / "accelerate.sh"), "--mine"],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_NODEID": "1", "MASTER_ADDR": "head",
-             "TRAIN_SCRIPT": "my train.py"},
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        env={
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "SLURM_NODEID": "1",
+            "MASTER_ADDR": "head",
+            "TRAIN_SCRIPT": "my train.py",
+        },
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     words = done.stdout.splitlines()
     assert words[:3] == ["launch", "--config_file", str(tmp_path / "accelerate.yaml")]
     assert words[words.index("--machine_rank") + 1] == "1"

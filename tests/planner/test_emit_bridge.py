@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B
+from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stages import stage_layers
-from planner.emit.bridge import bridge_files
+from planner.frameworks.megatron_bridge.emitter import bridge_files
 from tests.planner.emitting import HEADER, JOB, golden, keywords_of, layout, pool
 
 
@@ -34,14 +34,35 @@ def model(shape: ModelShape = LLAMA3_8B, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "files"),
     [
-        ("llama3-70b-bridge", emitted(LLAMA3_70B, n_devices=512, tp=8, pp=4, vpp=5, sp=True,
-                                      gbs=1024, recompute="full", recompute_layers=2)),
+        (
+            "llama3-70b-bridge",
+            emitted(
+                LLAMA3_70B,
+                n_devices=512,
+                tp=8,
+                pp=4,
+                vpp=5,
+                sp=True,
+                gbs=1024,
+                recompute="full",
+                recompute_layers=2,
+            ),
+        ),
         ("llama3-8b-bridge-fsdp", emitted(n_devices=16, zero=3, shard=8)),
-        ("deepseek-v3-bridge", emitted(
-            DEEPSEEK_V3, n_devices=1024, pp=16, ep=64, gbs=8192, split="ends",
-            stage_layers=stage_layers(61, 16, 1, "ends"))),
+        (
+            "deepseek-v3-bridge",
+            emitted(
+                DEEPSEEK_V3,
+                n_devices=1024,
+                pp=16,
+                ep=64,
+                gbs=8192,
+                split="ends",
+                stage_layers=stage_layers(61, 16, 1, "ends"),
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_golden(name: str, files: dict[str, str]) -> None:
     assert sorted(files) == ["bridge.sh", "bridge_recipe.py"]
     for file, text in files.items():
@@ -62,8 +83,9 @@ def test_recipes_are_linted_and_formatted(tmp_path: Path) -> None:
 def test_degrees_and_batch() -> None:
     text = recipe(n_devices=64, tp=2, pp=4, sp=True, cp=2, dp=4, cp_comm="all-gather", mbs=2)
     got = keywords_of(text, "GPTModelProvider")
-    sizes = [got[f"{x}_parallel_size"] for x in
-             ("tensor_model", "pipeline_model")] + [got["context_parallel_size"]]  # fmt: skip
+    sizes = [got[f"{x}_parallel_size"] for x in ("tensor_model", "pipeline_model")] + [
+        got["context_parallel_size"]
+    ]
     assert sizes == [2, 4, 2]
     assert got["sequence_parallel"] is True
     assert got["cp_comm_type"] == "all_gather"
@@ -84,8 +106,7 @@ def test_degrees_and_batch() -> None:
 )
 def test_stages(pp: int, vpp: int, split: str, wants: dict[str, Any]) -> None:
     shape = replace(LLAMA3_8B, layers=32)
-    got = model(shape, pp=pp, vpp=vpp, split=split,
-                stage_layers=stage_layers(32, pp, vpp, split))  # fmt: skip
+    got = model(shape, pp=pp, vpp=vpp, split=split, stage_layers=stage_layers(32, pp, vpp, split))
     for name, value in wants.items():
         assert got.get(name) == value
     assert ("pipeline_model_parallel_layout" in got) == ("pipeline_model_parallel_layout" in wants)
@@ -103,12 +124,19 @@ def test_ends_that_count_as_layers() -> None:
         ({"zero": 0}, {"use_distributed_optimizer": False, "overlap_param_gather": False}),
         ({"zero": 1}, {"use_distributed_optimizer": True, "overlap_param_gather": True}),
         ({"zero": 1, "shard": 4}, {"num_distributed_optimizer_instances": 2}),
-        ({"zero": 2}, {"use_megatron_fsdp": True,
-                       "data_parallel_sharding_strategy": "optim_grads"}),
-        ({"zero": 3, "shard": 2}, {"data_parallel_sharding_strategy": "optim_grads_params",
-                                   "num_distributed_optimizer_instances": 4}),
+        (
+            {"zero": 2},
+            {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"},
+        ),
+        (
+            {"zero": 3, "shard": 2},
+            {
+                "data_parallel_sharding_strategy": "optim_grads_params",
+                "num_distributed_optimizer_instances": 4,
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_zero(changes: dict[str, Any], wants: dict[str, Any]) -> None:
     text = recipe(**changes)
     got = keywords_of(text, "DistributedDataParallelConfig")
@@ -157,6 +185,8 @@ def test_launcher_runs_the_recipe(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", str(tmp_path / "bridge.sh")],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "MASTER_ADDR": "head"},
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout.splitlines()[-2:] == [str(tmp_path / "bridge_recipe.py"), "1"]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from costmodels.examples import LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B
+from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stages import stage_layers
-from planner.emit import emit_plan
-from planner.emit.deepspeed import deepspeed_files
-from searches.frameworks import pipeline_partition
+from planner.frameworks.deepspeed.emitter import deepspeed_files
+from planner.frameworks.emit import emit_plan
+from searches.frameworks.deepspeed.layouts import pipeline_partition
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 
 
@@ -49,15 +49,21 @@ def test_launcher_runs_the_users_script(tmp_path: Path) -> None:
     fake.chmod(0o755)
     file = tmp_path / "deepspeed.sh"
     file.write_text(emitted(n_devices=16, gbs=128)["deepspeed.sh"])
-    env = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "TRAIN_SCRIPT": "my train.py",
-           "HOSTFILE": "hosts"}  # fmt: skip
+    env = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "TRAIN_SCRIPT": "my train.py",
+        "HOSTFILE": "hosts",
+    }
     done = subprocess.run(
         ["bash", str(file), "--mine"], check=True, capture_output=True, text=True, env=env
     )
     words = done.stdout.splitlines()
     assert words[:6] == ["--hostfile", "hosts", "--num_nodes", "2", "--num_gpus", "8"]
     assert words[words.index("my train.py") + 1 :][:3] == [
-        "--deepspeed", "--deepspeed_config", str(tmp_path / "deepspeed.json")]  # fmt: skip
+        "--deepspeed",
+        "--deepspeed_config",
+        str(tmp_path / "deepspeed.json"),
+    ]
     assert words[-1] == "--mine"
 
 

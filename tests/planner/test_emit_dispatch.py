@@ -8,10 +8,10 @@ import pytest
 from costmodels.examples import LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.shapes import ModelShape
 from hardware.parts import Pool
-from planner.checking import check
-from planner.emit import emit_plan
-from planner.inputs import cluster_from_dict
-from planner.runs.megatron_flags import parse_flags
+from planner.analyze.check import check
+from planner.frameworks.emit import emit_plan
+from planner.frameworks.megatron.flags import parse_flags
+from planner.specs.loader import cluster_from_dict
 from tests.planner.emitting import HEADER, JOB, keywords_of, layout
 from tests.planner.emitting import pool as toy_pool
 
@@ -85,10 +85,15 @@ def test_all_to_all_is_written_where_it_was_priced():
         ("megatron", pool("volta"), MIXTRAL_8X7B, {}, "do not run on"),
         ("megatron", pool(), replace(MIXTRAL_8X7B, capacity_factor=1.0), {}, "pad experts"),
         ("megatron", pool("hopper", 4), MIXTRAL_8X7B, {}, "joins nodes of 8 devices, not of 4"),
-        ("bridge", pool(), replace(MIXTRAL_8X7B, n_experts=12, n_groups=1), {"ep": 12, "pp": 1,
-         "n_devices": 96, "gbs": 96}, "no setting for 12 ranks; closest: ep x etp 8"),
+        (
+            "bridge",
+            pool(),
+            replace(MIXTRAL_8X7B, n_experts=12, n_groups=1),
+            {"ep": 12, "pp": 1, "n_devices": 96, "gbs": 96},
+            "no setting for 12 ranks; closest: ep x etp 8",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_asked_for(target, where, shape, changes, reason):
     job = replace(JOB, global_batch=changes.get("gbs", JOB.global_batch))
     plan = layout(shape, **EXPERTS | changes)
@@ -98,7 +103,7 @@ def test_what_cannot_be_asked_for(target, where, shape, changes, reason):
 
 
 def test_the_script_is_read_back_as_priced(tmp_path, monkeypatch):
-    monkeypatch.setattr("planner.checking.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
     cluster = {"pools": [{"accelerator": "h100", "nodes": 8}]}
     where = cluster_from_dict(cluster).cluster.pools[0]
     steps = {}

@@ -7,11 +7,11 @@ import pytest
 
 from costmodels.examples import LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.emit.deepspeed import deepspeed_files
-from planner.emit.hf_config import config_file, hf_config
 from planner.errors import EmitError
-from planner.inputs import load_model
-from planner.schemas import DetailsSpec
+from planner.frameworks.deepspeed.emitter import deepspeed_files
+from planner.frameworks.hf_config import config_file, hf_config
+from planner.specs.loader import load_model
+from planner.specs.schema import DetailsSpec
 from tests.planner.emitting import HEADER, layout, pool
 
 JOB = TrainingJob(seq_len=8192, global_batch=128)

@@ -14,17 +14,18 @@ import pytest
 
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B
 from costmodels.plans import Layout
+from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape
-from costmodels.stages import stage_layers
 from hardware.parts import Fabric, Pool, Tier
-from planner.commands import run_emit
-from planner.emit import FILES, emit_plan, why_not
-from planner.emit.launchers import LAUNCHERS, block_of, job_name, launcher_files, parse_launchers
-from planner.emit.programs import MEGATRON_SMOKE, is_program
-from planner.emit.slurm import segment_nodes
+from planner.cli.output import run_emit
 from planner.errors import UsageError
-from planner.inputs import load_cluster
-from planner.placement import Placement, place_plan
+from planner.frameworks.emit import FILES, emit_plan, why_not
+from planner.frameworks.launchers.files import LAUNCHERS, launcher_files, parse_launchers
+from planner.frameworks.launchers.launch import block_of, job_name
+from planner.frameworks.launchers.placement import Placement, place_plan
+from planner.frameworks.launchers.slurm import segment_nodes
+from planner.frameworks.programs import MEGATRON_SMOKE, is_program
+from planner.specs.loader import load_cluster
 from tests.planner.command import run_here
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 from tests.planner.launching import (
@@ -39,8 +40,12 @@ from tests.planner.launching import (
 )
 
 SCHEMAS = Path(__file__).parent / "data" / "kubernetes"
-SCHEMA_OF = {"JobSet": "jobset", "PyTorchJob": "pytorchjob", "ConfigMap": "configmap",
-             "ComputeDomain": "computedomain"}  # fmt: skip
+SCHEMA_OF = {
+    "JobSet": "jobset",
+    "PyTorchJob": "pytorchjob",
+    "ConfigMap": "configmap",
+    "ComputeDomain": "computedomain",
+}
 LEAF = "network.topology.nvidia.com/leaf"
 CLIQUE = "nvidia.com/gpu.clique"
 PRODUCT = {"nvidia.com/gpu.product": "NVIDIA-GB200"}
@@ -50,17 +55,24 @@ PLAN_ID = "0123456789ab"
 class Case:
     """A plan, its placement and its files."""
 
-    def __init__(self, plan: Layout, where: Pool, fabric: Fabric | None = None,
-                 hosts: tuple[str, ...] = (), shape: ModelShape = LLAMA3_8B,
-                 target: str = "megatron") -> None:  # fmt: skip
+    def __init__(
+        self,
+        plan: Layout,
+        where: Pool,
+        fabric: Fabric | None = None,
+        hosts: tuple[str, ...] = (),
+        shape: ModelShape = LLAMA3_8B,
+        target: str = "megatron",
+    ) -> None:
         fabric = fabric or Fabric()
         self.plan, self.where = plan, where
         job = replace(JOB, global_batch=plan.gbs)
         self.placed: Placement = place_plan(plan, shape, where, fabric, hosts)
         self.files = emit_plan(target, plan, shape, job, where, HEADER)
         assert f"{target}.txt" not in self.files, self.files
-        self.files |= launcher_files(tuple(LAUNCHERS), self.files, self.placed, where, fabric,
-                                     HEADER, shape.name, PLAN_ID)  # fmt: skip
+        self.files |= launcher_files(
+            tuple(LAUNCHERS), self.files, self.placed, where, fabric, HEADER, shape.name, PLAN_ID
+        )
 
     def file(self, launcher: str) -> str:
         """Return the name of the file of a launcher."""
@@ -98,8 +110,17 @@ def dense(n: int, **more: Any) -> Layout:
 def experts(n: int, tp: int = 2, pp: int = 2, ep: int = 8, gbs: int = 576) -> Layout:
     split = "ends" if pp > 1 else "even"
     counts = stage_layers(61, pp, 1, split)
-    return layout(DEEPSEEK_V3, n_devices=n, tp=tp, pp=pp, ep=ep, sp=tp > 1, gbs=gbs,
-                  split=split, stage_layers=counts)  # fmt: skip
+    return layout(
+        DEEPSEEK_V3,
+        n_devices=n,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        sp=tp > 1,
+        gbs=gbs,
+        split=split,
+        stage_layers=counts,
+    )
 
 
 CASES = {
@@ -107,10 +128,14 @@ CASES = {
     "one node, named": lambda: Case(dense(8, tp=2), pool(), hosts=("solo",)),
     "order of the network": lambda: Case(dense(32, tp=2, pp=2), pool(), hosts=SHUFFLED),
     "nodes in part": lambda: Case(dense(16, tp=2), partly(4), hosts=SHUFFLED),
-    "racks": lambda: Case(experts(144), gb200(36), hosts=tuple(
-        f"r{rack}-n{i:02d}" for rack in (2, 1) for i in range(18)), shape=DEEPSEEK_V3),
+    "racks": lambda: Case(
+        experts(144),
+        gb200(36),
+        hosts=tuple(f"r{rack}-n{i:02d}" for rack in (2, 1) for i in range(18)),
+        shape=DEEPSEEK_V3,
+    ),
     "deepspeed": lambda: Case(dense(32, zero=3), pool(), hosts=SHUFFLED, target="deepspeed"),
-}  # fmt: skip
+}
 
 
 def runnable(target: str) -> Layout:
@@ -179,8 +204,9 @@ def test_names_that_slurm_cannot_put_into_brackets_are_spelled_out() -> None:
 
 def test_without_switches_nodes_go_by_name(tmp_path: Path) -> None:
     case = Case(dense(24, gbs=120), pool())
-    found, done = run_batch(case.files, case.file("slurm"), tmp_path,
-                            {"n10": "n10", "n9": "n9", "n11": "n11"})  # fmt: skip
+    found, done = run_batch(
+        case.files, case.file("slurm"), tmp_path, {"n10": "n10", "n9": "n9", "n11": "n11"}
+    )
     assert done.returncode == 0, done.stderr
     assert [found.host[rank] for rank in (0, 8, 16)] == ["n9", "n10", "n11"]
 
@@ -195,8 +221,13 @@ def test_slurm_passes_words_and_ports_on(tmp_path: Path) -> None:
 
 def test_slurm_runs_tasks_in_a_container_when_one_is_named(tmp_path: Path) -> None:
     case = CASES["order of the network"]()
-    found, done = run_batch(case.files, case.file("slurm"), tmp_path, addresses(case),
-                            CONTAINER_IMAGE="/images/a b.sqsh")  # fmt: skip
+    found, done = run_batch(
+        case.files,
+        case.file("slurm"),
+        tmp_path,
+        addresses(case),
+        CONTAINER_IMAGE="/images/a b.sqsh",
+    )
     assert done.returncode == 0, done.stderr
     assert "--container-image=/images/a b.sqsh" in found.srun[-1]
     assert f"--container-mounts={tmp_path / 'job'}:{tmp_path / 'job'}" in found.srun[-1]
@@ -213,8 +244,9 @@ def test_slurm_says_what_is_wrong(
     nodes: tuple[str, ...], settings: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     case = CASES["order of the network"]()
-    found, done = run_batch(case.files, case.file("slurm"), tmp_path, {x: x for x in nodes},
-                            **settings)  # fmt: skip
+    found, done = run_batch(
+        case.files, case.file("slurm"), tmp_path, {x: x for x in nodes}, **settings
+    )
     assert done.returncode == 1
     assert said in done.stderr
     assert not found.host
@@ -236,10 +268,16 @@ def directives(text: str) -> dict[str, str]:
 def test_directives() -> None:
     named = directives(CASES["order of the network"]().batch)
     assert named == {
-        "job-name": f"llama3-8b-megatron-{PLAN_ID}", "nodes": "4", "ntasks-per-node": "1",
-        "gpus-per-node": "8", "exclusive": "", "mem": "0", "nodelist": "n[07,01,12,03]",
-        "output": "%x-%j.out", "error": "%x-%j.err",
-    }  # fmt: skip
+        "job-name": f"llama3-8b-megatron-{PLAN_ID}",
+        "nodes": "4",
+        "ntasks-per-node": "1",
+        "gpus-per-node": "8",
+        "exclusive": "",
+        "mem": "0",
+        "nodelist": "n[07,01,12,03]",
+        "output": "%x-%j.out",
+        "error": "%x-%j.err",
+    }
     shared = directives(CASES["nodes in part"]().batch)
     assert shared["gpus-per-node"] == "4"
     assert shared["cpus-per-gpu"] == "8"
@@ -252,17 +290,25 @@ def test_directives() -> None:
         (lambda: Case(experts(144), gb200(36), shape=DEEPSEEK_V3), {"segment": "18"}),
         (lambda: Case(experts(64, gbs=64), gb200(16), shape=DEEPSEEK_V3), {"segment": "16"}),
         # Groups of 32 ranks are 8 nodes: segments of 8 hold them whole, the larger of 10 do not.
-        (lambda: Case(experts(160, pp=1, ep=32, gbs=320), gb200(40, 64), shape=DEEPSEEK_V3),
-         {"segment": "8"}),
-        (lambda: Case(dense(128, tp=8, pp=2), pool(), Fabric((Tier("leaf", 8, 1.0),))),
-         {"switches": "2"}),
+        (
+            lambda: Case(experts(160, pp=1, ep=32, gbs=320), gb200(40, 64), shape=DEEPSEEK_V3),
+            {"segment": "8"},
+        ),
+        (
+            lambda: Case(dense(128, tp=8, pp=2), pool(), Fabric((Tier("leaf", 8, 1.0),))),
+            {"switches": "2"},
+        ),
         # Nothing lies within a leaf of one node's width, nor in a network of one switch.
         (lambda: Case(dense(128, tp=8), pool(), Fabric((Tier("leaf", 8, 1.0),))), {}),
         (lambda: Case(dense(128, tp=8, pp=2), pool()), {}),
-        (lambda: Case(experts(144), gb200(36), shape=DEEPSEEK_V3,
-                      hosts=tuple(f"n{i}" for i in range(36))), {"nodelist": "n[0-35]"}),
+        (
+            lambda: Case(
+                experts(144), gb200(36), shape=DEEPSEEK_V3, hosts=tuple(f"n{i}" for i in range(36))
+            ),
+            {"nodelist": "n[0-35]"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_where_nodes_are_asked_for(case: Any, wanted: dict[str, str]) -> None:
     found = directives(case().batch)
     asked = {key: found[key] for key in ("segment", "switches", "nodelist") if key in found}
@@ -271,9 +317,16 @@ def test_where_nodes_are_asked_for(case: Any, wanted: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("domain", "n_nodes", "n_least", "size"),
-    [(18, 18, 4, 18), (18, 36, 1, 18), (18, 40, 4, 8), (18, 40, 3, 10), (18, 19, 2, 1),
-     (16, 128, 16, 16), (18, 25, 1, 5)],
-)  # fmt: skip
+    [
+        (18, 18, 4, 18),
+        (18, 36, 1, 18),
+        (18, 40, 4, 8),
+        (18, 40, 3, 10),
+        (18, 19, 2, 1),
+        (16, 128, 16, 16),
+        (18, 25, 1, 5),
+    ],
+)
 def test_segments(domain: int, n_nodes: int, n_least: int, size: int) -> None:
     assert segment_nodes(domain, n_nodes, n_least) == size
 
@@ -322,8 +375,9 @@ def test_child_jobs_take_a_rack_each(tmp_path: Path) -> None:
     """Two racks of 18 and one of 4 in the end: ranks of a rack lie together, as placed."""
     case = Case(experts(160, gbs=320), gb200(40), shape=DEEPSEEK_V3)
     text = case.files[case.file("jobset")]
-    found, pods = run_pods(text, pods_of_jobset, "JobSet", tmp_path,
-                           nodes_of(case, CLIQUE, 18, spare=32), 4, 1)  # fmt: skip
+    found, pods = run_pods(
+        text, pods_of_jobset, "JobSet", tmp_path, nodes_of(case, CLIQUE, 18, spare=32), 4, 1
+    )
     assert sorted(found.host) == list(range(160))
     block = {node: int(node[1:]) // 18 for node in pods}
     racks = [block[found.host[rank]] for rank in range(160)]
@@ -397,11 +451,15 @@ def test_schemas_accept_the_kubernetes_files(name: str) -> None:
         (lambda d: d["spec"].update(nprocPerNode=8), "PyTorchJob"),
         (lambda d: d["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2), "PyTorchJob"),
         (lambda d: d["spec"]["pytorchReplicaSpecs"].pop("Master"), "PyTorchJob"),
-        (lambda d: d["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
-         .update(name="main"), "PyTorchJob"),
+        (
+            lambda d: d["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][
+                0
+            ].update(name="main"),
+            "PyTorchJob",
+        ),
         (lambda d: d.update(data={"a b": "x"}), "ConfigMap"),
     ],
-)  # fmt: skip
+)
 def test_schemas_refuse_what_the_cluster_would(change: Any, kind: str) -> None:
     case = CASES["order of the network"]()
     file = "pytorchjob-megatron.yaml" if kind == "PyTorchJob" else "jobset-megatron.yaml"
@@ -424,8 +482,9 @@ def test_bash_and_shellcheck_accept_every_script(tmp_path: Path) -> None:
     scripts = []
     for name, make in CASES.items():
         files = dict(make().files)
-        files |= documents(files[next(f for f in files if f.startswith("jobset"))])[
-            "ConfigMap"]["data"]  # fmt: skip
+        files |= documents(files[next(f for f in files if f.startswith("jobset"))])["ConfigMap"][
+            "data"
+        ]
         for file, text in files.items():
             if file.endswith((".sh", ".sbatch")):
                 script = tmp_path / f"{name.replace(' ', '-')}-{file}"
@@ -433,8 +492,9 @@ def test_bash_and_shellcheck_accept_every_script(tmp_path: Path) -> None:
                 scripts.append(str(script))
     for target in FILES:
         write(tmp_path / target, Case(runnable(target), pool(), target=target).files)
-        scripts += [str(x) for x in (tmp_path / target).iterdir()
-                    if x.suffix in (".sh", ".sbatch")]  # fmt: skip
+        scripts += [
+            str(x) for x in (tmp_path / target).iterdir() if x.suffix in (".sh", ".sbatch")
+        ]
     unnamed = Case(experts(144), gb200(36), shape=DEEPSEEK_V3)
     (tmp_path / "racks.sbatch").write_text(unnamed.batch)
     scripts.append(str(tmp_path / "racks.sbatch"))
@@ -470,8 +530,9 @@ def test_golden(case: str, hosts: tuple[str, ...]) -> None:
     }[case]
     placed = place_plan(plan, shape, where, Fabric(), hosts)
     script = {"megatron.sh": 'torchrun --node-rank "${NODE_RANK}" train.py\n'}
-    files = launcher_files(tuple(LAUNCHERS), script, placed, where, Fabric(), HEADER,
-                           shape.name, PLAN_ID)  # fmt: skip
+    files = launcher_files(
+        tuple(LAUNCHERS), script, placed, where, Fabric(), HEADER, shape.name, PLAN_ID
+    )
     for name, text in files.items():
         launcher, _, ending = name.partition("-megatron.")
         golden(f"launcher-{launcher}-{case}.{ending}", text)
@@ -510,7 +571,8 @@ def test_the_commands(
     assert "hosts.txt: |\n    n2\n    n1\n" in shown
     run_emit("last#1", "megatron", "", "torchrun")
     assert capsys.readouterr().out == (folder / "megatron.sh").read_text().replace(
-        head[1], head[1].partition(" of result")[0])  # fmt: skip
+        head[1], head[1].partition(" of result")[0]
+    )
     with pytest.raises(UsageError, match="names no framework"):
         run_emit("last#1", ",", "", "torchrun")
 

@@ -17,23 +17,29 @@ from costmodels.examples import (
     LLAMA3_405B,
     MIXTRAL_8X7B,
 )
+from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stages import stage_layers
-from planner.emit import FRAMEWORKS, emit_plan, runs_on, why_not
-from planner.emit.megatron import (
+from planner.errors import EmitError
+from planner.frameworks.emit import emit_plan, runs_on, why_not
+from planner.frameworks.megatron.emitter import (
     flag_groups,
     layer_frequency,
     megatron_script,
     stage_layout,
 )
-from planner.errors import EmitError
-from planner.schemas import DetailsSpec
-from searches.frameworks import padded_vocab, refusals, vocab_divisor
+from planner.specs.schema import DetailsSpec
+from searches.frameworks.megatron.layouts import padded_vocab, vocab_divisor
+from searches.frameworks.table import refusals
+from searches.options import FRAMEWORKS
 from tests.planner.emitting import GOLDENS, HEADER, JOB, golden, layout, pool
 
 
-def script(shape: ModelShape = LLAMA3_8B, job: TrainingJob = JOB, generation: str = "hopper",
-           **changes: Any) -> str:  # fmt: skip
+def script(
+    shape: ModelShape = LLAMA3_8B,
+    job: TrainingJob = JOB,
+    generation: str = "hopper",
+    **changes: Any,
+) -> str:
     plan = layout(shape, **({"gbs": job.global_batch} | changes))
     files = emit_plan("megatron", plan, shape, job, pool(generation), HEADER)
     return files["megatron.sh"]
@@ -53,23 +59,53 @@ def flags(text: str) -> dict[str, str | bool]:
 
 
 LLAMA_405B_PAPER: dict[str, Any] = {
-    "n_devices": 16384, "tp": 8, "pp": 16, "split": "ends", "zero": 1, "sp": True, "gbs": 2048,
+    "n_devices": 16384,
+    "tp": 8,
+    "pp": 16,
+    "split": "ends",
+    "zero": 1,
+    "sp": True,
+    "gbs": 2048,
     "stage_layers": stage_layers(126, 16, 1, "ends"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("llama3-405b-ends.sh", script(LLAMA3_405B, replace(JOB, global_batch=2048),
-                                       **LLAMA_405B_PAPER)),
-        ("llama3-70b-interleaved.sh", script(LLAMA3_70B, n_devices=64, tp=8, pp=4, vpp=5, sp=True,
-                                             recompute="full", recompute_layers=2)),
+        (
+            "llama3-405b-ends.sh",
+            script(LLAMA3_405B, replace(JOB, global_batch=2048), **LLAMA_405B_PAPER),
+        ),
+        (
+            "llama3-70b-interleaved.sh",
+            script(
+                LLAMA3_70B,
+                n_devices=64,
+                tp=8,
+                pp=4,
+                vpp=5,
+                sp=True,
+                recompute="full",
+                recompute_layers=2,
+            ),
+        ),
         ("llama3-8b-fsdp.sh", script(zero=3, recompute="selective")),
-        ("gpt3-175b.sh", script(GPT3_175B, TrainingJob(2048, 1536, "fp16", tokens=300e9), "ampere",
-                                n_devices=1024, tp=8, pp=8, sp=True, zero=0)),
+        (
+            "gpt3-175b.sh",
+            script(
+                GPT3_175B,
+                TrainingJob(2048, 1536, "fp16", tokens=300e9),
+                "ampere",
+                n_devices=1024,
+                tp=8,
+                pp=8,
+                sp=True,
+                zero=0,
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_golden(name: str, text: str) -> None:
     golden("megatron-" + name, text)
 
@@ -87,14 +123,26 @@ def run_with_fake_torchrun(text: str, folder: Path, *extra: str, **env: str) -> 
     file = folder / "megatron.sh"
     file.write_text(text)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(["bash", str(file), *extra], check=True, capture_output=True, text=True,
-                          env={"PATH": path, **env})  # fmt: skip
+    done = subprocess.run(
+        ["bash", str(file), *extra],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PATH": path, **env},
+    )
     return done.stdout.splitlines()
 
 
 def test_bash_and_a_plain_reader_see_the_same_flags(tmp_path: Path) -> None:
-    text = script(LLAMA3_70B, n_devices=512, tp=4, pp=16, split="ends", sp=True,
-                  stage_layers=stage_layers(80, 16, 1, "ends"))  # fmt: skip
+    text = script(
+        LLAMA3_70B,
+        n_devices=512,
+        tp=4,
+        pp=16,
+        split="ends",
+        sp=True,
+        stage_layers=stage_layers(80, 16, 1, "ends"),
+    )
     words = run_with_fake_torchrun(text, tmp_path, NODE_RANK="3", MASTER_ADDR="node0")
     assert words[:6] == ["--nnodes", "64", "--nproc-per-node", "8", "--node-rank", "3"]
     after = words[words.index("./pretrain_gpt.py") + 1 :]
@@ -165,9 +213,15 @@ def test_even_stages_need_one_flag_and_only_when_interleaved() -> None:
 
 @pytest.mark.parametrize(
     ("layers", "pp", "vpp", "form"),
-    [(126, 16, 1, "account"), (126, 16, 2, "account"), (80, 16, 1, "layout"),
-     (96, 16, 1, "layout"), (30, 4, 2, "account"), (80, 8, 2, "layout")],
-)  # fmt: skip
+    [
+        (126, 16, 1, "account"),
+        (126, 16, 2, "account"),
+        (80, 16, 1, "layout"),
+        (96, 16, 1, "layout"),
+        (30, 4, 2, "account"),
+        (80, 8, 2, "layout"),
+    ],
+)
 def test_uneven_stages(layers: int, pp: int, vpp: int, form: str) -> None:
     shape = replace(LLAMA3_70B, layers=layers)
     counts = stage_layers(layers, pp, vpp, "ends")
@@ -211,8 +265,12 @@ def test_model_flags() -> None:
     assert {"--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights"} <= set(
         llama
     )
-    assert not {"--swiglu", "--disable-bias-linear", "--group-query-attention",
-                "--untie-embeddings-and-output-weights"} & set(gpt)  # fmt: skip
+    assert not {
+        "--swiglu",
+        "--disable-bias-linear",
+        "--group-query-attention",
+        "--untie-embeddings-and-output-weights",
+    } & set(gpt)
     assert gpt["--position-embedding-type"] == "learned_absolute"
     assert gpt["--hidden-dropout"] == gpt["--attention-dropout"] == "0.1"
     assert (
@@ -263,12 +321,22 @@ def test_precision(precision: str, present: str, absent: str) -> None:
     ("kind", "k", "wanted"),
     [
         ("none", 0, {}),
-        ("full", 3, {"--recompute-granularity": "full", "--recompute-method": "block",
-                     "--recompute-num-layers": "3"}),
-        ("selective", 0, {"--recompute-granularity": "selective",
-                          "--recompute-modules": "core_attn"}),
+        (
+            "full",
+            3,
+            {
+                "--recompute-granularity": "full",
+                "--recompute-method": "block",
+                "--recompute-num-layers": "3",
+            },
+        ),
+        (
+            "selective",
+            0,
+            {"--recompute-granularity": "selective", "--recompute-modules": "core_attn"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_recompute(kind: str, k: int, wanted: dict[str, str]) -> None:
     got = flags(script(recompute=kind, recompute_layers=k))
     assert {name: value for name, value in got.items() if name.startswith("--recompute")} == wanted
@@ -289,8 +357,12 @@ def test_user_buffers_where_the_plan_counts_on_them() -> None:
     ("changes", "job", "part", "closest"),
     [
         ({"zero": 2, "pp": 2}, JOB, "ZeRO-2 with a pipeline", "zero 1"),
-        ({"pp": 4, "vpp": 2, "mbs": 32, "gbs": 192}, replace(JOB, global_batch=192),
-         "interleaved schedule", "vpp 1"),
+        (
+            {"pp": 4, "vpp": 2, "mbs": 32, "gbs": 192},
+            replace(JOB, global_batch=192),
+            "interleaved schedule",
+            "vpp 1",
+        ),
         ({"pp": 2, "schedule": "gpipe"}, JOB, "schedule", "1f1b"),
         ({"ep": 2}, JOB, "expert parallelism", "ep 1"),
         ({"rank_order": "pp-dp-tp"}, JOB, "rank order", "tp-cp-ep-dp-pp"),
@@ -299,7 +371,7 @@ def test_user_buffers_where_the_plan_counts_on_them() -> None:
         ({"n_devices": 12, "gbs": 12}, replace(JOB, global_batch=12), "devices", "multiple"),
         ({"tp": 8, "sp": True}, TrainingJob(8191, 128), "sequence parallelism", "sp off"),
     ],
-)  # fmt: skip
+)
 def test_refusals_name_the_part_and_the_closest(
     changes: dict[str, Any], job: TrainingJob, part: str, closest: str
 ) -> None:
@@ -351,7 +423,11 @@ def test_runs_on() -> None:
     assert runs_on(layout(tp=2, sp=True), LLAMA3_8B, JOB) == ("megatron", "bridge")
     assert runs_on(layout(zero=2), LLAMA3_8B, JOB) == FRAMEWORKS
     assert runs_on(layout(zero=2, shard=4), LLAMA3_8B, JOB) == (
-        "megatron", "torchtitan", "fsdp2", "bridge")  # fmt: skip
+        "megatron",
+        "torchtitan",
+        "fsdp2",
+        "bridge",
+    )
     folded = layout(pp=4, vpp=2, schedule="zb-v")
     assert runs_on(folded, LLAMA3_8B, JOB) == ("torchtitan",)
 
@@ -375,12 +451,24 @@ def group(name: str, shape: ModelShape, **changes: Any) -> list[str]:
 def test_experts_of_mixtral():
     words = group("experts", MIXTRAL_8X7B, n_devices=64, pp=4, ep=8)
     assert words == [
-        "--num-experts", "8", "--moe-router-topk", "2", "--moe-ffn-hidden-size", "14336",
-        "--expert-model-parallel-size", "8", "--expert-tensor-parallel-size", "1",
-        "--moe-token-dispatcher-type", "alltoall",
-        "--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", "1e-2",
+        "--num-experts",
+        "8",
+        "--moe-router-topk",
+        "2",
+        "--moe-ffn-hidden-size",
+        "14336",
+        "--expert-model-parallel-size",
+        "8",
+        "--expert-tensor-parallel-size",
+        "1",
+        "--moe-token-dispatcher-type",
+        "alltoall",
+        "--moe-router-load-balancing-type",
+        "aux_loss",
+        "--moe-aux-loss-coeff",
+        "1e-2",
         "--moe-grouped-gemm",
-    ]  # fmt: skip
+    ]
     assert group("experts", LLAMA3_8B) == []
     found = flags(script(MIXTRAL_8X7B, n_devices=8, pp=4))
     assert found["--num-experts"] == "8"
@@ -393,16 +481,22 @@ def test_deepseek_v3():
     words = group("experts", shape, n_devices=1024, pp=16, ep=64, stage_layers=held)
     text = " ".join(words)
     for part in (
-        "--moe-shared-expert-intermediate-size 2048", "--moe-layer-freq '([0]*3+[1]*58)'",
-        "--moe-router-num-groups 8", "--moe-router-group-topk 4",
-    ):  # fmt: skip
+        "--moe-shared-expert-intermediate-size 2048",
+        "--moe-layer-freq '([0]*3+[1]*58)'",
+        "--moe-router-num-groups 8",
+        "--moe-router-group-topk 4",
+    ):
         assert part in text
     model = " ".join(group("model", shape, stage_layers=(61,)))
     for part in (
-        "--multi-latent-attention", "--q-lora-rank 1536", "--kv-lora-rank 512",
-        "--qk-head-dim 128", "--qk-pos-emb-head-dim 64", "--v-head-dim 128",
+        "--multi-latent-attention",
+        "--q-lora-rank 1536",
+        "--kv-lora-rank 512",
+        "--qk-head-dim 128",
+        "--qk-pos-emb-head-dim 64",
+        "--v-head-dim 128",
         "--mtp-num-layers 1",
-    ):  # fmt: skip
+    ):
         assert part in model
     assert "--kv-channels" not in model
     assert "--group-query-attention" not in model
@@ -441,9 +535,16 @@ def test_experts_that_megatron_refuses(shape, changes, reason):
 
 def test_experts_by_framework():
     assert runs_on(layout(MIXTRAL_8X7B, ep=8), MIXTRAL_8X7B, JOB) == (
-        "megatron", "deepspeed", "bridge")  # fmt: skip
+        "megatron",
+        "deepspeed",
+        "bridge",
+    )
     assert runs_on(layout(MIXTRAL_8X7B, ep=8, zero=3), MIXTRAL_8X7B, JOB) == (
-        "megatron", "deepspeed", "torchtitan", "bridge")  # fmt: skip
+        "megatron",
+        "deepspeed",
+        "torchtitan",
+        "bridge",
+    )
     assert runs_on(layout(MIXTRAL_8X7B, zero=3), MIXTRAL_8X7B, JOB) == FRAMEWORKS
     reason = why_not("deepspeed", layout(MIXTRAL_8X7B, pp=4, ep=2), MIXTRAL_8X7B, JOB)
     assert "AutoEP looks for them in a Hugging Face model" in reason

@@ -8,22 +8,39 @@ from typing import Any
 import pytest
 
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MIXTRAL_8X7B
+from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
-from costmodels.stages import stage_layers
-from planner.emit.torchtitan import torchtitan_files
-from planner.emit.torchtitan_model import model_family
-from planner.emit.torchtitan_toml import FLAVORS, registered
-from planner.emit.torchtitan_words import even_stages
+from planner.frameworks.torchtitan.emitter import torchtitan_files
+from planner.frameworks.torchtitan.fields import even_stages
+from planner.frameworks.torchtitan.model import model_family
+from planner.frameworks.torchtitan.toml import FLAVORS, registered
 from tests.planner.emitting import HEADER, JOB, constants_of, golden, keywords_of, layout, pool
 
 QWEN3_30B = replace(
-    MIXTRAL_8X7B, name="qwen3-30b-a3b", layers=48, hidden=2048, kv_heads=4, ffn=6144, vocab=151936,
-    n_experts=128, top_k=8, expert_ffn=768,
-)  # fmt: skip
+    MIXTRAL_8X7B,
+    name="qwen3-30b-a3b",
+    layers=48,
+    hidden=2048,
+    kv_heads=4,
+    ffn=6144,
+    vocab=151936,
+    n_experts=128,
+    top_k=8,
+    expert_ffn=768,
+)
 GPT_OSS = replace(
-    MIXTRAL_8X7B, name="gpt-oss-20b", layers=24, hidden=2880, heads=64, head_dim=64, vocab=201088,
-    n_experts=32, top_k=4, expert_ffn=2880, bias=True,
-)  # fmt: skip
+    MIXTRAL_8X7B,
+    name="gpt-oss-20b",
+    layers=24,
+    hidden=2880,
+    heads=64,
+    head_dim=64,
+    vocab=201088,
+    n_experts=32,
+    top_k=4,
+    expert_ffn=2880,
+    bias=True,
+)
 
 
 def emitted(
@@ -51,16 +68,43 @@ def job_file(shape: ModelShape = LLAMA3_8B, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "files"),
     [
-        ("llama3-8b-hsdp", emitted(n_devices=64, tp=2, sp=True, cp=2, dp=16, cp_comm="all-gather",
-                                   zero=3, shard=8, recompute="full", recompute_layers=32)),
-        ("llama3-70b-interleaved", emitted(LLAMA3_70B, n_devices=512, tp=8, pp=4, vpp=5, sp=True,
-                                           zero=1, gbs=1024, recompute="full",
-                                           recompute_layers=2)),
+        (
+            "llama3-8b-hsdp",
+            emitted(
+                n_devices=64,
+                tp=2,
+                sp=True,
+                cp=2,
+                dp=16,
+                cp_comm="all-gather",
+                zero=3,
+                shard=8,
+                recompute="full",
+                recompute_layers=32,
+            ),
+        ),
+        (
+            "llama3-70b-interleaved",
+            emitted(
+                LLAMA3_70B,
+                n_devices=512,
+                tp=8,
+                pp=4,
+                vpp=5,
+                sp=True,
+                zero=1,
+                gbs=1024,
+                recompute="full",
+                recompute_layers=2,
+            ),
+        ),
         ("deepseek-v3-experts", emitted(DEEPSEEK_V3, n_devices=1024, ep=64, zero=3, gbs=8192)),
-        ("gpt-oss-dualpipe", emitted(GPT_OSS, n_devices=32, pp=4, vpp=2, ep=8, zero=1,
-                                     schedule="dualpipe-v")),
+        (
+            "gpt-oss-dualpipe",
+            emitted(GPT_OSS, n_devices=32, pp=4, vpp=2, ep=8, zero=1, schedule="dualpipe-v"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_golden(name: str, files: dict[str, str]) -> None:
     assert {"torchtitan_recipe.py", "torchtitan.sh"} <= set(files)
     for file, text in files.items():
@@ -85,14 +129,24 @@ def test_the_family_follows_from_the_sizes(shape: ModelShape, family: str) -> No
     assert f'name="{family}"' in text
     sizes = constants_of(text)
     assert (sizes["LAYERS"], sizes["HIDDEN"], sizes["VOCAB"]) == (
-        shape.layers, shape.hidden, shape.vocab)  # fmt: skip
+        shape.layers,
+        shape.hidden,
+        shape.vocab,
+    )
 
 
 def test_a_recipe_imports_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     """Linted: no name without an import, no import without a use; formatted as it stands."""
-    shapes = (LLAMA3_8B, MIXTRAL_8X7B, DEEPSEEK_V3, GPT_OSS, QWEN3_30B,
-              replace(LLAMA3_8B, tied=True), replace(MIXTRAL_8X7B, dense_layers=2, shared_ffn=64),
-              replace(DEEPSEEK_V3, mtp_layers=0, n_experts=0))  # fmt: skip
+    shapes = (
+        LLAMA3_8B,
+        MIXTRAL_8X7B,
+        DEEPSEEK_V3,
+        GPT_OSS,
+        QWEN3_30B,
+        replace(LLAMA3_8B, tied=True),
+        replace(MIXTRAL_8X7B, dense_layers=2, shared_ffn=64),
+        replace(DEEPSEEK_V3, mtp_layers=0, n_experts=0),
+    )
     for number, shape in enumerate(shapes):
         for recompute, k in (("none", 0), ("selective", 0), ("full", 3), ("full", shape.layers)):
             text = recipe(shape, n_devices=64, recompute=recompute, recompute_layers=k)
@@ -119,8 +173,11 @@ def test_zero_groups_become_replicas_and_shards(
     changes: dict[str, Any], wants: tuple[int, int, str]
 ) -> None:
     got = parallelism(**changes)
-    names = ("data_parallel_replicate_degree", "data_parallel_shard_degree",
-             "fsdp_reshard_after_forward")  # fmt: skip
+    names = (
+        "data_parallel_replicate_degree",
+        "data_parallel_shard_degree",
+        "fsdp_reshard_after_forward",
+    )
     assert tuple(got[name] for name in names) == wants
     degrees = [got[f"{x}_parallel_degree"] for x in ("tensor", "context", "pipeline")]
     assert wants[0] * wants[1] * degrees[0] * degrees[1] * degrees[2] == 8
@@ -176,8 +233,12 @@ def test_stages_hold_the_layers_of_the_plan(
         parts = got["module_fqns_per_model_part"]
         assert tuple(sum(x.startswith("layers.") for x in part) for part in parts) == counts
         named = [name for part in parts for name in part]
-        assert named == ["tok_embeddings", *(f"layers.{i}" for i in range(shape.layers)), "norm",
-                         "lm_head"]  # fmt: skip
+        assert named == [
+            "tok_embeddings",
+            *(f"layers.{i}" for i in range(shape.layers)),
+            "norm",
+            "lm_head",
+        ]
 
 
 @pytest.mark.parametrize(
@@ -268,11 +329,13 @@ def test_smoke_starts_all_ranks_on_this_machine(tmp_path: Path) -> None:
     (tmp_path / "torchtitan.sh").write_text(files["torchtitan.sh"])
     done = subprocess.run(
         ["bash", str(tmp_path / "torchtitan.sh"), "--smoke", "--training.seq_len", "64"],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     program = str(tmp_path / "torchtitan_smoke.py")
-    assert done.stdout.splitlines() == [
-        program, "16", "--smoke", "--training.seq_len", "64", "[]"]  # fmt: skip
+    assert done.stdout.splitlines() == [program, "16", "--smoke", "--training.seq_len", "64", "[]"]
     compile(files["torchtitan_smoke.py"], program, "exec")
     assert '"planner-smoke"' in files["torchtitan_smoke.py"]
 
@@ -285,11 +348,21 @@ def test_launcher_runs_the_recipe(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", str(tmp_path / "torchtitan.sh"), "--training.steps", "3"],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "NODE_RANK": "1", "MASTER_ADDR": "head"},
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     words = done.stdout.splitlines()
     assert words[words.index("--nnodes") + 1] == "2"
     assert words[words.index("--node-rank") + 1] == "1"
     assert words[words.index("-m") :] == [
-        "-m", "torchtitan.train", "--module", "torchtitan_recipe", "--config", "train",
-        "--training.steps", "3", str(tmp_path)]  # fmt: skip
+        "-m",
+        "torchtitan.train",
+        "--module",
+        "torchtitan_recipe",
+        "--config",
+        "train",
+        "--training.steps",
+        "3",
+        str(tmp_path),
+    ]

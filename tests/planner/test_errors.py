@@ -10,10 +10,15 @@ from planner.errors import BadValue, PlannerError, Problem, SpecError
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("PlannerError", 1), ("SpecError", 1), ("CatalogError", 1), ("SearchError", 1),
-        ("EmitError", 1), ("InfeasibleError", 3), ("UsageError", 2),
+        ("PlannerError", 1),
+        ("SpecError", 1),
+        ("CatalogError", 1),
+        ("SearchError", 1),
+        ("EmitError", 1),
+        ("InfeasibleError", 3),
+        ("UsageError", 2),
     ],
-)  # fmt: skip
+)
 def test_every_error_is_in_the_tree_and_has_an_exit_code(name, code):
     error = getattr(errors, name)
     assert issubclass(error, PlannerError)
@@ -49,7 +54,7 @@ def test_a_planner_error_shows_its_fix():
 
 def test_the_light_modules_import_neither_pydantic_nor_numpy():
     code = (
-        "import sys, planner.errors, planner.units, planner.yamlfile;"
+        "import sys, planner.errors, planner.units, planner.specs.yaml.document;"
         "print([m for m in ('pydantic', 'numpy', 'ortools', 'ray') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

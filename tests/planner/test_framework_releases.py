@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from planner.errors import UsageError
-from planner.framework_releases import (
+from planner.frameworks.megatron.flags import flag_table
+from planner.frameworks.releases import (
     changes,
     changes_text,
     compared_tables,
@@ -15,8 +16,7 @@ from planner.framework_releases import (
     option_tables,
     slim,
 )
-from planner.runs.megatron_flags import flag_table
-from searches.frameworks import RELEASES
+from searches.frameworks.table import RELEASES
 from tests.planner.command import run_here
 
 

@@ -7,20 +7,21 @@ import pytest
 
 import planner
 from costmodels.plans import PlanTable
-from planner.emit import FILES, emit_plan, runs_on
 from planner.errors import EmitError
-from planner.inputs import load_cluster, load_model, model_from_dict
-from planner.options import FRAMEWORKS as ASKED
-from planner.options import STACK_OF_FRAMEWORK, SolveOptions
-from planner.solving import make_problem
-from planner.tables import plan_details
-from searches.frameworks import FRAMEWORKS, TITLES, framework_batches, framework_mask, refusals
-from searches.free_axes import free_axes
-from searches.plan_masks import Coupled
-from searches.plan_space import legal_masks
+from planner.frameworks.emit import FILES, emit_plan, runs_on
+from planner.render.text import plan_details
+from planner.solver.options import STACK_OF_FRAMEWORK, SolveOptions
+from planner.solver.problem import make_problem
+from planner.specs.loader import load_cluster, load_model, model_from_dict
+from planner.specs.search.section import FRAMEWORKS as ASKED
+from searches.frameworks.table import TITLES, framework_batches, framework_mask, refusals
+from searches.options import FRAMEWORKS
 from searches.rules import Context
 from searches.search import search
-from searches.shape_space import legal_shapes
+from searches.space.free_axes import free_axes
+from searches.space.plan_masks import Coupled
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_shapes
 from tests.searches.tables import plan_tables
 
 CASES = [

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.cli import app
+from planner.cli.app import app
+from planner.cli.spec_check import check_spec
 from planner.errors import EmitError, SpecError
-from planner.inputs import check_spec, import_model, load_model
-from planner.solving import solve
-from planner.tables import solve_table
+from planner.render.text import solve_table
+from planner.solver.solve import solve
+from planner.specs.loader import import_model, load_model
 
 DATA = Path(__file__).parent / "intake" / "data"
 

@@ -8,15 +8,10 @@ from hypothesis import strategies as st
 
 from costmodels.examples import DEEPSEEK_V3
 from hardware.catalogue import load_catalogue
+from planner.cli.spec_check import check_spec
 from planner.errors import SpecError
-from planner.inputs import (
-    check_spec,
-    cluster_from_dict,
-    example_names,
-    load_cluster,
-    load_model,
-    model_from_dict,
-)
+from planner.specs.examples import example_names
+from planner.specs.loader import cluster_from_dict, load_cluster, load_model, model_from_dict
 
 DATA = Path(__file__).parent / "data"
 MODELS = [
@@ -157,8 +152,17 @@ class TestDefaults:
         assert (job.precision, job.optimizer, job.tokens) == ("bf16", "adam", 0)
 
     def test_plain_mlp_and_heads(self):
-        text = {"layers": 2, "hidden": 64, "heads": 4, "gated": False, "vocab": 9, "tied": True,
-                "moe": None, "mla": None, "mtp_layers": 0}  # fmt: skip
+        text = {
+            "layers": 2,
+            "hidden": 64,
+            "heads": 4,
+            "gated": False,
+            "vocab": 9,
+            "tied": True,
+            "moe": None,
+            "mla": None,
+            "mtp_layers": 0,
+        }
         given = model_from_dict({"model": text, "training": {"seq_len": 8, "global_batch": 1e3}})
         assert (given.shape.ffn, given.shape.kv_heads) == (256, 4)
         assert given.job.global_batch == 1000
@@ -409,51 +413,90 @@ def moe(fields):
 
 
 MODEL_FAULTS = [
-    (changed(MODEL, "layers", "n_layers"),
-     ["m.yaml:2:3: model.n_layers: unknown key 'n_layers'", "did you mean `layers`?"]),
+    (
+        changed(MODEL, "layers", "n_layers"),
+        ["m.yaml:2:3: model.n_layers: unknown key 'n_layers'", "did you mean `layers`?"],
+    ),
     (changed(MODEL, "hidden:", "hidden_size:"), ["m.yaml:3:3", "did you mean `hidden`?"]),
     (changed(MODEL, "heads:", "num_attention_heads:"), ["m.yaml:4:3", "did you mean `heads`?"]),
     (changed(MODEL, "vocab:", "vocabb:"), ["m.yaml:8:3", "did you mean `vocab`?"]),
-    (changed(MODEL, "  tied: false", "  tied: false\n  zzz: 1"),
-     ["m.yaml:10:3: model.zzz: unknown key 'zzz'", "keys here: name, layers, hidden"]),
-    (changed(MODEL, "  tied: false", "  tied: false\n  seq_length: 1"),
-     ["m.yaml:10:3", "`seq_len` belongs under `training:`"]),
-    (changed(MODEL, "  tied: false", "  tied: false\n  num_local_experts: 8"),
-     ["m.yaml:10:3: model.num_local_experts: unknown key 'num_local_experts'",
-      "`experts` belongs under `model.moe:`"]),
-    (changed(MODEL, "  tied: false", "  tied: false\n  kv_lora_rank: 512"),
-     ["m.yaml:10:3", "`kv_rank` belongs under `model.mla:`"]),
-    (changed(MODEL, "  tied: false", "  tied: false\n  moe: {experts: 8}"),
-     ["m.yaml:10:3: model.moe.topk: is missing", "add `topk:`"]),
-    (moe("experts: 8, topk: 9"),
-     ["m.yaml:10:27: model.moe.topk: 9 experts a token of 8", "give at most 8"]),
-    (moe("experts: 8, topk: 2, dense_layers: 80"),
-     ["model.moe.dense_layers: no layer has experts: the first would be layer 81 of 80"]),
+    (
+        changed(MODEL, "  tied: false", "  tied: false\n  zzz: 1"),
+        ["m.yaml:10:3: model.zzz: unknown key 'zzz'", "keys here: name, layers, hidden"],
+    ),
+    (
+        changed(MODEL, "  tied: false", "  tied: false\n  seq_length: 1"),
+        ["m.yaml:10:3", "`seq_len` belongs under `training:`"],
+    ),
+    (
+        changed(MODEL, "  tied: false", "  tied: false\n  num_local_experts: 8"),
+        [
+            "m.yaml:10:3: model.num_local_experts: unknown key 'num_local_experts'",
+            "`experts` belongs under `model.moe:`",
+        ],
+    ),
+    (
+        changed(MODEL, "  tied: false", "  tied: false\n  kv_lora_rank: 512"),
+        ["m.yaml:10:3", "`kv_rank` belongs under `model.mla:`"],
+    ),
+    (
+        changed(MODEL, "  tied: false", "  tied: false\n  moe: {experts: 8}"),
+        ["m.yaml:10:3: model.moe.topk: is missing", "add `topk:`"],
+    ),
+    (
+        moe("experts: 8, topk: 9"),
+        ["m.yaml:10:27: model.moe.topk: 9 experts a token of 8", "give at most 8"],
+    ),
+    (
+        moe("experts: 8, topk: 2, dense_layers: 80"),
+        ["model.moe.dense_layers: no layer has experts: the first would be layer 81 of 80"],
+    ),
     (moe("experts: 8, topk: 2, every: 81"), ["model.moe.every: no layer has experts"]),
-    (moe("experts: 8, topk: 2, routing_groups: 3"),
-     ["model.moe.routing_groups: 8 experts cannot be shared out over 3 groups"]),
+    (
+        moe("experts: 8, topk: 2, routing_groups: 3"),
+        ["model.moe.routing_groups: 8 experts cannot be shared out over 3 groups"],
+    ),
     (moe("experts: 8, topk: 2, routing_groups: 4, top_groups: 5"), ["top_groups: 5 groups of 4"]),
-    (moe("experts: 8, topk: 3, routing_groups: 4, top_groups: 1"),
-     ["top_groups: 1 groups hold 2 experts, fewer than topk 3"]),
+    (
+        moe("experts: 8, topk: 3, routing_groups: 4, top_groups: 1"),
+        ["top_groups: 1 groups hold 2 experts, fewer than topk 3"],
+    ),
     (moe("experts: 8, topk: 2, imbalance: 0.9"), ["model.moe.imbalance: 0.9 is out of range"]),
     (moe("experts: 8, topk: 2, imbalance: 1.2, capacity_factor: 1"), ["keep one of them"]),
     (moe("experts: 8, topk: 2, capacity_factor: 0.5"), ["give 1 or more, or 0 for dropless"]),
     (moe("experts: 8, topk: 2, shared_experts: 1, shared_ffn: 0"), ["shared experts of width 0"]),
     (moe("experts: 8, topk: 2, z: 1"), ["unknown key 'z'", "keys here: experts, topk, moe_ffn"]),
-    (changed(MODEL, "  tied: false", "  tied: false\n  mla: true"),
-     ["m.yaml:10:8: model.mla: expected a section"]),
-    (changed(MODEL, "  tied: false", f"  tied: false\n  mla: {{{MLA}}}"),
-     ["m.yaml:5:13: model.kv_heads: stands beside `mla`", "leave it out"]),
-    (changed(without(MODEL, "kv_heads: 8"), "  tied: false",
-             f"  tied: false\n  bias: true\n  flash_attention: false\n  mla: {{{MLA}}}"),
-     ["model.bias: latent attention with biases", "model.flash_attention: latent attention"]),
-    (changed(MODEL, "  tied: false", "  tied: false\n  mtp_layers: -1"),
-     ["m.yaml:10:15: model.mtp_layers: must be at least 0"]),
-    (changed(MODEL, "  tied: false", "  tied: false\n  positions: learned\n  mtp_layers: 1"),
-     ["model.positions: multi-token prediction needs rotary positions"]),
-    (changed(MODEL, "layers: 80", "layers: '80'"),
-     ["m.yaml:2:11: model.layers: expected a whole number, got the text '80'",
-      "write 80 without quotes"]),
+    (
+        changed(MODEL, "  tied: false", "  tied: false\n  mla: true"),
+        ["m.yaml:10:8: model.mla: expected a section"],
+    ),
+    (
+        changed(MODEL, "  tied: false", f"  tied: false\n  mla: {{{MLA}}}"),
+        ["m.yaml:5:13: model.kv_heads: stands beside `mla`", "leave it out"],
+    ),
+    (
+        changed(
+            without(MODEL, "kv_heads: 8"),
+            "  tied: false",
+            f"  tied: false\n  bias: true\n  flash_attention: false\n  mla: {{{MLA}}}",
+        ),
+        ["model.bias: latent attention with biases", "model.flash_attention: latent attention"],
+    ),
+    (
+        changed(MODEL, "  tied: false", "  tied: false\n  mtp_layers: -1"),
+        ["m.yaml:10:15: model.mtp_layers: must be at least 0"],
+    ),
+    (
+        changed(MODEL, "  tied: false", "  tied: false\n  positions: learned\n  mtp_layers: 1"),
+        ["model.positions: multi-token prediction needs rotary positions"],
+    ),
+    (
+        changed(MODEL, "layers: 80", "layers: '80'"),
+        [
+            "m.yaml:2:11: model.layers: expected a whole number, got the text '80'",
+            "write 80 without quotes",
+        ],
+    ),
     (changed(MODEL, "layers: 80", "layers: eighty"), ["got the text 'eighty'", "in digits"]),
     (changed(MODEL, "layers: 80", "layers: true"), ["expected a whole number, got true"]),
     (changed(MODEL, "layers: 80", "layers: 80.5"), ["expected a whole number, got 80.5"]),
@@ -463,41 +506,55 @@ MODEL_FAULTS = [
     (changed(MODEL, "layers: 80", "layers: 80000"), ["must be at most 10000, got 80000"]),
     (changed(MODEL, "hidden: 8192", "hidden: 1e300"), ["must be at most 1e+07"]),
     (changed(MODEL, "hidden: 8192", "hidden: .inf"), ["expected a whole number, got inf"]),
-    (changed(MODEL, "hidden: 8192", "hidden: 8_193"),
-     ["m.yaml:4:10: model.heads: hidden 8193 is not a multiple of heads 64", "head_dim"]),
-    (changed(MODEL, "kv_heads: 8", "kv_heads: 7"),
-     ["m.yaml:5:13: model.kv_heads: 64 heads cannot be shared out over 7", "must divide"]),
+    (
+        changed(MODEL, "hidden: 8192", "hidden: 8_193"),
+        ["m.yaml:4:10: model.heads: hidden 8193 is not a multiple of heads 64", "head_dim"],
+    ),
+    (
+        changed(MODEL, "kv_heads: 8", "kv_heads: 7"),
+        ["m.yaml:5:13: model.kv_heads: 64 heads cannot be shared out over 7", "must divide"],
+    ),
     (without(MODEL, "ffn: 28672"), ["m.yaml:1:1: model.ffn: is missing", "intermediate_size"]),
     (without(MODEL, "gated: true"), ["m.yaml:1:1: model.gated: is missing", "add `gated:`"]),
-    (changed(MODEL, "gated: true", "gated: yes"),
-     ["m.yaml:7:10: model.gated: expected true or false, got 'yes'", "write true"]),
+    (
+        changed(MODEL, "gated: true", "gated: yes"),
+        ["m.yaml:7:10: model.gated: expected true or false, got 'yes'", "write true"],
+    ),
     (changed(MODEL, "gated: true", "gated: 1"), ["expected true or false, got 1", "write true"]),
     (changed(MODEL, "gated: true", "gated: null"), ["expected true or false, got null"]),
     (changed(MODEL, "seq_len: 8192", "seq_len: 0"), ["m.yaml:11:12", "must be at least 1, got 0"]),
     (changed(MODEL, "global_batch: 1024", "global_batch: 2k"), ["m.yaml:12:17", "the text '2k'"]),
-    (MODEL + "  precision: bf61\n",
-     ["m.yaml:13:14: training.precision: unknown value 'bf61'", "did you mean bf16?"]),
+    (
+        MODEL + "  precision: bf61\n",
+        ["m.yaml:13:14: training.precision: unknown value 'bf61'", "did you mean bf16?"],
+    ),
     (MODEL + "  optimizer: sgd\n", ["m.yaml:13:14", "unknown value 'sgd'", "allowed: adam"]),
     (MODEL + "  tokens: -1\n", ["m.yaml:13:11", "-1 is out of range"]),
     (MODEL + "  tokens: 15 trillion\n", ["unknown unit 'trillion'"]),
     (MODEL + "  tokens: 1e3\n", ["m.yaml:13:11", "less than one step"]),
-    (MODEL.replace("model:\n", "model:\n  positions: learned\n  max_positions: 2048\n"),
-     ["m.yaml:3:18", "2048 learned positions are fewer than seq_len 8192"]),
-    (MODEL.replace("model:\n", "model:\n  padded_vocab: 1000\n"),
-     ["m.yaml:2:17", "1000 is smaller than vocab 128256"]),
+    (
+        MODEL.replace("model:\n", "model:\n  positions: learned\n  max_positions: 2048\n"),
+        ["m.yaml:3:18", "2048 learned positions are fewer than seq_len 8192"],
+    ),
+    (
+        MODEL.replace("model:\n", "model:\n  padded_vocab: 1000\n"),
+        ["m.yaml:2:17", "1000 is smaller than vocab 128256"],
+    ),
     (MODEL.replace("model:\n", "model:\n  name: rm -rf $HOME\n"), ["m.yaml:2:9", "is not a name"]),
     (MODEL.replace("model:\n", "model:\n  name: 405\n"), ["expected a name, got 405", "'405'"]),
     (MODEL.replace("model:\n", "model:\n  norm: layer\n"), ["did you mean layernorm?"]),
     (MODEL + "pools: []\n", ["m.yaml:13:1: pools: 'pools' belongs in a cluster file"]),
     ("model: 3\ntraining: []\n", ["m.yaml:1:8: model: expected a section with keys"]),
     (MODEL.split("training")[0], ["m.yaml:1:1: training: is missing", "add `training:`"]),
-    (MODEL.replace("model:\n", "").split("training")[0].replace("  ", ""),
-     ["there is no `model:`, but keys that belong under it", "put them under `model:`"]),
+    (
+        MODEL.replace("model:\n", "").split("training")[0].replace("  ", ""),
+        ["there is no `model:`, but keys that belong under it", "put them under `model:`"],
+    ),
     ("- 1\n", ["m.yaml:1:1: expected a model file with `model:` at the top, got a list"]),
     ("hello\n", ["got 'hello'"]),
     (CLUSTER, ["m.yaml:1:1: this is a cluster file, and a model file is needed here"]),
     (changed(MODEL, "heads: 64", "heads: 64\n  heads: 64"), ["m.yaml:5:3", "already on line 4"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "parts"), MODEL_FAULTS)
@@ -509,80 +566,159 @@ def test_wrong_model_files(tmp_path, text, parts):
 
 INLINE = "{like: h100, memory: 80 GiB}"
 CLUSTER_FAULTS = [
-    (changed(CLUSTER, "h100-sxm-80gb", "h1000-sxm-80gb"),
-     ["c.yaml:2:18: pools.0.accelerator: unknown accelerator 'h1000-sxm-80gb'",
-      "did you mean h100-sxm-80gb", "`planner catalog list`"]),
-    (changed(CLUSTER, "h100-sxm-80gb", "{like: h1000}"),
-     ["c.yaml:2:25: pools.0.accelerator.like: unknown accelerator 'h1000'"]),
-    (changed(CLUSTER, "h100-sxm-80gb", "{memory: 80 GiB}"),
-     ["c.yaml:2:5: pools.0.accelerator.like: is missing", "add `like:`"]),
-    (changed(CLUSTER, "h100-sxm-80gb", "{like: h100, memory: 80}"),
-     ["c.yaml:2:39: pools.0.accelerator.memory: 80 has no unit", "80 GiB or 80 GB"]),
-    (changed(CLUSTER, "h100-sxm-80gb", "{like: h100, name: x, name2: y}"),
-     ["c.yaml:2:40: pools.0.accelerator.name2: unknown key", "did you mean `name`?"]),
-    (changed(CLUSTER, "h100-sxm-80gb", "{like: h100, name: 5}"),
-     ["c.yaml:2:37: pools.0.accelerator.name: expected a name, got 5"]),
-    (changed(CLUSTER, "h100-sxm-80gb", "{like: h100, peaks: {bf61: 1 TFLOP/s}}"),
-     ["pools.0.accelerator.peaks.bf61: unknown value 'bf61'", "did you mean bf16?"]),
+    (
+        changed(CLUSTER, "h100-sxm-80gb", "h1000-sxm-80gb"),
+        [
+            "c.yaml:2:18: pools.0.accelerator: unknown accelerator 'h1000-sxm-80gb'",
+            "did you mean h100-sxm-80gb",
+            "`planner catalog list`",
+        ],
+    ),
+    (
+        changed(CLUSTER, "h100-sxm-80gb", "{like: h1000}"),
+        ["c.yaml:2:25: pools.0.accelerator.like: unknown accelerator 'h1000'"],
+    ),
+    (
+        changed(CLUSTER, "h100-sxm-80gb", "{memory: 80 GiB}"),
+        ["c.yaml:2:5: pools.0.accelerator.like: is missing", "add `like:`"],
+    ),
+    (
+        changed(CLUSTER, "h100-sxm-80gb", "{like: h100, memory: 80}"),
+        ["c.yaml:2:39: pools.0.accelerator.memory: 80 has no unit", "80 GiB or 80 GB"],
+    ),
+    (
+        changed(CLUSTER, "h100-sxm-80gb", "{like: h100, name: x, name2: y}"),
+        ["c.yaml:2:40: pools.0.accelerator.name2: unknown key", "did you mean `name`?"],
+    ),
+    (
+        changed(CLUSTER, "h100-sxm-80gb", "{like: h100, name: 5}"),
+        ["c.yaml:2:37: pools.0.accelerator.name: expected a name, got 5"],
+    ),
+    (
+        changed(CLUSTER, "h100-sxm-80gb", "{like: h100, peaks: {bf61: 1 TFLOP/s}}"),
+        ["pools.0.accelerator.peaks.bf61: unknown value 'bf61'", "did you mean bf16?"],
+    ),
     (changed(CLUSTER, "h100-sxm-80gb", "[h100]"), ["pools.0.accelerator: expected a name"]),
     (changed(CLUSTER, "    nodes: 64\n", ""), ["c.yaml:2:5: pools.0.nodes: is missing"]),
     (changed(CLUSTER, "nodes: 64", "num_nodes: 64"), ["c.yaml:3:5", "did you mean `nodes`?"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    gpus_per_node: 8"),
-     ["c.yaml:4:5", "did you mean `accelerators_per_node`?"]),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 64\n    gpus_per_node: 8"),
+        ["c.yaml:4:5", "did you mean `accelerators_per_node`?"],
+    ),
     (changed(CLUSTER, "nodes: 64", "nodes: -64"), ["c.yaml:3:12", "at least 1, got -64"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    scale_up_domain: 3"),
-     ["c.yaml:4:22: pools.0.scale_up_domain: a domain of 3 devices does not divide nodes of 8"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    scale_up_domain: 1024"),
-     ["c.yaml:4:22", "only 512 in the pool", "at most 512"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    accelerators_per_node: 12"),
-     ["pools.0.scale_up_domain: a domain of 8 devices does not divide nodes of 12"]),
-    (changed(CLUSTER, "ib-ndr-400", "ib-ndr-4000"), ["c.yaml:4:10", "unknown link 'ib-ndr-4000'",
-     "did you mean ib-ndr-400"]),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 64\n    scale_up_domain: 3"),
+        ["c.yaml:4:22: pools.0.scale_up_domain: a domain of 3 devices does not divide nodes of 8"],
+    ),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 64\n    scale_up_domain: 1024"),
+        ["c.yaml:4:22", "only 512 in the pool", "at most 512"],
+    ),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 64\n    accelerators_per_node: 12"),
+        ["pools.0.scale_up_domain: a domain of 8 devices does not divide nodes of 12"],
+    ),
+    (
+        changed(CLUSTER, "ib-ndr-400", "ib-ndr-4000"),
+        ["c.yaml:4:10", "unknown link 'ib-ndr-4000'", "did you mean ib-ndr-400"],
+    ),
     (changed(CLUSTER, "ib-ndr-400", "nvlink4"), ["nvlink4 is a link inside a node"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    nic_speed: 400gb"),
-     ["c.yaml:4:16", "case matters", "400 Gb/s (bits)"]),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 64\n    nic_speed: 400gb"),
+        ["c.yaml:4:16", "case matters", "400 Gb/s (bits)"],
+    ),
     (changed(CLUSTER, "nodes: 64", "nodes: 64\n    nic_speed: 4 b/s"), ["out of range", "1 MB/s"]),
     (changed(CLUSTER, "nodes: 64", "nodes: 64\n    memory_margin: 4"), ["4 GiB or 4 GB"]),
     (changed(CLUSTER, "nodes: 64", "nodes: 64\n    memory_margin: -4 GiB"), ["out of range"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    memory_margin: 100 GiB"),
-     ["c.yaml:4:20: pools.0.memory_margin: 100.0 GiB leave nothing of 79.6 GiB"]),
-    (changed(CLUSTER, "fabric:", "  - {accelerator: h100, nodes: 2}\nfabric:"),
-     ["c.yaml:5:5: pools.1: a second pool named 'h100-sxm-80gb'", "its own `name:`"]),
-    (changed(CLUSTER, "fabric:", "  - {name: b, accelerator: h101, nodes: 2}\nfabric:"),
-     ["c.yaml:5:28: pools.1.accelerator: unknown accelerator 'h101'"]),
-    (changed(CLUSTER, "fabric:",
-             "  - {name: b, accelerator: h100, nodes: 2, nic: pcie5}\nfabric:"),
-     ["c.yaml:5:49: pools.1.nic: pcie5 is a link inside a node"]),
-    (changed(CLUSTER, "h100-sxm-80gb\n    nodes: 64",
-             "gb200\n    nodes: 36\n    scale_up_domain: 70"),
-     ["c.yaml:4:22: pools.0.scale_up_domain: a domain of 70 devices does not divide nodes of 4"]),
-    (changed(CLUSTER, "accelerator: h100-sxm-80gb", "name: x"),
-     ["c.yaml:2:5: pools.0.accelerator: is missing", "or `instance:`"]),
-    (changed(CLUSTER, "h100-sxm-80gb", "h100\n    instance: p5.48xlarge"),
-     ["c.yaml:3:15: pools.0.instance: stands beside `accelerator`", "keep one of them"]),
-    (changed(CLUSTER, "accelerator: h100-sxm-80gb", "instance: p5.24xlarge"),
-     ["c.yaml:2:15: pools.0.instance: unknown instance 'p5.24xlarge'",
-      "did you mean p5.48xlarge"]),
-    (changed(CLUSTER, "accelerator: h100-sxm-80gb", "instance_type: p5.48xlarge"),
-     ["c.yaml:2:5", "did you mean `instance`?"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    free_nodes: 65"),
-     ["c.yaml:4:17: pools.0.free_nodes: 65 free nodes of 64", "at most `nodes`"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_devices: [8]"),
-     ["c.yaml:4:19: pools.0.free_devices: 1 numbers for 2 nodes"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_devices: [8, 9]"),
-     ["c.yaml:4:23: pools.0.free_devices.1: 9 free devices in a node of 8"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_devices: [4, 0]"),
-     ["c.yaml:4:19: pools.0.free_devices: no node is free", "partial_nodes: true"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_nodes: 1\n    free_devices: [8, 8]"),
-     ["c.yaml:4:17: pools.0.free_nodes: stands beside `free_devices`"]),
-    (changed(CLUSTER, "nodes: 64", "nodes: 64\n    partial_nodes: true"),
-     ["c.yaml:4:20: pools.0.partial_nodes: needs `free_devices`"]),
-    (changed(CLUSTER, "h100-sxm-80gb", "gb200").replace("nodes: 32", "nodes: 16"),
-     ["c.yaml:8:14: fabric.tiers.0.nodes: 16 nodes of tier 'unit' lie in a domain of 18 nodes"]),
-    (changed(changed(CLUSTER, "ib-ndr-400", "roce-400"), "fabric:\n", "fabric:\n  sharp: true\n"),
-     ["c.yaml:6:10: fabric.sharp: switches of a roce-400 network do not sum"]),
-    (changed(CLUSTER, "oversubscription: 2:1", "sharp: true"),
-     ["c.yaml:11:14: fabric.tiers.1.sharp: the switches of 'hall' sum, those of 'unit' below do"]),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 64\n    memory_margin: 100 GiB"),
+        ["c.yaml:4:20: pools.0.memory_margin: 100.0 GiB leave nothing of 79.6 GiB"],
+    ),
+    (
+        changed(CLUSTER, "fabric:", "  - {accelerator: h100, nodes: 2}\nfabric:"),
+        ["c.yaml:5:5: pools.1: a second pool named 'h100-sxm-80gb'", "its own `name:`"],
+    ),
+    (
+        changed(CLUSTER, "fabric:", "  - {name: b, accelerator: h101, nodes: 2}\nfabric:"),
+        ["c.yaml:5:28: pools.1.accelerator: unknown accelerator 'h101'"],
+    ),
+    (
+        changed(
+            CLUSTER, "fabric:", "  - {name: b, accelerator: h100, nodes: 2, nic: pcie5}\nfabric:"
+        ),
+        ["c.yaml:5:49: pools.1.nic: pcie5 is a link inside a node"],
+    ),
+    (
+        changed(
+            CLUSTER,
+            "h100-sxm-80gb\n    nodes: 64",
+            "gb200\n    nodes: 36\n    scale_up_domain: 70",
+        ),
+        [
+            "c.yaml:4:22: pools.0.scale_up_domain: a domain of 70 devices does not "
+            "divide nodes of 4"
+        ],
+    ),
+    (
+        changed(CLUSTER, "accelerator: h100-sxm-80gb", "name: x"),
+        ["c.yaml:2:5: pools.0.accelerator: is missing", "or `instance:`"],
+    ),
+    (
+        changed(CLUSTER, "h100-sxm-80gb", "h100\n    instance: p5.48xlarge"),
+        ["c.yaml:3:15: pools.0.instance: stands beside `accelerator`", "keep one of them"],
+    ),
+    (
+        changed(CLUSTER, "accelerator: h100-sxm-80gb", "instance: p5.24xlarge"),
+        [
+            "c.yaml:2:15: pools.0.instance: unknown instance 'p5.24xlarge'",
+            "did you mean p5.48xlarge",
+        ],
+    ),
+    (
+        changed(CLUSTER, "accelerator: h100-sxm-80gb", "instance_type: p5.48xlarge"),
+        ["c.yaml:2:5", "did you mean `instance`?"],
+    ),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 64\n    free_nodes: 65"),
+        ["c.yaml:4:17: pools.0.free_nodes: 65 free nodes of 64", "at most `nodes`"],
+    ),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_devices: [8]"),
+        ["c.yaml:4:19: pools.0.free_devices: 1 numbers for 2 nodes"],
+    ),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_devices: [8, 9]"),
+        ["c.yaml:4:23: pools.0.free_devices.1: 9 free devices in a node of 8"],
+    ),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_devices: [4, 0]"),
+        ["c.yaml:4:19: pools.0.free_devices: no node is free", "partial_nodes: true"],
+    ),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 2\n    free_nodes: 1\n    free_devices: [8, 8]"),
+        ["c.yaml:4:17: pools.0.free_nodes: stands beside `free_devices`"],
+    ),
+    (
+        changed(CLUSTER, "nodes: 64", "nodes: 64\n    partial_nodes: true"),
+        ["c.yaml:4:20: pools.0.partial_nodes: needs `free_devices`"],
+    ),
+    (
+        changed(CLUSTER, "h100-sxm-80gb", "gb200").replace("nodes: 32", "nodes: 16"),
+        ["c.yaml:8:14: fabric.tiers.0.nodes: 16 nodes of tier 'unit' lie in a domain of 18 nodes"],
+    ),
+    (
+        changed(
+            changed(CLUSTER, "ib-ndr-400", "roce-400"), "fabric:\n", "fabric:\n  sharp: true\n"
+        ),
+        ["c.yaml:6:10: fabric.sharp: switches of a roce-400 network do not sum"],
+    ),
+    (
+        changed(CLUSTER, "oversubscription: 2:1", "sharp: true"),
+        [
+            "c.yaml:11:14: fabric.tiers.1.sharp: the switches of 'hall' sum, those of "
+            "'unit' below do"
+        ],
+    ),
     ("pools: []\n", ["c.yaml:1:8: pools: expected at least 1 item"]),
     ("pools: {accelerator: h100, nodes: 1}\n", ["pools: expected a list", "got a mapping"]),
     (changed(CLUSTER, "2:1", "0.5"), ["c.yaml:11:25", "is not an oversubscription", "7:1"]),
@@ -591,12 +727,19 @@ CLUSTER_FAULTS = [
     (changed(CLUSTER, "nodes: 32", "nodes: 30"), ["c.yaml:10:14", "not a multiple of the 30"]),
     (changed(CLUSTER, "hall", "unit"), ["c.yaml:9:13", "a second tier named 'unit'"]),
     (changed(CLUSTER, "fabric:", "fabrik:"), ["c.yaml:5:1", "did you mean `fabric`?"]),
-    (changed(CLUSTER, "fabric:\n", "fabric:\n  rail_optimised: true\n"),
-     ["c.yaml:6:3", "did you mean `rail_optimized`?"]),
-    (MODEL, ["c.yaml:1:1: this is a model file, and a cluster file is needed here",
-             "give the model first, then the cluster"]),
+    (
+        changed(CLUSTER, "fabric:\n", "fabric:\n  rail_optimised: true\n"),
+        ["c.yaml:6:3", "did you mean `rail_optimized`?"],
+    ),
+    (
+        MODEL,
+        [
+            "c.yaml:1:1: this is a model file, and a cluster file is needed here",
+            "give the model first, then the cluster",
+        ],
+    ),
     ("accelerator: h100\nnodes: 4\n", ["there is no `pools:`", "as a list item"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "parts"), CLUSTER_FAULTS)
@@ -649,13 +792,16 @@ class TestOverrides:
         ("path", "value", "parts"),
         [
             ("pools.0.nodes", "many", ["--set pools.0.nodes=many: pools.0.nodes: expected a "]),
-            ("pools.0.node", "4", ["--set pools.0.node=4: pools.0.node: unknown key",
-                                   "did you mean `nodes`?"]),
+            (
+                "pools.0.node",
+                "4",
+                ["--set pools.0.node=4: pools.0.node: unknown key", "did you mean `nodes`?"],
+            ),
             ("pools.3.nodes", "4", ["--set pools.3.nodes=4", "a list of 1"]),
             ("pool.0.nodes", "4", ["keys there: name, pools, fabric", "did you mean pools?"]),
             ("pools.0.accelerator", "h1000", ["--set pools.0.accelerator=h1000", "unknown acc"]),
         ],
-    )  # fmt: skip
+    )
     def test_problems_name_the_option(self, path, value, parts):
         with pytest.raises(SpecError) as caught:
             load_cluster("h100-x512", [(path, value)])

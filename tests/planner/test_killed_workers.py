@@ -25,15 +25,22 @@ def solve(folder: Path, executor: str, before: str = "") -> subprocess.Completed
     """Run the command in a process of its own, after some lines of Python."""
     words = ("planner", *SOLVE, "--executor", executor)
     lines = f"import sys\nif __name__ == '__main__':\n sys.argv = {[*words]!r}\n"
-    code = f"{before}\n{lines} from planner.cli import main\n main()\n"
+    code = f"{before}\n{lines} from planner.cli.app import main\n main()\n"
     env = {
-        **os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder),
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "XDG_CACHE_HOME": str(folder),
         "DIES_ONCE_IN": str(folder),
-    }  # fmt: skip
+    }
     return subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False,
-        cwd=ROOT, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=300,
+    )
 
 
 @pytest.mark.slow

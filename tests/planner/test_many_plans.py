@@ -8,28 +8,32 @@ import pytest
 from costmodels.breakdown import break_down, break_downs
 from costmodels.traffic import PlanTraffic
 from planner import solve
-from planner.asking import read_inputs, solve_options
-from planner.emit import runs_on, runs_on_each
-from planner.plans import plan_of_layout
-from planner.problems import make_problem
-from planner.result import Plan, Result
-from planner.tables import plans_csv, solve_table
+from planner.frameworks.emit import runs_on, runs_on_each
+from planner.render.text import plans_csv, solve_table
+from planner.solver.answer.plans import plan_of_layout
+from planner.solver.answer.result import Plan, Result
+from planner.solver.problem import make_problem
+from planner.solver.request import solve_options
+from planner.solver.sources import read_inputs
 
 SWITCHES = ("optimizer_offload", "activation_offload", "dp_overlap")
 QUESTIONS = {
     "dense": ("llama3-70b", "h100-x512", {"top": 80}),
     "on the host": (
-        "llama2-13b", "h100-x8",
+        "llama2-13b",
+        "h100-x8",
         {"top": 80, "framework": "any", "only": {name: ["on", "off"] for name in SWITCHES}},
     ),
     "any framework": ("llama2-7b", "h100-x8", {"top": 300, "framework": "any"}),
     "experts": ("mixtral-8x7b", "p5e-x128", {"top": 300}),
     "latent attention": ("deepseek-v2", "h100-x512", {"top": 60}),
     "replicated groups": (
-        "llama2-13b", "mi300x-x64", {"top": 200, "framework": "any", "only": {"zero": [2, 3]}},
+        "llama2-13b",
+        "mi300x-x64",
+        {"top": 200, "framework": "any", "only": {"zero": [2, 3]}},
     ),
     "thousands": ("llama3-70b", "h100-x512", {"top": 5000}),
-}  # fmt: skip
+}
 SLOW = tuple(QUESTIONS)[2:]
 
 

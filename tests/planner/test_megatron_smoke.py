@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 
 from costmodels.examples import LLAMA3_8B, MIXTRAL_8X7B
-from planner.emit import emit_plan
-from planner.emit.programs import FOLDER, MEGATRON_SMOKE, is_program
+from planner.frameworks.emit import emit_plan
+from planner.frameworks.programs import FOLDER, MEGATRON_SMOKE, is_program
 from tests.planner.emitting import HEADER, JOB, layout, pool
 
 

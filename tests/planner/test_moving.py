@@ -9,9 +9,17 @@ import pytest
 import planner
 from costmodels.parameters import total_params
 from costmodels.plans import Layout
-from planner.inputs import load_model
-from planner.moving import Holdings, holdings, lacking_bytes, port_bytes_per_s, survives
-from planner.solving import make_problem, read_inputs, solve_options
+from planner.analyze.replan.resharding import (
+    Holdings,
+    holdings,
+    lacking_bytes,
+    port_bytes_per_s,
+    survives,
+)
+from planner.solver.problem import make_problem
+from planner.solver.request import solve_options
+from planner.solver.sources import read_inputs
+from planner.specs.loader import load_model
 
 MODEL = load_model("llama3-8b")
 N = total_params(MODEL.shape, 8192)
@@ -21,10 +29,21 @@ W, K = 2.0, 12.0
 def layout(n: int, tp: int = 1, pp: int = 1, zero: int = 0, **more: Any) -> Layout:
     dp = n // (tp * pp)
     base = Layout(
-        n_devices=n, tp=tp, pp=pp, dp=dp, vpp=1, split="even", mbs=1, gbs=32 * dp, zero=zero,
-        sp=False, schedule="none" if pp == 1 else "1f1b", recompute="none", recompute_layers=0,
+        n_devices=n,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        vpp=1,
+        split="even",
+        mbs=1,
+        gbs=32 * dp,
+        zero=zero,
+        sp=False,
+        schedule="none" if pp == 1 else "1f1b",
+        recompute="none",
+        recompute_layers=0,
         stage_layers=(32 // pp,) * pp,
-    )  # fmt: skip
+    )
     return replace(base, **more)
 
 
@@ -44,12 +63,17 @@ CASES = [
     ("the other half", layout(2, tp=2), layout(2), None, [7.0, 7.0]),
     ("half of the state", layout(2, zero=1), layout(1), [0], [6.0]),
     ("a piece of the state", layout(1), layout(2, zero=1), [0, -1], [0.0, 2.0 + 6.0]),
-    ("other pieces", layout(2, zero=1), layout(4, zero=1), [0, 1, -1, -1],
-     [0.0, 3.0, 2.0 + 3.0, 2.0 + 3.0]),
+    (
+        "other pieces",
+        layout(2, zero=1),
+        layout(4, zero=1),
+        [0, 1, -1, -1],
+        [0.0, 3.0, 2.0 + 3.0, 2.0 + 3.0],
+    ),
     ("ZeRO 3 from 1", layout(2, zero=1), layout(2, zero=3), None, [0.0, 0.0]),
     ("ZeRO 1 from 3", layout(2, zero=3), layout(2, zero=1), None, [1.0, 1.0]),
     ("devices swapped", layout(2, tp=2), layout(2, tp=2), [1, 0], [7.0, 7.0]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "old", "new", "was", "want"), CASES, ids=[c[0] for c in CASES])

@@ -6,22 +6,31 @@ from typing import Any
 import pytest
 
 import planner
-from planner.objectives import parse_duration, shown_duration
-from planner.tables import solve_table
+from planner.render.text import solve_table
+from planner.specs.search.objectives import parse_duration, shown_duration
 
 MODEL: dict[str, Any] = {
     "model": {
-        "name": "small", "layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096, "gated": False,
-        "vocab": 32000, "tied": False,
+        "name": "small",
+        "layers": 8,
+        "hidden": 1024,
+        "heads": 8,
+        "ffn": 4096,
+        "gated": False,
+        "vocab": 32000,
+        "tied": False,
     },
     "training": {"seq_len": 1024, "global_batch": 64, "precision": "bf16", "tokens": "1T"},
-}  # fmt: skip
+}
 
 
 def cluster(**operations: str) -> dict[str, Any]:
     pool = {
-        "name": "small", "nodes": 1, "accelerators_per_node": 4, "accelerator": "h100-sxm-80gb",
-    }  # fmt: skip
+        "name": "small",
+        "nodes": 1,
+        "accelerators_per_node": 4,
+        "accelerator": "h100-sxm-80gb",
+    }
     return {"pools": [pool], **({"operations": operations} if operations else {})}
 
 

@@ -6,12 +6,12 @@ from costmodels.breakdown import break_down
 from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.schedule.stages import stage_layers
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
-from costmodels.stages import stage_layers
-from planner.inputs import cluster_from_dict
-from planner.neighbours import AXES, axis_value, derived, neighbours
-from searches.frameworks import refusals
+from planner.analyze.neighborhood import AXES, axis_value, derived, neighbours
+from planner.specs.loader import cluster_from_dict
+from searches.frameworks.table import refusals
 from searches.options import SearchOptions
 from searches.rules import Context, first_broken_rule
 
@@ -26,23 +26,36 @@ def problem(shape: ModelShape, gbs: int, nodes: int = 8) -> Problem:
 
 def layout(shape: ModelShape, gbs: int = 256, **changes: object) -> Layout:
     base: dict[str, object] = {
-        "n_devices": 64, "tp": 2, "pp": 4, "dp": 8, "vpp": 1, "split": "even", "mbs": 1,
-        "gbs": gbs, "zero": 1, "sp": True, "schedule": "1f1b", "recompute": "none",
+        "n_devices": 64,
+        "tp": 2,
+        "pp": 4,
+        "dp": 8,
+        "vpp": 1,
+        "split": "even",
+        "mbs": 1,
+        "gbs": gbs,
+        "zero": 1,
+        "sp": True,
+        "schedule": "1f1b",
+        "recompute": "none",
         "recompute_layers": 0,
-    } | changes  # fmt: skip
-    counts = stage_layers(shape.layers, int(str(base["pp"])), int(str(base["vpp"])),
-                          str(base["split"]))  # fmt: skip
+    } | changes
+    counts = stage_layers(
+        shape.layers, int(str(base["pp"])), int(str(base["vpp"])), str(base["split"])
+    )
     return Layout(**(base | {"stage_layers": counts}))  # type: ignore[arg-type]
 
 
 STARTS = [
     (LLAMA3_8B, layout(LLAMA3_8B)),
-    (LLAMA3_8B, layout(LLAMA3_8B, pp=1, dp=32, schedule="none", recompute="full",
-                       recompute_layers=32)),
+    (
+        LLAMA3_8B,
+        layout(LLAMA3_8B, pp=1, dp=32, schedule="none", recompute="full", recompute_layers=32),
+    ),
     (LLAMA3_70B, layout(LLAMA3_70B, tp=8, dp=2, vpp=5, schedule="interleaved", zero=0)),
     (MIXTRAL_8X7B, layout(MIXTRAL_8X7B, ep=8, etp=1)),
     (LLAMA3_8B, layout(LLAMA3_8B, cp=2, dp=4, cp_comm="p2p", shard=4)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("shape", "start"), STARTS, ids=lambda x: getattr(x, "name", "plan"))
@@ -77,8 +90,18 @@ def test_prices_are_those_of_the_opened_plan() -> None:
 
 def test_every_axis_that_can_change_does() -> None:
     given = problem(MIXTRAL_8X7B, 256)
-    start = layout(MIXTRAL_8X7B, ep=8, etp=1, cp=2, dp=4, cp_comm="p2p", recompute="full",
-                   recompute_layers=8, zero=1, shard=4)  # fmt: skip
+    start = layout(
+        MIXTRAL_8X7B,
+        ep=8,
+        etp=1,
+        cp=2,
+        dp=4,
+        cp_comm="p2p",
+        recompute="full",
+        recompute_layers=8,
+        zero=1,
+        shard=4,
+    )
     changed = {axis for near in neighbours(given, start) for axis, _, _ in near.changes}
     assert changed == set(AXES) - {"hpz"}  # which no plan with experts over ep has
 
@@ -121,16 +144,21 @@ def test_what_follows_from_an_axis() -> None:
     flat = derived(given, start, {"pp": 1})
     assert flat is not None
     assert (flat.schedule, flat.dp, flat.stage_layers, flat.recompute_layers) == (
-        "none", 32, (32,), 32,
-    )  # fmt: skip
+        "none",
+        32,
+        (32,),
+        32,
+    )
     alone = derived(given, start, {"tp": 1})
     assert alone is not None
     assert (alone.sp, alone.dp) == (False, 16)
     deeper = derived(given, start, {"vpp": 4})
     assert deeper is not None
     assert (deeper.schedule, deeper.stage_layers, deeper.recompute_layers) == (
-        "interleaved", (2,) * 16, 2,
-    )  # fmt: skip
+        "interleaved",
+        (2,) * 16,
+        2,
+    )
     assert derived(given, start, {"tp": 3}) is None
     assert derived(given, start, {"pp": 64}) is None
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import planner
-from planner.comparing import compare
-from planner.result import Conflict, ConflictPart, Relaxation, Result
-from planner.saved import plan_of_result
+from planner.analyze.comparison import compare
+from planner.solver.answer.result import Conflict, ConflictPart, Relaxation, Result
+from planner.solver.answer.result_store import plan_of_result
 from tests.planner.test_documents import Tags
 from tests.planner.test_recommend import answer
 

@@ -11,10 +11,10 @@ import pytest
 import planner
 from costmodels.parameters import total_params
 from costmodels.shapes import ModelShape
-from planner.conflicts import _TEXTS, condition_text
 from planner.errors import PlannerError
-from planner.relaxations import KINDS
-from planner.tables import solve_table
+from planner.render.text import solve_table
+from planner.solver.infeasible.conflicts import _TEXTS, condition_text
+from planner.solver.infeasible.relaxations import KINDS
 from searches.conflicts import Condition
 from searches.options import SearchOptions
 from searches.rules import RULES
@@ -29,43 +29,65 @@ HOPELESS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "two conflicts": ("llama3-70b", H100, {"pins": {"tp": 128, "pp": 3}}),
     "three pins": ("llama3-70b", H100, {"pins": {"tp": 1, "pp": 1, "zero": 0}}),
     "large micro-batch": (
-        "llama3-8b", "h100-x8", {"pins": {"tp": 1, "mbs": 16}, "only": {"split": ["even", "ends"]}}
+        "llama3-8b",
+        "h100-x8",
+        {"pins": {"tp": 1, "mbs": 16}, "only": {"split": ["even", "ends"]}},
     ),
     "too little recompute": (
-        "llama3-70b", H100, {"pins": {"tp": 8, "pp": 1, "cp": 1, "mbs": 4, "recompute": "none"}}
+        "llama3-70b",
+        H100,
+        {"pins": {"tp": 8, "pp": 1, "cp": 1, "mbs": 4, "recompute": "none"}},
     ),
     "shallow recompute": (
-        "llama3-70b", H100,
-        {"pins": {"tp": 4, "pp": 4, "cp": 1, "vpp": 1, "zero": 1, "mbs": 2,
-                  "recompute_layers": 2}},
+        "llama3-70b",
+        H100,
+        {
+            "pins": {
+                "tp": 4,
+                "pp": 4,
+                "cp": 1,
+                "vpp": 1,
+                "zero": 1,
+                "mbs": 2,
+                "recompute_layers": 2,
+            }
+        },
     ),
-    "odd batch": ("llama3-70b", H100,
-        {"overrides": (("training.global_batch", 7),), "at_most": {"cp": 1, "tp": 8},
-          "pins": {"devices": 512}}),
+    "odd batch": (
+        "llama3-70b",
+        H100,
+        {
+            "overrides": (("training.global_batch", 7),),
+            "at_most": {"cp": 1, "tp": 8},
+            "pins": {"devices": 512},
+        },
+    ),
     "odd micro-batch": ("llama3-8b", "h100-x8", {"pins": {"mbs": 3}}),
-    "long sequences": (
-        "llama3-8b", "h100-x8", {"overrides": (("training.seq_len", 1048576),)}
-    ),
-    "wide margin": (
-        "llama3-70b", H100, {"overrides": (("pools.0.memory_margin", "78 GiB"),)}
-    ),
+    "long sequences": ("llama3-8b", "h100-x8", {"overrides": (("training.seq_len", 1048576),)}),
+    "wide margin": ("llama3-70b", H100, {"overrides": (("pools.0.memory_margin", "78 GiB"),)}),
     "unfused attention": (
-        "llama3-8b", "h100-x8",
-        {"pins": {"tp": 1, "recompute": "none"}, "overrides": (
-            ("model.flash_attention", False), ("training.seq_len", 16384),
-        )},
+        "llama3-8b",
+        "h100-x8",
+        {
+            "pins": {"tp": 1, "recompute": "none"},
+            "overrides": (
+                ("model.flash_attention", False),
+                ("training.seq_len", 16384),
+            ),
+        },
     ),
-    "framework": (
-        "llama3-70b", H100, {"pins": {"tp": 8, "pp": 8}, "framework": "deepspeed"}
-    ),
+    "framework": ("llama3-70b", H100, {"pins": {"tp": 8, "pp": 8}, "framework": "deepspeed"}),
     "limits on free axes": (
-        "llama3-70b", H100,
+        "llama3-70b",
+        H100,
         {"at_most": {"zero": 0, "recompute_layers": 0, "mbs": 1, "sp": 0, "tp": 2, "pp": 2}},
     ),
     "lists and limits": (
-        "llama3-70b", H100, {"only": {"tp": [1, 2]}, "at_most": {"pp": 2}, "pins": {"zero": 1}}
+        "llama3-70b",
+        H100,
+        {"only": {"tp": [1, 2]}, "at_most": {"pp": 2}, "pins": {"zero": 1}},
     ),
-}  # fmt: skip
+}
 
 
 @functools.cache
@@ -252,9 +274,12 @@ def test_every_rule_has_words() -> None:
 
 def test_too_few_micro_batches_for_dualpipe_are_named() -> None:
     result = planner.solve(
-        "llama3-8b", "h100-x8", pins={"schedule": "dualpipe"}, framework="any",
+        "llama3-8b",
+        "h100-x8",
+        pins={"schedule": "dualpipe"},
+        framework="any",
         overrides=(("training.global_batch", 2),),
-    )  # fmt: skip
+    )
     assert not result.plans
     assert any(part.code == "BAT003" for conflict in result.conflicts for part in conflict.parts)
 

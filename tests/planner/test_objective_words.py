@@ -5,22 +5,33 @@ from typing import Any
 import pytest
 
 import planner
-from planner.tables import solve_table
+from planner.render.text import solve_table
 from tests.planner.command import run_here
 
 MODEL: dict[str, Any] = {
     "model": {
-        "name": "small", "layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096, "gated": False,
-        "vocab": 32000, "tied": False,
+        "name": "small",
+        "layers": 8,
+        "hidden": 1024,
+        "heads": 8,
+        "ffn": 4096,
+        "gated": False,
+        "vocab": 32000,
+        "tied": False,
     },
     "training": {"seq_len": 1024, "global_batch": 64, "precision": "bf16", "tokens": "1T"},
-}  # fmt: skip
+}
 CLUSTER: dict[str, Any] = {
     "pools": [
-        {"name": "small", "nodes": 1, "accelerators_per_node": 4,
-         "accelerator": "h100-sxm-80gb", "price_per_hour": 3.0}
+        {
+            "name": "small",
+            "nodes": 1,
+            "accelerators_per_node": 4,
+            "accelerator": "h100-sxm-80gb",
+            "price_per_hour": 3.0,
+        }
     ]
-}  # fmt: skip
+}
 
 
 def text_of(**options: Any) -> tuple[planner.Result, str]:

@@ -12,31 +12,44 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planner
-from planner import tables
+from planner.analyze.explain import explain_term
 from planner.errors import SpecError, UsageError
-from planner.explain import explain_term
-from planner.identity import content_id
-from planner.inputs import cluster_from_dict, model_from_dict
-from planner.result import Plan, Result
-from planner.saved import open_plan
-from planner.variants import undominated_below_s
-from searches.objectives import dominated
+from planner.render import text as tables
+from planner.solver.answer.result import Plan, Result
+from planner.solver.answer.result_store import open_plan
+from planner.solver.scenarios import undominated_below_s
+from planner.specs.identity import content_id
+from planner.specs.loader import cluster_from_dict, model_from_dict
+from searches.pricing.fronts import dominated
 from tests.searches.instances import one_in
 
 MODEL: dict[str, Any] = {
     "model": {
-        "name": "small", "layers": 6, "hidden": 1024, "heads": 16, "kv_heads": 4, "ffn": 4096,
-        "gated": True, "vocab": 32000, "tied": False,
+        "name": "small",
+        "layers": 6,
+        "hidden": 1024,
+        "heads": 16,
+        "kv_heads": 4,
+        "ffn": 4096,
+        "gated": True,
+        "vocab": 32000,
+        "tied": False,
     },
     "training": {"seq_len": 1024, "global_batch": 12, "tokens": 1e11},
-}  # fmt: skip
+}
 LIMITS = {"vpp": 1, "mbs": 2, "recompute_layers": 1}
 
 
 def cluster(nodes: int = 5, **pool: Any) -> dict[str, Any]:
     """Nodes of two H100 with a price; 5 x 2 devices are a number that few layouts fill."""
-    entry = {"accelerator": "h100-sxm-80gb", "nodes": nodes, "accelerators_per_node": 2,
-             "nic": "ib-hdr-200", "price_per_hour": 3.0, "memory_margin": "50 GiB"}  # fmt: skip
+    entry = {
+        "accelerator": "h100-sxm-80gb",
+        "nodes": nodes,
+        "accelerators_per_node": 2,
+        "nic": "ib-hdr-200",
+        "price_per_hour": 3.0,
+        "memory_margin": "50 GiB",
+    }
     return {"name": "five", "pools": [{**entry, **pool}]}
 
 
@@ -181,7 +194,7 @@ def test_memory_is_least_within_a_factor_of_the_fastest() -> None:
         ("tokens_per_s", "energy"),
         ("goodput", "devices", "cost"),
     ],
-)  # fmt: skip
+)
 def test_fronts_over_numbers_of_devices_are_those_of_brute_force(
     goals: Any, named_by_count: Any
 ) -> None:
@@ -251,10 +264,16 @@ def test_figures_of_a_run_by_hand() -> None:
 
 
 def test_operations_of_the_cluster_file_replace_the_defaults() -> None:
-    text = {**cluster(), "operations": {
-        "pue": 1.0, "power_overhead": 1.0, "device_mtbf": "100 d", "checkpoint_time": "5 s",
-        "restart": "0 s",
-    }}  # fmt: skip
+    text = {
+        **cluster(),
+        "operations": {
+            "pue": 1.0,
+            "power_overhead": 1.0,
+            "device_mtbf": "100 d",
+            "checkpoint_time": "5 s",
+            "restart": "0 s",
+        },
+    }
     run = on(4, clusters=text, top=1).plans[0].run
     assert run is not None
     assert (run.power_w, run.goodput.checkpoint_s) == (2800.0, 5.0)
@@ -271,9 +290,14 @@ def test_prices_and_failures_change_no_plan_id() -> None:
     assert ours.result_id != theirs.result_id
 
 
-@pytest.mark.parametrize(("term", "part"), [
-    ("goodput", "Daly 2006"), ("cost", "US dollars"), ("energy", "PUE"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("term", "part"),
+    [
+        ("goodput", "Daly 2006"),
+        ("cost", "US dollars"),
+        ("energy", "PUE"),
+    ],
+)
 def test_figures_open_to_formula_and_source(term: str, part: str, tmp_path: Any) -> None:
     path = tmp_path / "result.json"
     path.write_text(on(4, top=1).dumps(), encoding="utf-8")
@@ -296,17 +320,20 @@ def test_a_plan_on_fewer_devices_reopens_as_it_was(tmp_path: Any) -> None:
 # ---- mistakes
 
 
-@pytest.mark.parametrize(("options", "part"), [
-    ({"objective": "speed"}, "unknown 'speed'"),
-    ({"pareto": "step_time"}, "not two or three"),
-    ({"pareto": "step_time,tokens_per_s"}, "one axis"),
-    ({"pareto": "step_time,cost", "objective": "cost"}, "two answers"),
-    ({"deadline": "soon"}, "'soon' is not a time"),
-    ({"within": 1.2}, "belongs to --objective memory"),
-    ({"step_limit_s": -1.0}, "above 0 s"),
-    ({"pins": {"devices": 7}}, "leaves no number of devices"),
-    ({"pins": {"devices": 7}, "clusters": cluster(nodes=64)}, "multiples of 2 up to 128"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"objective": "speed"}, "unknown 'speed'"),
+        ({"pareto": "step_time"}, "not two or three"),
+        ({"pareto": "step_time,tokens_per_s"}, "one axis"),
+        ({"pareto": "step_time,cost", "objective": "cost"}, "two answers"),
+        ({"deadline": "soon"}, "'soon' is not a time"),
+        ({"within": 1.2}, "belongs to --objective memory"),
+        ({"step_limit_s": -1.0}, "above 0 s"),
+        ({"pins": {"devices": 7}}, "leaves no number of devices"),
+        ({"pins": {"devices": 7}, "clusters": cluster(nodes=64)}, "multiples of 2 up to 128"),
+    ],
+)
 def test_bad_options_say_what_to_change(options: dict[str, Any], part: str) -> None:
     with pytest.raises(UsageError, match=part) as caught:
         solve(**options)
@@ -333,13 +360,23 @@ def with_search(**search: Any) -> dict[str, Any]:
 
 def test_the_section_is_the_options() -> None:
     section = with_search(
-        pin={"tp": 2, "devices": 8}, only={"zero": [0, 1], "recompute": "none"}, max=LIMITS,
-        objective="cost", deadline="3000d", top=3,
-    )  # fmt: skip
+        pin={"tp": 2, "devices": 8},
+        only={"zero": [0, 1], "recompute": "none"},
+        max=LIMITS,
+        objective="cost",
+        deadline="3000d",
+        top=3,
+    )
     told = planner.solve(
-        MODEL, cluster(), pins={"tp": 2, "devices": 8}, at_most=LIMITS, objective="cost",
-        only={"zero": [0, 1], "recompute": "none"}, deadline="3000d", top=3,
-    )  # fmt: skip
+        MODEL,
+        cluster(),
+        pins={"tp": 2, "devices": 8},
+        at_most=LIMITS,
+        objective="cost",
+        only={"zero": [0, 1], "recompute": "none"},
+        deadline="3000d",
+        top=3,
+    )
     assert planner.solve(section, cluster()).dumps() == told.dumps()
     assert model_from_dict(section).document == model_from_dict(MODEL).document
 
@@ -354,15 +391,18 @@ def test_the_command_line_wins_axis_by_axis() -> None:
     assert "objective" not in options
 
 
-@pytest.mark.parametrize(("text", "line", "part"), [
-    ("search:\n  pin: {tq: 8}\n", 2, "unknown axis 'tq'"),
-    ("search:\n  max:\n    recompute: full\n", 3, "no order"),
-    ("search:\n  objective: speed\n", 2, "unknown 'speed'"),
-    ("search:\n  pareto: [cost]\n", 2, "not two or three"),
-    ("search:\n  deadline: never\n", 2, "'never' is not a time"),
-    ("search:\n  frame: megatron\n", 2, "did you mean `framework`"),
-    ("search:\n  allow: [everything]\n", 2, "unknown 'everything'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "line", "part"),
+    [
+        ("search:\n  pin: {tq: 8}\n", 2, "unknown axis 'tq'"),
+        ("search:\n  max:\n    recompute: full\n", 3, "no order"),
+        ("search:\n  objective: speed\n", 2, "unknown 'speed'"),
+        ("search:\n  pareto: [cost]\n", 2, "not two or three"),
+        ("search:\n  deadline: never\n", 2, "'never' is not a time"),
+        ("search:\n  frame: megatron\n", 2, "did you mean `framework`"),
+        ("search:\n  allow: [everything]\n", 2, "unknown 'everything'"),
+    ],
+)
 def test_mistakes_in_the_section_have_a_line(
     text: str, line: int, part: str, tmp_path: Any
 ) -> None:
@@ -407,9 +447,11 @@ def test_the_order_of_the_inputs_does_not_matter() -> None:
     backwards = json.loads(json.dumps(MODEL), object_pairs_hook=lambda x: dict(reversed(x)))
     ours = solve(objective="energy")
     theirs = planner.solve(
-        backwards, dict(reversed(cluster().items())), objective="energy",
+        backwards,
+        dict(reversed(cluster().items())),
+        objective="energy",
         at_most=dict(reversed(LIMITS.items())),
-    )  # fmt: skip
+    )
     assert ours.result_id == theirs.result_id
     assert content_id(ours.to_json()) == content_id(theirs.to_json())
 

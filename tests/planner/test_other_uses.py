@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from costmodels.placement import place_group
+from costmodels.comm.placement import place_group
 from hardware.parts import Fabric, Tier, used_tiers
-from planner.emit import emit_plan
-from planner.emit.launchers import launcher_files
 from planner.errors import SpecError
-from planner.inputs import cluster_from_dict
-from planner.placement import place_plan
-from planner.result import Plan, Result
-from planner.saved import plan_of_result
-from planner.segments import in_segments, segments
-from planner.solving import evaluate, solve
+from planner.frameworks.emit import emit_plan
+from planner.frameworks.launchers.files import launcher_files
+from planner.frameworks.launchers.placement import place_plan
+from planner.solver.answer.result import Plan, Result
+from planner.solver.answer.result_store import plan_of_result
+from planner.solver.solve import evaluate, solve
+from planner.specs.cluster.segments import in_segments, segments
+from planner.specs.loader import cluster_from_dict
 
 RACKS: dict[str, Any] = {
     "pools": [{"accelerator": "gb200", "nodes": 144, "scale_up_domain": 72}],
@@ -51,8 +51,10 @@ class TestPartsOfNodes:
         assert given.pool(f"{pools[0].name}-8-a-node").sources[0].hosts == ("n1", "n2")
 
     def test_whole_nodes_have_no_other_use(self):
-        for cluster in (partial([8, 8, 7, 0], False), {"pools": [{"accelerator": "h100",
-                        "nodes": 4}]}):  # fmt: skip
+        for cluster in (
+            partial([8, 8, 7, 0], False),
+            {"pools": [{"accelerator": "h100", "nodes": 4}]},
+        ):
             given = cluster_from_dict(cluster)
             assert given.with_other_uses() is given
 
@@ -97,8 +99,11 @@ class TestPartsOfNodes:
 def evaluate_use(model: str, cluster: dict[str, Any]) -> float:
     """Return the best step on the one use that was searched before: most devices."""
     pool = cluster_from_dict(cluster).cluster.pools[0]
-    alone = {"accelerator": "h100", "nodes": pool.n_nodes,
-             "accelerators_per_node": pool.devices_per_node}  # fmt: skip
+    alone = {
+        "accelerator": "h100",
+        "nodes": pool.n_nodes,
+        "accelerators_per_node": pool.devices_per_node,
+    }
     plans = solve(model, {"pools": [alone]}, top=1).plans
     return plans[0].step_time_s if plans else float("inf")
 
@@ -174,9 +179,12 @@ class TestPartsOfDomains:
 
     def test_sixteen_nodes_are_one_domain(self):
         result = solve(
-            "deepseek-v2", "gb200-nvl72-x576", top=1, overrides=(("pools.0.nodes", "16"),),
+            "deepseek-v2",
+            "gb200-nvl72-x576",
+            top=1,
+            overrides=(("pools.0.nodes", "16"),),
             pins={"ep": 32, "tp": 1},
-        )  # fmt: skip
+        )
         model, _, problem, plan = reopened(result)
         assert problem.pool.scale_up_domain == 64
         placed = place_plan(plan.layout, model.shape, problem.pool, problem.fabric, ())

@@ -6,10 +6,10 @@ import pytest
 
 import planner
 from planner.errors import SearchError, UsageError
-from planner.layouts import axis_text, axis_values, layout_to_json, pinned_stages
-from planner.reasons import stage_words
-from planner.saved import open_plan
-from planner.tables import solve_table
+from planner.render.text import solve_table
+from planner.solver.answer.reasons import stage_words
+from planner.solver.answer.result_store import open_plan
+from planner.specs.search.axis_values import axis_text, axis_values, layout_to_json, pinned_stages
 from tests.planner.command import run_here
 
 JOB = ("llama3-8b", "h100-x8")

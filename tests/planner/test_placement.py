@@ -17,19 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planner
+from costmodels.comm.placement import Group, place_group, tier_names
 from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_8B, LLAMA3_405B, MIXTRAL_8X7B
-from costmodels.experts import expert_group
-from costmodels.placement import Group, place_group, tier_names
+from costmodels.layers.experts import expert_group
 from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, Layout, PlanTable
 from costmodels.problem import Problem
 from costmodels.shape_terms import boundary_hops, data_groups, end_pair, expert_data_groups
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
 from hardware.parts import Cluster, Fabric, Pool
-from planner.commands import run_emit
+from planner.analyze.placement.hosts import read_hosts, run_place
+from planner.analyze.placement.text import placement_files, placement_json, placement_table
+from planner.cli.output import run_emit
 from planner.errors import EmitError, UsageError
-from planner.inputs import example_names, load_cluster
-from planner.placement import (
+from planner.frameworks.launchers.placement import (
     FRAMEWORK_GRIDS,
     MEANINGS,
     Placement,
@@ -38,9 +39,9 @@ from planner.placement import (
     place_plan,
     process_groups,
 )
-from planner.placement_text import placement_files, placement_json, placement_table
-from planner.placing import read_hosts, run_place
-from planner.saved import save_result
+from planner.solver.answer.result_store import save_result
+from planner.specs.examples import example_names
+from planner.specs.loader import load_cluster
 from searches.options import FRAMEWORKS
 from tests.planner.emitting import layout, pool
 
@@ -63,9 +64,17 @@ def spread_layout(
 ) -> Layout:
     """A layout of n devices; the stages do not matter here."""
     return layout(
-        n_devices=n, tp=tp, pp=pp, cp=cp, dp=n // (tp * pp * cp), ep=ep, etp=etp,
-        cp_comm="p2p" if cp > 1 else "", stage_layers=(1,) * pp, **more,
-    )  # fmt: skip
+        n_devices=n,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        dp=n // (tp * pp * cp),
+        ep=ep,
+        etp=etp,
+        cp_comm="p2p" if cp > 1 else "",
+        stage_layers=(1,) * pp,
+        **more,
+    )
 
 
 # The frameworks' own examples.
@@ -74,9 +83,7 @@ def spread_layout(
 def test_the_example_of_megatrons_docstring() -> None:
     """initialize_model_parallel: 16 GPUs, tensor parallel 2, pipeline parallel 4."""
     found = groups_of(spread_layout(16, tp=2, pp=4))
-    assert found["dp"] == {
-        (0, 2), (1, 3), (4, 6), (5, 7), (8, 10), (9, 11), (12, 14), (13, 15)
-    }  # fmt: skip
+    assert found["dp"] == {(0, 2), (1, 3), (4, 6), (5, 7), (8, 10), (9, 11), (12, 14), (13, 15)}
     assert found["tp"] == {(2 * i, 2 * i + 1) for i in range(8)}
     assert found["pp"] == {(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)}
 
@@ -411,14 +418,17 @@ def test_the_price_of_a_boundary_is_that_of_its_slowest_pipeline() -> None:
 def test_the_traffic_of_a_priced_plan_names_the_tiers_of_its_groups(
     model: str, cluster: str, pins: dict[str, object]
 ) -> None:
-    given = planner.inputs.load_model(model), load_cluster(cluster)
+    given = planner.specs.loader.load_model(model), load_cluster(cluster)
     plan = planner.evaluate(model, cluster, pins=pins).plans[0]
     where, fabric = given[1].cluster.pools[0], given[1].cluster.fabric
     found = process_groups(plan.layout, given[0].shape, where, fabric)
     kinds = {
-        "tp": {"tp"}, "cp": {"cp"}, "ep": {"ep", "etp"}, "pp": {"pp", "embedding"},
+        "tp": {"tp"},
+        "cp": {"cp"},
+        "ep": {"ep", "etp"},
+        "pp": {"pp", "embedding"},
         "dp": {"dp", "dp-cp", "zero", "zero-replica", "edp", "expert-zero", "expert-replica"},
-    }  # fmt: skip
+    }
     shown = {(axis, g.n_members, g.tier) for g in found for axis in kinds if g.name in kinds[axis]}
     priced = {(x["axis"], x["group_size"], x["tier"]) for x in plan.to_json()["comm"]}
     assert priced
@@ -518,9 +528,17 @@ def test_json_has_every_rank_and_every_group() -> None:
     assert read["plan_id"] == "0123456789ab"
     assert [rank["rank"] for rank in read["ranks"]] == list(range(16))
     assert read["ranks"][13] == {
-        "rank": 13, "host": "a", "local_rank": 5,
-        "tp": 1, "pp": 1, "dp": 2, "cp": 0, "ep": 1, "etp": 0, "edp": 1,
-    }  # fmt: skip
+        "rank": 13,
+        "host": "a",
+        "local_rank": 5,
+        "tp": 1,
+        "pp": 1,
+        "dp": 2,
+        "cp": 0,
+        "ep": 1,
+        "etp": 0,
+        "edp": 1,
+    }
     for name, group in read["groups"].items():
         assert sorted(itertools.chain(*group["ranks"])) == list(range(16)), name
         assert len(group["ranks"]) == group["n_groups"]
@@ -531,8 +549,10 @@ def test_rank_files() -> None:
     files = placement_files(small(("b", "a"), shape=MIXTRAL_8X7B), ["plan x", "planner 1"])
     ranks = files["ranks.txt"].splitlines()
     assert ranks[:3] == [
-        "# plan x", "# planner 1", "# rank host local_rank tp pp dp cp ep etp edp"
-    ]  # fmt: skip
+        "# plan x",
+        "# planner 1",
+        "# rank host local_rank tp pp dp cp ep etp edp",
+    ]
     assert ranks[3 + 13] == "13 a 5 1 1 2 0 1 0 1"
     assert len(ranks) == 19
     assert files["hostfile"].splitlines() == ["# plan x", "# planner 1", "b slots=8", "a slots=8"]
@@ -552,19 +572,23 @@ def test_the_command(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
     pins: dict[str, object] = {"tp": 4, "pp": 2}
-    save_result(planner.evaluate("llama3-8b", "h100-x8", pins=pins,
-                                 overrides=(("pools.0.nodes", 2),)))  # fmt: skip
+    save_result(
+        planner.evaluate("llama3-8b", "h100-x8", pins=pins, overrides=(("pools.0.nodes", 2),))
+    )
     run_place("last#1", None, "", "table")
     shown = capsys.readouterr().out
     assert "rank = tp + 4 dp + 8 pp" in shown
     assert "node0001: ranks 8-15" in shown
     words = ["place", "last#1", "--hosts", "n[2,1]", "--out", "files", "--format", "json"]
-    program = [sys.executable, "-c", "from planner.cli import main; main()"]
+    program = [sys.executable, "-c", "from planner.cli.app import main; main()"]
     done = subprocess.run([*program, *words], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["hosts"] == ["n2", "n1"]
     assert sorted(path.name for path in (tmp_path / "files").iterdir()) == [
-        "hostfile", "openmpi-rankfile", "ranks.txt", "slurm-hostfile"
-    ]  # fmt: skip
+        "hostfile",
+        "openmpi-rankfile",
+        "ranks.txt",
+        "slurm-hostfile",
+    ]
     head = (tmp_path / "files" / "ranks.txt").read_text().splitlines()[0]
     assert head.startswith("# plan ")
     with pytest.raises(EmitError, match="needs 2 hosts"):
@@ -594,8 +618,9 @@ def test_hosts_of_the_cluster_file_are_taken_unless_others_are_named(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     pool_of = {"accelerator": "h100-sxm-80gb", "nodes": 2, "hosts": "b[07,03]"}
-    save_result(planner.evaluate("llama3-8b", {"name": "two", "pools": [pool_of]},
-                                 pins={"tp": 4, "pp": 2}))  # fmt: skip
+    save_result(
+        planner.evaluate("llama3-8b", {"name": "two", "pools": [pool_of]}, pins={"tp": 4, "pp": 2})
+    )
     run_place("last#1", None, "", "table")
     shown = capsys.readouterr().out
     assert "hosts in network order:\n  b07: ranks 0-7\n  b03: ranks 8-15\n" in shown

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from planner.progress import TOTAL, pieces_of, whole_of
-from planner.solving import solve
+from planner.solver.solve import solve
+from planner.specs.progress import TOTAL, pieces_of, whole_of
 
 
 class Listener:
@@ -49,11 +49,16 @@ def test_nobody_listens_and_a_plain_function_hears_no_best() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"objective": "devices"}, {"pareto": ("step_time", "memory")},
-     {"pareto": ("step_time", "devices")}, {"pareto": ("memory", "devices")},
-     {"pins": {"devices": 8}}],
+    [
+        {},
+        {"objective": "devices"},
+        {"pareto": ("step_time", "memory")},
+        {"pareto": ("step_time", "devices")},
+        {"pareto": ("memory", "devices")},
+        {"pins": {"devices": 8}},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_the_progress_of_a_search_never_falls_and_ends_with_all(options: dict[str, Any]) -> None:
     heard = Listener()
     solve("llama3-8b", "h100-x8", overrides=(("pools.0.nodes", 3),), progress=heard, **options)
@@ -64,8 +69,9 @@ def test_the_progress_of_a_search_never_falls_and_ends_with_all(options: dict[st
 
 def test_all_pools_and_recipes_share_one_progress() -> None:
     heard = Listener()
-    solve("llama3-8b", "mixed-h100-a100", only={"precision": ["bf16", "fp8-delayed"]},
-          progress=heard)  # fmt: skip
+    solve(
+        "llama3-8b", "mixed-h100-a100", only={"precision": ["bf16", "fp8-delayed"]}, progress=heard
+    )
     assert len(heard.told) > 4
     assert all(a <= b for a, b in pairwise(heard.told))
     assert heard.told[-1] == (TOTAL, TOTAL)

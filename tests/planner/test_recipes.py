@@ -9,20 +9,20 @@ import pytest
 
 import planner
 from costmodels.precision import PRECISIONS
-from planner import variants
-from planner.comparing import compare
+from planner.analyze.comparison import compare
+from planner.analyze.neighborhood import single_changes
+from planner.analyze.recommend.devices import recommend
 from planner.errors import SearchError, SpecError, UsageError
-from planner.inputs import cluster_from_dict, model_from_dict
-from planner.layouts import layout_to_json
-from planner.neighbours import single_changes
-from planner.options import SolveOptions, parse_only
-from planner.recipes import asked_recipes, with_recipe
-from planner.recommending import recommend
-from planner.result import Result
-from planner.saved import open_plan
-from planner.solving import make_problem
-from planner.tables import plans_csv, solve_table
-from searches.outcome import Outcome
+from planner.render.text import plans_csv, solve_table
+from planner.solver import scenarios as variants
+from planner.solver.answer.result import Result
+from planner.solver.answer.result_store import open_plan
+from planner.solver.options import SolveOptions, parse_only
+from planner.solver.problem import make_problem
+from planner.solver.recipes import asked_recipes, with_recipe
+from planner.specs.loader import cluster_from_dict, model_from_dict
+from planner.specs.search.axis_values import layout_to_json
+from searches.pricing.outcome import Outcome
 from searches.rules import Context
 from searches.search import search
 from tests.planner.command import run_here
@@ -35,16 +35,28 @@ def model(precision: Any = "bf16", **search: Any) -> dict[str, Any]:
     """A small dense model in some recipes."""
     return {
         "model": {
-            "name": "small", "layers": 4, "hidden": 2048, "heads": 16, "kv_heads": 4, "ffn": 8192,
-            "gated": True, "vocab": 32000, "tied": False,
+            "name": "small",
+            "layers": 4,
+            "hidden": 2048,
+            "heads": 16,
+            "kv_heads": 4,
+            "ffn": 8192,
+            "gated": True,
+            "vocab": 32000,
+            "tied": False,
         },
         "training": {"seq_len": 1024, "global_batch": 8, "precision": precision},
-    } | ({"search": search} if search else {})  # fmt: skip
+    } | ({"search": search} if search else {})
 
 
 def cluster(accelerator: str = "h100-sxm-80gb", **pool: Any) -> dict[str, Any]:
-    entry = {"accelerator": accelerator, "nodes": 1, "accelerators_per_node": 4,
-             "nic": "ib-hdr-200", "memory_margin": "50 GiB"}  # fmt: skip
+    entry = {
+        "accelerator": accelerator,
+        "nodes": 1,
+        "accelerators_per_node": 4,
+        "nic": "ib-hdr-200",
+        "memory_margin": "50 GiB",
+    }
     return {"name": "one", "pools": [{**entry, **pool}]}
 
 
@@ -136,8 +148,11 @@ def test_every_way_of_leaving_it_open_gives_the_same_answer() -> None:
 
 
 def test_the_command_line_wins_over_the_file() -> None:
-    result = solve(model(OPEN, only={"precision": ["fp16"]}), pins={"devices": 4,
-                   "precision": "fp8-delayed"}, top=3)  # fmt: skip
+    result = solve(
+        model(OPEN, only={"precision": ["fp16"]}),
+        pins={"devices": 4, "precision": "fp8-delayed"},
+        top=3,
+    )
     assert {plan.precision for plan in result.plans} == {"fp8-delayed"}
 
 
@@ -178,13 +193,19 @@ def test_fewest_devices_over_recipes() -> None:
     slow = planner.solve(model(), cluster(nodes=2), at_most=LIMITS, objective="devices")
     limit = slow.best.step_time_s * 0.9
     open_ = planner.solve(
-        model(["bf16", "fp8-delayed"]), cluster(nodes=2), at_most=LIMITS, objective="devices",
+        model(["bf16", "fp8-delayed"]),
+        cluster(nodes=2),
+        at_most=LIMITS,
+        objective="devices",
         step_limit_s=limit,
-    )  # fmt: skip
+    )
     alone = planner.solve(
-        model("fp8-delayed"), cluster(nodes=2), at_most=LIMITS, objective="devices",
+        model("fp8-delayed"),
+        cluster(nodes=2),
+        at_most=LIMITS,
+        objective="devices",
         step_limit_s=limit,
-    )  # fmt: skip
+    )
     assert open_.best.layout.n_devices <= alone.best.layout.n_devices
     assert open_.best.step_time_s <= limit
 
@@ -218,8 +239,15 @@ def test_an_emitted_plan_is_read_back_to_its_id(
     script.write_text(run_here("emit", f"{saved}#{plan.plan_id}", "--for", "megatron").stdout)
     (tmp_path / "model.yaml").write_text(json.dumps(model(OPEN)))
     (tmp_path / "cluster.yaml").write_text(json.dumps(cluster()))
-    run = run_here("check", str(script), str(tmp_path / "cluster.yaml"), "--model",
-                   str(tmp_path / "model.yaml"), "--format", "json")  # fmt: skip
+    run = run_here(
+        "check",
+        str(script),
+        str(tmp_path / "cluster.yaml"),
+        "--model",
+        str(tmp_path / "model.yaml"),
+        "--format",
+        "json",
+    )
     assert json.loads(run.stdout)["plan"]["plan_id"] == plan.plan_id, run.stdout + run.stderr
 
 
@@ -227,9 +255,20 @@ def test_emitted_by_solve_in_their_recipes(tmp_path: Path) -> None:
     for name, data in (("m.yaml", model(["bf16", "fp8-delayed"])), ("c.yaml", cluster())):
         (tmp_path / name).write_text(json.dumps(data))
     run = run_here(
-        "solve", str(tmp_path / "m.yaml"), str(tmp_path / "c.yaml"), "--max", "vpp=1,mbs=2",
-        "--top", "40", "--emit", "megatron", "--out", str(tmp_path / "out"), "--format", "json",
-    )  # fmt: skip
+        "solve",
+        str(tmp_path / "m.yaml"),
+        str(tmp_path / "c.yaml"),
+        "--max",
+        "vpp=1,mbs=2",
+        "--top",
+        "40",
+        "--emit",
+        "megatron",
+        "--out",
+        str(tmp_path / "out"),
+        "--format",
+        "json",
+    )
     plans = json.loads(run.stdout)["plans"]
     assert {plan["precision"] for plan in plans} == {"bf16", "fp8-delayed"}
     for plan in plans:

@@ -11,14 +11,12 @@ import pytest
 
 import planner
 from costmodels.breakdown import break_down
-from costmodels.layer_terms import layer_table
+from costmodels.layers.layer_terms import layer_table
 from costmodels.parameters import total_params
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes
-from planner.errors import SearchError, SpecError, UsageError
-from planner.options import SolveOptions
-from planner.recommendation import Recommendation, recommendation_text
-from planner.recommending import (
+from planner.analyze.recommend.answer import Recommendation
+from planner.analyze.recommend.devices import (
     BANDWIDTH_STEP,
     BANDWIDTH_STEPS,
     FAMILIES,
@@ -30,23 +28,37 @@ from planner.recommending import (
     node_counts,
     with_bandwidth,
 )
-from planner.solving import make_problem, read_inputs, solve_options
+from planner.errors import SearchError, SpecError, UsageError
+from planner.render.recommendation_text import recommendation_text
+from planner.solver.options import SolveOptions
+from planner.solver.problem import make_problem
+from planner.solver.request import solve_options
+from planner.solver.sources import read_inputs
 from searches.feasibility import any_fits, states_can_fit
-from searches.free_axes import free_axes
-from searches.plan_space import legal_masks
 from searches.rules import Context
 from searches.search import search
-from searches.shape_space import legal_degrees, legal_shapes
+from searches.space.free_axes import free_axes
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_degrees, legal_shapes
 from tests.planner.command import run_here
 from tests.searches.instances import INSTANCES, one_in, with_options
 from tests.searches.tables import plan_tables
 
 H100 = "h100-x512"
 SMALL = {
-    "model": {"name": "small", "layers": 8, "hidden": 2048, "heads": 16, "kv_heads": 4,
-              "ffn": 8192, "gated": True, "vocab": 32000, "tied": True},
+    "model": {
+        "name": "small",
+        "layers": 8,
+        "hidden": 2048,
+        "heads": 16,
+        "kv_heads": 4,
+        "ffn": 8192,
+        "gated": True,
+        "vocab": 32000,
+        "tied": True,
+    },
     "training": {"seq_len": 4096, "global_batch": 48},
-}  # fmt: skip
+}
 
 
 def problem_of(model: Any, cluster: Any, *overrides: tuple[str, object]) -> Any:
@@ -55,8 +67,15 @@ def problem_of(model: Any, cluster: Any, *overrides: tuple[str, object]) -> Any:
 
 def plans(model: Any, cluster: Any, *overrides: tuple[str, object], **options: Any) -> bool:
     """Tell whether the search prices a plan that fits: not through `any_fits`."""
-    asked = solve_options(1, options.pop("pins", None), options.pop("only", None), None,
-                          options.pop("framework", "default"), "", ())  # fmt: skip
+    asked = solve_options(
+        1,
+        options.pop("pins", None),
+        options.pop("only", None),
+        None,
+        options.pop("framework", "default"),
+        "",
+        (),
+    )
     assert not options
     problem = make_problem(*read_inputs(model, cluster, overrides), asked)
     wanted = replace(asked.search_options(), n_finalists=1)
@@ -138,9 +157,10 @@ def test_largest_model_against_every_larger_member(by: str) -> None:
     k = round(found.answer["scale"] * parts)
     # 14 bytes a parameter, less than bf16 weights, fp32 gradients and Adam take, end the scan.
     limit = next(
-        n for n in range(k, 1000)
+        n
+        for n in range(k, 1000)
         if 14 * total_params(replace(problem.shape, **member(problem, by, n, parts)), 1) > 8 * 8e10
-    )  # fmt: skip
+    )
     assert limit > k
     for larger in range(k, limit + 1):
         sizes = member(problem, by, larger, parts)
@@ -152,8 +172,13 @@ def test_largest_model_against_every_larger_member(by: str) -> None:
 def test_members_of_a_family_by_hand() -> None:
     problem = problem_of("llama3-70b", H100)  # 80 layers, 64 heads over 8, 8192, 28672
     assert member(problem, "both", 4, 8) == {
-        "layers": 40, "hidden": 4096, "heads": 32, "kv_heads": 4, "head_dim": 128, "ffn": 14336
-    }  # fmt: skip
+        "layers": 40,
+        "hidden": 4096,
+        "heads": 32,
+        "kv_heads": 4,
+        "head_dim": 128,
+        "ffn": 14336,
+    }
     assert member(problem, "depth", 12, 8)["layers"] == 120
     assert member(problem, "depth", 12, 8)["hidden"] == 8192
     assert member(problem, "width", 12, 8)["heads"] == 96
@@ -211,8 +236,13 @@ def test_the_memory_of_every_layout_grows_with_the_sequence(name: str) -> None:
         job = replace(c.problem.job, seq_len=k * grid * 16)
         # Whether overlap is in doubt depends on the sequence; memory does not depend on overlap.
         options = replace(c.options, only={**c.options.only, "dp_overlap": frozenset((1,))})
-        longer = replace(c, options=options, problem=replace(c.problem, job=job, pool=replace(
-            c.problem.pool, memory_margin_bytes=-1e15)))  # fmt: skip
+        longer = replace(
+            c,
+            options=options,
+            problem=replace(
+                c.problem, job=job, pool=replace(c.problem.pool, memory_margin_bytes=-1e15)
+            ),
+        )
         shapes = legal_shapes(longer).shapes
         axes = free_axes(longer, shapes)
         masks, _, _ = legal_masks(longer, shapes, axes)
@@ -298,8 +328,10 @@ def test_the_bandwidth_named_is_enough_and_one_step_less_is_not(of_70b: Recommen
     assert found.plan is not None
     problem = problem_of("llama3-70b", H100)
     assert {(r["axis"], r["link"]) for r in found.answer["axes"]} == {
-        ("tp", "scale-up"), ("pp", "scale-out"), ("dp", "scale-out")
-    }  # fmt: skip
+        ("tp", "scale-up"),
+        ("pp", "scale-out"),
+        ("dp", "scale-out"),
+    }
     for row in found.answer["axes"]:
         assert row["allowed_s"] == pytest.approx(0.02 * found.answer["compute_s"])
         ratio = row["least_bytes_per_s"] / row["bytes_per_s"]
@@ -318,8 +350,17 @@ def test_the_port_speed_named_can_be_set(of_70b: Recommendation) -> None:
     speed = f"{row['least_bytes_per_s']} B/s"
     x = found.plan.layout if found.plan else None
     assert x is not None
-    pins = {"tp": x.tp, "pp": x.pp, "vpp": x.vpp, "zero": x.zero, "split": x.split, "mbs": x.mbs,
-            "cp": x.cp, "cp_comm": x.cp_comm or "none", "rank_order": x.rank_order}  # fmt: skip
+    pins = {
+        "tp": x.tp,
+        "pp": x.pp,
+        "vpp": x.vpp,
+        "zero": x.zero,
+        "split": x.split,
+        "mbs": x.mbs,
+        "cp": x.cp,
+        "cp_comm": x.cp_comm or "none",
+        "rank_order": x.rank_order,
+    }
     again = planner.evaluate(
         "llama3-70b", H100, pins=pins, overrides=(("pools.0.nic_speed", speed),)
     )
@@ -360,8 +401,9 @@ def test_the_answer_holds_its_plan_and_its_command(question: str) -> None:
     assert asked.plan.headroom_frac >= 0
     assert asked.command.startswith("planner solve llama3-8b h100-x8")
     words = asked.command.split()[4:]
-    overrides = [tuple(v.split("=")) for o, v in zip(words[::2], words[1::2], strict=True)
-                 if o == "--set"]  # fmt: skip
+    overrides = [
+        tuple(v.split("=")) for o, v in zip(words[::2], words[1::2], strict=True) if o == "--set"
+    ]
     pins = dict(v.split("=") for o, v in zip(words[::2], words[1::2], strict=True) if o == "--pin")
     again = planner.solve("llama3-8b", "h100-x8", overrides=tuple(overrides), pins=pins)
     assert again.best.plan_id == asked.plan.plan_id

@@ -6,19 +6,34 @@ from typing import Any
 import pytest
 
 import planner
-from planner.recommend_walk_text import WIDTH, conclusion, walk_end, walk_lines
-from planner.recommendation import Recommendation, recommendation_text
+from planner.analyze.recommend.answer import Recommendation
+from planner.render.recommendation_text import recommendation_text
+from planner.render.walk_text import WIDTH, conclusion, walk_end, walk_lines
 
 SMALL = {
-    "model": {"name": "small", "layers": 24, "hidden": 6144, "heads": 48, "kv_heads": 8,
-              "ffn": 24576, "gated": True, "vocab": 32000, "tied": True},
+    "model": {
+        "name": "small",
+        "layers": 24,
+        "hidden": 6144,
+        "heads": 48,
+        "kv_heads": 8,
+        "ffn": 24576,
+        "gated": True,
+        "vocab": 32000,
+        "tied": True,
+    },
     "training": {"seq_len": 4096, "global_batch": 64},
-}  # fmt: skip
+}
 EXPERTS = {
-    "model": {**SMALL["model"], "hidden": 2048, "heads": 16, "ffn": 4096,
-              "moe": {"experts": 16, "topk": 2, "moe_ffn": 4096}},
+    "model": {
+        **SMALL["model"],
+        "hidden": 2048,
+        "heads": 16,
+        "ffn": 4096,
+        "moe": {"experts": 16, "topk": 2, "moe_ffn": 4096},
+    },
     "training": SMALL["training"],
-}  # fmt: skip
+}
 NODE = "h100-x8"
 TWO: tuple[tuple[str, object], ...] = (("pools.0.nodes", 2),)
 
@@ -107,10 +122,22 @@ def test_models_with_experts_are_asked_for_ep() -> None:
 
 def test_a_long_layout_is_shown_to_its_end() -> None:
     layout = "tp1 pp1 dp512 vpp1 zero3 mbs1 groups of 32 rank order pp-dp recompute full 60"
-    choice = {"value": 1, "peak_bytes": 70 * 2**30, "step_time_s": 16.59, "layout": layout,
-              "why_not": ""}  # fmt: skip
-    step = {"step": "tp", "question": "?", "choices": [choice, {**choice, "value": 16}],
-            "chosen": 1, "why": "it fits", "costs_s": 0.0, "best_step_time_s": 16.0}  # fmt: skip
+    choice = {
+        "value": 1,
+        "peak_bytes": 70 * 2**30,
+        "step_time_s": 16.59,
+        "layout": layout,
+        "why_not": "",
+    }
+    step = {
+        "step": "tp",
+        "question": "?",
+        "choices": [choice, {**choice, "value": 16}],
+        "chosen": 1,
+        "why": "it fits",
+        "costs_s": 0.0,
+        "best_step_time_s": 16.0,
+    }
     lines = walk_lines({"steps": [step], "usable_bytes": 75 * 2**30})
     assert " ".join(" ".join(lines[1:3]).split()).endswith(layout)
     assert max(map(len, lines)) <= WIDTH

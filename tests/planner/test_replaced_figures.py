@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 
 import planner
-from costmodels.collectives import collective_s, hierarchical_all_reduce_s, point_to_point_s
+from costmodels.comm.collectives import collective_s, hierarchical_all_reduce_s, point_to_point_s
+from costmodels.comm.placement import Group
 from costmodels.examples import LLAMA3_8B
-from costmodels.placement import Group
 from costmodels.problem import Problem
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import FUSED
 from hardware.catalogue import load_catalogue
 from hardware.parts import Fabric
-from planner.catalog_text import sheet
-from planner.elasticities import FIGURES
+from planner.analyze.elasticities import FIGURES
+from planner.cli.spec_check import check_spec
 from planner.errors import SpecError
-from planner.inputs import check_spec, cluster_from_dict, load_cluster
+from planner.render.catalog_text import sheet
+from planner.specs.loader import cluster_from_dict, load_cluster
 
 US, GB = 1e-6, 1e9
 
@@ -157,10 +158,14 @@ def test_replaced_figures_are_in_the_document_and_no_longer_assumed():
 def test_the_figures_of_the_catalogue_leave_the_document_as_it_is():
     """Ids of plans do not change where a file says what is true anyway."""
     plain = load_cluster("h100-x512")
-    said = load_cluster("h100-x512", [
-        ("pools.0.nic_latency", "2.7 us"), ("pools.0.scale_up_latency", "600 ns"),
-        ("pools.0.sums_in_switch", "true"),
-    ])  # fmt: skip
+    said = load_cluster(
+        "h100-x512",
+        [
+            ("pools.0.nic_latency", "2.7 us"),
+            ("pools.0.scale_up_latency", "600 ns"),
+            ("pools.0.sums_in_switch", "true"),
+        ],
+    )
     assert said.document == plain.document
     assert said.cluster == plain.cluster
 
@@ -203,8 +208,9 @@ def test_plans_on_announced_parts_say_so():
     given = cluster_from_dict(document)
     assert given.announced == ("rubin-288gb", "nvlink6")
     assert given.assumed[:2] == (
-        "rubin-288gb.every figure (announced)", "nvlink6.every figure (announced)",
-    )  # fmt: skip
+        "rubin-288gb.every figure (announced)",
+        "nvlink6.every figure (announced)",
+    )
     found = planner.evaluate("llama3-8b", document, pins={"tp": 8, "mbs": 1})
     assert "assumed every figure of rubin-288gb, nvlink6 (announced, not measured)" in found.notes
     usual = planner.evaluate("llama3-8b", "h100-x8", pins={"tp": 8, "mbs": 1})

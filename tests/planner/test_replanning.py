@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 import planner
-from planner.errors import UsageError
-from planner.inputs import cluster_from_dict
-from planner.options import SolveOptions
-from planner.replanning import (
+from planner.analyze.replan.replan import (
     Replan,
     crossing_s,
     fewer_replicas,
@@ -23,17 +20,22 @@ from planner.replanning import (
     replan_text,
     with_nodes,
 )
-from planner.saved import plan_of_result, read_options
-from searches.executors import SerialExecutor
+from planner.errors import UsageError
+from planner.solver.answer.result_store import plan_of_result, read_options
+from planner.solver.options import SolveOptions
+from planner.specs.loader import cluster_from_dict
+from searches.executors.executor import SerialExecutor
 from tests.planner.command import run_here
 
 CLUSTER: dict[str, Any] = {
     "name": "four",
     "pools": [{"accelerator": "h100", "nodes": 4, "hosts": "n[1-4]"}],
     "operations": {
-        "device_mtbf": "32000 h", "restart": "300 s", "checkpoint_bandwidth": "10 GB/s",
+        "device_mtbf": "32000 h",
+        "restart": "300 s",
+        "checkpoint_bandwidth": "10 GB/s",
     },
-}  # fmt: skip
+}
 PINS = {"tp": 8, "recompute": "none"}
 N = 8030261248
 
@@ -205,13 +207,18 @@ def test_replicas_fill_whole_nodes(one_lost: Replan) -> None:
 
 def test_pins_and_limits_of_the_old_plan_are_dropped() -> None:
     given = SolveOptions(
-        pins={"tp": 8}, only={"devices": frozenset({8}), "pp": frozenset({1})},
-        at_most={"devices": 8, "tp": 8}, framework="megatron", deadline_s=5.0,
-    )  # fmt: skip
+        pins={"tp": 8},
+        only={"devices": frozenset({8}), "pp": frozenset({1})},
+        at_most={"devices": 8, "tp": 8},
+        framework="megatron",
+        deadline_s=5.0,
+    )
     found = open_options(given)
     assert (found.pins, dict(found.only), dict(found.at_most)) == (
-        {}, {"pp": frozenset({1})}, {"tp": 8},
-    )  # fmt: skip
+        {},
+        {"pp": frozenset({1})},
+        {"tp": 8},
+    )
     assert (found.framework, found.deadline_s) == ("megatron", None)
 
 
@@ -266,9 +273,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         f"plan {data['result']['plans'][0]['plan_id']}"
     )
     for words, said in (
-        (["--lost", "x["], "--lost"), (["--lost", "1", "--via", "air"], "--via"),
+        (["--lost", "x["], "--lost"),
+        (["--lost", "1", "--via", "air"], "--via"),
         (["--lost", "1", "--format", "csv"], "--format"),
-    ):  # fmt: skip
+    ):
         failed = run_here("replan", "last#1", *words)
         assert failed.returncode == 2
         assert said in failed.stderr

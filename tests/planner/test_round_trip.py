@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
-from costmodels.stages import SPLITS
-from planner.checking import check
-from planner.commands import header_lines
-from planner.emit import emit_plan
+from costmodels.schedule.stages import SPLITS
+from planner.analyze.check import check
+from planner.analyze.plan_files import header_lines
 from planner.errors import SpecError
-from planner.inputs import ClusterInput, ModelInput
-from planner.reasons import stage_words
-from planner.result import Plan
-from planner.solving import evaluate, read_inputs, solve
-from planner.tables import solve_table
+from planner.frameworks.emit import emit_plan
+from planner.render.text import solve_table
+from planner.solver.answer.reasons import stage_words
+from planner.solver.answer.result import Plan
+from planner.solver.solve import evaluate, solve
+from planner.solver.sources import read_inputs
+from planner.specs.inputs import ClusterInput, ModelInput
 from tests.searches.instances import one_in
 
 Overrides = tuple[tuple[str, object], ...]
@@ -23,7 +24,7 @@ Case = tuple[str, str, dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.checking.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
 
 
 def priced(
@@ -40,14 +41,23 @@ MEGATRON: dict[str, Case] = {
     "without sequence parallelism": ("llama3-8b", "h100-x8", {"tp": 2, "sp": False, "mbs": 2}),
     "interleaved": ("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "vpp": 5}),
     "ends": ("llama3-405b", "h100-x16384", {"tp": 8, "pp": 16, "split": "ends"}),
-    "ends in chunks": ("llama3-405b", "h100-x16384", {"tp": 8, "pp": 16, "vpp": 2,
-                                                      "split": "ends"}),
+    "ends in chunks": (
+        "llama3-405b",
+        "h100-x16384",
+        {"tp": 8, "pp": 16, "vpp": 2, "split": "ends"},
+    ),
     "full recompute": ("llama3-70b", "h100-x512", {"tp": 8, "recompute": "full"}),
-    "recompute in blocks": ("llama3-70b", "h100-x512", {"tp": 4, "pp": 8, "recompute": "full",
-                                                        "recompute_layers": 3}),
+    "recompute in blocks": (
+        "llama3-70b",
+        "h100-x512",
+        {"tp": 4, "pp": 8, "recompute": "full", "recompute_layers": 3},
+    ),
     "a recomputed MLP": ("llama3-70b", "h100-x512", {"tp": 8, "recompute_modules": "mlp"}),
-    "recomputed modules": ("deepseek-v3", "h100-x16384", {
-        "pp": 16, "ep": 64, "recompute_modules": "mla_up_proj+moe_act+layernorm"}),
+    "recomputed modules": (
+        "deepseek-v3",
+        "h100-x16384",
+        {"pp": 16, "ep": 64, "recompute_modules": "mla_up_proj+moe_act+layernorm"},
+    ),
     "ZeRO-2": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full"}),
     "ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3}),
     "context parallel": ("llama3-8b", "h100-x512", {"tp": 2, "cp": 4}),
@@ -59,14 +69,20 @@ MEGATRON: dict[str, Case] = {
     "another latent attention": ("deepseek-v2", "h100-x512", {"pp": 4, "ep": 8}),
     "qwen": ("qwen3-235b-a22b", "h100-x512", {"tp": 4, "pp": 2, "ep": 16}),
     "racks": ("llama3-70b", "gb300-nvl72-x512", {"tp": 8, "pp": 8}),
-    "optimizer on the host": ("llama3-70b", "h100-x512", {"tp": 4, "pp": 2,
-                                                          "optimizer_offload": True}),
-    "activations on the host": ("llama3-8b", "h100-x512", {"tp": 2,
-                                                           "activation_offload_layers": 11}),
+    "optimizer on the host": (
+        "llama3-70b",
+        "h100-x512",
+        {"tp": 4, "pp": 2, "optimizer_offload": True},
+    ),
+    "activations on the host": (
+        "llama3-8b",
+        "h100-x512",
+        {"tp": 2, "activation_offload_layers": 11},
+    ),
     "nothing overlaps": ("llama3-8b", "h100-x512", {"tp": 2, "dp_overlap": False}),
     "user buffers": ("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "tp_overlap": True}),
     "nothing overlaps, ZeRO-3": ("llama3-8b", "h100-x512", {"zero": 3, "dp_overlap": False}),
-}  # fmt: skip
+}
 PRECISIONS = ("bf16", "bf16-grads", "fp16", "fp8-tensorwise", "fp8-delayed")
 
 
@@ -105,9 +121,11 @@ def test_precisions_of_megatron(precision: str, tmp_path: Path) -> None:
 def test_what_no_flag_says_comes_from_the_header(tmp_path: Path) -> None:
     """Tokens, the name, padding and the load of experts; other numbers are the flags' own."""
     changes = (
-        ("training.tokens", "1.234567e12"), ("model.moe.imbalance", "1.15"),
-        ("model.vocab_multiple", "64"), ("model.name", "mine"),
-    )  # fmt: skip
+        ("training.tokens", "1.234567e12"),
+        ("model.moe.imbalance", "1.15"),
+        ("model.vocab_multiple", "64"),
+        ("model.name", "mine"),
+    )
     case = ("mixtral-8x7b", "h100-x512", {"ep": 8})
     plan = written(case, "megatron", tmp_path, changes)
     file = tmp_path / "megatron.sh"
@@ -126,13 +144,15 @@ DEEPSPEED: dict[str, Case] = {
     "AutoTP": ("llama3-70b", "h100-x512", {"tp": 8, "sp": False, "zero": 1}),
     "optimizer on the host": ("llama3-8b", "h100-x8", {"zero": 2, "optimizer_offload": True}),
     "second copy of the weights": ("llama3-8b", "h100-x512", {"zero": 3, "hpz": 8}),
-    "inputs on the host": ("llama3-8b", "h100-x8", {"zero": 3, "recompute": "full",
-                                                    "activation_offload": True}),
+    "inputs on the host": (
+        "llama3-8b",
+        "h100-x8",
+        {"zero": 3, "recompute": "full", "activation_offload": True},
+    ),
     "nothing overlaps": ("llama3-8b", "h100-x8", {"zero": 2, "dp_overlap": False}),
     "pipeline": ("llama3-70b", "a100-x1024", {"pp": 8, "recompute": "full"}),
-    "recompute": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full",
-                                           "recompute_layers": 9}),
-}  # fmt: skip
+    "recompute": ("llama3-8b", "h100-x8", {"zero": 2, "recompute": "full", "recompute_layers": 9}),
+}
 
 
 @pytest.mark.parametrize("name", one_in(2, DEEPSPEED))
@@ -147,9 +167,11 @@ def test_deepspeed_with_its_model(name: str, tmp_path: Path) -> None:
     x = plan.layout
     pins = {"pp": x.pp, "recompute": x.recompute, "recompute_layers": x.recompute_layers}
     alone = check(
-        tmp_path / "deepspeed.json", case[1], model=case[0],
+        tmp_path / "deepspeed.json",
+        case[1],
+        model=case[0],
         pins={k: v for k, v in pins.items() if v},
-    )  # fmt: skip
+    )
     assert alone.plan is not None
     assert alone.plan.plan_id == plan.plan_id
 
@@ -161,9 +183,8 @@ TORCHTITAN: dict[str, Case] = {
     "experts": ("mixtral-8x7b", "h100-x512", {"ep": 8, "zero": 3}),
     "asynchronous tp": ("llama3-8b", "h100-x8", {"zero": 3, "tp": 4, "tp_overlap": True}),
     "latent attention": ("deepseek-v2", "h100-x512", {"pp": 4, "ep": 8, "dp_shard": 8}),
-    "recompute": ("llama3-8b", "h100-x8", {"zero": 3, "recompute": "full",
-                                           "recompute_layers": 7}),
-}  # fmt: skip
+    "recompute": ("llama3-8b", "h100-x8", {"zero": 3, "recompute": "full", "recompute_layers": 7}),
+}
 
 
 @pytest.mark.parametrize("name", one_in(2, TORCHTITAN))
@@ -188,11 +209,20 @@ def test_torchtitan_with_its_model(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "pins",
-    one_in(2, [{"zero": 3}, {"zero": 2}, {"zero": 3, "recompute": "full"}, {"zero": 3, "mbs": 2},
-     {"zero": 3, "recompute": "full", "activation_offload": True},
-     {"zero": 3, "cp": 2, "cp_comm": "p2p"}, {"zero": 3, "tp": 2, "sp": False}]),
+    one_in(
+        2,
+        [
+            {"zero": 3},
+            {"zero": 2},
+            {"zero": 3, "recompute": "full"},
+            {"zero": 3, "mbs": 2},
+            {"zero": 3, "recompute": "full", "activation_offload": True},
+            {"zero": 3, "cp": 2, "cp_comm": "p2p"},
+            {"zero": 3, "tp": 2, "sp": False},
+        ],
+    ),
     ids=str,
-)  # fmt: skip
+)
 def test_accelerate_with_its_model(pins: dict[str, Any], tmp_path: Path) -> None:
     case = ("llama3-8b", "h100-x8", pins)
     plan = written(case, "fsdp2", tmp_path)
@@ -214,13 +244,19 @@ def test_bridge_recipes_are_named_and_not_read(tmp_path: Path) -> None:
 
 
 UNEVEN: dict[str, tuple[str, Case]] = {
-    "megatron, one chunk": ("megatron", ("deepseek-v3", "h800-x2048",
-                                         {"tp": 2, "pp": 16, "vpp": 1, "ep": 16, "mbs": 1})),
-    "megatron, interleaved": ("megatron", ("llama3-405b", "h100-x16384",
-                                           {"tp": 8, "pp": 16, "vpp": 3, "mbs": 1})),
-    "torchtitan": ("torchtitan", ("qwen3-235b-a22b", "h100-x512",
-                                  {"tp": 2, "pp": 16, "vpp": 1, "mbs": 1})),
-}  # fmt: skip
+    "megatron, one chunk": (
+        "megatron",
+        ("deepseek-v3", "h800-x2048", {"tp": 2, "pp": 16, "vpp": 1, "ep": 16, "mbs": 1}),
+    ),
+    "megatron, interleaved": (
+        "megatron",
+        ("llama3-405b", "h100-x16384", {"tp": 8, "pp": 16, "vpp": 3, "mbs": 1}),
+    ),
+    "torchtitan": (
+        "torchtitan",
+        ("qwen3-235b-a22b", "h100-x512", {"tp": 2, "pp": 16, "vpp": 1, "mbs": 1}),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", one_in(3, UNEVEN))

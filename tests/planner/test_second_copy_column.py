@@ -4,7 +4,7 @@ import csv
 import io
 
 import planner
-from planner.tables import plans_csv, plans_markdown, solve_table
+from planner.render.text import plans_csv, plans_markdown, solve_table
 
 PINS = {"tp": 1, "pp": 1, "zero": 3, "mbs": 1, "cp": 1, "dp_shard": 64, "devices": 64}
 

@@ -6,7 +6,7 @@ import pytest
 
 import planner
 from planner.errors import SearchError, SpecError, UsageError
-from planner.inputs import load_model
+from planner.specs.loader import load_model
 from tests.planner.command import run_here
 
 JOB = ("solve", "llama3-8b", "h100-x8")
@@ -41,9 +41,13 @@ def test_no_micro_batches_are_none_to_draw() -> None:
 
 def test_a_bound_that_leaves_something_is_no_contradiction() -> None:
     found = planner.solve(
-        "llama3-8b", "h100-x8", pins={"pp": 1, "cp": 1, "mbs": 1}, only={"tp": [2, 8]},
-        at_most={"tp": 2}, top=1,
-    )  # fmt: skip
+        "llama3-8b",
+        "h100-x8",
+        pins={"pp": 1, "cp": 1, "mbs": 1},
+        only={"tp": [2, 8]},
+        at_most={"tp": 2},
+        top=1,
+    )
     assert found.best.layout.tp == 2
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import planner
 from planner.errors import SpecError
-from planner.inputs import example_content
+from planner.specs.examples import example_content
 from tests.planner.command import run_here
 
 MODEL, CLUSTER = (
@@ -15,14 +15,20 @@ MODEL, CLUSTER = (
 )
 PART = "accelerator: h100-sxm-80gb"
 CASES = [
-    ({"pools.0.accelerator.memory": "96GiB"}, PART,
-     "accelerator: {like: h100-sxm-80gb, memory: 96GiB}"),
-    ({"pools.0.accelerator.memory": "96 GiB", "pools.0.accelerator.hbm_bandwidth": "4 TB/s"}, PART,
-     "accelerator: {like: h100-sxm-80gb, memory: 96 GiB, hbm_bandwidth: 4 TB/s}"),
+    (
+        {"pools.0.accelerator.memory": "96GiB"},
+        PART,
+        "accelerator: {like: h100-sxm-80gb, memory: 96GiB}",
+    ),
+    (
+        {"pools.0.accelerator.memory": "96 GiB", "pools.0.accelerator.hbm_bandwidth": "4 TB/s"},
+        PART,
+        "accelerator: {like: h100-sxm-80gb, memory: 96 GiB, hbm_bandwidth: 4 TB/s}",
+    ),
     ({"pools.0.accelerator": "h200-sxm-141gb"}, PART, "accelerator: h200-sxm-141gb"),
     ({"pools.0.devices": "16"}, "nodes: 1", "nodes: 2"),
     ({"pools.0.instance": "p5.48xlarge"}, PART, "instance: p5.48xlarge"),
-]  # fmt: skip
+]
 PINS = {"tp": 2, "recompute": "full"}
 
 

@@ -8,10 +8,10 @@ import pytest
 
 import planner
 from costmodels.breakdown import break_down
+from planner.analyze.neighborhood import AXES, neighbours, single_changes
+from planner.analyze.neighborhood_text import changes_json, changes_text
+from planner.cli.commands.inspection import run_neighbours
 from planner.errors import UsageError
-from planner.looking import run_neighbours
-from planner.neighbours import AXES, neighbours, single_changes
-from planner.single_changes import changes_json, changes_text
 from searches.options import SearchOptions
 from searches.rules import RULES, Context, first_broken_rule
 from tests.costmodels.timelines import CASES, case

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 import planner
-from planner.calibration.file import load_calibration
 from planner.errors import InfeasibleError, SearchError, SpecError, UsageError
-from planner.inputs import example_names, load_cluster
-from planner.recommendation import recommendation_text
-from planner.result import SCHEMA_VERSION
-from planner.tables import plan_details, solve_table
-from planner.yamlfile import load_yaml
+from planner.render.recommendation_text import recommendation_text
+from planner.render.text import plan_details, solve_table
+from planner.solver.answer.result import SCHEMA_VERSION
+from planner.solver.calibration.file import load_calibration
+from planner.specs.examples import example_names
+from planner.specs.loader import load_cluster
+from planner.specs.yaml.document import load_yaml
 
 H100 = "h100-x512"
 EXAMPLES = Path(planner.__file__).parents[1] / "examples"
@@ -28,9 +29,20 @@ def llama70() -> planner.Result:
 
 def test_public_surface() -> None:
     assert planner.__all__ == [
-        "Plan", "Recommendation", "Report", "Result", "__version__", "check", "evaluate",
-        "recommend", "report", "review", "scale", "solve", "sweep",
-    ]  # fmt: skip
+        "Plan",
+        "Recommendation",
+        "Report",
+        "Result",
+        "__version__",
+        "check",
+        "evaluate",
+        "recommend",
+        "report",
+        "review",
+        "scale",
+        "solve",
+        "sweep",
+    ]
     assert all(getattr(planner, name) for name in planner.__all__)
     assert planner.Result.__name__ == "Result"
     with pytest.raises(AttributeError, match="no attribute"):
@@ -89,9 +101,11 @@ def test_llama3_405b_comes_out_like_its_paper() -> None:
     # published MFU is met within a fifth. With cp 2, tp 16 over two nodes, or MLPs recomputed
     # instead of whole layers, the search finds plans that are faster yet.
     best = planner.solve(
-        "llama3-405b", "h100-x16384", at_most={"cp": 1, "tp": 8},
+        "llama3-405b",
+        "h100-x16384",
+        at_most={"cp": 1, "tp": 8},
         only={"recompute": ["none", "full"]},
-    ).best  # fmt: skip
+    ).best
     assert (best.layout.tp, best.layout.pp, best.layout.dp) == (8, 16, 128)
     assert best.mfu == pytest.approx(0.41, rel=1 / 5)
     assert best.layout.stage_layers[0] < best.layout.stage_layers[1]
@@ -175,16 +189,47 @@ def test_json_has_the_contract_fields(llama70: planner.Result) -> None:
     assert set(data["counts"]) >= {"space", "priced", "pruned", "fit"}
     plan = data["plans"][0]
     wanted = {
-        "rank", "plan_id", "layout", "step_time_s", "step_time_p10_s", "step_time_p90_s",
-        "tokens_per_s", "tokens_per_s_per_device", "mfu", "time", "memory", "comm", "warnings",
-        "runs_on", "interval_regime", "tie", "group",
-    }  # fmt: skip
+        "rank",
+        "plan_id",
+        "layout",
+        "step_time_s",
+        "step_time_p10_s",
+        "step_time_p90_s",
+        "tokens_per_s",
+        "tokens_per_s_per_device",
+        "mfu",
+        "time",
+        "memory",
+        "comm",
+        "warnings",
+        "runs_on",
+        "interval_regime",
+        "tie",
+        "group",
+    }
     assert wanted <= set(plan)
     layout = {
-        "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "zero", "dp_shard", "mbs", "gbs", "n_micro",
-        "schedule", "sp", "recompute", "recompute_modules", "recompute_layers", "stage_layers",
-        "rank_order", "n_devices",
-    }  # fmt: skip
+        "tp",
+        "pp",
+        "dp",
+        "cp",
+        "ep",
+        "etp",
+        "vpp",
+        "zero",
+        "dp_shard",
+        "mbs",
+        "gbs",
+        "n_micro",
+        "schedule",
+        "sp",
+        "recompute",
+        "recompute_modules",
+        "recompute_layers",
+        "stage_layers",
+        "rank_order",
+        "n_devices",
+    }
     assert layout <= set(plan["layout"])
     comm = {"axis", "collective", "tier", "n_calls", "bytes", "time_s", "exposed_s", "dtype"}
     assert all(comm <= set(row) for row in plan["comm"])
@@ -221,9 +266,12 @@ def test_ties_come_first_and_only_they_break_the_order_of_time(llama70: planner.
 
 def test_pins_lists_and_limits_restrict() -> None:
     result = planner.solve(
-        "llama3-70b", H100, pins={"tp": 8, "sp": True}, only={"mbs": [1, 2], "recompute": "none"},
+        "llama3-70b",
+        H100,
+        pins={"tp": 8, "sp": True},
+        only={"mbs": [1, 2], "recompute": "none"},
         at_most={"pp": 4},
-    )  # fmt: skip
+    )
     assert result.plans
     for plan in result.plans:
         assert plan.layout.tp == 8
@@ -286,10 +334,19 @@ def test_evaluate_prices_what_does_not_fit() -> None:
 def test_evaluate_equals_the_plan_of_solve(llama70: planner.Result) -> None:
     x = llama70.best.layout
     pins = {
-        "tp": x.tp, "pp": x.pp, "vpp": x.vpp, "mbs": x.mbs, "zero": x.zero, "sp": x.sp,
-        "split": x.split, "recompute": x.recompute, "recompute_layers": x.recompute_layers,
-        "cp": x.cp, "cp_comm": x.cp_comm or "none", "optimizer_offload": x.optimizer_offload,
-    }  # fmt: skip
+        "tp": x.tp,
+        "pp": x.pp,
+        "vpp": x.vpp,
+        "mbs": x.mbs,
+        "zero": x.zero,
+        "sp": x.sp,
+        "split": x.split,
+        "recompute": x.recompute,
+        "recompute_layers": x.recompute_layers,
+        "cp": x.cp,
+        "cp_comm": x.cp_comm or "none",
+        "optimizer_offload": x.optimizer_offload,
+    }
     again = planner.evaluate("llama3-70b", H100, pins=pins).best
     assert again.plan_id == llama70.best.plan_id
     assert again.step_time_s == llama70.best.step_time_s
@@ -422,18 +479,26 @@ def test_odd_device_counts_have_plans() -> None:
     for nodes in (3, 5, 6, 12, 125):
         batch = nodes * 8
         result = planner.solve(
-            "llama3-8b", "h100-x8",
+            "llama3-8b",
+            "h100-x8",
             overrides=(("pools.0.nodes", nodes), ("training.global_batch", batch)),
-        )  # fmt: skip
+        )
         assert result.plans, nodes
 
 
 def test_one_device_and_a_tied_model() -> None:
     model = {
-        "model": {"layers": 12, "hidden": 768, "heads": 12, "ffn": 3072, "gated": False,
-                  "vocab": 50257, "tied": True},
+        "model": {
+            "layers": 12,
+            "hidden": 768,
+            "heads": 12,
+            "ffn": 3072,
+            "gated": False,
+            "vocab": 50257,
+            "tied": True,
+        },
         "training": {"seq_len": 1024, "global_batch": 8},
-    }  # fmt: skip
+    }
     cluster = {"pools": [{"accelerator": "h100", "nodes": 1, "accelerators_per_node": 1}]}
     best = planner.solve(model, cluster).best
     assert (best.layout.tp, best.layout.pp, best.layout.dp) == (1, 1, 1)

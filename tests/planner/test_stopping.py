@@ -23,7 +23,8 @@ LARGER = ("llama3-405b", "h100-x16384", "--framework", "any", "--pin", "tp=2", "
 """Of which the most promising shapes do not fit."""
 INTERRUPT = """
 import os, signal, sys
-from planner import cli, commands
+from planner.cli import app as cli
+from planner.cli import output as commands
 left = [1]
 def interrupt(*args):
     if left:
@@ -47,9 +48,14 @@ def run(before: str, *words: str, cache: Path) -> subprocess.CompletedProcess[st
     code = f"{INTERRUPT}{before}\nsys.argv = ['planner', *{words!r}]\ncli.main()\n"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)}
     return subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False,
-        start_new_session=True, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+        timeout=300,
+    )
 
 
 @pytest.mark.parametrize("executor", one_in(2, ["serial", "processes"]))

@@ -8,18 +8,18 @@ import pytest
 
 import planner
 from costmodels.plans import Layout
-from planner.checking import check
-from planner.comparing import compare
-from planner.emit import emit_plan
-from planner.emit.programs import is_program
+from planner.analyze.check import check
+from planner.analyze.comparison import compare
+from planner.analyze.explain import explain_plan, explain_term
+from planner.analyze.neighborhood import single_changes
 from planner.errors import SearchError
-from planner.explain import explain_plan, explain_term
-from planner.inputs import load_cluster, load_model
-from planner.layouts import layout_from_json, layout_to_json
-from planner.neighbours import single_changes
-from planner.result import Plan, Result
-from planner.saved import open_plan
-from planner.tables import solve_table
+from planner.frameworks.emit import emit_plan
+from planner.frameworks.programs import is_program
+from planner.render.text import solve_table
+from planner.solver.answer.result import Plan, Result
+from planner.solver.answer.result_store import open_plan
+from planner.specs.loader import load_cluster, load_model
+from planner.specs.search.axis_values import layout_from_json, layout_to_json
 
 SMALL: dict[str, Any] = {"model": "llama3-8b", "cluster": "h100-x8"}
 LIMITS = {"vpp": 1, "mbs": 1, "recompute_layers": 1}

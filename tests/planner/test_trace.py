@@ -12,11 +12,11 @@ import planner
 from costmodels.breakdown import break_down
 from costmodels.plans import RANK_ORDERS, Layout
 from costmodels.problem import Problem
-from costmodels.stages import spelled
+from costmodels.schedule.stages import spelled
 from hardware.parts import Host, Link
+from planner.analyze.trace.chrome_trace import DP, HIDDEN, MAX_BLOCKS, trace_events, trace_json
 from planner.errors import UsageError
-from planner.result import Plan
-from planner.trace import DP, HIDDEN, MAX_BLOCKS, trace_events, trace_json
+from planner.solver.answer.result import Plan
 from tests.costmodels.timelines import CASES, SCHEDULES, case
 from tests.planner.command import run_here
 from tests.searches.instances import one_in

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from costmodels.shapes import ModelShape, TrainingJob
-from planner.emit import emit_plan
+from planner.frameworks.emit import emit_plan
 from tests.planner.emitting import HEADER, layout, pool
 
 LIMIT_S = 400
@@ -46,9 +46,14 @@ def started(framework: str, folder: Path, *words: str) -> str:
     if not python:
         pytest.skip(f"no interpreter with {NEEDS[framework]}")
     env = {
-        **os.environ, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "ignore", "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1",
-    }  # fmt: skip
+        **os.environ,
+        "DS_ACCELERATOR": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+        "HF_HOME": str(folder / "cache"),
+        "HF_HUB_OFFLINE": "1",
+    }
     command = [python, "-m"]
     if framework == "deepspeed":
         command += ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

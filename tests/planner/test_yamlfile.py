@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import SpecError
-from planner.yamlfile import MAX_BYTES, Document, load_yaml, parse_yaml, set_path
+from planner.specs.yaml.document import MAX_BYTES, Document, load_yaml, parse_yaml, set_path
 
 
 def refusal(text, file="f.yaml"):
@@ -15,15 +15,38 @@ def refusal(text, file="f.yaml"):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("15e12", 15e12), ("1.5e13", 1.5e13), ("15e+12", 15e12), ("1e-5", 1e-5), (".5", 0.5),
-        ("1_000", 1000), ("0x10", 16), ("010", 10), ("-3", -3), ("+3", 3), ("1.", 1.0),
-        ("true", True), ("False", False),
-        ("no", "no"), ("off", "off"), ("yes", "yes"), ("y", "y"), ("on", "on"),
-        ("1:30", "1:30"), ("1:7", "1:7"), ("190:20:30", "190:20:30"), ("2026-01-01", "2026-01-01"),
-        ("'32'", "32"), ("e5", "e5"), ("80 GiB", "80 GiB"),
-        ("~", None), ("null", None), ("", None), ("[]", []), ("{}", {}),
+        ("15e12", 15e12),
+        ("1.5e13", 1.5e13),
+        ("15e+12", 15e12),
+        ("1e-5", 1e-5),
+        (".5", 0.5),
+        ("1_000", 1000),
+        ("0x10", 16),
+        ("010", 10),
+        ("-3", -3),
+        ("+3", 3),
+        ("1.", 1.0),
+        ("true", True),
+        ("False", False),
+        ("no", "no"),
+        ("off", "off"),
+        ("yes", "yes"),
+        ("y", "y"),
+        ("on", "on"),
+        ("1:30", "1:30"),
+        ("1:7", "1:7"),
+        ("190:20:30", "190:20:30"),
+        ("2026-01-01", "2026-01-01"),
+        ("'32'", "32"),
+        ("e5", "e5"),
+        ("80 GiB", "80 GiB"),
+        ("~", None),
+        ("null", None),
+        ("", None),
+        ("[]", []),
+        ("{}", {}),
     ],
-)  # fmt: skip
+)
 def test_scalars_mean_what_they_look_like(text, expected):
     value = parse_yaml(f"key: {text}").data["key"]
     assert value == expected
@@ -168,8 +191,14 @@ class TestSetPath:
     @pytest.mark.parametrize(
         ("path", "parts"),
         [
-            ("pool.0.nodes", ["no key 'pool' in the top level", "keys there: pools, training",
-                              "did you mean pools?"]),
+            (
+                "pool.0.nodes",
+                [
+                    "no key 'pool' in the top level",
+                    "keys there: pools, training",
+                    "did you mean pools?",
+                ],
+            ),
             ("pools.1.nodes", ["no item '1' in pools, a list of 1", "0 to 0"]),
             ("pools.-1.nodes", ["no item '-1'"]),
             ("pools.first.nodes", ["no item 'first'"]),
@@ -178,7 +207,7 @@ class TestSetPath:
             ("training.", ["no key '' in training"]),
             ("", ["no key ''"]),
         ],
-    )  # fmt: skip
+    )
     def test_unknown_paths_say_what_exists(self, path, parts):
         with pytest.raises(SpecError) as caught:
             set_path(self.document, path, "1")

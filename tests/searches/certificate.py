@@ -15,11 +15,11 @@ import pytest
 
 from costmodels.plans import CP_COMMS, RANK_ORDERS, SCHEDULES, Layout
 from costmodels.problem import Problem
-from searches.free_axes import batch_sizes
-from searches.outcome import Outcome
+from searches.pricing.outcome import Outcome
 from searches.rules import Context
-from searches.shape_space import legal_shapes
-from searches.shards import batch_bounds_s
+from searches.space.free_axes import batch_sizes
+from searches.space.shape_space import legal_shapes
+from searches.space.shards import batch_bounds_s
 from tests.searches import oracle
 from tests.searches import oracle_models as models
 from tests.searches import oracle_physics as physics
@@ -44,9 +44,20 @@ class Checked:
 
 def batch_of(plan: Layout) -> Batch:
     return (
-        plan.tp, plan.pp, plan.dp, plan.vpp, plan.split, plan.cp, plan.cp_comm, plan.ep, plan.etp,
-        plan.schedule, plan.rank_order, plan.mbs, plan.sp + (plan.sp and plan.tp_overlap),
-    )  # fmt: skip
+        plan.tp,
+        plan.pp,
+        plan.dp,
+        plan.vpp,
+        plan.split,
+        plan.cp,
+        plan.cp_comm,
+        plan.ep,
+        plan.etp,
+        plan.schedule,
+        plan.rank_order,
+        plan.mbs,
+        plan.sp + (plan.sp and plan.tp_overlap),
+    )
 
 
 def bounds_of(context: Context) -> dict[Batch, float]:
@@ -56,12 +67,21 @@ def bounds_of(context: Context) -> dict[Batch, float]:
     columns = (s.tp, s.pp, s.dp, s.vpp, s.split, s.cp, s.cp_comm, s.ep, s.etp, s.schedule)
     rows = zip(*(x.tolist() for x in (*columns, s.rank_order)), strict=True)
     return {
-        (*row[:4], oracle.SPLITS[row[4]], row[5], CP_COMMS[row[6]], *row[7:9],
-         SCHEDULES[row[9]], RANK_ORDERS[row[10]], mbs, sp): float(least[i, j, sp])
+        (
+            *row[:4],
+            oracle.SPLITS[row[4]],
+            row[5],
+            CP_COMMS[row[6]],
+            *row[7:9],
+            SCHEDULES[row[9]],
+            RANK_ORDERS[row[10]],
+            mbs,
+            sp,
+        ): float(least[i, j, sp])
         for i, row in enumerate(rows)
         for j, mbs in enumerate(sizes)
         for sp in range(least.shape[2])
-    }  # fmt: skip
+    }
 
 
 def legal_plans(context: Context) -> Iterator[Layout]:
@@ -100,8 +120,17 @@ def check_certificate(context: Context, outcome: Outcome) -> Checked:
     best = float("inf")
     with remembered():
         for plan in legal_plans(context):
-            key = (plan.tp, plan.cp, plan.cp_comm, plan.mbs, plan.sp, plan.ep, plan.etp,
-                   plan.tp_overlap, models.is_special(problem, plan.schedule))  # fmt: skip
+            key = (
+                plan.tp,
+                plan.cp,
+                plan.cp_comm,
+                plan.mbs,
+                plan.sp,
+                plan.ep,
+                plan.etp,
+                plan.tp_overlap,
+                models.is_special(problem, plan.schedule),
+            )
             problem = oracle.as_overlapped(context.problem, plan)
             if key not in known:
                 known[key] = oracle.micro_batch(problem, plan)
@@ -161,10 +190,23 @@ def with_bounds(context: Context, n_finalists: int, bound: bool = True) -> Conte
 def _of_states(problem: Problem, plan: Layout, *rest: object) -> object:
     """Return what the traffic and the states of a plan depend on."""
     return (
-        plan.tp, plan.pp, plan.dp, plan.vpp, plan.cp, plan.ep, plan.etp, plan.stage_layers,
-        plan.zero, plan.shard, plan.rank_order, plan.schedule, plan.dp_overlap,
-        plan.optimizer_offload, plan.hpz, *rest,
-    )  # fmt: skip
+        plan.tp,
+        plan.pp,
+        plan.dp,
+        plan.vpp,
+        plan.cp,
+        plan.ep,
+        plan.etp,
+        plan.stage_layers,
+        plan.zero,
+        plan.shard,
+        plan.rank_order,
+        plan.schedule,
+        plan.dp_overlap,
+        plan.optimizer_offload,
+        plan.hpz,
+        *rest,
+    )
 
 
 def _of_messages(problem: Problem, plan: Layout, message_bytes: float) -> object:
@@ -174,11 +216,26 @@ def _of_messages(problem: Problem, plan: Layout, message_bytes: float) -> object
 def _of_rank(problem: Problem, plan: Layout, one: oracle.Micro, rank: int) -> object:
     """Return what a micro-batch of a rank depends on: nothing of the sharding."""
     return (
-        plan.tp, plan.pp, plan.dp, plan.vpp, plan.cp, plan.cp_comm, plan.ep, plan.etp,
-        plan.stage_layers, plan.rank_order, plan.schedule, plan.mbs, plan.sp, plan.recompute,
-        plan.recompute_layers, plan.recompute_modules, plan.tp_overlap,
-        plan.activation_offload_layers, rank,
-    )  # fmt: skip
+        plan.tp,
+        plan.pp,
+        plan.dp,
+        plan.vpp,
+        plan.cp,
+        plan.cp_comm,
+        plan.ep,
+        plan.etp,
+        plan.stage_layers,
+        plan.rank_order,
+        plan.schedule,
+        plan.mbs,
+        plan.sp,
+        plan.recompute,
+        plan.recompute_layers,
+        plan.recompute_modules,
+        plan.tp_overlap,
+        plan.activation_offload_layers,
+        rank,
+    )
 
 
 SHARED: tuple[tuple[Any, str, Callable[..., object]], ...] = (
@@ -187,15 +244,29 @@ SHARED: tuple[tuple[Any, str, Callable[..., object]], ...] = (
     (models, "rank_s", _of_rank),
     *(
         (physics, name, _of_states)
-        for name in ("passes", "optimizer_s", "tied_embedding_s", "overhead_bytes",
-                     "unsharded_bytes", "host_holds", "rank_params")
+        for name in (
+            "passes",
+            "optimizer_s",
+            "tied_embedding_s",
+            "overhead_bytes",
+            "unsharded_bytes",
+            "host_holds",
+            "rank_params",
+        )
     ),
     *(
         (models, name, _of_states)
-        for name in ("both_passes", "optimizer_s", "shared_s", "communicators", "rank_params",
-                     "rank_experts", "unsharded_bytes")
+        for name in (
+            "both_passes",
+            "optimizer_s",
+            "shared_s",
+            "communicators",
+            "rank_params",
+            "rank_experts",
+            "unsharded_bytes",
+        )
     ),
-)  # fmt: skip
+)
 """Functions of a plan, and what of it decides their value: for one problem."""
 
 

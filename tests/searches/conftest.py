@@ -20,9 +20,12 @@ def local_ray() -> Iterator[None]:
 
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
         logging_level="ERROR",
         runtime_env={"env_vars": {"PYTHONPATH": paths}},
-    )  # fmt: skip
+    )
     yield
     ray.shutdown()

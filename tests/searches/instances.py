@@ -26,38 +26,91 @@ def one_in(n: int, names: Iterable[str]) -> list[Any]:
 
 
 TOY_UP = Link(
-    "toy-link", "scale-up", 0.0, 0.8, (6e-6, 14e-6, 8e-6), (0.6e-6, 2e-6, 3e-6),
-    (7e-6, 14e-6, 8e-6), (0.6e-6, 1.25e-6, 4e-6), (90e9, 240e9, float("inf")), (0.5, 0.92, 1.0),
+    "toy-link",
+    "scale-up",
+    0.0,
+    0.8,
+    (6e-6, 14e-6, 8e-6),
+    (0.6e-6, 2e-6, 3e-6),
+    (7e-6, 14e-6, 8e-6),
+    (0.6e-6, 1.25e-6, 4e-6),
+    (90e9, 240e9, float("inf")),
+    (0.5, 0.92, 1.0),
     12e-6,
-)  # fmt: skip
+)
 TOY_NIC = Link(
-    "toy-nic", "scale-out", 25e9, 0.9, (6e-6, 14e-6, 8e-6), (2.7e-6, 4e-6, 14e-6),
-    (7e-6, 14e-6, 8e-6), (5e-6, 8.5e-6, 14e-6), (70e9, 200e9, float("inf")), (0.5, 0.92, 1.0),
+    "toy-nic",
+    "scale-out",
+    25e9,
+    0.9,
+    (6e-6, 14e-6, 8e-6),
+    (2.7e-6, 4e-6, 14e-6),
+    (7e-6, 14e-6, 8e-6),
+    (5e-6, 8.5e-6, 14e-6),
+    (70e9, 200e9, float("inf")),
+    (0.5, 0.92, 1.0),
     20e-6,
-)  # fmt: skip
+)
 
 DENSE = ModelShape(
-    "dense", layers=8, hidden=1024, heads=16, kv_heads=16, head_dim=64, ffn=4096, gated=False,
-    vocab=32000, tied=True, norm="layernorm", bias=True, positions="learned", max_positions=4096,
-    dropout=True, flash_attention=False,
-)  # fmt: skip
+    "dense",
+    layers=8,
+    hidden=1024,
+    heads=16,
+    kv_heads=16,
+    head_dim=64,
+    ffn=4096,
+    gated=False,
+    vocab=32000,
+    tied=True,
+    norm="layernorm",
+    bias=True,
+    positions="learned",
+    max_positions=4096,
+    dropout=True,
+    flash_attention=False,
+)
 GQA = ModelShape(
-    "gqa", layers=6, hidden=2048, heads=16, kv_heads=2, head_dim=128, ffn=6144, gated=True,
-    vocab=50257, tied=False,
-)  # fmt: skip
+    "gqa",
+    layers=6,
+    hidden=2048,
+    heads=16,
+    kv_heads=2,
+    head_dim=128,
+    ffn=6144,
+    gated=True,
+    vocab=50257,
+    tied=False,
+)
 THIRDS = replace(GQA, name="thirds", hidden=1536, heads=12, kv_heads=3)
 FLAT = ModelShape(
-    "flat", layers=7, hidden=1536, heads=24, kv_heads=4, head_dim=64, ffn=4608, gated=True,
-    vocab=30001, tied=True, padded_vocab=30720,
-)  # fmt: skip
+    "flat",
+    layers=7,
+    hidden=1536,
+    heads=24,
+    kv_heads=4,
+    head_dim=64,
+    ffn=4608,
+    gated=True,
+    vocab=30001,
+    tied=True,
+    padded_vocab=30720,
+)
 
 
 def toy_pool(n_devices: int, per_node: int = 4, memory: float = 24 * GB, **part: object) -> Pool:
     """Return nodes of `per_node` toy accelerators with one NIC each."""
     return Pool(
-        "toy", toy_accelerator(memory_bytes=memory, **part), n_devices // per_node, per_node,
-        per_node, TOY_UP, per_node, TOY_NIC, 1 * GB,
-    )  # fmt: skip
+        "toy",
+        toy_accelerator(memory_bytes=memory, **part),
+        n_devices // per_node,
+        per_node,
+        per_node,
+        TOY_UP,
+        per_node,
+        TOY_NIC,
+        1 * GB,
+    )
 
 
 def real_pool(name: str, n_nodes: int, per_node: int, memory: float | None = None) -> Pool:
@@ -67,9 +120,7 @@ def real_pool(name: str, n_nodes: int, per_node: int, memory: float | None = Non
     nic = catalogue.typical_nics[part.name]
     scale_up, wire = catalogue.link(part.scale_up_link), catalogue.link(nic.link)
     part = part if memory is None else replace(part, memory_bytes=memory)
-    return Pool(
-        name, part, n_nodes, per_node, per_node, scale_up, per_node, wire, 2 * GB
-    )  # fmt: skip
+    return Pool(name, part, n_nodes, per_node, per_node, scale_up, per_node, wire, 2 * GB)
 
 
 def context(
@@ -144,32 +195,47 @@ INSTANCES: dict[str, Context] = {
     "toy-24-two-tiers": context(DENSE, toy_pool(24, 2), batch=12, fabric=TWO_TIERS, seq_len=384),
     "toy-24-tight": context(GQA, toy_pool(24, memory=6 * GB), batch=24, fabric=TWO_TIERS),
     "tied-in-one-node": context(replace(DENSE, flash_attention=True), toy_pool(8, 8), batch=8),
-    "toy-8-across": context(
-        GQA, toy_pool(8, 2), batch=6
-    ),
+    "toy-8-across": context(GQA, toy_pool(8, 2), batch=6),
     "a100-8-unfused-2022": context(
-        DENSE, real_pool("a100", 1, 8), batch=8, seq_len=2048, precision="fp16",
+        DENSE,
+        real_pool("a100", 1, 8),
+        batch=8,
+        seq_len=2048,
+        precision="fp16",
         stack="megatron-lm-2022",
     ),
     "a100-16-2022-flash": context(
-        replace(DENSE, flash_attention=False, dropout=False, gated=True), real_pool("a100", 2, 8),
-        batch=16, stack="megatron-lm-2022", precision="bf16-grads",
+        replace(DENSE, flash_attention=False, dropout=False, gated=True),
+        real_pool("a100", 2, 8),
+        batch=16,
+        stack="megatron-lm-2022",
+        precision="bf16-grads",
     ),
     "h100-16": context(replace(GQA, layers=12), real_pool("h100", 2, 8), batch=32, seq_len=4096),
     "h100-24-megatron": context(
-        FLAT, real_pool("h100", 3, 8), batch=36, stack="megatron-core",
+        FLAT,
+        real_pool("h100", 3, 8),
+        batch=36,
+        stack="megatron-core",
         fabric=Fabric((Tier("leaf", 1, 7.0),)),
     ),
     "v100-8-fp16": context(
-        replace(DENSE, flash_attention=True), real_pool("v100-sxm-32gb", 2, 4), batch=8,
-        precision="fp16-grads", stack="eager", seq_len=1000,
+        replace(DENSE, flash_attention=True),
+        real_pool("v100-sxm-32gb", 2, 4),
+        batch=8,
+        precision="fp16-grads",
+        stack="eager",
+        seq_len=1000,
     ),
     "b200-8": context(FLAT, real_pool("b200", 1, 8), batch=20, precision="bf16-grads"),
     "mi300x-8-fp32": context(
         GQA, real_pool("mi300x", 1, 8), batch=10, precision="fp32", stack="deepspeed"
     ),
     "deepspeed": context(
-        GQA, toy_pool(8, memory=12 * GB), batch=16, stack="deepspeed",
+        GQA,
+        toy_pool(8, memory=12 * GB),
+        batch=16,
+        stack="deepspeed",
         options=SearchOptions(framework="deepspeed"),
     ),
     "pins": context(FLAT, toy_pool(12, 6), batch=30, options=pins(tp=2, zero=(0, 1), sp=1)),
@@ -181,18 +247,31 @@ INSTANCES: dict[str, Context] = {
     ),
     "deep": context(replace(GQA, layers=37), toy_pool(4), batch=4, options=pins(mbs=2, vpp=1)),
     "pinned-modules": context(
-        replace(DENSE, dropout=False), toy_pool(8, memory=8 * GB), batch=8,
+        replace(DENSE, dropout=False),
+        toy_pool(8, memory=8 * GB),
+        batch=8,
         options=SearchOptions(only={"recompute_modules": frozenset((1, 16, 17, 4))}),
     ),
     "modules-in-a-tight-memory": context(
-        replace(GQA, layers=12), toy_pool(8, memory=7 * GB), batch=16, seq_len=4096,
-        stack="megatron-core", options=pins(recompute=(0, 1), vpp=(1, 2)),
+        replace(GQA, layers=12),
+        toy_pool(8, memory=7 * GB),
+        batch=16,
+        seq_len=4096,
+        stack="megatron-core",
+        options=pins(recompute=(0, 1), vpp=(1, 2)),
     ),
     "modules-without-regather": context(
-        FLAT, toy_pool(6, 6), batch=12, seq_len=3000, stack="eager", options=pins(recompute=1),
+        FLAT,
+        toy_pool(6, 6),
+        batch=12,
+        seq_len=3000,
+        stack="eager",
+        options=pins(recompute=1),
     ),
     "limits": context(
-        GQA, toy_pool(8), batch=96,
+        GQA,
+        toy_pool(8),
+        batch=96,
         options=SearchOptions(at_most={"mbs": 4, "vpp": 3, "pp": 4, "recompute_layers": 1}),
     ),
     "long-run": context(GQA, toy_pool(4), batch=320, options=pins(pp=2, mbs=1, dp=(1, 2))),
@@ -208,9 +287,7 @@ INSTANCES: dict[str, Context] = {
     ),
     "mi355x-16": context(FLAT, real_pool("mi355x", 2, 8), batch=32, stack="megatron-core"),
     "userbuffers": on_stack(context(GQA, toy_pool(8), batch=12), tp_overlap="userbuffers"),
-    "async-tp": on_stack(
-        context(GQA, toy_pool(8), batch=12, stack="eager"), tp_overlap="pieces"
-    ),
+    "async-tp": on_stack(context(GQA, toy_pool(8), batch=12, stack="eager"), tp_overlap="pieces"),
     "nanotron-across": context(GQA, toy_pool(16, 4), batch=16, stack="nanotron"),
     "nanotron-over-nodes": context(GQA, toy_pool(16, 2), batch=8, stack="nanotron"),
     "nanotron-inside": context(GQA, toy_pool(4), batch=8, stack="nanotron"),
@@ -222,7 +299,8 @@ INSTANCES: dict[str, Context] = {
     "eager-scores": on_stack(context(DENSE, toy_pool(8), batch=8), fused_softmax=False),
     "eager-kernels-fused-loss": on_stack(
         context(replace(GQA, flash_attention=False), toy_pool(8), batch=8, stack="llm-foundry"),
-        fused_softmax=False, fused_norms=False,
+        fused_softmax=False,
+        fused_norms=False,
     ),
     "messages-scattered": context(GQA, toy_pool(8), batch=8, stack="megatron-lm-2021"),
     "bf16-both": context(GQA, toy_pool(8), batch=8, precision="bf16-both"),
@@ -231,21 +309,35 @@ INSTANCES: dict[str, Context] = {
         FLAT, real_pool("b200", 2, 8), batch=16, precision="fp8-blockwise", stack="megatron-core"
     ),
     "ring-beyond-the-node": context(
-        GQA, toy_pool(8, 2), batch=4, seq_len=8192, options=pins(cp=(2, 4), vpp=1),
+        GQA,
+        toy_pool(8, 2),
+        batch=4,
+        seq_len=8192,
+        options=pins(cp=(2, 4), vpp=1),
     ),
     "cp-by-default": context(
-        replace(GQA, kv_heads=8), toy_pool(8, 4, memory=12 * GB), batch=6, seq_len=16384,
+        replace(GQA, kv_heads=8),
+        toy_pool(8, 4, memory=12 * GB),
+        batch=6,
+        seq_len=16384,
         options=pins(vpp=1, mbs=1),
     ),
     "cp-in-eager-code": context(
-        THIRDS, toy_pool(12, 6), batch=4, seq_len=1536, stack="eager",
+        THIRDS,
+        toy_pool(12, 6),
+        batch=4,
+        seq_len=1536,
+        stack="eager",
         options=SearchOptions(at_most={"cp": 6, "vpp": 1, "mbs": 2}),
     ),
     "cp-without-a-fused-kernel": context(
         DENSE, toy_pool(4), batch=4, options=SearchOptions(at_most={"cp": 2, "vpp": 2})
     ),
     "cp-odd-sequence": context(
-        GQA, toy_pool(8), batch=4, seq_len=1022,
+        GQA,
+        toy_pool(8),
+        batch=4,
+        seq_len=1022,
         options=SearchOptions(at_most={"cp": 2}, only=pins(vpp=1).only),
     ),
     "experts-of-a-dense-model": context(
@@ -263,36 +355,55 @@ INSTANCES: dict[str, Context] = {
     ),
     "host-of-any-framework": with_host(
         context(
-            FLAT, toy_pool(4), batch=8, stack="deepspeed", precision="bf16-grads",
+            FLAT,
+            toy_pool(4),
+            batch=8,
+            stack="deepspeed",
+            precision="bf16-grads",
             options=replace(pins(schedule=(0, 2, 3)), framework="any", at_most={"vpp": 2}),
         )
     ),
     "activations-on-the-host": with_host(
         context(
-            GQA, toy_pool(4, memory=7 * GB), batch=8, seq_len=2048,
+            GQA,
+            toy_pool(4, memory=7 * GB),
+            batch=8,
+            seq_len=2048,
             options=pins(activation_offload=(0, 1), vpp=1),
         )
     ),
     "inputs-on-the-host": with_host(
         context(
-            GQA, toy_pool(4, memory=9 * GB), batch=8, stack="deepspeed",
+            GQA,
+            toy_pool(4, memory=9 * GB),
+            batch=8,
+            stack="deepspeed",
             options=pins(activation_offload=(0, 1), vpp=1),
         )
     ),
     "activations-in-line": with_host(
         on_stack(
             context(
-                FLAT, toy_pool(2, 2), batch=4, stack="eager", options=replace(
+                FLAT,
+                toy_pool(2, 2),
+                batch=4,
+                stack="eager",
+                options=replace(
                     pins(activation_offload_layers=(0, 2, 3, 9), schedule=WHOLE, vpp=1),
                     framework="any",
                 ),
             ),
-            logits_sharded=False, activation_copies="blocking",
+            logits_sharded=False,
+            activation_copies="blocking",
         )
     ),
     "activations-on-a-small-host": with_host(
         context(
-            THIRDS, toy_pool(4), batch=8, seq_len=4096, options=pins(vpp=1, activation_offload=1),
+            THIRDS,
+            toy_pool(4),
+            batch=8,
+            seq_len=4096,
+            options=pins(vpp=1, activation_offload=1),
         ),
         memory=2 * GB,
     ),
@@ -308,7 +419,10 @@ INSTANCES: dict[str, Context] = {
     ),
     "tensor-overlap-in-eager-code": on_stack(
         context(
-            THIRDS, toy_pool(12, 6), batch=6, stack="eager",
+            THIRDS,
+            toy_pool(12, 6),
+            batch=6,
+            stack="eager",
             options=replace(
                 pins(tp_overlap=(0, 1), vpp=1, mbs=(1, 2), schedule=WHOLE), framework="any"
             ),
@@ -316,22 +430,34 @@ INSTANCES: dict[str, Context] = {
         tp_overlap_on="pieces",
     ),
     "tensor-overlap-alone": context(
-        GQA, toy_pool(16, 4), batch=8,
+        GQA,
+        toy_pool(16, 4),
+        batch=8,
         options=replace(pins(tp_overlap=1, cp=(1, 2), vpp=1), at_most={"cp": 2}),
     ),
     "no-tensor-overlap-to-have": context(
         GQA, toy_pool(4), batch=4, stack="deepspeed", options=pins(tp_overlap=(0, 1))
     ),
     "overlap-in-doubt": context(
-        replace(GQA, hidden=512, heads=4, ffn=1536), toy_pool(24, 2), batch=48, seq_len=64,
+        replace(GQA, hidden=512, heads=4, ffn=1536),
+        toy_pool(24, 2),
+        batch=48,
+        seq_len=64,
         options=pins(vpp=1, tp=1),
     ),
     "second-copy": context(
-        GQA, toy_pool(8, 4), batch=32, stack="deepspeed",
+        GQA,
+        toy_pool(8, 4),
+        batch=32,
+        stack="deepspeed",
         options=pins(hpz=(1, 2, 4), pp=1, mbs=(1, 2)),
     ),
     "second-copy-or-copies": context(
-        GQA, toy_pool(24, 6), batch=48, seq_len=4096, fabric=ONE_TIER,
+        GQA,
+        toy_pool(24, 6),
+        batch=48,
+        seq_len=4096,
+        fabric=ONE_TIER,
         options=SearchOptions(
             framework="any",
             only=pins(
@@ -342,7 +468,10 @@ INSTANCES: dict[str, Context] = {
     ),
     "second-copy-on-the-host": with_host(
         context(
-            DENSE, toy_pool(8, 2), batch=16, stack="deepspeed",
+            DENSE,
+            toy_pool(8, 2),
+            batch=16,
+            stack="deepspeed",
             options=pins(hpz=(1, 2, 8), zero=3, pp=1, dp_overlap=(0, 1)),
         )
     ),
@@ -350,16 +479,28 @@ INSTANCES: dict[str, Context] = {
         GQA, toy_pool(4), batch=4, options=pins(optimizer_offload=(0, 1))
     ),
     "pipelines-inside": context(
-        DENSE, toy_pool(16, 8), batch=16, options=pins(rank_order=1, vpp=(1, 2), mbs=(1, 2)),
+        DENSE,
+        toy_pool(16, 8),
+        batch=16,
+        options=pins(rank_order=1, vpp=(1, 2), mbs=(1, 2)),
     ),
     "either-order-over-tiers": context(
-        GQA, toy_pool(32, 4), batch=16, stack="nanotron", fabric=TWO_TIERS,
+        GQA,
+        toy_pool(32, 4),
+        batch=16,
+        stack="nanotron",
+        fabric=TWO_TIERS,
         options=SearchOptions(
             framework="any", only=pins(mbs=1, tp=(1, 2), sp=0, vpp=1, schedule=WHOLE).only
         ),
     ),
     "context-with-pipelines-inside": context(
-        GQA, toy_pool(32, 8), batch=8, seq_len=2048, fabric=ONE_TIER, options=SearchOptions(
+        GQA,
+        toy_pool(32, 8),
+        batch=8,
+        seq_len=2048,
+        fabric=ONE_TIER,
+        options=SearchOptions(
             framework="any",
             only=pins(cp=(2, 4), rank_order=1, mbs=1, sp=0, vpp=1, schedule=WHOLE).only,
         ),
@@ -367,6 +508,6 @@ INSTANCES: dict[str, Context] = {
     "lockstep": with_pool(
         context(GQA, toy_pool(16, 4), batch=16), nic=replace(TOY_NIC, lockstep=True)
     ),
-}  # fmt: skip
+}
 """Searches small enough for the nested loops of the oracle, each with a corner of its own."""
 INSTANCES = {name: with_options(c, bound=False) for name, c in INSTANCES.items()}

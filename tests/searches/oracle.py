@@ -21,10 +21,17 @@ WORDS = {
     "cp_comm": ("", "p2p", "all-gather", "a2a"),
     "recompute": ("none", "selective", "full"),
     "schedule": (
-        "none", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe", "dualpipe-v"
+        "none",
+        "gpipe",
+        "1f1b",
+        "interleaved",
+        "zb-h1",
+        "zb-v",
+        "dualpipe",
+        "dualpipe-v",
     ),
     "rank_order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
-}  # fmt: skip
+}
 SPLIT_BACKWARD = WORDS["schedule"][4:]
 USUAL, INSIDE = WORDS["rank_order"]
 MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts")
@@ -34,8 +41,18 @@ CP_COMMS = ("", "p2p", "all-gather", "a2a")
 Shape = tuple[int, int, int, int, str, int, str, int, int, str, str]
 """tp, pp, dp, vpp, split, cp, cp_comm, ep, etp, schedule, rank_order."""
 SHAPE_AXES = (
-    "tp", "pp", "dp", "vpp", "split", "cp", "cp_comm", "ep", "etp", "schedule", "rank_order"
-)  # fmt: skip
+    "tp",
+    "pp",
+    "dp",
+    "vpp",
+    "split",
+    "cp",
+    "cp_comm",
+    "ep",
+    "etp",
+    "schedule",
+    "rank_order",
+)
 
 
 @dataclass(frozen=True)
@@ -335,12 +352,33 @@ def all_layouts(problem: Problem, options: SearchOptions, shape: Shape) -> Itera
                 for away, beside in switch_choices(problem, options):
                     for recompute, depth, modules, n in recompute_choices(problem, options, held):
                         yield Layout(
-                            tp * pp * cp * dp, tp, pp, dp, vpp, split, mbs, gbs, zero, sp,
-                            schedule, recompute, depth, held, cp, ep, etp, cp_comm=cp_comm,
-                            shard=shard, recompute_modules=modules, rank_order=order,
-                            optimizer_offload=away, dp_overlap=beside, tp_overlap=pieces,
-                            activation_offload_layers=n, hpz=hpz,
-                        )  # fmt: skip
+                            tp * pp * cp * dp,
+                            tp,
+                            pp,
+                            dp,
+                            vpp,
+                            split,
+                            mbs,
+                            gbs,
+                            zero,
+                            sp,
+                            schedule,
+                            recompute,
+                            depth,
+                            held,
+                            cp,
+                            ep,
+                            etp,
+                            cp_comm=cp_comm,
+                            shard=shard,
+                            recompute_modules=modules,
+                            rank_order=order,
+                            optimizer_offload=away,
+                            dp_overlap=beside,
+                            tp_overlap=pieces,
+                            activation_offload_layers=n,
+                            hpz=hpz,
+                        )
 
 
 def sharding_choices(ranks: int, options: SearchOptions) -> list[tuple[int, int, int]]:
@@ -393,8 +431,20 @@ def is_dominated(
     if plan.dp_overlap or "dp_overlap" in options.only:
         return False
     least = min(micro_batch_sizes(problem, options), default=1)
-    key = (plan.tp, plan.pp, plan.vpp, plan.dp, plan.cp, plan.zero, plan.shard, plan.stage_layers,
-           plan.schedule, plan.ep, plan.etp, plan.rank_order)  # fmt: skip
+    key = (
+        plan.tp,
+        plan.pp,
+        plan.vpp,
+        plan.dp,
+        plan.cp,
+        plan.zero,
+        plan.shard,
+        plan.stage_layers,
+        plan.schedule,
+        plan.ep,
+        plan.etp,
+        plan.rank_order,
+    )
     if key not in proven:
         special = models.is_special(problem, plan.schedule)
         proves = (models if special else physics).overlap_is_no_slower
@@ -405,15 +455,19 @@ def is_dominated(
 def broken_plan_rule(problem: Problem, options: SearchOptions, plan: Layout) -> str:
     """Return the code of the first rule that a plan over a legal shape breaks, or ""."""
     pinned = {
-        "sp": int(plan.sp), "zero": plan.zero, "recompute": plan.recompute,
+        "sp": int(plan.sp),
+        "zero": plan.zero,
+        "recompute": plan.recompute,
         "recompute_layers": plan.recompute_layers,
-        "dp_shard": plan.shard or plan.dp * plan.cp, "hpz": plan.hpz,
+        "dp_shard": plan.shard or plan.dp * plan.cp,
+        "hpz": plan.hpz,
         "recompute_modules": number(plan.recompute_modules),
         "optimizer_offload": int(plan.optimizer_offload),
-        "dp_overlap": int(plan.dp_overlap), "tp_overlap": int(plan.tp_overlap),
+        "dp_overlap": int(plan.dp_overlap),
+        "tp_overlap": int(plan.tp_overlap),
         "activation_offload": int(plan.activation_offload_layers > 0),
         "activation_offload_layers": plan.activation_offload_layers,
-    }  # fmt: skip
+    }
     if not all(allows(options, axis, value) for axis, value in pinned.items()):
         return "PIN001"
     if plan.gbs % (plan.mbs * plan.dp):
@@ -598,8 +652,16 @@ def solve(problem: Problem, options: SearchOptions, n_devices: int) -> Answer:
                 rejected_plans[code] += 1
             else:
                 # What a micro-batch takes on one rank: the order of ranks moves neither tp nor cp.
-                key = (layout.tp, layout.cp, layout.cp_comm, layout.mbs, layout.sp, layout.ep,
-                       layout.etp, models.is_special(problem, layout.schedule))  # fmt: skip
+                key = (
+                    layout.tp,
+                    layout.cp,
+                    layout.cp_comm,
+                    layout.mbs,
+                    layout.sp,
+                    layout.ep,
+                    layout.etp,
+                    models.is_special(problem, layout.schedule),
+                )
                 key, seen = (*key, layout.tp_overlap), as_overlapped(problem, layout)
                 if key not in known:
                     known[key] = micro_batch(seen, layout)
@@ -656,13 +718,30 @@ def exact_step_s(problem: Problem, layout: Layout) -> float:
 
 
 def degrees(layout: Layout) -> tuple[object, ...]:
-    return (layout.tp, layout.pp, layout.vpp, layout.zero, layout.recompute_layers, layout.mbs,
-            layout.sp, layout.split, layout.recompute, layout.cp, CP_COMMS.index(layout.cp_comm),
-            layout.ep, layout.etp, -(layout.shard or layout.dp * layout.cp),
-            WORDS["schedule"].index(layout.schedule), number(layout.recompute_modules),
-            layout.rank_order == INSIDE, layout.optimizer_offload,
-            not layout.dp_overlap, layout.activation_offload_layers,
-            layout.tp_overlap, layout.hpz)  # fmt: skip
+    return (
+        layout.tp,
+        layout.pp,
+        layout.vpp,
+        layout.zero,
+        layout.recompute_layers,
+        layout.mbs,
+        layout.sp,
+        layout.split,
+        layout.recompute,
+        layout.cp,
+        CP_COMMS.index(layout.cp_comm),
+        layout.ep,
+        layout.etp,
+        -(layout.shard or layout.dp * layout.cp),
+        WORDS["schedule"].index(layout.schedule),
+        number(layout.recompute_modules),
+        layout.rank_order == INSIDE,
+        layout.optimizer_offload,
+        not layout.dp_overlap,
+        layout.activation_offload_layers,
+        layout.tp_overlap,
+        layout.hpz,
+    )
 
 
 def rank_key(plan: Priced) -> tuple[object, ...]:

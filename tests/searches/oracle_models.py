@@ -3,7 +3,7 @@
 What `oracle_physics` is to dense models under whole backwards: scalars, every rank and every layer
 on its own, none of the package's formulas. It stands on the groups, collectives and products of
 that module. The order in which a rank of a schedule that splits the backward runs its blocks is
-data of `costmodels.zero_bubble`, checked there against what its authors published.
+data of `costmodels.schedule.zero_bubble`, checked there against what its authors published.
 """
 
 import itertools
@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-from costmodels import zero_bubble
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from costmodels.schedule import zero_bubble
 from costmodels.shapes import ModelShape
 from tests.searches import oracle_physics as physics
 from tests.searches.oracle_physics import Products
@@ -414,9 +414,7 @@ def layer_modules(
     found = {"core_attn": (core.core[0] + core.exposed[0], scores, 0.0)}
     latent = bool(shape.kv_rank)
     if latent or routed:
-        found["layernorm"] = (
-            (latent + routed) * norm_s, norm_bytes * latent, norm_bytes * routed
-        )  # fmt: skip
+        found["layernorm"] = ((latent + routed) * norm_s, norm_bytes * latent, norm_bytes * routed)
     if latent:
         seconds, kept = up_module(problem, tokens, tp, sp)
         found["mla_up_proj"] = (seconds, kept, 0.0)
@@ -685,9 +683,14 @@ def closed_flush_s(problem: Problem, layout: Layout, one: Micro) -> float:
     if layout.schedule in SPLIT:
         others = [r for r in range(p) if r != slowest]
         late = [rank_wgrad_s(problem, layout, one, rank) for rank in range(p)]
-        mean = [sum(values[r] for r in others) / (p - 1) for values in (
-            [x[0] for x in pairs], [x[1] - w for x, w in zip(pairs, late, strict=True)], late
-        )]  # fmt: skip
+        mean = [
+            sum(values[r] for r in others) / (p - 1)
+            for values in (
+                [x[0] for x in pairs],
+                [x[1] - w for x, w in zip(pairs, late, strict=True)],
+                late,
+            )
+        ]
         hop = sum(hops[:-1]) / (p - 1) if layout.schedule in FOLDED else max(hops[:-1])
         return m * times[slowest] + idle_s(layout, *mean) + split_crossings(layout) * hop
     crossings = {
@@ -706,13 +709,17 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
     params = rank_params(problem, layout, rank)
     held = [routed for routed, _ in rank_layers(problem, layout, rank)]
     dense = one_pass(
-        problem, layout, params,
+        problem,
+        layout,
+        params,
         len(held) + 1 if zero >= 2 else pieces(problem, layout, params, ranks),
-        (physics.place_copies(problem, layout, ranks, 1),
-         physics.place_copies(problem, layout, g, 1),
-         physics.place_copies(problem, layout, ranks // g, g),
-         physics.place_copies(problem, layout, layout.hpz if layout.hpz > 1 else g, 1)),
-    )  # fmt: skip
+        (
+            physics.place_copies(problem, layout, ranks, 1),
+            physics.place_copies(problem, layout, g, 1),
+            physics.place_copies(problem, layout, ranks // g, g),
+            physics.place_copies(problem, layout, layout.hpz if layout.hpz > 1 else g, 1),
+        ),
+    )
     if not problem.shape.n_experts:
         return dense, physics.Passes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     copies = layout.tp * ranks // (layout.ep * layout.etp)
@@ -720,12 +727,17 @@ def passes(problem: Problem, layout: Layout, rank: int) -> tuple[physics.Passes,
     apart = layout.ep * layout.etp * (layout.pp if physics.pipelines_inside(layout) else 1)
     params = rank_experts(problem, layout, rank)
     routed = one_pass(
-        problem, layout, params,
+        problem,
+        layout,
+        params,
         max(1, sum(held)) if zero >= 2 else pieces(problem, layout, params, copies),
-        (physics.place(problem, copies, apart), physics.place(problem, part, apart),
-         physics.place(problem, copies // part, apart * part),
-         physics.place(problem, layout.hpz if layout.hpz > 1 else part, apart)),
-    )  # fmt: skip
+        (
+            physics.place(problem, copies, apart),
+            physics.place(problem, part, apart),
+            physics.place(problem, copies // part, apart * part),
+            physics.place(problem, layout.hpz if layout.hpz > 1 else part, apart),
+        ),
+    )
     return dense, routed
 
 
@@ -981,9 +993,11 @@ def in_flight(layout: Layout, rank: int) -> float:
     """Return the micro-batches whose activations a rank holds, each with all of its stages."""
     p, m = layout.pp, layout.n_micro
     held = {
-        "zb-h1": min(m, p), "zb-v": min(2 * m, 2 * p) / 2, "dualpipe": (p + 1) / 2,
+        "zb-h1": min(m, p),
+        "zb-v": min(2 * m, 2 * p) / 2,
+        "dualpipe": (p + 1) / 2,
         "dualpipe-v": (2 * p + 1) / 2,
-    }  # fmt: skip
+    }
     return held[layout.schedule] if layout.schedule in SPLIT else physics.in_flight(layout, rank)
 
 

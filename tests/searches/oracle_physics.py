@@ -1063,8 +1063,10 @@ def copy_waits_s(problem: Problem, layout: Layout, one: MicroBatch) -> tuple[flo
     if kind == "blocking":
         return copies, copies
     if kind == "windowed" and layout.recompute == "none":
-        return (waits_of_window(copies / n, forward, layers, n),
-                waits_of_window(copies / n, backward, layers, n))  # fmt: skip
+        return (
+            waits_of_window(copies / n, forward, layers, n),
+            waits_of_window(copies / n, backward, layers, n),
+        )
     backward += one.again_full_s * layout.recompute_layers / layers
     down, up = (max(0.0, copies - max(0, layers - 2) * x) for x in (forward, backward))
     return down, copies if kind == "on-demand" else up

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from costmodels.plans import PlanTable, ShapeTable
-from searches.free_axes import FreeAxes
-from searches.plan_blocks import plan_blocks
-from searches.plan_masks import Masks
 from searches.rules import Context
+from searches.space.free_axes import FreeAxes
+from searches.space.plan_blocks import plan_blocks
+from searches.space.plan_masks import Masks
 
 
 def plan_tables(

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from costmodels.plans import Layout
-from searches import shards
 from searches.options import SearchOptions
-from searches.outcome import Outcome
+from searches.pricing.outcome import Outcome
 from searches.rules import Context
 from searches.search import search
+from searches.space import shards
 from tests.searches.certificate import Checked, check_certificate, with_bounds
 from tests.searches.instances import (
     GB,
@@ -26,24 +26,46 @@ from tests.searches.wider_instances import FAST, MOE
 LLAMA = replace(GQA, layers=24, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256)
 LARGE: dict[str, Context] = {
     "experts on 64 H100": context(
-        replace(MOE, n_experts=8, layers=8), real_pool("h100", 8, 8, memory=20 * GB), batch=128,
-        seq_len=4096, stack="megatron-core",
+        replace(MOE, n_experts=8, layers=8),
+        real_pool("h100", 8, 8, memory=20 * GB),
+        batch=128,
+        seq_len=4096,
+        stack="megatron-core",
     ),
     "any framework on 64 H100": context(
-        LLAMA, real_pool("h100", 8, 8, memory=30 * GB), batch=128, seq_len=4096,
-        fabric=TWO_TIERS, options=SearchOptions(framework="any"),
+        LLAMA,
+        real_pool("h100", 8, 8, memory=30 * GB),
+        batch=128,
+        seq_len=4096,
+        fabric=TWO_TIERS,
+        options=SearchOptions(framework="any"),
     ),
-}  # fmt: skip
+}
 """Some 60,000 and 200,000 legal plans, most of them left out. On 128 devices with 8,192 tokens a
 sequence the second has 1,171,591: the same check holds there, in minutes."""
 SMALL = (
-    "toy-8", "toy-8-tight", "toy-8-hopeless", "toy-24-tight", "toy-12-odd-batch", "deepspeed",
-    "zero3-by-tensor", "long-run", "host", "either-order-over-tiers", "cp-by-default",
-)  # fmt: skip
+    "toy-8",
+    "toy-8-tight",
+    "toy-8-hopeless",
+    "toy-24-tight",
+    "toy-12-odd-batch",
+    "deepspeed",
+    "zero3-by-tensor",
+    "long-run",
+    "host",
+    "either-order-over-tiers",
+    "cp-by-default",
+)
 WIDER = (
-    "experts-4", "experts-with-a-capacity", "latent", "two-tokens-ahead", "split-backward",
-    "every-schedule", "every-switch-on-odd-24", "gb200-nvl72",
-)  # fmt: skip
+    "experts-4",
+    "experts-with-a-capacity",
+    "latent",
+    "two-tokens-ahead",
+    "split-backward",
+    "every-schedule",
+    "every-switch-on-odd-24",
+    "gb200-nvl72",
+)
 
 
 def certified(c: Context, n_finalists: int) -> tuple[Outcome, Checked]:

@@ -9,21 +9,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels import layer_grid as grids
 from costmodels import shape_terms as shape_terms_module
-from costmodels.layer_grid import layer_grid
-from costmodels.layer_terms import layer_table
+from costmodels.layers import layer_grid as grids
+from costmodels.layers.layer_grid import layer_grid
+from costmodels.layers.layer_terms import layer_table
+from costmodels.plans import SCHEDULES
 from costmodels.step import least_batch_times
 from searches import device_counts as device_counts_module
 from searches.device_counts import StepBounds, device_counts
-from searches.dominance import _once_never_slower, overlap_never_slower
-from searches.free_axes import batch_sizes, free_axes, module_sets_of
-from searches.plan_rules import batch_rules, legal_batches
-from searches.plan_space import legal_masks
-from searches.rules import SCHEDULES, Context
+from searches.rules import Context
 from searches.search import search
-from searches.shape_space import legal_shapes
-from searches.shards import batch_bounds_s, make_shards
+from searches.space.dominance import _once_never_slower, overlap_never_slower
+from searches.space.free_axes import batch_sizes, free_axes, module_sets_of
+from searches.space.plan_rules import batch_rules, legal_batches
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_shapes
+from searches.space.shards import batch_bounds_s, make_shards
 from tests.searches.instances import INSTANCES, with_options
 from tests.searches.test_device_counts import MORE
 
@@ -178,7 +179,7 @@ def test_masks_by_batch_are_those_of_the_whole(name):
 def test_which_shapes_come_first_changes_no_answer(first, monkeypatch):
     c = with_options(INSTANCES["h100-24-megatron"], bound=True, n_finalists=5)
     wanted = search(with_options(c, bound=False))
-    monkeypatch.setattr("searches.shards.FIRST_SHAPES", first)
+    monkeypatch.setattr("searches.space.shards.FIRST_SHAPES", first)
     assert search(c).finalists[:5] == wanted.finalists[:5]
 
 

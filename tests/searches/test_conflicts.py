@@ -70,37 +70,43 @@ def named(c: Context) -> list[set[str]]:
 
 
 CONFLICTS = [
-        (context(options=pins(tp=16)), [{"tp"}]),
-        (context(options=pins(pp=4, dp=4)), [{"pp", "dp"}]),
-        (context(options=pins(pp=2, zero=3)), [{"pp", "zero", "ZER001"}]),
-        (context(options=pins(tp=1, sp=1)), [{"tp", "sp", "SP001"}]),
-        (context(options=pins(recompute_modules=1)), [{"recompute_modules", "REC001"}]),
-        (context(options=pins(recompute=1, recompute_modules=8)),
-         [{"recompute_modules", "REC002"}]),
-        (context(options=pins(recompute=0, recompute_modules=16)),
-         [{"recompute", "recompute_modules"}]),
-        (context(options=pins(tp=2, cp=2, cp_comm=3)), [{"tp", "cp_comm", "CP002"}]),
-        (context(options=pins(cp=2, cp_comm=0)), [{"cp", "cp_comm"}]),
-        (context(seq_len=1022, options=pins(cp=2)), [{"cp", "CP001"}]),
-        (context(options=pins(ep=2)), [{"ep", "EP001"}]),
-        (context(options=pins(rank_order=1, pp=1)), [{"rank_order", "pp"}]),
-        (context(options=SearchOptions(framework="deepspeed", only=pins(rank_order=1).only)),
-         [{"rank_order", "FRM001"}]),
-        (context(batch=12, options=pins(dp=4, mbs=2)), [{"dp", "mbs", "BAT001"}]),
-        (context(GQA, toy_pool(8, 8), options=pins(pp=8)), [{"pp", "PP001"}]),
-        (context(THIRDS, toy_pool(12, 4), options=pins(tp=3)), [{"tp", "TP005"}]),
-        (context(options=SearchOptions(at_most={"pp": 1}, only=pins(vpp=2).only)),
-         [{"pp", "vpp"}]),
-        (context(options=pins(tp=16, pp=5, sp=1)), [{"tp"}, {"pp"}]),
-        (context(options=SearchOptions(framework="deepspeed", only=pins(tp=2, pp=2).only)),
-         [{"tp", "pp", "FRM001"}]),
-        (context(pool=toy_pool(8, memory=1.1 * GB)), [{"MEM000"}]),
-        (context(batch=24, options=pins(pp=2, vpp=3, dp=4, mbs=2)),
-         [{"vpp", "dp", "mbs", "BAT002"}]),  # vpp and dp leave pp 2 alone
-        (context(options=pins(schedule=3, pp=1)), [{"schedule", "pp"}]),
-        (context(options=pins(zero=1, dp=1)), [{"zero", "dp", "ZER002"}]),
-        (context(options=SearchOptions(only=pins(zero=2).only, at_most={"zero": 1})), [{"zero"}]),
-]  # fmt: skip
+    (context(options=pins(tp=16)), [{"tp"}]),
+    (context(options=pins(pp=4, dp=4)), [{"pp", "dp"}]),
+    (context(options=pins(pp=2, zero=3)), [{"pp", "zero", "ZER001"}]),
+    (context(options=pins(tp=1, sp=1)), [{"tp", "sp", "SP001"}]),
+    (context(options=pins(recompute_modules=1)), [{"recompute_modules", "REC001"}]),
+    (context(options=pins(recompute=1, recompute_modules=8)), [{"recompute_modules", "REC002"}]),
+    (
+        context(options=pins(recompute=0, recompute_modules=16)),
+        [{"recompute", "recompute_modules"}],
+    ),
+    (context(options=pins(tp=2, cp=2, cp_comm=3)), [{"tp", "cp_comm", "CP002"}]),
+    (context(options=pins(cp=2, cp_comm=0)), [{"cp", "cp_comm"}]),
+    (context(seq_len=1022, options=pins(cp=2)), [{"cp", "CP001"}]),
+    (context(options=pins(ep=2)), [{"ep", "EP001"}]),
+    (context(options=pins(rank_order=1, pp=1)), [{"rank_order", "pp"}]),
+    (
+        context(options=SearchOptions(framework="deepspeed", only=pins(rank_order=1).only)),
+        [{"rank_order", "FRM001"}],
+    ),
+    (context(batch=12, options=pins(dp=4, mbs=2)), [{"dp", "mbs", "BAT001"}]),
+    (context(GQA, toy_pool(8, 8), options=pins(pp=8)), [{"pp", "PP001"}]),
+    (context(THIRDS, toy_pool(12, 4), options=pins(tp=3)), [{"tp", "TP005"}]),
+    (context(options=SearchOptions(at_most={"pp": 1}, only=pins(vpp=2).only)), [{"pp", "vpp"}]),
+    (context(options=pins(tp=16, pp=5, sp=1)), [{"tp"}, {"pp"}]),
+    (
+        context(options=SearchOptions(framework="deepspeed", only=pins(tp=2, pp=2).only)),
+        [{"tp", "pp", "FRM001"}],
+    ),
+    (context(pool=toy_pool(8, memory=1.1 * GB)), [{"MEM000"}]),
+    (
+        context(batch=24, options=pins(pp=2, vpp=3, dp=4, mbs=2)),
+        [{"vpp", "dp", "mbs", "BAT002"}],
+    ),  # vpp and dp leave pp 2 alone
+    (context(options=pins(schedule=3, pp=1)), [{"schedule", "pp"}]),
+    (context(options=pins(zero=1, dp=1)), [{"zero", "dp", "ZER002"}]),
+    (context(options=SearchOptions(only=pins(zero=2).only, at_most={"zero": 1})), [{"zero"}]),
+]
 """A search and its conflicts."""
 
 
@@ -129,12 +135,23 @@ def test_no_conflict_where_a_layout_is_legal(name):
 
 
 VALUES = {
-    "cp": (1, 2, 3, 4), "cp_comm": (0, 1, 3), "ep": (1, 2), "etp": (1, 2),
-    "tp": (1, 2, 3, 4, 8), "pp": (1, 2, 3, 4, 5), "dp": (1, 2, 3, 6, 8), "vpp": (1, 2, 3, 13),
-    "split": (0, 1), "mbs": (1, 2, 3, 8), "zero": (0, 1, 2, 3), "sp": (0, 1),
-    "recompute": (0, 1, 2), "recompute_layers": (0, 1, 2, 7), "schedule": (0, 2, 3),
+    "cp": (1, 2, 3, 4),
+    "cp_comm": (0, 1, 3),
+    "ep": (1, 2),
+    "etp": (1, 2),
+    "tp": (1, 2, 3, 4, 8),
+    "pp": (1, 2, 3, 4, 5),
+    "dp": (1, 2, 3, 6, 8),
+    "vpp": (1, 2, 3, 13),
+    "split": (0, 1),
+    "mbs": (1, 2, 3, 8),
+    "zero": (0, 1, 2, 3),
+    "sp": (0, 1),
+    "recompute": (0, 1, 2),
+    "recompute_layers": (0, 1, 2, 7),
+    "schedule": (0, 2, 3),
     "rank_order": (0, 1),
-}  # fmt: skip
+}
 SPACES = {
     "gqa": (GQA, toy_pool(8)),
     "thirds": (THIRDS, toy_pool(12, 6)),

@@ -6,20 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.layer_terms import layer_table
+from costmodels.layers.layer_terms import layer_table
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.step import join, peak_bytes, step_times
 from costmodels.testing import toy_accelerator
-from searches.candidates import layout_key
 from searches.device_counts import StepBounds, device_counts, flops_bound_s, on_devices
-from searches.free_axes import free_axes
-from searches.plan_blocks import plan_blocks
-from searches.plan_space import legal_masks
+from searches.pricing.candidates import layout_key
 from searches.rules import Context
 from searches.search import search
-from searches.shape_space import legal_shapes
-from searches.shards import make_shards
+from searches.space.free_axes import free_axes
+from searches.space.plan_blocks import plan_blocks
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_shapes
+from searches.space.shards import make_shards
 from tests.searches.instances import (
     GB,
     GQA,
@@ -33,25 +33,49 @@ from tests.searches.instances import (
 )
 
 EXPERTS = ModelShape(
-    "experts", layers=6, hidden=1024, heads=16, kv_heads=4, head_dim=64, ffn=4096, gated=True,
-    vocab=32000, tied=False, n_experts=8, top_k=2, expert_ffn=1024, shared_ffn=1024,
+    "experts",
+    layers=6,
+    hidden=1024,
+    heads=16,
+    kv_heads=4,
+    head_dim=64,
+    ffn=4096,
+    gated=True,
+    vocab=32000,
+    tied=False,
+    n_experts=8,
+    top_k=2,
+    expert_ffn=1024,
+    shared_ffn=1024,
     dense_layers=1,
-)  # fmt: skip
+)
 MORE = {
     "experts-16": context(EXPERTS, toy_pool(16, 8), batch=16),
     "experts-16-tight": context(EXPERTS, toy_pool(16, 8, memory=7 * GB), batch=16),
     "zero-bubble": context(
-        replace(GQA, layers=12), toy_pool(8), batch=16,
+        replace(GQA, layers=12),
+        toy_pool(8),
+        batch=16,
         options=replace(pins(schedule=(4, 5, 6)), framework="any"),
     ),
     "everything": context(GQA, toy_pool(8), batch=8, options=replace(pins(), framework="any")),
     "pipeline": context(replace(GQA, layers=24), toy_pool(24, 6), batch=24, options=pins(tp=1)),
-}  # fmt: skip
+}
 NAMES = (
-    "toy-8", "toy-8-tight", "toy-12-odd-batch", "toy-24-one-tier", "h100-16", "b200-16-fp8",
-    "toy-24-racks-of-8", "cp-by-default", "ring-beyond-the-node", "pinned-words", "userbuffers",
-    "nanotron-across", "v100-8-fp16",
-)  # fmt: skip
+    "toy-8",
+    "toy-8-tight",
+    "toy-12-odd-batch",
+    "toy-24-one-tier",
+    "h100-16",
+    "b200-16-fp8",
+    "toy-24-racks-of-8",
+    "cp-by-default",
+    "ring-beyond-the-node",
+    "pinned-words",
+    "userbuffers",
+    "nanotron-across",
+    "v100-8-fp16",
+)
 CONTEXTS = {**{name: INSTANCES[name] for name in NAMES}, **MORE}
 ROUNDING = 1 - 1e-9
 

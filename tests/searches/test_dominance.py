@@ -8,11 +8,11 @@ import pytest
 from costmodels.plans import PlanTable, ShardingTable
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, step_times
-from searches.dominance import overlap_never_slower
-from searches.free_axes import free_axes
-from searches.plan_space import legal_masks
 from searches.search import search
-from searches.shape_space import legal_shapes
+from searches.space.dominance import overlap_never_slower
+from searches.space.free_axes import free_axes
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_shapes
 from tests.searches.instances import GQA, INSTANCES, context, on_stack, pins, toy_pool
 from tests.searches.tables import plan_tables
 
@@ -35,12 +35,20 @@ def test_no_plan_is_faster_without_overlap_where_that_is_proven(name):
         n = len(axes.shardings)
         on, off = (
             PlanTable(
-                table.shapes, both, table.gbs, table.shape, table.mbs, table.sharding + add,
-                table.sp, table.recompute, table.recompute_layers, table.recompute_modules,
+                table.shapes,
+                both,
+                table.gbs,
+                table.shape,
+                table.mbs,
+                table.sharding + add,
+                table.sp,
+                table.recompute,
+                table.recompute_layers,
+                table.recompute_modules,
                 table.activation_offload_layers,
             )
             for add in (0, n)
-        )  # fmt: skip
+        )
         terms = shape_terms(c.problem, shapes, both)
         rows = [join(c.problem, terms, x) for x in (on, off)]
         fast, slow = (step_times(x) for x in rows)

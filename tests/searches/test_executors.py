@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import searches
-from searches import executors as executors_module
 from searches import search as search_module
-from searches.executors import (
+from searches.executors import executor as executors_module
+from searches.executors.executor import (
     NAMES,
     SHARDS_PER_TASK,
     TASKS_PER_WORKER,
@@ -25,8 +25,8 @@ from searches.executors import (
     make_executor,
 )
 from searches.search import search
-from searches.shape_space import legal_shapes
-from searches.shards import count_plans, make_shards
+from searches.space.shape_space import legal_shapes
+from searches.space.shards import count_plans, make_shards
 from tests.searches.instances import INSTANCES
 from tests.searches.work import always_dies, dies_once, fails_at_three, process_id, square
 
@@ -62,8 +62,10 @@ class ExecutorContract:
         assert outcome.closest == wanted.closest
         assert outcome.rejected_plans == wanted.rejected_plans
         assert (outcome.n_candidates, outcome.n_legal, outcome.n_fit) == (
-            wanted.n_candidates, wanted.n_legal, wanted.n_fit,
-        )  # fmt: skip
+            wanted.n_candidates,
+            wanted.n_legal,
+            wanted.n_fit,
+        )
         assert outcome.complete
         assert outcome.shards[0] == outcome.shards[1]
 
@@ -139,7 +141,7 @@ class TestProcesses(ExecutorContract, Survives):
     def test_a_program_with_threads_starts_its_workers_afresh(self):
         code = """
 import threading
-from searches.executors import ProcessExecutor, can_fork
+from searches.executors.executor import ProcessExecutor, can_fork
 from tests.searches.work import square
 if __name__ == "__main__":
     done = threading.Event()
@@ -170,11 +172,16 @@ def test_automatic_goes_by_the_size_of_the_work(monkeypatch):
     large = executors_module.PLANS_FOR_RAY
     alone, cluster = AutomaticExecutor(), AutomaticExecutor("head:6379")
     assert [type(alone.choose(n)) for n in (0, small, small + 1, large)] == [
-        SerialExecutor, SerialExecutor, ProcessExecutor, ProcessExecutor
-    ]  # fmt: skip
+        SerialExecutor,
+        SerialExecutor,
+        ProcessExecutor,
+        ProcessExecutor,
+    ]
     assert [type(cluster.choose(n)) for n in (small, small + 1, large)] == [
-        SerialExecutor, ProcessExecutor, RayExecutor
-    ]  # fmt: skip
+        SerialExecutor,
+        ProcessExecutor,
+        RayExecutor,
+    ]
     monkeypatch.setattr(executors_module, "can_fork", lambda: False)
     assert type(alone.choose(large)) is SerialExecutor
     monkeypatch.setattr(executors_module, "can_fork", lambda: True)
@@ -191,11 +198,12 @@ def test_automatic_takes_processes_in_a_search_that_is_large_enough(monkeypatch)
     chosen = []
     choose = AutomaticExecutor.choose
     monkeypatch.setattr(
-        AutomaticExecutor, "choose", lambda self, n: chosen.append((n, choose(self, n))) or
-        chosen[-1][1],
-    )  # fmt: skip
+        AutomaticExecutor,
+        "choose",
+        lambda self, n: chosen.append((n, choose(self, n))) or chosen[-1][1],
+    )
     assert search(c, AutomaticExecutor()) == wanted
-    (left, made), = chosen  # fmt: skip
+    ((left, made),) = chosen
     assert 0 < left <= wanted.n_legal
     assert type(made) is ProcessExecutor
 
@@ -225,7 +233,7 @@ class TestRay(ExecutorContract, Survives):
 def test_ray_is_started_and_stopped_by_the_executor_itself():
     code = """
 import ray
-from searches.executors import RayExecutor
+from searches.executors.executor import RayExecutor
 from searches.search import search
 from tests.searches.instances import INSTANCES
 c = INSTANCES["toy-8"]
@@ -247,7 +255,7 @@ def test_an_unknown_executor_is_refused():
 @pytest.mark.filterwarnings("default")
 def test_a_cluster_that_does_not_answer_is_named():
     code = """
-from searches.executors import ExecutorError, RayExecutor
+from searches.executors.executor import ExecutorError, RayExecutor
 try:
     RayExecutor("127.0.0.1:1").map(abs, [1])
 except ExecutorError as error:
@@ -270,4 +278,4 @@ HEAVY = "print(*sorted({m.split('.')[0] for m in sys.modules} & {'ortools', 'ray
 
 
 def test_importing_the_search_loads_neither_solver_nor_ray():
-    assert run(f"import sys, searches.search, searches.executors; {HEAVY}").split() == []
+    assert run(f"import sys, searches.search, searches.executors.executor; {HEAVY}").split() == []

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.layer_terms import layer_table
+from costmodels.layers.layer_terms import layer_table
 from costmodels.shape_terms import shape_terms
 from costmodels.step import join, peak_bytes, step_times
-from searches.candidates import Candidate
-from searches.executors import ProcessExecutor
-from searches.free_axes import free_axes
-from searches.objectives import dominated, merged_front, non_dominated, staircase
-from searches.plan_blocks import plan_blocks
-from searches.plan_space import legal_masks
+from searches.executors.executor import ProcessExecutor
+from searches.pricing.candidates import Candidate
+from searches.pricing.fronts import dominated, merged_front, non_dominated, staircase
 from searches.search import search
-from searches.shape_space import legal_shapes
+from searches.space.free_axes import free_axes
+from searches.space.plan_blocks import plan_blocks
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_shapes
 from tests.searches.instances import INSTANCES, with_options
 
 NAMES = (

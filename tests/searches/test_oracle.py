@@ -10,21 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.breakdown import TIME_TERMS, break_down
-from costmodels.collectives import collective_s
-from costmodels.placement import place_group
+from costmodels.comm.collectives import collective_s
+from costmodels.comm.placement import place_group
 from costmodels.plans import SCHEDULES, Layout, PlanTable
 from costmodels.problem import Problem
+from costmodels.schedule.stages import SPLITS, spelled
 from costmodels.shape_terms import shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.stacks import STACKS, StackProfile
-from costmodels.stages import SPLITS, spelled
 from costmodels.step import score
 from hardware.parts import Fabric, Tier
-from searches.free_axes import free_axes
-from searches.plan_space import legal_masks
 from searches.rules import Context, first_broken_rule
 from searches.search import search
-from searches.shape_space import legal_shapes
+from searches.space.free_axes import free_axes
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_shapes
 from tests.searches import oracle
 from tests.searches.instances import (
     GB,
@@ -132,15 +132,22 @@ def check_ranking(c, finalists, wanted, ours) -> None:
         assert f.layout in best or f.least_s < finalists[0].step_s
     for f in finalists:
         assert (f.closed_form_s, f.peak_bytes) == (
-            ours[f.layout].closed_form_s, ours[f.layout].peak_bytes,
-        )  # fmt: skip
+            ours[f.layout].closed_form_s,
+            ours[f.layout].peak_bytes,
+        )
         assert f.step_s == pytest.approx(oracle.exact_step_s(c.problem, f.layout), rel=CLOSE)
     keys = [(f.step_s, f.peak_bytes, oracle.degrees(f.layout)) for f in finalists]
     assert keys == sorted(keys)
 
 
-LONG = ("toy-24-racks-of-8", "toy-24-tight", "toy-24-sums-up-to-the-leaf", "toy-24-one-tier",
-        "toy-20-racks-of-8-the-last-half-full", "a100-16-2022-flash")  # fmt: skip
+LONG = (
+    "toy-24-racks-of-8",
+    "toy-24-tight",
+    "toy-24-sums-up-to-the-leaf",
+    "toy-24-one-tier",
+    "toy-20-racks-of-8-the-last-half-full",
+    "a100-16-2022-flash",
+)
 LONG_PARAMETERS = [pytest.param(name, marks=pytest.mark.slow) for name in LONG]
 
 
@@ -164,9 +171,15 @@ SWITCHES = {
 }
 """The values of the switches that are words and change a price."""
 REPLAYED = (
-    "sharded_units", "reduce_width", "replicated_grads", "cp_gathers", "etp_gathers",
-    "routed_scores", "norm_keeps", "grad_copies",
-)  # fmt: skip
+    "sharded_units",
+    "reduce_width",
+    "replicated_grads",
+    "cp_gathers",
+    "etp_gathers",
+    "routed_scores",
+    "norm_keeps",
+    "grad_copies",
+)
 """Switches of FSDP2 and torchtitan, which the oracle does not know: tests/costmodels/test_fsdp.py
 and test_memory.py have numbers counted by hand, tests/searches/test_replayed_switches.py searches
 them."""
@@ -179,8 +192,13 @@ def test_every_switch_of_a_stack_is_searched_both_ways():
         if field.type is bool and field.name != "pads_vocab":  # decided once, in the shape
             words[field.name] = {False, True}
     assert {field.name for field in fields(StackProfile) if field.type is str} == {
-        *SWITCHES, *REPLAYED, "name", "kind", "balancer", "expert_dispatch",
-    }  # fmt: skip
+        *SWITCHES,
+        *REPLAYED,
+        "name",
+        "kind",
+        "balancer",
+        "expert_dispatch",
+    }
     for name, values in words.items():
         assert {getattr(stack, name) for stack in stacks} == values, name
         assert {getattr(stack, name) for stack in STACKS.values()} <= values, name
@@ -278,9 +296,21 @@ def spelled_layouts(c: Context) -> Iterator[Layout]:
         pp, depth = stages // vpp, max(held) // 2 if recompute == "full" else 0
         schedule = "interleaved" if vpp > 1 else "gpipe" if zero == 0 else "1f1b"
         yield Layout(
-            n, 1, pp, n // pp, vpp, spelled(held), 1, job.global_batch, zero, False, schedule,
-            recompute, depth, tuple(held),
-        )  # fmt: skip
+            n,
+            1,
+            pp,
+            n // pp,
+            vpp,
+            spelled(held),
+            1,
+            job.global_batch,
+            zero,
+            False,
+            schedule,
+            recompute,
+            depth,
+            tuple(held),
+        )
 
 
 @pytest.mark.parametrize("name", ["toy-8", "toy-16-mesh", "a100-16-2022-flash", "eager-scores"])

@@ -4,11 +4,11 @@ import numpy as np
 
 from costmodels.shape_terms import shape_terms
 from costmodels.step import score
-from searches.free_axes import free_axes
-from searches.plan_blocks import plan_blocks
-from searches.plan_space import legal_masks
 from searches.search import search
-from searches.shape_space import legal_shapes
+from searches.space.free_axes import free_axes
+from searches.space.plan_blocks import plan_blocks
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_shapes
 from tests.searches.instances import INSTANCES
 from tests.searches.tables import plan_tables
 

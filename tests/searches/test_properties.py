@@ -24,9 +24,15 @@ from tests.searches.test_search import FASTER, NO_SLOWER, best_s
 from tests.searches.wider_instances import FAST, any_framework, pins
 
 WIDER = (
-    "experts-4", "experts-8-leaf", "experts-with-a-capacity", "latent-experts-mtp",
-    "two-tokens-ahead", "split-backward", "every-schedule", "gb200-nvl72",
-)  # fmt: skip
+    "experts-4",
+    "experts-8-leaf",
+    "experts-with-a-capacity",
+    "latent-experts-mtp",
+    "two-tokens-ahead",
+    "split-backward",
+    "every-schedule",
+    "gb200-nvl72",
+)
 EVERY = {**INSTANCES, **FAST}
 OFFLOADED = with_host(
     with_options(INSTANCES["toy-8-tight"], only=pins(optimizer_offload=1, vpp=1).only)
@@ -80,9 +86,17 @@ def axis_number(layout: Layout, axis: str) -> int:
 
 
 PINNED = (
-    "toy-8", "toy-24-two-tiers", "host", "deepspeed", "either-order-over-tiers",
-    "modules-in-a-tight-memory", "overlap-in-doubt", "cp-by-default", "h100-24-megatron", *FAST,
-)  # fmt: skip
+    "toy-8",
+    "toy-24-two-tiers",
+    "host",
+    "deepspeed",
+    "either-order-over-tiers",
+    "modules-in-a-tight-memory",
+    "overlap-in-doubt",
+    "cp-by-default",
+    "h100-24-megatron",
+    *FAST,
+)
 
 
 @pytest.mark.parametrize("name", one_in(5, PINNED[::4]))

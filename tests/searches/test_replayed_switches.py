@@ -11,21 +11,34 @@ from tests.searches.wider_instances import MIXED
 
 CASES: dict[str, Context] = {
     "fsdp2": context(
-        GQA, toy_pool(8, 4), batch=16, stack="hf-fsdp2",
+        GQA,
+        toy_pool(8, 4),
+        batch=16,
+        stack="hf-fsdp2",
         options=SearchOptions(framework="fsdp2", at_most={"mbs": 2}),
     ),
     "fsdp2-little-memory": context(
-        FLAT, toy_pool(8, 4), batch=24, stack="hf-fsdp2", options=SearchOptions(framework="fsdp2"),
+        FLAT,
+        toy_pool(8, 4),
+        batch=24,
+        stack="hf-fsdp2",
+        options=SearchOptions(framework="fsdp2"),
     ),
     "torchtitan": context(
-        GQA, toy_pool(8, 4), batch=8, stack="torchtitan",
+        GQA,
+        toy_pool(8, 4),
+        batch=8,
+        stack="torchtitan",
         options=SearchOptions(framework="torchtitan", at_most={"mbs": 2}),
     ),
     "torchtitan-experts": context(
-        MIXED, toy_pool(6, 2), batch=6, stack="torchtitan",
+        MIXED,
+        toy_pool(6, 2),
+        batch=6,
+        stack="torchtitan",
         options=pins(mbs=1, vpp=1, recompute=(0, 1)),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

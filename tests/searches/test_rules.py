@@ -8,7 +8,7 @@ import pytest
 
 import searches
 from costmodels.plans import RANK_ORDERS, SCHEDULES, modules_code
-from costmodels.stages import SPLITS
+from costmodels.schedule.stages import SPLITS
 from searches.options import SearchOptions
 from searches.rules import (
     RULES,
@@ -20,7 +20,7 @@ from searches.rules import (
     schedules_of,
 )
 from searches.search import search
-from searches.shape_space import legal_shapes, table_of
+from searches.space.shape_space import legal_shapes, table_of
 from tests.searches import oracle
 from tests.searches.instances import (
     DENSE,
@@ -68,10 +68,16 @@ def test_rules_are_listed_in_the_order_in_which_shapes_meet_them():
 
 
 REPORTING = (
-    "activations-on-a-small-host", "second-copy-or-copies", "tensor-overlap-alone",
-    "no-host-for-activations", "activations-in-line", "overlap-or-not",
-    "cp-without-a-fused-kernel", "pinned-modules", "toy-8-hopeless",
-)  # fmt: skip
+    "activations-on-a-small-host",
+    "second-copy-or-copies",
+    "tensor-overlap-alone",
+    "no-host-for-activations",
+    "activations-in-line",
+    "overlap-or-not",
+    "cp-without-a-fused-kernel",
+    "pinned-modules",
+    "toy-8-hopeless",
+)
 """Instances that together with `EXTRA` report every code."""
 
 
@@ -124,20 +130,28 @@ SHAPE_EXAMPLES = {
     "PP001": (context(), (1, 2, 4, 4, 0), (1, 2, 4, 3, 0)),
     "PP002": (context(), (1, 4, 2, 1, 0), (1, 4, 2, 1, 1)),
     "SCH002": (
-        EXPERTS, (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1), (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1 - 2)
+        EXPERTS,
+        (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1),
+        (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1 - 2),
     ),
     "SCH003": (
-        context(), (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1), (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1 - 2)
+        context(),
+        (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1),
+        (1, 2, 4, 1, 0, 1, 0, 1, 1, ZB_H1 - 2),
     ),
-    "ORD001": (context(pool=toy_pool(8, 2)), (2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 1),
-               (1, 2, 4, 1, 0, 1, 0, 1, 1, 2, 1)),
-    "ORD002": (context(EXPERTS.problem.shape, toy_pool(16, 8), batch=16),
-               (2, 2, 4, 1, 0, 1, 0, 1, 1, 2, 1), (2, 2, 4, 1, 0, 1, 0, 2, 1, 2, 1)),
+    "ORD001": (
+        context(pool=toy_pool(8, 2)),
+        (2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 1),
+        (1, 2, 4, 1, 0, 1, 0, 1, 1, 2, 1),
+    ),
+    "ORD002": (
+        context(EXPERTS.problem.shape, toy_pool(16, 8), batch=16),
+        (2, 2, 4, 1, 0, 1, 0, 1, 1, 2, 1),
+        (2, 2, 4, 1, 0, 1, 0, 2, 1, 2, 1),
+    ),
     "DP001": (context(batch=12), (1, 1, 8, 1, 0), (2, 1, 4, 1, 0)),
-    "MEM000": (
-        context(DENSE, toy_pool(8, memory=1.2 * GB)), (1, 2, 4, 1, 0), (2, 4, 1, 1, 0)
-    ),
-}  # fmt: skip
+    "MEM000": (context(DENSE, toy_pool(8, memory=1.2 * GB)), (1, 2, 4, 1, 0), (2, 4, 1, 1, 0)),
+}
 
 
 def keeps(code: str, c: Context, shape: tuple[int, ...]) -> bool:
@@ -162,9 +176,14 @@ def test_a_shape_rule_rejects_its_example_and_keeps_the_repaired_twin(code):
     assert all(keeps(other, c, twin) for other in PREDICATES)
     row = whole(breaks)
     named = (
-        *row[:4], SPLITS[row[4]], row[5], oracle.CP_COMMS[row[6]], *row[7:9], SCHEDULES[row[9]],
+        *row[:4],
+        SPLITS[row[4]],
+        row[5],
+        oracle.CP_COMMS[row[6]],
+        *row[7:9],
+        SCHEDULES[row[9]],
         RANK_ORDERS[row[10]],
-    )  # fmt: skip
+    )
     if code != "VPP001":  # no candidate of the search
         assert oracle.broken_shape_rule(c.problem, c.options, named) == code
 
@@ -190,7 +209,8 @@ PLAN_EXAMPLES = {
     "BAT001": (context(batch=12), {"tp": 2, "pp": 1, "mbs": 2}, {"tp": 2, "pp": 1, "mbs": 3}),
     "BAT002": (
         context(batch=24),
-        {"dp": 4, "pp": 2, "vpp": 3, "mbs": 2}, {"dp": 4, "pp": 2, "vpp": 3, "mbs": 1},
+        {"dp": 4, "pp": 2, "vpp": 3, "mbs": 2},
+        {"dp": 4, "pp": 2, "vpp": 3, "mbs": 1},
     ),
     "SP001": (context(batch=24), {"tp": 1, "sp": 1}, {"tp": 2, "sp": 1}),
     "ZER001": (context(batch=24), {"pp": 2, "zero": 2}, {"pp": 1, "zero": 2}),
@@ -208,15 +228,18 @@ PLAN_EXAMPLES = {
     "OFF001": (context(batch=24), {"optimizer_offload": 1}, {"optimizer_offload": 0}),
     "OFF002": (
         with_host(context(batch=24), memory=2 * GB),
-        {"optimizer_offload": 1, "dp": 8, "zero": 0}, {"optimizer_offload": 1, "dp": 8, "zero": 1},
+        {"optimizer_offload": 1, "dp": 8, "zero": 0},
+        {"optimizer_offload": 1, "dp": 8, "zero": 1},
     ),
     "OFF003": (
         with_host(context(batch=24)),
-        {"optimizer_offload": 1, "pp": 1, "zero": 2}, {"optimizer_offload": 1, "pp": 1, "zero": 1},
+        {"optimizer_offload": 1, "pp": 1, "zero": 2},
+        {"optimizer_offload": 1, "pp": 1, "zero": 1},
     ),
     "OFF004": (
         with_host(context(batch=24)),
-        {"activation_offload": 1, "pp": 2}, {"activation_offload": 1, "pp": 1},
+        {"activation_offload": 1, "pp": 2},
+        {"activation_offload": 1, "pp": 1},
     ),
     "OFF005": (
         with_host(context(batch=24)),
@@ -225,12 +248,15 @@ PLAN_EXAMPLES = {
     ),
     "FRM001": (
         context(batch=24, options=SearchOptions(framework="deepspeed")),
-        {"tp": 2, "pp": 2}, {"tp": 2, "pp": 1},
+        {"tp": 2, "pp": 2},
+        {"tp": 2, "pp": 1},
     ),
     "PIN001": (
-        context(batch=24), {"recompute": 0, "recompute_layers": 2}, {"recompute_layers": 2}
+        context(batch=24),
+        {"recompute": 0, "recompute_layers": 2},
+        {"recompute_layers": 2},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("code", PLAN_EXAMPLES)

@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 
 from costmodels.plans import CP_COMMS, RANK_ORDERS, ShapeTable
 from hardware.parts import Fabric
-from searches import limits, pricing, shards
 from searches import search as search_module
-from searches.executors import SerialExecutor
-from searches.free_axes import free_axes
+from searches.executors.executor import SerialExecutor
 from searches.options import SearchOptions
-from searches.outcome import Outcome
-from searches.pricing import search_shard
+from searches.pricing import limits
+from searches.pricing import shard_prices as pricing
+from searches.pricing.outcome import Outcome
+from searches.pricing.shard_prices import search_shard
 from searches.rules import RULES, Context
 from searches.search import search
-from searches.shape_space import ShapeSpace, legal_shapes
-from searches.shards import make_shards
+from searches.space import shards
+from searches.space.free_axes import free_axes
+from searches.space.shape_space import ShapeSpace, legal_shapes
+from searches.space.shards import make_shards
 from tests.searches import oracle
 from tests.searches.instances import (
     GB,
@@ -45,13 +47,19 @@ VARIED = ("toy-8", "toy-24-tight", "toy-12-odd-batch", "a100-8-unfused-2022", "h
 LARGER = {
     "h100-64": context(
         replace(GQA, layers=24, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256),
-        real_pool("h100", 8, 8, memory=30 * GB), seq_len=4096, batch=128, fabric=TWO_TIERS,
+        real_pool("h100", 8, 8, memory=30 * GB),
+        seq_len=4096,
+        batch=128,
+        fabric=TWO_TIERS,
     ),
     "a100-48": context(
         replace(GQA, layers=26, hidden=4096, heads=24, kv_heads=8, flash_attention=False),
-        real_pool("a100", 6, 8, memory=24 * GB), seq_len=2048, batch=96, stack="eager",
+        real_pool("a100", 6, 8, memory=24 * GB),
+        seq_len=2048,
+        batch=96,
+        stack="eager",
     ),
-}  # fmt: skip
+}
 LARGER = {name: with_options(c, bound=False) for name, c in LARGER.items()}
 
 
@@ -163,9 +171,17 @@ def test_oversubscription_and_lost_rails_never_help():
 # Pins -----------------------------------------------------------------------------------------
 
 PINS = {
-    "tp": (1, 2), "pp": (1, 2), "vpp": (1, 2), "split": (0, 1), "mbs": (1, 2), "zero": (0, 1, 3),
-    "sp": (0, 1), "recompute": (0, 2), "recompute_layers": (0, 1), "schedule": (0, 2),
-}  # fmt: skip
+    "tp": (1, 2),
+    "pp": (1, 2),
+    "vpp": (1, 2),
+    "split": (0, 1),
+    "mbs": (1, 2),
+    "zero": (0, 1, 3),
+    "sp": (0, 1),
+    "recompute": (0, 2),
+    "recompute_layers": (0, 1),
+    "schedule": (0, 2),
+}
 
 
 @pytest.mark.parametrize("axis", PINS)
@@ -295,8 +311,17 @@ def test_lower_bounds_are_below_the_exact_time_of_every_plan(name):
 
 
 def shape_degrees(shapes: ShapeTable) -> list[tuple[object, ...]]:
-    columns = (shapes.tp, shapes.pp, shapes.vpp, shapes.split, shapes.cp, shapes.cp_comm,
-               shapes.ep, shapes.etp, shapes.rank_order)  # fmt: skip
+    columns = (
+        shapes.tp,
+        shapes.pp,
+        shapes.vpp,
+        shapes.split,
+        shapes.cp,
+        shapes.cp_comm,
+        shapes.ep,
+        shapes.etp,
+        shapes.rank_order,
+    )
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [(*r[:3], shapes.splits[r[3]], r[4], CP_COMMS[r[5]], *r[6:]) for r in rows]
 

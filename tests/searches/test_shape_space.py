@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from costmodels.examples import GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B
 from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, SCHEDULES, ShapeTable
 from hardware.parts import Fabric, Tier
-from searches import rules, shape_space
+from searches import rules
 from searches.options import SearchOptions
 from searches.rules import SHAPE_AXES, SHAPE_RULES, Context, least_model_parallel
 from searches.search import search
-from searches.shape_space import candidates, divisors, legal_shapes, prime_exponents
+from searches.space import shape_space
+from searches.space.shape_space import candidates, divisors, legal_shapes, prime_exponents
 from tests.searches import oracle
 from tests.searches.instances import (
     DENSE,
@@ -91,8 +92,10 @@ def test_solver_equals_brute_force_on_the_examples(model, n_devices):
 @pytest.mark.parametrize("model", MODELS)
 def test_fewer_than_5000_shapes_also_without_the_bound_on_memory(model, n_devices):
     c = example(model, n_devices)
-    c = with_part(replace(c, problem=replace(c.problem, job=replace(
-        c.problem.job, global_batch=n_devices))), memory_bytes=1e15)  # fmt: skip
+    c = with_part(
+        replace(c, problem=replace(c.problem, job=replace(c.problem.job, global_batch=n_devices))),
+        memory_bytes=1e15,
+    )
     space = legal_shapes(c)
     assert 0 < len(space.shapes) < 5000
     assert rows_of(space.shapes) == brute_force(c)

@@ -9,9 +9,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from planner.solving import make_problem, read_inputs, solve_inputs, solve_options
-from searches.executors import SerialExecutor
-from searches.shared_work import SharedWork, n_bytes, options_key, rates_key, shared
+from planner.solver.problem import make_problem
+from planner.solver.request import solve_options
+from planner.solver.solve import solve_inputs
+from planner.solver.sources import read_inputs
+from searches.executors.executor import SerialExecutor
+from searches.pricing.shared_work import SharedWork, n_bytes, options_key, rates_key, shared
 
 AXES = {
     "pools.0.nodes": (2, 3),
@@ -78,10 +81,16 @@ def test_another_process_starts_with_nothing() -> None:
 def test_every_option_is_in_the_key() -> None:
     plain = OPTIONS.search_options()
     others = {
-        "only": {"tp": frozenset([2])}, "at_most": {"pp": 2}, "framework": "any",
-        "memory_bound": False, "bound": False, "n_finalists": 3, "split_shapes": 1,
-        "rival_s": 1.0, "front": True,
-    }  # fmt: skip
+        "only": {"tp": frozenset([2])},
+        "at_most": {"pp": 2},
+        "framework": "any",
+        "memory_bound": False,
+        "bound": False,
+        "n_finalists": 3,
+        "split_shapes": 1,
+        "rival_s": 1.0,
+        "front": True,
+    }
     assert set(others) == {field.name for field in fields(plain)}
     keys = {options_key(replace(plain, **{name: value})) for name, value in others.items()}
     assert len(keys | {options_key(plain)}) == 1 + len(others)

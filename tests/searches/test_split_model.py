@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from costmodels.rank_costs import RankCosts
-from searches import split_model
-from searches.split_model import (
+from costmodels.schedule.rank_costs import RankCosts
+from searches.splits import model as split_model
+from searches.splits.model import (
     TOLERANCE,
     Split,
     best_splits,
@@ -218,11 +218,23 @@ def test_a_heavy_head_by_hand():
     # Layers of 1 s, a head of 3 s: 13 layers on 4 ranks are 4-4-4-1, and all ranks take 4 s.
     flat = np.zeros(4)
     costs = RankCosts(
-        pp=4, vpp=1, n_micro=8, layer_s=1.0, expert_s=0.0, recompute_s=0.4,
-        recompute_expert_s=0.0, embedding_s=0.0, head_s=3.0, fixed_bytes=flat,
-        fixed_recompute_bytes=flat, layer_bytes=flat + 1.0, expert_bytes=flat,
-        recompute_bytes=flat - 0.5, recompute_expert_bytes=flat, n_experts_before=(0,) * 14,
-    )  # fmt: skip
+        pp=4,
+        vpp=1,
+        n_micro=8,
+        layer_s=1.0,
+        expert_s=0.0,
+        recompute_s=0.4,
+        recompute_expert_s=0.0,
+        embedding_s=0.0,
+        head_s=3.0,
+        fixed_bytes=flat,
+        fixed_recompute_bytes=flat,
+        layer_bytes=flat + 1.0,
+        expert_bytes=flat,
+        recompute_bytes=flat - 0.5,
+        recompute_expert_bytes=flat,
+        n_experts_before=(0,) * 14,
+    )
     answer = best_splits(costs, 100.0)
     assert answer.best == Split((4, 4, 4, 1), 0)
     assert answer.proven

@@ -7,16 +7,18 @@ import pytest
 
 from costmodels.breakdown import break_down
 from costmodels.plans import RECOMPUTES, PlanTable
+from costmodels.schedule.stages import SPLITS, spelled
 from costmodels.shape_terms import shape_terms
-from costmodels.stages import SPLITS, spelled
 from costmodels.step import join, peak_bytes
-from planner.solving import make_problem, read_inputs, solve_options
-from searches.frameworks import refusals
-from searches.layout_prices import exact_step_s
+from planner.solver.problem import make_problem
+from planner.solver.request import solve_options
+from planner.solver.sources import read_inputs
+from searches.frameworks.table import refusals
 from searches.options import TEXT_AXES, SearchOptions
+from searches.pricing.layout_prices import exact_step_s
 from searches.rules import Context, first_broken_rule
 from searches.search import search
-from searches.splits import LEAST_GAIN, SplitPlan, improve_splits
+from searches.splits.uneven import LEAST_GAIN, SplitPlan, improve_splits
 
 
 def context_of(model="llama3-70b", cluster="h100-x512", fields=(), **options) -> Context:

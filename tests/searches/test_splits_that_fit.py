@@ -7,15 +7,17 @@ import pytest
 
 import planner
 from costmodels.plans import Layout, PlanTable
+from costmodels.schedule.stages import SPLITS, spelled
 from costmodels.shape_terms import shape_terms
-from costmodels.stages import SPLITS, spelled
 from costmodels.step import join, peak_bytes
-from planner.result import UnevenTried
-from planner.solving import make_problem, read_inputs, solve_options
-from planner.tables import solve_table
-from searches.layout_prices import exact_step_s
+from planner.render.text import solve_table
+from planner.solver.answer.result import UnevenTried
+from planner.solver.problem import make_problem
+from planner.solver.request import solve_options
+from planner.solver.sources import read_inputs
 from searches.options import SearchOptions
-from searches.outcome import Outcome
+from searches.pricing.layout_prices import exact_step_s
+from searches.pricing.outcome import Outcome
 from searches.rules import Context
 from searches.search import search
 
@@ -23,11 +25,17 @@ GIB = 2.0**30
 LAYERS, PP = 12, 4
 MODEL = {
     "model": {
-        "name": "wide-ends", "layers": LAYERS, "hidden": 2048, "heads": 16, "ffn": 8192,
-        "gated": False, "vocab": 256000, "tied": False,
+        "name": "wide-ends",
+        "layers": LAYERS,
+        "hidden": 2048,
+        "heads": 16,
+        "ffn": 8192,
+        "gated": False,
+        "vocab": 256000,
+        "tied": False,
     },
     "training": {"seq_len": 2048, "global_batch": 32, "precision": "bf16"},
-}  # fmt: skip
+}
 """Embedding and head hold 0.52 G parameters each, a layer 0.05 G: 18 bytes each come to 8.8 GiB
 and 0.84 GiB. So `even` (3 layers an end) and `ends` (2) need 1.7 and 0.84 GiB more than one."""
 PINS = {"tp": 1, "pp": PP, "cp": 1, "vpp": 1, "devices": PP}
@@ -36,9 +44,12 @@ PINS = {"tp": 1, "pp": PP, "cp": 1, "vpp": 1, "devices": PP}
 def cluster(memory_gib: float) -> dict[str, object]:
     part = {"like": "h100-sxm-80gb", "memory": f"{memory_gib} GiB"}
     pool = {
-        "name": "small", "nodes": 1, "accelerators_per_node": 4, "memory_margin": "1 GiB",
+        "name": "small",
+        "nodes": 1,
+        "accelerators_per_node": 4,
+        "memory_margin": "1 GiB",
         "accelerator": part,
-    }  # fmt: skip
+    }
     return {"pools": [pool]}
 
 
@@ -58,12 +69,15 @@ def every_split(first: planner.Plan) -> list[tuple[Layout, float]]:
     assert len(splits) == 165
     layouts = [
         replace(
-            first.layout, split=spelled(x), stage_layers=x, recompute="full" if k else "none",
+            first.layout,
+            split=spelled(x),
+            stage_layers=x,
+            recompute="full" if k else "none",
             recompute_layers=k,
         )
         for x in splits
         for k in range(max(x) + 1)
-    ]  # fmt: skip
+    ]
     problem, table = first.breakdown.rows.problem, PlanTable.from_layouts(layouts)
     peaks = peak_bytes(join(problem, shape_terms(problem, table.shapes, table.shardings), table))
     return list(zip(layouts, peaks.tolist(), strict=True))

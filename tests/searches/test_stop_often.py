@@ -5,13 +5,15 @@ from itertools import count
 
 import pytest
 
-from planner.solving import make_problem, read_inputs, solve_options
-from searches import shards
-from searches.executors import ProcessExecutor, SerialExecutor
+from planner.solver.problem import make_problem
+from planner.solver.request import solve_options
+from planner.solver.sources import read_inputs
+from searches.executors.executor import ProcessExecutor, SerialExecutor
 from searches.options import SearchOptions
 from searches.rules import Context
 from searches.search import search
-from searches.shards import STOPPABLE_SHAPES
+from searches.space import shards
+from searches.space.shards import STOPPABLE_SHAPES
 
 
 def context_of() -> Context:
@@ -45,9 +47,9 @@ def test_a_search_stops_at_the_next_shard(monkeypatch: pytest.MonkeyPatch) -> No
     context = context_of()
     for n_shards in (1, 2, 3):
         executor = Counting()
-        found = search(context, executor, stop=lambda executor=executor, n=n_shards: (
-            executor.n_shards >= n
-        ))  # fmt: skip
+        found = search(
+            context, executor, stop=lambda executor=executor, n=n_shards: executor.n_shards >= n
+        )
         assert (found.stopped, found.shards[0]) == ("time limit", n_shards)
         assert found.shards[1] > 3
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import searches
-from searches import streaming
-from searches.executors import MAX_RETRIES, ExecutorError
-from searches.streaming import (
+from searches.executors import streaming
+from searches.executors.executor import MAX_RETRIES, ExecutorError
+from searches.executors.streaming import (
     Lost,
     ProcessStream,
     RayStream,

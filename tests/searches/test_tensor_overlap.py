@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from searches.device_counts import StepBounds
-from searches.layout_prices import price_layouts
 from searches.options import SearchOptions
-from searches.outcome import Outcome
-from searches.plan_rules import plan_rules
+from searches.pricing.layout_prices import price_layouts
+from searches.pricing.outcome import Outcome
 from searches.rules import Context, rules_that_break
 from searches.search import search
-from searches.shape_space import legal_shapes
+from searches.space.plan_rules import plan_rules
+from searches.space.shape_space import legal_shapes
 from tests.searches.instances import GQA, context, pins, toy_pool
 
 
@@ -31,8 +31,10 @@ def test_the_switch_is_closed_unless_named():
     usual, off = found(asked()), found(asked(0))
     assert usual.finalists == off.finalists
     assert (usual.n_legal, usual.n_fit, usual.rejected_plans) == (
-        off.n_legal, off.n_fit, off.rejected_plans,
-    )  # fmt: skip
+        off.n_legal,
+        off.n_fit,
+        off.rejected_plans,
+    )
     assert not any(c.layout.tp_overlap for c in usual.finalists)
 
 
@@ -71,9 +73,12 @@ def test_pieces_take_no_longer_and_the_same_memory():
 )
 def test_ovl002_where_there_are_no_pieces(stack, per_node, legal):
     c = context(
-        GQA, toy_pool(16, per_node), batch=16, stack=stack,
+        GQA,
+        toy_pool(16, per_node),
+        batch=16,
+        stack=stack,
         options=replace(pins(tp_overlap=1, tp=8, vpp=1), framework="any"),
-    )  # fmt: skip
+    )
     outcome = search(c)
     assert bool(outcome.n_legal) is legal
     assert ("OVL002" in outcome.rejected_plans) is not legal
@@ -87,8 +92,8 @@ def test_ovl002_where_there_are_no_pieces(stack, per_node, legal):
 
 
 def test_masks_have_a_third_value_of_sp_only_where_it_is_asked_for():
-    from searches.free_axes import free_axes
-    from searches.plan_space import legal_masks
+    from searches.space.free_axes import free_axes
+    from searches.space.plan_space import legal_masks
 
     for options, n in ((SearchOptions(), 2), (pins(tp_overlap=0), 2), (pins(tp_overlap=1), 3)):
         c = context(GQA, toy_pool(8), batch=8, options=options)

@@ -38,9 +38,19 @@ def test_the_instances_have_every_schedule_size_and_kind_of_model():
 
 @pytest.mark.parametrize(
     "name",
-    one_in(2, ["toy-8", "toy-24-two-tiers", "userbuffers", "cp-by-default", "zero3-by-tensor",
-               "context-with-pipelines-inside", "h100-8-fp8"]),
-)  # fmt: skip
+    one_in(
+        2,
+        [
+            "toy-8",
+            "toy-24-two-tiers",
+            "userbuffers",
+            "cp-by-default",
+            "zero3-by-tensor",
+            "context-with-pipelines-inside",
+            "h100-8-fp8",
+        ],
+    ),
+)
 def test_both_oracles_agree_on_dense_models(name):
     """They were written one after the other, and price a layer and a rank in their own ways."""
     c = INSTANCES[name]

@@ -24,25 +24,69 @@ from tests.searches.instances import (
 )
 
 MOE = ModelShape(
-    "moe", layers=4, hidden=1024, heads=8, kv_heads=4, head_dim=128, ffn=4096, gated=True,
-    vocab=32000, tied=False, n_experts=4, top_k=2, expert_ffn=1536,
-)  # fmt: skip
+    "moe",
+    layers=4,
+    hidden=1024,
+    heads=8,
+    kv_heads=4,
+    head_dim=128,
+    ffn=4096,
+    gated=True,
+    vocab=32000,
+    tied=False,
+    n_experts=4,
+    top_k=2,
+    expert_ffn=1536,
+)
 MIXED = replace(
-    MOE, name="mixed", layers=6, dense_layers=1, moe_every=2, shared_ffn=512, imbalance=1.2,
+    MOE,
+    name="mixed",
+    layers=6,
+    dense_layers=1,
+    moe_every=2,
+    shared_ffn=512,
+    imbalance=1.2,
     tied=True,
-)  # fmt: skip
+)
 CAPPED = replace(
-    MOE, name="capped", n_experts=6, top_k=1, capacity_factor=1.5, bias=True, gated=False,
+    MOE,
+    name="capped",
+    n_experts=6,
+    top_k=1,
+    capacity_factor=1.5,
+    bias=True,
+    gated=False,
     norm="layernorm",
-)  # fmt: skip
+)
 LATENT = ModelShape(
-    "latent", layers=4, hidden=1024, heads=8, kv_heads=8, head_dim=192, ffn=3072, gated=True,
-    vocab=32000, tied=False, q_rank=512, kv_rank=256, qk_nope=128, qk_rope=64, v_head=128,
-)  # fmt: skip
+    "latent",
+    layers=4,
+    hidden=1024,
+    heads=8,
+    kv_heads=8,
+    head_dim=192,
+    ffn=3072,
+    gated=True,
+    vocab=32000,
+    tied=False,
+    q_rank=512,
+    kv_rank=256,
+    qk_nope=128,
+    qk_rope=64,
+    v_head=128,
+)
 EVERYTHING = replace(
-    LATENT, name="latent-experts-mtp", n_experts=4, top_k=2, expert_ffn=768, shared_ffn=768,
-    dense_layers=1, mtp_layers=1, n_groups=2, top_groups=1,
-)  # fmt: skip
+    LATENT,
+    name="latent-experts-mtp",
+    n_experts=4,
+    top_k=2,
+    expert_ffn=768,
+    shared_ffn=768,
+    dense_layers=1,
+    mtp_layers=1,
+    n_groups=2,
+    top_groups=1,
+)
 AHEAD = replace(GQA, name="two-tokens-ahead", layers=4, mtp_layers=1)
 SPLIT = tuple(SCHEDULES.index(name) for name in ("zb-h1", "zb-v", "dualpipe", "dualpipe-v"))
 ALL_SCHEDULES = tuple(range(1, len(SCHEDULES)))
@@ -57,26 +101,43 @@ def racks(n_racks: int) -> Context:
     """Return racks of 18 trays of four GB200 whose 72 share one NVLink domain."""
     pool = replace(real_pool("gb200", 18 * n_racks, 4), scale_up_domain=72)
     return context(
-        replace(THIRDS, layers=6, heads=36, kv_heads=12, hidden=2304, ffn=6912), pool,
-        batch=72 * n_racks, fabric=ONE_TIER,
+        replace(THIRDS, layers=6, heads=36, kv_heads=12, hidden=2304, ffn=6912),
+        pool,
+        batch=72 * n_racks,
+        fabric=ONE_TIER,
         options=pins(mbs=(1, 2), tp=(1, 4, 36), vpp=1, recompute=(0, 2)),
-    )  # fmt: skip
+    )
 
 
 FAST: dict[str, Context] = {
     "experts-4": context(MOE, toy_pool(4), batch=4, options=pins(vpp=1)),
     "experts-8-leaf": context(
-        MOE, toy_pool(8, 4), batch=8, stack="megatron-core", fabric=ONE_TIER,
+        MOE,
+        toy_pool(8, 4),
+        batch=8,
+        stack="megatron-core",
+        fabric=ONE_TIER,
         options=pins(vpp=1, mbs=1, zero=(0, 1)),
     ),
     "shared-experts-of-some-layers": context(
-        MIXED, toy_pool(4, 2), batch=4, stack="megatron-core-deepep", options=pins(mbs=1, vpp=1),
+        MIXED,
+        toy_pool(4, 2),
+        batch=4,
+        stack="megatron-core-deepep",
+        options=pins(mbs=1, vpp=1),
     ),
     "experts-of-eager-code": context(
-        MIXED, toy_pool(6, 2), batch=6, stack="eager", options=pins(mbs=1, vpp=1, recompute=0),
+        MIXED,
+        toy_pool(6, 2),
+        batch=6,
+        stack="eager",
+        options=pins(mbs=1, vpp=1, recompute=0),
     ),
     "experts-with-a-capacity": context(
-        CAPPED, toy_pool(6, 6), batch=6, stack="eager",
+        CAPPED,
+        toy_pool(6, 6),
+        batch=6,
+        stack="eager",
         options=any_framework(mbs=1, vpp=1, schedule=(0, 2), recompute=(0, 1)),
     ),
     "one-expert": context(
@@ -84,33 +145,53 @@ FAST: dict[str, Context] = {
     ),
     "latent": context(LATENT, toy_pool(4), batch=4, stack="megatron-core"),
     "latent-split-backward": context(
-        LATENT, toy_pool(4), batch=8, stack="eager",
+        LATENT,
+        toy_pool(4),
+        batch=8,
+        stack="eager",
         options=any_framework(mbs=1, schedule=SPLIT),
     ),
     "latent-experts-mtp": context(
-        EVERYTHING, toy_pool(4), batch=4, stack="megatron-core-deepep",
+        EVERYTHING,
+        toy_pool(4),
+        batch=4,
+        stack="megatron-core-deepep",
         options=pins(mbs=1, recompute=(0, 2)),
     ),
     "second-copy-of-experts": context(
-        MOE, toy_pool(8, 4), batch=32,
+        MOE,
+        toy_pool(8, 4),
+        batch=32,
         options=any_framework(hpz=(1, 2, 4), zero=3, mbs=(1, 2), vpp=1, recompute=(0, 2)),
     ),
     "two-tokens-ahead": context(AHEAD, toy_pool(4), batch=8),
     "split-backward": context(
-        GQA, toy_pool(8), batch=16,
+        GQA,
+        toy_pool(8),
+        batch=16,
         options=any_framework(schedule=SPLIT, mbs=1, sp=0, recompute=(0, 2)),
     ),
     "split-backward-in-both-orders": context(
-        replace(DENSE, dropout=False), toy_pool(16, 8), batch=32, fabric=ONE_TIER,
+        replace(DENSE, dropout=False),
+        toy_pool(16, 8),
+        batch=32,
+        fabric=ONE_TIER,
         options=any_framework(schedule=SPLIT, mbs=1, sp=0, tp=(1, 2), zero=(0, 1)),
     ),
     "every-schedule": context(
-        FLAT, toy_pool(4), batch=16, stack="megatron-core",
+        FLAT,
+        toy_pool(4),
+        batch=16,
+        stack="megatron-core",
         options=any_framework(schedule=ALL_SCHEDULES, mbs=(1, 2), dp_overlap=(0, 1)),
     ),
     "every-switch-on-odd-24": with_host(
         context(
-            THIRDS, toy_pool(24, 6, memory=6 * GB), batch=24, seq_len=2048, fabric=ONE_TIER,
+            THIRDS,
+            toy_pool(24, 6, memory=6 * GB),
+            batch=24,
+            seq_len=2048,
+            fabric=ONE_TIER,
             stack="megatron-core",
             options=pins(
                 dp_overlap=(0, 1), optimizer_offload=(0, 1), recompute=(0, 1), mbs=1, vpp=1
@@ -118,36 +199,59 @@ FAST: dict[str, Context] = {
         )
     ),
     "groups-of-8-among-96": context(
-        replace(GQA, layers=12), real_pool("h100", 12, 8), batch=96, seq_len=4096,
-        fabric=TWO_TIERS, options=pins(mbs=1, vpp=(1, 2), recompute=0, sp=1, zero=(0, 1)),
+        replace(GQA, layers=12),
+        real_pool("h100", 12, 8),
+        batch=96,
+        seq_len=4096,
+        fabric=TWO_TIERS,
+        options=pins(mbs=1, vpp=(1, 2), recompute=0, sp=1, zero=(0, 1)),
     ),
     "gb200-nvl72": with_options(racks(1), only=pins(mbs=1, tp=(4, 36), vpp=1, recompute=0).only),
     "h100-1000": context(
-        replace(GQA, layers=10, heads=40, kv_heads=8, hidden=5120), real_pool("h100", 125, 8),
-        batch=1000, fabric=Fabric((Tier("leaf", 5, 1.0), Tier("pod", 25, 2.0))),
+        replace(GQA, layers=10, heads=40, kv_heads=8, hidden=5120),
+        real_pool("h100", 125, 8),
+        batch=1000,
+        fabric=Fabric((Tier("leaf", 5, 1.0), Tier("pod", 25, 2.0))),
         options=pins(mbs=1, tp=(2, 8), pp=(1, 5), sp=1, recompute=0, dp_shard=(8, 25, 125, 500)),
     ),
     "h100-3072": context(
-        replace(GQA, layers=12, heads=24, kv_heads=8, hidden=3072), real_pool("h100", 384, 8),
-        batch=1536, seq_len=2048, fabric=Fabric((Tier("leaf", 32, 1.0), Tier("pod", 128, 3.0))),
+        replace(GQA, layers=12, heads=24, kv_heads=8, hidden=3072),
+        real_pool("h100", 384, 8),
+        batch=1536,
+        seq_len=2048,
+        fabric=Fabric((Tier("leaf", 32, 1.0), Tier("pod", 128, 3.0))),
         options=pins(
-            mbs=1, tp=(2, 4), pp=(2, 6), sp=1, vpp=(1, 2), recompute=0, zero=1, rank_order=0,
+            mbs=1,
+            tp=(2, 4),
+            pp=(2, 6),
+            sp=1,
+            vpp=(1, 2),
+            recompute=0,
+            zero=1,
+            rank_order=0,
             dp_shard=(8, 64, 128, 256, 384, 768),
         ),
     ),
-}  # fmt: skip
+}
 FAST = {name: with_options(c, bound=False) for name, c in FAST.items()}
 """Searches of hundreds of plans: the default run."""
 
 SLOW: dict[str, Context] = {
     "experts-8": context(MOE, toy_pool(8), batch=16, stack="megatron-core"),
     "experts-96": context(
-        replace(MOE, n_experts=12, top_k=3), real_pool("h100", 12, 8), batch=96, seq_len=4096,
-        fabric=TWO_TIERS, stack="megatron-core",
+        replace(MOE, n_experts=12, top_k=3),
+        real_pool("h100", 12, 8),
+        batch=96,
+        seq_len=4096,
+        fabric=TWO_TIERS,
+        stack="megatron-core",
         options=pins(mbs=1, vpp=1, recompute=0, tp=(1, 2), cp=1),
     ),
     "latent-experts-mtp-modules": context(
-        EVERYTHING, toy_pool(4), batch=4, stack="megatron-core",
+        EVERYTHING,
+        toy_pool(4),
+        batch=4,
+        stack="megatron-core",
         options=pins(mbs=1, recompute=1, vpp=1),
     ),
     "every-schedule-8": context(
@@ -155,14 +259,20 @@ SLOW: dict[str, Context] = {
     ),
     "gb200-two-racks": racks(2),
     "h100-96": context(
-        replace(GQA, layers=12), real_pool("h100", 12, 8), batch=96, seq_len=4096,
-        fabric=TWO_TIERS, options=pins(mbs=2),
+        replace(GQA, layers=12),
+        real_pool("h100", 12, 8),
+        batch=96,
+        seq_len=4096,
+        fabric=TWO_TIERS,
+        options=pins(mbs=2),
     ),
     "h100-1000-open": context(
-        replace(GQA, layers=10, heads=40, kv_heads=8, hidden=5120), real_pool("h100", 125, 8),
-        batch=1000, fabric=Fabric((Tier("leaf", 5, 1.0), Tier("pod", 25, 2.0))),
+        replace(GQA, layers=10, heads=40, kv_heads=8, hidden=5120),
+        real_pool("h100", 125, 8),
+        batch=1000,
+        fabric=Fabric((Tier("leaf", 5, 1.0), Tier("pod", 25, 2.0))),
         options=pins(mbs=1, tp=(1, 8), pp=(1, 2, 10), recompute=0),
     ),
-}  # fmt: skip
+}
 SLOW = {name: with_options(c, bound=False) for name, c in SLOW.items()}
 """Searches of thousands of plans."""

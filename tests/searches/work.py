@@ -5,8 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from searches.pricing import ShardAnswer, search_shard
-from searches.shards import Shard
+from searches.pricing.shard_prices import ShardAnswer, search_shard
+from searches.space.shards import Shard
 
 
 def square(x: int) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.store import Store
+from service.jobs.store import Store
 from tests.service.postgresql import Server
 
 STORES = [

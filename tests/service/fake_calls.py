@@ -1,4 +1,5 @@
-"""A stand-in for `service.calls`: calls that sleep, fail, eat memory or die, as a test wants."""
+"""A stand-in for `service.handlers.handlers`: calls that sleep, fail, eat memory or die, as a test
+wants."""
 
 import hashlib
 import json
@@ -10,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.calls import Running as Running
-from service.kept_rows import KeptRow
-from service.problems import Problem, refused
+from service.handlers.handlers import Running
+from service.handlers.problems import Problem, refused
+from service.jobs.partial_results import KeptRow
 
 
 @dataclass(frozen=True)

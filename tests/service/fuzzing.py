@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from service.memory import give_back
+from service.worker_pool.process_memory import give_back
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
@@ -39,52 +39,182 @@ GROWTH_BYTES = 128_000_000
 
 
 HOSTILE_VALUES: tuple[Any, ...] = (
-    0, -1, 1, 2, 3, 7, 2**31 - 1, 2**31, 2**53, 2**63 - 1, 2**63, 10**18, 10**19, -(10**18),
+    0,
+    -1,
+    1,
+    2,
+    3,
+    7,
+    2**31 - 1,
+    2**31,
+    2**53,
+    2**63 - 1,
+    2**63,
+    10**18,
+    10**19,
+    -(10**18),
     10**40,
-    0.0, -0.0, 0.5, 1e-300, 1e300, 1e18, 5e-324, float("inf"), float("-inf"), float("nan"),
-    True, False, None, "", " ", "0", "1e999", "nan", "-", "8", "1_0", "0x10", "\u0000", "\ud800",
-    "\u202e", "x" * 500, "a" * 5_000, "../../etc/passwd", "/etc/passwd", "file:///etc/passwd",
-    "http://127.0.0.1:1/x", "meta-llama/Llama-3-8B", "~/.ssh/id_rsa", "$(id)", "`id`", "${HOME}",
-    "%s%n", "{{7*7}}", "*", "&a", "!!python/object:os.system", "<<", "9**9**9", "1/0", "(" * 400,
-    "n[1-99999999]", "n[1-9999][1-9999]", "[", "]", "{", "\n", "\r\n", "\x1b[31m", "é",
+    0.0,
+    -0.0,
+    0.5,
+    1e-300,
+    1e300,
+    1e18,
+    5e-324,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    True,
+    False,
+    None,
+    "",
+    " ",
+    "0",
+    "1e999",
+    "nan",
+    "-",
+    "8",
+    "1_0",
+    "0x10",
+    "\u0000",
+    "\ud800",
+    "\u202e",
+    "x" * 500,
+    "a" * 5_000,
+    "../../etc/passwd",
+    "/etc/passwd",
+    "file:///etc/passwd",
+    "http://127.0.0.1:1/x",
+    "meta-llama/Llama-3-8B",
+    "~/.ssh/id_rsa",
+    "$(id)",
+    "`id`",
+    "${HOME}",
+    "%s%n",
+    "{{7*7}}",
+    "*",
+    "&a",
+    "!!python/object:os.system",
+    "<<",
+    "9**9**9",
+    "1/0",
+    "(" * 400,
+    "n[1-99999999]",
+    "n[1-9999][1-9999]",
+    "[",
+    "]",
+    "{",
+    "\n",
+    "\r\n",
+    "\x1b[31m",
+    "é",
     "\U0001f600",
-    [], {}, [[]], [None], {"": None}, {"a": {"a": {"a": {}}}}, [1, "a", None], [0] * 300, {"x": 1},
-    "bf16", "fp8-mxfp8", "h100-sxm-80gb", "llama3-8b", "h100-x8", "30d", "100%", "3-5", "[1, 2]",
-)  # fmt: skip
+    [],
+    {},
+    [[]],
+    [None],
+    {"": None},
+    {"a": {"a": {"a": {}}}},
+    [1, "a", None],
+    [0] * 300,
+    {"x": 1},
+    "bf16",
+    "fp8-mxfp8",
+    "h100-sxm-80gb",
+    "llama3-8b",
+    "h100-x8",
+    "30d",
+    "100%",
+    "3-5",
+    "[1, 2]",
+)
 """Values that a field is given in place of its own."""
 
 HOSTILE_TEXTS: tuple[str, ...] = (
-    "", " ", "\n" * 1_000, "\t", "\ufeff", "\u0000", "a", "-", ":", "? ", "---\n---\n", "...",
+    "",
+    " ",
+    "\n" * 1_000,
+    "\t",
+    "\ufeff",
+    "\u0000",
+    "a",
+    "-",
+    ":",
+    "? ",
+    "---\n---\n",
+    "...",
     "%YAML 9.9\n",
-    "%TAG ! tag:x,2000:\n", "a: &a [*a]", "&a a: *a", "*undefined", "&a *a", "? {a: b}\n: c",
-    "a: 1\na: 2", "<<: {a: 1}", "a: !!binary aGk=", "!!python/object/apply:os.system ['id']",
-    "a: !!int x", "a: !!float 1e9999", "a: !!set {x}", "a: !<tag:yaml.org,2002:null> 1",
+    "%TAG ! tag:x,2000:\n",
+    "a: &a [*a]",
+    "&a a: *a",
+    "*undefined",
+    "&a *a",
+    "? {a: b}\n: c",
+    "a: 1\na: 2",
+    "<<: {a: 1}",
+    "a: !!binary aGk=",
+    "!!python/object/apply:os.system ['id']",
+    "a: !!int x",
+    "a: !!float 1e9999",
+    "a: !!set {x}",
+    "a: !<tag:yaml.org,2002:null> 1",
     "!!map []",
-    "a: 0x" + "f" * 60, "a: " + "9" * 4_000, "a: 1e" + "9" * 50, "a: .nan", "a: -.inf", "a: 0o17",
-    "a: 2001-01-01", "a: 1:30", "a: |\n" + " x\n" * 500, "a: >\n" + "  x\n\n" * 500, "a: 'x",
+    "a: 0x" + "f" * 60,
+    "a: " + "9" * 4_000,
+    "a: 1e" + "9" * 50,
+    "a: .nan",
+    "a: -.inf",
+    "a: 0o17",
+    "a: 2001-01-01",
+    "a: 1:30",
+    "a: |\n" + " x\n" * 500,
+    "a: >\n" + "  x\n\n" * 500,
+    "a: 'x",
     'a: "\\',
-    'a: "\\ud800"', 'a: "\\uDFFF\\U0010FFFF"', "[" * 150 + "]" * 150, "{" * 150, "[" * 100_000,
-    "- " * 3_000 + "x", "? " * 3_000, "a:\n" + "".join(" " * i + "a:\n" for i in range(1, 400)),
-    "&a " * 100 + "x", "a: " + "'" * 9_999, "a: " + '"' * 9_999, "#" * 100_000, "a: b" * 9_999,
-    "\n".join(f"k{i}: {i}" for i in range(9_999)), "\n".join(["k: 1"] * 2_000),
-    "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    'a: "\\ud800"',
+    'a: "\\uDFFF\\U0010FFFF"',
+    "[" * 150 + "]" * 150,
+    "{" * 150,
+    "[" * 100_000,
+    "- " * 3_000 + "x",
+    "? " * 3_000,
+    "a:\n" + "".join(" " * i + "a:\n" for i in range(1, 400)),
+    "&a " * 100 + "x",
+    "a: " + "'" * 9_999,
+    "a: " + '"' * 9_999,
+    "#" * 100_000,
+    "a: b" * 9_999,
+    "\n".join(f"k{i}: {i}" for i in range(9_999)),
+    "\n".join(["k: 1"] * 2_000),
+    "a: &a [x, x, x, x, x, x, x, x, x]\n"
+    + "".join(
         f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n"
         for a, b in zip("abcdefgh", "bcdefghi", strict=True)
     ),
-    "a: &a {k: v}\n" + "".join(f"k{i}: *a\n" for i in range(99)), "\x85\u2028\u2029", "\x07",
+    "a: &a {k: v}\n" + "".join(f"k{i}: *a\n" for i in range(99)),
+    "\x85\u2028\u2029",
+    "\x07",
     "a:\x0bb",
-    '{"pools": [' * 30, '{"a": ' * 199 + "1" + "}" * 199, "{" + '"a": 1, ' * 5_000 + '"b": 2}',
-    '<?xml version="1.0"?><!DOCTYPE l [<!ENTITY a "xxxxxxxxxx">' + "".join(
+    '{"pools": [' * 30,
+    '{"a": ' * 199 + "1" + "}" * 199,
+    "{" + '"a": 1, ' * 5_000 + '"b": 2}',
+    '<?xml version="1.0"?><!DOCTYPE l [<!ENTITY a "xxxxxxxxxx">'
+    + "".join(
         f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-    ) + ']><system version="1">&i;</system>',
+    )
+    + ']><system version="1">&i;</system>',
     '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]><system>&e;</system>',
-    "<system>" * 5_000, "NodeName=n[0-999999999] CPUs=1 Gres=gpu:h100:8\n",
+    "<system>" * 5_000,
+    "NodeName=n[0-999999999] CPUs=1 Gres=gpu:h100:8\n",
     "NodeName=" + "n[1-9]" * 9,
-    '{"apiVersion": "v1", "kind": "List", "items": ' + "[" * 150, "\x1b[31m" * 500,
-    "#!/bin/bash\n" + "(" * 5_000, "#!/bin/bash\n" + "$(" * 2_000, "A=$A$A\n" * 200,
+    '{"apiVersion": "v1", "kind": "List", "items": ' + "[" * 150,
+    "\x1b[31m" * 500,
+    "#!/bin/bash\n" + "(" * 5_000,
+    "#!/bin/bash\n" + "$(" * 2_000,
+    "A=$A$A\n" * 200,
     "while true; do :; done",
-    "#!/bin/bash\neval \"$(curl http://127.0.0.1:1)\"\ntorchrun x.py --num-layers $((9**9))",
-)  # fmt: skip
+    '#!/bin/bash\neval "$(curl http://127.0.0.1:1)"\ntorchrun x.py --num-layers $((9**9))',
+)
 """Texts that are given in place of a document."""
 
 
@@ -109,12 +239,18 @@ class Real:
 def real_documents() -> list[Real]:
     """Return the packaged examples and the documents of other tools that the tests have."""
     folders = [
-        ROOT / "examples" / "models", ROOT / "examples" / "clusters",
+        ROOT / "examples" / "models",
+        ROOT / "examples" / "clusters",
         ROOT / "examples" / "imports",
-        TESTS / "planner" / "intake" / "data", TESTS / "planner" / "intake" / "data" / "clusters",
-    ]  # fmt: skip
-    return [_real(path) for folder in folders for path in sorted(folder.iterdir())
-            if path.is_file() and path.stat().st_size < 12_000]  # fmt: skip
+        TESTS / "planner" / "intake" / "data",
+        TESTS / "planner" / "intake" / "data" / "clusters",
+    ]
+    return [
+        _real(path)
+        for folder in folders
+        for path in sorted(folder.iterdir())
+        if path.is_file() and path.stat().st_size < 12_000
+    ]
 
 
 def real_sweeps() -> list[Real]:
@@ -226,15 +362,66 @@ class Mutator:
 
 
 _PIECES = (
-    "\u0000", "\ud800", "\t", "\r", "\x85", "&a ", "*a", "!!str ", "!!int ", "!!python/none ",
+    "\u0000",
+    "\ud800",
+    "\t",
+    "\r",
+    "\x85",
+    "&a ",
+    "*a",
+    "!!str ",
+    "!!int ",
+    "!!python/none ",
     "<<: *a\n",
-    "? ", ": ", "- ", "[", "]", "{", "}", "|", ">", "'", '"', "\\", "#", "%", "@", "`", "---\n",
+    "? ",
+    ": ",
+    "- ",
+    "[",
+    "]",
+    "{",
+    "}",
+    "|",
+    ">",
+    "'",
+    '"',
+    "\\",
+    "#",
+    "%",
+    "@",
+    "`",
+    "---\n",
     "...\n",
-    "~", "null", "9" * 30, "1e400", ".nan", "0x", "x" * 300, "\n", "\n\n\n", "  ", "\ufeff", "é",
+    "~",
+    "null",
+    "9" * 30,
+    "1e400",
+    ".nan",
+    "0x",
+    "x" * 300,
+    "\n",
+    "\n\n\n",
+    "  ",
+    "\ufeff",
+    "é",
     "\U0001f600",
-    "$", "$(", "${", "))", "((", "<<EOF\n", "&&", ";", "--", "=", ",", "/", "..", "\x1b[0m", "<",
-    ">", "&lt;",
-)  # fmt: skip
+    "$",
+    "$(",
+    "${",
+    "))",
+    "((",
+    "<<EOF\n",
+    "&&",
+    ";",
+    "--",
+    "=",
+    ",",
+    "/",
+    "..",
+    "\x1b[0m",
+    "<",
+    ">",
+    "&lt;",
+)
 
 
 _NUMBERS = (
@@ -310,8 +497,14 @@ class Requests:
         few = {"tp": 8, "pp": 1}
         bodies: dict[str, Callable[[], dict[str, Any]]] = {
             "solve": lambda: {
-                **job, "pins": few, "top": 1, "only": {"zero": [0, 1]}, "max": {"mbs": 2},
-                "set": {"pools.0.nodes": 1}, "objective": "", "pareto": [],
+                **job,
+                "pins": few,
+                "top": 1,
+                "only": {"zero": [0, 1]},
+                "max": {"mbs": 2},
+                "set": {"pools.0.nodes": 1},
+                "objective": "",
+                "pareto": [],
                 "time_limit_s": SEARCH_S,
             },
             "evaluate": lambda: {**job, "pins": pins, "set": {"training.global_batch": 64}},
@@ -319,25 +512,37 @@ class Requests:
             "emit": lambda: {**plan, "for": ["megatron"], "launcher": ["torchrun", "slurm"]},
             "check": lambda: {
                 "run": {"text": rng.choice(self.runs).text, "name": "run.sh"},
-                "cluster": "h100-x8", "env": {"NNODES": "1"}, "files": {},
+                "cluster": "h100-x8",
+                "env": {"NNODES": "1"},
+                "files": {},
             },
             "diff": lambda: {"a": evaluated, "b": {"evaluate": {**job, "pins": {"tp": 1}}}},
             "scale": lambda: {**job, "points": 2, "to": 8, "pins": few, "time_limit_s": SEARCH_S},
             "sweep": lambda: {
-                "spec": {**job, "vary": {"training.global_batch": [64]},
-                         "search": {"pin": few, "top": 1}},
-                "point_limit_s": 1.0, "time_limit_s": SEARCH_S,
+                "spec": {
+                    **job,
+                    "vary": {"training.global_batch": [64]},
+                    "search": {"pin": few, "top": 1},
+                },
+                "point_limit_s": 1.0,
+                "time_limit_s": SEARCH_S,
             },
             "replan": lambda: {
-                "evaluate": {"model": "llama3-8b", "cluster": "h100-x8", "pins": pins,
-                             "set": {"pools.0.nodes": 2}},
-                "lost": 1, "gained": 0, "time_limit_s": SEARCH_S,
+                "evaluate": {
+                    "model": "llama3-8b",
+                    "cluster": "h100-x8",
+                    "pins": pins,
+                    "set": {"pools.0.nodes": 2},
+                },
+                "lost": 1,
+                "gained": 0,
+                "time_limit_s": SEARCH_S,
             },
             "place": lambda: {**plan, "hosts": "n1"},
             "catalogue": lambda: {"name": rng.choice(("h100-sxm-80gb", "", "ib-ndr"))},
             "rules": lambda: {"code": rng.choice(("TP002", "PP001"))},
             "check-spec": lambda: {"document": rng.choice(self.models).data},
-        }  # fmt: skip
+        }
         return bodies[name]()
 
     def mutated(self, name: str) -> dict[str, Any]:
@@ -410,10 +615,14 @@ class Found:
     def to_json(self) -> dict[str, Any]:
         """Return what is to be reported."""
         return {
-            "requests": self.n, "statuses": dict(sorted(self.statuses.items())),
-            "faults": self.n_faults, "kinds": list(self.faults),
-            "slowest_s": round(self.slowest_s, 2), "begin": self.begin, "end": self.end,
-        }  # fmt: skip
+            "requests": self.n,
+            "statuses": dict(sorted(self.statuses.items())),
+            "faults": self.n_faults,
+            "kinds": list(self.faults),
+            "slowest_s": round(self.slowest_s, 2),
+            "begin": self.begin,
+            "end": self.end,
+        }
 
 
 def resources(pids: tuple[int, ...] = ()) -> dict[str, float]:
@@ -471,9 +680,9 @@ def ask_in_process(found: Found, name: str, body: Any) -> dict[str, Any] | None:
     """Ask a call in this process and note what must not be; return its answer if there is one."""
     from dataclasses import replace
 
-    from service.calls import Running, call, dumps
+    from service.handlers.handlers import Running, call, dumps
+    from service.handlers.problems import Problem
     from service.limits import DEFAULTS
-    from service.problems import Problem
 
     settings = replace(DEFAULTS, solve_s=SEARCH_S)
     begun_s = time.process_time()
@@ -532,10 +741,16 @@ def fuzz_yaml(n_requests: int, seed: int, note: Callable[[Found], None] = lambda
             ask_in_process(found, "sweep", body)
         else:
             calibration = {"name": "x", "values": mutator.data({"gemm_efficiency": 1.0})}
-            ask_in_process(found, "evaluate", {
-                "model": "llama3-8b", "cluster": "h100-x8", "pins": {"tp": 8},
-                "calibration": rng.choice((calibration, mutator.dumped(calibration), text)),
-            })  # fmt: skip
+            ask_in_process(
+                found,
+                "evaluate",
+                {
+                    "model": "llama3-8b",
+                    "cluster": "h100-x8",
+                    "pins": {"tp": 8},
+                    "calibration": rng.choice((calibration, mutator.dumped(calibration), text)),
+                },
+            )
         note(found)
     found.end = resources()
     found.check_growth()
@@ -546,7 +761,7 @@ def fuzz_calls(
     n_requests: int, seed: int, note: Callable[[Found], None] = lambda _: None
 ) -> Found:
     """Ask every call with bodies near valid ones, in process."""
-    from service.calls import CALLS
+    from service.handlers.handlers import CALLS
 
     found, requests = Found(), Requests(seed)
     names = sorted(CALLS)
@@ -595,7 +810,7 @@ class RestRequests:
     """Requests near valid ones of every operation of the OpenAPI document."""
 
     def __init__(self, seed: int) -> None:
-        from service.openapi import OPERATIONS
+        from service.http.openapi import OPERATIONS
 
         self.bodies = Requests(seed)
         self.rng, self.mutator = self.bodies.rng, self.bodies.mutator
@@ -621,10 +836,19 @@ class RestRequests:
                 name = parameter.name.lower().encode()
                 headers.append((name, self._header(parameter.name)))
         if rng.random() < 0.1:
-            name = rng.choice((b"traceparent", b"x-request-id", b"origin", b"accept",
-            b"content-type",
-                               b"content-encoding", b"content-length", b"host",
-                               b"authorization"))  # fmt: skip
+            name = rng.choice(
+                (
+                    b"traceparent",
+                    b"x-request-id",
+                    b"origin",
+                    b"accept",
+                    b"content-type",
+                    b"content-encoding",
+                    b"content-length",
+                    b"host",
+                    b"authorization",
+                )
+            )
             headers.append((name, self._header("")))
         method = operation.method
         if rng.random() < 0.03:
@@ -635,7 +859,7 @@ class RestRequests:
 
     def _body(self, call: str) -> bytes:
         rng = self.rng
-        from service.calls import CALLS
+        from service.handlers.handlers import CALLS
 
         name = call or rng.choice(sorted(CALLS))
         request: Any = self.bodies.mutated(name) if rng.random() < 0.9 else self.bodies.valid(name)
@@ -654,34 +878,82 @@ class RestRequests:
     def _job_id(self) -> str:
         if self.rng.random() < 0.8:
             return self.rng.choice(self.jobs[-20:])
-        return self.rng.choice(("%00", "%ff", "%0a", "x" * 3_000, "..", "%2e%2e", "'", "a:b",
-        "\u0130",
-                                "1 OR 1=1", "%F0%9F%98%80", "-1", "null",
-                                "%ed%a0%80"))  # fmt: skip
+        return self.rng.choice(
+            (
+                "%00",
+                "%ff",
+                "%0a",
+                "x" * 3_000,
+                "..",
+                "%2e%2e",
+                "'",
+                "a:b",
+                "\u0130",
+                "1 OR 1=1",
+                "%F0%9F%98%80",
+                "-1",
+                "null",
+                "%ed%a0%80",
+            )
+        )
 
     def _query(self, names: list[str]) -> str:
         parts = []
         for name in (*names, "x"):
             if self.rng.random() < (0.5 if name != "x" else 0.05):
-                value = self.rng.choice(("1", "0", "1000", "-1", "99999999999999999999", "%00",
-                "%ff", "SUCCEEDED",
-                                         "tp002", "TP002", "h100-sxm-80gb", "a&a=b", "", "&", "=",
-                                         "%", "x" * 2_000))  # fmt: skip
+                value = self.rng.choice(
+                    (
+                        "1",
+                        "0",
+                        "1000",
+                        "-1",
+                        "99999999999999999999",
+                        "%00",
+                        "%ff",
+                        "SUCCEEDED",
+                        "tp002",
+                        "TP002",
+                        "h100-sxm-80gb",
+                        "a&a=b",
+                        "",
+                        "&",
+                        "=",
+                        "%",
+                        "x" * 2_000,
+                    )
+                )
                 parts.append(f"{name}={value}")
         return "?" + "&".join(parts) if parts else ""
 
     def _header(self, name: str) -> bytes:
         known = {
-            "Prefer": (b"wait=1", b"respond-async", b"wait=", b"wait=1e9", b"wait=0.01",
-            b"handling=x"),
+            "Prefer": (
+                b"wait=1",
+                b"respond-async",
+                b"wait=",
+                b"wait=1e9",
+                b"wait=0.01",
+                b"handling=x",
+            ),
             "Idempotency-Key": (b"k", b"k" * 201, b"\xff", b"", b"a b", b"k2", b"k3"),
             "If-None-Match": (b"*", b'"x"', b'W/"x", "y"', b"," * 500),
             "Last-Event-ID": (b"0", b"-1", b"x", b"9" * 12, b"1e3"),
-        }.get(name, ())  # fmt: skip
-        hostile = (b"", b"\xff\xfe", b"x" * 5_000, b"00-" + b"f" * 32 + b"-" + b"0" * 16 + b"-01",
-                   b"Bearer ", b"null", b"http://evil", b"99999999999", b"-5", b"text/html",
-                   b"gzip",
-                   b"application/json; charset=utf-7", b"\xc3\xa9")  # fmt: skip
+        }.get(name, ())
+        hostile = (
+            b"",
+            b"\xff\xfe",
+            b"x" * 5_000,
+            b"00-" + b"f" * 32 + b"-" + b"0" * 16 + b"-01",
+            b"Bearer ",
+            b"null",
+            b"http://evil",
+            b"99999999999",
+            b"-5",
+            b"text/html",
+            b"gzip",
+            b"application/json; charset=utf-7",
+            b"\xc3\xa9",
+        )
         return self.rng.choice((*known, *known, *hostile))
 
 
@@ -692,11 +964,19 @@ async def ask_asgi(app: Any, sent: Sent) -> tuple[int, dict[bytes, bytes], bytes
 
     path, _, query = sent.path.partition("?")
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": sent.method,
-        "scheme": "http", "path": unquote(path), "raw_path": path.encode("utf-8", "replace"),
-        "query_string": query.encode("ascii", "replace"), "root_path": "", "headers": sent.headers,
-        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
-    }  # fmt: skip
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": sent.method,
+        "scheme": "http",
+        "path": unquote(path),
+        "raw_path": path.encode("utf-8", "replace"),
+        "query_string": query.encode("ascii", "replace"),
+        "root_path": "",
+        "headers": sent.headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
     parts = [{"type": "http.request", "body": sent.body, "more_body": False}]
     never = asyncio.Event()
     status, headers, body = 0, {}, []
@@ -752,7 +1032,7 @@ async def check_schema(found: Found, sent: Sent, status: int, body: bytes) -> No
     """Note an answer that is not of the schema that the document promises."""
     from pydantic import ValidationError
 
-    from service.openapi import OPERATIONS
+    from service.http.openapi import OPERATIONS
 
     each = next(each for each in OPERATIONS if each.id == sent.known)
     model = each.answers.get(status, ("", None))[1]
@@ -765,9 +1045,13 @@ async def check_schema(found: Found, sent: Sent, status: int, body: bytes) -> No
 
 
 def fuzz_rest(
-    n_requests: int, seed: int, note: Callable[[Found], None] = lambda _: None, *,
-    folder: Path | None = None, workers: bool = False,
-) -> Found:  # fmt: skip
+    n_requests: int,
+    seed: int,
+    note: Callable[[Found], None] = lambda _: None,
+    *,
+    folder: Path | None = None,
+    workers: bool = False,
+) -> Found:
     """Ask the REST application, without a network; calls in this process or in real workers."""
     import asyncio
     import tempfile
@@ -781,8 +1065,8 @@ async def _engine(
     found: Found, folder: Path, workers: bool
 ) -> AsyncIterator[tuple[Any, Callable[[], tuple[int, ...]]]]:
     """Yield an engine, and what returns the ids of its worker processes."""
-    from service.engine import Engine
-    from service.store import Store
+    from service.jobs.store import Store
+    from service.service import Engine
     from tests.service import serving
 
     if not workers:
@@ -813,7 +1097,7 @@ async def _rest(
     n_requests: int, seed: int, note: Callable[[Found], None], folder: Path, workers: bool
 ) -> Found:
     from service.auth import Auth, read_tokens
-    from service.rest import Rest
+    from service.http.rest import Rest
     from tests.service import serving
 
     found, requests = Found(), RestRequests(seed)
@@ -892,7 +1176,7 @@ class GrpcRequests:
     """Messages near valid ones of every method, and bytes that are none."""
 
     def __init__(self, seed: int) -> None:
-        from service.grpc_gate import CALL_OF, SERVICE
+        from service.rpc.gate import CALL_OF, SERVICE
 
         self.bodies = Requests(seed)
         self.rng, self.mutator = self.bodies.rng, self.bodies.mutator
@@ -902,7 +1186,7 @@ class GrpcRequests:
 
     def next(self) -> tuple[str, bytes, tuple[tuple[str, Any], ...]]:
         """Return the method, the bytes and the metadata of the next request."""
-        from service.grpc_methods import _REQUESTS
+        from service.rpc.methods import _REQUESTS
 
         rng = self.rng
         method = rng.choice(self.methods)
@@ -951,7 +1235,7 @@ class GrpcRequests:
 
     def _fill(self, message: Any, body: Any) -> None:
         """Fill a request from its JSON, as far as it goes; or hand it over as JSON."""
-        from service.messages import fill
+        from service.rpc.convert import fill
 
         if not isinstance(body, dict) or self.rng.random() < 0.4:
             text = json.dumps(body)
@@ -1010,7 +1294,7 @@ async def ask_grpc(
 
     import grpc
 
-    from service.grpc_gate import NAME
+    from service.rpc.gate import NAME
 
     context = Context(metadata, 5.0, data)
 
@@ -1030,9 +1314,13 @@ async def ask_grpc(
 
 
 def fuzz_grpc(
-    n_requests: int, seed: int, note: Callable[[Found], None] = lambda _: None, *,
-    folder: Path | None = None, workers: bool = False,
-) -> Found:  # fmt: skip
+    n_requests: int,
+    seed: int,
+    note: Callable[[Found], None] = lambda _: None,
+    *,
+    folder: Path | None = None,
+    workers: bool = False,
+) -> Found:
     """Ask the methods of planner.v1.Planner, without a network."""
     import asyncio
     import tempfile
@@ -1045,9 +1333,8 @@ async def _grpc(
     n_requests: int, seed: int, note: Callable[[Found], None], folder: Path, workers: bool
 ) -> Found:
     from service.auth import Auth, read_tokens
-    from service.grpc_methods import _RESPONSES
-    from service.grpc_server import Grpc
     from service.metrics import Metrics
+    from service.rpc.methods import _RESPONSES, Grpc
     from tests.service import serving
 
     found, requests = Found(), GrpcRequests(seed)

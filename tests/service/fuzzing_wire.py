@@ -33,11 +33,18 @@ DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATI
 """Types of HTTP/2 frames (RFC 9113)."""
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITISED = 1, 1, 4, 8, 32
 TEXTS = (
-    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST / HTTP/1.0\r\n\r\n" + b"x" * 99,
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 99, b"", b"\x00" * 999,
-    b"\xff" * 99, b"SSH-2.0-x\r\n", PREFACE[:10], PREFACE * 2, PREFACE + b"\x00" * 9,
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"POST / HTTP/1.0\r\n\r\n" + b"x" * 99,
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 99,
+    b"",
+    b"\x00" * 999,
+    b"\xff" * 99,
+    b"SSH-2.0-x\r\n",
+    PREFACE[:10],
+    PREFACE * 2,
+    PREFACE + b"\x00" * 9,
     b"EHLO x\r\n" * 50,
-)  # fmt: skip
+)
 """What else a connection may begin with."""
 
 
@@ -59,9 +66,13 @@ def headers_block(fields: list[tuple[bytes, bytes]]) -> bytes:
 def fields_of(path: str) -> list[tuple[bytes, bytes]]:
     """Return the fields that every call begins with."""
     return [
-        (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"localhost"),
-        (b":path", path.encode()), (b"te", b"trailers"), (b"content-type", b"application/grpc"),
-    ]  # fmt: skip
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":authority", b"localhost"),
+        (b":path", path.encode()),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+    ]
 
 
 def _text(text: bytes) -> bytes:
@@ -97,7 +108,7 @@ class Connections:
 
     def _call(self, stream: int) -> list[bytes]:
         """Return the frames of a call."""
-        from service.grpc_gate import NAME
+        from service.rpc.gate import NAME
 
         rng = self.rng
         method, data, _ = self.requests.next()
@@ -118,12 +129,41 @@ class Connections:
         at = rng.randrange(len(fields))
         name, value = fields[at]
         hostile = (
-            b"", b"\0", b"x" * 5_000, b"\xff\xfe", b"GET", b"/", b"//", b"application/json", b"1S",
-            b"99999999999S", b"-1S", b"1x", b"gzip", b"snappy", b"a\r\nb: c", b"/x" * 4_000,
-        )  # fmt: skip
-        names = (b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"x-bin", b":status",
-                 b":path", b"Upper", b"connection", b"content-length", b"", b"a b", b"grpc-status",
-                 b"user-agent", b"grpc-tags-bin", b"grpc-trace-bin", b"cookie")  # fmt: skip
+            b"",
+            b"\0",
+            b"x" * 5_000,
+            b"\xff\xfe",
+            b"GET",
+            b"/",
+            b"//",
+            b"application/json",
+            b"1S",
+            b"99999999999S",
+            b"-1S",
+            b"1x",
+            b"gzip",
+            b"snappy",
+            b"a\r\nb: c",
+            b"/x" * 4_000,
+        )
+        names = (
+            b"grpc-timeout",
+            b"grpc-encoding",
+            b"grpc-accept-encoding",
+            b"x-bin",
+            b":status",
+            b":path",
+            b"Upper",
+            b"connection",
+            b"content-length",
+            b"",
+            b"a b",
+            b"grpc-status",
+            b"user-agent",
+            b"grpc-tags-bin",
+            b"grpc-trace-bin",
+            b"cookie",
+        )
         what = rng.randrange(4)
         if what == 0:
             del fields[at]
@@ -142,9 +182,18 @@ class Connections:
         word = rng.choice((0, 1, 16_384, 2**24, 2**31 - 1, 2**32 - 1)).to_bytes(4, "big")
         setting = rng.choice((0, 1, 2, 3, 4, 5, 6, 7, 0xFE03, 65_535)).to_bytes(2, "big")
         flags, many = rng.choice((0, 1, 4, 5, 8, 32, 41, 255)), rng.choice((1, 1, 3, 300))
-        payload = rng.choice((b"", b"\0", b"\xff" * 8, b"\x80" * 30, rng.randbytes(40),
-                              b"\x82" * 9, b"\xff" * 16_384,
-                              b"\x3f\xe1\xff\xff\xff\xff\x0f"))  # fmt: skip
+        payload = rng.choice(
+            (
+                b"",
+                b"\0",
+                b"\xff" * 8,
+                b"\x80" * 30,
+                rng.randbytes(40),
+                b"\x82" * 9,
+                b"\xff" * 16_384,
+                b"\x3f\xe1\xff\xff\xff\xff\x0f",
+            )
+        )
         hostile = (
             lambda: frame(SETTINGS, 0, 0, setting + word) * many,
             lambda: frame(SETTINGS, flags, stream, payload),
@@ -166,7 +215,7 @@ class Connections:
                 + frame(RESET, 0, n, b"\0\0\0\x08")
                 for n in range(101, 101 + 2 * many, 2)
             ),
-        )  # fmt: skip
+        )
         what = rng.random()
         if what < 0.6 or not frames:
             frames.insert(at, rng.choice(hostile)())
@@ -231,15 +280,17 @@ class Ask:
         """Return the call as a report shows it."""
         data = self.data[0][:10_000] if self.data else b""
         metadata = [(name, value[:80]) for name, value in self.metadata[:9]]
-        return (f"{self.path} {len(self.data)} x {data!r} {metadata} timeout {self.timeout_s} "
-                f"cancelled after {self.leave_s}")  # fmt: skip
+        return (
+            f"{self.path} {len(self.data)} x {data!r} {metadata} timeout {self.timeout_s} "
+            f"cancelled after {self.leave_s}"
+        )
 
 
 class Calls:
     """Calls near valid ones, and what a client may do to them."""
 
     def __init__(self, seed: int) -> None:
-        from service.grpc_gate import SERVICE
+        from service.rpc.gate import SERVICE
 
         self.requests = fuzzing.GrpcRequests(seed)
         self.rng: random.Random = self.requests.rng
@@ -247,7 +298,7 @@ class Calls:
 
     def next(self) -> Ask:
         """Return the next call."""
-        from service.grpc_gate import NAME
+        from service.rpc.gate import NAME
 
         rng = self.rng
         method, data, metadata = self.requests.next()
@@ -257,12 +308,21 @@ class Calls:
         what, large = rng.random(), False
         if what < 0.08:
             known = False
-            path = rng.choice((
-                f"/{NAME}/Nothing", "/x.Y/Z", "/", f"/{NAME}/", f"/{NAME}/{method}/x", "/a" * 500,
-                f"/{NAME}/{method.lower()}", "/grpc.health.v1.Health/Check",
-                "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/List",
-                "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-            ))  # fmt: skip
+            path = rng.choice(
+                (
+                    f"/{NAME}/Nothing",
+                    "/x.Y/Z",
+                    "/",
+                    f"/{NAME}/",
+                    f"/{NAME}/{method}/x",
+                    "/a" * 500,
+                    f"/{NAME}/{method.lower()}",
+                    "/grpc.health.v1.Health/Check",
+                    "/grpc.health.v1.Health/Watch",
+                    "/grpc.health.v1.Health/List",
+                    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                )
+            )
         elif what < 0.13:
             known, messages = False, [data] * rng.choice((0, 2, 40))
         elif what < 0.15:
@@ -280,14 +340,17 @@ class Calls:
     def _metadata(self) -> tuple[tuple[str, Any], ...]:
         rng = self.rng
         n_bytes = rng.choice((100, 5_000, 16_000, 20_000, 33_000, 70_000, 500_000))
-        return rng.choice((
-            (("x-request-id", "x" * n_bytes),), (("authorization", "Bearer " + "x" * n_bytes),),
-            tuple((f"k{i}", "v" * 30) for i in range(n_bytes // 64)),
-            (("a-bin", b"\0" * n_bytes),),
-            tuple(("same", "v") for _ in range(n_bytes // 40)),
-            (("idempotency-key", "k" * n_bytes), ("if-none-match", "," * n_bytes)),
-            (("grpc-trace-bin", b"\xff" * min(n_bytes, 5_000)), ("traceparent", "00-" * 99)),
-        ))  # fmt: skip
+        return rng.choice(
+            (
+                (("x-request-id", "x" * n_bytes),),
+                (("authorization", "Bearer " + "x" * n_bytes),),
+                tuple((f"k{i}", "v" * 30) for i in range(n_bytes // 64)),
+                (("a-bin", b"\0" * n_bytes),),
+                tuple(("same", "v") for _ in range(n_bytes // 40)),
+                (("idempotency-key", "k" * n_bytes), ("if-none-match", "," * n_bytes)),
+                (("grpc-trace-bin", b"\xff" * min(n_bytes, 5_000)), ("traceparent", "00-" * 99)),
+            )
+        )
 
 
 async def ask(channel: Any, asked: Ask) -> tuple[str, list[bytes], str]:
@@ -369,9 +432,13 @@ async def is_over(still: Callable[[], bool], within_s: float) -> bool:
 
 
 def fuzz_wire(
-    n_requests: int, seed: int, note: Callable[[Found], None] = lambda _: None, *,
-    folder: Path | None = None, workers: bool = False,
-) -> Found:  # fmt: skip
+    n_requests: int,
+    seed: int,
+    note: Callable[[Found], None] = lambda _: None,
+    *,
+    folder: Path | None = None,
+    workers: bool = False,
+) -> Found:
     """Call planner.v1.Planner over a port of this machine, and send frames to it."""
     with tempfile.TemporaryDirectory() as made:
         return asyncio.run(_wire(n_requests, seed, note, folder or Path(made), workers))
@@ -383,17 +450,19 @@ async def _wire(
     import grpc
 
     from service.auth import Auth, read_tokens
-    from service.grpc_server import bound
     from service.metrics import Metrics
+    from service.rpc.server import bound
     from tests.service import serving
 
     found, calls = Found(), Calls(seed)
     connections, rng = Connections(calls.requests), calls.rng
     auth = Auth(read_tokens(f"fuzz admin {TOKEN}", "tokens"), 10**9)
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: found.fault(
-        f"asyncio: {context['message'][:100]} {context.get('exception')!r:.200}", ""
-    ))  # fmt: skip
+    loop.set_exception_handler(
+        lambda _, context: found.fault(
+            f"asyncio: {context['message'][:100]} {context.get('exception')!r:.200}", ""
+        )
+    )
     async with contextlib.AsyncExitStack() as stack:
         engine, pids = await stack.enter_async_context(fuzzing._engine(found, folder, workers))
         server = bound(engine, auth, serving.SETTINGS, Metrics(engine), "127.0.0.1:0")
@@ -469,7 +538,7 @@ def note_answer(
     """Note what no answer may be."""
     from google.protobuf.message import DecodeError
 
-    from service.grpc_methods import _RESPONSES
+    from service.rpc.methods import _RESPONSES
 
     method = asked.path.rpartition("/")[2]
     name = method if method in _RESPONSES else "other"

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from service.calls import CALLS
-from service.engine import Engine, Options
-from service.kept_rows import rows_of
+from service.handlers.handlers import CALLS
+from service.jobs.partial_results import rows_of
+from service.jobs.store import Store
 from service.limits import Settings
-from service.store import Store
-from service.workers import Kept, Outcome, Progress, Task, page_of, read_job
+from service.options import Options
+from service.service import Engine
+from service.worker_pool.pool import Kept, Outcome, Progress, Task, page_of, read_job
 from tests.service import fake_calls
 
 SETTINGS = Settings(queue_length=2, per_caller=4, body_bytes=10_000)

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from service import calls
 from service.auth import Auth
-from service.engine import Engine, Options
+from service.handlers import handlers as calls
+from service.http.rest import Rest
+from service.jobs.store import Store
 from service.limits import DEFAULTS, Settings
-from service.rest import Rest
+from service.options import Options
 from service.serve import Serving, http_server, listening
-from service.store import Store
-from service.workers import Kept, Outcome, Progress, Task, page_of
+from service.service import Engine
+from service.worker_pool.pool import Kept, Outcome, Progress, Task, page_of
 from tests.service.waiting import PATIENCE_S
 
 
@@ -45,9 +46,11 @@ class InProcess:
         payload, complete = None, True
         if task.what == "answer" and (task.large or not large):
             running = calls.Running(
-                self._settings, task.time_limit_s, progress=progress,
+                self._settings,
+                task.time_limit_s,
+                progress=progress,
                 keep=lambda rows: kept and kept(asked.request_id, rows),
-            )  # fmt: skip
+            )
             found = calls.answer(asked, running)
             payload, complete = calls.dumps(found, task.name).encode(), calls.is_complete(found)
         return Outcome(asked.request_id, large, payload, complete, time.monotonic() - begun_s)

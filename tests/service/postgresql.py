@@ -61,8 +61,17 @@ class Server:
     def new_database(self) -> str:
         """Create an empty database and return its address."""
         name = f"test_{next(self._names)}"
-        self._run("psql", "-h", str(self.folder), "-U", "planner", "-d", "postgres",
-                  "-c", f"CREATE DATABASE {name}")  # fmt: skip
+        self._run(
+            "psql",
+            "-h",
+            str(self.folder),
+            "-U",
+            "planner",
+            "-d",
+            "postgres",
+            "-c",
+            f"CREATE DATABASE {name}",
+        )
         return f"postgresql://planner@/{name}?host={self.folder}"
 
     def close(self) -> None:

@@ -13,17 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from service.auth import Auth
-from service.engine import Engine, Options
+from service.handlers.problems import Problem, refused
+from service.http.rest import Rest
+from service.jobs.store import Store
 from service.limits import DEFAULTS, Settings
-from service.problems import Problem, refused
-from service.rest import Rest
+from service.options import Options
 from service.serve import Serving, http_server, listening
-from service.store import Store
-from service.workers import CALLS_MODULE, Kept, Outcome, Progress, Task, _Worker
+from service.service import Engine
+from service.worker_pool.pool import CALLS_MODULE, Kept, Outcome, Progress, Task, _Worker
 from tests.service.waiting import PATIENCE_S
 
-SETTINGS = replace(DEFAULTS, solve_s=2.0, job_s=2.0, jobs_queued_per_owner=10_000,
-                   jobs_queued=10_000, failed_logins=10**9)  # fmt: skip
+SETTINGS = replace(
+    DEFAULTS,
+    solve_s=2.0,
+    job_s=2.0,
+    jobs_queued_per_owner=10_000,
+    jobs_queued=10_000,
+    failed_logins=10**9,
+)
 OPTIONS = Options(
     workers=1,
     job_workers=1,
@@ -94,9 +101,11 @@ async def calls_engine(
 
 @contextlib.contextmanager
 def served(
-    folder: Path, auth: Auth | None = None, note: Callable[[BaseException], None] = print,
+    folder: Path,
+    auth: Auth | None = None,
+    note: Callable[[BaseException], None] = print,
     settings: Settings = SETTINGS,
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """Serve with the real HTTP server in a thread; yield the address."""
     serving = Serving(port=0, limits=settings)
     listener = listening(serving)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from service.admission import ENTRY_BYTES, Cache, Rates, Turns
-from service.problems import Problem
+from service.handlers.problems import Problem
 from tests.service.clocks import Clocks
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from planner.errors import UsageError
 from service.auth import Auth, check_exposure, read_tokens, tokens_of
-from service.problems import Problem
+from service.handlers.problems import Problem
 
 TOKEN = "0123456789abcdef"
 HASHED = hashlib.sha256(b"another-long-token").hexdigest()
@@ -23,9 +23,20 @@ def test_a_token_names_its_caller_and_the_file_may_hold_hashes():
 
 @pytest.mark.parametrize(
     "sent",
-    [None, "", "Bearer", "Bearer ", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}",
-     TOKEN, f"Bearer {HASHED}", f"Bearer sha256:{HASHED}", b"Bearer \xff\x00"],
-)  # fmt: skip
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Basic {TOKEN}",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        TOKEN,
+        f"Bearer {HASHED}",
+        f"Bearer sha256:{HASHED}",
+        b"Bearer \xff\x00",
+    ],
+)
 def test_nothing_else_is_let_in(sent):
     with pytest.raises(Problem) as caught:
         Auth(read_tokens(FILE, "tokens")).caller(sent)

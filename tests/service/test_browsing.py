@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import UsageError
-from service import browsing
+from service import open_ui as browsing
 from service.serve import Serving
 
 

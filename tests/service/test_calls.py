@@ -9,11 +9,12 @@ import yaml
 
 import planner
 from hardware.catalogue import load_catalogue
-from planner.inputs import example_content
-from service import calls
-from service.calls import CALLS, Running, call, dumps, read_request, request_id
+from planner.specs.examples import example_content
+from service.handlers import handlers as calls
+from service.handlers.handlers import CALLS, Running, call, dumps, read_request
+from service.handlers.problems import Problem
+from service.handlers.requests import request_id
 from service.limits import Settings
-from service.problems import Problem
 from tests.planner.command import run_here
 
 JOB = {"model": "llama3-8b", "cluster": "h100-x8"}
@@ -64,16 +65,28 @@ def refused(name: str, body: Any, settings: Settings = Settings()) -> Problem:
 
 
 def test_solve_is_that_of_the_command_line_and_of_python() -> None:
-    body = {**JOB, "only": {"tp": [2, 4]}, "max": {"pp": 2}, "pins": {"zero": 1}, "top": 2,
-            "set": {"training.global_batch": 64}, "framework": "megatron"}  # fmt: skip
+    body = {
+        **JOB,
+        "only": {"tp": [2, 4]},
+        "max": {"pp": 2},
+        "pins": {"zero": 1},
+        "top": 2,
+        "set": {"training.global_batch": 64},
+        "framework": "megatron",
+    }
     found = call("solve", json.dumps(body))
     words = ["--only", "tp=2,4", "--max", "pp=2", "--pin", "zero=1", "--top", "2"]
     words += ["--set", "training.global_batch=64", "--framework", "megatron", "--format", "json"]
     assert dumps(found) == printed("solve", *JOB.values(), *words)
     same = planner.solve(
-        **JOB, only={"tp": [2, 4]}, at_most={"pp": 2}, pins={"zero": 1}, top=2,
-        overrides=(("training.global_batch", 64),), framework="megatron",
-    )  # fmt: skip
+        **JOB,
+        only={"tp": [2, 4]},
+        at_most={"pp": 2},
+        pins={"zero": 1},
+        top=2,
+        overrides=(("training.global_batch", 64),),
+        framework="megatron",
+    )
     assert dumps(found) == same.dumps()
     CALLS["solve"].answer.model_validate(found)
 
@@ -103,10 +116,16 @@ def test_a_file_of_the_name_of_an_example_is_not_opened(evaluated: dict[str, Any
 
 def test_a_hugging_face_config_is_read_as_the_command_line_reads_it() -> None:
     config = {
-        "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 1024,
-        "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 4096,
-        "vocab_size": 32000, "max_position_embeddings": 2048, "_name_or_path": "small",
-    }  # fmt: skip
+        "model_type": "llama",
+        "num_hidden_layers": 4,
+        "hidden_size": 1024,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "intermediate_size": 4096,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+        "_name_or_path": "small",
+    }
     Path("config.json").write_text(json.dumps(config))
     words = ["evaluate", "config.json", "h100-x8", "--pin", "tp=1", "--format", "json"]
     told = json.loads(printed(*words))
@@ -185,8 +204,12 @@ def test_check_is_that_of_the_command_line() -> None:
 
 
 def test_a_run_finds_only_the_files_that_the_request_holds() -> None:
-    config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
-              "bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}  # fmt: skip
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 4,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 1},
+    }
     Path("ds.json").write_text(json.dumps(config))
     script = "deepspeed --num_gpus 8 train.py --deepspeed_config ds.json\n"
     body = {"run": script, "cluster": "h100-x8", "model": "llama3-8b"}
@@ -249,8 +272,11 @@ def test_scale_is_that_of_the_command_line() -> None:
 
 @pytest.mark.slow
 def test_nothing_fits_is_an_answer() -> None:
-    body = {**JOB, "pins": {"zero": 0, "tp": 1, "pp": 1, "cp": 1, "recompute": "none", "mbs": 8},
-            "max": {"mbs": 8}}  # fmt: skip
+    body = {
+        **JOB,
+        "pins": {"zero": 0, "tp": 1, "pp": 1, "cp": 1, "recompute": "none", "mbs": 8},
+        "max": {"mbs": 8},
+    }
     found = call("solve", body)
     assert not found["plans"]
     assert found["rejected"]
@@ -288,9 +314,9 @@ def test_the_size_is_known_before_the_work() -> None:
 
 
 def test_every_packaged_example_is_answered_at_once() -> None:
-    from planner.inputs import example_names
-    from service.calls import measure, read_request
-    from service.problems import Problem
+    from planner.specs.examples import example_names
+    from service.handlers.handlers import measure, read_request
+    from service.handlers.problems import Problem
 
     n = 0
     for model in example_names("model"):
@@ -307,7 +333,7 @@ def test_every_packaged_example_is_answered_at_once() -> None:
 def test_a_time_limit_reaches_the_search_of_a_check() -> None:
     from dataclasses import replace
 
-    from service.calls import Running, call
+    from service.handlers.handlers import Running, call
     from service.limits import DEFAULTS
 
     script = (
@@ -328,12 +354,15 @@ def test_a_time_limit_reaches_the_search_of_a_check() -> None:
 
 
 def test_searches_after_the_first_end_in_time_as_well() -> None:
-    from planner.options import Asked
-    from planner.relaxations import Attempt, _relaxation
-    from planner.solving import closest_miss, make_problem, read_inputs, solve_options
+    from planner.solver.infeasible.causes import closest_miss
+    from planner.solver.infeasible.relaxations import Attempt, _relaxation
+    from planner.solver.options import Asked
+    from planner.solver.problem import make_problem
+    from planner.solver.request import solve_options
+    from planner.solver.sources import read_inputs
     from searches.feasibility import StoppedError
     from searches.rules import Context
-    from service.calls import Running, _stop
+    from service.handlers.handlers import Running, _stop
 
     model, cluster = read_inputs("llama3-8b", "h100-x8", ())
     options = solve_options(1, {}, {}, {}, "default", "", ())
@@ -351,10 +380,14 @@ def test_searches_after_the_first_end_in_time_as_well() -> None:
 
 
 def test_a_sweep_is_priced_with_the_calibration_that_is_sent() -> None:
-    from service.calls import call
+    from service.handlers.handlers import call
 
-    spec = {"model": "llama3-8b", "cluster": "h100-x8", "vary": {"training.global_batch": [64]},
-            "search": {"pin": {"tp": 8, "pp": 1}}}  # fmt: skip
+    spec = {
+        "model": "llama3-8b",
+        "cluster": "h100-x8",
+        "vary": {"training.global_batch": [64]},
+        "search": {"pin": {"tp": 8, "pp": 1}},
+    }
     slow = {"name": "slow", "values": {"generation.hopper.gemm_frac": 0.4}}
     usual, other = (call("sweep", {"spec": spec, **more}) for more in ({}, {"calibration": slow}))
     assert other["rows"][0]["best.step_time_s"] > usual["rows"][0]["best.step_time_s"]

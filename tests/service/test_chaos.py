@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-from service.jobs import Jobs, State
-from service.problems import Problem
-from service.store import Store
+from service.handlers.problems import Problem
+from service.jobs.queue import Jobs
+from service.jobs.records import State
+from service.jobs.store import Store
 from tests.service.postgresql import Server
 from tests.service.waiting import wait_until
 
@@ -37,9 +38,13 @@ class Process:
     def __init__(self, database: str, accepted: dict[int, str], *module: str) -> None:
         command = [sys.executable, "-m", "tests.service.one_process", database, *module]
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
         self.pid = self._process.pid
         self.accepted = accepted
         self.refused: dict[int, str] = {}
@@ -120,8 +125,18 @@ def started(database: str, accepted: dict[int, str]) -> Process:
 
 def test_the_whole_service_is_killed_while_it_works(tmp_path):
     """`planner serve` twice over one store, with a full disk and workers without memory."""
-    command = [sys.executable, str(ROOT / "scripts" / "chaos"), "--kills", str(KILLS),
-               "--seed", "2", "--pause-s", "1", "--rest-s", "1.5"]  # fmt: skip
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "chaos"),
+        "--kills",
+        str(KILLS),
+        "--seed",
+        "2",
+        "--pause-s",
+        "1",
+        "--rest-s",
+        "1.5",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [*command, "--keep", str(tmp_path)], env=environment, capture_output=True, text=True

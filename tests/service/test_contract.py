@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from grpc import StatusCode
 
-from planner.inputs import example_content
-from service import calls
-from service.calls import CALLS, dumps
-from service.engine import ROLES, Engine
+from planner.specs.examples import example_content
+from service.handlers import handlers as calls
+from service.handlers.handlers import CALLS, dumps
 from service.limits import Settings
 from service.proto.planner.v1 import planner_pb2 as pb
+from service.service import ROLES, Engine
 from tests.planner.command import run_here
 from tests.service.conftest import STORES
 from tests.service.inline import SETTINGS
@@ -335,8 +335,14 @@ def test_both_transports_show_the_same_job(service, n):
 
 CALLERS = [(role, token) for role, token in TOKENS.values()]
 CALLERS += [("none", ""), ("unknown", "x" * 20)]
-JOB_OPERATIONS = {"get": "read", "list": "read", "watch": "read", "result": "read",
-                  "cancel": "solve", "version": "read"}  # fmt: skip
+JOB_OPERATIONS = {
+    "get": "read",
+    "list": "read",
+    "watch": "read",
+    "result": "read",
+    "cancel": "solve",
+    "version": "read",
+}
 
 
 def outcome(ask: Asker, operation: str, *given: Any) -> tuple[int, str]:
@@ -406,51 +412,106 @@ RUN = {"text": SCRIPT, "name": "run.sh"}
 PINS = {"recompute": "none", "sp": True, "tp": 2}  # in the order of the names, as in messages
 ASKED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "solve": (
-        {**JOB, "only": {"tp": [2, 4]}, "max": {"pp": 2}, "pins": {"zero": 1}, "top": 2,
-         "set": {"training.global_batch": 64}, "framework": "megatron"},
-        ("solve", *JOB.values(), "--only", "tp=2,4", "--max", "pp=2", "--pin", "zero=1", "--top",
-         "2", "--set", "training.global_batch=64", "--framework", "megatron"),
+        {
+            **JOB,
+            "only": {"tp": [2, 4]},
+            "max": {"pp": 2},
+            "pins": {"zero": 1},
+            "top": 2,
+            "set": {"training.global_batch": 64},
+            "framework": "megatron",
+        },
+        (
+            "solve",
+            *JOB.values(),
+            "--only",
+            "tp=2,4",
+            "--max",
+            "pp=2",
+            "--pin",
+            "zero=1",
+            "--top",
+            "2",
+            "--set",
+            "training.global_batch=64",
+            "--framework",
+            "megatron",
+        ),
     ),
     "evaluate": (
         {**JOB, "pins": PINS},
         ("evaluate", *JOB.values(), "--pin", "recompute=none,sp=true,tp=2"),
     ),
-    "place": ({"evaluate": {**JOB, "pins": PINS}, "hosts": "n7"},
-              ("place", "result.json#1", "--hosts", "n7")),
-    "diff": ({"a": {"evaluate": {**JOB, "pins": PINS}},
-              "b": {"evaluate": {**JOB, "pins": {"tp": 4}}}},
-             ("diff", "result.json#1", "other.json#1")),
+    "place": (
+        {"evaluate": {**JOB, "pins": PINS}, "hosts": "n7"},
+        ("place", "result.json#1", "--hosts", "n7"),
+    ),
+    "diff": (
+        {"a": {"evaluate": {**JOB, "pins": PINS}}, "b": {"evaluate": {**JOB, "pins": {"tp": 4}}}},
+        ("diff", "result.json#1", "other.json#1"),
+    ),
     "check": ({"run": RUN, "cluster": "h100-x8"}, ("check", "run.sh", "h100-x8")),
-    "scale": ({**JOB, "to": 16, "points": 2},
-              ("scale", *JOB.values(), "--to", "16", "--points", "2")),
+    "scale": (
+        {**JOB, "to": 16, "points": 2},
+        ("scale", *JOB.values(), "--to", "16", "--points", "2"),
+    ),
     # What the command line prints as text or writes to files: tests/service/test_calls.py.
     "explain": ({"evaluate": {**JOB, "pins": PINS}, "plan": 1, "term": "bubble"}, ()),
-    "emit": ({"evaluate": {**JOB, "pins": PINS}, "for": ["megatron"], "launcher": ["slurm"],
-              "hosts": "n1"}, ()),
-    "replan": ({"evaluate": {**JOB, "cluster": {"text": "pools: [{accelerator: h100, nodes: 2}]"},
-                             "pins": {"recompute": "full", "tp": 2}}, "lost": 1}, ()),
-    "sweep": ({"spec": {"cluster": "h100-x8", "model": "llama3-8b",
-                        "search": {"max": {"cp": 1, "pp": 1}, "pin": {"tp": 2}},
-                        "vary": {"training.global_batch": [64, 128]}}}, ()),
+    "emit": (
+        {
+            "evaluate": {**JOB, "pins": PINS},
+            "for": ["megatron"],
+            "launcher": ["slurm"],
+            "hosts": "n1",
+        },
+        (),
+    ),
+    "replan": (
+        {
+            "evaluate": {
+                **JOB,
+                "cluster": {"text": "pools: [{accelerator: h100, nodes: 2}]"},
+                "pins": {"recompute": "full", "tp": 2},
+            },
+            "lost": 1,
+        },
+        (),
+    ),
+    "sweep": (
+        {
+            "spec": {
+                "cluster": "h100-x8",
+                "model": "llama3-8b",
+                "search": {"max": {"cp": 1, "pp": 1}, "pin": {"tp": 2}},
+                "vary": {"training.global_batch": [64, 128]},
+            }
+        },
+        (),
+    ),
     "catalogue": ({"name": "h100"}, ()),
     "rules": ({"code": "tp002"}, ()),
     "check-spec": ({"document": "h100-x8"}, ()),
-}  # fmt: skip
+}
 MINE = str(example_content("model", "llama3-8b").content)
 MEASURED = "{model: mine.yaml, cluster: h100-x8, layout: {tp: 2}, step_time_s: 40.5}\n"
 REFERENCE = {"reference": {"text": MEASURED, "name": "run.yaml"}, "files": {"mine.yaml": MINE}}
 WORDS = ("--reference", "run.yaml")
 ASKED |= {
-    "solve, measured": ({**JOB, "top": 1, "max": {"pp": 1}, **REFERENCE},
-                        ("solve", *JOB.values(), "--top", "1", "--max", "pp=1", *WORDS)),
-    "evaluate, set": ({**JOB, "pins": PINS, "set": {"pools.0.accelerator.memory": "96GiB"}},
-                      (*ASKED["evaluate"][1], "--set", "pools.0.accelerator.memory=96GiB")),
+    "solve, measured": (
+        {**JOB, "top": 1, "max": {"pp": 1}, **REFERENCE},
+        ("solve", *JOB.values(), "--top", "1", "--max", "pp=1", *WORDS),
+    ),
+    "evaluate, set": (
+        {**JOB, "pins": PINS, "set": {"pools.0.accelerator.memory": "96GiB"}},
+        (*ASKED["evaluate"][1], "--set", "pools.0.accelerator.memory=96GiB"),
+    ),
     "evaluate, measured": ({**JOB, "pins": PINS, **REFERENCE}, (*ASKED["evaluate"][1], *WORDS)),
-    "scale, measured": ({**JOB, "to": 8, "points": 2, "pins": {"tp": 2}, **REFERENCE},
-                        ("scale", *JOB.values(), "--to", "8", "--points", "2", "--pin", "tp=2",
-                         *WORDS)),
+    "scale, measured": (
+        {**JOB, "to": 8, "points": 2, "pins": {"tp": 2}, **REFERENCE},
+        ("scale", *JOB.values(), "--to", "8", "--points", "2", "--pin", "tp=2", *WORDS),
+    ),
     "sweep, measured": ({**ASKED["sweep"][0], **REFERENCE}, ()),
-}  # fmt: skip
+}
 """Further questions, by the call and what is asked beside it."""
 LARGE = ("scale", "sweep")
 ANSWERED = [
@@ -558,15 +619,26 @@ def test_measured_runs_are_part_of_the_identity_and_set_the_scale(expected):
         ({"files": {"mine.yaml": MINE}}, (422, "malformed"), "there is no reference"),
         ({**REFERENCE, "reference": "[]"}, (422, "bad-specification"), "holds 0 runs"),
         ({**REFERENCE, "reference": MEASURED * 2}, (422, "bad-specification"), "reference:2"),
-        ({**REFERENCE, "reference": f"[{MEASURED.strip()}]" + " " * 200_000}, (413, "too-large"),
-         "bytes of the reference"),
-        ({**REFERENCE, "files": {"mine.yaml": MINE + "#" * 200_000}}, (413, "too-large"),
-         "bytes of the files.mine.yaml"),
-        ({**REFERENCE, "reference": MEASURED.replace("layout", "set: {pools.0.nodes: 100000},"
-                                                     " layout")},
-         (422, "too-much-work"), "devices of pool"),
+        (
+            {**REFERENCE, "reference": f"[{MEASURED.strip()}]" + " " * 200_000},
+            (413, "too-large"),
+            "bytes of the reference",
+        ),
+        (
+            {**REFERENCE, "files": {"mine.yaml": MINE + "#" * 200_000}},
+            (413, "too-large"),
+            "bytes of the files.mine.yaml",
+        ),
+        (
+            {
+                **REFERENCE,
+                "reference": MEASURED.replace("layout", "set: {pools.0.nodes: 100000}, layout"),
+            },
+            (422, "too-much-work"),
+            "devices of pool",
+        ),
     ],
-)  # fmt: skip
+)
 def test_measured_runs_that_are_none_are_refused(ask_real, more, seen, said):
     found = refused(ask_real, "call", "evaluate", {**JOB, "pins": PINS, **more})
     assert found.seen == seen

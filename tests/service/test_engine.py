@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import event, func, select
 
-from service.engine import Answer, Caller, Engine, Options
-from service.jobs import JobView, State
+from service.handlers.problems import Problem
+from service.jobs.records import JobView, State
+from service.jobs.store import Store, StoreFull, job_rows
 from service.limits import Settings
-from service.problems import Problem
-from service.store import Store, StoreFull, job_rows
+from service.options import Options
+from service.service import Answer, Caller, Engine
 from tests.service.waiting import PATIENCE_S, until
 
 Found = TypeVar("Found")

@@ -27,7 +27,7 @@ def test_the_same_seed_makes_the_same_requests():
 
 def test_faults_are_found(monkeypatch):
     """A defect, a trace in an answer and growth are what the fuzzer is there to see."""
-    from service import calls
+    from service.handlers import handlers as calls
 
     def broken(*given: object) -> None:
         raise ZeroDivisionError("nobody thought of this")
@@ -76,8 +76,11 @@ def test_faults_on_the_wire_are_found():
     path = "/planner.v1.Planner/GetVersion"
     asked = fuzzing_wire.Ask(path, [b""], (), None, None, False, True, False)
     for status, details in (
-        ("INTERNAL", "defect"), ("UNKNOWN", 'File "/x"'), ("UNAVAILABLE", ""), ("CANCELLED", "")
-    ):  # fmt: skip
+        ("INTERNAL", "defect"),
+        ("UNKNOWN", 'File "/x"'),
+        ("UNAVAILABLE", ""),
+        ("CANCELLED", ""),
+    ):
         fuzzing_wire.note_answer(found, calls, asked, status, [], details)
     fuzzing_wire.note_answer(found, calls, asked, "OK", [b"\xff"], "")
     with fuzzing_wire.errors_logged(found):

@@ -7,16 +7,22 @@ from typing import Any
 
 import pytest
 
-from service.calls import Running, call
+from service.handlers.handlers import Running, call
+from service.handlers.problems import Problem
 from service.limits import Settings
-from service.problems import Problem
 
 HUGE = "9" * 5_000
 FLAGS = {
-    "num-layers": "32", "hidden-size": "4096", "num-attention-heads": "32", "seq-length": "4096",
-    "max-position-embeddings": "4096", "micro-batch-size": "1", "global-batch-size": "64",
-    "vocab-size": "32000", "tensor-model-parallel-size": "8",
-}  # fmt: skip
+    "num-layers": "32",
+    "hidden-size": "4096",
+    "num-attention-heads": "32",
+    "seq-length": "4096",
+    "max-position-embeddings": "4096",
+    "micro-batch-size": "1",
+    "global-batch-size": "64",
+    "vocab-size": "32000",
+    "tensor-model-parallel-size": "8",
+}
 
 
 def script(*more: str, **flags: str) -> str:
@@ -33,11 +39,19 @@ def run(text: str, **more: Any) -> tuple[str, dict[str, Any]]:
 
 def config(**more: Any) -> tuple[str, dict[str, Any]]:
     data = {
-        "model_type": "qwen3_moe", "num_hidden_layers": 8, "hidden_size": 512, "vocab_size": 100,
-        "num_attention_heads": 8, "num_key_value_heads": 8, "num_experts": 8,
-        "num_experts_per_tok": 2, "moe_intermediate_size": 256, "intermediate_size": 1024,
-        "max_position_embeddings": 4096, **more,
-    }  # fmt: skip
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 8,
+        "hidden_size": 512,
+        "vocab_size": 100,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 256,
+        "intermediate_size": 1024,
+        "max_position_embeddings": 4096,
+        **more,
+    }
     return "check-spec", {"document": json.dumps(data)}
 
 
@@ -50,8 +64,8 @@ ENGINE = "deepspeed pretrain_gpt.py --deepspeed --deepspeed_config ds.json"
 @pytest.mark.parametrize(
     "asked",
     [
-        config(num_hidden_layers=10**15), config(num_hidden_layers=9_999,
-        decoder_sparse_step=9_999),
+        config(num_hidden_layers=10**15),
+        config(num_hidden_layers=9_999, decoder_sparse_step=9_999),
         config(num_hidden_layers=9_999, mlp_only_layers=list(range(9_000))),
         config(**NEO, attention_types=[[["global"], 10**15]]),
         config(**NEO, attention_types=[[["global"], 10**15], [["local"], 8 - 10**15]]),
@@ -62,32 +76,38 @@ ENGINE = "deepspeed pretrain_gpt.py --deepspeed --deepspeed_config ds.json"
         run(
             script("--num-layers-per-virtual-pipeline-stage -1", pipeline_model_parallel_size="2")
         ),
-        run(
-            script("--num-layers-per-virtual-pipeline-stage 0", pipeline_model_parallel_size="2")
-        ),
+        run(script("--num-layers-per-virtual-pipeline-stage 0", pipeline_model_parallel_size="2")),
         run(script("--num-virtual-stages-per-pipeline-rank -1", pipeline_model_parallel_size="2")),
         run(script("--account-for-loss-in-pipeline-split", pipeline_model_parallel_size="33")),
         run(script("--expert-tensor-parallel-size -2 --num-experts 8")),
-        run(script(num_attention_heads="0")), run(script(num_layers="0")),
+        run(script(num_attention_heads="0")),
+        run(script(num_layers="0")),
         run(script(seq_length="0")),
-        run(script(num_layers="-", encoder_num_layers="0")), run(script(train_samples=HUGE)),
-        run(script(num_layers=HUGE)), run(script(num_layers="\u00b2")),
+        run(script(num_layers="-", encoder_num_layers="0")),
+        run(script(train_samples=HUGE)),
+        run(script(num_layers=HUGE)),
+        run(script(num_layers="\u00b2")),
         run(script(seq_length="--5")),
         run(script("--pipeline-model-parallel-layout 't*" + HUGE + "'")),
         run(script("--pipeline-model-parallel-layout '" + "(tt)*99999999|" * 50 + "'")),
-        run(script("--decoder-first-pipeline-num-layers 32",
-        pipeline_model_parallel_size="1000000000")),
+        run(
+            script(
+                "--decoder-first-pipeline-num-layers 32", pipeline_model_parallel_size="1000000000"
+            )
+        ),
         run("#!/bin/bash\n((GBS=128\nA=(--num-layers $GBS)\n" + script()),
         run("A=$((" + HUGE + "))\n" + script()),
         run("A=9\n" + "A=$((A*A*A))\n" * 40 + script(num_layers="$A")),
         run("A=$((1 << -1)); B=$((1 >> -5))\n" + script()),
         run("#SBATCH --nodes=\u00b2 --ntasks-per-node=\u00b2\n" + script()),
         run("#SBATCH --nodes=" + HUGE + " --ntasks-per-node=2\n" + script()),
-        run(script().replace("torchrun --nproc_per_node 8", ENGINE[:9]) + ENGINE[9:],
-        files={"ds.json": '{"a": '}),
+        run(
+            script().replace("torchrun --nproc_per_node 8", ENGINE[:9]) + ENGINE[9:],
+            files={"ds.json": '{"a": '},
+        ),
         ("check-spec", {"document": "model: {layers: 0x" + "f" * 60 + "}\n"}),
     ],
-)  # fmt: skip
+)
 def test_it_is_answered_or_refused_soon(asked):
     name, body = asked
     begun_s = time.process_time()
@@ -102,8 +122,11 @@ def test_it_is_answered_or_refused_soon(asked):
 
 def test_the_points_of_a_sweep_are_read_within_its_time():
     cluster = {"name": "x", "pools": [{"nodes": 1}] * 50}
-    spec = {"model": "llama3-8b", "cluster": cluster,
-            "vary": {"training.global_batch": list(range(1, 3_000))}}  # fmt: skip
+    spec = {
+        "model": "llama3-8b",
+        "cluster": cluster,
+        "vary": {"training.global_batch": list(range(1, 3_000))},
+    }
     begun_s = time.process_time()
     complete = False
     try:
@@ -118,7 +141,7 @@ def test_the_points_of_a_sweep_are_read_within_its_time():
 def test_a_defect_says_its_kind_and_no_more(monkeypatch):
     from dataclasses import replace
 
-    from service.calls import CALLS
+    from service.handlers.handlers import CALLS
 
     def broken(*given: Any) -> None:
         raise FileNotFoundError("/srv/secret/place")

@@ -42,9 +42,11 @@ def test_generated_requests_are_answered_as_the_document_says(address):
         )
 
     checks = [
-        not_a_server_error, status_code_conformance, content_type_conformance,
+        not_a_server_error,
+        status_code_conformance,
+        content_type_conformance,
         response_schema_conformance,
-    ]  # fmt: skip
+    ]
     document = schemathesis.openapi.from_dict(json.loads(FILE.read_text()))
     document.config.update(base_url=address)
     statuses: Counter[str] = Counter()

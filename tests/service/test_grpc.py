@@ -21,18 +21,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import UsageError
-from service import grpc_gate, grpc_methods, grpc_server, logs
+from service import logs
 from service.auth import Auth
-from service.calls import call
-from service.grpc_gate import address_of, time_left
-from service.grpc_server import bound, credentials_of, start
-from service.grpc_status import MOST_BYTES, details_of, status_of
+from service.handlers.handlers import call
+from service.handlers.problems import Fault, Problem
 from service.limits import Settings
-from service.messages import body_of, message_of, to_dict
 from service.metrics import Metrics
-from service.problems import Fault, Problem
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.proto.planner.v1 import planner_pb2_grpc
+from service.rpc import gate as grpc_gate
+from service.rpc import methods as grpc_methods
+from service.rpc import server as grpc_server
+from service.rpc.convert import body_of, message_of, to_dict
+from service.rpc.gate import address_of, time_left
+from service.rpc.server import bound, credentials_of, start
+from service.rpc.status import MOST_BYTES, details_of, status_of
 from service.serve import Serving, check
 from tests.service.inline import SETTINGS
 from tests.service.test_calls import JOB
@@ -69,13 +72,19 @@ def refused(ask: OverGrpc, method: str, message: Any, **named: Any) -> Refused:
     ("name", "request_"),
     [
         ("solve", {**JOB, "pins": {"tp": 2, "zero": 1, "pp": 1, "cp": 1}, "top": 2}),
-        ("evaluate", {"model": "llama3-8b", "cluster": "h100-x512",
-                      "pins": {"tp": 2, "cp": 2, "pp": 4, "vpp": 2}}),
+        (
+            "evaluate",
+            {
+                "model": "llama3-8b",
+                "cluster": "h100-x512",
+                "pins": {"tp": 2, "cp": 2, "pp": 4, "vpp": 2},
+            },
+        ),
         ("evaluate", {**JOB, "pins": {"tp": 1, "recompute": "full"}}),
         ("solve", {**JOB, "pins": {"tp": 3}}),
     ],
     ids=["ranked", "priced", "on one device each", "nothing fits"],
-)  # fmt: skip
+)
 def test_typed_answers_give_back_the_json_with_its_numbers(name, request_):
     answer = call(name, request_)
     message = message_of(answer, pb.SolveAnswer)
@@ -87,12 +96,16 @@ def test_typed_answers_give_back_the_json_with_its_numbers(name, request_):
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8)
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.text(max_size=8)
     | st.floats(allow_nan=False, allow_infinity=False),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner,
-                                                                max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
-)  # fmt: skip
+)
 NESTED = ("layout", "memory", "comm", "warnings")
 """Parts whose own fields are always there."""
 FIELDS = [each.name for each in pb.Plan.DESCRIPTOR.fields if each.name not in (*NESTED, "more")]
@@ -118,12 +131,18 @@ def test_problems_leave_out_what_is_not_known():
 
 def test_fields_of_a_request_are_those_of_its_json():
     request = {
-        "model": "llama3-8b", "cluster": {"pools": [{"nodes": 2, "share": 0.5, "x": None}]},
-        "set": {"training.global_batch": 64, "on": True}, "allow": ["TP002"],
-        "calibration": {"text": "a: 1", "name": "c.yaml"}, "pins": {"tp": 8},
-        "only": {"pp": [1, 2], "schedule": ["1f1b"]}, "max": {"pp": 4}, "top": 0, "within": 1.5,
+        "model": "llama3-8b",
+        "cluster": {"pools": [{"nodes": 2, "share": 0.5, "x": None}]},
+        "set": {"training.global_batch": 64, "on": True},
+        "allow": ["TP002"],
+        "calibration": {"text": "a: 1", "name": "c.yaml"},
+        "pins": {"tp": 8},
+        "only": {"pp": [1, 2], "schedule": ["1f1b"]},
+        "max": {"pp": 4},
+        "top": 0,
+        "within": 1.5,
         "deadline": "30d",
-    }  # fmt: skip
+    }
     assert json.loads(body_of(typed("solve", request))) == request
     emit = {"evaluate": {**JOB, "pins": {"tp": 2}}, "plan": 1, "for": ["megatron"], "hosts": ""}
     assert json.loads(body_of(typed("emit", emit))) == emit
@@ -158,7 +177,7 @@ def number(value: float) -> struct_pb2.Value:
         (pb.SolveRequest(allow=["x"] * 30), "values in the request"),
         (pb.SolveRequest(only={"tp": struct_pb2.ListValue(values=[number(1)] * 30)}), "values in"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_request_is_refused(message, said):
     with pytest.raises(Problem, match=said):
         body_of(message, Settings(nodes=20))
@@ -183,15 +202,22 @@ def test_details_fit_into_the_metadata_that_clients_take():
 @pytest.mark.parametrize(
     ("status", "code", "expected"),
     [
-        (400, "malformed", "INVALID_ARGUMENT"), (401, "x", "UNAUTHENTICATED"),
-        (403, "x", "PERMISSION_DENIED"), (404, "x", "NOT_FOUND"),
-        (409, "key-in-use", "ABORTED"), (409, "not-ended", "FAILED_PRECONDITION"),
-        (410, "expired", "NOT_FOUND"), (422, "key-reused", "INVALID_ARGUMENT"),
-        (429, "overloaded", "RESOURCE_EXHAUSTED"), (500, "defect", "INTERNAL"),
-        (503, "draining", "UNAVAILABLE"), (504, "out-of-time", "DEADLINE_EXCEEDED"),
-        (507, "store-full", "RESOURCE_EXHAUSTED"), (418, "x", "UNKNOWN"),
+        (400, "malformed", "INVALID_ARGUMENT"),
+        (401, "x", "UNAUTHENTICATED"),
+        (403, "x", "PERMISSION_DENIED"),
+        (404, "x", "NOT_FOUND"),
+        (409, "key-in-use", "ABORTED"),
+        (409, "not-ended", "FAILED_PRECONDITION"),
+        (410, "expired", "NOT_FOUND"),
+        (422, "key-reused", "INVALID_ARGUMENT"),
+        (429, "overloaded", "RESOURCE_EXHAUSTED"),
+        (500, "defect", "INTERNAL"),
+        (503, "draining", "UNAVAILABLE"),
+        (504, "out-of-time", "DEADLINE_EXCEEDED"),
+        (507, "store-full", "RESOURCE_EXHAUSTED"),
+        (418, "x", "UNKNOWN"),
     ],
-)  # fmt: skip
+)
 def test_every_refusal_has_its_status(status, code, expected):
     assert status_of(Problem(status, code, "", "")).name == expected
 
@@ -240,15 +266,21 @@ def test_messages_beyond_the_limit_and_compressed_ones_are_refused(ask):
     [
         ("SubmitJob", pb.SubmitJobRequest(), "without a request"),
         ("SubmitJob", pb.SubmitJobRequest(solve=pb.SolveRequest(), time_limit_s=-1), "seconds"),
-        ("SubmitJob", pb.SubmitJobRequest(solve=pb.SolveRequest(), time_limit_s=float("nan")),
-         "seconds"),
-        ("SubmitJob", pb.SubmitJobRequest(rules=pb.RulesRequest(delivery=pb.Delivery(job=True))),
-         "GetResult"),
+        (
+            "SubmitJob",
+            pb.SubmitJobRequest(solve=pb.SolveRequest(), time_limit_s=float("nan")),
+            "seconds",
+        ),
+        (
+            "SubmitJob",
+            pb.SubmitJobRequest(rules=pb.RulesRequest(delivery=pb.Delivery(job=True))),
+            "GetResult",
+        ),
         ("ListJobs", pb.ListJobsRequest(state=99), "Job.State"),  # type: ignore[arg-type]
         ("ListJobs", pb.ListJobsRequest(limit=-1), "1 to 1000"),
         ("WatchJob", pb.WatchJobRequest(job_id="x", after=-1), "no event"),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_refused(ask, method, message, said):
     found = refused(ask, method, message)
     assert found.status is grpc.StatusCode.INVALID_ARGUMENT
@@ -304,8 +336,9 @@ def test_a_stream_follows_the_job_of_a_large_question(ask):
     failing = pb.SolveRequest(json='{"refuse": "not so"}', delivery=pb.Delivery(job=True))
     assert refused(ask, "SolveStream", failing).seen == (422, "bad-option")
     assert refused(ask, "SolveStream", pb.SolveRequest(json='{"refuse": "no"}')).seen == (
-        422, "bad-option",
-    )  # fmt: skip
+        422,
+        "bad-option",
+    )
 
 
 @pytest.mark.parametrize("method", ["Solve", "SolveStream"])
@@ -366,9 +399,12 @@ def test_a_request_id_comes_back_and_stands_in_the_logs(ask):
     try:
         logs.configure("info", "json", stream)
         _, told = ask.service(
-            ask.ask("Solve", pb.SolveRequest(json='{"n": 4006, "s": "secret"}'),
-                    more={"x-request-id": "mine-1"})
-        )  # fmt: skip
+            ask.ask(
+                "Solve",
+                pb.SolveRequest(json='{"n": 4006, "s": "secret"}'),
+                more={"x-request-id": "mine-1"},
+            )
+        )
         refused(ask, "GetJob", pb.GetJobRequest(job_id="none"), more={"x-request-id": "a b"})
         # A line is written once the refusal is on its way, which may be there before it.
         ask.service(until(lambda: stream.getvalue().count("planner.access") >= 2))
@@ -518,9 +554,25 @@ def test_tls_asks_for_certificates_of_the_given_authority(service, tmp_path):
     def openssl(*args: str) -> None:
         subprocess.run(["openssl", *args], check=True, capture_output=True, cwd=tmp_path)
 
-    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost",
-            "-addext", "subjectAltName=IP:127.0.0.1")  # fmt: skip
+    openssl(
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-keyout",
+        "key.pem",
+        "-out",
+        "cert.pem",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+    )
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     authority, secret = cert.read_bytes(), key.read_bytes()
 
@@ -532,8 +584,14 @@ def test_tls_asks_for_certificates_of_the_given_authority(service, tmp_path):
     async def served() -> None:
         for client_ca in (None, cert):
             serving = Serving(tls_cert=cert, tls_key=key, tls_client_ca=client_ca)
-            server = bound(service.engine, Auth(), SETTINGS, service.metrics, "127.0.0.1:0",
-                           credentials_of(serving))  # fmt: skip
+            server = bound(
+                service.engine,
+                Auth(),
+                SETTINGS,
+                service.metrics,
+                "127.0.0.1:0",
+                credentials_of(serving),
+            )
             await server.start()
             known = grpc.ssl_channel_credentials(authority, secret, authority)
             assert await version(server.address, known)
@@ -603,8 +661,9 @@ def test_a_process_answers_over_both_transports_and_drains(tmp_path):
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             stub, health = (
-                planner_pb2_grpc.PlannerStub(channel), health_pb2_grpc.HealthStub(channel),
-            )  # fmt: skip
+                planner_pb2_grpc.PlannerStub(channel),
+                health_pb2_grpc.HealthStub(channel),
+            )
             question = {"model": "llama3-8b", "cluster": "h100-x8", "top": 1}
             over_http = ask_http(address, "/v1/plans:solve", question)[1]
             asked = typed("solve", question)
@@ -639,8 +698,12 @@ def test_a_process_answers_over_both_transports_and_drains(tmp_path):
 
 @pytest.mark.parametrize(
     ("peer", "address"),
-    [("ipv4:10.0.0.7:51234", "10.0.0.7"), ("ipv6:%5B::1%5D:51234", "::1"),
-     ("ipv6:[fe80::2]:9", "fe80::2"), ("unix:/run/x", "")],
-)  # fmt: skip
+    [
+        ("ipv4:10.0.0.7:51234", "10.0.0.7"),
+        ("ipv6:%5B::1%5D:51234", "::1"),
+        ("ipv6:[fe80::2]:9", "fe80::2"),
+        ("unix:/run/x", ""),
+    ],
+)
 def test_the_address_of_a_peer_is_read(peer, address):
     assert address_of(peer) == address

@@ -14,12 +14,13 @@ import pytest
 
 from service import logs
 from service.auth import Auth, network_of, read_tokens, tokens_of
-from service.engine import Caller, Engine
-from service.jobs import Bounds, Jobs
+from service.handlers.problems import Problem
+from service.http.rest import Rest
+from service.jobs.queue import Jobs
+from service.jobs.records import Bounds
+from service.jobs.store import Store, StoreUnavailable
 from service.limits import job_request
-from service.problems import Problem
-from service.rest import Rest
-from service.store import Store, StoreUnavailable
+from service.service import Caller, Engine
 from tests.service.inline import SETTINGS, inline_engine
 from tests.service.waiting import PATIENCE_S, until
 
@@ -31,7 +32,7 @@ SMALL = 1_000
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.engine.SMALL_BODY", SMALL)
+    monkeypatch.setattr("service.service.SMALL_BODY", SMALL)
 
 
 def in_engine(tmp_path: Any, work: Any) -> Any:
@@ -193,15 +194,19 @@ def test_who_reads_very_much_keeps_nobody_else_and_no_job_waiting(tmp_path, monk
 
 
 def test_large_bodies_of_one_caller_do_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("service.rest.LARGE_BODY", 100)
+    monkeypatch.setattr("service.http.rest.LARGE_BODY", 100)
 
     async def work(engine: Engine) -> tuple[Any, list[int]]:
         app, over = Rest(engine, None, SETTINGS), asyncio.Event()
         part = {"type": "http.request", "body": b" " * 200, "more_body": True}
         scope = {
-            "type": "http", "method": "POST", "path": "/v1/plans:solve", "query_string": b"",
-            "headers": [(b"content-type", b"application/json")], "client": None,
-        }  # fmt: skip
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/plans:solve",
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+            "client": None,
+        }
 
         async def one() -> Any:
             parts, sent = [part], []
@@ -439,9 +444,12 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
     ("parent", "trace_id"),
     [
         (f"00-{TRACE}-b7ad6b7169203331-01", int(TRACE, 16)),
-        ("", 0), ("00-zz", 0), (f"00-{'0' * 32}-b7ad6b7169203331-01", 0), ("\xff" * 90, 0),
+        ("", 0),
+        ("00-zz", 0),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", 0),
+        ("\xff" * 90, 0),
     ],
-)  # fmt: skip
+)
 def test_a_span_is_the_child_of_the_one_that_traceparent_names(tmp_path, parent, trace_id):
     from opentelemetry import trace
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from service import connections
+from service.http import connections
 from tests.service.serving import SETTINGS, served
 from tests.service.waiting import PATIENCE_S, wait_until
 
@@ -72,9 +72,12 @@ def test_a_request_after_an_answer_has_as_little_time(port):
 
 
 def test_endless_headers_are_refused(port):
-    for endless in (b"GET /" + b"a" * 300_000, GET + b"X: " + b"y" * 300_000,
-                    GET + b"X: y\r\n" * 60_000, GET + b"".join(b"X%d: %s\r\n" % (i,
-                    b"y" * 99) for i in range(900)) + b"\r\n"):  # fmt: skip
+    for endless in (
+        b"GET /" + b"a" * 300_000,
+        GET + b"X: " + b"y" * 300_000,
+        GET + b"X: y\r\n" * 60_000,
+        GET + b"".join(b"X%d: %s\r\n" % (i, b"y" * 99) for i in range(900)) + b"\r\n",
+    ):
         said = sent(port, endless)
         assert said == b"" or said.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400")), said[:100]
     check_alive(port)
@@ -83,7 +86,8 @@ def test_endless_headers_are_refused(port):
 @pytest.mark.parametrize(
     "broken",
     [
-        b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n",
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET\r\n\r\n",
         b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -93,14 +97,15 @@ def test_endless_headers_are_refused(port):
         GET + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n",
         GET + b"Content-Length: -5\r\n\r\n",
         GET + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        GET + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", GET + b"A\x00B: c\r\n\r\n",
+        GET + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        GET + b"A\x00B: c\r\n\r\n",
         GET + b" folded\r\n\r\n",
         GET + b"Upgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n",
         b"GET /%00%ff%0a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         b"POST /v1/plans:solve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_http_is_refused_without_a_trace(port, broken):
     said = sent(port, broken)
     assert b"Traceback" not in said

@@ -15,10 +15,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from service import logs
 from service.auth import Auth, read_tokens
-from service.engine import Caller
-from service.grpc_server import bound
 from service.limits import Settings
 from service.metrics import Metrics
+from service.rpc.server import bound
+from service.service import Caller
 from tests.service import fuzzing, fuzzing_wire
 from tests.service.inline import inline_engine
 from tests.service.waiting import PATIENCE_S
@@ -49,9 +49,12 @@ async def statuses(folder: Path, auth: Auth, metadata: Any) -> tuple[str, str, s
                 return (
                     await ended(health.Check(question, metadata=metadata)),
                     await ended(health.Watch(question, metadata=metadata).__aiter__().__anext__()),
-                    await ended(mirror.ServerReflectionInfo(iter([asked]),
-                    metadata=metadata).__aiter__().__anext__()),
-                )  # fmt: skip
+                    await ended(
+                        mirror.ServerReflectionInfo(iter([asked]), metadata=metadata)
+                        .__aiter__()
+                        .__anext__()
+                    ),
+                )
         finally:
             await server.stop(0.0)
 
@@ -121,8 +124,10 @@ def test_no_byte_of_a_token_that_is_no_utf_8_is_logged(tmp_path, caplog):
     asyncio.run(run())
     texts = [record.getMessage() + repr(record.args) for record in caplog.records]
     assert any("no UTF-8" in text for text in texts), texts
-    assert not any(TOKEN[:8] in text or record.exc_info
-                   for text, record in zip(texts, caplog.records, strict=True))  # fmt: skip
+    assert not any(
+        TOKEN[:8] in text or record.exc_info
+        for text, record in zip(texts, caplog.records, strict=True)
+    )
 
 
 @contextlib.asynccontextmanager
@@ -163,10 +168,11 @@ def test_no_message_is_taken_before_it_is_known_who_calls(tmp_path):
         tokens = read_tokens(f"ann read {TOKEN}", "tokens")
         async with asked_of(tmp_path, Settings(), tokens=tokens) as (_, call):
             paths = (
-                "/planner.v1.Planner/Solve", "/planner.v1.Planner/WatchJob",
+                "/planner.v1.Planner/Solve",
+                "/planner.v1.Planner/WatchJob",
                 "/grpc.health.v1.Health/Watch",
                 "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-            )  # fmt: skip
+            )
             return [(await status(call(path)))[0] for path in paths]
 
     assert asyncio.run(run()) == ["UNAUTHENTICATED"] * 4
@@ -218,8 +224,8 @@ def test_a_caller_holds_no_more_streams_open_than_its_share(tmp_path):
 
 @pytest.mark.parametrize("path", ["/planner.v1.Planner/Solve", "/grpc.health.v1.Health/Check"])
 def test_a_message_that_does_not_arrive_ends_its_call(tmp_path, monkeypatch, path):
-    monkeypatch.setattr("service.grpc_receiving.MESSAGE_S", 0.2)
-    monkeypatch.setattr("service.grpc_receiving.SOON_S", 0.05)
+    monkeypatch.setattr("service.rpc.receiving.MESSAGE_S", 0.2)
+    monkeypatch.setattr("service.rpc.receiving.SOON_S", 0.05)
 
     async def run() -> tuple[str, str]:
         async with asked_of(tmp_path, Settings()) as (_, call):
@@ -231,7 +237,7 @@ def test_a_message_that_does_not_arrive_ends_its_call(tmp_path, monkeypatch, pat
 
 
 def test_a_caller_sends_no_more_slow_messages_at_once_than_its_share(tmp_path, monkeypatch):
-    monkeypatch.setattr("service.grpc_receiving.SOON_S", 0.05)
+    monkeypatch.setattr("service.rpc.receiving.SOON_S", 0.05)
 
     async def run() -> tuple[str, str]:
         async with asked_of(tmp_path, Settings(per_caller=2)) as (server, call):
@@ -285,10 +291,10 @@ def test_a_path_that_is_no_utf_8_does_not_end_the_server(tmp_path):
 
 
 def test_a_stream_that_is_left_while_its_question_is_refused_logs_no_defect(tmp_path):
-    from service.grpc_gate import Exchange
-    from service.grpc_methods import Grpc
-    from service.problems import refused
+    from service.handlers.problems import refused
     from service.proto.planner.v1 import planner_pb2 as pb
+    from service.rpc.gate import Exchange
+    from service.rpc.methods import Grpc
 
     said: list[str] = []
     readers: list[asyncio.Future[bytes]] = []

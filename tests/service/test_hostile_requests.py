@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from planner.errors import Problem as Wrong
 from planner.errors import SearchError, SpecError, UsageError
-from service.calls import CALLS, Running, answer, call, measure, read_request
-from service.documents import looks_like_path
+from service.handlers.documents import looks_like_path
+from service.handlers.handlers import CALLS, Running, answer, call, measure, read_request
+from service.handlers.problems import Problem, problem_of
 from service.limits import Settings, check_document_text, json_body
-from service.problems import Problem, problem_of
 
 JOB = {"model": "llama3-8b", "cluster": "h100-x8"}
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -43,9 +43,20 @@ def result() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "text",
-    ["/etc/passwd", "../../job.yaml", "~/m", "job.yaml", "config.json", r"C:\m", "http://h/x",
-     "file:///etc/passwd", "https://h/x?a=b: c", "s3://b/k", "./m"],
-)  # fmt: skip
+    [
+        "/etc/passwd",
+        "../../job.yaml",
+        "~/m",
+        "job.yaml",
+        "config.json",
+        r"C:\m",
+        "http://h/x",
+        "file:///etc/passwd",
+        "https://h/x?a=b: c",
+        "s3://b/k",
+        "./m",
+    ],
+)
 def test_no_path_and_no_address_is_opened(text: str, result: dict[str, Any]) -> None:
     assert looks_like_path(text)
     bodies: list[tuple[str, dict[str, Any]]] = [
@@ -76,10 +87,16 @@ def test_nothing_is_opened_while_calls_are_answered(
     texts = [
         lambda: call("evaluate", {**JOB, "pins": {"tp": 2}}),
         lambda: call("place", {"result": result, "hosts": "n1"}),
-        lambda: call("check", {"run": "source ./trap\ndeepspeed t.py --deepspeed_config ds.json",
-                               "cluster": "h100-x8", "model": "llama3-8b"}),
+        lambda: call(
+            "check",
+            {
+                "run": "source ./trap\ndeepspeed t.py --deepspeed_config ds.json",
+                "cluster": "h100-x8",
+                "model": "llama3-8b",
+            },
+        ),
         lambda: call("solve", {**JOB, "model": "trap"}),
-    ]  # fmt: skip
+    ]
     for text in texts:
         try:
             said = json.dumps(text())
@@ -197,22 +214,40 @@ PLAN, INPUTS = ("plans", 0), ("inputs",)
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("plans",), []), (("plans",), 5), (("plans",), [5]), (("inputs",), None),
-        (("schema_version",), "9.0"), ((*INPUTS, "options"), {}),
-        ((*INPUTS, "options", "pins"), 5), ((*INPUTS, "options", "stack"), "x"),
+        (("plans",), []),
+        (("plans",), 5),
+        (("plans",), [5]),
+        (("inputs",), None),
+        (("schema_version",), "9.0"),
+        ((*INPUTS, "options"), {}),
+        ((*INPUTS, "options", "pins"), 5),
+        ((*INPUTS, "options", "stack"), "x"),
         ((*INPUTS, "options", "calibration"), {"a": 1}),
-        ((*INPUTS, "cluster", "pools", 0, "nodes"), 10**6), ((*INPUTS, "model"), 5),
-        ((*PLAN, "layout"), {}), ((*PLAN, "layout", "tp"), 10**9), ((*PLAN, "layout", "tp"), "8"),
-        ((*PLAN, "layout", "dp"), 0), ((*PLAN, "layout", "gbs"), 10**9),
-        ((*PLAN, "layout", "mbs"), 0), ((*PLAN, "layout", "n_devices"), 10**9),
-        ((*PLAN, "layout", "stage_layers"), [10**6] * 3), ((*PLAN, "layout", "schedule"), [1]),
-        ((*PLAN, "layout", "zero"), 9), ((*PLAN, "layout", "dp_shard"), 3),
-        ((*PLAN, "layout", "etp"), 3), ((*PLAN, "layout", "hpz"), 5),
-        ((*PLAN, "layout", "sp"), 1), ((*PLAN, "layout", "recompute"), "x"),
-        ((*PLAN, "layout", "more"), 1), ((*PLAN, "pool"), "x"), ((*PLAN, "plan_id"), 5),
-        ((*PLAN, "precision"), "x"), ((*PLAN, "memory"), 5), ((*PLAN, "rank"), "x"),
+        ((*INPUTS, "cluster", "pools", 0, "nodes"), 10**6),
+        ((*INPUTS, "model"), 5),
+        ((*PLAN, "layout"), {}),
+        ((*PLAN, "layout", "tp"), 10**9),
+        ((*PLAN, "layout", "tp"), "8"),
+        ((*PLAN, "layout", "dp"), 0),
+        ((*PLAN, "layout", "gbs"), 10**9),
+        ((*PLAN, "layout", "mbs"), 0),
+        ((*PLAN, "layout", "n_devices"), 10**9),
+        ((*PLAN, "layout", "stage_layers"), [10**6] * 3),
+        ((*PLAN, "layout", "schedule"), [1]),
+        ((*PLAN, "layout", "zero"), 9),
+        ((*PLAN, "layout", "dp_shard"), 3),
+        ((*PLAN, "layout", "etp"), 3),
+        ((*PLAN, "layout", "hpz"), 5),
+        ((*PLAN, "layout", "sp"), 1),
+        ((*PLAN, "layout", "recompute"), "x"),
+        ((*PLAN, "layout", "more"), 1),
+        ((*PLAN, "pool"), "x"),
+        ((*PLAN, "plan_id"), 5),
+        ((*PLAN, "precision"), "x"),
+        ((*PLAN, "memory"), 5),
+        ((*PLAN, "rank"), "x"),
     ],
-)  # fmt: skip
+)
 def test_a_result_that_was_changed_is_refused(
     result: dict[str, Any], path: tuple[Any, ...], value: object
 ) -> None:
@@ -227,17 +262,24 @@ def test_a_result_that_was_changed_is_refused(
 @pytest.mark.parametrize(
     ("name", "more", "said"),
     [
-        ("explain", {"plan": "zzz"}, "no plan"), ("explain", {"plan": 10**17}, "no plan"),
+        ("explain", {"plan": "zzz"}, "no plan"),
+        ("explain", {"plan": 10**17}, "no plan"),
         ("explain", {"term": "bubbles"}, "no term"),
         ("explain", {"solve": JOB}, "solve and result"),
-        ("emit", {"for": ["x"]}, "unknown framework"), ("emit", {"out": "/tmp"}, "unknown field"),
-        ("emit", {"launcher": ["x"]}, "unknown launcher"), ("place", {"hosts": ""}, "empty"),
-        ("place", {"hosts": "n[1"}, "hosts: "), ("place", {"hosts": "n[1-99999999]"}, "hosts: "),
-        ("replan", {}, "no node is lost"), ("replan", {"lost": 2}, "runs on 1 nodes"),
-        ("replan", {"lost": ["n1"]}, "names none"), ("replan", {"gained": -1}, "below 0"),
-        ("replan", {"lost": 1}, "no node is left"), ("replan", {"gained": 10**9}, "devices"),
+        ("emit", {"for": ["x"]}, "unknown framework"),
+        ("emit", {"out": "/tmp"}, "unknown field"),
+        ("emit", {"launcher": ["x"]}, "unknown launcher"),
+        ("place", {"hosts": ""}, "empty"),
+        ("place", {"hosts": "n[1"}, "hosts: "),
+        ("place", {"hosts": "n[1-99999999]"}, "hosts: "),
+        ("replan", {}, "no node is lost"),
+        ("replan", {"lost": 2}, "runs on 1 nodes"),
+        ("replan", {"lost": ["n1"]}, "names none"),
+        ("replan", {"gained": -1}, "below 0"),
+        ("replan", {"lost": 1}, "no node is left"),
+        ("replan", {"gained": 10**9}, "devices"),
     ],
-)  # fmt: skip
+)
 def test_wrong_questions_about_a_plan(
     result: dict[str, Any], name: str, more: dict[str, Any], said: str
 ) -> None:
@@ -247,16 +289,30 @@ def test_wrong_questions_about_a_plan(
 
 @pytest.mark.parametrize(
     ("name", "body"),
-    [("nope", {}), ("diff", {"a": {}}), ("explain", {}), ("catalogue", {"name": "h1000"}),
-     ("rules", {"code": "XX999"}), ("rules", {"code": 5}), ("check-spec", {"document": {}}),
-     ("check", {"run": "", "cluster": "h100-x8"}),
-     ("check", {"run": "echo", "cluster": "h100-x8"}),
-     ("check", {"run": "A=x\n" + "A=$A$A$A$A\n" * 40, "cluster": "h100-x8"}),
-     ("check", {"run": "A=xx\n" + "echo " + "$((" * 999 + "1" + "))" * 999, "cluster": "h100-x8"}),
-     ("sweep", {"spec": {**JOB, "vary": {"training.global_batch": [8]}, "search": {"top": 900}}}),
-     ("check", {"run": "A=$((1<<99999999))\necho $A", "cluster": "h100-x8"}),
-     ("sweep", {"spec": {}}), ("sweep", {"spec": {**JOB, "calibration": "x", "vary": {}}})],
-)  # fmt: skip
+    [
+        ("nope", {}),
+        ("diff", {"a": {}}),
+        ("explain", {}),
+        ("catalogue", {"name": "h1000"}),
+        ("rules", {"code": "XX999"}),
+        ("rules", {"code": 5}),
+        ("check-spec", {"document": {}}),
+        ("check", {"run": "", "cluster": "h100-x8"}),
+        ("check", {"run": "echo", "cluster": "h100-x8"}),
+        ("check", {"run": "A=x\n" + "A=$A$A$A$A\n" * 40, "cluster": "h100-x8"}),
+        (
+            "check",
+            {"run": "A=xx\n" + "echo " + "$((" * 999 + "1" + "))" * 999, "cluster": "h100-x8"},
+        ),
+        (
+            "sweep",
+            {"spec": {**JOB, "vary": {"training.global_batch": [8]}, "search": {"top": 900}}},
+        ),
+        ("check", {"run": "A=$((1<<99999999))\necho $A", "cluster": "h100-x8"}),
+        ("sweep", {"spec": {}}),
+        ("sweep", {"spec": {**JOB, "calibration": "x", "vary": {}}}),
+    ],
+)
 def test_other_calls_refuse_as_well(name: str, body: dict[str, Any]) -> None:
     refused(name, body)
 
@@ -276,9 +332,13 @@ def test_errors_of_the_library_keep_their_places_and_codes() -> None:
     assert (problem.status, problem.code) == (422, "bad-specification")
     assert problem.detail == "m.yaml:3: model.layers: bad (and 1 more)"
     assert problem.errors[0].to_json() == {
-        "message": "bad", "fix": "good", "field": "model.layers", "source": "m.yaml", "line": 3,
+        "message": "bad",
+        "fix": "good",
+        "field": "model.layers",
+        "source": "m.yaml",
+        "line": 3,
         "column": 5,
-    }  # fmt: skip
+    }
     assert problem_of(SearchError("breaks TP002 (x)")).errors[0].rule == "TP002"
     again = pickle.loads(pickle.dumps(problem_of(UsageError("a", "b"))))
     assert again.to_json() == problem_of(UsageError("a", "b")).to_json()
@@ -308,8 +368,25 @@ values = st.recursive(
 )
 
 
-fields = ["model", "cluster", "pins", "set", "result", "plan", "a", "b", "run", "spec", "document",
-          "lost", "hosts", "name", "code", "top", "x"]  # fmt: skip
+fields = [
+    "model",
+    "cluster",
+    "pins",
+    "set",
+    "result",
+    "plan",
+    "a",
+    "b",
+    "run",
+    "spec",
+    "document",
+    "lost",
+    "hosts",
+    "name",
+    "code",
+    "top",
+    "x",
+]
 bodies = st.dictionaries(st.sampled_from(fields), values)
 
 
@@ -329,9 +406,23 @@ def test_any_request_is_answered_or_refused(name: str, body: dict[str, Any]) -> 
 
 
 NAMES = [
-    "tp", "pp", "cp", "ep", "etp", "vpp", "mbs", "zero", "dp_shard", "hpz", "split", "schedule",
-    "recompute", "sp", "devices", "precision",
-]  # fmt: skip
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "etp",
+    "vpp",
+    "mbs",
+    "zero",
+    "dp_shard",
+    "hpz",
+    "split",
+    "schedule",
+    "recompute",
+    "sp",
+    "devices",
+    "precision",
+]
 axes = st.sampled_from(NAMES)
 numbers = st.integers(-2, 10) | st.integers(-(2**60), 2**60)
 words = st.sampled_from(["full", "1f1b", "even", "3-5", "16-16", "zb-v", "bf16", "on", "", "8x4"])

@@ -13,19 +13,11 @@ from typing import Any
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from service.jobs import (
-    Bounds,
-    JobQueueFull,
-    Jobs,
-    Lease,
-    Reply,
-    RowBatch,
-    State,
-    new_claim,
-    this_process,
-)
-from service.problems import Problem
-from service.store import (
+from service.handlers.problems import Problem
+from service.jobs.leases import new_claim, this_process
+from service.jobs.queue import Jobs
+from service.jobs.records import Bounds, JobQueueFull, Lease, Reply, RowBatch, State
+from service.jobs.store import (
     SCHEMA_VERSION,
     Store,
     StoreError,
@@ -44,9 +36,16 @@ pytestmark = pytest.mark.parametrize("database", STORES, indirect=True)
 LEASE_S = 15.0
 LOOK_S = 5.0
 BOUNDS = Bounds(
-    queued=40, queued_per_owner=30, max_attempts=3, max_leases=6, lease_s=LEASE_S,
-    retention_s=3600.0, memory_s=7200.0, key_s=1800.0, claim_s=300.0,
-)  # fmt: skip
+    queued=40,
+    queued_per_owner=30,
+    max_attempts=3,
+    max_leases=6,
+    lease_s=LEASE_S,
+    retention_s=3600.0,
+    memory_s=7200.0,
+    key_s=1800.0,
+    claim_s=300.0,
+)
 
 
 @dataclass
@@ -331,10 +330,12 @@ def test_a_lease_that_was_lost_keeps_no_rows(service):
 
 def test_rows_outlive_a_cancelled_and_a_failed_job_until_these_expire(service):
     process = service.process("a")
-    for n, end in enumerate((
-        lambda lease: process.cancel(lease.job_id, None),
-        lambda lease: process.finish(lease, None, problem=Problem(504, "late", "no", "late")),
-    )):  # fmt: skip
+    for n, end in enumerate(
+        (
+            lambda lease: process.cancel(lease.job_id, None),
+            lambda lease: process.finish(lease, None, problem=Problem(504, "late", "no", "late")),
+        )
+    ):
         submit(process, n)
         lease = leased(process)
         process.keep_rows(lease, batch(lease))
@@ -724,7 +725,7 @@ def test_sqlite_is_written_to_the_disk_before_it_is_acknowledged(open_store):
 
 
 def test_a_key_whose_process_was_killed_is_free_again_at_once(service):
-    code = "from service.jobs import new_claim; print(new_claim())"
+    code = "from service.jobs.queue import new_claim; print(new_claim())"
     gone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     process = service.process("a")
     assert len(new_claim()) <= 32  # as many as the store keeps

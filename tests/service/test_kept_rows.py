@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from planner.scaling import curve
-from planner.sweeping.running import PointSolver
-from service.calls import CALLS, Running, answer, dumps, read_request
-from service.job_work import RowKeeper
-from service.jobs import Jobs, State
-from service.kept_rows import KeptRow, Rows, packed, rows_of
-from service.store import Store, job_rows
-from service.store import jobs as jobs_table
+from planner.sweeps.run import PointSolver
+from planner.sweeps.scaling import curve
+from service.handlers.handlers import CALLS, Running, answer, dumps, read_request
+from service.jobs.partial_results import KeptRow, Rows, packed, rows_of
+from service.jobs.queue import Jobs
+from service.jobs.records import State
+from service.jobs.store import Store, job_rows
+from service.jobs.store import jobs as jobs_table
+from service.jobs.work import RowKeeper
 from tests.service.test_chaos import Process, wait_for_end
 from tests.service.waiting import PATIENCE_S, wait_until
 
@@ -141,7 +142,7 @@ def test_of_one_job_so_many_bytes_of_rows_are_kept(tmp_path, monkeypatch):
     jobs.submit("ann", "sweep", "r", b"{}")
     lease = jobs.lease()
     assert lease is not None
-    monkeypatch.setattr("service.job_work.ROW_BYTES", 500)
+    monkeypatch.setattr("service.jobs.work.ROW_BYTES", 500)
     keeper = RowKeeper(jobs, lease)
     for i in range(20):
         keeper.add("s", [KeptRow(i, os.urandom(40).hex())])

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from planner.errors import SpecError
-from planner.yamlfile import Document, parse_yaml
-from service.engine import Options
+from planner.specs.yaml.document import Document, parse_yaml
 from service.limits import Settings
 from service.limits_file import NAMED, known_limits, read_limits, table, with_limits
+from service.options import Options
 
 DOCS = Path(__file__).parents[2] / "docs" / "service.md"
 

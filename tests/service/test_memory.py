@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from costmodels import rounds
-from service import memory
-from service.memory import Tidy, give_back, resident_bytes
+from costmodels.schedule import rounds
+from service.worker_pool import process_memory as memory
+from service.worker_pool.process_memory import Tidy, give_back, resident_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("hardware", "costmodels", "searches", "planner", "service")
 FEW = {
-    "planner/learning/machines.py:active": "packaged examples",
-    "planner/learning/machines.py:layer_weights": "packaged examples",
-    "planner/learning/machines.py:models": "a truth value",
-    "planner/learning/machines.py:params": "packaged examples",
-    "planner/learning/machines.py:seq_len": "packaged examples",
-    "planner/learning/machines.py:shape": "packaged examples",
-    "planner/packaged_examples.py:example_content": "packaged examples",
-    "planner/runs/torchtitan_config.py:known_fields": "releases that are packaged",
-    "planner/schemas.py:field_meaning": "fields of our schemas",
-    "planner/framework_releases.py:option_tables": "frameworks that we know",
+    "planner/learn/machines.py:active": "packaged examples",
+    "planner/learn/machines.py:layer_weights": "packaged examples",
+    "planner/learn/machines.py:models": "a truth value",
+    "planner/learn/machines.py:params": "packaged examples",
+    "planner/learn/machines.py:seq_len": "packaged examples",
+    "planner/learn/machines.py:shape": "packaged examples",
+    "planner/specs/examples.py:example_content": "packaged examples",
+    "planner/frameworks/torchtitan/reader.py:known_fields": "releases that are packaged",
+    "planner/specs/schema.py:field_meaning": "fields of our schemas",
+    "planner/frameworks/releases.py:option_tables": "frameworks that we know",
     "searches/frameworks/table.py:order_runs": "frameworks and rank orders that we know",
     "searches/frameworks/table.py:schedule_runs": "frameworks and schedules that we know",
-    "service/documents.py:_names": "model, cluster",
+    "service/handlers/documents.py:_names": "model, cluster",
     "service/pages/examples.py:examples": "model, cluster",
     "service/pages/examples.py:sweep_text": "packaged sweeps",
     "service/pages/shown_data.py:shown_data": "packaged data",
@@ -54,7 +54,7 @@ def test_whatever_is_kept_by_what_callers_send_has_a_bound():
 
 
 def test_paths_that_callers_write_are_forgotten():
-    from planner.sweeping import fields
+    from planner.sweeps import fields
 
     for n in range(1_100):
         fields.field_at(f"pools.{n}.nodes").check(1)

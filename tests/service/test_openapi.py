@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service import openapi
-from service.calls import CALLS
+from service.handlers.handlers import CALLS
+from service.http import openapi
 
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
 

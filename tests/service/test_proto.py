@@ -8,12 +8,12 @@ import pytest
 from google.protobuf import descriptor_pb2, json_format
 from pydantic import BaseModel
 
-from service import schemas
-from service.calls import CALLS
-from service.grpc_gate import CALL_OF, OPERATIONS, SERVICE
-from service.openapi import OPERATIONS as HTTP_OPERATIONS
+from service.handlers import schemas
+from service.handlers.handlers import CALLS
+from service.http.openapi import OPERATIONS as HTTP_OPERATIONS
 from service.proto.generate import BASELINE, FOLDER, breaking_changes, generated
 from service.proto.planner.v1 import planner_pb2 as pb
+from service.rpc.gate import CALL_OF, OPERATIONS, SERVICE
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +117,11 @@ def test_changes_that_break_callers_are_found(committed, path, values, said):
 
 def test_numbers_and_names_that_were_reserved_stay_so(committed):
     old = changed(
-        committed, REQUEST,
-        reservedRange=[{"start": 50, "end": 52}], reservedName=["layers"],
-    )  # fmt: skip
+        committed,
+        REQUEST,
+        reservedRange=[{"start": 50, "end": 52}],
+        reservedName=["layers"],
+    )
     assert breaking_changes(committed, old) == []
     new = changed(old, TOP, name="top")
     place_of(new, (*REQUEST, "field")).append(
@@ -177,16 +179,23 @@ def test_requests_have_the_fields_of_the_schemas(model, message):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (schemas.SolveAnswer, pb.SolveAnswer), (schemas.Plan, pb.Plan),
-        (schemas.Layout, pb.Layout), (schemas.Memory, pb.Memory),
-        (schemas.Transfer, pb.Transfer), (schemas.Warned, pb.Warned),
-        (schemas.Rejected, pb.Rejected), (schemas.Closest, pb.Closest),
-        (schemas.Relaxed, pb.Relaxed), (schemas.JobAnswer, pb.Job),
-        (schemas.JobsAnswer, pb.ListJobsResponse), (schemas.PageAnswer, pb.Page),
-        (schemas.VersionAnswer, pb.GetVersionResponse), (schemas.ProblemAnswer, pb.Problem),
+        (schemas.SolveAnswer, pb.SolveAnswer),
+        (schemas.Plan, pb.Plan),
+        (schemas.Layout, pb.Layout),
+        (schemas.Memory, pb.Memory),
+        (schemas.Transfer, pb.Transfer),
+        (schemas.Warned, pb.Warned),
+        (schemas.Rejected, pb.Rejected),
+        (schemas.Closest, pb.Closest),
+        (schemas.Relaxed, pb.Relaxed),
+        (schemas.JobAnswer, pb.Job),
+        (schemas.JobsAnswer, pb.ListJobsResponse),
+        (schemas.PageAnswer, pb.Page),
+        (schemas.VersionAnswer, pb.GetVersionResponse),
+        (schemas.ProblemAnswer, pb.Problem),
     ],
     ids=lambda each: each.__name__,
-)  # fmt: skip
+)
 def test_answers_have_the_fields_of_the_schemas(model, message):
     assert set(message.DESCRIPTOR.fields_by_name) - {"more"} == names(model)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import planner.layouts
-from planner.wording import REQUEST_FIELDS, SWEEP_FIELDS
-from service.calls import call
-from service.problems import Problem
+import planner.specs.search.axis_values
+from planner.option_names import REQUEST_FIELDS, SWEEP_FIELDS
+from service.handlers.handlers import call
+from service.handlers.problems import Problem
 from tests.planner.command import run_here
 from tests.service.live import live_service
 from tests.service.test_calls import JOB
@@ -56,15 +56,20 @@ SOLVED: list[tuple[dict[str, Any], str]] = [
     ({"set": {"pools.0.nodez": 3}}, '"set": {"pools.0.nodez": 3}'),
     ({"set": {"pools.7.nodes": 1}}, '"set": {"pools.7.nodes": 1}'),
     ({"set": {"a": "["}}, '"set": {"a": "["}'),
-    ({"set": {"pools.0.accelerator.colour": "red"}},
-     '"set": {"pools.0.accelerator.colour": "red"}: pools.0.accelerator.colour: unknown key'),
+    (
+        {"set": {"pools.0.accelerator.colour": "red"}},
+        '"set": {"pools.0.accelerator.colour": "red"}: pools.0.accelerator.colour: unknown key',
+    ),
     ({"set": {"training.precision": "fp32"}}, '"set": {"training.precision": "bf16"}'),
     ({"set": {"search": "{pin: {tp: x}}"}}, "for example search tp=1"),
-]  # fmt: skip
+]
 OTHERS: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {**MIXED, "pins": {"tp": 2}}, "name it with pool"),
-    ("evaluate", {**JOB, "pins": {}, "set": {"training.precision": "[bf16, fp16]"}},
-     '"pins": {"precision": "bf16"}'),
+    (
+        "evaluate",
+        {**JOB, "pins": {}, "set": {"training.precision": "[bf16, fp16]"}},
+        '"pins": {"precision": "bf16"}',
+    ),
     ("scale", MIXED, "name it with pool"),
     ("scale", {**JOB, "points": 1}, "points must be 2"),
     ("scale", {**JOB, "pins": {"devices": 8}}, "from and to in place"),
@@ -86,9 +91,12 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
     ("check", {**RUN, "run": '{"zero_optimization": {"stage": 1}}'}, '"model": "llama3-8b"'),
     ("sweep", {"spec": JOB}, '"vary": {"PATH": ["VALUES"]}'),
     ("sweep", {"spec": {**JOB, "vary": {"pools.0.nodes": "1..4"}}}, '"design": "latin"'),
-    ("sweep", {"spec": {**JOB, "vary": {"pools.0.nodes": [1]}, "search": {"within": 3}}},
-     "within belongs to"),
-]  # fmt: skip
+    (
+        "sweep",
+        {"spec": {**JOB, "vary": {"pools.0.nodes": [1]}, "search": {"within": 3}}},
+        "within belongs to",
+    ),
+]
 FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     ("solve", {**JOB, "framework": "nope"}, "unknown framework", "framework"),
     ("solve", {**JOB, "stack": "nope"}, "unknown stack", "stack"),
@@ -156,8 +164,9 @@ CASES = [("solve", {**JOB, **more}, words) for more, words in SOLVED] + OTHERS
 
 def said(problem: dict[str, Any]) -> str:
     """Return the words of a problem, those for the command line aside."""
-    faults = [{k: x for k, x in each.items() if k != "in_options"}
-              for each in problem.get("errors", ())]  # fmt: skip
+    faults = [
+        {k: x for k, x in each.items() if k != "in_options"} for each in problem.get("errors", ())
+    ]
     return json.dumps([problem["detail"], faults]).replace('\\"', '"')
 
 
@@ -186,7 +195,7 @@ def test_a_refusal_has_the_field_that_is_wrong(
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    from service import calls
+    from service.handlers import handlers as calls
     from service.limits import Settings
 
     found = Service(tmp_path_factory.mktemp("real"), "", calls, Settings())
@@ -238,18 +247,41 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
-LIBRARY = Path(planner.layouts.__file__).parent
+LIBRARY = Path(planner.specs.search.axis_values.__file__).parent
 HERE_ALONE = (
-    "cli.py", "commands.py", "remote.py", "client.py", "arguments.py", "looking.py", "placing.py",
-    "drawn_step.py", "trace.py", "comparing_trace.py", "plugins.py", "saved.py", "importing.py",
-    "inputs.py", "recommending.py", "trial", "measured", "kineto", "validation", "reporting",
-    "learning", "intake", "emit", "views", "calibration", "data", "sweeping",
-)  # fmt: skip
+    "cli.py",
+    "commands.py",
+    "remote.py",
+    "client.py",
+    "arguments.py",
+    "looking.py",
+    "placing.py",
+    "drawn_step.py",
+    "trace.py",
+    "comparing_trace.py",
+    "plugins.py",
+    "saved.py",
+    "importing.py",
+    "inputs.py",
+    "recommending.py",
+    "trial",
+    "measured",
+    "kineto",
+    "validation",
+    "reporting",
+    "learning",
+    "intake",
+    "emit",
+    "views",
+    "calibration",
+    "data",
+    "sweeping",
+)
 """Modules of commands that no service answers, or that read what the command line alone has."""
 
 
 def test_no_error_of_what_a_service_calls_spells_an_option_out() -> None:
-    """It is named by `planner.wording.option`, so that each edge can say it in its words."""
+    """It is named by `planner.option_names.option`, so that each edge can say it in its words."""
     of_requests = re.compile(rf"--({'|'.join(sorted({*REQUEST_FIELDS, *SWEEP_FIELDS}))})\b")
     found = []
     for path in sorted(LIBRARY.rglob("*.py")):
@@ -258,7 +290,10 @@ def test_no_error_of_what_a_service_calls_spells_an_option_out() -> None:
         text = path.read_text()
         for node in ast.walk(ast.parse(text)) if of_requests.search(text) else ():
             if isinstance(node, ast.Raise) and node.exc is not None:
-                texts = [x.value for x in ast.walk(node.exc)
-                         if isinstance(x, ast.Constant) and isinstance(x.value, str)]  # fmt: skip
+                texts = [
+                    x.value
+                    for x in ast.walk(node.exc)
+                    if isinstance(x, ast.Constant) and isinstance(x.value, str)
+                ]
                 found += [(path.name, node.lineno, x) for x in texts if of_requests.search(x)]
     assert not found

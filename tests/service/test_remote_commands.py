@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from planner import cli
+from planner.cli import app as cli
 from planner.client import Client, ServiceError
-from planner.result import Result
+from planner.solver.answer.result import Result
 from service.auth import Auth, read_tokens
-from service.calls import CALLS
+from service.handlers.handlers import CALLS
+from service.http.openapi import OPERATIONS
 from service.limits import DEFAULTS
-from service.openapi import OPERATIONS
 from tests.planner.command import run_here
 from tests.planner.scripted_server import scripted
 from tests.service.live import live_service
@@ -82,11 +82,34 @@ def both(url: str, *words: str) -> None:
     "words",
     [
         ("solve", *SMALL),
-        more("solve", *SMALL, "--format", "json", "--top", "2", "--objective", "memory",
-             "--within", "1.3", "--set", "training.global_batch=64", "--set",
-             "pools.0.price_per_hour=20"),
-        more("solve", *SMALL, "--format", "csv", "--only", "tp=1,2", "--max", "pp=2",
-             "--framework", "megatron"),
+        more(
+            "solve",
+            *SMALL,
+            "--format",
+            "json",
+            "--top",
+            "2",
+            "--objective",
+            "memory",
+            "--within",
+            "1.3",
+            "--set",
+            "training.global_batch=64",
+            "--set",
+            "pools.0.price_per_hour=20",
+        ),
+        more(
+            "solve",
+            *SMALL,
+            "--format",
+            "csv",
+            "--only",
+            "tp=1,2",
+            "--max",
+            "pp=2",
+            "--framework",
+            "megatron",
+        ),
         more("solve", "mine/job.yaml", "h100-x8", "--pin", "mbs=64"),
         ("solve", "mine/job.yaml", "mine/node.yaml", "--format", "json", "--top", "1"),
         ("solve", "mine/job.yaml", "h100-x8", "--pin", "devices=6"),
@@ -104,14 +127,21 @@ def both(url: str, *words: str) -> None:
         ("evaluate", *SMALL, "--pin", "tp=2", "--reference", "mine/astray.yaml"),
         more("solve", *SMALL, "--pin", "mbs=64", "--reference", "mine/run.yaml"),
         more("scale", *SMALL, "--points", "2", "--reference", "mine/run.yaml"),
-        ("check-spec", "h100-x8"), ("check-spec", "llama3-8b"), ("check-spec", "mine/sweep.yaml"),
+        ("check-spec", "h100-x8"),
+        ("check-spec", "llama3-8b"),
+        ("check-spec", "mine/sweep.yaml"),
         ("check-spec", "mine/node.yaml"),
         ("check-spec", "mine/wrong.yaml"),
-        ("rule",), ("rule", "tp002"), ("rule", "MLM003"), ("rule", "XX1"),
-        ("catalog", "list"), ("catalog", "show", "H100"), ("catalog", "show", "ib-ndr-400"),
+        ("rule",),
+        ("rule", "tp002"),
+        ("rule", "MLM003"),
+        ("rule", "XX1"),
+        ("catalog", "list"),
+        ("catalog", "show", "H100"),
+        ("catalog", "show", "ib-ndr-400"),
         ("catalog", "show", "none"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("files")
 def test_a_command_says_the_same(url: str, words: tuple[str, ...]) -> None:
     both(url, *words)
@@ -120,22 +150,37 @@ def test_a_command_says_the_same(url: str, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("explain", "{}#1"), ("explain", "{}#2", "--term", "bubble"), ("explain", "{}#77"),
-        ("emit", "{}#1", "--for", "megatron,torchtitan"), ("emit", "{}#1", "--for", "none"),
-        ("place", "{}#1"), ("place", "{}#1", "--format", "json", "--hosts", "box7"),
-        more("diff", "{0}#1", "{0}#2"), more("diff", "{0}#1", "{0}#3", "--format", "json"),
+        ("explain", "{}#1"),
+        ("explain", "{}#2", "--term", "bubble"),
+        ("explain", "{}#77"),
+        ("emit", "{}#1", "--for", "megatron,torchtitan"),
+        ("emit", "{}#1", "--for", "none"),
+        ("place", "{}#1"),
+        ("place", "{}#1", "--format", "json", "--hosts", "box7"),
+        more("diff", "{0}#1", "{0}#2"),
+        more("diff", "{0}#1", "{0}#3", "--format", "json"),
         more("replan", "{}#1", "--gained", "1"),
         more("replan", "{}#1", "--gained", "1", "--format", "json"),
     ],
-)  # fmt: skip
+)
 def test_a_plan_that_was_saved_here_is_sent(url: str, saved: Path, words: tuple[str, ...]) -> None:
     both(url, *(word.format(saved) for word in words))
 
 
 @pytest.mark.service
 def test_a_run_is_sent_with_the_files_that_it_names(url: str, tmp_path: Path) -> None:
-    emitted = run_here("solve", *SMALL, "--framework", "deepspeed", "--top", "1", "--emit",
-                       "deepspeed", "--out", str(tmp_path / "out"))  # fmt: skip
+    emitted = run_here(
+        "solve",
+        *SMALL,
+        "--framework",
+        "deepspeed",
+        "--top",
+        "1",
+        "--emit",
+        "deepspeed",
+        "--out",
+        str(tmp_path / "out"),
+    )
     assert emitted.returncode == 0, emitted.stderr
     (folder,) = (tmp_path / "out").iterdir()
     names = sorted(path.name for path in folder.iterdir())
@@ -149,8 +194,19 @@ def test_a_run_is_sent_with_the_files_that_it_names(url: str, tmp_path: Path) ->
 def test_files_are_written_here(url: str, saved: Path, tmp_path: Path) -> None:
     for folder, words in (("a", ()), ("b", ("--server", url))):
         out = str(tmp_path / folder)
-        run_here(*words, "solve", *SMALL, "--top", "2", "--emit", "megatron", "--launcher",
-                 "slurm", "--out", out)  # fmt: skip
+        run_here(
+            *words,
+            "solve",
+            *SMALL,
+            "--top",
+            "2",
+            "--emit",
+            "megatron",
+            "--launcher",
+            "slurm",
+            "--out",
+            out,
+        )
         run_here(*words, "emit", f"{saved}#1", "--out", f"{out}/one")
         run_here(*words, "scale", *SMALL, "--points", "1", "--html", f"{out}/page.html")
     written = [
@@ -173,16 +229,27 @@ def test_no_file_is_written_where_an_answer_says(saved: Path, tmp_path: Path, na
     cached = {**json.loads(saved.read_text()), "result_id": name}
     for answer in (result, cached):
         with scripted((200, {}, answer)) as server:
-            found = run_here("--server", server.url, "solve", *SMALL, "--emit", "megatron",
-                             "--out", "out")  # fmt: skip
+            found = run_here(
+                "--server", server.url, "solve", *SMALL, "--emit", "megatron", "--out", "out"
+            )
         assert "no plain name" in found.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.service
 def test_a_sweep_writes_the_same_rows(url: str, files: Path) -> None:
-    words = ("sweep", "mine/job.yaml", "mine/node.yaml", "--quiet", "--pin", "tp=1",
-             "--vary", "training.global_batch=64,128", "--reference", "mine/run.yaml")  # fmt: skip
+    words = (
+        "sweep",
+        "mine/job.yaml",
+        "mine/node.yaml",
+        "--quiet",
+        "--pin",
+        "tp=1",
+        "--vary",
+        "training.global_batch=64,128",
+        "--reference",
+        "mine/run.yaml",
+    )
     for name, asked in (("a.jsonl", ()), ("b.jsonl", ("--server", url))):
         found = run_here(*asked, *words, "-o", name)
         assert found.returncode == 0, found.stderr
@@ -208,8 +275,19 @@ def test_rows_of_a_sweep_lie_here_as_they_come(url: str, files: Path, monkeypatc
                 raise KeyboardInterrupt
             yield row
 
-    words = ("--server", url, "sweep", *SMALL, "--quiet", "--pin", "tp=1", "-o", "a.jsonl",
-             "--vary", "training.global_batch=64,72,80,88")  # fmt: skip
+    words = (
+        "--server",
+        url,
+        "sweep",
+        *SMALL,
+        "--quiet",
+        "--pin",
+        "tp=1",
+        "-o",
+        "a.jsonl",
+        "--vary",
+        "training.global_batch=64,72,80,88",
+    )
     with monkeypatch.context() as patched:
         patched.setattr(Client, "rows", two)
         found = run_here(*words)
@@ -222,7 +300,7 @@ def test_rows_of_a_sweep_lie_here_as_they_come(url: str, files: Path, monkeypatc
 def test_sizes_are_counted_on_a_terminal_as_they_are_here(url: str, monkeypatch: Any) -> None:
     words = ("scale", *SMALL, "--points", "2", "--pin", "tp=1", "--only", "mbs=1,recompute=none")
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr("planner.scaling.command.show_sizes", lambda *n: told.append(n))
+    monkeypatch.setattr("planner.cli.commands.scale.show_sizes", lambda *n: told.append(n))
     for asked in ((), ("--server", url)):
         told.clear()
         assert run_here(*asked, *words).returncode == 0
@@ -283,7 +361,7 @@ def test_what_no_service_does_is_refused(url: str, words: tuple[str, ...], said:
 
 
 def test_every_call_of_the_service_has_a_command() -> None:
-    from planner.remote import SERVED
+    from planner.cli.remote import SERVED
 
     names = {"catalogue": "catalog show", "rules": "rule"}
     assert {names.get(name, name) for name in CALLS} <= {*SERVED}
@@ -302,13 +380,38 @@ def test_what_changes_the_answer_can_be_asked_of_a_service_too() -> None:
     from typer.main import get_command
 
     fields = {
-        "pin": "pins", "set_": "set", "max_": "max", "time_limit": "time_limit_s",
-        "step_limit": "step_limit_s", "from_": "from_", "for_": "for_", "first": "a",
-        "second": "b", "file": "run", "point_limit": "point_limit_s",
-    }  # fmt: skip
-    of_sweep_files = {"vary", "design", "samples", "seed", "where", "let", "set_", "pin", "only",
-                      "max_", "framework", "stack", "pool", "objective", "deadline", "step_limit",
-                      "within", "files"}  # fmt: skip
+        "pin": "pins",
+        "set_": "set",
+        "max_": "max",
+        "time_limit": "time_limit_s",
+        "step_limit": "step_limit_s",
+        "from_": "from_",
+        "for_": "for_",
+        "first": "a",
+        "second": "b",
+        "file": "run",
+        "point_limit": "point_limit_s",
+    }
+    of_sweep_files = {
+        "vary",
+        "design",
+        "samples",
+        "seed",
+        "where",
+        "let",
+        "set_",
+        "pin",
+        "only",
+        "max_",
+        "framework",
+        "stack",
+        "pool",
+        "objective",
+        "deadline",
+        "step_limit",
+        "within",
+        "files",
+    }
     here = {"form", "out", "html", "cache", "executor", "ray_address", "quiet", "dry_run", "emit"}
     root = get_command(cli.app)
     for name, call in CALLS.items():
@@ -396,11 +499,28 @@ def test_certificates(tmp_path: Path) -> None:
     import subprocess
 
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out",
-         "cert.pem", "-days", "2", "-subj", "/CN=localhost", "-addext",
-         "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True, cwd=tmp_path,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            "key.pem",
+            "-out",
+            "cert.pem",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True,
+        capture_output=True,
+        cwd=tmp_path,
+    )
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     with live_service(tmp_path, tls_cert=cert, tls_key=key, tls_client_ca=cert) as url:
         with Client(url, ca=cert, cert=(cert, key)) as service:

@@ -12,11 +12,11 @@ import pytest
 
 from service import logs
 from service.auth import Auth, read_tokens
-from service.calls import CALLS
-from service.engine import ROLES, Engine
+from service.handlers.handlers import CALLS
+from service.http.openapi import OPERATIONS, Operation
+from service.http.rest import Rest, knows, wait_s
 from service.metrics import section
-from service.openapi import OPERATIONS, Operation
-from service.rest import Rest, knows, wait_s
+from service.service import ROLES, Engine
 from tests.service.inline import SETTINGS, inline_engine
 from tests.service.waiting import PATIENCE_S
 
@@ -42,8 +42,12 @@ class Service:
         self.app = Rest(self.engine, Auth(read_tokens(text, "tokens")), SETTINGS)
         self.open_app = Rest(self.engine, None, SETTINGS, only_hosts=frozenset({"localhost"}))
 
-    def __call__(self, work: Callable[[httpx.AsyncClient], Awaitable[Found]], app: Any = None,
-                 token: str = SUE) -> Found:  # fmt: skip
+    def __call__(
+        self,
+        work: Callable[[httpx.AsyncClient], Awaitable[Found]],
+        app: Any = None,
+        token: str = SUE,
+    ) -> Found:
         async def limited() -> Found:
             transport = httpx.ASGITransport(app=app or self.app, client=("10.0.0.7", 1))
             headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -54,8 +58,9 @@ class Service:
 
         return self.runner.run(limited())
 
-    def ask(self, method: str, path: str, *, app: Any = None, token: str = SUE,
-            **given: Any) -> httpx.Response:  # fmt: skip
+    def ask(
+        self, method: str, path: str, *, app: Any = None, token: str = SUE, **given: Any
+    ) -> httpx.Response:
         return self(lambda client: client.request(method, path, **given), app, token)
 
     def close(self) -> None:
@@ -102,9 +107,11 @@ def test_who_has_an_answer_gets_304(service, repeated):
     text = json.dumps(body, indent=1 if repeated else 5)  # other bytes: not from memory
     for sent in (etag, f'W/{etag}, "x"', "*"):
         known = service.ask(
-            "POST", "/v1/plans:solve", content=text,
+            "POST",
+            "/v1/plans:solve",
+            content=text,
             headers={"if-none-match": sent, "content-type": "application/json"},
-        )  # fmt: skip
+        )
         assert (known.status_code, known.content) == (304, b"")
         assert known.headers["etag"] == etag
     other = service.ask("POST", "/v1/plans:solve", json=body, headers={"if-none-match": '"x"'})
@@ -220,10 +227,15 @@ def test_work_ends_when_its_caller_leaves(service):
             sent.append(message)
 
         scope = {
-            "type": "http", "method": "POST", "path": "/v1/plans:solve", "query_string": b"",
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/plans:solve",
+            "query_string": b"",
             "headers": [(b"content-type", b"application/json"), (b"host", b"localhost")],
-            "client": None, "http_version": "1.1", "asgi": {"version": "3.0"},
-        }  # fmt: skip
+            "client": None,
+            "http_version": "1.1",
+            "asgi": {"version": "3.0"},
+        }
         await service.open_app(scope, receive, send)
         for _ in range(10):
             await asyncio.sleep(0)
@@ -249,21 +261,46 @@ def test_work_ends_when_its_caller_leaves(service):
         ("POST", "/v1/plans:solve", {"content": b"x" * 10_001}, 413, "too-large"),
         ("POST", "/v1/plans:solve", {"data": {"a": "b"}}, 415, "wrong-media-type"),
         ("POST", "/v1/plans:solve", {"content": b"{}"}, 415, "wrong-media-type"),
-        ("POST", "/v1/plans:solve",
-         {"json": {}, "headers": {"content-encoding": "gzip"}}, 415, "wrong-media-type"),
-        ("POST", "/v1/plans:solve",
-         {"content": b"{", "headers": {"content-type": "application/json"}}, 400, "malformed"),
-        ("POST", "/v1/plans:solve", {"json": {"n": 0}, "headers": {"idempotency-key": "k" * 201}},
-         400, "bad-key"),
+        (
+            "POST",
+            "/v1/plans:solve",
+            {"json": {}, "headers": {"content-encoding": "gzip"}},
+            415,
+            "wrong-media-type",
+        ),
+        (
+            "POST",
+            "/v1/plans:solve",
+            {"content": b"{", "headers": {"content-type": "application/json"}},
+            400,
+            "malformed",
+        ),
+        (
+            "POST",
+            "/v1/plans:solve",
+            {"json": {"n": 0}, "headers": {"idempotency-key": "k" * 201}},
+            400,
+            "bad-key",
+        ),
         ("POST", "/v1/jobs", {"json": []}, 400, "malformed"),
         ("POST", "/v1/jobs", {"json": {"call": "solve"}}, 422, "malformed"),
         ("POST", "/v1/jobs", {"json": {"call": "dance", "request": {}}}, 404, "unknown-call"),
         ("POST", "/v1/jobs", {"json": {"call": "page-learn", "request": {}}}, 404, "unknown-call"),
-        ("POST", "/v1/jobs", {"json": {"call": "solve", "request": {"top": 10**400}}}, 400,
-         "malformed"),
+        (
+            "POST",
+            "/v1/jobs",
+            {"json": {"call": "solve", "request": {"top": 10**400}}},
+            400,
+            "malformed",
+        ),
         ("POST", "/v1/jobs", {"json": {"call": "solve", "request": {}, "x": 1}}, 422, "malformed"),
-        ("POST", "/v1/jobs", {"json": {"call": "solve", "request": {}, "time_limit_s": True}},
-         422, "malformed"),
+        (
+            "POST",
+            "/v1/jobs",
+            {"json": {"call": "solve", "request": {}, "time_limit_s": True}},
+            422,
+            "malformed",
+        ),
         ("GET", "/v1/jobs?state=LOST", {}, 400, "malformed"),
         ("GET", "/v1/jobs?limit=0", {}, 400, "malformed"),
         ("GET", "/v1/jobs?limit=1&limit=2", {}, 400, "malformed"),
@@ -275,7 +312,7 @@ def test_work_ends_when_its_caller_leaves(service):
         ("GET", "/v1/jobs/none/events", {"headers": {"last-event-id": "x"}}, 400, "malformed"),
         ("POST", "/v1/jobs/none:cancel", {}, 404, "unknown-job"),
     ],
-)  # fmt: skip
+)
 def test_refusals_are_problem_documents(service, method, path, given, status, code):
     found = service.ask(method, path, **given)
     problem(found, status, code or found.json()["code"])
@@ -421,8 +458,11 @@ def test_a_job_is_accepted_watched_and_its_answer_fetched(service):
     result = service.ask("GET", f"{accepted.headers['location']}/result")
     assert result.json() == {"n": 6, "square": 36, "list": [0, 1, 2, 3, 4]}
     assert result.headers["etag"] == f'"{job["etag"]}"'
-    known = service.ask("GET", f"{accepted.headers['location']}/result",
-                        headers={"if-none-match": result.headers["etag"]})  # fmt: skip
+    known = service.ask(
+        "GET",
+        f"{accepted.headers['location']}/result",
+        headers={"if-none-match": result.headers["etag"]},
+    )
     assert known.status_code == 304
 
 
@@ -475,9 +515,12 @@ def test_jobs_are_their_owners_and_of_admins(service):
     ended(service, location)
     tom, eve = TOKENS["tom", "solve"], TOKENS["eve", "admin"]
     for method, path in (
-        ("GET", location), ("GET", f"{location}/result"), ("GET", f"{location}/result?limit=1"),
-        ("GET", f"{location}/events"), ("POST", f"{location}:cancel"),
-    ):  # fmt: skip
+        ("GET", location),
+        ("GET", f"{location}/result"),
+        ("GET", f"{location}/result?limit=1"),
+        ("GET", f"{location}/events"),
+        ("POST", f"{location}:cancel"),
+    ):
         problem(service.ask(method, path, token=tom), 404, "unknown-job")
         assert service.ask(method, path, token=eve).status_code == 200
     listed = service.ask("GET", "/v1/jobs", token=tom).json()["jobs"]
@@ -602,6 +645,10 @@ def test_a_configured_tracer_gets_a_span_for_every_request(service):
     app = Rest(service.engine, None, SETTINGS, tracer=Tracer())
     service.ask("GET", "/v1/version", app=app, headers={"x-request-id": "span-1"})
     assert seen == [
-        {"name": "getVersion", "http.request.method": "GET", "http.response.status_code": 200,
-         "planner.request_id": "span-1"}
-    ]  # fmt: skip
+        {
+            "name": "getVersion",
+            "http.request.method": "GET",
+            "http.response.status_code": 200,
+            "planner.request_id": "span-1",
+        }
+    ]

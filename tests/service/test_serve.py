@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from planner import cli, plugins
+from planner.cli import app as cli
+from planner.cli import plugins
 from planner.errors import UsageError
 from service.auth import Auth, read_tokens
 from service.serve import (
@@ -127,11 +128,27 @@ def test_a_start_asks_for_tokens_where_there_are_some(tmp_path):
 def started(folder: Path, *options: str) -> tuple["subprocess.Popen[str]", str]:
     """Return a running service and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "from service.command import app; app()", "--port", "0",
-         "--grpc-port", "0", "--workers", "1", "--job-workers", "1", "--data", str(folder),
-         *options],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            "from service.command import app; app()",
+            "--port",
+            "0",
+            "--grpc-port",
+            "0",
+            "--workers",
+            "1",
+            "--job-workers",
+            "1",
+            "--data",
+            str(folder),
+            *options,
+        ],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("planner serves at "):
@@ -188,9 +205,23 @@ def test_tls_asks_for_certificates_of_the_given_authority(tmp_path):
     def openssl(*args: str) -> None:
         subprocess.run(["openssl", *args], check=True, capture_output=True, cwd=tmp_path)
 
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out",
-            "cert.pem", "-days", "2", "-subj", "/CN=localhost",
-            "-addext", "subjectAltName=IP:127.0.0.1")  # fmt: skip
+    openssl(
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-keyout",
+        "key.pem",
+        "-out",
+        "cert.pem",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+    )
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     process, address = started(
         tmp_path, "--tls-cert", str(cert), "--tls-key", str(key), "--tls-client-ca", str(cert)

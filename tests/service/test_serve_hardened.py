@@ -53,11 +53,28 @@ def test_a_service_leaves_no_core_file_and_may_open_many_connections():
 
 def certificate(folder: Path) -> tuple[Path, Path]:
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out",
-         "cert.pem", "-days", "2", "-subj", "/CN=localhost", "-addext",
-         "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True, cwd=folder,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            "key.pem",
+            "-out",
+            "cert.pem",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True,
+        capture_output=True,
+        cwd=folder,
+    )
     return folder / "cert.pem", folder / "key.pem"
 
 

@@ -9,9 +9,10 @@ from sqlalchemy import event, insert, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from service.jobs import Jobs, RowBatch, State
-from service.problems import Problem
-from service.store import (
+from service.handlers.problems import Problem
+from service.jobs.queue import Jobs
+from service.jobs.records import RowBatch, State
+from service.jobs.store import (
     SCHEMA_VERSION,
     Store,
     StoreError,
@@ -235,12 +236,21 @@ def steps_of(tmp_path: Any, n_jobs: int) -> tuple[int, int]:
     store = Store(f"sqlite:///{tmp_path}/{n_jobs}.sqlite")
     ended = [
         {
-            "job_id": f"{n:032d}", "owner": f"{n % 7}", "call": "solve", "request_id": f"{n:064d}",
-            "body": b"", "time_limit_s": 0.0, "state": State.SUCCEEDED.value, "turn": 0,
-            "created_at": 0.0, "sha256": f"{n:064d}", "complete": False, "expires_s": 1e9,
+            "job_id": f"{n:032d}",
+            "owner": f"{n % 7}",
+            "call": "solve",
+            "request_id": f"{n:064d}",
+            "body": b"",
+            "time_limit_s": 0.0,
+            "state": State.SUCCEEDED.value,
+            "turn": 0,
+            "created_at": 0.0,
+            "sha256": f"{n:064d}",
+            "complete": False,
+            "expires_s": 1e9,
         }
         for n in range(n_jobs)
-    ]  # fmt: skip
+    ]
     there = [{"sha256": f"{n:064d}", "payload": b"x"} for n in range(n_jobs)]
     store.write(lambda c: c.execute(insert(jobs), ended) and None)
     store.write(lambda c: c.execute(insert(results), there) and None)

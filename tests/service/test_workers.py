@@ -6,11 +6,12 @@ import threading
 
 import pytest
 
-from service.calls import Running, answer, dumps, read_request
-from service.engine import Caller, Engine, Options
+from service.handlers.handlers import Running, answer, dumps, read_request
+from service.jobs.store import Store
 from service.limits import Settings
-from service.store import Store
-from service.workers import Lagging, Outcome, Pool, Task, WorkerDied, cut_page
+from service.options import Options
+from service.service import Caller, Engine
+from service.worker_pool.pool import Lagging, Outcome, Pool, Task, WorkerDied, cut_page
 from tests.service.waiting import PATIENCE_S
 
 SOLVE = {"model": "llama3-8b", "cluster": "h100-x8"}
@@ -37,8 +38,12 @@ def test_a_page_is_a_part_of_the_list_and_the_first_holds_the_rest():
 def test_an_answer_without_a_list_is_one_page():
     page = json.loads(cut_page(b'{"text": "x"}', 0, 10))
     assert page == {
-        "list": "", "total": 0, "items": [], "next_cursor": "", "answer": {"text": "x"},
-    }  # fmt: skip
+        "list": "",
+        "total": 0,
+        "items": [],
+        "next_cursor": "",
+        "answer": {"text": "x"},
+    }
 
 
 def test_the_longest_list_is_the_one_where_no_name_is_known():

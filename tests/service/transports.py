@@ -13,18 +13,18 @@ from google.protobuf import json_format
 from google.rpc import status_pb2
 
 from service.auth import Auth, read_tokens
-from service.calls import CALLS
-from service.engine import Engine
-from service.grpc_gate import CALL_OF
-from service.grpc_server import GrpcServer, bound
-from service.grpc_status import DETAILS
+from service.handlers.handlers import CALLS
+from service.http.openapi import FACTS, OPERATIONS
+from service.http.rest import Rest
 from service.limits import Settings
-from service.messages import to_dict
 from service.metrics import Metrics
-from service.openapi import FACTS, OPERATIONS
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.proto.planner.v1 import planner_pb2_grpc
-from service.rest import Rest
+from service.rpc.convert import to_dict
+from service.rpc.gate import CALL_OF
+from service.rpc.server import GrpcServer, bound
+from service.rpc.status import DETAILS
+from service.service import Engine
 from tests.service import fake_calls
 from tests.service.inline import SETTINGS, inline_engine
 from tests.service.waiting import PATIENCE_S
@@ -73,8 +73,13 @@ class Refused(Exception):
 class Service:
     """One engine with both transports, which ask for tokens."""
 
-    def __init__(self, folder: Path, database: str = "", calls: Any = fake_calls,
-                 settings: Settings = SETTINGS) -> None:  # fmt: skip
+    def __init__(
+        self,
+        folder: Path,
+        database: str = "",
+        calls: Any = fake_calls,
+        settings: Settings = SETTINGS,
+    ) -> None:
         self.runner = asyncio.Runner()
         self._context = inline_engine(folder, database, calls, settings)
         self.engine: Engine = self.runner.run(self._context.__aenter__())
@@ -132,8 +137,9 @@ class OverRest(Asker):
 
     name: str = field(default="rest", init=False)
 
-    async def _ask(self, method: str, path: str, headers: Mapping[str, str] | None = None,
-                   **given: Any) -> httpx.Response:  # fmt: skip
+    async def _ask(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, **given: Any
+    ) -> httpx.Response:
         transport = httpx.ASGITransport(app=self.service.app, client=("10.0.0.7", 1))
         sent = {"authorization": f"Bearer {self.token}"} if self.token else {}
         sent |= dict(headers or {})
@@ -147,9 +153,15 @@ class OverRest(Asker):
         return answer
 
     async def a_call(
-        self, name: str, request: Mapping[str, Any], *, key: str = "", known: str = "",
-        deadline_s: float = 0.0, job: bool = False,
-    ) -> Reply:  # fmt: skip
+        self,
+        name: str,
+        request: Mapping[str, Any],
+        *,
+        key: str = "",
+        known: str = "",
+        deadline_s: float = 0.0,
+        job: bool = False,
+    ) -> Reply:
         headers = {"idempotency-key": key} if key else {}
         if known:
             headers["if-none-match"] = known if known == "*" else f'"{known}"'
@@ -174,8 +186,9 @@ class OverRest(Asker):
             return Reply(None, etag, cached)
         return Reply(answer.json(), etag, cached, text=answer.text)
 
-    async def a_submit(self, name: str, request: Mapping[str, Any], *, key: str = "",
-                       time_limit_s: float = 0.0) -> dict[str, Any]:  # fmt: skip
+    async def a_submit(
+        self, name: str, request: Mapping[str, Any], *, key: str = "", time_limit_s: float = 0.0
+    ) -> dict[str, Any]:
         body = {"call": name, "request": request, "time_limit_s": time_limit_s}
         headers = {"idempotency-key": key} if key else {}
         answer = await self._ask("POST", "/v1/jobs", headers, json=body)
@@ -205,8 +218,15 @@ class OverRest(Asker):
             found.append((int(fields["id"]), json.loads(fields["data"])))
         return found
 
-    async def a_result(self, job_id: str, *, limit: int = 0, cursor: str = "",
-                       known: str = "", so_far: bool = False) -> Reply:  # fmt: skip
+    async def a_result(
+        self,
+        job_id: str,
+        *,
+        limit: int = 0,
+        cursor: str = "",
+        known: str = "",
+        so_far: bool = False,
+    ) -> Reply:
         given = {"limit": limit, "cursor": cursor, "so_far": "true" if so_far else ""}
         params = {k: v for k, v in given.items() if v}
         headers = {"if-none-match": f'"{known}"'} if known else {}
@@ -246,8 +266,14 @@ class OverGrpc(Asker):
 
     name: str = field(default="grpc", init=False)
 
-    async def ask(self, method: str, message: Any, *, more: Mapping[str, str] | None = None,
-                  deadline_s: float = 0.0) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    async def ask(
+        self,
+        method: str,
+        message: Any,
+        *,
+        more: Mapping[str, str] | None = None,
+        deadline_s: float = 0.0,
+    ) -> tuple[Any, dict[str, Any]]:
         """Return the answer of a method and its metadata; a stream as a list."""
         metadata = {"authorization": f"Bearer {self.token}"} if self.token else {}
         metadata |= dict(more or {})
@@ -264,9 +290,18 @@ class OverGrpc(Asker):
             raise refusal(error) from None
         return found, dict(await call.trailing_metadata())
 
-    async def a_call(self, name: str, request: Mapping[str, Any], *, key: str = "",
-                     known: str = "", deadline_s: float = 0.0, job: bool = False,
-                     form: str = "MESSAGE", fields: bool = False) -> Reply:  # fmt: skip
+    async def a_call(
+        self,
+        name: str,
+        request: Mapping[str, Any],
+        *,
+        key: str = "",
+        known: str = "",
+        deadline_s: float = 0.0,
+        job: bool = False,
+        form: str = "MESSAGE",
+        fields: bool = False,
+    ) -> Reply:
         more = {"idempotency-key": key} if key else {}
         if known:
             more["if-none-match"] = known
@@ -295,8 +330,9 @@ class OverGrpc(Asker):
             data = {name: data[name] for name in ("n", "square", "list")}
         return Reply(data, found.etag, cached)
 
-    async def a_submit(self, name: str, request: Mapping[str, Any], *, key: str = "",
-                       time_limit_s: float = 0.0) -> dict[str, Any]:  # fmt: skip
+    async def a_submit(
+        self, name: str, request: Mapping[str, Any], *, key: str = "", time_limit_s: float = 0.0
+    ) -> dict[str, Any]:
         field = name.replace("-", "_")
         inner = getattr(pb, METHODS[name] + "Request")(json=json.dumps(request))
         message = pb.SubmitJobRequest(**{field: inner}, time_limit_s=time_limit_s)
@@ -328,8 +364,16 @@ class OverGrpc(Asker):
             found.append((each.n, data))
         return found
 
-    async def a_result(self, job_id: str, *, limit: int = 0, cursor: str = "", known: str = "",
-                       form: str = "MESSAGE", so_far: bool = False) -> Reply:  # fmt: skip
+    async def a_result(
+        self,
+        job_id: str,
+        *,
+        limit: int = 0,
+        cursor: str = "",
+        known: str = "",
+        form: str = "MESSAGE",
+        so_far: bool = False,
+    ) -> Reply:
         asked = pb.GetResultRequest(job_id=job_id, limit=limit, cursor=cursor, so_far=so_far)
         asked.form = pb.Delivery.Form.Value(f"FORM_{form}")
         more = {"if-none-match": known} if known else {}

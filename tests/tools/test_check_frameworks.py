@@ -74,8 +74,14 @@ def test_a_wrong_layout_is_noticed(script, asked, name):
 @pytest.mark.slow
 def test_a_plan_that_is_told_wrongly_is_noticed(script):
     # The framework reads the files as they are; the plan beside them says one more tp.
-    told = (("megatron", "tp"), ("megatron", "pp"), ("deepspeed", "dp"), ("torchtitan", "cp"),
-            ("bridge", "ep"), ("accelerate", "mbs"))  # fmt: skip
+    told = (
+        ("megatron", "tp"),
+        ("megatron", "pp"),
+        ("deepspeed", "dp"),
+        ("torchtitan", "cp"),
+        ("bridge", "ep"),
+        ("accelerate", "mbs"),
+    )
     for checker, axis in told:
         one = script.ALL_CHECKERS[checker]
         drawn = next(draw_plans(one.framework, 1, seed=5))
@@ -122,8 +128,13 @@ def test_verdicts_are_compared(script, asked, accepts, codes, breaks, kind):
     found = script.judge_variations([question], answers, ours)
     count = found[kind] if isinstance(found[kind], int) else len(found[kind])
     assert count == 1
-    others = {"both accept", "both refuse", "only the framework refuses",
-              "only planner check refuses", "refused for another rule"} - {kind}  # fmt: skip
+    others = {
+        "both accept",
+        "both refuse",
+        "only the framework refuses",
+        "only planner check refuses",
+        "refused for another rule",
+    } - {kind}
     others -= {"both refuse"} if kind == "refused for another rule" else set()
     assert not any(found[other] for other in others)
 

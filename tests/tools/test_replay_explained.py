@@ -34,17 +34,25 @@ def test_a_figure_beyond_its_limit_is_off():
     plan = drawn_plans("megatron", 1, seed=0)[0]
     row = {"axis": "dp", "collective": "all-reduce", "n_calls": 2, "bytes": 1000, "dtype": "bf16"}
     real = {
-        "collectives": [row], "parameters": 10, "gradient_bytes": 20, "optimizer_bytes": 120,
+        "collectives": [row],
+        "parameters": 10,
+        "gradient_bytes": 20,
+        "optimizer_bytes": 120,
         "kept_activation_bytes": 100,
-    }  # fmt: skip
+    }
     mine = {
-        "collectives": [row | {"bytes": 1006}], "parameters": 10, "state_bytes": 161.0,
+        "collectives": [row | {"bytes": 1006}],
+        "parameters": 10,
+        "state_bytes": 161.0,
         "kept_activation_bytes": 103,
-    }  # fmt: skip
+    }
     off = {one.term: one.is_off for one in compare(plan, real, mine)}
     assert off == {
-        "dp all-reduce calls": False, "dp all-reduce bytes": True, "parameters": False,
-        "states": False, "kept activations": False,
-    }  # fmt: skip
+        "dp all-reduce calls": False,
+        "dp all-reduce bytes": True,
+        "parameters": False,
+        "states": False,
+        "kept activations": False,
+    }
     mine["state_bytes"] = 162.0  # 10 weights of 2 bytes, gradients, optimizer: 160
     assert [one.term for one in compare(plan, real, mine) if one.is_off][1:] == ["states"]

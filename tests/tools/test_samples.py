@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from planner.emit import why_not
-from searches.frameworks import RULES
+from planner.frameworks.emit import why_not
+from searches.frameworks.table import RULES
 from tools.samples.draw import draw_plans, shares
 from tools.samples.megatron_line import MegatronLine
 from tools.samples.vary import KINDS, vary
@@ -54,13 +54,39 @@ def test_drawn_plans_are_legal_and_as_many_as_asked_for(framework, plans):
 def test_rare_kinds_of_plans_come_up():
     found = Counter(x for drawn in draw_plans("megatron", 160, seed=0) for x in drawn.features)
     wanted = (
-        "tp", "sp", "pp", "vpp", "ep", "etp", "cp p2p", "cp all-gather", "cp a2a",
-        "zero 0", "zero 1", "zero 2", "zero 3", "uneven", "recompute full",
-        "recompute selective", "moe", "mla", "mtp",
-        "gqa", "tied", "kv replicated", "fp16", "bf16-grads", "order tp-cp-ep-pp-dp", "hsdp",
-        "offload", "overlap off",
-        "1-8 devices", "9-64 devices", "65-1024 devices", "1025-16384 devices",
-    )  # fmt: skip
+        "tp",
+        "sp",
+        "pp",
+        "vpp",
+        "ep",
+        "etp",
+        "cp p2p",
+        "cp all-gather",
+        "cp a2a",
+        "zero 0",
+        "zero 1",
+        "zero 2",
+        "zero 3",
+        "uneven",
+        "recompute full",
+        "recompute selective",
+        "moe",
+        "mla",
+        "mtp",
+        "gqa",
+        "tied",
+        "kv replicated",
+        "fp16",
+        "bf16-grads",
+        "order tp-cp-ep-pp-dp",
+        "hsdp",
+        "offload",
+        "overlap off",
+        "1-8 devices",
+        "9-64 devices",
+        "65-1024 devices",
+        "1025-16384 devices",
+    )
     assert [name for name in wanted if not found[name]] == []
 
 
@@ -82,15 +108,39 @@ def test_check_reads_legal_files_as_the_plan_and_refuses_nothing(checker, plans)
 
 
 SELDOM = {
-    "megatron": {"MLM111|MLM422", "MLM216", "MLM214", "MLM107", "MLM522", "MLM204", "MLM425",
-                 "MLM326", "MLM516"},
+    "megatron": {
+        "MLM111|MLM422",
+        "MLM216",
+        "MLM214",
+        "MLM107",
+        "MLM522",
+        "MLM204",
+        "MLM425",
+        "MLM326",
+        "MLM516",
+    },
     "deepspeed": {"DSP412", "DSP413", "DSP401"},
     "torchtitan": {"TTN125", "TTN302"},
-    "torchtitan-toml": {"TTN102", "TTN103", "TTN104", "TTN122", "TTN202", "TTN222", "TTN302",
-                        "TTN303", "TTN124", "TTN204", "TTN105", "TTN123", "TTN203", "TTN220",
-                        "TTN221", "TTN125"},
+    "torchtitan-toml": {
+        "TTN102",
+        "TTN103",
+        "TTN104",
+        "TTN122",
+        "TTN202",
+        "TTN222",
+        "TTN302",
+        "TTN303",
+        "TTN124",
+        "TTN204",
+        "TTN105",
+        "TTN123",
+        "TTN203",
+        "TTN220",
+        "TTN221",
+        "TTN125",
+    },
     "accelerate": set(),
-}  # fmt: skip
+}
 """Rules that none of a few plans may be able to break."""
 
 
@@ -134,16 +184,23 @@ def test_every_rule_of_megatron_that_its_code_enforces_is_broken_by_some_change(
     # What the checker cannot see, or no change of one thing reaches.
     unseen = {
         "MLM100": "a degree of 0 or less: nudges reach it",
-        "MLM143": "the training loop refuses, not the parser", "MLM144": "the tokenizer refuses",
+        "MLM143": "the training loop refuses, not the parser",
+        "MLM144": "the tokenizer refuses",
         "MLM145": "the writer of wandb refuses",
-        "MLM104": "releases before 0.16", "MLM132": "releases before 0.13",
-        "MLM307": "the same conditions by the model's sizes", "MLM502": "words of --fp8-recipe",
+        "MLM104": "releases before 0.16",
+        "MLM132": "releases before 0.13",
+        "MLM307": "the same conditions by the model's sizes",
+        "MLM502": "words of --fp8-recipe",
         "MLM504": "the same condition by the plan's precision, MLM512 by the flags",
-        "MLM503": "Transformer Engine's kernels", "MLM329": "no such accelerator is drawn",
-        "MLM133": "its schedule has a format of its own", "MLM414": "release 0.20",
-        "MLM423": "in the adapter of Megatron-FSDP", "MLM424": "in the adapter of Megatron-FSDP",
-        "MLM420": "legacy checkpoints are not written", "MLM119": "values of another kind",
-    }  # fmt: skip
+        "MLM503": "Transformer Engine's kernels",
+        "MLM329": "no such accelerator is drawn",
+        "MLM133": "its schedule has a format of its own",
+        "MLM414": "release 0.20",
+        "MLM423": "in the adapter of Megatron-FSDP",
+        "MLM424": "in the adapter of Megatron-FSDP",
+        "MLM420": "legacy checkpoints are not written",
+        "MLM119": "values of another kind",
+    }
     broken = {code for codes, _, _ in KINDS["megatron"].breaks for code in codes.split("|")}
     enforced = {
         rule.code
@@ -161,8 +218,10 @@ def test_variations_are_the_same_every_time(checker, plans):
     first = [vary(checker, d, f, i, Random(i)) for i, (d, f) in enumerate(some)]
     again = [vary(checker, d, f, i, Random(i)) for i, (d, f) in enumerate(some)]
     assert first == again
-    assert all(one.files != {k: files[k] for k in one.files} for one, (_, files) in
-               zip(first, some, strict=True))  # fmt: skip
+    assert all(
+        one.files != {k: files[k] for k in one.files}
+        for one, (_, files) in zip(first, some, strict=True)
+    )
 
 
 @pytest.mark.slow

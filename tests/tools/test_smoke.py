@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from planner.inputs import cluster_from_dict, model_from_dict
-from planner.solving import solve
+from planner.solver.solve import solve
+from planner.specs.loader import cluster_from_dict, model_from_dict
 from tools.smoke.case import Case
 from tools.smoke.expected import LINE, differences, expected_facts, reported_facts
 from tools.smoke.run import Outcome, cluster_of

@@ -22,9 +22,9 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from costmodels.parameters import total_params
 from planner.errors import SpecError
-from planner.inputs import model_from_dict
-from planner.intake.huggingface.model_types import ALIASES, TYPES
-from planner.intake.huggingface.newer_types import REMOTE_TYPES
+from planner.specs.loader import model_from_dict
+from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
+from planner.specs.importers.huggingface.newer_types import REMOTE_TYPES
 
 SAME = 1e-3
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")

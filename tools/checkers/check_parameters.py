@@ -17,7 +17,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from costmodels.parameters import total_params
-from planner.inputs import model_from_dict
+from planner.specs.loader import model_from_dict
 from tests.planner.intake.counted import CLASS_DEFAULTS, EXCEPTIONS_FRAC
 
 TESTS = Path(__file__).resolve().parents[2] / "tests" / "planner" / "intake"

@@ -15,14 +15,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from costmodels.examples import (  # noqa: E402
-    DEEPSEEK_V3, GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MIXTRAL_8X7B,
-)
+from costmodels.examples import DEEPSEEK_V3, GPT3_175B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MIXTRAL_8X7B
 from costmodels.plans import Layout  # noqa: E402
 from costmodels.shapes import ModelShape, TrainingJob  # noqa: E402
-from costmodels.stages import stage_layers  # noqa: E402
+from costmodels.schedule.stages import stage_layers  # noqa: E402
 from hardware.parts import Accelerator, Efficiency, Link, Pool  # noqa: E402
-from planner.emit import FRAMEWORKS, emit_plan  # noqa: E402
+from searches.options import FRAMEWORKS  # noqa: E402
+from planner.frameworks.emit import emit_plan  # noqa: E402
 
 GPT_SMALL = replace(GPT3_175B, name="gpt-small", layers=24, hidden=2048, heads=16, kv_heads=16, ffn=8192,
                     padded_vocab=0, max_positions=4096)

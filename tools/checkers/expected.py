@@ -370,7 +370,7 @@ CHECKERS = {
         Checker("accelerate", "fsdp2", "check_accelerate.py", "accelerate",
                 ask_accelerate, accelerate_wants),
     )
-}  # fmt: skip
+}
 """All checkers by name."""
 PREFIX = {
     "megatron": ("megatron",),

@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 from costmodels.plans import Layout
-from planner.emit.megatron import flag_groups
-from planner.emit.torchtitan import recipe, vocab_rows
-from searches.frameworks import padded_vocab
+from planner.frameworks.megatron.emitter import flag_groups
+from planner.frameworks.torchtitan.emitter import recipe, vocab_rows
+from searches.frameworks.megatron.layouts import padded_vocab
 from tools.samples.draw import Drawn, draw_plans
 
 Record = dict[str, Any]

@@ -31,7 +31,7 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem, run_by
 from costmodels.stacks import STACKS
 from hardware.parts import Fabric
-from planner.inputs import load_cluster
+from planner.specs.loader import load_cluster
 from tools.replay.cases import REPLAYS, Record, replayed_rank
 from tools.replay.counting import CONTROL_BYTES
 from tools.replay.explained import reason_for

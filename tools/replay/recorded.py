@@ -123,10 +123,21 @@ def install(recorder):
         return _done(kwargs.get("async_op"))
 
     for function in (
-        all_reduce, all_gather_into_tensor, all_gather, reduce_scatter_tensor, reduce_scatter,
-        all_to_all_single, broadcast, send, isend, recv, irecv, batch_isend_irecv,
-        _coalescing_manager, barrier,
-    ):  # fmt: skip
+        all_reduce,
+        all_gather_into_tensor,
+        all_gather,
+        reduce_scatter_tensor,
+        reduce_scatter,
+        all_to_all_single,
+        broadcast,
+        send,
+        isend,
+        recv,
+        irecv,
+        batch_isend_irecv,
+        _coalescing_manager,
+        barrier,
+    ):
         for module in (dist, distributed_c10d):
             setattr(module, function.__name__, function)
     dist._all_gather_base = distributed_c10d._all_gather_base = all_gather_into_tensor

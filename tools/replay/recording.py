@@ -27,10 +27,21 @@ NAMES = (
     ("recv", "receive"),
 )
 AXES = {
-    "tp": "tp", "cp": "cp", "pp": "pp", "ep": "ep", "etp": "ep", "fsdp": "dp", "dp_shard": "dp",
-    "dp_shard_cp": "dp", "dp_replicate": "dp", "efsdp": "dp", "dp": "dp", "batch": "dp",
-    "loss": "loss", "loss_mesh": "loss",
-}  # fmt: skip
+    "tp": "tp",
+    "cp": "cp",
+    "pp": "pp",
+    "ep": "ep",
+    "etp": "ep",
+    "fsdp": "dp",
+    "dp_shard": "dp",
+    "dp_shard_cp": "dp",
+    "dp_replicate": "dp",
+    "efsdp": "dp",
+    "dp": "dp",
+    "batch": "dp",
+    "loss": "loss",
+    "loss_mesh": "loss",
+}
 """Axis of a plan by dimension of a mesh of torchtitan or Accelerate."""
 
 

@@ -48,44 +48,60 @@ def config_of(model, seq_len):
     n_experts = model.get("n_experts", 0)
     if model.get("norm") == "layernorm":
         return hf.GPT2Config(
-            n_embd=model["hidden"], n_layer=model["layers"], n_head=model["heads"],
-            n_inner=model["ffn"], vocab_size=model["vocab"],
-            n_positions=max(seq_len, model.get("max_positions", 0)), use_cache=False,
+            n_embd=model["hidden"],
+            n_layer=model["layers"],
+            n_head=model["heads"],
+            n_inner=model["ffn"],
+            vocab_size=model["vocab"],
+            n_positions=max(seq_len, model.get("max_positions", 0)),
+            use_cache=False,
             tie_word_embeddings=model["tied"],
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-        )  # fmt: skip
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
     if model.get("kv_rank"):
         del common["head_dim"]
         return hf.DeepseekV3Config(
             **common | {"num_key_value_heads": model["heads"]},
-            q_lora_rank=model["q_rank"] or None, kv_lora_rank=model["kv_rank"],
-            qk_nope_head_dim=model["qk_nope"], qk_rope_head_dim=model["qk_rope"],
-            v_head_dim=model["v_head"], n_routed_experts=max(n_experts, 1),
-            num_experts_per_tok=model["top_k"], moe_intermediate_size=model["expert_ffn"] or 1,
+            q_lora_rank=model["q_rank"] or None,
+            kv_lora_rank=model["kv_rank"],
+            qk_nope_head_dim=model["qk_nope"],
+            qk_rope_head_dim=model["qk_rope"],
+            v_head_dim=model["v_head"],
+            n_routed_experts=max(n_experts, 1),
+            num_experts_per_tok=model["top_k"],
+            moe_intermediate_size=model["expert_ffn"] or 1,
             n_shared_experts=(
                 max(1, model["shared_ffn"] // model["expert_ffn"]) if n_experts else 1
             ),
             first_k_dense_replace=model["dense_layers"] if n_experts else model["layers"],
-            n_group=model["n_groups"], topk_group=model["top_groups"],
-        )  # fmt: skip
+            n_group=model["n_groups"],
+            topk_group=model["top_groups"],
+        )
     if n_experts and model.get("shared_ffn"):
         return hf.Qwen2MoeConfig(
-            **common, num_experts=n_experts, num_experts_per_tok=model["top_k"],
+            **common,
+            num_experts=n_experts,
+            num_experts_per_tok=model["top_k"],
             moe_intermediate_size=model["expert_ffn"],
             shared_expert_intermediate_size=model["shared_ffn"],
             mlp_only_layers=[i for i in range(model["layers"]) if not is_routed(model, i)],
-        )  # fmt: skip
+        )
     if n_experts and not model.get("dense_layers") and model.get("moe_every", 1) == 1:
         return hf.MixtralConfig(
             **common | {"intermediate_size": model["expert_ffn"]},
-            num_local_experts=n_experts, num_experts_per_tok=model["top_k"],
-        )  # fmt: skip
+            num_local_experts=n_experts,
+            num_experts_per_tok=model["top_k"],
+        )
     if n_experts:
         return hf.Qwen3MoeConfig(
-            **common, num_experts=n_experts, num_experts_per_tok=model["top_k"],
+            **common,
+            num_experts=n_experts,
+            num_experts_per_tok=model["top_k"],
             moe_intermediate_size=model["expert_ffn"],
             mlp_only_layers=[i for i in range(model["layers"]) if not is_routed(model, i)],
-        )  # fmt: skip
+        )
     if not model.get("gated", True):
         return hf.NemotronConfig(**common)
     return hf.LlamaConfig(**common, attention_bias=model["bias"], mlp_bias=model["bias"])

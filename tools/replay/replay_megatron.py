@@ -30,11 +30,21 @@ import kept  # noqa: E402
 import recorded  # noqa: E402
 
 RECORDER = recorded.Recorder()
-LOCAL = ["--transformer-impl", "local", "--no-gradient-accumulation-fusion",
-         "--no-persist-layer-norm", "--no-check-for-nan-in-loss-and-grad",
-         "--no-masked-softmax-fusion", "--no-rope-fusion"]  # fmt: skip
-DROPPED = {"--moe-grouped-gemm": 0, "--attention-backend": 1, "--cp-comm-type": 1,
-           "--tp-comm-overlap": 0}  # fmt: skip
+LOCAL = [
+    "--transformer-impl",
+    "local",
+    "--no-gradient-accumulation-fusion",
+    "--no-persist-layer-norm",
+    "--no-check-for-nan-in-loss-and-grad",
+    "--no-masked-softmax-fusion",
+    "--no-rope-fusion",
+]
+DROPPED = {
+    "--moe-grouped-gemm": 0,
+    "--attention-backend": 1,
+    "--cp-comm-type": 1,
+    "--tp-comm-overlap": 0,
+}
 """Flags that only kernels of Transformer Engine take, with the number of their values."""
 
 
@@ -57,8 +67,12 @@ def parse(case):
 
     layout = case["layout"]
     connections = "1" if layout["zero"] < 2 else "8"
-    os.environ |= {"WORLD_SIZE": str(layout["n_devices"]), "RANK": str(first_rank(case)),
-                   "LOCAL_RANK": "0", "CUDA_DEVICE_MAX_CONNECTIONS": connections}  # fmt: skip
+    os.environ |= {
+        "WORLD_SIZE": str(layout["n_devices"]),
+        "RANK": str(first_rank(case)),
+        "LOCAL_RANK": "0",
+        "CUDA_DEVICE_MAX_CONNECTIONS": connections,
+    }
     sys.argv = ["pretrain_gpt.py", *local_words(case["flags"])]
     args = arguments.parse_args()
     args = arguments.validate_args(args, {"tokenizer_type": "GPT2BPETokenizer"}) or args
@@ -136,9 +150,11 @@ def provider(case, args):
     def build(pre_process, post_process, vp_stage=None, config=None, pg_collection=None):
         config = core_transformer_config_from_args(args)
         spec = specs.get_gpt_decoder_block_spec(
-            config, use_transformer_engine=not local, normalization=args.normalization,
+            config,
+            use_transformer_engine=not local,
+            normalization=args.normalization,
             vp_stage=vp_stage,
-        )  # fmt: skip
+        )
         mtp = None
         if args.mtp_num_layers:
             mtp = specs.get_gpt_mtp_block_spec(config, spec, not local, vp_stage=vp_stage)
@@ -275,7 +291,7 @@ def watch_parts(step):
                     lambda module, _, where=PARTS[name]: enter(module, _, where)
                 )
         norm = getattr(model.decoder, "final_layernorm", None)
-        if norm is not None:  # counted with the head, as in `costmodels.layer_terms`
+        if norm is not None:  # counted with the head, as in `costmodels.layers.layer_terms`
             norm.register_forward_pre_hook(lambda module, _: enter(module, _, "logits"))
 
 

@@ -108,9 +108,13 @@ def build(run):
     run.loss_fn = cfg.loss.build(compile_config=cfg.compile)
     if run.dims.pp_enabled:
         run.schedule, run.parts, run.first, run.last = spec.pipelining_fn(
-            model, **known, device=torch.device("cpu"), model_config=spec.model,
-            parallelize_fn=spec.parallelize_fn, loss_fn=run.loss_fn,
-        )  # fmt: skip
+            model,
+            **known,
+            device=torch.device("cpu"),
+            model_config=spec.model,
+            parallelize_fn=spec.parallelize_fn,
+            loss_fn=run.loss_fn,
+        )
     else:
         run.schedule, run.parts = None, [spec.parallelize_fn(model, **known)]
 

@@ -3,7 +3,7 @@
 from random import Random
 
 from costmodels.shapes import ModelShape
-from planner.schemas import EXPERT_DETAILS, NO_DETAILS, DetailsSpec
+from planner.specs.schema import EXPERT_DETAILS, NO_DETAILS, DetailsSpec
 
 SHARE = 0.5
 """Plans whose model has details."""

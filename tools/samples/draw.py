@@ -16,32 +16,69 @@ import numpy as np
 
 from costmodels.plans import Layout, PlanTable, ShapeTable
 from costmodels.problem import Problem
+from costmodels.schedule.stages import spelled
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
-from costmodels.stages import spelled
 from hardware.parts import Accelerator, Efficiency, Fabric, Host, Link, Pool
-from planner.emit import why_not
-from planner.schemas import NO_DETAILS, DetailsSpec
-from searches.free_axes import free_axes
+from planner.frameworks.emit import why_not
+from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.options import FRAMEWORKS, SearchOptions
-from searches.plan_space import legal_masks
 from searches.rules import SHAPE_RULES, TWO_CHUNKS, Context
-from searches.shape_space import candidates, divisors
+from searches.space.free_axes import free_axes
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import candidates, divisors
 from tools.samples.details import draw_details
 from tools.samples.models import all_shapes
 
 DEVICES = (
-    1, 2, 3, 4, 6, 8, 16, 24, 32, 48, 64, 72, 96, 128, 256, 320, 512, 576, 768, 1000, 1024, 1536,
-    2048, 3072, 4096, 6144, 8192, 12288, 16384,
-)  # fmt: skip
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+    16,
+    24,
+    32,
+    48,
+    64,
+    72,
+    96,
+    128,
+    256,
+    320,
+    512,
+    576,
+    768,
+    1000,
+    1024,
+    1536,
+    2048,
+    3072,
+    4096,
+    6144,
+    8192,
+    12288,
+    16384,
+)
 """Sizes of clusters, odd ones among them."""
 NODE_SIZES = (8, 8, 8, 4, 1, 2)
 """Devices of a node; the first that divides the devices is taken, in a drawn order."""
 SEQ_LENS = (512, 2048, 4096, 4096, 8192, 8192, 16384, 32768, 65536, 131072)
 PRECISIONS = (
-    "bf16", "bf16", "bf16", "bf16-grads", "bf16-grads", "fp16", "fp32", "fp8-delayed",
-    "fp8-tensorwise", "fp8-blockwise", "fp8-mxfp8", "fp8-rowwise",
-)  # fmt: skip
+    "bf16",
+    "bf16",
+    "bf16",
+    "bf16-grads",
+    "bf16-grads",
+    "fp16",
+    "fp32",
+    "fp8-delayed",
+    "fp8-tensorwise",
+    "fp8-blockwise",
+    "fp8-mxfp8",
+    "fp8-rowwise",
+)
 GENERATIONS = ("ampere", "hopper", "hopper", "blackwell")
 SHARE = {"megatron": 6, "torchtitan": 4, "deepspeed": 2, "fsdp2": 2, "bridge": 2}
 """How often each framework is drawn."""
@@ -70,19 +107,34 @@ class Drawn:
         """What is on in the plan, for the count of how well a sample covers the space."""
         x, shape = self.layout, self.shape
         found = {
-            "tp": x.tp > 1, "sp": x.sp, "pp": x.pp > 1, "vpp": x.vpp > 1, "ep": x.ep > 1,
+            "tp": x.tp > 1,
+            "sp": x.sp,
+            "pp": x.pp > 1,
+            "vpp": x.vpp > 1,
+            "ep": x.ep > 1,
             "tp overlap": x.tp_overlap,
-            "etp": x.etp > 1, f"cp {x.cp_comm}": x.cp > 1, f"zero {x.zero}": True,
-            f"recompute {x.recompute}": True, "hsdp": x.dp_shard != x.dp * x.cp,
+            "etp": x.etp > 1,
+            f"cp {x.cp_comm}": x.cp > 1,
+            f"zero {x.zero}": True,
+            f"recompute {x.recompute}": True,
+            "hsdp": x.dp_shard != x.dp * x.cp,
             "hpz": x.hpz > 1,
-            "uneven": len(set(x.stage_layers)) > 1, f"schedule {x.schedule}": x.pp > 1,
+            "uneven": len(set(x.stage_layers)) > 1,
+            f"schedule {x.schedule}": x.pp > 1,
             f"order {x.rank_order}": x.rank_order != "tp-cp-ep-dp-pp",
-            "moe": shape.n_experts > 0, "mla": shape.latent, "mtp": shape.mtp_layers > 0,
-            "gqa": shape.kv_heads < shape.heads, "tied": shape.tied, "dense": not shape.n_experts,
-            self.job.precision: True, f"{size_class(x.n_devices)} devices": True,
-            "kv replicated": x.tp > shape.kv_heads, "details": self.details != NO_DETAILS,
-            "offload": x.optimizer_offload, "overlap off": not x.dp_overlap,
-        }  # fmt: skip
+            "moe": shape.n_experts > 0,
+            "mla": shape.latent,
+            "mtp": shape.mtp_layers > 0,
+            "gqa": shape.kv_heads < shape.heads,
+            "tied": shape.tied,
+            "dense": not shape.n_experts,
+            self.job.precision: True,
+            f"{size_class(x.n_devices)} devices": True,
+            "kv replicated": x.tp > shape.kv_heads,
+            "details": self.details != NO_DETAILS,
+            "offload": x.optimizer_offload,
+            "overlap off": not x.dp_overlap,
+        }
         return tuple(sorted(name for name, on in found.items() if on))
 
 
@@ -153,9 +205,15 @@ def some_shapes(random: Random, context: Context) -> ShapeTable:
     for _, predicate in SHAPE_RULES:
         shapes = shapes.take(np.flatnonzero(predicate(context, shapes)))
     on = (
-        shapes.tp > 1, shapes.pp > 1, shapes.vpp > 1, shapes.split, shapes.cp_comm, shapes.ep > 1,
-        shapes.etp > 1, shapes.dp > 1,
-    )  # fmt: skip
+        shapes.tp > 1,
+        shapes.pp > 1,
+        shapes.vpp > 1,
+        shapes.split,
+        shapes.cp_comm,
+        shapes.ep > 1,
+        shapes.etp > 1,
+        shapes.dp > 1,
+    )
     columns = np.stack([np.asarray(column, dtype=np.int32) for column in on], axis=1)
     _, group = np.unique(columns, axis=0, return_inverse=True)
     order = np.argsort(group, kind="stable")

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from costmodels.examples import LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.shapes import ModelShape
-from planner.inputs import example_names, load_model
+from planner.specs.examples import example_names
+from planner.specs.loader import load_model
 
 
 def dense(
@@ -20,9 +21,16 @@ def dense(
     """Return a Llama-like shape; `more` holds what differs."""
     given = {"head_dim": hidden // heads, "gated": True, "tied": False, **more}
     return replace(
-        LLAMA3_8B, name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads,
-        ffn=ffn, vocab=vocab, **given,
-    )  # fmt: skip
+        LLAMA3_8B,
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        vocab=vocab,
+        **given,
+    )
 
 
 GPT2 = {"gated": False, "tied": True, "norm": "layernorm", "bias": True, "positions": "learned"}
@@ -42,19 +50,77 @@ MORE = (
     dense("unfused-7b", 32, 4096, 32, 32, 11008, 32000, flash_attention=False, dropout=True),
     replace(MIXTRAL_8X7B, name="dense-first", dense_layers=4, ffn=14336, shared_ffn=4096),
     replace(MIXTRAL_8X7B, name="every-other", moe_every=2, top_k=1, capacity_factor=1.25),
-    replace(MIXTRAL_8X7B, name="mixtral-8x22b", layers=56, hidden=6144, heads=48, ffn=16384,
-            expert_ffn=16384),
-    dense("qwen3-30b-a3b", 48, 2048, 32, 4, 6144, 151936, head_dim=128, n_experts=128, top_k=8,
-          expert_ffn=768),
-    dense("sixty-experts", 24, 2048, 16, 16, 5632, 151936, n_experts=60, top_k=4, expert_ffn=1408,
-          shared_ffn=5632),
-    dense("deepseek-v2-lite", 27, 2048, 16, 16, 10944, 102400, head_dim=192, n_experts=64, top_k=6,
-          expert_ffn=1408, shared_ffn=2816, dense_layers=1, kv_rank=512, qk_nope=128, qk_rope=64,
-          v_head=128),
-    dense("latent-dense", 32, 4096, 32, 32, 11008, 64000, head_dim=192, q_rank=768, kv_rank=256,
-          qk_nope=128, qk_rope=64, v_head=128),
+    replace(
+        MIXTRAL_8X7B,
+        name="mixtral-8x22b",
+        layers=56,
+        hidden=6144,
+        heads=48,
+        ffn=16384,
+        expert_ffn=16384,
+    ),
+    dense(
+        "qwen3-30b-a3b",
+        48,
+        2048,
+        32,
+        4,
+        6144,
+        151936,
+        head_dim=128,
+        n_experts=128,
+        top_k=8,
+        expert_ffn=768,
+    ),
+    dense(
+        "sixty-experts",
+        24,
+        2048,
+        16,
+        16,
+        5632,
+        151936,
+        n_experts=60,
+        top_k=4,
+        expert_ffn=1408,
+        shared_ffn=5632,
+    ),
+    dense(
+        "deepseek-v2-lite",
+        27,
+        2048,
+        16,
+        16,
+        10944,
+        102400,
+        head_dim=192,
+        n_experts=64,
+        top_k=6,
+        expert_ffn=1408,
+        shared_ffn=2816,
+        dense_layers=1,
+        kv_rank=512,
+        qk_nope=128,
+        qk_rope=64,
+        v_head=128,
+    ),
+    dense(
+        "latent-dense",
+        32,
+        4096,
+        32,
+        32,
+        11008,
+        64000,
+        head_dim=192,
+        q_rank=768,
+        kv_rank=256,
+        qk_nope=128,
+        qk_rope=64,
+        v_head=128,
+    ),
     dense("llama-mtp", 32, 4096, 32, 8, 14336, 128256, mtp_layers=1),
-)  # fmt: skip
+)
 
 
 def all_shapes() -> tuple[ModelShape, ...]:

@@ -127,14 +127,31 @@ def _unknown_in_block(run: DeepSpeedRun, random: Random) -> bool:
 
 
 def _unread(run: DeepSpeedRun, random: Random) -> bool:
-    run.keys[random.choice(("zero_optimisation", "train_micro_batch_size", "activation_checkpoint",
-                            "pipeline_parallel_size", "tensor_parallel_size"))] = 1  # fmt: skip
+    run.keys[
+        random.choice(
+            (
+                "zero_optimisation",
+                "train_micro_batch_size",
+                "activation_checkpoint",
+                "pipeline_parallel_size",
+                "tensor_parallel_size",
+            )
+        )
+    ] = 1
     return True
 
 
 def _removed(run: DeepSpeedRun, random: Random) -> bool:
-    name = random.choice(("amp", "elasticity", "nebula", "compression_training",
-                          "sparse_attention", "curriculum_learning"))  # fmt: skip
+    name = random.choice(
+        (
+            "amp",
+            "elasticity",
+            "nebula",
+            "compression_training",
+            "sparse_attention",
+            "curriculum_learning",
+        )
+    )
     run.keys[name] = {"enabled": False}
     return True
 

@@ -290,10 +290,16 @@ def _damaged_layout(line: MegatronLine, random: Random) -> bool:
         return False
     text = line.text(LAYOUT)
     damages = [
-        text.replace("E", "", 1), text.replace("L", "", 1), text + "|t", "t|" + text,
-        text.replace("E", "Et", 1), text.replace("L", "tL", 1), text.replace("L", "LL", 1),
-        text.replace("t", "x", 1), text.replace("L", "mL", 1),
-    ]  # fmt: skip
+        text.replace("E", "", 1),
+        text.replace("L", "", 1),
+        text + "|t",
+        "t|" + text,
+        text.replace("E", "Et", 1),
+        text.replace("L", "tL", 1),
+        text.replace("L", "LL", 1),
+        text.replace("t", "x", 1),
+        text.replace("L", "mL", 1),
+    ]
     line.put(LAYOUT, random.choice(damages))
     return True
 
@@ -349,21 +355,32 @@ def _unknown(line: MegatronLine, random: Random) -> bool:
 
 def _old(line: MegatronLine, random: Random) -> bool:
     flag, *values = random.choice(
-        (("--batch-size", 4), ("--warmup", 1), ("--model-parallel-size", 2),
-         ("--checkpoint-activations",))
-    )  # fmt: skip
+        (
+            ("--batch-size", 4),
+            ("--warmup", 1),
+            ("--model-parallel-size", 2),
+            ("--checkpoint-activations",),
+        )
+    )
     line.put(str(flag), *values)
     return True
 
 
 def _odd_word(line: MegatronLine, random: Random) -> bool:
     flag, word = random.choice(
-        (("--recompute-granularity", "partial"), ("--fp8-format", "e5m2"),
-         ("--position-embedding-type", "alibi"), ("--ckpt-format", "zarr"),
-         ("--moe-token-dispatcher-type", "all2all"), ("--optimizer", "adamw"),
-         ("--recompute-method", "balanced"), ("--data-parallel-sharding-strategy", "zero3"),
-         ("--fp8-recipe", "rowwise"), ("--cuda-graph-impl", "full"))
-    )  # fmt: skip
+        (
+            ("--recompute-granularity", "partial"),
+            ("--fp8-format", "e5m2"),
+            ("--position-embedding-type", "alibi"),
+            ("--ckpt-format", "zarr"),
+            ("--moe-token-dispatcher-type", "all2all"),
+            ("--optimizer", "adamw"),
+            ("--recompute-method", "balanced"),
+            ("--data-parallel-sharding-strategy", "zero3"),
+            ("--fp8-recipe", "rowwise"),
+            ("--cuda-graph-impl", "full"),
+        )
+    )
     line.put(flag, word)
     return True
 
@@ -766,9 +783,29 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
 )
 """Rule, what is changed, and the change."""
 
-NUMBERS = (TP, PP, CP, EP, ETP, MBS, GBS, SEQ, LAYERS, HEADS, GROUPS, EXPERTS, EXPERT_FFN, FFN,
-           CHUNK, "--max-position-embeddings", "--recompute-num-layers", "--moe-router-topk",
-           "--vocab-size", "--make-vocab-size-divisible-by", "--kv-channels")  # fmt: skip
+NUMBERS = (
+    TP,
+    PP,
+    CP,
+    EP,
+    ETP,
+    MBS,
+    GBS,
+    SEQ,
+    LAYERS,
+    HEADS,
+    GROUPS,
+    EXPERTS,
+    EXPERT_FFN,
+    FFN,
+    CHUNK,
+    "--max-position-embeddings",
+    "--recompute-num-layers",
+    "--moe-router-topk",
+    "--vocab-size",
+    "--make-vocab-size-divisible-by",
+    "--kv-channels",
+)
 
 
 def nudge(line: MegatronLine, random: Random) -> str:

@@ -10,9 +10,12 @@ from random import Random
 
 SCHEDULE = "pipeline_parallel_schedule"
 DEGREES = (
-    "tensor_parallel_degree", "context_parallel_degree", "pipeline_parallel_degree",
-    "data_parallel_shard_degree", "data_parallel_replicate_degree",
-)  # fmt: skip
+    "tensor_parallel_degree",
+    "context_parallel_degree",
+    "pipeline_parallel_degree",
+    "data_parallel_shard_degree",
+    "data_parallel_replicate_degree",
+)
 LISTS = "module_fqns_per_model_part"
 
 
@@ -107,9 +110,11 @@ Change = Callable[[TitanFile, Random], bool]
 
 
 def put(
-    name: str, value: object, when: Callable[[TitanFile], bool] = lambda file: True,
+    name: str,
+    value: object,
+    when: Callable[[TitanFile], bool] = lambda file: True,
     block: str = "parallelism",
-) -> Change:  # fmt: skip
+) -> Change:
     """Return the change that sets a field, where `when` holds."""
 
     def change(file: TitanFile, random: Random) -> bool:
@@ -259,8 +264,10 @@ def _flex(file: TitanFile, random: Random) -> bool:
 
 
 def _tied(file: TitanFile, random: Random) -> bool:
-    return file.pp > 1 and file.replace("            vocab_size=VOCAB,\n",
-        "            vocab_size=VOCAB,\n            enable_weight_tying=True,\n")  # fmt: skip
+    return file.pp > 1 and file.replace(
+        "            vocab_size=VOCAB,\n",
+        "            vocab_size=VOCAB,\n            enable_weight_tying=True,\n",
+    )
 
 
 BREAKS: tuple[tuple[str, str, Change], ...] = (
@@ -268,8 +275,11 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("TTN102", "one head more", _odd_constant("HEADS", lambda file: file.tp)),
     ("TTN103", "one KV head more", _odd_constant("KV_HEADS", lambda file: file.tp)),
     ("TTN104", "MLP one wider", _odd_constant("FFN", lambda file: file.tp)),
-    ("TTN302", "one expert more",
-     _odd_constant("N_EXPERTS", lambda file: file.number("expert_parallel_degree"))),
+    (
+        "TTN302",
+        "one expert more",
+        _odd_constant("N_EXPERTS", lambda file: file.number("expert_parallel_degree")),
+    ),
     ("TTN303", "ep that does not divide the ranks", _odd_experts),
     ("TTN105", "one token less in a sequence", _odd_sequence),
     ("TTN123", "batch that does not divide", _odd_batch),
@@ -285,18 +295,33 @@ BREAKS: tuple[tuple[str, str, Change], ...] = (
     ("TTN202", "tied embeddings in a pipeline", _tied),
     ("TTN124", "attention that cannot be split", _varlen),
     ("TTN125", "context parallelism that 0.2 does not have", _flex),
-    ("TTN222", "CUDA graphs in a pipeline",
-     put("disable_cuda_graphs", False, lambda file: file.is_recipe and file.pp > 1, "training")),
+    (
+        "TTN222",
+        "CUDA graphs in a pipeline",
+        put("disable_cuda_graphs", False, lambda file: file.is_recipe and file.pp > 1, "training"),
+    ),
     ("TTN122", "a degree of 0", put("tensor_parallel_degree", 0)),
-)  # fmt: skip
+)
 """Rule, what is changed, and the change."""
 
 NUMBERS = (
-    *DEGREES, "expert_parallel_degree", "local_batch_size", "global_batch_size",
-    "pipeline_parallel_microbatch_size", "pipeline_parallel_layers_per_stage",
-    "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers",
-    "LAYERS", "HEADS", "KV_HEADS", "FFN", "SEQ_LEN", "N_EXPERTS", "EXPERT_FFN", "seq_len",
-)  # fmt: skip
+    *DEGREES,
+    "expert_parallel_degree",
+    "local_batch_size",
+    "global_batch_size",
+    "pipeline_parallel_microbatch_size",
+    "pipeline_parallel_layers_per_stage",
+    "pipeline_parallel_first_stage_less_layers",
+    "pipeline_parallel_last_stage_less_layers",
+    "LAYERS",
+    "HEADS",
+    "KV_HEADS",
+    "FFN",
+    "SEQ_LEN",
+    "N_EXPERTS",
+    "EXPERT_FFN",
+    "seq_len",
+)
 
 
 def nudge(file: TitanFile, random: Random) -> str:

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from planner.checking import describe, judge
+from planner.analyze.check import describe, judge
 from planner.errors import PlannerError
-from planner.inputs import ModelInput
-from planner.model_input import canonical_model
-from planner.runs.asked import Asked
-from planner.runs.reading import read_run
-from searches.frameworks import RELEASES
+from planner.frameworks.runs.query import Asked
+from planner.frameworks.runs.reader import read_run
+from planner.specs.inputs import ModelInput
+from planner.specs.model import canonical_model
+from searches.frameworks.table import RELEASES
 from tools.samples.draw import Drawn
 
 READ = {

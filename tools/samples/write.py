@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from planner.emit import emit_plan
+from planner.frameworks.emit import emit_plan
 from searches.options import FRAMEWORKS
 from tools.samples.draw import Drawn, draw_plans, shares
 from tools.samples.vary import KINDS, variations
@@ -34,9 +34,14 @@ def files_of(drawn: Drawn) -> dict[str, str]:
     """Return the files of a drawn plan; a refusal to write them is a fault of the rules."""
     header = (f"sample {drawn.name}", f"{drawn.shape.name} on {drawn.layout.n_devices} devices")
     files = emit_plan(
-        drawn.framework, drawn.layout, drawn.shape, drawn.job, drawn.pool, header,
+        drawn.framework,
+        drawn.layout,
+        drawn.shape,
+        drawn.job,
+        drawn.pool,
+        header,
         details=drawn.details,
-    )  # fmt: skip
+    )
     if list(files) == [f"{drawn.framework}.txt"]:
         text = files[f"{drawn.framework}.txt"]
         raise SystemExit(f"{drawn.name} is legal for the search, the emitter refuses it:\n{text}")

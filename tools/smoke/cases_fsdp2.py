@@ -4,15 +4,27 @@ from tools.smoke.case import Case
 
 TRAINING = {"seq_len": 128, "global_batch": 8, "precision": "bf16", "optimizer": "adam"}
 DENSE = {
-    "layers": 4, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 128, "gated": True,
-    "vocab": 512, "tied": False,
-}  # fmt: skip
+    "layers": 4,
+    "hidden": 64,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 128,
+    "gated": True,
+    "vocab": 512,
+    "tied": False,
+}
 EXPERTS = {**DENSE, "moe": {"experts": 8, "topk": 2, "moe_ffn": 64}}
 LATENT = {
-    "layers": 3, "hidden": 64, "heads": 4, "ffn": 128, "gated": True, "vocab": 512, "tied": False,
+    "layers": 3,
+    "hidden": 64,
+    "heads": 4,
+    "ffn": 128,
+    "gated": True,
+    "vocab": 512,
+    "tied": False,
     "mla": {"q_rank": 32, "kv_rank": 16, "qk_nope": 16, "qk_rope": 8, "v_head": 16},
     "moe": {"experts": 8, "topk": 2, "moe_ffn": 32, "shared_experts": 1, "dense_layers": 1},
-}  # fmt: skip
+}
 
 
 def _case(name: str, feature: str, model: dict, *, in_ci: bool = False, **pins: object) -> Case:
@@ -32,4 +44,4 @@ CASES = (
     _case("fsdp2-moe", "MoE", EXPERTS, in_ci=True),
     _case("fsdp2-mla", "MLA", LATENT),
     _case("fsdp2-recompute", "recompute", DENSE, recompute="full"),
-)  # fmt: skip
+)

@@ -8,9 +8,18 @@ from tools.smoke.case import Case
 
 TRAINING = {"precision": "bf16", "optimizer": "adam"}
 SIZES = {
-    "layers": 4, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 128, "gated": True,
-    "vocab": 512, "tied": False, "norm": "rmsnorm", "bias": False, "positions": "rope",
-}  # fmt: skip
+    "layers": 4,
+    "hidden": 64,
+    "heads": 4,
+    "kv_heads": 2,
+    "ffn": 128,
+    "gated": True,
+    "vocab": 512,
+    "tied": False,
+    "norm": "rmsnorm",
+    "bias": False,
+    "positions": "rope",
+}
 EXPERTS = {"experts": 4, "topk": 2, "moe_ffn": 64}
 LATENT = {"q_rank": 32, "kv_rank": 32, "qk_nope": 16, "qk_rope": 16, "v_head": 16}
 
@@ -57,19 +66,46 @@ CASES = (
     case("hsdp", GQA, "HSDP", devices=4, dp=4, zero=3, dp_shard=2),
     case("pp2", GQA, "pipeline", devices=2, dp=1, pp=2, schedule="1f1b", zero=0),
     case("pp2-zero1", GQA, "pipeline, ZeRO-1", devices=4, dp=2, pp=2, schedule="1f1b", zero=1),
-    case("pp2-tp2-interleaved", GQA_8, "interleaved", devices=8, dp=2, pp=2, tp=2, vpp=2,
-         sp="true", schedule="interleaved", zero=1),
+    case(
+        "pp2-tp2-interleaved",
+        GQA_8,
+        "interleaved",
+        devices=8,
+        dp=2,
+        pp=2,
+        tp=2,
+        vpp=2,
+        sp="true",
+        schedule="interleaved",
+        zero=1,
+    ),
     case("cp2", LONG, "cp", devices=4, dp=2, cp=2, cp_comm="all-gather", zero=3),
     case("full", GQA, "recompute", devices=2, dp=2, recompute="full", recompute_layers=4),
-    case("full-first", GQA, "recompute of some layers", devices=2, dp=2, recompute="full",
-         recompute_layers=2),
+    case(
+        "full-first",
+        GQA,
+        "recompute of some layers",
+        devices=2,
+        dp=2,
+        recompute="full",
+        recompute_layers=2,
+    ),
     case("selective", EAGER, "selective recompute", devices=2, dp=2, recompute="selective"),
     case("moe-ep2", MOE, "MoE", devices=2, dp=2, ep=2),
     case("moe-tp2-ep2", MOE, "MoE, tp", devices=4, dp=2, tp=2, ep=2, sp="true"),
     case("moe-mixed", MIXED, "MoE, shared expert", devices=2, dp=2, ep=2),
     case("mla", MLA, "MLA", devices=2, dp=2, zero=3),
     case("mla-moe-ep2", MLA_MOE, "MLA and MoE", True, devices=4, dp=4, ep=2, zero=3),
-    case("mla-moe-pp2", MLA_MOE, "MLA and MoE, pipeline", devices=4, dp=2, pp=2, ep=2,
-         schedule="1f1b", zero=1),
+    case(
+        "mla-moe-pp2",
+        MLA_MOE,
+        "MLA and MoE, pipeline",
+        devices=4,
+        dp=2,
+        pp=2,
+        ep=2,
+        schedule="1f1b",
+        zero=1,
+    ),
     case("biased-experts", OSS, "biases and MoE", devices=2, dp=2, ep=2),
-)  # fmt: skip
+)

@@ -12,7 +12,7 @@ from costmodels.parameters import total_params
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Fabric, Pool
-from planner.placement import process_groups
+from planner.frameworks.launchers.placement import process_groups
 
 Facts = dict[str, Any]
 LINE = "planner-smoke "

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.inputs import cluster_from_dict, model_from_dict
-from planner.layouts import layout_from_json
+from planner.specs.loader import cluster_from_dict, model_from_dict
+from planner.specs.search.axis_values import layout_from_json
 from tools.smoke.case import Case
 from tools.smoke.expected import differences, expected_facts, reported_facts
 

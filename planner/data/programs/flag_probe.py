@@ -52,10 +52,14 @@ def bridge_options():
     from megatron.bridge.training import config
 
     for cls in (
-        config.ConfigContainer, MLAModelProvider, config.TrainingConfig,
-        config.DistributedInitConfig, config.DistributedDataParallelConfig,
-        config.OptimizerConfig, config.CheckpointConfig,
-    ):  # fmt: skip
+        config.ConfigContainer,
+        MLAModelProvider,
+        config.TrainingConfig,
+        config.DistributedInitConfig,
+        config.DistributedDataParallelConfig,
+        config.OptimizerConfig,
+        config.CheckpointConfig,
+    ):
         yield from named(cls)
 
 
@@ -156,8 +160,15 @@ def plain(value):
 def keys_read(package):
     """Return the strings that some module uses as config["x"], config.get("x"), "x" in config."""
     names = set()
-    for part in ("__init__.py", "runtime", "module_inject", "autotuning", "launcher", "monitor",
-                 "utils"):  # fmt: skip
+    for part in (
+        "__init__.py",
+        "runtime",
+        "module_inject",
+        "autotuning",
+        "launcher",
+        "monitor",
+        "utils",
+    ):
         for path in modules_under(os.path.join(package, part)):
             try:
                 with open(path, encoding="utf-8") as file:

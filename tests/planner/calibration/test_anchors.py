@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.calibration.anchors import (
+from planner.solver.calibration.anchors import (
     LEAST_CONTEXT_BYTES,
     Floats,
     Peak,
@@ -28,9 +28,7 @@ def steps(by_kind: list[list[float]]) -> Steps:
     return at
 
 
-@given(
-    st.lists(st.floats(0.01, 10.0), min_size=3, max_size=3), st.floats(0.2, 5.0)
-)  # fmt: skip
+@given(st.lists(st.floats(0.01, 10.0), min_size=3, max_size=3), st.floats(0.2, 5.0))
 def test_one_run_scales_all_times_by_its_ratio(parts: list[float], ratio: float) -> None:
     found = fit_factors([ratio * sum(parts)], steps([parts]))
     assert found == pytest.approx([math.exp(believed(math.log(ratio), 1))] * 3)

@@ -8,12 +8,13 @@ from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.stacks import STACKS
-from planner.calibration.apply import calibrated, calibrated_stack
-from planner.calibration.file import Calibration
-from planner.calibration.parameters import known_parameters
-from planner.layouts import layout_from_pins
-from planner.options import SolveOptions, parse_pins
-from planner.solving import make_problem, read_inputs
+from planner.solver.calibration.apply import calibrated, calibrated_stack
+from planner.solver.calibration.file import Calibration
+from planner.solver.calibration.parameters import known_parameters
+from planner.solver.options import SolveOptions, parse_pins
+from planner.solver.problem import make_problem
+from planner.solver.sources import read_inputs
+from planner.specs.search.axis_values import layout_from_pins
 from searches.rules import Context
 
 PRIORS = Calibration("priors", {name: p.prior for name, p in known_parameters().items()})
@@ -45,12 +46,14 @@ CASES = {
     "hpz": ("llama2-70b", "a100-x1024", "zero=3,hpz=8,mbs=1"),
     "optimizer on the host": ("llama3-8b", "h100-x8", "zero=1,optimizer_offload=on"),
     "activations on the host": (
-        "llama3-8b", "h100-x8", "cp=2,zero=1,activation_offload_layers=11",
+        "llama3-8b",
+        "h100-x8",
+        "cp=2,zero=1,activation_offload_layers=11",
     ),
     "rack": ("llama3-405b", "gb200-nvl72-x576", "tp=8,pp=4,mbs=1,zero=0"),
     "mesh": ("llama3-8b", "mi300x-x64", "tp=4,mbs=1"),
     "user buffers": ("llama3-70b", "h100-x512", "tp=8,pp=4,mbs=1,tp_overlap=on"),
-}  # fmt: skip
+}
 STACKS_OF = {
     "pipeline": ("megatron-core", "nanotron", "aleph-alpha", "megatron-lm-2021"),
     "zero 3": ("torchtitan", "deepspeed-zero3", "internevo"),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration.file import load_calibration
-from planner.calibration.parameters import known_parameters
-from planner.validation.report import DATA
+from planner.measure.validate.report import DATA
+from planner.solver.calibration.file import load_calibration
+from planner.solver.calibration.parameters import known_parameters
 from tests.planner.command import run_here
 
 FIT = "generation.ampere.gemm_frac,shared.node_spread"
@@ -55,8 +55,14 @@ def test_as_json(runs: Path) -> None:
     words = ("calibrate", str(runs), "--fit", FIT, "--format", "json", "--from", "priors")
     found = json.loads(run_here(*words).stdout)
     assert set(found) == {
-        "schema_version", "calibration", "hash", "values", "refused", "families", "headline",
-    }  # fmt: skip
+        "schema_version",
+        "calibration",
+        "hash",
+        "values",
+        "refused",
+        "families",
+        "headline",
+    }
     assert [value["name"] for value in found["values"]] == FIT.split(",")
     (family,) = found["families"]
     assert family["left_out"] is None  # it is the only one

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration.file import (
+from planner.errors import SpecError
+from planner.solver.calibration.file import (
     SHIPPED,
     Calibration,
     calibration_from_json,
@@ -13,9 +14,8 @@ from planner.calibration.file import (
     load_calibration,
     rounded,
 )
-from planner.calibration.parameters import ANCHORS, known_parameters
-from planner.errors import SpecError
-from planner.yamlfile import parse_yaml
+from planner.solver.calibration.parameters import ANCHORS, known_parameters
+from planner.specs.yaml.document import parse_yaml
 from tests.planner.command import run_here
 
 HEAD = "schema_version: 1\nname: mine\nvalues:\n"
@@ -102,7 +102,7 @@ def test_the_shipped_file_is_as_the_program_writes_it() -> None:
         ("name: mine\nresolution:\n  same-tp-pp: 2.0", "mine.yaml:3:15"),
         ("name: mine\nanchored_by: run", "a list of measured steps"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_file_is_refused_with_its_line(text: str, words: str) -> None:
     assert words in refusal(text)
 

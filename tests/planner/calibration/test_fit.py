@@ -7,22 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.calibration import fit as fitting
-from planner.calibration.crossval import (
+from planner.errors import UsageError
+from planner.measure.calibrate import fit as fitting
+from planner.measure.calibrate.cross_validation import (
     HeldOut,
     after_references,
     leave_one_model_out,
     leave_one_source_out,
 )
-from planner.calibration.file import Calibration, load_calibration
-from planner.calibration.fit import Free, Pull, fit, free_values, robust_cost, solve_linear
-from planner.calibration.parameters import known_parameters
-from planner.calibration.report import report_of, report_text
-from planner.calibration.runs import Run, Runs, runs_of
-from planner.errors import UsageError
-from planner.validation.predict import price
-from planner.validation.report import DATA, read_entries, read_points
-from planner.validation.rows import measured_layouts, price_points, use
+from planner.measure.calibrate.fit import Free, Pull, fit, free_values, robust_cost, solve_linear
+from planner.measure.calibrate.report import report_of, report_text
+from planner.measure.calibrate.runs import Run, Runs, runs_of
+from planner.measure.validate.points import read_points
+from planner.measure.validate.prediction import price
+from planner.measure.validate.report import DATA, read_entries
+from planner.measure.validate.rows import measured_layouts, price_points, use
+from planner.solver.calibration.file import Calibration, load_calibration
+from planner.solver.calibration.parameters import known_parameters
 
 PRIORS = Calibration("priors")
 MODELS, HARDWARE = (read_entries(DATA / name) for name in ("models.yaml", "hardware.yaml"))
@@ -290,7 +291,7 @@ def test_the_report_holds_every_family_and_value(two_families: Runs) -> None:
 @pytest.mark.fit
 def test_the_shipped_values_come_out_again(tmp_path: Path) -> None:
     """The fit to the shipped runs ends at the shipped values, to four digits."""
-    from planner.calibration.command import run_calibrate
+    from planner.cli.commands.calibrate import run_calibrate
 
     out = tmp_path / "again.yaml"
     assert run_calibrate(start="priors", out=str(out), name="shipped", cross_validate=False) == 0

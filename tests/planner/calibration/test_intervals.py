@@ -8,10 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.calibration.anchors import believed
-from planner.calibration.crossval import HeldOut
-from planner.calibration.file import Calibration, load_calibration
-from planner.calibration.intervals import (
+from planner.measure.calibrate.cross_validation import HeldOut
+from planner.measure.calibrate.residuals import (
+    anchored_residuals,
+    fitted_residuals,
+    left_out_residuals,
+    resolution_from,
+)
+from planner.measure.calibrate.runs import runs_of
+from planner.measure.validate.points import read_points
+from planner.measure.validate.report import DATA, coverage_of, read_entries
+from planner.measure.validate.rows import Used, price_points, use
+from planner.solver.calibration.anchors import believed
+from planner.solver.calibration.file import Calibration, load_calibration
+from planner.solver.calibration.intervals import (
     EVIDENCE,
     INSIDE,
     KINDS,
@@ -25,16 +35,6 @@ from planner.calibration.intervals import (
     left_out_coverage,
     regime_words,
 )
-from planner.calibration.residuals import (
-    anchored_residuals,
-    fitted_residuals,
-    left_out_residuals,
-    resolution_from,
-)
-from planner.calibration.runs import runs_of
-from planner.validation.points import read_points
-from planner.validation.report import DATA, coverage_of, read_entries
-from planner.validation.rows import Used, price_points, use
 
 
 def problem(

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.calibration.anchors import believed
-from planner.calibration.file import load_calibration
-from planner.calibration.parameters import ANCHORS, HELD
-from planner.calibration.reference import anchored, read_reference, reference_json
 from planner.errors import SpecError
-from planner.options import SolveOptions
+from planner.solver.calibration.anchors import believed
+from planner.solver.calibration.file import load_calibration
+from planner.solver.calibration.parameters import ANCHORS, HELD
+from planner.solver.calibration.reference import anchored, read_reference, reference_json
+from planner.solver.options import SolveOptions
 from planner.units import GIB
 from tests.planner.command import run_here
 
@@ -59,8 +59,9 @@ def test_other_layouts_scale_by_the_same_factor(folder: Path) -> None:
     )
     assert found.result_id != plain.result_id
     assert found.calibration["anchored"]
-    assert found.calibration["anchored_by"] == ["llama3-8b on h100-x8, tp2 pp1 dp4 vpp1 zero1 "
-                                                "mbs1: 61 s"]  # fmt: skip
+    assert found.calibration["anchored_by"] == [
+        "llama3-8b on h100-x8, tp2 pp1 dp4 vpp1 zero1 mbs1: 61 s"
+    ]
     assert list(found.calibration["anchors"].values()) == pytest.approx([ratio] * 3, rel=1e-5)
 
 
@@ -71,9 +72,15 @@ def test_output_says_that_it_is_anchored(folder: Path) -> None:
     assert "tp2 pp1 dp4 vpp1 zero1 mbs1: 61 s" in solved.stdout
     assert "anchored by 1 measured step" in run_here("explain", "last#1").stdout
     asked = run_here(
-        "recommend", "micro-batch", "llama3-8b", "h100-x8", "--reference", "run.yaml",
-        "--pin", "tp=8",
-    )  # fmt: skip
+        "recommend",
+        "micro-batch",
+        "llama3-8b",
+        "h100-x8",
+        "--reference",
+        "run.yaml",
+        "--pin",
+        "tp=8",
+    )
     assert "--reference run.yaml" in asked.stdout
     assert "anchored: all times x" in asked.stdout
 
@@ -158,9 +165,14 @@ def test_anchoring_twice_does_not_add_up(folder: Path) -> None:
 
 def test_a_step_far_off_is_explained(folder: Path) -> None:
     solved = run_here(
-        "evaluate", "llama3-8b", "h100-x8", "--pin", "tp=2", "--reference",
+        "evaluate",
+        "llama3-8b",
+        "h100-x8",
+        "--pin",
+        "tp=2",
+        "--reference",
         written(RUN.replace("61.0", "400")),
-    )  # fmt: skip
+    )
     assert solved.returncode in (0, 3)
     said = " ".join(solved.stdout.split())
     assert "times slower than predicted" in said

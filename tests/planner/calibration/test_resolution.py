@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.calibration.file import Calibration
-from planner.calibration.resolution import Timed, learn_resolution, likeness, monotone
-from planner.uncertainty import groups
+from planner.solver.answer.uncertainty import groups
+from planner.solver.calibration.file import Calibration
+from planner.solver.calibration.resolution import Timed, learn_resolution, likeness, monotone
 
 
 def layout(tp: int = 1, pp: int = 1) -> Any:

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from planner.errors import PlannerError
-from planner.inputs import ClusterInput, cluster_from_dict
-from planner.intake.clusters import import_cluster
-from planner.intake.dump_text import clean, read_dump
-from planner.intake.import_options import ImportOptions
-from planner.intake.imported import Imported
+from planner.specs.importers.clusters.options import ImportOptions
+from planner.specs.importers.clusters.reader import import_cluster
+from planner.specs.importers.dump_text import clean, read_dump
+from planner.specs.importers.imported import Imported
+from planner.specs.inputs import ClusterInput
+from planner.specs.loader import cluster_from_dict
 
 FOLDER = Path(__file__).parent / "data" / "clusters"
 

@@ -4,8 +4,8 @@ import pytest
 
 from hardware.catalogue import load_catalogue
 from hardware.device_names import load_device_names, plain_name
-from planner.intake.accelerators import identify, is_mig, is_vgpu
-from planner.intake.cluster_facts import Evidence
+from planner.specs.importers.clusters.accelerators import identify, is_mig, is_vgpu
+from planner.specs.importers.clusters.facts import Evidence
 
 MIB = 2.0**20
 
@@ -57,9 +57,12 @@ def test_names_that_say_it_all(name, part, n):
 
 @pytest.mark.parametrize(
     ("name", "n", "part"),
-    [("h100", 8, "h100-sxm-80gb"), ("a100_80gb", 8, "a100-sxm-80gb"),
-     ("nvidia-h100-mega-80gb", 8, "h100-sxm-80gb")],
-)  # fmt: skip
+    [
+        ("h100", 8, "h100-sxm-80gb"),
+        ("a100_80gb", 8, "a100-sxm-80gb"),
+        ("nvidia-h100-mega-80gb", 8, "h100-sxm-80gb"),
+    ],
+)
 def test_family_names_are_assumed_where_one_form_comes_in_such_nodes(name, n, part):
     found = match(Evidence(name), n)
     assert (found.part, found.assumed) == (part, True)
@@ -95,10 +98,28 @@ def test_names_that_say_nothing(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["t4", "Tesla-T4", "rtx_2080ti", "3090", "NVIDIA-A10G", "a40", "NVIDIA L40", "l4", "p100",
-     "AMD Instinct MI210", "mi250", "NVIDIA-GeForce-RTX-4090", "A100-PCIE-40GB", "v100s",
-     "Tesla V100-PCIE-16GB", "H20-3e", "quadro_rtx_6000", "a6000", "NVIDIA H800 PCIe"],
-)  # fmt: skip
+    [
+        "t4",
+        "Tesla-T4",
+        "rtx_2080ti",
+        "3090",
+        "NVIDIA-A10G",
+        "a40",
+        "NVIDIA L40",
+        "l4",
+        "p100",
+        "AMD Instinct MI210",
+        "mi250",
+        "NVIDIA-GeForce-RTX-4090",
+        "A100-PCIE-40GB",
+        "v100s",
+        "Tesla V100-PCIE-16GB",
+        "H20-3e",
+        "quadro_rtx_6000",
+        "a6000",
+        "NVIDIA H800 PCIe",
+    ],
+)
 def test_accelerators_that_the_catalogue_does_not_hold(name):
     assert match(Evidence(name)).elsewhere
 
@@ -114,15 +135,23 @@ def test_accelerators_that_the_catalogue_does_not_hold(name):
         (Evidence("a100", words=("NVIDIA A100-SXM4-80GB",)), 8, "a100-sxm-80gb", False),
         (Evidence("h100", n_links=frozenset({18, 126})), 4, "h100-sxm-80gb", False),
         (Evidence("h100", memory_bytes=95830 * MIB), 4, "h100-nvl-94gb", False),
-        (Evidence("h100", memory_bytes=97280 * MIB, n_links=frozenset({18})), 8,
-         "h100-sxm-96gb-hbm2e-500w", False),
+        (
+            Evidence("h100", memory_bytes=97280 * MIB, n_links=frozenset({18})),
+            8,
+            "h100-sxm-96gb-hbm2e-500w",
+            False,
+        ),
         (Evidence("a100", memory_bytes=40536 * MIB), 8, "a100-sxm-40gb", True),
-        (Evidence("", memory_bytes=81559 * MIB, capability="9.0", n_links=frozenset({18})), 8,
-         "h100-sxm-80gb", False),
+        (
+            Evidence("", memory_bytes=81559 * MIB, capability="9.0", n_links=frozenset({18})),
+            8,
+            "h100-sxm-80gb",
+            False,
+        ),
         (Evidence("", pci_id="2335"), 8, "h200-sxm-141gb", False),
         (Evidence("", pci_id="74a1"), 8, "mi300x-192gb", False),
     ],
-)  # fmt: skip
+)
 def test_other_words_and_figures_decide(evidence, n, part, assumed):
     found = match(evidence, n)
     assert (found.part, found.assumed) == (part, assumed)

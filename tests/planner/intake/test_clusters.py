@@ -10,12 +10,13 @@ import pytest
 import yaml
 
 import planner
+from planner.cli.spec_check import check_spec
 from planner.errors import PlannerError, SpecError, UsageError
-from planner.inputs import check_spec, cluster_from_dict, load_cluster
-from planner.intake.clusters import import_cluster, looks_like_dump
-from planner.intake.dump_text import clean, decode, read_dump
-from planner.intake.hostlist import expand_hosts
-from planner.tables import solve_table
+from planner.render.text import solve_table
+from planner.specs.importers.clusters.reader import import_cluster, looks_like_dump
+from planner.specs.importers.dump_text import clean, decode, read_dump
+from planner.specs.importers.hostlist import expand_hosts
+from planner.specs.loader import cluster_from_dict, load_cluster
 from tests.planner.command import run_here
 from tests.planner.intake.dumps import FOLDER, dump, imported, loaded, note, pools
 
@@ -23,11 +24,16 @@ ROOT = Path(__file__).resolve().parents[3]
 SAMPLES = sorted(path.name for path in FOLDER.iterdir())
 MODEL = {
     "model": {
-        "layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096, "gated": True, "vocab": 32000,
+        "layers": 8,
+        "hidden": 1024,
+        "heads": 8,
+        "ffn": 4096,
+        "gated": True,
+        "vocab": 32000,
         "tied": False,
     },
     "training": {"seq_len": 1024, "global_batch": 64},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -205,9 +211,14 @@ def test_command_asks_and_takes_the_answer():
     assert done.returncode == 1
     assert "which accelerators are a100 (4 nodes x 8)" in done.stderr
     done = run(
-        "scontrol-mixed.txt", "--accelerator", "a100=a100-80gb", "--accelerator", "accel=none",
-        "--accelerator", "h100=none",
-    )  # fmt: skip
+        "scontrol-mixed.txt",
+        "--accelerator",
+        "a100=a100-80gb",
+        "--accelerator",
+        "accel=none",
+        "--accelerator",
+        "h100=none",
+    )
     assert done.returncode == 0
     assert "accelerator: a100-sxm-80gb" in done.stdout
     done = run(
@@ -378,15 +389,17 @@ def test_hosts_change_no_plan():
 
 
 def test_more_nodes_are_proposed_without_names():
-    big = {**MODEL, "model": {**MODEL["model"], "layers": 96, "hidden": 12288, "heads": 96,
-                              "ffn": 49152}}  # fmt: skip
+    big = {
+        **MODEL,
+        "model": {**MODEL["model"], "layers": 96, "hidden": 12288, "heads": 96, "ffn": 49152},
+    }
     result = planner.solve(big, {"pools": [{**POOL, "nodes": 2, "hosts": "n[1-2]"}]})
     assert not result.plans
     assert any("nodes" in relaxation.change for relaxation in result.relaxations)
 
 
 def test_unknown_options_of_the_library_are_usage_errors():
-    from planner.intake.import_options import ImportOptions
+    from planner.specs.importers.clusters.options import ImportOptions
 
     with pytest.raises(UsageError, match="did you mean"):
         import_cluster([dump("kubectl-amd.json")], ImportOptions(accelerators={"*": "mi30x"}))

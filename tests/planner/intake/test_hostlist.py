@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import BadValue
-from planner.intake.hostlist import compress_hosts, expand_hosts, natural_key
+from planner.specs.importers.hostlist import compress_hosts, expand_hosts, natural_key
 
 LABEL = st.from_regex(
     r"[a-z]{1,4}[0-9]{0,4}(-[a-z]{0,3}[0-9]{1,4})?([.][a-z]{2,5})?", fullmatch=True
@@ -29,9 +29,23 @@ def test_expand(text, names):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "n[1-3", "n1-3]", "n[3-1]", "n[a-b]", "n[[1]]", "n[]", "n 1", "n[1-999999999]",
-     "n[1-999][1-999]", "n1,,n2", "n[1][2][3][4][5][6][7]", "-n1", "(null)"],
-)  # fmt: skip
+    [
+        "",
+        "n[1-3",
+        "n1-3]",
+        "n[3-1]",
+        "n[a-b]",
+        "n[[1]]",
+        "n[]",
+        "n 1",
+        "n[1-999999999]",
+        "n[1-999][1-999]",
+        "n1,,n2",
+        "n[1][2][3][4][5][6][7]",
+        "-n1",
+        "(null)",
+    ],
+)
 def test_a_bad_list_is_one_clear_error(text):
     with pytest.raises(BadValue):
         expand_hosts(text)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from costmodels.parameters import total_params
 from planner.errors import SpecError
-from planner.inputs import import_model, load_model, model_from_dict
-from planner.intake.formats import find_format
-from planner.intake.huggingface import looks_like, read
-from planner.intake.huggingface.model_types import ALIASES, TYPES
-from planner.intake.huggingface.reader import assumed_batch
-from planner.intake.huggingface.refused_types import REFUSED
-from planner.schemas import OTHER_MODEL
+from planner.specs.importers.formats import find_format
+from planner.specs.importers.huggingface.files import looks_like
+from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
+from planner.specs.importers.huggingface.reader import assumed_batch, read
+from planner.specs.importers.huggingface.refused_types import REFUSED
+from planner.specs.loader import import_model, load_model, model_from_dict
+from planner.specs.schema import OTHER_MODEL
 
 DATA = Path(__file__).parent / "data"
 NAMES = sorted(path.stem for path in DATA.glob("*.json"))
@@ -82,11 +82,16 @@ def leaves(value, path=()):
 
 
 EXAMPLES = {
-    "llama1-7b": "llama1-7b", "llama2-70b": "llama2-70b", "llama3-8b": "llama3-8b",
-    "llama3-70b": "llama3-70b", "llama3-405b": "llama3.1-405b", "mixtral-8x7b": "mixtral-8x7b",
-    "qwen3-235b-a22b": "qwen3-235b-a22b", "deepseek-v2": "deepseek-v2",
+    "llama1-7b": "llama1-7b",
+    "llama2-70b": "llama2-70b",
+    "llama3-8b": "llama3-8b",
+    "llama3-70b": "llama3-70b",
+    "llama3-405b": "llama3.1-405b",
+    "mixtral-8x7b": "mixtral-8x7b",
+    "qwen3-235b-a22b": "qwen3-235b-a22b",
+    "deepseek-v2": "deepseek-v2",
     "deepseek-v3": "deepseek-v3",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -124,10 +129,16 @@ class TestSizes:
     @pytest.mark.parametrize(
         ("name", "tied"),
         [
-            ("llama3-8b", False), ("qwen3-8b", False), ("gpt-neox-20b", False), ("gpt2-xl", True),
-            ("falcon-40b", True), ("gemma-7b", True), ("opt-66b", True), ("bloom", True),
+            ("llama3-8b", False),
+            ("qwen3-8b", False),
+            ("gpt-neox-20b", False),
+            ("gpt2-xl", True),
+            ("falcon-40b", True),
+            ("gemma-7b", True),
+            ("opt-66b", True),
+            ("bloom", True),
         ],
-    )  # fmt: skip
+    )
     def test_tied_embeddings_left_out(self, name, tied):
         assert shape_of(config(name, tie_word_embeddings=...)).tied is tied
 
@@ -148,8 +159,14 @@ class TestSizes:
         old, new = shape_of(config("falcon-7b-old")), shape_of(config("falcon-7b"))
         assert old == new
         assert (new.kv_heads, new.heads, new.head_dim) == (1, 71, 64)  # multi-query
-        old_40b = config("falcon-7b-old", model_type="RefinedWeb", hidden_size=8192, n_head=128,
-                         n_layer=60, n_head_kv=8)  # fmt: skip
+        old_40b = config(
+            "falcon-7b-old",
+            model_type="RefinedWeb",
+            hidden_size=8192,
+            n_head=128,
+            n_layer=60,
+            n_head_kv=8,
+        )
         assert shape_of(old_40b) == shape_of(config("falcon-40b"))
 
     def test_falcon_without_multi_query(self):
@@ -161,8 +178,12 @@ class TestSizes:
         origins = {o.path: o.text for o in found.origins}
         assert origins["model", "layers"] == "text_config.num_hidden_layers"
         assert found.document["model"]["moe"] == {
-            "experts": 16, "topk": 1, "moe_ffn": 8192, "shared_experts": 1, "shared_ffn": 8192,
-        }  # fmt: skip
+            "experts": 16,
+            "topk": 1,
+            "moe_ffn": 8192,
+            "shared_experts": 1,
+            "shared_ffn": 8192,
+        }
         assert found.notes[0].startswith("vision_config left out")
 
     def test_defaults_of_sizes_are_assumptions(self):
@@ -228,10 +249,13 @@ class TestExperts:
         ("name", "changes", "kinds"),
         [
             ("qwen3-30b-a3b", {"mlp_only_layers": [3, 17]}, "xxx-xxxxxxxxxxxxx-xxxxxx..."),
-            ("deepseek-v2-lite", {"moe_layer_freq": 2, "first_k_dense_replace": 0},
-             "x-x-x-x-x-x-x-x-x-x-x-x-..."),
+            (
+                "deepseek-v2-lite",
+                {"moe_layer_freq": 2, "first_k_dense_replace": 0},
+                "x-x-x-x-x-x-x-x-x-x-x-x-...",
+            ),
         ],
-    )  # fmt: skip
+    )
     def test_a_pattern_that_a_model_file_cannot_say(self, name, changes, kinds):
         message = refusal(config(name, **changes))
         assert f"follow each other as {kinds}:" in message
@@ -303,8 +327,12 @@ class TestTraining:
         assert not any("seq_len" in note for note in given.notes)
 
     def test_what_is_set_is_not_assumed(self):
-        stated = [("training.seq_len", 4096), ("training.global_batch", 64),
-                  ("training.precision", "bf16"), ("training.optimizer", "adam")]  # fmt: skip
+        stated = [
+            ("training.seq_len", 4096),
+            ("training.global_batch", 64),
+            ("training.precision", "bf16"),
+            ("training.optimizer", "adam"),
+        ]
         given = model_from_dict(config("llama3-8b"), stated)
         assert given.job.global_batch == 64
         assert not any(note.startswith("assumed") for note in given.notes)
@@ -329,7 +357,7 @@ NOTES = [
     ("gpt-oss-20b", {}, "weights of the file are quantized (mxfp4)"),
     ("llama3-8b", {"quantization_config": {"bits": 4}}, "weights of the file are quantized: read"),
     ("deepseek-v3", {}, "1 module(s) of multi-token prediction are trained too"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "changes", "text"), NOTES)
@@ -339,23 +367,45 @@ def test_what_is_not_priced_is_said(name, changes, text):
 
 PARTS = [
     ("gemma-2b", {}, {"norm_one_plus": True, "embedding_scale": 2048**0.5}),
-    ("gemma2-27b", {}, {"post_norms": "also", "attention_soft_cap": 50.0, "logit_soft_cap": 30.0,
-                        "attention_scale": 144**-0.5}),
+    (
+        "gemma2-27b",
+        {},
+        {
+            "post_norms": "also",
+            "attention_soft_cap": 50.0,
+            "logit_soft_cap": 30.0,
+            "attention_scale": 144**-0.5,
+        },
+    ),
     ("gemma3-27b", {}, {"local_rotary_base": 10_000.0, "attention_scale": 168**-0.5}),
-    ("gpt-neo-2.7b", {}, {"other_parts": "which layers see a part of the sequence",
-                          "attention_scale": 1.0}),
+    (
+        "gpt-neo-2.7b",
+        {},
+        {"other_parts": "which layers see a part of the sequence", "attention_scale": 1.0},
+    ),
     ("olmo2-7b", {}, {"post_norms": "instead", "qk_norm": "width"}),
     ("falcon-40b", {}, {"parallel_block": True}),
     ("falcon-7b", {"alibi": True}, {"parallel_block": True, "alibi": True}),
     ("phi-2", {}, {"parallel_block": True, "head_bias": True}),
     ("command-r-35b", {}, {"parallel_block": True, "logit_scale": 0.0625}),
     ("bloom", {}, {"alibi": True, "embedding_norm": True}),
-    ("granite-3.0-8b", {}, {"embedding_scale": 12.0, "residual_scale": 0.22,
-                            "logit_scale": 1 / 16, "attention_scale": 0.0078125}),
-    ("llama4-scout", {}, {"attention_chunk": 8192, "attention_temperature_from": 8192,
-                          "no_rope_every": 4}),
+    (
+        "granite-3.0-8b",
+        {},
+        {
+            "embedding_scale": 12.0,
+            "residual_scale": 0.22,
+            "logit_scale": 1 / 16,
+            "attention_scale": 0.0078125,
+        },
+    ),
+    (
+        "llama4-scout",
+        {},
+        {"attention_chunk": 8192, "attention_temperature_from": 8192, "no_rope_every": 4},
+    ),
     ("phi3.5-moe", {}, {"other_parts": "jitter of the router and its own choice of two experts"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "changes", "parts"), PARTS)
@@ -381,10 +431,13 @@ class TestLocalLayers:
             ("gemma3-27b", {}, "52 of 62 layers attend to 1024"),  # 5 of 6, and the last two
             ("mistral-7b", {}, "32 of 32 layers attend to 4096"),
             ("gpt-neo-2.7b", {}, "16 of 32 layers attend to 256"),
-            ("qwen2-7b", {"use_sliding_window": True, "sliding_window": 512,
-                          "max_window_layers": 20}, "8 of 28 layers attend to 512"),
+            (
+                "qwen2-7b",
+                {"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 20},
+                "8 of 28 layers attend to 512",
+            ),
         ],
-    )  # fmt: skip
+    )
     def test_how_many(self, name, changes, local):
         assert any(note.startswith(local) for note in imported(config(name, **changes)).notes)
 
@@ -425,17 +478,26 @@ REFUSALS = [
     ({"intermediate_size": None}, ["intermediate_size: is null"]),
     ({"tie_word_embeddings": "yes"}, ["tie_word_embeddings: expected true or false, got 'yes'"]),
     ({"model_type": 3}, ["model_type: expected a name, got 3"]),
-    ({"model_type": "lama", "architectures": ...},
-     ["config.json:", "unknown model_type lama", "did you mean llama", "known: llama, mistral",
-      "planner import model config.json --as llama"]),
+    (
+        {"model_type": "lama", "architectures": ...},
+        [
+            "config.json:",
+            "unknown model_type lama",
+            "did you mean llama",
+            "known: llama, mistral",
+            "planner import model config.json --as llama",
+        ],
+    ),
     ({"model_type": ..., "architectures": ...}, ["model_type is missing"]),
     ({"model_type": "mamba2"}, ["mamba2: a state-space model (Mamba)", "`--as` is of no use"]),
     ({"model_type": "qwen3_next"}, ["linear attention"]),
     ({"model_type": "bert"}, ["an encoder"]),
-    ({"layer_types": ["full_attention", "linear_attention"]},
-     ["layer_types.1: layers with 'linear_attention', which the cost model does not have"]),
+    (
+        {"layer_types": ["full_attention", "linear_attention"]},
+        ["layer_types.1: layers with 'linear_attention', which the cost model does not have"],
+    ),
     ({"hidden_size": 4100}, ["4100 is not a multiple of the 32 heads"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("changes", "parts"), REFUSALS)
@@ -501,11 +563,18 @@ class TestText:
     @pytest.mark.parametrize(
         "text",
         [
-            "", "[]", "{}", "3", "hello", '{"a": 1}', "model:\n  model_type: llama\n",
+            "",
+            "[]",
+            "{}",
+            "3",
+            "hello",
+            '{"a": 1}',
+            "model:\n  model_type: llama\n",
             '{"model": {"num_hidden_layers": 3, "hidden_size": 4}, "training": {}}',
-            "pools:\n  - accelerator: h100\n", "#!/bin/bash\ntorchrun --num-layers 3\n",
+            "pools:\n  - accelerator: h100\n",
+            "#!/bin/bash\ntorchrun --num-layers 3\n",
         ],
-    )  # fmt: skip
+    )
     def test_other_texts(self, text):
         assert not looks_like(text)
         assert find_format(text) is None
@@ -515,12 +584,14 @@ class TestText:
         [
             ({"metadata": {}, "weight_map": {"a": "b"}}, "the index of a model's weight files"),
             ({"tokenizer_class": "LlamaTokenizer", "model_max_length": 4}, "of a tokenizer"),
-            ({"eos_token_id": 2, "transformers_version": "4.40.0", "temperature": 0.6},
-             "of text generation"),
+            (
+                {"eos_token_id": 2, "transformers_version": "4.40.0", "temperature": 0.6},
+                "of text generation",
+            ),
             ({"peft_type": "LORA", "r": 8}, "of an adapter"),
             ({"bos_token": "<s>", "eos_token": "</s>"}, "special tokens"),
         ],
-    )  # fmt: skip
+    )
     def test_another_file_of_the_folder_by_its_content(self, data, what):
         assert looks_like(json.dumps(data))
         message = refusal(data)
@@ -565,13 +636,26 @@ ANY = st.recursive(
 KEYS = sorted(
     {
         key
-        for name in ("llama3-8b", "deepseek-v2", "qwen3-30b-a3b", "falcon-7b", "gpt-neo-2.7b",
-                     "llama4-scout")
+        for name in (
+            "llama3-8b",
+            "deepseek-v2",
+            "qwen3-30b-a3b",
+            "falcon-7b",
+            "gpt-neo-2.7b",
+            "llama4-scout",
+        )
         for key in config(name)
     }
-    | {"rope_parameters", "quantization_config", "layer_types", "_name_or_path", "dtype",
-       "text_config", "moe_layers"}
-)  # fmt: skip
+    | {
+        "rope_parameters",
+        "quantization_config",
+        "layer_types",
+        "_name_or_path",
+        "dtype",
+        "text_config",
+        "moe_layers",
+    }
+)
 
 
 @for_all(

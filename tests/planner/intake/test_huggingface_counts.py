@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from costmodels.parameters import active_params, total_params
-from planner.inputs import load_model, model_from_dict
-from planner.intake.huggingface.model_types import TYPES
-from planner.intake.huggingface.newer_types import NEWER_TYPES
+from planner.specs.importers.huggingface.model_types import TYPES
+from planner.specs.importers.huggingface.newer_types import NEWER_TYPES
+from planner.specs.loader import load_model, model_from_dict
 from tests.planner.intake.counted import CLASS_DEFAULTS, COUNTED, EXCEPTIONS_FRAC
 
 DATA = Path(__file__).parent / "data"

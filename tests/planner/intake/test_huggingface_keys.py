@@ -12,15 +12,14 @@ import pytest
 
 from costmodels.parameters import total_params
 from planner.errors import SpecError
-from planner.inputs import model_from_dict
-from planner.intake.huggingface import read, read_as
-from planner.intake.huggingface.config import open_config
-from planner.intake.huggingface.files import parse_config
-from planner.intake.huggingface.harmless import HARMLESS
-from planner.intake.huggingface.keys import missing, refusals
-from planner.intake.huggingface.model_types import ALIASES, TYPES
-from planner.intake.huggingface.reader import ADVISED
-from planner.intake.huggingface.rules import KEYS
+from planner.specs.importers.huggingface.config import open_config
+from planner.specs.importers.huggingface.files import parse_config
+from planner.specs.importers.huggingface.harmless import HARMLESS
+from planner.specs.importers.huggingface.keys import missing, refusals
+from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
+from planner.specs.importers.huggingface.reader import ADVISED, read, read_as
+from planner.specs.importers.huggingface.rules import KEYS
+from planner.specs.loader import model_from_dict
 
 PUBLISHED = {
     row["name"]: row
@@ -150,27 +149,63 @@ class TestAdvice:
 
 
 NEUTRAL = [
-    {"num_experts": 0}, {"sliding_window": None}, {"attention_multiplier": 1.0},
+    {"num_experts": 0},
+    {"sliding_window": None},
+    {"attention_multiplier": 1.0},
     {"q_lora_rank": None},
-    {"n_layer": 32}, {"head_dim": 128}, {"num_local_experts": None}, {"mlp_only_layers": []},
-    {"use_qkv_bias": False}, {"use_bias": False}, {"use_mla": False}, {"gated_mlp": True},
-    {"norm_type": "rmsnorm"}, {"position_embedding_type": "rope"}, {"my_flag": True},
-    {"my_word": "abc"}, {"some_token_id": 7}, {"initial_context_length": 4096}, {"alibi": False},
-    {"vision_config": {"hidden_size": 12}}, {"quantization_config": {"bits": 4}},
-    {"shared_intermediate_size": 0}, {"block_configs": None}, {"mtp_loss_scaling_factor": 0.1},
-]  # fmt: skip
+    {"n_layer": 32},
+    {"head_dim": 128},
+    {"num_local_experts": None},
+    {"mlp_only_layers": []},
+    {"use_qkv_bias": False},
+    {"use_bias": False},
+    {"use_mla": False},
+    {"gated_mlp": True},
+    {"norm_type": "rmsnorm"},
+    {"position_embedding_type": "rope"},
+    {"my_flag": True},
+    {"my_word": "abc"},
+    {"some_token_id": 7},
+    {"initial_context_length": 4096},
+    {"alibi": False},
+    {"vision_config": {"hidden_size": 12}},
+    {"quantization_config": {"bits": 4}},
+    {"shared_intermediate_size": 0},
+    {"block_configs": None},
+    {"mtp_loss_scaling_factor": 0.1},
+]
 STRUCTURAL = [
-    {"num_experts": 8}, {"num_experts_per_tok": 2}, {"q_lora_rank": 512}, {"n_layer": 31},
-    {"kv_lora_rank": 512}, {"shared_intermediate_size": 512}, {"use_bias": True},
-    {"no_bias": False}, {"use_mla": True}, {"gated_mlp": False}, {"norm_type": "layernorm"},
-    {"position_embedding_type": "alibi"}, {"alibi": True}, {"attention_head_type": "multiquery"},
-    {"my_number": 3}, {"my_list": [1, 2]}, {"my_section": {"a": 1}}, {"share_embeddings": True},
-    {"use_residual": True}, {"layer_sharing": True}, {"mlp_ratio": 2.5},
+    {"num_experts": 8},
+    {"num_experts_per_tok": 2},
+    {"q_lora_rank": 512},
+    {"n_layer": 31},
+    {"kv_lora_rank": 512},
+    {"shared_intermediate_size": 512},
+    {"use_bias": True},
+    {"no_bias": False},
+    {"use_mla": True},
+    {"gated_mlp": False},
+    {"norm_type": "layernorm"},
+    {"position_embedding_type": "alibi"},
+    {"alibi": True},
+    {"attention_head_type": "multiquery"},
+    {"my_number": 3},
+    {"my_list": [1, 2]},
+    {"my_section": {"a": 1}},
+    {"share_embeddings": True},
+    {"use_residual": True},
+    {"layer_sharing": True},
+    {"mlp_ratio": 2.5},
     {"is_encoder_decoder": True},
-    {"use_parallel_residual": True}, {"expert_layer_period": 2}, {"kv_channels": 64},
-    {"mamba_d_state": 16}, {"index_topk": 2048}, {"num_key_value_heads_per_layer": [4] * 32},
-    {"word_embed_proj_dim": 512}, {"linear_num_key_heads": 16},
-]  # fmt: skip
+    {"use_parallel_residual": True},
+    {"expert_layer_period": 2},
+    {"kv_channels": 64},
+    {"mamba_d_state": 16},
+    {"index_topk": 2048},
+    {"num_key_value_heads_per_layer": [4] * 32},
+    {"word_embed_proj_dim": 512},
+    {"linear_num_key_heads": 16},
+]
 
 
 @pytest.mark.parametrize("changes", NEUTRAL, ids=str)

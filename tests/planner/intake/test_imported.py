@@ -2,7 +2,7 @@
 
 import yaml
 
-from planner.intake.imported import Imported, Origin
+from planner.specs.importers.imported import Imported, Origin
 
 FOUND = Imported(
     kind="cluster",
@@ -33,9 +33,12 @@ def test_yaml_reads_back_with_its_comments():
     assert max(map(len, lines)) <= 99
     fields = [" ".join(line.split()) for line in lines]
     for expected in (
-        "- accelerator: h100 # Gres=gpu:h100:8", "nodes: 4", "nodes: 2 # two nodes are down",
-        "rail_optimized: true # assumed: usual", "tiers: []",
-    ):  # fmt: skip
+        "- accelerator: h100 # Gres=gpu:h100:8",
+        "nodes: 4",
+        "nodes: 2 # two nodes are down",
+        "rail_optimized: true # assumed: usual",
+        "tiers: []",
+    ):
         assert expected in fields
     assert len({line.index(" # ") for line in lines if " # " in line[1:]}) == 1
 

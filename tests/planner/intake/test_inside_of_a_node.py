@@ -5,10 +5,10 @@ import re
 import pytest
 
 from planner.errors import SpecError
-from planner.intake import nccl_topology, nvidia_smi, rocm_smi
-from planner.intake.cluster_facts import Hardware
-from planner.intake.clusters import import_cluster
-from planner.intake.import_options import ImportOptions
+from planner.specs.importers.clusters.facts import Hardware
+from planner.specs.importers.clusters.options import ImportOptions
+from planner.specs.importers.clusters.reader import import_cluster
+from planner.specs.importers.dumps import nccl_topology, nvidia_smi, rocm_smi
 from tests.planner.intake.dumps import assumed, dump, imported, loaded, pools, question
 
 

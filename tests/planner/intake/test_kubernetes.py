@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from planner.errors import SpecError
-from planner.intake import kubernetes
-from planner.intake.clusters import import_cluster
+from planner.specs.importers.clusters.reader import import_cluster
+from planner.specs.importers.dumps import kubernetes
 from tests.planner.intake.dumps import assumed, dump, imported, loaded, note, pools, question
 
 
@@ -27,8 +27,13 @@ def test_nodes_with_feature_discovery_and_topology_labels():
     tiers = found.document["fabric"]["tiers"]
     assert [(t["name"], t["nodes"]) for t in tiers] == [("leaf", 3), ("spine", 6)]
     assert loaded(found).sources[0].hosts[:6] == (
-        "dgx-01", "dgx-02", "dgx-04", "dgx-05", "dgx-07", "dgx-08",
-    )  # fmt: skip
+        "dgx-01",
+        "dgx-02",
+        "dgx-04",
+        "dgx-05",
+        "dgx-07",
+        "dgx-08",
+    )
 
 
 def test_pods_hold_devices():
@@ -117,8 +122,10 @@ def test_cloud_machine_with_its_network():
 def test_amd_labels():
     (pool,) = pools(imported("kubectl-amd.json"))
     assert (pool["accelerator"], pool["nodes"], pool["accelerators_per_node"]) == (
-        "mi300x-192gb", 4, 8,
-    )  # fmt: skip
+        "mi300x-192gb",
+        4,
+        8,
+    )
 
 
 def test_mixed_types_ask_for_their_network():

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.intake.cluster_facts import Position
-from planner.intake.node_groups import arrange, common_size, rack_size
+from planner.specs.importers.clusters.facts import Position
+from planner.specs.importers.clusters.node_groups import arrange, common_size, rack_size
 
 
 def nodes(*groups: tuple[tuple[str, ...], int]) -> list[tuple[str, Position]]:

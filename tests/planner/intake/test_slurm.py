@@ -3,10 +3,10 @@
 import pytest
 
 from planner.errors import SpecError
-from planner.intake import sinfo, slurm, slurm_topology
-from planner.intake.clusters import import_cluster
-from planner.intake.import_options import ImportOptions
-from planner.intake.slurm import Gres, is_state, parse_gres
+from planner.specs.importers.clusters.options import ImportOptions
+from planner.specs.importers.clusters.reader import import_cluster
+from planner.specs.importers.dumps import sinfo, slurm, slurm_topology
+from planner.specs.importers.dumps.slurm import Gres, is_state, parse_gres
 from tests.planner.intake.dumps import assumed, dump, imported, loaded, note, pools, question
 
 
@@ -37,8 +37,15 @@ def test_a_tree_of_switches_with_every_kind_of_state():
     read = loaded(found)
     assert read.cluster.pools[0].n_nodes == 14
     assert read.sources[0].hosts[:8] == (
-        "n001", "n002", "n004", "n005", "n010", "n011", "n013", "n016",
-    )  # fmt: skip
+        "n001",
+        "n002",
+        "n004",
+        "n005",
+        "n010",
+        "n011",
+        "n013",
+        "n016",
+    )
     assert read.sources[0].hosts[-2:] == ("n006", "n008")  # fill no whole group
 
 
@@ -133,8 +140,10 @@ def test_sinfo_table_with_partitions_repeated():
     assert (h100["nodes"], h100["free_devices"]) == (5, [8, 8, 8, 6, 0])
     assert h100["hosts"] == "node[001,006,010,003,002]"
     assert (v100["accelerator"], v100["nodes"], v100["accelerators_per_node"]) == (
-        "v100-sxm-32gb", 1, 4,
-    )  # fmt: skip
+        "v100-sxm-32gb",
+        1,
+        4,
+    )
     text = question("sinfo-wide.txt")
     assert "which accelerator is v100 (1 node x 4)?" in text
     assert "--accelerator v100=v100-sxm-16gb (or v100-sxm-32gb" in text
@@ -203,8 +212,9 @@ def test_nothing_is_asked_about_nodes_that_are_down():
     found = import_cluster([("x", text)])
     assert [p["name"] for p in pools(found)] == ["gb200"]
     assert sorted(x for x in found.notes if x.startswith("left out")) == [
-        "left out: n2 down", "left out: n3 drained",
-    ]  # fmt: skip
+        "left out: n2 down",
+        "left out: n3 drained",
+    ]
 
 
 def test_nodes_with_and_without_features_are_one_pool():
@@ -374,8 +384,11 @@ def test_slurm_conf_lists_nodes_without_states():
     assert slurm.looks_like(text)
     nodes = slurm.read_nodes(text, "x").nodes
     assert [(n.name, n.devices[0].n_free) for n in nodes] == [
-        ("n01", 8), ("n02", 8), ("n03", 8), ("n04", 8),
-    ]  # fmt: skip
+        ("n01", 8),
+        ("n02", 8),
+        ("n03", 8),
+        ("n04", 8),
+    ]
 
 
 def test_use_that_is_not_tracked_counts_as_unknown():

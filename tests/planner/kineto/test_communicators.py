@@ -3,8 +3,14 @@
 import pytest
 
 from costmodels.traffic import Transfer
-from planner.kineto.communicators import AMBIGUOUS, OTHER, PlanGroups, assign, described_axis
-from planner.kineto.reading import Call
+from planner.analyze.kineto.communicators import (
+    AMBIGUOUS,
+    OTHER,
+    PlanGroups,
+    assign,
+    described_axis,
+)
+from planner.analyze.kineto.reader import Call
 from tests.planner.kineto.writing import GATHER, REDUCE, SEND
 
 

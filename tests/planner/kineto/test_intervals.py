@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.kineto.intervals import (
+from planner.analyze.kineto.intervals import (
     COMMUNICATION,
     COMPUTE,
     COPY,

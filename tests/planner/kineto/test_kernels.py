@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.kineto.kernels import collective_of, kind_of_copy, kind_of_kernel
+from planner.analyze.kineto.kernels import collective_of, kind_of_copy, kind_of_kernel
 from tests.planner.kineto import writing
 
 NAMES = {

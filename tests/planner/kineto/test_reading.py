@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.errors import UsageError
-from planner.kineto.measuring import chosen_windows, parse_steps
-from planner.kineto.reading import (
+from planner.analyze.kineto.measurement import chosen_windows, parse_steps
+from planner.analyze.kineto.reader import (
     Call,
     ProfiledStep,
     events_of,
@@ -16,6 +15,7 @@ from planner.kineto.reading import (
     ranks_of_job,
     read_kineto,
 )
+from planner.errors import UsageError
 from tests.planner.kineto.writing import GATHER, GEMM, TraceWriter
 
 WRITTEN = Path(__file__).parents[1] / "data" / "kineto-torch-2.13-cpu.json"
@@ -26,9 +26,14 @@ def small() -> TraceWriter:
     out.group("2", "TENSOR_MODEL_PARALLEL_GROUP", [2, 3])
     out.kernel(GEMM, 4462136704088.863, 12.345, launched=4462136704080.0)
     out.nccl(
-        GATHER, 4462136704110.0, 5.5, collective="_allgather_base", nelems=(1024, 2048), size=2,
+        GATHER,
+        4462136704110.0,
+        5.5,
+        collective="_allgather_base",
+        nelems=(1024, 2048),
+        size=2,
         group="2",
-    )  # fmt: skip
+    )
     out.step(4, 4462136704088.863, 40.0)
     return out
 
@@ -59,9 +64,17 @@ def test_a_file_that_torch_wrote(tmp_path):
     data = json.loads(WRITTEN.read_text())
     steps = [e for e in data["traceEvents"] if e["name"].startswith("ProfilerStep")]
     data["traceEvents"].append(
-        {"ph": "X", "cat": "kernel", "name": GEMM, "pid": 0, "tid": 7, "ts": steps[0]["ts"],
-         "dur": 1.0, "args": {"External id": 5, "device": 0, "stream": 7, "correlation": 5}}
-    )  # fmt: skip
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": GEMM,
+            "pid": 0,
+            "tid": 7,
+            "ts": steps[0]["ts"],
+            "dur": 1.0,
+            "args": {"External id": 5, "device": 0, "stream": 7, "correlation": 5},
+        }
+    )
     path = tmp_path / "t.json"
     path.write_text(json.dumps(data))
     trace = read_kineto(str(path), header_of(str(path)), frozenset({64}))

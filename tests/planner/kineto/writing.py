@@ -31,27 +31,41 @@ class TraceWriter:
         self.header: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": [{"id": 0}]}
         if rank is not None:
             self.header["distributedInfo"] = {
-                "backend": "nccl", "rank": rank, "world_size": world, "pg_count": 0,
+                "backend": "nccl",
+                "rank": rank,
+                "world_size": world,
+                "pg_count": 0,
                 "pg_config": [],
-            }  # fmt: skip
+            }
         self.rank = rank or 0
         self.count = 0
 
     def group(self, name: str, desc: str, ranks: list[int]) -> None:
         """Add a process group to the header."""
         self.header["distributedInfo"]["pg_config"].append(
-            {"pg_name": name, "pg_desc": desc, "backend_config": "cuda:nccl",
-             "pg_size": len(ranks), "ranks": ranks}
-        )  # fmt: skip
+            {
+                "pg_name": name,
+                "pg_desc": desc,
+                "backend_config": "cuda:nccl",
+                "pg_size": len(ranks),
+                "ranks": ranks,
+            }
+        )
 
     def row(
         self, cat: str, name: str, at: float, dur: float, tid: int = 7, **args: Any
     ) -> dict[str, Any]:
         """Add any complete row."""
         event = {
-            "ph": "X", "cat": cat, "name": name, "pid": 0, "tid": tid, "ts": at, "dur": dur,
+            "ph": "X",
+            "cat": cat,
+            "name": name,
+            "pid": 0,
+            "tid": tid,
+            "ts": at,
+            "dur": dur,
             "args": args,
-        }  # fmt: skip
+        }
         self.events.append(event)
         return event
 
@@ -90,10 +104,15 @@ class TraceWriter:
     ) -> dict[str, Any]:
         """Add a kernel of NCCL with what it inherits from record_param_comms."""
         args = {
-            "Collective name": collective, "In msg nelems": nelems[0], "Out msg nelems": nelems[1],
-            "Group size": size, "dtype": dtype, "In split size": "[]", "Out split size": "[]",
+            "Collective name": collective,
+            "In msg nelems": nelems[0],
+            "Out msg nelems": nelems[1],
+            "Group size": size,
+            "dtype": dtype,
+            "In split size": "[]",
+            "Out split size": "[]",
             "Process Group Name": group,
-        }  # fmt: skip
+        }
         args |= {"Process Group Description": desc} if desc else {}
         args |= {"Process Group Ranks": ranks} if ranks else {}
         return self.kernel(name, at, dur, stream, **args)

@@ -11,22 +11,14 @@ from typing import Any
 
 import pytest
 
-from costmodels.collectives import collective_s
-from costmodels.pipeline import simulate_s
-from planner.learning import (
-    calculators,
-    closed_forms,
-    collectives,
-    compression,
-    drawing,
-    intensity,
-    overlap,
-    results,
-    strong_scaling,
-)
-from planner.learning.data_parallel import sent_bytes
-from planner.learning.machines import group_of
-from planner.learning.results import Result, shown
+from costmodels.comm.collectives import collective_s
+from costmodels.schedule.pipeline import simulate_s
+from planner.learn import calculators, closed_forms, drawing, results
+from planner.learn.machines import group_of
+from planner.learn.parallelism import collectives
+from planner.learn.parallelism.data_parallel import sent_bytes
+from planner.learn.resources import compression, intensity, overlap, strong_scaling
+from planner.learn.results import Result, shown
 
 NAMES = list(calculators())
 
@@ -196,7 +188,7 @@ def test_buckets() -> None:
 
 @pytest.mark.parametrize("gradients", ["500 MB", "30 GB", "60 GB"])
 def test_the_best_number_of_buckets_exposes_least_of_all(gradients: str) -> None:
-    from planner.learning.buckets import Inputs, exposed_s
+    from planner.learn.resources.buckets import Inputs, exposed_s
 
     found = answer("buckets", gradients_bytes=gradients, latency_s="50 us")
     x = calculators()["buckets"].read({"gradients_bytes": gradients, "latency_s": "50 us"}).values
@@ -273,8 +265,12 @@ def test_bandwidth_is_where_traffic_takes_as_long_as_compute() -> None:
     assert found.number("cp").value == approx(2 * rate / 8 / 8192)
     tokens = number("overlap", "dp_least_tokens", far_bytes_per_s=found.number("dp").value / 1e9)
     assert tokens == approx(8192)
-    tax = number("tensor-parallel", "tax", hidden=8192, link_bytes_per_s=number(
-        "bandwidth", "tp", model="own", hidden=8192) / 1e9)  # fmt: skip
+    tax = number(
+        "tensor-parallel",
+        "tax",
+        hidden=8192,
+        link_bytes_per_s=number("bandwidth", "tp", model="own", hidden=8192) / 1e9,
+    )
     assert tax == approx(0.1)
 
 
@@ -475,8 +471,13 @@ def drawn_freely(one: Any, chance: random.Random) -> dict[str, str]:
                 texts[key] = chance.choice(spec.choices)[0]
                 continue
             low, high = spec.least / spec.factor, spec.most / spec.factor
-            at = chance.choice((low, high, math.exp(chance.uniform(
-                math.log(max(low, high * 1e-9)), math.log(high)))))  # fmt: skip
+            at = chance.choice(
+                (
+                    low,
+                    high,
+                    math.exp(chance.uniform(math.log(max(low, high * 1e-9)), math.log(high))),
+                )
+            )
             texts[key] = str(min(round(at), int(high))) if spec.kind == "count" else repr(at)
         if one.read(texts).values is not None:
             return texts

@@ -4,17 +4,40 @@ import math
 
 import pytest
 
-from planner.learning import calculators
-from planner.learning.fields import read
-from planner.learning.overlap import Inputs as Overlap
-from planner.learning.pipeline import Inputs as Pipeline
-from planner.learning.tensor_parallel import Inputs as TensorParallel
+from planner.learn import calculators
+from planner.learn.fields import read
+from planner.learn.parallelism.tensor_parallel import Inputs as TensorParallel
+from planner.learn.resources.overlap import Inputs as Overlap
+from planner.learn.resources.pipeline import Inputs as Pipeline
 
 HOSTILE = (
-    "-1", "0", "-0", "1e400", "1e308", "nan", "inf", "-inf", "abc", "1,5", "<script>alert(1)",
-    "1" * 500, "\u202e12", "64 Mb", "12 bananas", "0x10", "--", "%", "1 2", ".", "e5", "None",
-    "1/0", "'; drop", "\x00", "1e-400",
-)  # fmt: skip
+    "-1",
+    "0",
+    "-0",
+    "1e400",
+    "1e308",
+    "nan",
+    "inf",
+    "-inf",
+    "abc",
+    "1,5",
+    "<script>alert(1)",
+    "1" * 500,
+    "\u202e12",
+    "64 Mb",
+    "12 bananas",
+    "0x10",
+    "--",
+    "%",
+    "1 2",
+    ".",
+    "e5",
+    "None",
+    "1/0",
+    "'; drop",
+    "\x00",
+    "1e-400",
+)
 
 
 def value(kind: type, **texts: str) -> object:

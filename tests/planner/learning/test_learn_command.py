@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from planner.learning import calculators
+from planner.learn import calculators
 from tests.planner.command import run_here
 
 

@@ -8,16 +8,27 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.learning import calculators
-from planner.learning.results import Result
+from planner.learn import calculators
+from planner.learn.results import Result
 
 TABLE = yaml.safe_load((Path(__file__).parent / "writeups.yaml").read_text(encoding="utf-8"))
 CASES = [(row, case) for row in TABLE for case in row["cases"]]
 IDS = [f"{row['row']}-{row['cases'].index(case)}-{case['calculator']}" for row, case in CASES]
 UNITS = {
-    "": 1.0, "%": 0.01, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "MiB": 2.0**20,
-    "GiB": 2.0**30, "s": 1.0, "ms": 1e-3, "us": 1e-6, "Gb/s": 1e9 / 8, "GB/s": 1e9,
-}  # fmt: skip
+    "": 1.0,
+    "%": 0.01,
+    "kB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+    "TB": 1e12,
+    "MiB": 2.0**20,
+    "GiB": 2.0**30,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "Gb/s": 1e9 / 8,
+    "GB/s": 1e9,
+}
 QUANTITY = re.compile(r"(\d+(?:\.(\d+))?)\s*(\S*)")
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hardware.parts import Fabric, Pool
-from planner.measured.nccl_tests import COLLECTIVES, bus_factor
-from planner.measured.sweep import Sweep, predicted_s
+from planner.measure.benchmarks.nccl_tests import COLLECTIVES, bus_factor
+from planner.measure.benchmarks.sweep import Sweep, predicted_s
 
 H100 = "NVIDIA H100 80GB HBM3"
 PROGRAM = {collective: name for name, collective in COLLECTIVES.items()}

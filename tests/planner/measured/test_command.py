@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from planner.calibration.apply import calibrated_pool
-from planner.calibration.file import Calibration, load_calibration
-from planner.inputs import load_cluster
+from planner.solver.calibration.apply import calibrated_pool
+from planner.solver.calibration.file import Calibration, load_calibration
+from planner.specs.loader import load_cluster
 from tests.planner.command import run_here
 from tests.planner.measured.logs import log, model_times, sweep_of
 from tests.planner.measured.measured_file import measured_file
@@ -60,9 +60,16 @@ def test_logs_become_a_calibration_that_a_solve_takes(folder, tmp_path):
 def test_the_file_of_the_script_moves_the_generation_too(folder, tmp_path):
     out = tmp_path / "c.yaml"
     done = run_here(
-        "calibrate", "--measured", str(folder / "measured.json"), "--cluster", "h100-x512",
-        "--out", str(out), "--name", "ours",
-    )  # fmt: skip
+        "calibrate",
+        "--measured",
+        str(folder / "measured.json"),
+        "--cluster",
+        "h100-x512",
+        "--out",
+        str(out),
+        "--name",
+        "ours",
+    )
     assert done.returncode == 0, done.stderr
     found = load_calibration(out)
     assert found.name == "ours"
@@ -91,9 +98,14 @@ def test_every_size_and_json(folder):
 def test_another_network_without_a_cluster_file(folder, tmp_path):
     out = tmp_path / "c.yaml"
     done = run_here(
-        "calibrate", "--nccl-tests", str(folder / "all-gather-32.log"), "--link", "roce-400",
-        "--out", str(out),
-    )  # fmt: skip
+        "calibrate",
+        "--nccl-tests",
+        str(folder / "all-gather-32.log"),
+        "--link",
+        "roce-400",
+        "--out",
+        str(out),
+    )
     assert done.returncode == 0, done.stderr
     assert "link.roce-400.efficiency" in load_calibration(out).values
     assert "note: nodes taken" not in done.stdout
@@ -106,9 +118,14 @@ def test_anchors_of_a_reference_run_are_not_carried_on(folder, tmp_path):
     )
     out = tmp_path / "c.yaml"
     done = run_here(
-        "calibrate", "--nccl-tests", str(folder / "all-gather-8.log"), "--from", str(anchored),
-        "--out", str(out),
-    )  # fmt: skip
+        "calibrate",
+        "--nccl-tests",
+        str(folder / "all-gather-8.log"),
+        "--from",
+        str(anchored),
+        "--out",
+        str(out),
+    )
     found = load_calibration(out)
     assert "anchor.compute" not in found.values
     assert found.values["shared.node_spread"] == 0.03
@@ -145,9 +162,12 @@ def test_what_cannot_be_used(folder, tmp_path, words, said):
     other = tmp_path / "all-gather.log"
     other.write_text(file.read_text().replace("NVIDIA H100 80GB HBM3", "Voodoo 2"))
     names = {
-        "LOG": str(file), "CPU": str(cpu), "NAMELESS": str(other),
-        "JSON": str(folder / "measured.json"), "none/c.yaml": str(tmp_path / "none" / "c.yaml"),
-    }  # fmt: skip
+        "LOG": str(file),
+        "CPU": str(cpu),
+        "NAMELESS": str(other),
+        "JSON": str(folder / "measured.json"),
+        "none/c.yaml": str(tmp_path / "none" / "c.yaml"),
+    }
     done = run_here("calibrate", *(names.get(word, word) for word in words))
     assert done.returncode in (1, 2)
     assert said in " ".join(done.stderr.split())

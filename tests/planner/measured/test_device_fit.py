@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from planner.calibration.apply import calibrated_pool
-from planner.calibration.file import Calibration
 from planner.errors import SpecError
-from planner.inputs import load_cluster
-from planner.measured.device_fit import fit_device
-from planner.measured.pulled_fit import UNSEEN, carried
-from planner.measured.results import read_measured
+from planner.measure.benchmarks.device_fit import fit_device
+from planner.measure.benchmarks.pulled_fit import UNSEEN, carried
+from planner.measure.benchmarks.results import read_measured
+from planner.solver.calibration.apply import calibrated_pool
+from planner.solver.calibration.file import Calibration
+from planner.specs.loader import load_cluster
 from tests.planner.measured.measured_file import measured_file
 
 PRIORS = Calibration("priors")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from hardware.parts import Fabric
-from planner.calibration.apply import calibrated_pool
-from planner.calibration.file import Calibration
-from planner.inputs import cluster_from_dict, load_cluster
-from planner.measured.link_fit import fit_links
-from planner.measured.pulled_fit import FITTED, UNSEEN, Quantity, carried, pulled_fit
-from planner.measured.sweep import Sweep, predicted_s
+from planner.measure.benchmarks.link_fit import fit_links
+from planner.measure.benchmarks.pulled_fit import FITTED, UNSEEN, Quantity, carried, pulled_fit
+from planner.measure.benchmarks.sweep import Sweep, predicted_s
+from planner.solver.calibration.apply import calibrated_pool
+from planner.solver.calibration.file import Calibration
+from planner.specs.loader import cluster_from_dict, load_cluster
 from tests.planner.measured.logs import model_times, sweep_of
 
 FLAT, PRIORS = Fabric(), Calibration("priors")

@@ -11,10 +11,10 @@ from functools import cache
 
 import pytest
 
-from costmodels.collectives import ALGORITHMS
-from planner.measured.command import SCRIPT
-from planner.measured.results import read_measured
-from planner.measured.sweep import SEND_RECEIVE
+from costmodels.comm.collectives import ALGORITHMS
+from planner.cli.commands.benchmarks import SCRIPT
+from planner.measure.benchmarks.results import read_measured
+from planner.measure.benchmarks.sweep import SEND_RECEIVE
 from tests.planner.command import run_here
 
 LIMIT_S = 240
@@ -44,9 +44,13 @@ def start(tmp_path):
             command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
         bare = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         return subprocess.run(
-            [*command, str(script), *words], cwd=tmp_path, env=bare, capture_output=True,
-            text=True, timeout=LIMIT_S,
-        )  # fmt: skip
+            [*command, str(script), *words],
+            cwd=tmp_path,
+            env=bare,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
 
     return run
 

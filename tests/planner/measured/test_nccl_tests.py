@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import SpecError
-from planner.measured.nccl_tests import bus_factor, parse_nccl_tests, read_nccl_tests
+from planner.measure.benchmarks.nccl_tests import bus_factor, parse_nccl_tests, read_nccl_tests
 from tests.planner.measured.logs import COLUMNS, H100, header, log, row
 
 DATA = Path(__file__).parent / "data"
@@ -156,13 +156,21 @@ def test_a_run_that_failed():
         (whole().replace("sum      -1 ", "sum      -1 7 8 ", 1), "a row of 15 fields"),
         (whole().replace("all_reduce_perf", "hypercube_perf"), "hypercube_perf times nothing"),
         (whole(n_ranks=8).replace("Rank  7 Group  0", "Rank  7 Group  1"), "groups of 1 and of 7"),
-        (whole("all-reduce", 16, 2).replace("on   worker-1 device  7", "on   worker-0 device  8"),
-         "nodes of 7 and of 9 ranks"),
-        (whole().replace("device  7 [0x0f] NVIDIA H100 80GB HBM3", "device  7 [0x0f] NVIDIA L40S"),
-         "different accelerators"),
+        (
+            whole("all-reduce", 16, 2).replace(
+                "on   worker-1 device  7", "on   worker-0 device  8"
+            ),
+            "nodes of 7 and of 9 ranks",
+        ),
+        (
+            whole().replace(
+                "device  7 [0x0f] NVIDIA H100 80GB HBM3", "device  7 [0x0f] NVIDIA L40S"
+            ),
+            "different accelerators",
+        ),
         ("\n".join([*header(1, 1), *COLUMNS, row("all-reduce", 1, 2**20, 1e-5)]), "one rank"),
     ],
-)  # fmt: skip
+)
 def test_bad_logs_say_what_is_wrong(text, words):
     assert words in refused(text)
 
@@ -198,9 +206,15 @@ def test_no_damage_ends_in_a_traceback(at, n_gone, inserted):
 
 @pytest.mark.parametrize(
     "before",
-    ["[rank0]: ", "[default0]:", "0: ", "worker-1: ", "2026-01-02T03:04:05.678901234Z ",
-     "2026-01-02 03:04:05 worker-1: "],
-)  # fmt: skip
+    [
+        "[rank0]: ",
+        "[default0]:",
+        "0: ",
+        "worker-1: ",
+        "2026-01-02T03:04:05.678901234Z ",
+        "2026-01-02 03:04:05 worker-1: ",
+    ],
+)
 def test_what_launchers_put_before_a_line(before):
     text = "\n".join(before + line for line in whole().splitlines())
     assert one(text).timings == one(whole()).timings

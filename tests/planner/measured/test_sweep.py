@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.collectives import collective_s, point_to_point_s
-from costmodels.placement import place_group
+from costmodels.comm.collectives import collective_s, point_to_point_s
+from costmodels.comm.placement import place_group
 from hardware.parts import Fabric
-from planner.inputs import load_cluster
-from planner.measured.sweep import measured_group, n_domains, predicted_s
+from planner.measure.benchmarks.sweep import measured_group, n_domains, predicted_s
+from planner.specs.loader import load_cluster
 from tests.planner.measured.logs import sweep_of
 
 FLAT = Fabric()

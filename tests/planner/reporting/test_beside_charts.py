@@ -2,15 +2,23 @@
 
 import pytest
 
-from planner.reporting.beside_charts import accuracy_chart, two_steps_chart
-from planner.reporting.charts import MAX_DRAWN
+from planner.render.charts.chart import MAX_DRAWN
+from planner.render.charts.pairs import accuracy_chart, two_steps_chart
 
 EVIL = "<b>x</b>%{y}"
 
 
 def run(i: int, measured: float, predicted: float, source: str = "a") -> dict[str, object]:
-    return {"id": f"r{i}", "source": source, "model": EVIL, "hardware": "h", "n_devices": 8,
-            "layout": "tp1", "measured": measured, "predicted": predicted}  # fmt: skip
+    return {
+        "id": f"r{i}",
+        "source": source,
+        "model": EVIL,
+        "hardware": "h",
+        "n_devices": 8,
+        "layout": "tp1",
+        "measured": measured,
+        "predicted": predicted,
+    }
 
 
 def test_two_steps_by_term() -> None:

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from planner.reporting.axis_charts import axis_chart
-from planner.reporting.charts import MAX_DRAWN, N_BINS, Chart, log_ticks, plain
-from planner.reporting.effects import effects
-from planner.reporting.elasticity_charts import tornado
-from planner.reporting.failure_charts import axis_that_fails, reasons, status_chart
-from planner.reporting.front_charts import front_chart
-from planner.reporting.map_charts import heat_map, layout_map
-from planner.reporting.points import Axis, SweepPoints
-from planner.reporting.roofline_charts import communication_roofline, roofline
-from planner.reporting.scaling_charts import curve_of_rows, curves_of, scaling_chart
-from planner.reporting.sweep_charts import sections
+from planner.render.charts.axis import axis_chart
+from planner.render.charts.chart import MAX_DRAWN, N_BINS, Chart, log_ticks, plain
+from planner.render.charts.elasticity import tornado
+from planner.render.charts.failure import axis_that_fails, reasons, status_chart
+from planner.render.charts.front import front_chart
+from planner.render.charts.map import heat_map, layout_map
+from planner.render.charts.roofline import communication_roofline, roofline
+from planner.render.charts.scaling import curve_of_rows, curves_of, scaling_chart
+from planner.render.report.effects import effects
+from planner.render.report.points import Axis, SweepPoints
+from planner.render.report.sweep_charts import sections
 from planner.units import GIB
 from tests.planner.reporting.synthetic import (
     HBM,
@@ -31,8 +31,11 @@ from tests.planner.reporting.synthetic import (
 )
 
 AXES: dict[str, list[Any]] = {
-    NODES: [2, 8, 32], MEMORY: [80 * GIB, 320 * GIB], HBM: [1e12, 4e12], NIC: [50e9, 100e9],
-}  # fmt: skip
+    NODES: [2, 8, 32],
+    MEMORY: [80 * GIB, 320 * GIB],
+    HBM: [1e12, 4e12],
+    NIC: [50e9, 100e9],
+}
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +101,12 @@ def test_layout_map_names_the_layout_of_the_fastest(points: SweepPoints) -> None
     chart = layout_map(points, axis(points, NODES), axis(points, MEMORY))
     found = {(cells[0], cells[1]): cells[2] for cells in chart.table.rows}
     assert found == {
-        ("2", "320 GiB"): "tp8 pp2", ("8", "80 GiB"): "tp8 pp2", ("8", "320 GiB"): "tp4 pp2",
-        ("32", "80 GiB"): "tp4 pp2", ("32", "320 GiB"): "tp4 pp2",
-    }  # fmt: skip
+        ("2", "320 GiB"): "tp8 pp2",
+        ("8", "80 GiB"): "tp8 pp2",
+        ("8", "320 GiB"): "tp4 pp2",
+        ("32", "80 GiB"): "tp4 pp2",
+        ("32", "320 GiB"): "tp4 pp2",
+    }
     assert "2 layouts are best somewhere" in chart.says
 
 
@@ -118,12 +124,13 @@ def test_front_is_what_none_beats(points: SweepPoints) -> None:
     rows = [r for r in range(points.n) if points.solved[r]]
     times, usd = points.time.values, cost.values
     expected = {
-        r for r in rows
+        r
+        for r in rows
         if not any(
             times[o] <= times[r] and usd[o] <= usd[r] and (times[o] < times[r] or usd[o] < usd[r])
             for o in rows
         )
-    }  # fmt: skip
+    }
     line = trace(chart, "front")
     drawn = set(zip(line["x"], line["y"], strict=True))
     shown = {
@@ -189,10 +196,15 @@ def test_weak_scaling_keeps_tokens_of_a_device() -> None:
         values = {NODES: nodes, "training.global_batch": batch}
         step = 1.0 + 0.25 * math.log2(nodes)
         rows.append(
-            {"index": index, "status": "ok", "n_devices": 8 * nodes, "best.step_time_s": step,
-             "best.tokens_per_s": batch * 1000 / step}
+            {
+                "index": index,
+                "status": "ok",
+                "n_devices": 8 * nodes,
+                "best.step_time_s": step,
+                "best.tokens_per_s": batch * 1000 / step,
+            }
             | {f"in.{path}": value for path, value in values.items()}
-        )  # fmt: skip
+        )
     axes: dict[str, list[Any]] = {NODES: [1, 2, 4], "training.global_batch": [8, 16, 32]}
     curve, *others = curves_of(SweepPoints(columns(rows), header(axes)), weak=True)
     assert others == []
@@ -202,10 +214,13 @@ def test_weak_scaling_keeps_tokens_of_a_device() -> None:
 
 def test_rows_of_other_commands_make_a_curve() -> None:
     curve = curve_of_rows(
-        [{"n_devices": 16, "tokens_per_s": 19.0}, {"n_devices": 8, "tokens_per_s": 10.0},
-         {"n_devices": 32, "tokens_per_s": None}],
+        [
+            {"n_devices": 16, "tokens_per_s": 19.0},
+            {"n_devices": 8, "tokens_per_s": 10.0},
+            {"n_devices": 32, "tokens_per_s": None},
+        ],
         "all",
-    )  # fmt: skip
+    )
     assert curve.efficiencies == pytest.approx((1.0, 0.95))
     assert scaling_chart([curve], weak=False) is not None
     assert scaling_chart([], weak=False) is None
@@ -258,9 +273,22 @@ def test_many_points_are_thinned_and_binned_and_said_so() -> None:
     )
 
 
-@pytest.mark.parametrize("drop", ["best.tokens_per_s", "best.cost_usd", "index", "best.binding",
-                                  "elasticity.matmul_flops", "best.layout", "best.tp", "status",
-                                  "best.flops_per_device", "n_devices", "model"])  # fmt: skip
+@pytest.mark.parametrize(
+    "drop",
+    [
+        "best.tokens_per_s",
+        "best.cost_usd",
+        "index",
+        "best.binding",
+        "elasticity.matmul_flops",
+        "best.layout",
+        "best.tp",
+        "status",
+        "best.flops_per_device",
+        "n_devices",
+        "model",
+    ],
+)
 def test_missing_columns_leave_out_what_needs_them(drop: str) -> None:
     axes: dict[str, list[Any]] = {NODES: [8, 32], HBM: [1e12, 4e12]}
     kept = {name: values for name, values in columns(grid(axes)).items() if name != drop}

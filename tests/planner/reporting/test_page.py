@@ -11,10 +11,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from planner.reporting import page as page_module
-from planner.reporting.page import MAX_TABLE_ROWS, csv_text, sweep_page
-from planner.reporting.page import Table as PageTable
-from planner.reporting.points import SweepPoints
+from planner.render.report import page as page_module
+from planner.render.report.answers import Table as PageTable
+from planner.render.report.page import MAX_TABLE_ROWS, csv_text, sweep_page
+from planner.render.report.points import SweepPoints
 from planner.units import GIB
 from tests.planner.command import run_here
 from tests.planner.reporting.synthetic import HBM, MEMORY, NODES, columns, grid, header, row
@@ -212,7 +212,7 @@ def test_bad_files(tmp_path: Path, content: bytes | None) -> None:
 
 
 def test_missing_extra_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.reporting.command.find_spec", lambda name: None)
+    monkeypatch.setattr("planner.render.report.files.find_spec", lambda name: None)
     done = run_here("report", str(sweep_file(tmp_path)))
     assert done.returncode == 2
     assert "pip install 'parallelism-planner[report]'" in done.stderr

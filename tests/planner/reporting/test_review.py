@@ -10,12 +10,12 @@ import pytest
 
 import planner
 from costmodels.problem import Problem
-from planner.binding_levers import Bound, bound_of
-from planner.calibration.intervals import regime_words
+from planner.analyze.bottleneck_levers import Bound, bound_of
 from planner.documents import Code, Heading
 from planner.errors import UsageError
-from planner.reporting.review import review, review_document
-from planner.result import Plan, Result
+from planner.render.report.review import review, review_document
+from planner.solver.answer.result import Plan, Result
+from planner.solver.calibration.intervals import regime_words
 from planner.units import GIB
 from tests.planner.command import run_here
 from tests.planner.test_documents import Tags
@@ -23,18 +23,30 @@ from tests.planner.test_notebook import without_plans
 
 EVIL = "</title><script>alert(1)</script>"
 SECTIONS = (
-    "Why this plan", "The job", "The cluster", "Assumptions", "Where the step goes", "Memory",
-    "Alternatives and what they cost", "What would make it faster", "Sensitivities", "Risks",
-    "Commands", "Reproducibility",
-)  # fmt: skip
+    "Why this plan",
+    "The job",
+    "The cluster",
+    "Assumptions",
+    "Where the step goes",
+    "Memory",
+    "Alternatives and what they cost",
+    "What would make it faster",
+    "Sensitivities",
+    "Risks",
+    "Commands",
+    "Reproducibility",
+)
 
 
 @cache
 def result() -> Result:
     return planner.solve(
-        "llama3-8b", "h100-x8", top=3, only={"tp": [1, 2], "mbs": [1]},
+        "llama3-8b",
+        "h100-x8",
+        top=3,
+        only={"tp": [1, 2], "mbs": [1]},
         overrides=(("training.global_batch", 64),),
-    )  # fmt: skip
+    )
 
 
 _BOUNDS: dict[str, Bound] = {}
@@ -51,7 +63,7 @@ def bound_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
             _BOUNDS[plan.plan_id] = bound_of(problem, plan, framework)
         return _BOUNDS[plan.plan_id]
 
-    monkeypatch.setattr("planner.reporting.review.bound_of", once)
+    monkeypatch.setattr("planner.render.report.review.bound_of", once)
 
 
 @cache
@@ -115,9 +127,11 @@ def test_the_appendix_gives_the_same_plan(tmp_path: Path) -> None:
     # The batch was changed, so the command names the file of the appendix; the cluster was not.
     assert codes[0].lines[0].startswith("planner solve model.yaml h100-x8 --only ")
     again = planner.solve(
-        str(tmp_path / "model.yaml"), str(tmp_path / "cluster.yaml"), top=1,
+        str(tmp_path / "model.yaml"),
+        str(tmp_path / "cluster.yaml"),
+        top=1,
         only={"tp": [1, 2], "mbs": [1]},
-    )  # fmt: skip
+    )
     assert again.best.plan_id == result().best.plan_id
 
 
@@ -136,8 +150,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_here("report", "result.json#2").returncode == 0
     assert result().plans[1].plan_id in (tmp_path / "review.html").read_text()
     for words, part in (
-        (["--format", "pdf"], "html or markdown"), (["--x", "tp"], "belong to reports of sweeps"),
-    ):  # fmt: skip
+        (["--format", "pdf"], "html or markdown"),
+        (["--x", "tp"], "belong to reports of sweeps"),
+    ):
         refused = run_here("report", "result.json", *words)
         assert refused.returncode == 2
         assert part in refused.stderr

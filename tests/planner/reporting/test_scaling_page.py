@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.reporting.scaling_page import points_of, scale_page, sections
-from planner.scaling.curve import Scaling, scale
+from planner.render.report.scaling_page import points_of, scale_page, sections
+from planner.sweeps.scaling.curve import Scaling, scale
 from tests.planner.command import run_here
 
 
@@ -44,11 +44,13 @@ def test_words_are_those_of_the_table(curve: Scaling) -> None:
 def test_a_curve_without_sizes_or_plans_is_a_page(curve: Scaling) -> None:
     assert "The sweep has no points" not in scale_page(replace(curve, rows=()))
     lost = tuple(
-        {name: None if name.startswith(("best.", "scale.e", "scale.s")) else value
-         for name, value in row.items()} | {"status": "infeasible", "reason": "nothing fits",
-                                            "scale.size": row["scale.size"]}
+        {
+            name: None if name.startswith(("best.", "scale.e", "scale.s")) else value
+            for name, value in row.items()
+        }
+        | {"status": "infeasible", "reason": "nothing fits", "scale.size": row["scale.size"]}
         for row in curve.rows
-    )  # fmt: skip
+    )
     text = scale_page(replace(curve, rows=lost))
     assert "None of the" in text
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from planner.reporting.answers import answer
-from planner.reporting.effects import effects
-from planner.reporting.points import SweepPoints
-from planner.reporting.quantities import kind_of_axis, percent_change, scale_for, short_number
+from planner.render.report.answers import answer
+from planner.render.report.effects import effects
+from planner.render.report.points import SweepPoints
+from planner.render.report.quantities import kind_of_axis, percent_change, scale_for, short_number
 from planner.units import GIB
 from tests.planner.reporting.synthetic import HBM, MEMORY, NODES, columns, grid, header, row
 
@@ -19,24 +19,30 @@ def points_of(rows: list[dict[str, Any]], axes: dict[str, list[Any]]) -> SweepPo
     return SweepPoints(columns(rows), header(axes))
 
 
-def by_hand(
-    times: dict[tuple[float, int], float], price: float | None = 2.0
-) -> SweepPoints:  # fmt: skip
+def by_hand(times: dict[tuple[float, int], float], price: float | None = 2.0) -> SweepPoints:
     """Rows of (HBM in TB/s, nodes of 8 devices) with step times, 1,000 steps, $/device-hour."""
     axes: dict[str, list[Any]] = {
-        HBM: sorted({hbm * 1e12 for hbm, _ in times}), NODES: sorted({n for _, n in times}),
-    }  # fmt: skip
+        HBM: sorted({hbm * 1e12 for hbm, _ in times}),
+        NODES: sorted({n for _, n in times}),
+    }
     rows = []
     for index, ((hbm, nodes), step) in enumerate(times.items()):
         run_s = 1000 * step
         cost = None if price is None else run_s / 3600 * 8 * nodes * price
         rows.append(
             {
-                "index": index, "status": "ok", f"in.{HBM}": hbm * 1e12, f"in.{NODES}": nodes,
-                "n_devices": 8 * nodes, "best.devices": 8 * nodes, "best.step_time_s": step,
-                "best.tokens_per_s": 1e6 / step, "best.run_s": run_s, "best.cost_usd": cost,
+                "index": index,
+                "status": "ok",
+                f"in.{HBM}": hbm * 1e12,
+                f"in.{NODES}": nodes,
+                "n_devices": 8 * nodes,
+                "best.devices": 8 * nodes,
+                "best.step_time_s": step,
+                "best.tokens_per_s": 1e6 / step,
+                "best.run_s": run_s,
+                "best.cost_usd": cost,
             }
-        )  # fmt: skip
+        )
     return points_of(rows, axes)
 
 
@@ -148,10 +154,16 @@ def test_long_series_are_compared_and_not_fitted() -> None:
 def test_a_fit_says_what_it_cannot_tell() -> None:
     # The time follows the nodes; what it does besides has nothing to do with the bandwidth.
     rows = [
-        {"index": k, "status": "ok", f"in.{HBM}": (1 + k * 7 % 10) * 1e12, f"in.{NODES}": 2 + k,
-         "best.step_time_s": (1.1 if k % 2 else 0.9) * 100 / (2 + k), "best.devices": 8}
+        {
+            "index": k,
+            "status": "ok",
+            f"in.{HBM}": (1 + k * 7 % 10) * 1e12,
+            f"in.{NODES}": 2 + k,
+            "best.step_time_s": (1.1 if k % 2 else 0.9) * 100 / (2 + k),
+            "best.devices": 8,
+        }
         for k in range(10)
-    ]  # fmt: skip
+    ]
     points = points_of(rows, {HBM: [1e12, 10e12], NODES: [2, 11]})
     bandwidth, nodes = effects(points)
     assert not bandwidth.is_told
@@ -165,12 +177,20 @@ def test_small_fitted_effects_and_prices_of_latencies_are_no_facts() -> None:
     # Exactly t = 100 / bandwidth x latency^-0.1 x (8 nodes)^-0.005.
     latency = "pools.0.nic_latency"
     rows = [
-        {"index": k, "status": "ok", f"in.{HBM}": (1 + k * 7 % 10) * 1e12, f"in.{MEMORY}": 2.0 + k,
-         f"in.{latency}": (1 + k * 3 % 11) * 1e-6,
-         "best.step_time_s": 100 / (1 + k * 7 % 10) * (1 + k * 3 % 11) ** -0.1 * (2 + k) ** -0.005,
-         "best.devices": 8}
+        {
+            "index": k,
+            "status": "ok",
+            f"in.{HBM}": (1 + k * 7 % 10) * 1e12,
+            f"in.{MEMORY}": 2.0 + k,
+            f"in.{latency}": (1 + k * 3 % 11) * 1e-6,
+            "best.step_time_s": 100
+            / (1 + k * 7 % 10)
+            * (1 + k * 3 % 11) ** -0.1
+            * (2 + k) ** -0.005,
+            "best.devices": 8,
+        }
         for k in range(10)
-    ]  # fmt: skip
+    ]
     points = points_of(rows, {HBM: [1e12, 10e12], MEMORY: [2.0, 11.0], latency: [1e-6, 11e-6]})
     said = answer(points, effects(points)).worth
     (memory,) = [t for t in said if t.startswith("Doubling accelerator memory")]
@@ -185,12 +205,18 @@ def test_small_fitted_effects_and_prices_of_latencies_are_no_facts() -> None:
 def test_points_that_lose_their_plan_are_told() -> None:
     path = "together.end"
     rows = [
-        {"index": k, "status": "ok" if ok else "late", f"in.{path}": name, f"in.{NODES}": n,
-         "best.step_time_s": 10.0 / n if ok else None, "best.devices": 8 * n}
+        {
+            "index": k,
+            "status": "ok" if ok else "late",
+            f"in.{path}": name,
+            f"in.{NODES}": n,
+            "best.step_time_s": 10.0 / n if ok else None,
+            "best.devices": 8 * n,
+        }
         for k, (name, n, ok) in enumerate(
             [("March", 1, True), ("March", 2, True), ("May", 1, False), ("May", 2, True)]
         )
-    ]  # fmt: skip
+    ]
     points = points_of(rows, {path: ["March", "May"], NODES: [1, 2]})
     said = answer(points, effects(points))
     assert any("that have a plan with March have none: 1 with May" in t for t in said.worth)
@@ -199,14 +225,26 @@ def test_points_that_lose_their_plan_are_told() -> None:
 
 def test_jobs_are_not_compared_with_each_other() -> None:
     rows = [
-        {"index": i, "status": "ok", "in.model": name, "model": name, "n_params": n,
-         "n_devices": 8, f"in.{HBM}": hbm, "best.step_time_s": step,
-         "best.tokens_per_s": 1e6 / step}
+        {
+            "index": i,
+            "status": "ok",
+            "in.model": name,
+            "model": name,
+            "n_params": n,
+            "n_devices": 8,
+            f"in.{HBM}": hbm,
+            "best.step_time_s": step,
+            "best.tokens_per_s": 1e6 / step,
+        }
         for i, (name, n, hbm, step) in enumerate(
-            [("small", 1e9, 1e12, 4.0), ("small", 1e9, 2e12, 2.0), ("large", 9e9, 1e12, 40.0),
-             ("large", 9e9, 2e12, 30.0)]
+            [
+                ("small", 1e9, 1e12, 4.0),
+                ("small", 1e9, 2e12, 2.0),
+                ("large", 9e9, 1e12, 40.0),
+                ("large", 9e9, 2e12, 30.0),
+            ]
         )
-    ]  # fmt: skip
+    ]
     points = points_of(rows, {"model": ["small", "large"], HBM: [1e12, 2e12]})
     assert [axis.path for axis in points.job_axes] == ["model"]
     said = answer(points, effects(points))
@@ -227,10 +265,15 @@ def test_jobs_are_not_compared_with_each_other() -> None:
 def test_steps_of_different_batches_compare_by_token() -> None:
     axis = "training.global_batch"
     rows = [
-        {"index": i, "status": "ok", f"in.{axis}": batch, "best.step_time_s": step,
-         "best.tokens_per_s": batch * 1000 / step}
+        {
+            "index": i,
+            "status": "ok",
+            f"in.{axis}": batch,
+            "best.step_time_s": step,
+            "best.tokens_per_s": batch * 1000 / step,
+        }
         for i, (batch, step) in enumerate([(100, 1.0), (200, 1.6)])
-    ]  # fmt: skip
+    ]
     points = points_of(rows, {axis: [100, 200]})
     assert points.time.key == "time_per_million_tokens"
     assert points.time.values.tolist() == pytest.approx([10.0, 8.0])

@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from planner.errors import SpecError
-from planner.inputs import load_model
-from planner.runs.accelerate_yaml import looks_like_accelerate, read_accelerate
-from planner.runs.existing_run import ExistingRun
+from planner.frameworks.fsdp2.reader import looks_like_accelerate, read_accelerate
+from planner.frameworks.runs.existing_run import ExistingRun
+from planner.specs.loader import load_model
 
 MODEL = load_model("llama3-8b")
 HEAD = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 16\nnum_machines: 2\n"
@@ -30,14 +30,16 @@ def sizes(**values: int) -> str:
         ("fsdp_config:\n  fsdp_sharding_strategy: 2\n", {"zero": 2}),
         ("fsdp_config:\n  fsdp_sharding_strategy: NO_SHARD\n", {"zero": 0}),
         ("fsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD\n", {"zero": 3, "dp_shard": 8}),
-        ("fsdp_config:\n  fsdp_activation_checkpointing: true\n",
-         {"recompute": "full", "recompute_layers": 32}),
+        (
+            "fsdp_config:\n  fsdp_activation_checkpointing: true\n",
+            {"recompute": "full", "recompute_layers": 32},
+        ),
         (sizes(dp_replicate=2, dp_shard=4, tp=2), {"tp": 2, "dp": 8, "dp_shard": 4, "sp": False}),
         (sizes(dp_shard=4, cp=4), {"cp": 4, "cp_comm": "all-gather", "dp": 4, "dp_shard": 16}),
         (sizes(dp_shard=8, sp=2), {"cp": 2, "cp_comm": "a2a", "dp": 8}),
         (sizes(dp_replicate=16), {"zero": 0, "dp": 16}),
     ],
-)  # fmt: skip
+)
 def test_layout_fields(text: str, fields: dict[str, Any]) -> None:
     found = run(HEAD + text)
     assert {key: found.layout.get(key) for key in fields} == fields
@@ -64,9 +66,14 @@ def test_batches_from_the_script() -> None:
 
 @pytest.mark.parametrize(
     ("text", "precision"),
-    [("no", "fp32"), ("'no'", "fp32"), ("bf16", "bf16"), ("fp16", "fp16"),
-     ("fp8", "fp8-tensorwise")],
-)  # fmt: skip
+    [
+        ("no", "fp32"),
+        ("'no'", "fp32"),
+        ("bf16", "bf16"),
+        ("fp16", "fp16"),
+        ("fp8", "fp8-tensorwise"),
+    ],
+)
 def test_precision(text: str, precision: str) -> None:
     assert run(f"distributed_type: FSDP\nmixed_precision: {text}\n").job["precision"] == precision
 

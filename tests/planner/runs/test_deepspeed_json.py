@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from planner.errors import SpecError
-from planner.inputs import load_model
-from planner.runs.deepspeed_json import read_deepspeed
-from planner.runs.existing_run import ExistingRun
+from planner.frameworks.deepspeed.reader import read_deepspeed
+from planner.frameworks.runs.existing_run import ExistingRun
+from planner.specs.loader import load_model
 
 MODEL = load_model("llama3-8b")
 
@@ -46,8 +46,10 @@ def test_all_three_batch_sizes_say_the_ranks(
 ) -> None:
     found = run(ALL_SIZES | config, 64, **arguments)
     assert (found.n_devices, found.layout["n_devices"], found.layout["dp"]) == (
-        n_devices, n_devices, dp,
-    )  # fmt: skip
+        n_devices,
+        n_devices,
+        dp,
+    )
     assert f"the file is for {n_devices} of the cluster's 64 devices" in found.notes[0]
     there = run(ALL_SIZES | config, n_devices, **arguments)
     assert (there.n_devices, there.notes) == (None, ())
@@ -99,10 +101,20 @@ def test_precision(config: dict[str, Any], precision: str) -> None:
 
 
 def test_the_script_s_arguments_resolve_auto() -> None:
-    auto = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
-            "train_batch_size": "auto", "bf16": {"enabled": "auto"}}  # fmt: skip
-    told = run(auto, per_device_train_batch_size=4, gradient_accumulation_steps=2, bf16=True,
-               gradient_checkpointing=True, max_seq_length=2048)  # fmt: skip
+    auto = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "train_batch_size": "auto",
+        "bf16": {"enabled": "auto"},
+    }
+    told = run(
+        auto,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        bf16=True,
+        gradient_checkpointing=True,
+        max_seq_length=2048,
+    )
     assert (told.layout["mbs"], told.layout["gbs"]) == (4, 4 * 2 * 16)
     assert told.job == {"precision": "bf16-grads", "seq_len": 2048, "global_batch": 128}
     assert told.layout["recompute"] == "full"
@@ -110,8 +122,11 @@ def test_the_script_s_arguments_resolve_auto() -> None:
     alone = run(auto)
     assert alone.layout["gbs"] == MODEL.job.global_batch
     assert [text.split(":")[0] for text in alone.assumed] == [
-        "mbs = 1", "gbs = 512", "recompute = none", "precision = bf16",
-    ]  # fmt: skip
+        "mbs = 1",
+        "gbs = 512",
+        "recompute = none",
+        "precision = bf16",
+    ]
 
 
 def test_pipelines_are_the_script_s() -> None:
@@ -123,12 +138,19 @@ def test_pipelines_are_the_script_s() -> None:
 
 
 def test_what_is_not_modelled_is_said() -> None:
-    zero = {"stage": 3, "offload_optimizer": {"device": "nvme", "ratio": 0.3},
-            "offload_param": {"device": "cpu"},
-            "zero_quantized_weights": True}  # fmt: skip
+    zero = {
+        "stage": 3,
+        "offload_optimizer": {"device": "nvme", "ratio": 0.3},
+        "offload_param": {"device": "cpu"},
+        "zero_quantized_weights": True,
+    }
     text = " | ".join(run(BATCH | {"zero_optimization": zero}).notes)
-    parts = ("offload_optimizer to nvme", "offload_optimizer.ratio 0.3", "offload_param to cpu",
-             "zero_quantized_weights")  # fmt: skip
+    parts = (
+        "offload_optimizer to nvme",
+        "offload_optimizer.ratio 0.3",
+        "offload_param to cpu",
+        "zero_quantized_weights",
+    )
     for part in parts:
         assert part in text
 
@@ -153,8 +175,9 @@ def test_switches(zero: dict[str, Any], fields: dict[str, bool]) -> None:
     assert {name: found[name] for name in fields} == fields
 
 
-@pytest.mark.parametrize(("away", "script", "n"), [(True, "full", 32), (False, "full", 0),
-                                                  (True, "none", 0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("away", "script", "n"), [(True, "full", 32), (False, "full", 0), (True, "none", 0)]
+)
 def test_inputs_of_recomputed_layers_on_the_host(away: bool, script: str, n: int) -> None:
     block = {"activation_checkpointing": {"cpu_checkpointing": away}}
     found = run(BATCH | block, recompute=script)

@@ -5,8 +5,13 @@ from pathlib import Path
 import pytest
 
 from planner.errors import SpecError
-from planner.runs.launch_script import Launch, looks_like_script, read_launch, sbatch_header
-from planner.runs.shell_marks import shown, unresolved
+from planner.frameworks.runs.launch_script import (
+    Launch,
+    looks_like_script,
+    read_launch,
+    sbatch_header,
+)
+from planner.frameworks.shell.marks import shown, unresolved
 from tests.planner.runs.published import DATA, scripts
 
 SCRIPTS = DATA / "megatron"
@@ -32,16 +37,25 @@ def launch(text: str, **env: str) -> Launch:
         ("srun -n 64 --ntasks-per-node 8 python train.py", (8, 8, 64)),
         ("mpirun -np 16 python train.py", (None, None, 16)),
         ("WORLD_SIZE=4 python train.py", (None, None, 4)),
-        ("#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nsrun torchrun --nnodes $SLURM_NNODES "
-         "--nproc-per-node $SLURM_GPUS_ON_NODE train.py", (4, 8, 32)),
+        (
+            "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nsrun torchrun --nnodes $SLURM_NNODES "
+            "--nproc-per-node $SLURM_GPUS_ON_NODE train.py",
+            (4, 8, 32),
+        ),
         ("#SBATCH -N 2\n#SBATCH --ntasks-per-node=4\nsrun python train.py", (2, 4, 8)),
-        ("#SBATCH --nodes 2 # two\n#SBATCH --gres=gpu:h100:8\n"
-         "torchrun --nnodes 2 --nproc-per-node gpu train.py", (2, 8, 16)),
-        ("#SBATCH --nodes=2\n#SBATCH --gpus-per-task=1\n#SBATCH --ntasks-per-node=8\n"
-         "srun python train.py", (2, 8, 16)),
+        (
+            "#SBATCH --nodes 2 # two\n#SBATCH --gres=gpu:h100:8\n"
+            "torchrun --nnodes 2 --nproc-per-node gpu train.py",
+            (2, 8, 16),
+        ),
+        (
+            "#SBATCH --nodes=2\n#SBATCH --gpus-per-task=1\n#SBATCH --ntasks-per-node=8\n"
+            "srun python train.py",
+            (2, 8, 16),
+        ),
         ("torchrun --nnodes $NNODES --nproc-per-node 8 train.py", (None, 8, None)),
     ],
-)  # fmt: skip
+)
 def test_processes_by_launcher(text: str, world: tuple[int | None, ...]) -> None:
     found = launch(text)
     assert (found.n_nodes, found.per_node, found.n_devices) == world
@@ -58,8 +72,11 @@ def test_an_unknown_number_of_nodes_is_said() -> None:
 def test_sbatch_options_in_their_forms() -> None:
     text = "#!/bin/bash\n#SBATCH -N 4 --gres=gpu:8 -t 1:00\n#SBATCH --ntasks-per-node=8\n"
     assert sbatch_header(text) == {
-        "nodes": "4", "gres": "gpu:8", "t": "1:00", "ntasks-per-node": "8",
-    }  # fmt: skip
+        "nodes": "4",
+        "gres": "gpu:8",
+        "t": "1:00",
+        "ntasks-per-node": "8",
+    }
 
 
 def test_the_training_command_among_others() -> None:
@@ -113,8 +130,15 @@ torchrun train.py $(size 4) $(more) $(other)
 
 def test_only_flags() -> None:
     text = "--num-layers 2 --hidden-size 8 \\\n  --bf16 # comment\n--lr 1e-4\n"
-    assert launch(text).words == ("--num-layers", "2", "--hidden-size", "8", "--bf16", "--lr",
-                                  "1e-4")  # fmt: skip
+    assert launch(text).words == (
+        "--num-layers",
+        "2",
+        "--hidden-size",
+        "8",
+        "--bf16",
+        "--lr",
+        "1e-4",
+    )
     arrays = 'GPT_ARGS=(--num-layers 2)\nOTHER="--bf16 --lr 1"\nNAME=x\n'
     assert launch(arrays).words == ("--num-layers", "2", "--bf16", "--lr", "1")
     assert launch("--num-layers 2", A="1").env == {"A": "1"}
@@ -158,8 +182,12 @@ def test_whole_scripts_give_the_words_of_bash(path: Path, tmp_path: Path) -> Non
     (tmp_path / "pretrain_gpt.py").write_text("")
     done = subprocess.run(
         ["bash", "-c", f"{STUBS}\n. ./{path.name}"],
-        capture_output=True, text=True, timeout=20, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=20,
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin"},
+    )
     calls = done.stdout.split("\036")[:-1]
     assert len(calls) == 1
     found = read_launch(text, path.name, None, lambda name: (SCRIPTS / name).read_text())

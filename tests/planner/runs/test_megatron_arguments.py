@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from planner.runs.existing_run import ExistingRun
-from planner.runs.launch_script import Launch
-from planner.runs.megatron_arguments import layout_counts, megatron_run
-from planner.runs.megatron_flags import parse_flags
+from planner.frameworks.megatron.arguments import layout_counts, megatron_run
+from planner.frameworks.megatron.flags import parse_flags
+from planner.frameworks.runs.existing_run import ExistingRun
+from planner.frameworks.runs.launch_script import Launch
 
 BASE = (
     "--num-layers 16 --hidden-size 64 --num-attention-heads 8 --seq-length 64 --micro-batch-size 1"
@@ -24,13 +24,31 @@ def layout(flags: str, n_devices: int = 16) -> dict[str, Any]:
 
 def test_plain_data_parallelism() -> None:
     assert layout("") == {
-        "n_devices": 16, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 16, "mbs": 1,
-        "gbs": 64, "n_micro": 4, "sp": False, "cp_comm": "", "vpp": 1, "schedule": "none",
-        "split": "even", "counts": (16,), "recompute": "none", "recompute_layers": 0, "zero": 0,
-        "rank_order": "tp-cp-ep-dp-pp", "dp_overlap": False, "optimizer_offload": False,
+        "n_devices": 16,
+        "tp": 1,
+        "pp": 1,
+        "cp": 1,
+        "ep": 1,
+        "etp": 1,
+        "dp": 16,
+        "mbs": 1,
+        "gbs": 64,
+        "n_micro": 4,
+        "sp": False,
+        "cp_comm": "",
+        "vpp": 1,
+        "schedule": "none",
+        "split": "even",
+        "counts": (16,),
+        "recompute": "none",
+        "recompute_layers": 0,
+        "zero": 0,
+        "rank_order": "tp-cp-ep-dp-pp",
+        "dp_overlap": False,
+        "optimizer_offload": False,
         "activation_offload_layers": 0,
         "tp_overlap": False,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -39,8 +57,10 @@ def test_plain_data_parallelism() -> None:
         ("--tensor-model-parallel-size 2 --sequence-parallel", {"tp": 2, "sp": True, "dp": 8}),
         ("--sequence-parallel", {"sp": False}),
         ("--use-distributed-optimizer", {"zero": 1, "dp_shard": 16}),
-        ("--use-distributed-optimizer --num-distributed-optimizer-instances 4",
-         {"zero": 1, "dp_shard": 4}),
+        (
+            "--use-distributed-optimizer --num-distributed-optimizer-instances 4",
+            {"zero": 1, "dp_shard": 4},
+        ),
         ("--use-megatron-fsdp", {"zero": 3}),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"zero": 2}),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", {"zero": 0}),
@@ -48,35 +68,55 @@ def test_plain_data_parallelism() -> None:
         ("--context-parallel-size 2", {"cp": 2, "cp_comm": "p2p", "dp": 8}),
         ("--context-parallel-size 2 --cp-comm-type all_gather", {"cp_comm": "all-gather"}),
         ("--context-parallel-size 2 --cp-comm-type a2a", {"cp_comm": "a2a"}),
-        ("--num-experts 8 --expert-model-parallel-size 4 --tensor-model-parallel-size 2",
-         {"ep": 4, "etp": 2}),
-        ("--num-experts 8 --expert-tensor-parallel-size 1 --tensor-model-parallel-size 2",
-         {"ep": 1, "etp": 1}),
+        (
+            "--num-experts 8 --expert-model-parallel-size 4 --tensor-model-parallel-size 2",
+            {"ep": 4, "etp": 2},
+        ),
+        (
+            "--num-experts 8 --expert-tensor-parallel-size 1 --tensor-model-parallel-size 2",
+            {"ep": 1, "etp": 1},
+        ),
         ("--use-tp-pp-dp-mapping", {"rank_order": "tp-cp-ep-pp-dp"}),
         ("", {"dp_overlap": False, "optimizer_offload": False}),
-        ("--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap",
-         {"tp_overlap": True}),
+        (
+            "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap",
+            {"tp_overlap": True},
+        ),
         ("--tensor-model-parallel-size 2 --sequence-parallel", {"tp_overlap": False}),
         ("--use-distributed-optimizer --overlap-grad-reduce", {"dp_overlap": True}),
         ("--use-megatron-fsdp --overlap-grad-reduce --overlap-param-gather", {"dp_overlap": True}),
         ("--use-torch-fsdp2", {"dp_overlap": True}),
-        ("--use-distributed-optimizer --use-precision-aware-optimizer --optimizer-cpu-offload",
-         {"optimizer_offload": True}),
+        (
+            "--use-distributed-optimizer --use-precision-aware-optimizer --optimizer-cpu-offload",
+            {"optimizer_offload": True},
+        ),
         ("--cpu-offloading-num-layers 5", {"activation_offload_layers": 5}),
         ("--recompute-activations", {"recompute": "selective"}),
         ("--recompute-granularity selective", {"recompute": "selective"}),
-        ("--recompute-granularity selective --recompute-modules moe_act layernorm",
-         {"recompute": "selective", "recompute_modules": ("moe_act", "layernorm")}),
-        ("--recompute-granularity selective --recompute-modules gdn_norm_out",
-         {"recompute": "none"}),
-        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-         {"recompute": "full", "recompute_layers": 16}),
-        ("--recompute-granularity full --recompute-method block --recompute-num-layers 3"
-         " --pipeline-model-parallel-size 4", {"recompute": "full", "recompute_layers": 3}),
-        ("--recompute-granularity full --recompute-method block --recompute-num-layers 9"
-         " --pipeline-model-parallel-size 4", {"recompute": "full", "recompute_layers": 4}),
+        (
+            "--recompute-granularity selective --recompute-modules moe_act layernorm",
+            {"recompute": "selective", "recompute_modules": ("moe_act", "layernorm")},
+        ),
+        (
+            "--recompute-granularity selective --recompute-modules gdn_norm_out",
+            {"recompute": "none"},
+        ),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+            {"recompute": "full", "recompute_layers": 16},
+        ),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 3"
+            " --pipeline-model-parallel-size 4",
+            {"recompute": "full", "recompute_layers": 3},
+        ),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 9"
+            " --pipeline-model-parallel-size 4",
+            {"recompute": "full", "recompute_layers": 4},
+        ),
     ],
-)  # fmt: skip
+)
 def test_layout_fields(flags: str, fields: dict[str, Any]) -> None:
     found = layout(flags)
     assert {key: found[key] for key in fields} == fields
@@ -90,23 +130,39 @@ def test_layout_fields(flags: str, fields: dict[str, Any]) -> None:
         ("--num-virtual-stages-per-pipeline-rank 4", 4, "even", (1,) * 16),
         ("--num-layers-per-virtual-pipeline-stage 4", 1, "even", (4, 4, 4, 4)),
         ("--decoder-first-pipeline-num-layers 2", 1, "spelled", None),
-        ("--decoder-first-pipeline-num-layers 4 --decoder-last-pipeline-num-layers 2", 1,
-         "4-5-5-2", (4, 5, 5, 2)),
-        ("--decoder-first-pipeline-num-layers 2 --decoder-last-pipeline-num-layers 6"
-         " --num-virtual-stages-per-pipeline-rank 2", 2, "1-2-2-3-1-2-2-3",
-         (1, 2, 2, 3, 1, 2, 2, 3)),
-        ("--num-layers 14 --account-for-embedding-in-pipeline-split"
-         " --account-for-loss-in-pipeline-split", 1, "ends", (3, 4, 4, 3)),
-        ("--num-layers 14 --account-for-embedding-in-pipeline-split"
-         " --account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 2", 2,
-         "ends", (1, 2, 2, 2, 2, 2, 2, 1)),
+        (
+            "--decoder-first-pipeline-num-layers 4 --decoder-last-pipeline-num-layers 2",
+            1,
+            "4-5-5-2",
+            (4, 5, 5, 2),
+        ),
+        (
+            "--decoder-first-pipeline-num-layers 2 --decoder-last-pipeline-num-layers 6"
+            " --num-virtual-stages-per-pipeline-rank 2",
+            2,
+            "1-2-2-3-1-2-2-3",
+            (1, 2, 2, 3, 1, 2, 2, 3),
+        ),
+        (
+            "--num-layers 14 --account-for-embedding-in-pipeline-split"
+            " --account-for-loss-in-pipeline-split",
+            1,
+            "ends",
+            (3, 4, 4, 3),
+        ),
+        (
+            "--num-layers 14 --account-for-embedding-in-pipeline-split"
+            " --account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 2",
+            2,
+            "ends",
+            (1, 2, 2, 2, 2, 2, 2, 1),
+        ),
         ("--num-layers 15 --account-for-loss-in-pipeline-split", 1, "4-4-4-3", (4, 4, 4, 3)),
         ("--pipeline-model-parallel-layout Et*3|t*5|t*5|t*3L", 1, "ends", (3, 5, 5, 3)),
-        ("--pipeline-model-parallel-layout Et|(tt|)*6ttt|L", 2, "1-2-2-2-2-2-2-2-1",
-         None),
+        ("--pipeline-model-parallel-layout Et|(tt|)*6ttt|L", 2, "1-2-2-2-2-2-2-2-1", None),
         ("--pipeline-model-parallel-layout Ett|(tt|)*6ttL", 2, "even", (2,) * 8),
     ],
-)  # fmt: skip
+)
 def test_stages_of_a_pipeline_of_four(
     flags: str, vpp: int, split: str, counts: tuple[int, ...] | None
 ) -> None:
@@ -153,22 +209,40 @@ def test_settings_hold_only_what_is_given() -> None:
         ("", {}, []),
         ("--overlap-grad-reduce", {"dp_overlap": "both"}, []),
         ("--use-distributed-optimizer", {}, []),
-        ("--use-distributed-optimizer --overlap-grad-reduce", {"zero1_overlap": "reduce"},
-         ["add --overlap-param-gather"]),
-        ("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
-         {"zero1_overlap": "both"}, []),
-        ("--overlap-grad-reduce --no-gradient-accumulation-fusion",
-         {"dp_overlap": "both", "fused_wgrad": False},
-         ["drop --no-gradient-accumulation-fusion"]),
-        ("--overlap-grad-reduce --tensor-model-parallel-size 2 --sequence-parallel",
-         {"dp_overlap": "both"}, []),
-        ("--overlap-grad-reduce --tensor-model-parallel-size 2 --sequence-parallel"
-         " --tp-comm-overlap", {"dp_overlap": "both"}, []),
-        ("--overlap-grad-reduce --num-experts 4 --expert-model-parallel-size 4"
-         " --moe-token-dispatcher-type flex",
-         {"dp_overlap": "both", "expert_dispatch": "deduplicated"}, []),
+        (
+            "--use-distributed-optimizer --overlap-grad-reduce",
+            {"zero1_overlap": "reduce"},
+            ["add --overlap-param-gather"],
+        ),
+        (
+            "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+            {"zero1_overlap": "both"},
+            [],
+        ),
+        (
+            "--overlap-grad-reduce --no-gradient-accumulation-fusion",
+            {"dp_overlap": "both", "fused_wgrad": False},
+            ["drop --no-gradient-accumulation-fusion"],
+        ),
+        (
+            "--overlap-grad-reduce --tensor-model-parallel-size 2 --sequence-parallel",
+            {"dp_overlap": "both"},
+            [],
+        ),
+        (
+            "--overlap-grad-reduce --tensor-model-parallel-size 2 --sequence-parallel"
+            " --tp-comm-overlap",
+            {"dp_overlap": "both"},
+            [],
+        ),
+        (
+            "--overlap-grad-reduce --num-experts 4 --expert-model-parallel-size 4"
+            " --moe-token-dispatcher-type flex",
+            {"dp_overlap": "both", "expert_dispatch": "deduplicated"},
+            [],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_settings_change_in_the_stack(
     flags: str, stack: dict[str, Any], changes: list[str]
 ) -> None:
@@ -184,14 +258,16 @@ def test_the_loss_of_one_kernel() -> None:
     plain = run("--overlap-grad-reduce")
     assert (plain.stack["fused_loss"], plain.stack["logit_bytes"]) == (False, 12.0)
     assert plain.switches[0].sets == (
-        ("cross_entropy_loss_fusion", "true"), ("cross_entropy_fusion_impl", "native"),
-    )  # fmt: skip
+        ("cross_entropy_loss_fusion", "true"),
+        ("cross_entropy_fusion_impl", "native"),
+    )
 
 
 def test_notes_on_what_has_no_term() -> None:
-    notes = run("--optimizer-cpu-offload --rampup-batch-size 8 8 100 --recompute-granularity"
-                " selective --recompute-modules gdn_norm_out mlp --optimizer muon"
-                ).notes  # fmt: skip
+    notes = run(
+        "--optimizer-cpu-offload --rampup-batch-size 8 8 100 --recompute-granularity"
+        " selective --recompute-modules gdn_norm_out mlp --optimizer muon"
+    ).notes
     text = " | ".join(notes)
     for part in ("--optimizer-cpu-offload", "--rampup-batch-size", "modules gdn_norm_out", "muon"):
         assert part in text

@@ -1,10 +1,10 @@
 import pytest
 
 from planner.errors import UsageError
-from planner.runs.megatron_flags import default_of, flag_table, parse_flags, set_flags
-from planner.runs.shell_marks import mark
-from searches.frameworks import RELEASES
-from searches.frameworks.megatron_settings import CHOICES, DEFAULTS
+from planner.frameworks.megatron.flags import default_of, flag_table, parse_flags, set_flags
+from planner.frameworks.shell.marks import mark
+from searches.frameworks.megatron.settings import CHOICES, DEFAULTS
+from searches.frameworks.table import RELEASES
 
 
 def test_the_table_is_that_of_the_release_that_rules_are_for() -> None:
@@ -41,10 +41,16 @@ def test_values_by_kind() -> None:
         )
     )
     assert parsed.settings == {
-        "num_layers": 2, "lr": 1e-4, "min_lr": -1e-5, "bf16": True, "add_bias_linear": False,
-        "recompute_modules": ["a", "b"], "rampup_batch_size": [1, 2, 3],
-        "attention_backend": "flash", "moe_layer_freq": [0, 1],
-    }  # fmt: skip
+        "num_layers": 2,
+        "lr": 1e-4,
+        "min_lr": -1e-5,
+        "bf16": True,
+        "add_bias_linear": False,
+        "recompute_modules": ["a", "b"],
+        "rampup_batch_size": [1, 2, 3],
+        "attention_backend": "flash",
+        "moe_layer_freq": [0, 1],
+    }
     assert parsed.written["recompute_modules"] == "--recompute-modules a b"
     assert (parsed.unknown, parsed.faults) == ((), ())
 

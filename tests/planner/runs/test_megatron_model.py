@@ -3,19 +3,20 @@ from typing import Any
 import pytest
 
 from costmodels.parameters import total_params
+from planner.cli.spec_check import check_spec
 from planner.errors import SpecError
-from planner.inputs import check_spec, load_model, model_from_dict
-from planner.runs.launch_script import read_launch
-from planner.runs.megatron_flags import parse_flags
-from planner.runs.megatron_model import (
+from planner.frameworks.megatron.flags import parse_flags
+from planner.frameworks.megatron.model import (
     Settings,
     described_pattern,
     layer_pattern,
-    looks_like_megatron,
     megatron_model,
     precision_of,
     read_megatron_model,
 )
+from planner.frameworks.runs.launch_script import read_launch
+from planner.specs.importers.formats import looks_like_megatron
+from planner.specs.loader import load_model, model_from_dict
 from tests.planner.runs.published import DATA, entries
 
 MODELS = DATA / "megatron"
@@ -31,15 +32,29 @@ def document(flags: str) -> dict[str, Any]:
 def test_megatron_s_defaults() -> None:
     assert document("") == {
         "model": {
-            "layers": 4, "hidden": 64, "heads": 4, "kv_heads": 4, "head_dim": 16, "ffn": 256,
-            "gated": False, "vocab": 50257, "vocab_multiple": 128, "tied": True,
-            "norm": "layernorm", "bias": True, "positions": "learned", "flash_attention": True,
+            "layers": 4,
+            "hidden": 64,
+            "heads": 4,
+            "kv_heads": 4,
+            "head_dim": 16,
+            "ffn": 256,
+            "gated": False,
+            "vocab": 50257,
+            "vocab_multiple": 128,
+            "tied": True,
+            "norm": "layernorm",
+            "bias": True,
+            "positions": "learned",
+            "flash_attention": True,
             "dropout": True,
         },
         "training": {
-            "seq_len": 32, "global_batch": 1, "precision": "fp32", "optimizer": "adam",
+            "seq_len": 32,
+            "global_batch": 1,
+            "precision": "fp32",
+            "optimizer": "adam",
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -47,28 +62,40 @@ def test_megatron_s_defaults() -> None:
     [
         ("--swiglu", {"gated": True, "ffn": 128}),
         ("--swiglu --ffn-hidden-size 96", {"gated": True, "ffn": 96}),
-        ("--group-query-attention --num-query-groups 2 --kv-channels 32",
-         {"kv_heads": 2, "head_dim": 32}),
+        (
+            "--group-query-attention --num-query-groups 2 --kv-channels 32",
+            {"kv_heads": 2, "head_dim": 32},
+        ),
         ("--num-query-groups 2", {"kv_heads": 4}),
-        ("--position-embedding-type rope --normalization RMSNorm --disable-bias-linear",
-         {"positions": "rope", "norm": "rmsnorm", "bias": False}),
+        (
+            "--position-embedding-type rope --normalization RMSNorm --disable-bias-linear",
+            {"positions": "rope", "norm": "rmsnorm", "bias": False},
+        ),
         ("--max-position-embeddings 64", {"positions": "learned", "max_positions": 64}),
-        ("--untie-embeddings-and-output-weights --hidden-dropout 0 --attention-dropout 0.0",
-         {"tied": False, "dropout": False}),
+        (
+            "--untie-embeddings-and-output-weights --hidden-dropout 0 --attention-dropout 0.0",
+            {"tied": False, "dropout": False},
+        ),
         ("--attention-backend unfused", {"flash_attention": False}),
         ("--transformer-impl local", {"flash_attention": False}),
         ("--transformer-impl local --use-flash-attn", {"flash_attention": True}),
         ("--tokenizer-type Llama2Tokenizer", {"vocab": 32000}),
-        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B",
-         {"vocab": 128256}),
-        ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model nemotron_2_256k.model",
-         {"vocab": 256000}),
-        ("--vocab-size 1000 --make-vocab-size-divisible-by 64",
-         {"vocab": 1000, "vocab_multiple": 64}),
+        (
+            "--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B",
+            {"vocab": 128256},
+        ),
+        (
+            "--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model nemotron_2_256k.model",
+            {"vocab": 256000},
+        ),
+        (
+            "--vocab-size 1000 --make-vocab-size-divisible-by 64",
+            {"vocab": 1000, "vocab_multiple": 64},
+        ),
         ("--padded-vocab-size 1024 --vocab-size 1000", {"vocab": 1000, "padded_vocab": 1024}),
         ("--mtp-num-layers 1 --position-embedding-type rope", {"mtp_layers": 1}),
     ],
-)  # fmt: skip
+)
 def test_model_fields(flags: str, fields: dict[str, Any]) -> None:
     found = document(flags)["model"]
     assert {key: found[key] for key in fields} == fields
@@ -84,9 +111,15 @@ def test_experts_and_latent_attention() -> None:
     )
     model = document(flags)["model"]
     assert model["moe"] == {
-        "experts": 8, "topk": 2, "moe_ffn": 32, "shared_ffn": 48, "dense_layers": 1,
-        "routing_groups": 4, "top_groups": 2, "imbalance": 1.0,
-    }  # fmt: skip
+        "experts": 8,
+        "topk": 2,
+        "moe_ffn": 32,
+        "shared_ffn": 48,
+        "dense_layers": 1,
+        "routing_groups": 4,
+        "top_groups": 2,
+        "imbalance": 1.0,
+    }
     assert model["mla"] == {"q_rank": 24, "kv_rank": 16, "qk_nope": 8, "qk_rope": 4, "v_head": 8}
     assert "kv_heads" not in model
 
@@ -190,10 +223,12 @@ def test_model_arguments_take_megatron_s_files(tmp_path: Any) -> None:
         (f"{SMALL} --hybrid-layer-pattern M*M", "hybrid"),
         (f"torchrun pretrain_bert.py {SMALL}", "BERT is an encoder"),
         (f"torchrun pretrain_t5.py {SMALL}", "T5"),
-        ("--num-layers $L --hidden-size $H --num-attention-heads 4 --seq-length 8",
-         "depends on L, H, which nothing sets"),
+        (
+            "--num-layers $L --hidden-size $H --num-attention-heads 4 --seq-length 8",
+            "depends on L, H, which nothing sets",
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_clear_error(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         read_megatron_model(text, "x.sh")

@@ -4,7 +4,7 @@ import pytest
 
 from costmodels.examples import LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.shapes import ModelShape
-from planner.runs.nearest import Nearest, nearest_layout
+from planner.frameworks.runs.nearest_layout import Nearest, nearest_layout
 
 STATED: dict[str, Any] = {"tp": 1, "pp": 1, "cp": 1, "mbs": 1, "gbs": 64, "zero": 1}
 
@@ -19,8 +19,13 @@ def test_a_run_that_is_a_layout_is_taken_as_it_is() -> None:
     x = found.layout
     assert x is not None
     assert (x.dp, x.n_micro, x.schedule, x.split, x.sp, x.recompute_layers) == (
-        2, 32, "1f1b", "even", True, 3,
-    )  # fmt: skip
+        2,
+        32,
+        "1f1b",
+        "even",
+        True,
+        3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,11 +36,14 @@ def test_a_run_that_is_a_layout_is_taken_as_it_is() -> None:
         ({"tp": 8}, 12, "8 devices, not 12: a multiple of tp 8 x pp 1 x cp 1"),
         ({"gbs": 60}, 16, "global batch 64, not 60: a multiple of mbs 1 x dp 16"),
         ({"gbs": 3}, 16, "global batch 16, not 3: a multiple of mbs 1 x dp 16"),
-        ({"gbs": 20, "pp": 4, "vpp": 2, "counts": (4,) * 8}, 16,
-         "global batch 16, not 20: a multiple of mbs 1 x dp 4 x pp 4 (interleaving)"),
+        (
+            {"gbs": 20, "pp": 4, "vpp": 2, "counts": (4,) * 8},
+            16,
+            "global batch 16, not 20: a multiple of mbs 1 x dp 4 x pp 4 (interleaving)",
+        ),
         ({"ep": 2}, 16, "ep 1, not 2: the model is dense"),
     ],
-)  # fmt: skip
+)
 def test_numbers_that_do_not_divide(stated: dict[str, Any], n_devices: int, repair: str) -> None:
     found = near(n_devices=n_devices, **stated)
     assert found.repairs == (repair,)

@@ -7,24 +7,43 @@ from typing import Any
 
 import pytest
 
-from planner.checking import Report, check
-from planner.runs.megatron_flags import parse_flags
-from searches.frameworks import RELEASES, megatron_run_flags
+from planner.analyze.check import Report, check
+from planner.frameworks.megatron.flags import parse_flags
+from searches.frameworks.megatron import run_flags as megatron_run_flags
+from searches.frameworks.table import RELEASES
 from tests.planner.runs.published import DATA, H100_X64, entries, scripts
 from tests.searches.instances import one_in
 
 CASES = Path(__file__).parents[3] / "tools" / "checkers" / "megatron_cases.jsonl"
 REFUSED_BY = {
-    "world_div": "MLM101", "heads_tp": "MLM102", "layers_pp": "MLM210", "pp_layout_bad": "MLM219",
-    "vpp_pp2_nooverlap": "MLM214", "vpp_mb_not_multiple": "MLM203", "gbs_not_div": "MLM112",
-    "cp_seq": "MLM106", "cp_a2a_p2p_missing": "MLM128", "moe_ep_div": "MLM303",
-    "moe_etp_div": "MLM305", "ep_no_moe": "MLM301", "overlap_pg_no_dist": "MLM410",
-    "overlap_pg_no_gr": "MLM410", "tpcomm_no_sp": "MLM320", "recomp_full_nomethod": "MLM510",
-    "recomp_sel_method": "MLM511", "recomp_badmod": "MLM512", "unknown_flag": "MLM120",
-    "fp8_param_no_dist": "MLM515", "mfsdp_ckpt": "MLM413", "tp_no_cdmc": "MLM131",
-    "distopt_inst_bad": "MLM422", "ep_a2a_overlap_pp_novpp": "MLM327", "mla_gqa": "MLM126",
-    "moe_tp_no_sp": "MLM302", "cp_a2a_heads": "MLM107",
-}  # fmt: skip
+    "world_div": "MLM101",
+    "heads_tp": "MLM102",
+    "layers_pp": "MLM210",
+    "pp_layout_bad": "MLM219",
+    "vpp_pp2_nooverlap": "MLM214",
+    "vpp_mb_not_multiple": "MLM203",
+    "gbs_not_div": "MLM112",
+    "cp_seq": "MLM106",
+    "cp_a2a_p2p_missing": "MLM128",
+    "moe_ep_div": "MLM303",
+    "moe_etp_div": "MLM305",
+    "ep_no_moe": "MLM301",
+    "overlap_pg_no_dist": "MLM410",
+    "overlap_pg_no_gr": "MLM410",
+    "tpcomm_no_sp": "MLM320",
+    "recomp_full_nomethod": "MLM510",
+    "recomp_sel_method": "MLM511",
+    "recomp_badmod": "MLM512",
+    "unknown_flag": "MLM120",
+    "fp8_param_no_dist": "MLM515",
+    "mfsdp_ckpt": "MLM413",
+    "tp_no_cdmc": "MLM131",
+    "distopt_inst_bad": "MLM422",
+    "ep_a2a_overlap_pp_novpp": "MLM327",
+    "mla_gqa": "MLM126",
+    "moe_tp_no_sp": "MLM302",
+    "cp_a2a_heads": "MLM107",
+}
 """The rule that refuses each of the lines that Megatron-LM itself refuses."""
 
 
@@ -38,7 +57,7 @@ def cluster(n_devices: int, architecture: int) -> dict[str, Any]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the search for the best plan, which other tests look at."""
-    monkeypatch.setattr("planner.checking.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
 
 
 @pytest.mark.usefixtures("quick")
@@ -145,7 +164,7 @@ def test_about_thirty_of_each_framework() -> None:
 
 
 def test_no_flag_of_the_scripts_is_unknown() -> None:
-    from planner.runs.launch_script import read_launch
+    from planner.frameworks.runs.launch_script import read_launch
 
     for path in scripts():
         if "deepspeed" in path.name:

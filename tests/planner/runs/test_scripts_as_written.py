@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from planner.checking import Report, check
+from planner.analyze.check import Report, check
 from planner.errors import SpecError
-from planner.runs.asked import Asked
-from planner.runs.existing_run import ExistingRun
-from planner.runs.reading import read_run
-from planner.runs.shell_wrappers import filtered, with_placeholders
-from planner.runs.torchtitan_releases import split_counts, with_present_names
+from planner.frameworks.runs.existing_run import ExistingRun
+from planner.frameworks.runs.query import Asked
+from planner.frameworks.runs.reader import read_run
+from planner.frameworks.shell.wrappers import filtered, with_placeholders
+from planner.frameworks.torchtitan.releases import split_counts, with_present_names
 
 SIZES = (
     "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048"
@@ -28,7 +28,7 @@ def cluster(nodes: int) -> dict[str, Any]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the search for the best plan, which other tests look at."""
-    monkeypatch.setattr("planner.checking.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.standing_of", lambda *_: None)
 
 
 def read(tmp_path: Path, files: Mapping[str, str], **asked: Any) -> ExistingRun:
@@ -297,7 +297,7 @@ def test_memory_is_not_judged_where_weights_are_off_the_device(name: str, tmp_pa
 
 @pytest.mark.usefixtures("quick")
 def test_the_report_says_that_memory_is_not_judged(tmp_path: Path) -> None:
-    from planner.check_report import report_text
+    from planner.render.check_report import report_text
 
     (tmp_path / "ds.json").write_text(offloaded()["ds.json"])
     text = report_text(check(tmp_path / "ds.json", cluster(1), model="llama3-70b"))

@@ -5,14 +5,14 @@ import subprocess
 
 import pytest
 
-from planner.runs.shell import MAX_ROUNDS, read_script
-from planner.runs.shell_marks import mark, shown, unresolved
+from planner.frameworks.shell.marks import mark, shown, unresolved
+from planner.frameworks.shell.script import MAX_ROUNDS, read_script
 
 SNIPPETS = {
     "defaults": 'TP=${TP:-8}; PP=${PP-2}; show $TP $PP ${CP:=3} $CP "${X:-a b}" ${Y:-c d}',
     "alternative": 'A=1; show ${A:+yes} ${B:+no} "${B:+no}" ${A+set}',
-    "arithmetic": 'A=7; B=2; show $((A*B)) $((A/B)) $((-7/2)) $((-7%2)) $((A**B)) $(( (A+B)*2 ))',
-    "arithmetic 2": 'N=4; M=$((N*8)); ((M+=1)); let K=M*2; show $M $K $((M>3?10:20)) $((N==4))',
+    "arithmetic": "A=7; B=2; show $((A*B)) $((A/B)) $((-7/2)) $((-7%2)) $((A**B)) $(( (A+B)*2 ))",
+    "arithmetic 2": "N=4; M=$((N*8)); ((M+=1)); let K=M*2; show $M $K $((M>3?10:20)) $((N==4))",
     "counting": "I=3; ((I++)); J=$((I--)); show $I $J $((++I))",
     "hexadecimal": "A=0x10; show $((A+1)) $((0x0f))",
     "arrays": 'A=(--a 1 --b "x y"); show "${A[@]}"; show ${A[@]}; show "${A[*]}" ${#A[@]} ${A[3]}',
@@ -28,7 +28,7 @@ SNIPPETS = {
     "if": 'D=fp8; if [[ "$D" == "fp8" ]]; then show a; else show b; fi',
     "elif": "N=5; if [ $N -gt 8 ]; then show a; elif [ $N -ge 5 ]; then show b; else show c; fi",
     "tests": 'X=; [ -z "$X" ] && show a; [ -n "$X" ] || show b; [[ -z $Y && 3 -lt 4 ]] && show c',
-    "tests 2": 'A=a.py; if [[ $A == *.py ]]; then show py; fi; if [[ $A =~ ^a ]]; then show a; fi;'
+    "tests 2": "A=a.py; if [[ $A == *.py ]]; then show py; fi; if [[ $A =~ ^a ]]; then show a; fi;"
     " if ! [ 1 = 2 ]; then show not; fi; if [ a != b ] && [ 1 -ne 2 ]; then show both; fi",
     "arithmetic test": "A=3; if (( A > 2 )); then show big; fi; (( A < 2 )) || show notsmall",
     "case": "M=8B; case $M in 7b|8B) L=32;; 70*) L=80;; *) L=0;; esac; show $L",
@@ -56,7 +56,7 @@ SNIPPETS = {
     "pipe": "X=1 ; show $X | cat",
     "redirect": "show a > /dev/null 2>&1; show b 2>/dev/null",
     "nested defaults": "A=${B:-${C:-4}}; show $A ${D:-$((A*2))}",
-}  # fmt: skip
+}
 
 
 def words_of_bash(text: str) -> list[list[str]]:
@@ -67,8 +67,11 @@ def words_of_bash(text: str) -> list[list[str]]:
     )
     done = subprocess.run(
         ["bash", "-c", "exec 3>&1 1>/dev/null\n" + head + text],
-        capture_output=True, text=True, timeout=20, env={"PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=20,
+        env={"PATH": "/usr/bin:/bin"},
+    )
     calls = done.stdout.split("\036")[:-1]
     return [call.split("\037")[:-1] for call in calls]
 
@@ -89,9 +92,17 @@ def test_what_the_script_does_not_say_keeps_its_name() -> None:
     text = 'X=$(hostname | head -1)\npython a.py --tp $TP --x "$X" --n $((2*N*M)) $1 ${D}/f'
     (command,) = read_script(text).commands
     assert [shown(w) for w in command.words] == [
-        "python", "a.py", "--tp", "${TP}", "--x", "$(hostname | head -1)", "--n", "$((N, M))",
-        "${1}", "${D}/f",
-    ]  # fmt: skip
+        "python",
+        "a.py",
+        "--tp",
+        "${TP}",
+        "--x",
+        "$(hostname | head -1)",
+        "--n",
+        "$((N, M))",
+        "${1}",
+        "${D}/f",
+    ]
     assert unresolved(command.words[7]) == ("N", "M")
 
 

@@ -3,15 +3,15 @@ from typing import Any
 import pytest
 
 from planner.errors import SpecError
-from planner.inputs import model_from_dict
-from planner.runs.existing_run import ExistingRun
-from planner.runs.torchtitan_config import (
+from planner.frameworks.runs.existing_run import ExistingRun
+from planner.frameworks.torchtitan.reader import (
     flavors,
     looks_like_recipe,
     read_recipe,
     read_toml,
     stage_counts,
 )
+from planner.specs.loader import model_from_dict
 
 
 def toml(n_devices: int | None = 64, model: str = "8B", **sections: dict[str, Any]) -> ExistingRun:
@@ -43,8 +43,9 @@ def test_a_pipeline_that_accumulation_repeats_is_noted() -> None:
     run = toml(training=training, parallelism={"pipeline_parallel_degree": 2})
     assert run.layout["n_micro"] == 12
     assert any("accumulated over 3 local batches" in note for note in run.notes)
-    assert not toml(training=training | {"global_batch_size": 128},
-                    parallelism={"pipeline_parallel_degree": 2}).notes  # fmt: skip
+    assert not toml(
+        training=training | {"global_batch_size": 128}, parallelism={"pipeline_parallel_degree": 2}
+    ).notes
 
 
 @pytest.mark.parametrize(
@@ -53,30 +54,60 @@ def test_a_pipeline_that_accumulation_repeats_is_noted() -> None:
         ({"tensor_parallel_degree": 8}, {"tp": 8, "sp": True, "dp": 8, "zero": 3}),
         ({"tensor_parallel_degree": 8, "enable_sequence_parallel": False}, {"sp": False}),
         ({"data_parallel_replicate_degree": 4}, {"dp": 64, "dp_shard": 16, "zero": 3}),
-        ({"data_parallel_replicate_degree": 64, "data_parallel_shard_degree": 1},
-         {"dp": 64, "zero": 0}),
-        ({"context_parallel_degree": 4}, {"cp": 4, "cp_comm": "all-gather", "dp": 16,
-                                          "dp_shard": 64}),
-        ({"context_parallel_degree": 4, "context_parallel_rotate_method": "alltoall"},
-         {"cp_comm": "p2p"}),
+        (
+            {"data_parallel_replicate_degree": 64, "data_parallel_shard_degree": 1},
+            {"dp": 64, "zero": 0},
+        ),
+        (
+            {"context_parallel_degree": 4},
+            {"cp": 4, "cp_comm": "all-gather", "dp": 16, "dp_shard": 64},
+        ),
+        (
+            {"context_parallel_degree": 4, "context_parallel_rotate_method": "alltoall"},
+            {"cp_comm": "p2p"},
+        ),
         ({"fsdp_reshard_after_forward": "never"}, {"zero": 2}),
         ({"fsdp_reshard_after_forward": "always"}, {"zero": 3}),
-        ({"pipeline_parallel_degree": 4}, {"pp": 4, "zero": 1, "mbs": 1, "schedule": "1f1b",
-                                           "n_micro": 2, "counts": (8, 9, 8, 7)}),
-        ({"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "Interleaved1F1B"},
-         {"vpp": 2, "schedule": "interleaved", "counts": (8, 9, 8, 7)}),
-        ({"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "ZBVZeroBubble"},
-         {"vpp": 2, "schedule": "zb-v"}),
-        ({"pipeline_parallel_degree": 2, "pipeline_parallel_layers_per_stage": 16,
-          "pipeline_parallel_first_stage_less_layers": 0,
-          "pipeline_parallel_last_stage_less_layers": 0}, {"vpp": 1, "counts": (16, 16),
-                                                           "split": "even"}),
-        ({"pipeline_parallel_degree": 2, "module_fqns_per_model_part": [
-            ["tok_embeddings", *(f"layers.{i}" for i in range(15))],
-            [*(f"layers.{i}" for i in range(15, 32)), "norm", "output"]]},
-         {"counts": (15, 17), "split": "15-17"}),
+        (
+            {"pipeline_parallel_degree": 4},
+            {
+                "pp": 4,
+                "zero": 1,
+                "mbs": 1,
+                "schedule": "1f1b",
+                "n_micro": 2,
+                "counts": (8, 9, 8, 7),
+            },
+        ),
+        (
+            {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "Interleaved1F1B"},
+            {"vpp": 2, "schedule": "interleaved", "counts": (8, 9, 8, 7)},
+        ),
+        (
+            {"pipeline_parallel_degree": 2, "pipeline_parallel_schedule": "ZBVZeroBubble"},
+            {"vpp": 2, "schedule": "zb-v"},
+        ),
+        (
+            {
+                "pipeline_parallel_degree": 2,
+                "pipeline_parallel_layers_per_stage": 16,
+                "pipeline_parallel_first_stage_less_layers": 0,
+                "pipeline_parallel_last_stage_less_layers": 0,
+            },
+            {"vpp": 1, "counts": (16, 16), "split": "even"},
+        ),
+        (
+            {
+                "pipeline_parallel_degree": 2,
+                "module_fqns_per_model_part": [
+                    ["tok_embeddings", *(f"layers.{i}" for i in range(15))],
+                    [*(f"layers.{i}" for i in range(15, 32)), "norm", "output"],
+                ],
+            },
+            {"counts": (15, 17), "split": "15-17"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_degrees(values: dict[str, Any], fields: dict[str, Any]) -> None:
     found = parallel(**values)
     assert {key: found.get(key) for key in fields} == fields
@@ -110,11 +141,16 @@ def test_recompute(values: dict[str, Any], kind: str, layers: int) -> None:
 
 
 def test_batch_and_job() -> None:
-    run = toml(training={"local_batch_size": 2, "global_batch_size": 512, "seq_len": 4096,
-                         "steps": 10})  # fmt: skip
+    run = toml(
+        training={"local_batch_size": 2, "global_batch_size": 512, "seq_len": 4096, "steps": 10}
+    )
     assert (run.layout["gbs"], run.layout["n_micro"]) == (512, 4)
-    assert run.job == {"seq_len": 4096, "precision": "bf16", "global_batch": 512,
-                       "tokens": 10.0 * 512 * 4096}  # fmt: skip
+    assert run.job == {
+        "seq_len": 4096,
+        "precision": "bf16",
+        "global_batch": 512,
+        "tokens": 10.0 * 512 * 4096,
+    }
 
 
 def test_compile_is_the_stack_s_and_async_tensor_parallel_the_layout_s() -> None:

@@ -6,8 +6,19 @@ import pytest
 
 from tests.planner.command import run_here
 
-SMALL = ("scale", "llama3-8b", "h100-x8", "--from", "8", "--only", "tp=2,4", "--only", "pp=1",
-         "--set", "training.global_batch=64")  # fmt: skip
+SMALL = (
+    "scale",
+    "llama3-8b",
+    "h100-x8",
+    "--from",
+    "8",
+    "--only",
+    "tp=2,4",
+    "--only",
+    "pp=1",
+    "--set",
+    "training.global_batch=64",
+)
 
 
 def test_formats_and_exit_codes() -> None:

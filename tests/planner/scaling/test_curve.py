@@ -10,17 +10,21 @@ import pytest
 
 import planner
 from planner.errors import UsageError
-from planner.packaged_examples import example_content
-from planner.scaling.curve import SCALE_COLUMNS, Scaling, scale
-from planner.scaling.sizes import POINTS, Job, Range, device_sizes, grown, job_size, thinned
-from planner.scaling.text import scaling_text
-from planner.solving import read_inputs, solve_options
-from planner.sweeping.rows import COLUMNS
+from planner.solver.request import solve_options
+from planner.solver.sources import read_inputs
+from planner.specs.examples import example_content
+from planner.sweeps.rows import COLUMNS
+from planner.sweeps.scaling.curve import SCALE_COLUMNS, Scaling, scale
+from planner.sweeps.scaling.sizes import POINTS, Job, Range, device_sizes, grown, job_size, thinned
+from planner.sweeps.scaling.text import scaling_text
 from searches.feasibility import any_fits
 
 ONLY = {"tp": [2, 4], "pp": [1, 2], "cp": [1], "mbs": [1], "recompute": ["none"]}
-SMALL = (("training.global_batch", 64), ("training.tokens", "100B"),
-         ("pools.0.price_per_hour", 2.5))  # fmt: skip
+SMALL = (
+    ("training.global_batch", 64),
+    ("training.tokens", "100B"),
+    ("pools.0.price_per_hour", 2.5),
+)
 """64 sequences of 8,192 tokens."""
 
 
@@ -40,9 +44,14 @@ def test_each_size_is_its_own_search(found: Scaling) -> None:
         n = row["scale.size"]
         nodes = max(1, int(str(n)) // 8)
         alone = planner.solve(
-            "llama3-8b", "h100-x8", only=ONLY, pins={"devices": n}, top=1, executor="serial",
+            "llama3-8b",
+            "h100-x8",
+            only=ONLY,
+            pins={"devices": n},
+            top=1,
+            executor="serial",
             overrides=(*SMALL, ("pools.0.nodes", nodes)),
-        ).best  # fmt: skip
+        ).best
         assert row["best.step_time_s"] == alone.step_time_s
         assert row["best.tp"] == alone.layout.tp
     first, last = found.rows[0], found.rows[-1]
@@ -77,8 +86,14 @@ def test_weak_scaling_grows_the_batch() -> None:
 
 def test_a_batch_that_is_small_has_a_knee() -> None:
     """Four sequences: replicas run out at 4 tp pp devices, and stages and waits grow instead."""
-    found = curve("h100-x512", overrides=(("training.global_batch", 4),), least=4, most=128,
-                  only=ONLY | {"tp": [2, 4, 8], "pp": [1, 2, 4]}, points=6)  # fmt: skip
+    found = curve(
+        "h100-x512",
+        overrides=(("training.global_batch", 4),),
+        least=4,
+        most=128,
+        only=ONLY | {"tp": [2, 4, 8], "pp": [1, 2, 4]},
+        points=6,
+    )
     knee, sizes = found.marks["knee"], [row["scale.size"] for row in found.rows]
     assert knee in sizes[:-1]
     assert found.marks["break_even_cost"] <= knee

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from planner.scaling.marks import cheapest, fastest, knee, marks, takeover, wall
+from planner.sweeps.scaling.marks import cheapest, fastest, knee, marks, takeover, wall
 
 
 def curve(step_s: dict[int, float | None], waits: float = 0.0) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import Problem, SpecError
-from planner.options import SolveOptions
-from planner.sweeping.points import Point
+from planner.solver.options import SolveOptions
+from planner.sweeps.points import Point
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import BadValue
-from planner.schemas import ClusterFile, ModelFile
-from planner.sweeping.axes import Axis, column_axis, field_axis, label_of
-from planner.sweeping.fields import field_at, known_paths, section_of
+from planner.specs.schema import ClusterFile, ModelFile
+from planner.sweeps.axes import Axis, column_axis, field_axis, label_of
+from planner.sweeps.fields import field_at, known_paths, section_of
 
 MEMORY = "pools.0.accelerator.memory"
 GIB = 2.0**30
@@ -30,13 +30,25 @@ def bases(axis: Axis) -> list[object]:
         ("pools.0.nodes", "1..10+4", [1, 5, 9], [1, 5, 9]),
         ("pools.0.nodes", [1, "4..16*2"], [1, 4, 8, 16], [1, 4, 8, 16]),
         ("pools.0.nodes", {"from": 2, "to": 8, "times": 2}, [2, 4, 8], [2, 4, 8]),
-        (MEMORY, "80 GiB..320 GiB*2", ["80 GiB", "160 GiB", "320 GiB"],
-         [80 * GIB, 160 * GIB, 320 * GIB]),
+        (
+            MEMORY,
+            "80 GiB..320 GiB*2",
+            ["80 GiB", "160 GiB", "320 GiB"],
+            [80 * GIB, 160 * GIB, 320 * GIB],
+        ),
         (MEMORY, "80..160GiB + 80GiB", ["80 GiB", "160 GiB"], [80 * GIB, 160 * GIB]),
-        (MEMORY, "512 GiB..2 TiB*2", ["0.5 TiB", "1 TiB", "2 TiB"],
-         [512 * GIB, 1024 * GIB, 2048 * GIB]),
-        ("pools.0.nic_speed", "400 Gb/s..1.6 Tb/s*2", ["0.4 Tb/s", "0.8 Tb/s", "1.6 Tb/s"],
-         [50e9, 100e9, 200e9]),
+        (
+            MEMORY,
+            "512 GiB..2 TiB*2",
+            ["0.5 TiB", "1 TiB", "2 TiB"],
+            [512 * GIB, 1024 * GIB, 2048 * GIB],
+        ),
+        (
+            "pools.0.nic_speed",
+            "400 Gb/s..1.6 Tb/s*2",
+            ["0.4 Tb/s", "0.8 Tb/s", "1.6 Tb/s"],
+            [50e9, 100e9, 200e9],
+        ),
         ("fabric.tiers.0.oversubscription", [1, "7:1"], [1, "7:1"], [1.0, 7.0]),
         ("fabric.tiers.0.oversubscription", "1..4*2", [1.0, 2.0, 4.0], [1.0, 2.0, 4.0]),
         ("training.tokens", "1T..4T*2", [1e12, 2e12, 4e12], [1e12, 2e12, 4e12]),
@@ -44,15 +56,23 @@ def bases(axis: Axis) -> list[object]:
         ("pools.0.scale_up_latency", ["600 ns", "1 us"], ["600 ns", "1 us"], [6e-7, 1e-6]),
         ("operations.pue", "1.1..1.3+0.1", [1.1, 1.2, 1.3], [1.1, 1.2, 1.3]),
         ("fabric.rail_optimized", [True, False], [True, False], [True, False]),
-        ("training.precision", ["bf16", ["bf16", "fp8-tensorwise"]],
-         ["bf16", ["bf16", "fp8-tensorwise"]], ["bf16", '["bf16", "fp8-tensorwise"]']),
-        ("pools.0.accelerator", ["h100-sxm-80gb", {"like": "h100", "name": "big"}],
-         ["h100-sxm-80gb", {"like": "h100", "name": "big"}], ["h100-sxm-80gb", "big"]),
+        (
+            "training.precision",
+            ["bf16", ["bf16", "fp8-tensorwise"]],
+            ["bf16", ["bf16", "fp8-tensorwise"]],
+            ["bf16", '["bf16", "fp8-tensorwise"]'],
+        ),
+        (
+            "pools.0.accelerator",
+            ["h100-sxm-80gb", {"like": "h100", "name": "big"}],
+            ["h100-sxm-80gb", {"like": "h100", "name": "big"}],
+            ["h100-sxm-80gb", "big"],
+        ),
         ("search.pin.tp", "1..4*2", [1, 2, 4], [1, 2, 4]),
         ("search.pin.recompute", ["none", "full"], ["none", "full"], ["none", "full"]),
         ("pools.0.scale_up_domain", [8, None], [8, None], [8, None]),
     ],
-)  # fmt: skip
+)
 def test_values_as_written_and_in_base_units(path, given_values, values, numbers):
     axis = field_axis(path, given_values)
     assert list(axis.values) == values
@@ -97,7 +117,7 @@ def test_values_as_written_and_in_base_units(path, given_values, values, numbers
         ("pools.nodes", [1], "pools is a list"),
         ("", [1], "unknown field ''"),
     ],
-)  # fmt: skip
+)
 def test_each_bad_axis_has_its_message(path, given_values, message):
     with pytest.raises(BadValue, match=message.replace("(", r"\(").replace("*", r"\*")) as error:
         field_axis(path, given_values)

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import BadValue
-from planner.solving import read_inputs
-from planner.sweeping.constraints import Unknown, Value, read_expression, value_of_name
-from planner.sweeping.fields import BYTES, PLAIN, SECONDS, TEXT, WATTS
+from planner.solver.sources import read_inputs
+from planner.sweeps.expressions import Unknown, Value, read_expression, value_of_name
+from planner.sweeps.fields import BYTES, PLAIN, SECONDS, TEXT, WATTS
 
 NAMES = {
     "power": Value(700.0, WATTS),
@@ -41,7 +41,7 @@ def find(name: str) -> Value:
         ("1 if n_devices > 8 else 2", 1, PLAIN),
         ("memory if n_devices <= 8 else 2 * memory", 160e9, BYTES),
     ],
-)  # fmt: skip
+)
 def test_values_by_hand(text, content, dimension):
     found = read_expression(text).value(find)
     assert found.content == pytest.approx(content)
@@ -96,12 +96,29 @@ def test_units_that_do_not_match_are_named(text, message):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "3 +", "a b", "n_devices = 3", "__import__('os').system('x')", "power.__class__.x()",
-        "(lambda: 1)()", "[x for x in (1, 2)]", "n_devices if", "{1: 2}", "f'{power}'", "x := 3",
-        "open('x')", "max(1, key=2)", "1 + 2j > 0", "n_devices; 3", "'a' * 10 ** 9 == 3 and print",
-        "(" * 300 + "1" + ")" * 300, "n_devices[0]", "*power", "1 " * 600,
+        "",
+        "3 +",
+        "a b",
+        "n_devices = 3",
+        "__import__('os').system('x')",
+        "power.__class__.x()",
+        "(lambda: 1)()",
+        "[x for x in (1, 2)]",
+        "n_devices if",
+        "{1: 2}",
+        "f'{power}'",
+        "x := 3",
+        "open('x')",
+        "max(1, key=2)",
+        "1 + 2j > 0",
+        "n_devices; 3",
+        "'a' * 10 ** 9 == 3 and print",
+        "(" * 300 + "1" + ")" * 300,
+        "n_devices[0]",
+        "*power",
+        "1 " * 600,
     ],
-)  # fmt: skip
+)
 def test_anything_else_is_refused(text):
     with pytest.raises(BadValue):
         read_expression(text).value(lambda name: NAMES.get(name, Value(1, PLAIN)))

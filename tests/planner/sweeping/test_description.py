@@ -1,8 +1,8 @@
 """What is said of a sweep before it runs."""
 
-from planner.inputs import read_document
-from planner.sweeping.description import left_aside, remarks
-from planner.sweeping.spec import sweep_from_dict
+from planner.specs.loader import read_document
+from planner.sweeps.spec.description import left_aside, remarks
+from planner.sweeps.spec.spec import sweep_from_dict
 
 
 def test_options_of_a_model_file_that_sweeps_do_not_follow_are_told():

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import BadValue
-from planner.sweeping.axes import Axis, field_axis
-from planner.sweeping.designs import (
+from planner.sweeps.axes import Axis, field_axis
+from planner.sweeps.designs import (
     MAX_POINTS,
     check_size,
     grid_points,

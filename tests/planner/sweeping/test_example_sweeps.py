@@ -6,9 +6,9 @@ import pytest
 
 from costmodels.parameters import active_params, total_params
 from planner.errors import SpecError
-from planner.inputs import load_model
-from planner.sweeping.families import load_family
-from planner.sweeping.spec import load_sweep
+from planner.specs.loader import load_model
+from planner.sweeps.families import load_family
+from planner.sweeps.spec.spec import load_sweep
 
 SWEEPS = Path(__file__).parents[3] / "examples" / "sweeps"
 POINTS = {

@@ -7,8 +7,8 @@ import pytest
 
 from costmodels.parameters import total_params
 from planner.errors import SpecError
-from planner.inputs import load_model, model_from_dict
-from planner.sweeping.families import Family, family_of, load_family
+from planner.specs.loader import load_model, model_from_dict
+from planner.sweeps.families import Family, family_of, load_family
 
 LLAMA = ("llama3-8b", "llama3-70b", "llama3-405b")
 DEEPSEEK = ("deepseek-v2", "deepseek-v3")

@@ -6,8 +6,8 @@ import pytest
 
 from costmodels.parameters import total_params
 from planner.errors import SpecError
-from planner.sweeping.families import load_family
-from planner.sweeping.spec import load_sweep, sweep_from_dict
+from planner.sweeps.families import load_family
+from planner.sweeps.spec.spec import load_sweep, sweep_from_dict
 
 LLAMA = {"models": ["llama3-8b", "llama3-70b", "llama3-405b"]}
 
@@ -31,9 +31,11 @@ def test_each_size_is_the_model_of_the_family():
 
 def test_sizes_are_sampled_and_constrained_like_other_numbers():
     found = sweep(
-        vary={"model.params": "30B .. 1T log"}, design="latin", samples=6,
+        vary={"model.params": "30B .. 1T log"},
+        design="latin",
+        samples=6,
         where=["model.params <= 200e9"],
-    )  # fmt: skip
+    )
     sizes = [dict(found.columns(point))["in.model.params"] for point in found.points()]
     assert 0 < len(sizes) < 6
     assert max(sizes) <= 200e9

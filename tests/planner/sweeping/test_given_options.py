@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.sweeping.given_options import parse_vary
-from planner.sweeping.spec import load_sweep
+from planner.sweeps.spec.options import parse_vary
+from planner.sweeps.spec.spec import load_sweep
 
 
 @pytest.mark.parametrize(
@@ -15,12 +15,14 @@ from planner.sweeping.spec import load_sweep
         ("pools.0.nodes = 8..64*2 , 100", ["8..64*2", 100]),
         ("pools.0.accelerator.memory=80 GiB,160 GiB", ["80 GiB", "160 GiB"]),
         ("training.precision=bf16,[bf16, fp8-delayed]", ["bf16", ["bf16", "fp8-delayed"]]),
-        ("pools.0.accelerator={like: h100, memory: 1 TB},b200",
-         [{"like": "h100", "memory": "1 TB"}, "b200"]),
+        (
+            "pools.0.accelerator={like: h100, memory: 1 TB},b200",
+            [{"like": "h100", "memory": "1 TB"}, "b200"],
+        ),
         ("fabric.rail_optimized=true,false", [True, False]),
         ("pools.0.nodes=", []),
     ],
-)  # fmt: skip
+)
 def test_values_of_an_option(text, values):
     assert parse_vary(text) == (text.partition("=")[0].strip(), values)
 

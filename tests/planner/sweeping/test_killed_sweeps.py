@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.sweeping.reading import read_sweep
-from planner.sweeping.storage import partial_path
+from planner.sweeps.reader import read_sweep
+from planner.sweeps.storage import partial_path
 
 ROOT = Path(planner.__file__).parents[1]
 N_POINTS = 120
@@ -39,17 +39,28 @@ class Sweep:
         self.out = folder / out
         file = folder / "cheap.yaml"
         file.write_text(SWEEP)
-        code = "import sys\nif __name__ == '__main__':\n from planner.cli import main\n main()"
+        code = "import sys\nif __name__ == '__main__':\n from planner.cli.app import main\n main()"
         self._words = [
-            sys.executable, "-c", code, "sweep", str(file), "--out", str(self.out),
-            "--executor", executor,
-        ]  # fmt: skip
+            sys.executable,
+            "-c",
+            code,
+            "sweep",
+            str(file),
+            "--out",
+            str(self.out),
+            "--executor",
+            executor,
+        ]
 
     def start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self._words, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            self._words,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
 
     def finish(self) -> str:
         """Run it to its end; return what it says."""

@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 
 import planner
-from planner.sweeping.running import SweepProgress, run_sweep
-from planner.sweeping.spec import sweep_from_dict
+from planner.sweeps.run import SweepProgress, run_sweep
+from planner.sweeps.spec.spec import sweep_from_dict
 from tests.planner.sweeping.fakes import FakeSweep
 
 ROOT = Path(planner.__file__).parents[1]
 N = 48
 FAST = {
-    "health_check_initial_delay_ms": 1000, "health_check_period_ms": 500,
-    "health_check_timeout_ms": 500, "health_check_failure_threshold": 3,
-}  # fmt: skip
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 500,
+    "health_check_failure_threshold": 3,
+}
 """So that tests wait for seconds, not half a minute, until a machine is taken for dead."""
 
 pytestmark = [
@@ -39,9 +41,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("PYTHONPATH", paths)
     from ray.cluster_utils import Cluster
 
-    made = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": FAST}
-    )  # fmt: skip
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": FAST})
     made.add_node(num_cpus=1)
     yield made
     made.shutdown()
@@ -92,9 +92,12 @@ def test_machines_that_die_leave_no_trace(cluster: Any, tmp_path: Path) -> None:
             cluster.add_node(num_cpus=1)
 
     run_sweep(
-        FakeSweep(4 * N, delay_s=0.2, workers=str(workers)), tmp_path / "a.jsonl",
-        executor="ray", ray_address=cluster.address, progress=progress,
-    )  # fmt: skip
+        FakeSweep(4 * N, delay_s=0.2, workers=str(workers)),
+        tmp_path / "a.jsonl",
+        executor="ray",
+        ray_address=cluster.address,
+        progress=progress,
+    )
     assert len(killed) == 3
     assert killed[-1] < 4 * N
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "wanted.jsonl").read_bytes()
@@ -121,11 +124,13 @@ def test_real_searches_survive_three_workers_and_three_machines(
 ) -> None:
     sweep = sweep_from_dict(
         {
-            "name": "cheap", "model": "llama3-8b", "cluster": "h100-x8",
+            "name": "cheap",
+            "model": "llama3-8b",
+            "cluster": "h100-x8",
             "vary": {"pools.0.accelerator.memory": "60 GiB .. 579 GiB + 1 GiB"},
             "search": {"pin": {"tp": 8, "pp": 1, "cp": 1, "mbs": 1, "recompute": "none"}},
         }
-    )  # fmt: skip
+    )
     run_sweep(sweep, tmp_path / "wanted.parquet", executor="processes")
     killed = {"worker": 0, "machine": 0}
 
@@ -143,9 +148,12 @@ def test_real_searches_survive_three_workers_and_three_machines(
             cluster.add_node(num_cpus=1)
 
     run = run_sweep(
-        sweep, tmp_path / "a.parquet", executor="ray", ray_address=cluster.address,
+        sweep,
+        tmp_path / "a.parquet",
+        executor="ray",
+        ray_address=cluster.address,
         progress=progress,
-    )  # fmt: skip
+    )
     assert killed == {"worker": 3, "machine": 3}
     assert run.statuses == {"ok": 520}
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "wanted.parquet").read_bytes()
@@ -157,9 +165,12 @@ def test_a_machine_that_joins_gets_work(cluster: Any, wanted: bytes, tmp_path: P
     workers.mkdir()
     sweep = FakeSweep(N, delay_s=0.4, workers=str(workers))
     run_sweep(
-        sweep, tmp_path / "a.jsonl", executor="ray", ray_address=cluster.address,
+        sweep,
+        tmp_path / "a.jsonl",
+        executor="ray",
+        ray_address=cluster.address,
         progress=when({4: lambda: cluster.add_node(num_cpus=1)}),
-    )  # fmt: skip
+    )
     assert (tmp_path / "a.jsonl").read_bytes() == wanted
     machines = {path.read_text() for path in workers.iterdir()}
     assert len(machines) == 2

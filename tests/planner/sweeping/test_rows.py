@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.options import SolveOptions
-from planner.result import Result
-from planner.solving import calibration_json, read_inputs, solve_inputs, solve_options
-from planner.sweeping.points import Point, point_names
-from planner.sweeping.rows import (
+from planner.solver.answer.result import Result
+from planner.solver.answer.result_parts import calibration_json
+from planner.solver.options import SolveOptions
+from planner.solver.request import solve_options
+from planner.solver.solve import solve_inputs
+from planner.solver.sources import read_inputs
+from planner.sweeps.points import Point, point_names
+from planner.sweeps.rows import (
     COLUMNS,
     Row,
     column_names,
@@ -20,7 +23,7 @@ from planner.sweeping.rows import (
     solved_row,
     twin_row,
 )
-from searches.executors import make_executor
+from searches.executors.executor import make_executor
 
 ONLY = {"tp": [2, 4], "pp": [1, 2], "mbs": [1]}
 Changes = tuple[tuple[str, object], ...]
@@ -31,9 +34,14 @@ DEARER: Changes = (
 )
 
 COST_COLUMNS = (
-    "best.run_s", "best.goodput_frac", "best.cost_usd", "best.energy_j", "best.power_w",
-    "best.usd_per_million_tokens", "best.energy_j_per_token",
-)  # fmt: skip
+    "best.run_s",
+    "best.goodput_frac",
+    "best.cost_usd",
+    "best.energy_j",
+    "best.power_w",
+    "best.usd_per_million_tokens",
+    "best.energy_j_per_token",
+)
 """Columns that price, power and failures change, beside names and ids."""
 
 
@@ -77,9 +85,18 @@ def test_a_twin_is_what_its_own_search_gives() -> None:
     inputs = read_inputs("llama3-8b", "h100-x8", (("training.tokens", "1T"), *DEARER))
     assert twin_row(row, twin, [("in.x", 1.5)], *inputs, options(), result) == other
     changed = {name for name in row if row[name] != other[name]}
-    named = {"point_id", "accelerator", "best.plan_id", "runner_up.plan_id", "best.energy_j",
-             "best.cost_usd", "best.power_w", "best.energy_j_per_token",
-             "best.usd_per_million_tokens", "assumed"}  # fmt: skip
+    named = {
+        "point_id",
+        "accelerator",
+        "best.plan_id",
+        "runner_up.plan_id",
+        "best.energy_j",
+        "best.cost_usd",
+        "best.power_w",
+        "best.energy_j_per_token",
+        "best.usd_per_million_tokens",
+        "assumed",
+    }
     assert changed <= named
     assert {"best.cost_usd", "best.power_w"} <= changed & set(COST_COLUMNS)
 
@@ -105,9 +122,11 @@ def test_a_missed_deadline_is_not_that_nothing_fits() -> None:
 
 def test_a_sweep_and_its_report_from_python(tmp_path: Path) -> None:
     asked = {
-        "model": "llama3-8b", "cluster": "h100-x8", "vary": {"pools.0.price_per_hour": [1, 2]},
+        "model": "llama3-8b",
+        "cluster": "h100-x8",
+        "vary": {"pools.0.price_per_hour": [1, 2]},
         "search": {"only": ONLY},
-    }  # fmt: skip
+    }
     rows = planner.sweep(asked, tmp_path / "sweep.csv", executor="serial")
     assert rows.finished
     assert rows.values["in.pools.0.price_per_hour"] == [1.0, 2.0]

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from planner.errors import SearchError, SweepFileError, UsageError
-from planner.sweeping import running, storage
-from planner.sweeping.reading import read_sweep
-from planner.sweeping.running import SweepProgress, SweepRun, Twins, chunks_of, solver_of_worker
-from planner.sweeping.storage import header_path, partial_path
-from searches.executors import ExecutorError
+from planner.sweeps import run as running
+from planner.sweeps import storage
+from planner.sweeps.reader import read_sweep
+from planner.sweeps.run import SweepProgress, SweepRun, Twins, chunks_of, solver_of_worker
+from planner.sweeps.storage import header_path, partial_path
+from searches.executors.executor import ExecutorError
 from tests.planner.sweeping.fakes import FakeSweep
 
 N = 12
@@ -49,8 +50,9 @@ def test_nothing_but_the_finished_file_is_left(tmp_path: Path) -> None:
     run_sweep(FakeSweep(N), tmp_path / "b" / "sweep.csv")
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["sweep.parquet"]
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [
-        "sweep.csv", "sweep.csv.header.json",
-    ]  # fmt: skip
+        "sweep.csv",
+        "sweep.csv.header.json",
+    ]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
@@ -175,8 +177,10 @@ def test_a_finished_sweep_is_not_run_again(whole: dict[str, bytes], tmp_path: Pa
         assert (tmp_path / f"whole.{form}").read_bytes() == wanted
 
 
-@pytest.mark.parametrize("line", ["{}", '{"index": 0}', '{"index": "0", "status": "ok"}',
-                                  '{"index": 0, "status": "fine"}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    ["{}", '{"index": 0}', '{"index": "0", "status": "ok"}', '{"index": 0, "status": "fine"}'],
+)
 def test_lines_that_are_no_points_are_no_sweep(line: str, tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text(line + "\n")
     with pytest.raises(SweepFileError, match="is no sweep: line 1 has no index or no status"):
@@ -305,8 +309,9 @@ class TestFullDisk:
             run_sweep(FakeSweep(N), out)
         monkeypatch.undo()
         assert {path.name for path in out.parent.iterdir()} <= {
-            partial_path(out).name, header_path(out).name,
-        }  # fmt: skip
+            partial_path(out).name,
+            header_path(out).name,
+        }
         run = run_sweep(FakeSweep(N), out)
         assert (run.n_before, run.was_finished) == (N, False)
         assert out.read_bytes() == whole[form]

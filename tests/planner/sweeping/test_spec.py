@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import SpecError, UsageError
-from planner.inputs import cluster_from_dict, model_from_dict
-from planner.sweeping.description import stays
-from planner.sweeping.spec import load_sweep, sweep_from_dict, sweep_from_options
-from planner.sweeping.sweep import Sweep
+from planner.specs.loader import cluster_from_dict, model_from_dict
+from planner.sweeps.spec.description import stays
+from planner.sweeps.spec.spec import load_sweep, sweep_from_dict, sweep_from_options
+from planner.sweeps.sweep import Sweep
 
 NODES, MEMORY = "pools.0.nodes", "pools.0.accelerator.memory"
 
@@ -38,35 +38,48 @@ def test_a_grid_by_hand():
     assert [point.index for point in sweep.points()] == [0, 1, 2, 3]
     gib = 2.0**30
     assert [tuple(row.values()) for row in columns_of(sweep)] == [
-        (32, 80 * gib), (32, 160 * gib), (64, 80 * gib), (64, 160 * gib)
-    ]  # fmt: skip
+        (32, 80 * gib),
+        (32, 160 * gib),
+        (64, 80 * gib),
+        (64, 160 * gib),
+    ]
     pools = [cluster["pools"][0] for _, cluster in documents_of(sweep)]
     assert [pool["nodes"] for pool in pools] == [32, 32, 64, 64]
     assert pools[1]["accelerator"] == {
-        "like": "h100-sxm-80gb", "name": "h100-sxm-80gb-custom", "memory": f"{160 * 2**30} B"
-    }  # fmt: skip
+        "like": "h100-sxm-80gb",
+        "name": "h100-sxm-80gb-custom",
+        "memory": f"{160 * 2**30} B",
+    }
 
 
 def test_the_inputs_are_those_of_files_that_say_the_same():
     sweep = sweep_of(
         vary={
-            "model.layers": [40], "model.moe": [{"experts": 8, "topk": 2}], "model.moe.every": [2],
-            "training.precision": [["bf16", "fp8-tensorwise"]], "operations.pue": [1.1],
-            "pools.0.accelerator.peaks.bf16": ["2 PFLOP/s"], "pools.0.nic_latency": ["3 us"],
-            "fabric.tiers.0.oversubscription": ["7:1"], "model.details.window": [4096],
+            "model.layers": [40],
+            "model.moe": [{"experts": 8, "topk": 2}],
+            "model.moe.every": [2],
+            "training.precision": [["bf16", "fp8-tensorwise"]],
+            "operations.pue": [1.1],
+            "pools.0.accelerator.peaks.bf16": ["2 PFLOP/s"],
+            "pools.0.nic_latency": ["3 us"],
+            "fabric.tiers.0.oversubscription": ["7:1"],
+            "model.details.window": [4096],
         },
-    )  # fmt: skip
+    )
     ((point,),) = [list(sweep.points())]
     model, cluster = sweep.inputs(point)
-    from planner.solving import read_inputs
+    from planner.solver.sources import read_inputs
 
     changes = (
-        ("model.layers", 40), ("model.moe", "{experts: 8, topk: 2, every: 2}"),
-        ("training.precision", "[bf16, fp8-tensorwise]"), ("operations.pue", 1.1),
+        ("model.layers", 40),
+        ("model.moe", "{experts: 8, topk: 2, every: 2}"),
+        ("training.precision", "[bf16, fp8-tensorwise]"),
+        ("operations.pue", 1.1),
         ("pools.0.accelerator", "{like: h100-sxm-80gb, peaks: {bf16: 2 PFLOP/s}}"),
-        ("pools.0.nic_latency", "3 us"), ("fabric.tiers.0.oversubscription", 7),
+        ("pools.0.nic_latency", "3 us"),
+        ("fabric.tiers.0.oversubscription", 7),
         ("model.details.window", 4096),
-    )  # fmt: skip
+    )
     expected = read_inputs("llama3-70b", "h100-x512", changes)
     assert (model.document, cluster.document) == (expected[0].document, expected[1].document)
     assert model.listed == ("bf16", "fp8-tensorwise")
@@ -143,9 +156,10 @@ def test_an_id_is_of_the_content_however_it_is_written():
 
 def test_price_power_and_failures_cost_no_search_unless_they_order_plans():
     free = {
-        "pools.0.price_per_hour": [2, 3], "pools.0.accelerator.power": ["700 W", "1 kW"],
+        "pools.0.price_per_hour": [2, 3],
+        "pools.0.accelerator.power": ["700 W", "1 kW"],
         "operations.device_mtbf": ["1000 h", "9000 h"],
-    }  # fmt: skip
+    }
     sweep = sweep_of(vary={NODES: [32, 64], **free})
     assert len({p.costless_key for p in sweep.points()}) == 2
     assert len({p.point_id for p in sweep.points()}) == 16
@@ -195,8 +209,10 @@ def test_columns_that_change_together_derived_values_and_tables():
     )
     rows = columns_of(sweep)
     assert [(r["in.generation"], r[f"in.{NODES}"], r["let.silicon"]) for r in rows] == [
-        ("hopper", 32, 814 * 256), ("blackwell", 32, 1600 * 256), ("hopper", 64, 814 * 512)
-    ]  # fmt: skip
+        ("hopper", 32, 814 * 256),
+        ("blackwell", 32, 1600 * 256),
+        ("hopper", 64, 814 * 512),
+    ]
     assert rows[1]["in.pools.0.accelerator"] == "b200"
     assert rows[1]["in.pools.0.price_per_hour"] == 4.0
     assert rows[0]["let.it_power"] == 256 * 700.0
@@ -279,8 +295,9 @@ def test_a_figure_that_one_point_lacks_is_a_row_with_a_reason():
 
 
 def test_a_sweep_goes_to_workers_whole():
-    sweep = sweep_of(vary={NODES: [8, 16], "search.framework": ["default", "any"]},
-                     where=["n_devices > 64"])  # fmt: skip
+    sweep = sweep_of(
+        vary={NODES: [8, 16], "search.framework": ["default", "any"]}, where=["n_devices > 64"]
+    )
     there = pickle.loads(pickle.dumps(sweep))
     assert list(there.points()) == list(sweep.points())
     assert there.header() == sweep.header()
@@ -291,10 +308,15 @@ def test_a_sweep_goes_to_workers_whole():
 def test_dicts_give_the_points_that_names_give():
     model = {
         "model": {
-            "layers": 8, "hidden": 1024, "heads": 8, "gated": False, "vocab": 1000, "tied": True
+            "layers": 8,
+            "hidden": 1024,
+            "heads": 8,
+            "gated": False,
+            "vocab": 1000,
+            "tied": True,
         },
         "training": {"seq_len": 1024, "global_batch": 64},
-    }  # fmt: skip
+    }
     cluster = {"pools": [{"accelerator": "h100", "nodes": 2}]}
     sweep = sweep_from_dict({"model": model, "cluster": cluster, "vary": {NODES: [2]}})
     (documents,) = documents_of(sweep)
@@ -313,8 +335,16 @@ BAD_SECTIONS: list[tuple[dict[str, Any], str]] = [
     ({"vary": {NODES: [1]}, "design": "grid", "samples": 3}, "belongs to a Latin hypercube"),
     ({"vary": {NODES: [1]}, "design": "cube"}, "unknown value 'cube'"),
     ({"vary": {NODES: [1]}, "design": "list"}, "'list' without `points:`"),
-    ({"vary": {NODES: "1..1000+1", "training.seq_len": "1..1000+1", "model.layers": "1..1000+1"}},
-     "1,000,000,000 points, more than 1,000,000"),
+    (
+        {
+            "vary": {
+                NODES: "1..1000+1",
+                "training.seq_len": "1..1000+1",
+                "model.layers": "1..1000+1",
+            }
+        },
+        "1,000,000,000 points, more than 1,000,000",
+    ),
     ({"vary": {"pools.0.accelerator": ["h100", "rubbin"]}}, "unknown accelerator 'rubbin'"),
     ({"vary": {"pools.0.nic": ["ib-ndr-40"]}}, "unknown link 'ib-ndr-40'"),
     ({"vary": {"pools.0.devices": [8], NODES: [1]}}, "say the same"),
@@ -333,11 +363,20 @@ BAD_SECTIONS: list[tuple[dict[str, Any], str]] = [
     ({"vary": {NODES: [1]}, "let": {"n_devices": "3"}}, "is a field or column already"),
     ({"vary": {NODES: [1]}, "let": {"a": "b", "b": "1"}}, "a uses b, which comes after it"),
     ({"vary": {NODES: [1]}, "let": {"a": {"h100": 1}}}, "a table by what?"),
-    ({"vary": {"pools.0.accelerator": ["h100", "b200"]},
-      "let": {"a": {"by": "pools.0.accelerator", "h100": 1}}}, "the table has no b200"),
-    ({"vary": {"pools.0.accelerator": ["h100", "b200"]},
-      "let": {"a": {"by": "pools.0.accelerator", "h100": 1, "b20": 2}}},
-     "'b20' is no accelerator of the sweep"),
+    (
+        {
+            "vary": {"pools.0.accelerator": ["h100", "b200"]},
+            "let": {"a": {"by": "pools.0.accelerator", "h100": 1}},
+        },
+        "the table has no b200",
+    ),
+    (
+        {
+            "vary": {"pools.0.accelerator": ["h100", "b200"]},
+            "let": {"a": {"by": "pools.0.accelerator", "h100": 1, "b20": 2}},
+        },
+        "'b20' is no accelerator of the sweep",
+    ),
     ({"vary": {"search.top": [1, 2]}}, "search.top cannot be varied"),
     ({"vary": {"search.pareto": [["cost", "energy"]]}}, "search.pareto cannot be varied"),
     ({"vary": {"search": [{"pareto": ["cost", "energy"]}]}}, "one best plan"),
@@ -355,7 +394,7 @@ BAD_SECTIONS: list[tuple[dict[str, Any], str]] = [
     ({"vary": {NODES: [1]}, "cluster": "h100-x51"}, "did you mean h100-x512"),
     ({"vary": {NODES: [1]}, "wher": []}, "unknown key 'wher'"),
     ({"vary": [1]}, "expected a mapping of fields"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("sections", "message"), BAD_SECTIONS, ids=[m for _, m in BAD_SECTIONS])

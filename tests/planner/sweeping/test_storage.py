@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from planner.errors import SweepFileError, UsageError
-from planner.sweeping import storage
-from planner.sweeping.storage import PartialSweep, format_of, partial_path
+from planner.sweeps import storage
+from planner.sweeps.storage import PartialSweep, format_of, partial_path
 
 HEADER = {"sweep_id": "0123456789ab", "name": "hbm"}
 
@@ -121,7 +121,7 @@ def test_a_second_writer_is_refused_until_the_first_has_gone(out: Path) -> None:
 WRITER = """
 import os, sys, time
 from pathlib import Path
-from planner.sweeping.storage import PartialSweep
+from planner.sweeps.storage import PartialSweep
 
 PartialSweep(Path(sys.argv[1]), {header}).append([(4, {row!r})])
 if not os.fork():
@@ -189,7 +189,7 @@ def test_a_file_that_was_finished_while_waiting_is_begun_anew(
 LIMITED = """
 import errno, json, resource, sys
 from pathlib import Path
-from planner.sweeping.storage import PartialSweep
+from planner.sweeps.storage import PartialSweep
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400))
 partial = PartialSweep(Path(sys.argv[1]), {header})

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from planner.sweeping import estimate as estimating
-from planner.sweeping.command import ProgressLine, progress_text, run_text, short_time
-from planner.sweeping.estimate import Timing, estimate, work_s
-from planner.sweeping.running import SweepProgress, SweepRun
-from planner.sweeping.spec import sweep_from_options
+from planner.cli.commands.sweep import ProgressLine, progress_text, run_text, short_time
+from planner.sweeps import estimate as estimating
+from planner.sweeps.estimate import Timing, estimate, work_s
+from planner.sweeps.run import SweepProgress, SweepRun
+from planner.sweeps.spec.spec import sweep_from_options
 from tests.planner.command import run_here
 
 SMALL = ("llama3-8b", "h100-x8", "--pin", "tp=2,zero=1", "--quiet", "--executor", "serial")
@@ -26,8 +26,11 @@ def test_a_sweep_from_the_first_point_to_nothing_to_do(tmp_path: Path):
     assert first.stdout.startswith(f"wrote {out}: 4 points (4 ok)\n")
     rows = list(csv.DictReader(io.StringIO(out.read_text())))
     assert [(r["in.pools.0.price_per_hour"], r["in.training.global_batch"]) for r in rows] == [
-        ("2.0", "64"), ("2.0", "128"), ("3.0", "64"), ("3.0", "128")
-    ]  # fmt: skip
+        ("2.0", "64"),
+        ("2.0", "128"),
+        ("3.0", "64"),
+        ("3.0", "128"),
+    ]
     # 8 devices of 700 W, 1.3 in the node and 1.2 in the building
     assert [float(r["let.mw"]) for r in rows] == pytest.approx([8 * 700 * 1.56e-6] * 4)
     assert {r["best.tp"] for r in rows} == {"2"}
@@ -166,8 +169,14 @@ def test_what_went_otherwise_is_counted():
 def test_times_are_rounded_to_what_anybody_reads():
     times = [0.2, 59.6, 61, 3599, 3661, 86400 + 7 * 3600, 3 * 86400]
     assert [short_time(x) for x in times] == [
-        "1 s", "1 min", "1 min 1 s", "59 min 59 s", "1 h 1 min", "1 day 7 h", "3 days"
-    ]  # fmt: skip
+        "1 s",
+        "1 min",
+        "1 min 1 s",
+        "59 min 59 s",
+        "1 h 1 min",
+        "1 day 7 h",
+        "3 days",
+    ]
 
 
 def test_groups_that_were_not_timed_take_what_lies_between():

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from costmodels.stacks import NUMBERS
-from planner.calibration.anchors import believed
-from planner.calibration.file import load_calibration
-from planner.trial.accuracy import (
+from planner.measure.trial.accuracy import (
     Situation,
     anchoring_table,
     at_class_defaults,
@@ -20,7 +18,9 @@ from planner.trial.accuracy import (
     situations,
     sweeps_of,
 )
-from planner.validation.points import Point
+from planner.measure.validate.points import Point
+from planner.solver.calibration.anchors import believed
+from planner.solver.calibration.file import load_calibration
 from tests.planner.validation.test_report import HARDWARE, MODELS, points
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,9 +64,14 @@ def test_the_source_s_own_numbers_are_left_out() -> None:
 
 
 LAYOUTS = (
-    {}, {"tp": 2, "dp": 4}, {"tp": 4, "dp": 2}, {"mbs": 2}, {"mbs": 4}, {"pp": 2, "dp": 4},
+    {},
+    {"tp": 2, "dp": 4},
+    {"tp": 4, "dp": 2},
+    {"mbs": 2},
+    {"mbs": 4},
+    {"pp": 2, "dp": 4},
     {"tp": 2, "pp": 2, "dp": 2},
-)  # fmt: skip
+)
 
 
 def sweep_of(times: list[float]) -> list[Point]:
@@ -90,7 +95,7 @@ def test_a_promise_is_held_against_the_measurements() -> None:
 
 
 def test_situations_are_priced_by_kind_of_time() -> None:
-    from planner.calibration.runs import runs_of
+    from planner.measure.calibrate.runs import runs_of
 
     runs = runs_of(sweep_of([1.0] * 7), MODELS, HARDWARE, thinned={})
     found = situations(runs, load_calibration())[0]

@@ -64,16 +64,16 @@ def test_the_runs_are_short_and_keep_nothing(written: Path) -> None:
 
 
 def test_megatron_knows_the_flag_that_a_trial_adds() -> None:
-    from planner.runs.megatron_flags import flag_table
-    from planner.trial.scripts import STARTS
+    from planner.frameworks.megatron.flags import flag_table
+    from planner.measure.trial.scripts import STARTS
 
     assert set(re.findall(r"--[a-z-]+", STARTS["megatron"])) <= set(flag_table()[1])
 
 
 @pytest.mark.slow
 def test_every_framework_has_its_start(folder: Path) -> None:
-    from planner.emit import FRAMEWORKS
-    from planner.trial.scripts import STARTS
+    from planner.measure.trial.scripts import STARTS
+    from searches.options import FRAMEWORKS
 
     assert set(STARTS) == set(FRAMEWORKS)
     for name in ("torchtitan", "deepspeed"):
@@ -120,9 +120,18 @@ def test_the_reference_that_is_written_gives_the_same_anchors(written: Path, fol
     values = json.loads(done.stdout)["calibration"]["values"]
     assert values["anchor.compute"] == found["calibration"]["anchors"]["compute"]
     solved = run_here(
-        "solve", "t/model.yaml", "t/cluster.yaml", "--reference", "t/reference.yaml", "--top", "1",
-        "--framework", "megatron", "--format", "json",
-    )  # fmt: skip
+        "solve",
+        "t/model.yaml",
+        "t/cluster.yaml",
+        "--reference",
+        "t/reference.yaml",
+        "--top",
+        "1",
+        "--framework",
+        "megatron",
+        "--format",
+        "json",
+    )
     assert json.loads(solved.stdout)["calibration"]["hash"] == found["calibration"]["hash"]
 
 

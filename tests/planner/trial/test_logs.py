@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.trial.logs import MIN_STEPS, Reading, read_log
+from planner.measure.trial.logs import MIN_STEPS, Reading, read_log
 from planner.units import GIB
 
 MIB = 2.0**20
@@ -58,8 +58,12 @@ def test_arguments_of_megatron_are_facts() -> None:
         f"  decoder_seq_length {dots} None\n"
     )
     assert read(text).facts == {
-        "gbs": 512, "seq_len": 4096, "mbs": 2, "tp": 8, "n_devices": 64,
-    }  # fmt: skip
+        "gbs": 512,
+        "seq_len": 4096,
+        "mbs": 2,
+        "tp": 8,
+        "n_devices": 64,
+    }
 
 
 def test_torchtitan_in_colour_on_several_ranks() -> None:

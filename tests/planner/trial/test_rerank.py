@@ -3,9 +3,9 @@
 import pytest
 
 import planner
-from planner.inputs import load_cluster, load_model
-from planner.trial.logs import Reading
-from planner.trial.rerank import Trialled, merged, mismatch, runs_of
+from planner.measure.trial.logs import Reading
+from planner.measure.trial.rerank import Trialled, merged, mismatch, runs_of
+from planner.specs.loader import load_cluster, load_model
 
 STEPS_S = (2.0,) * 10
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from costmodels.plans import Layout
-from planner.trial.shortlist import (
+from planner.measure.trial.shortlist import (
     FEATURES,
     MAX_CANDIDATES,
     N_DRAWS,
@@ -23,12 +23,33 @@ from planner.trial.shortlist import (
 )
 
 PLAIN = Layout(
-    n_devices=8, tp=1, pp=1, dp=8, vpp=1, split="even", mbs=1, gbs=64, zero=1, sp=False,
-    schedule="none", recompute="none", recompute_layers=0, stage_layers=(32,), cp=1, ep=1, etp=1,
-    cp_comm="", shard=0, recompute_modules=(), rank_order="tp-cp-ep-dp-pp",
-    optimizer_offload=False, dp_overlap=True, activation_offload_layers=0, tp_overlap=False,
+    n_devices=8,
+    tp=1,
+    pp=1,
+    dp=8,
+    vpp=1,
+    split="even",
+    mbs=1,
+    gbs=64,
+    zero=1,
+    sp=False,
+    schedule="none",
+    recompute="none",
+    recompute_layers=0,
+    stage_layers=(32,),
+    cp=1,
+    ep=1,
+    etp=1,
+    cp_comm="",
+    shard=0,
+    recompute_modules=(),
+    rank_order="tp-cp-ep-dp-pp",
+    optimizer_offload=False,
+    dp_overlap=True,
+    activation_offload_layers=0,
+    tp_overlap=False,
     hpz=1,
-)  # fmt: skip
+)
 
 
 def plans(n: int) -> list[Layout]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from planner.validation.metrics import (
+from planner.measure.validate.metrics import (
     beyond_their_bubble,
     classify,
     errors,

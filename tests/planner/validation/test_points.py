@@ -3,8 +3,8 @@
 import pytest
 
 from planner.errors import SpecError
+from planner.measure.validate.points import read_points
 from planner.units import GIB
-from planner.validation.points import read_points
 
 HEAD = (
     "id,model,hardware,n_gpus,seq_len,gbs,mbs,tp,pp,step_time_s,tok_s_gpu,mem_unit,peak_mem_gb,oom"

@@ -6,16 +6,23 @@ import numpy as np
 import pytest
 
 from hardware.catalogue import load_catalogue
-from planner.validation.described import Skip, model_shape, pool_of
-from planner.validation.points import Point, read_points
-from planner.validation.predict import case_of, predict, price
-from planner.validation.report import DATA
-from planner.yamlfile import load_yaml
+from planner.measure.validate.described import Skip, model_shape, pool_of
+from planner.measure.validate.points import Point, read_points
+from planner.measure.validate.prediction import case_of, predict, price
+from planner.measure.validate.report import DATA
+from planner.specs.yaml.document import load_yaml
 
 MODEL = {
-    "layers": 8, "hidden": 1024, "heads": 8, "kv_heads": 8, "head_dim": 128, "ffn": 4096,
-    "gated": False, "vocab": 32000, "tied": True,
-}  # fmt: skip
+    "layers": 8,
+    "hidden": 1024,
+    "heads": 8,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "ffn": 4096,
+    "gated": False,
+    "vocab": 32000,
+    "tied": True,
+}
 NULLS = dict.fromkeys(("kv_heads", "head_dim", "ffn", "gated", "vocab", "tied"))
 NODE = {
     "gpu": "h100-sxm-80gb",
@@ -43,10 +50,29 @@ HARDWARE = {
     "v100": {"gpu": "v100-sxm-16gb", "gpus_per_node": 4},
 }
 POINT = Point(
-    "x-1", "m", "h", 16, 2, {}, seq_len=2048, gbs=32, mbs=1, tp=2, pp=2, cp=1, dp=4, vpp=1,
-    zero=1, sp=True, schedule="1f1b", step_time_s=1.0, recompute="none", precision="bf16",
-    attention="flash2", stack="megatron-core",
-)  # fmt: skip
+    "x-1",
+    "m",
+    "h",
+    16,
+    2,
+    {},
+    seq_len=2048,
+    gbs=32,
+    mbs=1,
+    tp=2,
+    pp=2,
+    cp=1,
+    dp=4,
+    vpp=1,
+    zero=1,
+    sp=True,
+    schedule="1f1b",
+    step_time_s=1.0,
+    recompute="none",
+    precision="bf16",
+    attention="flash2",
+    stack="megatron-core",
+)
 
 
 def priced(**cells):
@@ -109,9 +135,14 @@ def test_skipped_by_reason(cells, reason):
 
 @pytest.mark.parametrize(
     ("cell", "schedule", "vpp"),
-    [("zb-h1", "zb-h1", 1), ("ZB1P", "zb-h1", 1), ("zbv", "zb-v", 2), ("dualpipe", "dualpipe", 1),
-     ("DualPipeV", "dualpipe-v", 2)],
-)  # fmt: skip
+    [
+        ("zb-h1", "zb-h1", 1),
+        ("ZB1P", "zb-h1", 1),
+        ("zbv", "zb-v", 2),
+        ("dualpipe", "dualpipe", 1),
+        ("DualPipeV", "dualpipe-v", 2),
+    ],
+)
 def test_rows_of_schedules_that_split_the_backward_are_priced(cell, schedule, vpp):
     plain, case = priced(), priced(schedule=cell, vpp=None)
     assert (case.layout.schedule, case.layout.vpp) == (schedule, vpp)
@@ -122,16 +153,34 @@ def test_rows_of_schedules_that_split_the_backward_are_priced(cell, schedule, vp
 
 def test_every_default_is_listed():
     case = priced(
-        model="nulls", zero=None, sp=None, recompute="", attention="", schedule="", vpp=None,
-        precision="", stack="brand-new", dp=None,
-    )  # fmt: skip
+        model="nulls",
+        zero=None,
+        sp=None,
+        recompute="",
+        attention="",
+        schedule="",
+        vpp=None,
+        precision="",
+        stack="brand-new",
+        dp=None,
+    )
     text = "\n".join(case.assumptions)
     for words in (
-        "stack 'brand-new' has no profile: class eager", "zero not stated: 1", "sp not stated",
-        "recompute not stated", "attention not stated", "schedule not stated: 1f1b",
-        "vpp not stated: 1", "precision not stated: bf16", "vocab not stated", "ffn not stated",
-        "kv_heads not stated", "head_dim not stated", "gated not stated", "tied not stated",
-    ):  # fmt: skip
+        "stack 'brand-new' has no profile: class eager",
+        "zero not stated: 1",
+        "sp not stated",
+        "recompute not stated",
+        "attention not stated",
+        "schedule not stated: 1f1b",
+        "vpp not stated: 1",
+        "precision not stated: bf16",
+        "vocab not stated",
+        "ffn not stated",
+        "kv_heads not stated",
+        "head_dim not stated",
+        "gated not stated",
+        "tied not stated",
+    ):
         assert words in text
 
 
@@ -184,11 +233,27 @@ def test_recompute_texts(cell, kind, layers):
 )
 def test_products_that_a_compiler_does_not_keep_run_again(cell, model, layers):
     models = {
-        "square": MODEL | {"layers": 16, "hidden": 1024, "heads": 8, "kv_heads": 8,
-                           "head_dim": 128, "ffn": 4096, "gated": False},
-        "gated": MODEL | {"layers": 16, "hidden": 8192, "heads": 64, "kv_heads": 8,
-                          "head_dim": 128, "ffn": 28672, "gated": True},
-    }  # fmt: skip
+        "square": MODEL
+        | {
+            "layers": 16,
+            "hidden": 1024,
+            "heads": 8,
+            "kv_heads": 8,
+            "head_dim": 128,
+            "ffn": 4096,
+            "gated": False,
+        },
+        "gated": MODEL
+        | {
+            "layers": 16,
+            "hidden": 8192,
+            "heads": 64,
+            "kv_heads": 8,
+            "head_dim": 128,
+            "ffn": 28672,
+            "gated": True,
+        },
+    }
     point = replace(POINT, recompute=cell, model=model, pp=1, dp=8, schedule="none")
     case = case_of(point, models, HARDWARE)
     assert (case.layout.recompute, case.layout.recompute_layers) == ("full", layers)

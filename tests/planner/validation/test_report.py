@@ -8,23 +8,47 @@ import numpy as np
 import pytest
 import yaml
 
+from planner.cli.commands.validate import run_validate
 from planner.errors import SpecError, UsageError
-from planner.validation import baselines
-from planner.validation.points import Point, read_points
-from planner.validation.predict import case_of
-from planner.validation.report import DATA, run_validate, validate
-from planner.validation.rows import price_points, sweeps, use
+from planner.measure.validate import baselines
+from planner.measure.validate.points import Point, read_points
+from planner.measure.validate.prediction import case_of
+from planner.measure.validate.report import DATA, validate
+from planner.measure.validate.rows import price_points, sweeps, use
 
 MODEL = {
-    "layers": 8, "hidden": 1024, "heads": 8, "kv_heads": 8, "head_dim": 128, "ffn": 4096,
-    "gated": False, "vocab": 32000, "tied": False,
-}  # fmt: skip
+    "layers": 8,
+    "hidden": 1024,
+    "heads": 8,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "ffn": 4096,
+    "gated": False,
+    "vocab": 32000,
+    "tied": False,
+}
 MODELS = {"m": MODEL}
 HARDWARE = {"h": {"gpu": "h100-sxm-80gb", "gpus_per_node": 8}, "null": {"gpu": None}}
 BASE = Point(
-    "x-0", "m", "h", 8, 2, {}, seq_len=2048, gbs=64, mbs=1, tp=1, pp=1, dp=8, zero=1, sp=False,
-    recompute="none", precision="bf16", attention="flash2", stack="megatron-core",
-)  # fmt: skip
+    "x-0",
+    "m",
+    "h",
+    8,
+    2,
+    {},
+    seq_len=2048,
+    gbs=64,
+    mbs=1,
+    tp=1,
+    pp=1,
+    dp=8,
+    zero=1,
+    sp=False,
+    recompute="none",
+    precision="bf16",
+    attention="flash2",
+    stack="megatron-core",
+)
 
 
 def points(*cells):
@@ -150,9 +174,18 @@ COLUMNS = (
 def files(tmp_path):
     """Return a small file of traps, as the arguments of `run_validate`."""
     base = dict.fromkeys(COLUMNS.split(","), "") | {
-        "model": "m", "hardware": "h", "n_gpus": 8, "seq_len": 2048, "gbs": 64, "mbs": 1,
-        "tp": 1, "pp": 1, "dp": 8, "step_time_s": 1.0, "never_seen": "x",
-    }  # fmt: skip
+        "model": "m",
+        "hardware": "h",
+        "n_gpus": 8,
+        "seq_len": 2048,
+        "gbs": 64,
+        "mbs": 1,
+        "tp": 1,
+        "pp": 1,
+        "dp": 8,
+        "step_time_s": 1.0,
+        "never_seen": "x",
+    }
     rows = [
         base | {"id": "a-1"},
         base | {"id": "a-2", "tp": 2, "dp": 4, "step_time_s": "", "tok_s_gpu": 13000},

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from planner.validation import searching
-from planner.validation.points import read_points
-from planner.validation.report import DATA, read_entries, run_validate
-from planner.validation.rows import Sweep, Used, price_points, sweeps, use
-from planner.validation.searching import (
+from planner.cli.commands.validate import run_validate
+from planner.measure.validate import search as searching
+from planner.measure.validate.points import read_points
+from planner.measure.validate.report import DATA, read_entries
+from planner.measure.validate.rows import Sweep, Used, price_points, sweeps, use
+from planner.measure.validate.search import (
     EQUAL,
     best_of,
     by_problem,

@@ -6,11 +6,12 @@ from functools import cache
 from typing import Any
 
 from costmodels.problem import Problem
-from planner.inputs import ClusterInput, ModelInput
-from planner.result import Plan, Result
-from planner.solving import evaluate, read_inputs
-from planner.views.plan_page import plan_body
-from planner.views.plan_view import PlanView, plan_view
+from planner.render.plan_view.data import PlanView, plan_view
+from planner.render.plan_view.page import plan_body
+from planner.solver.answer.result import Plan, Result
+from planner.solver.solve import evaluate
+from planner.solver.sources import read_inputs
+from planner.specs.inputs import ClusterInput, ModelInput
 
 
 @dataclass(frozen=True)
@@ -29,50 +30,73 @@ SMALL = (("training.global_batch", 64),)
 SPECS: dict[str, Spec] = {
     "dense": Spec("llama3-8b", "h100-x8", {"tp": 2, "zero": 1}, sets=SMALL),
     "interleaved": Spec(
-        "llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "vpp": 5, "dp": 16, "recompute": "full"},
+        "llama3-70b",
+        "h100-x512",
+        {"tp": 8, "pp": 4, "vpp": 5, "dp": 16, "recompute": "full"},
         sets=(("training.global_batch", 128), ("pools.0.price_per_hour", 2.5)),
     ),
     "experts": Spec("mixtral-8x7b", "h100-x512", {"tp": 2, "pp": 2, "ep": 8, "zero": 1}),
     "cp": Spec(
-        "llama3-8b", "h100-x512", {"tp": 2, "cp": 8, "pp": 2, "zero": 1, "cp_comm": "p2p"},
+        "llama3-8b",
+        "h100-x512",
+        {"tp": 2, "cp": 8, "pp": 2, "zero": 1, "cp_comm": "p2p"},
         sets=(("training.seq_len", 131072), ("training.global_batch", 64)),
     ),
     "zero3": Spec("llama3-8b", "h100-x512", {"zero": 3, "devices": 64}, framework="fsdp2"),
     "optimizer-offload": Spec(
-        "llama3-8b", "h100-x8", {"tp": 1, "zero": 2, "optimizer_offload": "on"},
-        framework="deepspeed", sets=SMALL,
+        "llama3-8b",
+        "h100-x8",
+        {"tp": 1, "zero": 2, "optimizer_offload": "on"},
+        framework="deepspeed",
+        sets=SMALL,
     ),
-    "one-device": Spec(
-        "llama3-8b", "h100-x8", {"devices": 1, "recompute": "full"}, sets=SMALL
-    ),
+    "one-device": Spec("llama3-8b", "h100-x8", {"devices": 1, "recompute": "full"}, sets=SMALL),
     "selective": Spec(
-        "gpt3-175b", "a100-x1024", {"tp": 8, "pp": 8, "recompute": "selective"},
+        "gpt3-175b",
+        "a100-x1024",
+        {"tp": 8, "pp": 8, "recompute": "selective"},
         sets=(("model.flash_attention", False),),
     ),
     "latent": Spec(
-        "deepseek-v3", "h800-x2048",
+        "deepseek-v3",
+        "h800-x2048",
         {"pp": 16, "ep": 64, "zero": 1, "split": "ends", "recompute_modules": "mla_up_proj"},
         stack="megatron-core-deepep",
     ),
-    "hpz": Spec("llama3-8b", "h100-x512", {"zero": 3, "hpz": 8, "devices": 64},
-                framework="deepspeed"),
+    "hpz": Spec(
+        "llama3-8b", "h100-x512", {"zero": 3, "hpz": 8, "devices": 64}, framework="deepspeed"
+    ),
     "activation-offload": Spec(
         "llama3-8b", "h100-x8", {"tp": 2, "zero": 1, "activation_offload_layers": 16}, sets=SMALL
     ),
     "activation-inputs": Spec(
-        "llama3-8b", "h100-x8",
-        {"tp": 1, "zero": 1, "recompute": "full", "recompute_layers": 32,
-         "activation_offload_layers": 32}, sets=SMALL,
+        "llama3-8b",
+        "h100-x8",
+        {
+            "tp": 1,
+            "zero": 1,
+            "recompute": "full",
+            "recompute_layers": 32,
+            "activation_offload_layers": 32,
+        },
+        sets=SMALL,
     ),
-    "rack": Spec("qwen3-235b-a22b", "gb200-nvl72-x576", {"tp": 1, "pp": 2, "ep": 32, "zero": 1,
-                                                         "devices": 64}),
-    "fp8": Spec("llama3-70b", "b200-x256", {"tp": 2, "pp": 4, "zero": 1},
-                sets=(("training.precision", "fp8-blockwise"),)),
+    "rack": Spec(
+        "qwen3-235b-a22b",
+        "gb200-nvl72-x576",
+        {"tp": 1, "pp": 2, "ep": 32, "zero": 1, "devices": 64},
+    ),
+    "fp8": Spec(
+        "llama3-70b",
+        "b200-x256",
+        {"tp": 2, "pp": 4, "zero": 1},
+        sets=(("training.precision", "fp8-blockwise"),),
+    ),
     "zero-bubble": Spec("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "schedule": "zb-h1"}),
     "folded": Spec("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "schedule": "zb-v"}),
     "both-ways": Spec("llama3-70b", "h100-x512", {"tp": 8, "pp": 4, "schedule": "dualpipe"}),
     "blocking": Spec("llama3-70b", "h100-x512", {"tp": 8, "pp": 4}, stack="nanotron"),
-}  # fmt: skip
+}
 FAST = ("interleaved", "experts", "cp", "zero3")
 """Those that are looked at in every run of the tests."""
 
@@ -93,9 +117,13 @@ def opened(name: str) -> Opened:
     """Return one of `SPECS`, priced."""
     spec = SPECS[name]
     result = evaluate(
-        spec.model, spec.cluster, pins=spec.pins, framework=spec.framework, stack=spec.stack,
+        spec.model,
+        spec.cluster,
+        pins=spec.pins,
+        framework=spec.framework,
+        stack=spec.stack,
         overrides=spec.sets,
-    )  # fmt: skip
+    )
     plan = result.plans[0]
     model, cluster = read_inputs(spec.model, spec.cluster, spec.sets)
     return Opened(model, cluster, plan.breakdown.rows.problem, plan, result)

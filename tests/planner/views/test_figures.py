@@ -7,19 +7,19 @@ import plotly.graph_objects as go
 import pytest
 
 from costmodels.breakdown import break_down, virtual_stage_times
-from costmodels.placement import tier_names
+from costmodels.comm.placement import tier_names
 from costmodels.step import data_parallel_exposed, stage_times
-from planner.elasticities import elasticities
-from planner.explain import GROUPS
-from planner.placement import place_plan
-from planner.solving import plan_of_layout
-from planner.trace import HIDDEN, THREADS, trace_events
-from planner.views.cards import Deck, Shown
-from planner.views.opened_time import step_parts
-from planner.views.operators import operators
-from planner.views.plan_view import plan_view
-from planner.views.rank_map import MOST_NODES, rank_map
-from planner.views.step_drawing import MAX_BLOCKS, MAX_RANKS, draw_step, timeline
+from planner.analyze.elasticities import elasticities
+from planner.analyze.explain import GROUPS
+from planner.analyze.trace.chrome_trace import HIDDEN, THREADS, trace_events
+from planner.frameworks.launchers.placement import place_plan
+from planner.render.plan_view.cards import Deck, Shown
+from planner.render.plan_view.data import plan_view
+from planner.render.plan_view.opened.time import step_parts
+from planner.render.plan_view.operators import operators
+from planner.render.plan_view.rank_map import MOST_NODES, rank_map
+from planner.render.plan_view.step_drawing import MAX_BLOCKS, MAX_RANKS, draw_step, timeline
+from planner.solver.answer.plans import plan_of_layout
 from tests.planner.views import plans
 
 
@@ -39,9 +39,10 @@ def test_the_bars_of_the_waterfall_end_at_the_step(name):
     view, plan = plans.viewed(name), plans.opened(name).plan
     bars = [
         (base, base + length)
-        for trace in traces(view.waterfall, type="bar") if "base" in trace
+        for trace in traces(view.waterfall, type="bar")
+        if "base" in trace
         for base, length in zip(trace["base"], trace["x"], strict=True)
-    ]  # fmt: skip
+    ]
     ends = {0.0} | {end for _, end in bars}
     assert all(any(math.isclose(start, end, abs_tol=1e-9) for end in ends) for start, _ in bars)
     rows = view.waterfall.table.rows
@@ -54,11 +55,17 @@ def test_the_bars_of_the_waterfall_end_at_the_step(name):
     assert times == {t: v for t, v in plan.breakdown.time_s.items() if v > 0.0}
     (step,) = [t for t in traces(view.waterfall, type="bar") if "base" not in t]
     # Every bar has its time beside it, on the side on which there is room.
-    said = {y: t.strip() for trace in traces(view.waterfall, type="scatter")
-            for y, t in zip(trace["y"], trace["text"], strict=True)}  # fmt: skip
+    said = {
+        y: t.strip()
+        for trace in traces(view.waterfall, type="scatter")
+        for y, t in zip(trace["y"], trace["text"], strict=True)
+    }
     assert said == {row[0]: row[3].text for row in rows if row[0] != "step time"}
-    sides = {(x < 0.4 * total, side) for trace in traces(view.waterfall, type="scatter")
-             for x, side in zip(trace["x"], trace["textposition"], strict=True)}  # fmt: skip
+    sides = {
+        (x < 0.4 * total, side)
+        for trace in traces(view.waterfall, type="scatter")
+        for x, side in zip(trace["x"], trace["textposition"], strict=True)
+    }
     assert (True, "middle left") not in sides
     # The groups are those of `planner explain`; compute is a word for a part of what binds.
     assert {row[1] for row in rows} <= {*GROUPS, "total"}
@@ -152,8 +159,9 @@ def spans(events):
     """Rank, thread, start and end of what is drawn, microseconds."""
     return {
         (e["pid"], e["tid"], e["ts"], e["ts"] + e["dur"], e["name"])
-        for e in events if e["ph"] == "X"
-    }  # fmt: skip
+        for e in events
+        if e["ph"] == "X"
+    }
 
 
 @pytest.mark.parametrize("name", ["experts", "interleaved"])
@@ -164,10 +172,11 @@ def test_the_drawn_step_is_the_one_of_the_trace(name):
     drawn = spans(drawing.events)
     assert drawn <= whole
     inside = {
-        s for s in whole
+        s
+        for s in whole
         if s[0] in drawing.ranks
         and any(s[2] < w.end_s * 1e6 and s[3] > w.start_s * 1e6 for w in drawing.windows)
-    }  # fmt: skip
+    }
     blocks = {s for s in inside if s[1] == 0}
     assert blocks <= drawn  # no gap in a window but those of the pipeline
     assert drawing.end_s == pytest.approx(found.plan.step_time_s, rel=1e-9)
@@ -215,17 +224,22 @@ def test_a_small_step_by_hand():
     """pp 2, two micro-batches, 1F1B: F0 F1 - B0 B1 on the first rank, F0 B0 F1 B1 on the last."""
     found = plans.opened("dense")
     spec = plans.Spec(
-        "llama3-8b", "h100-x8", {"pp": 2, "tp": 4, "mbs": 1},
+        "llama3-8b",
+        "h100-x8",
+        {"pp": 2, "tp": 4, "mbs": 1},
         sets=(("training.global_batch", 2),),
-    )  # fmt: skip
+    )
     result = plans.evaluate(spec.model, spec.cluster, pins=spec.pins, overrides=spec.sets)
     plan = result.plans[0]
     drawing = draw_step(plan)
     order = {
-        rank: [e["name"] for e in drawing.events
-               if e["pid"] == rank and e["tid"] == 0 and e["cat"] != "after the pipeline"]
+        rank: [
+            e["name"]
+            for e in drawing.events
+            if e["pid"] == rank and e["tid"] == 0 and e["cat"] != "after the pipeline"
+        ]
         for rank in (0, 1)
-    }  # fmt: skip
+    }
     assert order == {0: ["F0", "F1", "B0", "B1"], 1: ["F0", "B0", "F1", "B1"]}
     deck = Deck()
     deck.add("step-time", "step", plan.step_time_s, "s", "T", "1", "x")
@@ -284,9 +298,11 @@ def test_ranks_are_drawn_where_they_run(name):
 @pytest.mark.slow
 def test_of_a_large_cluster_representative_nodes_are_drawn():
     result = plans.evaluate(
-        "llama3-405b", "h100-x16384", pins={"tp": 8, "pp": 16, "zero": 1},
+        "llama3-405b",
+        "h100-x16384",
+        pins={"tp": 8, "pp": 16, "zero": 1},
         overrides=(("training.global_batch", 2048),),
-    )  # fmt: skip
+    )
     plan = result.plans[0]
     model, cluster = plans.read_inputs("llama3-405b", "h100-x16384")
     problem, _ = plan_of_layout(model, cluster, plans_options(), plan.layout)
@@ -305,7 +321,7 @@ def test_of_a_large_cluster_representative_nodes_are_drawn():
 
 
 def plans_options():
-    from planner.solving import solve_options
+    from planner.solver.request import solve_options
 
     return solve_options(1, None, None, None, "default", "", ())
 

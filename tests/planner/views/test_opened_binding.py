@@ -2,14 +2,12 @@
 
 import pytest
 
-from planner import binding_text as text
-from planner.binding_levers import bound_of
-from planner.views.cards import plain_words
+from planner.analyze import bottleneck_text as text
+from planner.analyze.bottleneck_levers import bound_of
+from planner.render.plan_view.cards import plain_words
 from tests.planner.views import plans
 
-SOME = [
-    "zero3", *(pytest.param(n, marks=pytest.mark.slow) for n in plans.SPECS if n != "zero3")
-]  # fmt: skip
+SOME = ["zero3", *(pytest.param(n, marks=pytest.mark.slow) for n in plans.SPECS if n != "zero3")]
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -28,8 +26,9 @@ def test_it_says_what_explain_says(name):
     assert said(view.next) == text.next_words(bound)
     assert said(view.memory) == text.memory_words(bound)
     for shown, levers in (
-        (view.relaxing, text.relaxing(bound)), (view.others, text.others(bound)),
-    ):  # fmt: skip
+        (view.relaxing, text.relaxing(bound)),
+        (view.others, text.others(bound)),
+    ):
         for words, x in zip(shown, levers, strict=True):
             more = text.lever_words(bound, x)
             price = f"{x.after.step_s:.4f} s a step, {text.percent(-x.gain_frac, True)}"
@@ -60,9 +59,17 @@ def test_computing_is_cut_by_hand():
     bound = bound_of(found.problem, found.plan, in_words=True)
     time, e = found.plan.breakdown.time_s, bound.now.elasticity
     computing = sum(
-        time[t] for t in ("linear", "attention", "elementwise", "experts", "head", "embedding",
-                          "optimizer")
-    )  # fmt: skip
+        time[t]
+        for t in (
+            "linear",
+            "attention",
+            "elementwise",
+            "experts",
+            "head",
+            "embedding",
+            "optimizer",
+        )
+    )
     matmul, hbm, kernel = -e["matmul_flops"], -e["hbm_bandwidth"], e["kernel_latency"]
     share = computing * matmul / (matmul + hbm + kernel) / found.plan.step_time_s
     assert view.deck.cards["binding-share-compute"].value == pytest.approx(share)

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from planner.views.quantities import UNITS, evaluated, shown
+from planner.render.plan_view.quantities import UNITS, evaluated, shown
 from tests.planner.views import plans
 
 VOID = {"input", "br", "meta", "link", "img", "hr"}
@@ -83,12 +83,19 @@ def test_reads_its_own_formulas():
 @pytest.mark.parametrize(
     ("value", "kind", "text"),
     [
-        (0.0, "s", "0 s"), (24.5788, "s", "24.58 s"), (0.0042, "s", "4.2 ms"),
-        (3e-5, "s", "30 us"), (86400.0 * 400, "s", "400 days"), (3.5 * 2**30, "B", "3.5 GiB"),
-        (-2.0**31, "B", "−2 GiB"), (9.89e14, "FLOP/s", "989 TFLOP/s"), (0.4321, "%", "43.21 %"),
-        (48.5e9, "B/s", "48.5 GB/s"), (81920, "", "81,920"),
+        (0.0, "s", "0 s"),
+        (24.5788, "s", "24.58 s"),
+        (0.0042, "s", "4.2 ms"),
+        (3e-5, "s", "30 us"),
+        (86400.0 * 400, "s", "400 days"),
+        (3.5 * 2**30, "B", "3.5 GiB"),
+        (-(2.0**31), "B", "−2 GiB"),
+        (9.89e14, "FLOP/s", "989 TFLOP/s"),
+        (0.4321, "%", "43.21 %"),
+        (48.5e9, "B/s", "48.5 GB/s"),
+        (81920, "", "81,920"),
     ],
-)  # fmt: skip
+)
 def test_numbers_are_written_in_the_unit_that_fits(value, kind, text):
     assert shown(value, kind, 6 if kind == "" else 4) == text
     unit = text.rpartition(" ")[2]
@@ -128,14 +135,22 @@ def test_the_headline_numbers_are_there_and_right():
     found = plans.opened("interleaved")
     plan, cards = found.plan, plans.viewed("interleaved").deck.cards
     expected = {
-        "step-time": plan.step_time_s, "step-p10": plan.step_time_p10_s,
-        "step-p90": plan.step_time_p90_s, "tokens-per-s": plan.tokens_per_s, "mfu": plan.mfu,
-        "devices": 512, "global-batch": 128, "micro-batches": 8,
-        "tokens-per-step": 128 * 8192, "usable-memory": plan.usable_bytes,
-        "training-time": plan.training_s, "cost": plan.run.cost_usd, "energy": plan.run.energy_j,
+        "step-time": plan.step_time_s,
+        "step-p10": plan.step_time_p10_s,
+        "step-p90": plan.step_time_p90_s,
+        "tokens-per-s": plan.tokens_per_s,
+        "mfu": plan.mfu,
+        "devices": 512,
+        "global-batch": 128,
+        "micro-batches": 8,
+        "tokens-per-step": 128 * 8192,
+        "usable-memory": plan.usable_bytes,
+        "training-time": plan.training_s,
+        "cost": plan.run.cost_usd,
+        "energy": plan.run.energy_j,
         "gpu-hours": 512 * plan.run.expected_s / 3600,
         f"memory-{plan.breakdown.peak_stage}-peak": plan.breakdown.peak_bytes,
-    }  # fmt: skip
+    }
     for key, value in expected.items():
         assert cards[key].value == pytest.approx(value, rel=1e-12), key
     # Every layer runs forward again: a third of the model's FLOPs but for the head.

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from planner.solving import evaluate, read_inputs
-from planner.views.plan_page import plan_html
-from planner.views.plan_view import plan_view
+from planner.render.plan_view.data import plan_view
+from planner.render.plan_view.page import plan_html
+from planner.solver.solve import evaluate
+from planner.solver.sources import read_inputs
 from tests.planner.command import run_here
 
 PINS = {"tp": 2, "pp": 2, "zero": 1}
@@ -91,13 +92,15 @@ def test_names_are_texts():
     problem = plan.breakdown.rows.problem
     part = replace(problem.pool.accelerator, name=HOSTILE)
     problem = replace(
-        problem, shape=replace(problem.shape, name=HOSTILE),
+        problem,
+        shape=replace(problem.shape, name=HOSTILE),
         pool=replace(problem.pool, name=HOSTILE, accelerator=part),
-    )  # fmt: skip
+    )
     cluster = replace(
-        cluster, cluster=replace(cluster.cluster, name=HOSTILE),
+        cluster,
+        cluster=replace(cluster.cluster, name=HOSTILE),
         sources=tuple(replace(one, hosts=(HOSTILE,)) for one in cluster.sources),
-    )  # fmt: skip
+    )
     view = plan_view(model, cluster, problem, plan)
     text = plan_html(view, '{"name": "</script>"}')
     own = re.sub(r"<script>.*?</script>", "", text, flags=re.S)  # Plotly and ours

@@ -6,34 +6,25 @@ import numpy as np
 import pytest
 
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
-from costmodels.plans import (
-    CP_COMMS,
-    RECOMPUTE_MODULES,
-    SCHEDULES,
-    WHOLE,
-    PlanTable,
-    ShapeTable,
-)
+from costmodels.plans import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES, WHOLE, PlanTable, ShapeTable
 from costmodels.problem import Problem
+from costmodels.schedule.stages import SPLITS, stage_layers
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
-from costmodels.stages import SPLITS, stage_layers
-from searches.frameworks import (
-    FRAMEWORKS,
+from searches.frameworks.case import Case, NotStatedError
+from searches.frameworks.table import (
     RULES,
-    Case,
-    NotStatedError,
     framework_batches,
     framework_mask,
     refusals,
     runnable,
     runnable_batches,
 )
-from searches.free_axes import existing_shardings, free_axes, sharding_options
-from searches.options import DEFAULT_FRAMEWORKS, SearchOptions
-from searches.plan_space import legal_masks
+from searches.options import DEFAULT_FRAMEWORKS, FRAMEWORKS, SearchOptions
 from searches.rules import Context
-from searches.shape_space import legal_shapes, table_of
+from searches.space.free_axes import existing_shardings, free_axes, sharding_options
+from searches.space.plan_space import legal_masks
+from searches.space.shape_space import legal_shapes, table_of
 from tests.searches.instances import INSTANCES, TOY_HOST, context, toy_pool
 
 ODD = dataclasses.replace(
@@ -42,8 +33,15 @@ ODD = dataclasses.replace(
 EAGER = dataclasses.replace(LLAMA3_8B, layers=12, flash_attention=False, bias=True)
 GROUPED = dataclasses.replace(MIXTRAL_8X7B, n_groups=4, top_groups=2, bias=True, expert_ffn=14338)
 MODELS = (LLAMA3_8B, MIXTRAL_8X7B, DEEPSEEK_V3, ODD, EAGER, GROUPED)
-JOBS = (("bf16", 8192), ("bf16-grads", 8190), ("fp16-grads", 4096), ("fp8-rowwise", 8192),
-        ("fp8-tensorwise", 6144), ("fp16", 8200), ("fp32", 8192))  # fmt: skip
+JOBS = (
+    ("bf16", 8192),
+    ("bf16-grads", 8190),
+    ("fp16-grads", 4096),
+    ("fp8-rowwise", 8192),
+    ("fp8-tensorwise", 6144),
+    ("fp16", 8200),
+    ("fp32", 8192),
+)
 N_SHAPES, N_PLANS = 40, 120
 DEVICES = 48
 
@@ -63,9 +61,15 @@ def random_shapes(rng: np.random.Generator, layers: int) -> ShapeTable:
         rows.append((tp, pp, dp, vpp, split, cp, kind, ep, etp, order))
     block = np.array(rows)
     return ShapeTable.from_tuples(
-        DEVICES, [tuple(row[:5]) for row in block.tolist()], SPLITS,
-        block[:, 5], block[:, 7], block[:, 8], block[:, 6], rank_order=block[:, 9],
-    )  # fmt: skip
+        DEVICES,
+        [tuple(row[:5]) for row in block.tolist()],
+        SPLITS,
+        block[:, 5],
+        block[:, 7],
+        block[:, 8],
+        block[:, 6],
+        rank_order=block[:, 9],
+    )
 
 
 def random_schedules(rng: np.random.Generator, shapes: ShapeTable) -> np.ndarray:
@@ -114,10 +118,18 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
                 return np.array([value], dtype=np.int32)
 
             table = PlanTable(
-                shapes, shardings, job.global_batch, column(row), column(mbs[size]),
-                column(sharding), column(sp), column(recompute[option]), column(layers[option]),
-                column(modules[option]), column(0),
-            )  # fmt: skip
+                shapes,
+                shardings,
+                job.global_batch,
+                column(row),
+                column(mbs[size]),
+                column(sharding),
+                column(sp),
+                column(recompute[option]),
+                column(layers[option]),
+                column(modules[option]),
+                column(0),
+            )
             layout = table.layout(0, model.layers)
             reasons = refusals(framework, layout, model, job)
             able = bool(runs[row, sp, sharding, option] and fits[row, size])
@@ -153,7 +165,7 @@ def test_every_layout_rule_can_be_decided_where_the_search_asks_it(code: str) ->
 def test_the_default_space_is_what_one_of_its_frameworks_runs() -> None:
     """A union is no product of the free axes; it is here, since no rule of these reads batches
     that the rules of the space (BAT001 to BAT003) have not refused already.
-    """  # fmt: skip
+    """
     for c in INSTANCES.values():
         shapes = legal_shapes(c).shapes
         axes = free_axes(c, shapes)

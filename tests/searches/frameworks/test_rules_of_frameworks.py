@@ -7,21 +7,19 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from searches.frameworks import (
-    FRAMEWORKS,
+from searches.frameworks.case import UNKNOWN, Case, NotStatedError
+from searches.frameworks.megatron.flags import layout_stages
+from searches.frameworks.table import (
     RELEASES,
     RULES,
     TITLES,
-    UNKNOWN,
-    Case,
-    NotStatedError,
+    applies,
     broken_rules,
     refusals,
     rules_of,
     schedule_runs,
 )
-from searches.frameworks.megatron_flags import layout_stages
-from searches.frameworks.table import applies
+from searches.options import FRAMEWORKS
 from tests.searches.frameworks.examples import (
     DENSE,
     EXPERTS,
@@ -34,8 +32,13 @@ from tests.searches.frameworks.examples import (
 )
 
 EXAMPLES = examples()
-LETTERS = {"megatron": "MLM", "deepspeed": "DSP", "torchtitan": "TTN", "fsdp2": "ACC",
-           "bridge": "MBR"}  # fmt: skip
+LETTERS = {
+    "megatron": "MLM",
+    "deepspeed": "DSP",
+    "torchtitan": "TTN",
+    "fsdp2": "ACC",
+    "bridge": "MBR",
+}
 
 
 def codes(framework, given, **more):
@@ -62,18 +65,44 @@ def test_every_rule_is_well_formed(code):
 @pytest.mark.parametrize(
     ("framework", "fields", "keys", "told", "covered", "closest"),
     [
-        ("deepspeed", {"mbs": 4, "gbs": 96, "dp": 64},
-         {"train_batch_size": 96, "train_micro_batch_size_per_gpu": 4,
-          "gradient_accumulation_steps": 2}, "DSP123", "DSP115", "train_batch_size 512,"),
-        ("deepspeed", {"mbs": 1, "gbs": 96, "dp": 64}, {"train_batch_size": 96}, "DSP123",
-         "DSP115", "train_batch_size 128,"),
-        ("torchtitan", {"mbs": 3, "gbs": 100, "dp": 64},
-         {"training.local_batch_size": 3, "training.global_batch_size": 100}, "TTN123", "TTN110",
-         "training.global_batch_size 192, or -1"),
-        ("torchtitan", {"tp": 3}, {"parallelism.tensor_parallel_degree": 3}, "TTN122", "TTN101",
-         "data_parallel_shard_degree -1"),
+        (
+            "deepspeed",
+            {"mbs": 4, "gbs": 96, "dp": 64},
+            {
+                "train_batch_size": 96,
+                "train_micro_batch_size_per_gpu": 4,
+                "gradient_accumulation_steps": 2,
+            },
+            "DSP123",
+            "DSP115",
+            "train_batch_size 512,",
+        ),
+        (
+            "deepspeed",
+            {"mbs": 1, "gbs": 96, "dp": 64},
+            {"train_batch_size": 96},
+            "DSP123",
+            "DSP115",
+            "train_batch_size 128,",
+        ),
+        (
+            "torchtitan",
+            {"mbs": 3, "gbs": 100, "dp": 64},
+            {"training.local_batch_size": 3, "training.global_batch_size": 100},
+            "TTN123",
+            "TTN110",
+            "training.global_batch_size 192, or -1",
+        ),
+        (
+            "torchtitan",
+            {"tp": 3},
+            {"parallelism.tensor_parallel_degree": 3},
+            "TTN122",
+            "TTN101",
+            "data_parallel_shard_degree -1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_cause_is_told_once_in_the_words_of_the_framework(
     framework, fields, keys, told, covered, closest
 ):
@@ -126,10 +155,14 @@ def test_every_framework_has_a_title_a_release_and_rules():
 
 
 def test_megatron_bridge_has_megatrons_layout_rules():
-    mirrored = [rule.code.replace("MBR", "MLM") for rule in RULES.values()
-                if rule.framework == "bridge"]  # fmt: skip
-    assert mirrored == [rule.code for rule in RULES.values()
-                        if rule.framework == "megatron" and rule.level == "layout"]  # fmt: skip
+    mirrored = [
+        rule.code.replace("MBR", "MLM") for rule in RULES.values() if rule.framework == "bridge"
+    ]
+    assert mirrored == [
+        rule.code
+        for rule in RULES.values()
+        if rule.framework == "megatron" and rule.level == "layout"
+    ]
 
 
 # Versions ------------------------------------------------------------------------------------
@@ -157,8 +190,10 @@ def test_rules_belong_to_releases(framework, changes, version, code, wanted):
 
 
 def test_a_release_that_is_not_out_yet_has_its_rules():
-    given = case({}, {"use_megatron_fsdp": True, "megatron_fsdp_version": 2,
-                      "use_distributed_optimizer": True})  # fmt: skip
+    given = case(
+        {},
+        {"use_megatron_fsdp": True, "megatron_fsdp_version": 2, "use_distributed_optimizer": True},
+    )
     assert "MLM414" in codes("megatron", given, version="0.20.0.dev0")
     assert "MLM414" not in codes("megatron", given)
 
@@ -176,11 +211,22 @@ def test_levels_are_told_apart():
 @pytest.mark.parametrize(
     "use",
     [
-        lambda x: x + 1, lambda x: 1 % x, lambda x: x > 1, lambda x: x == 1, lambda x: not x,
-        lambda x: x.heads, lambda x: x[0], lambda x: list(x), lambda x: 2 in x, lambda x: -x,
-        lambda x: len(x), lambda x: x | True, lambda x: True & x, lambda x: int(x),
+        lambda x: x + 1,
+        lambda x: 1 % x,
+        lambda x: x > 1,
+        lambda x: x == 1,
+        lambda x: not x,
+        lambda x: x.heads,
+        lambda x: x[0],
+        lambda x: list(x),
+        lambda x: 2 in x,
+        lambda x: -x,
+        lambda x: len(x),
+        lambda x: x | True,
+        lambda x: True & x,
+        lambda x: int(x),
     ],
-)  # fmt: skip
+)
 def test_whatever_is_done_with_what_is_not_stated_is_undecided(use):
     with pytest.raises(NotStatedError):
         use(UNKNOWN)
@@ -201,16 +247,28 @@ def test_degrees_that_make_no_layout_can_be_judged():
 
 
 def test_a_run_without_a_model_is_judged_as_far_as_it_goes():
-    layout = {"n_devices": 64, "tp": 1, "pp": 4, "cp": 1, "ep": 1, "etp": 1, "vpp": 1,
-              "zero": 2, "schedule": "1f1b"}  # fmt: skip
+    layout = {
+        "n_devices": 64,
+        "tp": 1,
+        "pp": 4,
+        "cp": 1,
+        "ep": 1,
+        "etp": 1,
+        "vpp": 1,
+        "zero": 2,
+        "schedule": "1f1b",
+    }
     assert "DSP401" in codes("deepspeed", Case.of_run({}, layout=layout))
     whole = Case.of_run({}, layout=layout | {"tp": 16, "sp": False}, model=DENSE)
     assert "DSP105" in codes("deepspeed", whole)
 
 
 def test_values_that_are_filled_in_later_or_of_an_odd_type_are_left_out():
-    keys = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
-            "zero_optimization.stage": "auto"}  # fmt: skip
+    keys = {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "zero_optimization.stage": "auto",
+    }
     assert codes("deepspeed", case({}, keys)) == []
     assert codes("deepspeed", case({}, {"train_batch_size": [1]}), level="settings") == []
     assert "MLM125" not in codes("megatron", case({}, {**SIZES, "seq_length": UNKNOWN}))
@@ -235,13 +293,20 @@ def test_refusals_of_one_plan():
 @pytest.mark.parametrize(
     ("framework", "schedule", "wanted"),
     [
-        ("default", "1f1b", True), ("default", "gpipe", False), ("default", "zb-v", False),
-        ("torchtitan", "zb-v", True), ("torchtitan", "dualpipe-v", True),
-        ("torchtitan", "zb-h1", False), ("torchtitan", "gpipe", True),
-        ("bridge", "interleaved", True), ("bridge", "dualpipe", False),
-        ("fsdp2", "none", True), ("fsdp2", "1f1b", False), ("deepspeed", "1f1b", True),
+        ("default", "1f1b", True),
+        ("default", "gpipe", False),
+        ("default", "zb-v", False),
+        ("torchtitan", "zb-v", True),
+        ("torchtitan", "dualpipe-v", True),
+        ("torchtitan", "zb-h1", False),
+        ("torchtitan", "gpipe", True),
+        ("bridge", "interleaved", True),
+        ("bridge", "dualpipe", False),
+        ("fsdp2", "none", True),
+        ("fsdp2", "1f1b", False),
+        ("deepspeed", "1f1b", True),
     ],
-)  # fmt: skip
+)
 def test_which_schedules_a_framework_has(framework, schedule, wanted):
     assert schedule_runs(framework, schedule) == wanted
 
@@ -263,9 +328,13 @@ def test_the_parser_divides_the_hidden_size_by_the_heads_of_latent_attention_too
 
 @pytest.mark.parametrize(
     ("every", "fault"),
-    [(8, ""), (5, "5 does not divide 32 layers"), ([0, 0, 0, 1] * 8, ""),
-     ([0, 0, 0, 1] * 7, "a pattern of 28 layers, the model has 32")],
-)  # fmt: skip
+    [
+        (8, ""),
+        (5, "5 does not divide 32 layers"),
+        ([0, 0, 0, 1] * 8, ""),
+        ([0, 0, 0, 1] * 7, "a pattern of 28 layers, the model has 32"),
+    ],
+)
 def test_layers_without_rotary_positions(every, fault):
     given = case({"env": QUEUE}, {**SIZES, "no_rope_freq": every})
     found = [x.reason for x in broken_rules("megatron", given) if x.rule.code == "MLM142"]
@@ -278,14 +347,17 @@ def test_layers_without_rotary_positions(every, fault):
         ({"squared_relu": True}, "with --squared-relu", "--no-bias-gelu-fusion"),
         ({"squared_relu": True, "add_bias_linear": False}, "", ""),
         ({"quick_geglu": True, "glu_linear_offset": 1.0}, "", ""),
-        ({"swiglu": True, "glu_linear_offset": 1.0, "add_bias_linear": False},
-         "with --glu-linear-offset", "--no-bias-swiglu-fusion"),
+        (
+            {"swiglu": True, "glu_linear_offset": 1.0, "add_bias_linear": False},
+            "with --glu-linear-offset",
+            "--no-bias-swiglu-fusion",
+        ),
         ({"swiglu": True, "bias_gelu_fusion": False}, "", ""),
         ({"swiglu": True, "squared_relu": True}, "excludes --squared-relu", "one of the two"),
         ({"swiglu": True, "quick_geglu": True}, "excludes --quick-geglu", "one of the two"),
         ({"use_te_activation_func": True}, "--use-te-activation-func", "--no-bias-gelu-fusion"),
     ],
-)  # fmt: skip
+)
 def test_activations_and_the_bias_fused_with_them(flags, fault, closest):
     given = case({"env": QUEUE}, {**SIZES, **flags})
     found = [x for x in broken_rules("megatron", given) if x.rule.code == "MLM141"]
@@ -319,8 +391,9 @@ def test_layout_strings(text, stages):
     ],
 )
 def test_faults_of_layout_strings(text, fault):
-    given = case({"pp": 2, "dp": 32, "env": QUEUE},
-                 {**SIZES, "pipeline_model_parallel_layout": text})  # fmt: skip
+    given = case(
+        {"pp": 2, "dp": 32, "env": QUEUE}, {**SIZES, "pipeline_model_parallel_layout": text}
+    )
     (found,) = [x for x in broken_rules("megatron", given) if x.rule.code == "MLM219"]
     assert fault in found.reason
 
@@ -342,10 +415,13 @@ PER_STAGE = "parallelism.pipeline_parallel_layers_per_stage"
         ("ZBVZeroBubble", {SPELLED: [["layers.0"]] * 4}, "zbvzerobubble has exactly two"),
         ("DualPipeV", {SPELLED: [["layers.0"]] * 8}, ""),
         ("1F1B", {PER_STAGE: 5}, "7 stages do not divide by pp 4"),
-        ("1F1B", {"parallelism.pipeline_parallel_first_stage_less_layers": 12},
-         "embedding or head weigh more than the 11 layers of a stage"),
+        (
+            "1F1B",
+            {"parallelism.pipeline_parallel_first_stage_less_layers": 12},
+            "embedding or head weigh more than the 11 layers of a stage",
+        ),
     ],
-)  # fmt: skip
+)
 def test_stages_of_torchtitan(schedule, fields, fault):
     settings = {"parallelism.pipeline_parallel_schedule": schedule, **fields}
     given = case({"pp": 4, "dp": 16}, settings)  # 34 layers with embedding and head
@@ -365,28 +441,34 @@ def test_stages_of_torchtitan(schedule, fields, fault):
 )
 def test_batches_of_torchtitan(batch, fault):
     settings = {f"training.{name}_batch_size": n for name, n in batch.items()}
-    found = [x.reason for x in broken_rules("torchtitan", case({}, settings))
-             if x.rule.code == "TTN123"]  # fmt: skip
+    found = [
+        x.reason for x in broken_rules("torchtitan", case({}, settings)) if x.rule.code == "TTN123"
+    ]
     assert fault in found[0] if fault else not found, found
 
 
 @pytest.mark.parametrize(
     ("name", "flavor", "refused"),
     [
-        ("llama3", "8B_flex", False), ("llama3", "8B_varlen", True), ("llama3_ft", "8B", False),
-        ("llama4", "17bx16e", False), ("llama4", "17bx16e_irope", True),
-        ("deepseek_v3", "debugmodel", False), ("deepseek_v3", "debugmodel_flex_attn", True),
-        ("deepseek_v3", "671B", True), ("gpt_oss", "20b", True), ("qwen3", "8B", False),
+        ("llama3", "8B_flex", False),
+        ("llama3", "8B_varlen", True),
+        ("llama3_ft", "8B", False),
+        ("llama4", "17bx16e", False),
+        ("llama4", "17bx16e_irope", True),
+        ("deepseek_v3", "debugmodel", False),
+        ("deepseek_v3", "debugmodel_flex_attn", True),
+        ("deepseek_v3", "671B", True),
+        ("gpt_oss", "20b", True),
+        ("qwen3", "8B", False),
     ],
-)  # fmt: skip
+)
 def test_which_models_of_torchtitan_0_2_split_the_context(name, flavor, refused):
     given = case({"cp": 2}, {"model.name": name, "model.flavor": flavor})
     assert ("TTN125" in codes("torchtitan", given, version="0.2.2")) is refused
     assert "TTN125" not in codes("torchtitan", given)
 
 
-LOCAL = {"training.local_batch_size": 10,
-         "parallelism.pipeline_parallel_microbatch_size": 2}  # fmt: skip
+LOCAL = {"training.local_batch_size": 10, "parallelism.pipeline_parallel_microbatch_size": 2}
 
 
 @pytest.mark.parametrize(
@@ -399,10 +481,13 @@ LOCAL = {"training.local_batch_size": 10,
         ({"pp": 8, "dp": 8, "schedule": "1f1b"}, {}, ""),
         ({"pp": 4, "dp": 16, "schedule": "dualpipe-v"}, LOCAL, "TTN205"),
         ({"pp": 4, "dp": 16, "schedule": "dualpipe-v"}, {}, ""),
-        ({"pp": 2, "dp": 32, "schedule": "interleaved"},
-         LOCAL | {"parallelism.pipeline_parallel_schedule": "LoopedBFS"}, ""),
+        (
+            {"pp": 2, "dp": 32, "schedule": "interleaved"},
+            LOCAL | {"parallelism.pipeline_parallel_schedule": "LoopedBFS"},
+            "",
+        ),
     ],
-)  # fmt: skip
+)
 def test_accumulation_repeats_the_pipeline_over_a_local_batch(fields, settings, code):
     given = case({**fields, "n_micro": 20, "n_devices": 64}, settings)
     found = set(codes("torchtitan", given)) & {"TTN203", "TTN204", "TTN205"}
@@ -412,11 +497,12 @@ def test_accumulation_repeats_the_pipeline_over_a_local_batch(fields, settings, 
 @pytest.mark.parametrize(
     ("ep", "settings", "wanted"),
     [
-        (1, {}, True), (2, {}, True),  # plans of experts have AutoEP, whatever their ep
+        (1, {}, True),
+        (2, {}, True),  # plans of experts have AutoEP, whatever their ep
         (1, {"expert_parallel.enabled": True}, True),
         (1, {"zero_optimization.stage": 3}, False),  # a run that leaves the experts as they are
     ],
-)  # fmt: skip
+)
 def test_auto_ep_in_zero_3_has_no_ulysses(ep, settings, wanted):
     fields = {"cp": 2, "dp": 32, "cp_comm": "a2a", "zero": 3, "ep": ep, "model": EXPERTS}
     assert ("DSP307" in codes("deepspeed", case(fields, settings))) is wanted
@@ -425,28 +511,58 @@ def test_auto_ep_in_zero_3_has_no_ulysses(ep, settings, wanted):
 @pytest.mark.parametrize(
     ("keys", "fields", "fault"),
     [
-        ({"train_batch_size": 128, "train_micro_batch_size_per_gpu": 1,
-          "gradient_accumulation_steps": 2}, {}, ""),
-        ({"train_batch_size": 128, "train_micro_batch_size_per_gpu": 1,
-          "gradient_accumulation_steps": 2}, {"tp": 2},
-         ""),  # 1 x 2 x 64: DeepSpeed counts the ranks of a tensor-parallel group too
-        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1,
-          "gradient_accumulation_steps": 2}, {"tp": 2}, "not the 32 replicas"),
+        (
+            {
+                "train_batch_size": 128,
+                "train_micro_batch_size_per_gpu": 1,
+                "gradient_accumulation_steps": 2,
+            },
+            {},
+            "",
+        ),
+        (
+            {
+                "train_batch_size": 128,
+                "train_micro_batch_size_per_gpu": 1,
+                "gradient_accumulation_steps": 2,
+            },
+            {"tp": 2},
+            "",
+        ),  # 1 x 2 x 64: DeepSpeed counts the ranks of a tensor-parallel group too
+        (
+            {
+                "train_batch_size": 64,
+                "train_micro_batch_size_per_gpu": 1,
+                "gradient_accumulation_steps": 2,
+            },
+            {"tp": 2},
+            "not the 32 replicas",
+        ),
         ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}, {"pp": 4}, ""),
         ({"train_batch_size": 96, "train_micro_batch_size_per_gpu": 1}, {}, "rounded down"),
         ({"train_batch_size": 96}, {}, "rounded down"),
         ({"train_batch_size": 128, "gradient_accumulation_steps": 2}, {}, ""),
         ({"train_micro_batch_size_per_gpu": 3}, {}, ""),
         ({"gradient_accumulation_steps": 2}, {}, "is needed"),
-        ({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 0}, {},
-         "gradient_accumulation_steps 0"),
+        (
+            {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 0},
+            {},
+            "gradient_accumulation_steps 0",
+        ),
         ({"train_micro_batch_size_per_gpu": 0}, {}, "train_micro_batch_size_per_gpu 0"),
         ({"train_batch_size": 0, "gradient_accumulation_steps": 1}, {}, "train_batch_size 0"),
-        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": -1,
-          "gradient_accumulation_steps": -1}, {}, "_gpu -1; gradient_accumulation_steps -1"),
+        (
+            {
+                "train_batch_size": 64,
+                "train_micro_batch_size_per_gpu": -1,
+                "gradient_accumulation_steps": -1,
+            },
+            {},
+            "_gpu -1; gradient_accumulation_steps -1",
+        ),
         ({"train_batch_size": 32}, {}, "0 x 1 x 64 ranks"),  # rounded down to nothing
     ],
-)  # fmt: skip
+)
 def test_batch_sizes_of_deepspeed(keys, fields, fault):
     found = [x.reason for x in broken_rules("deepspeed", case(fields, keys), level="settings")]
     assert fault in found[0] if fault else not found, found

@@ -51,10 +51,23 @@ def service(folder: Path, *options: str, token: str = "", prefix: str = "") -> I
     """Run `planner serve` and wait until it answers."""
     port = free_port()
     words = [
-        sys.executable, "-c", "from service.command import app; app()", "--port", str(port),
-        "--grpc-port", "0", "--data", str(folder), "--workers", "1", "--job-workers", "1",
-        "--log-level", "warning", *options,
-    ]  # fmt: skip
+        sys.executable,
+        "-c",
+        "from service.command import app; app()",
+        "--port",
+        str(port),
+        "--grpc-port",
+        "0",
+        "--data",
+        str(folder),
+        "--workers",
+        "1",
+        "--job-workers",
+        "1",
+        "--log-level",
+        "warning",
+        *options,
+    ]
     if token:
         (folder / "tokens").write_text(f"ann admin {token}\n")
         words += ["--token-file", str(folder / "tokens")]
@@ -102,8 +115,11 @@ def proxy(target: str, prefix: str) -> Iterator[str]:
                 writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
                 return writer.close()
             path = path[len(prefix) :]
-            fields = [each for each in rest.split(b"\r\n")
-                      if each and not each.lower().startswith(b"connection:")]  # fmt: skip
+            fields = [
+                each
+                for each in rest.split(b"\r\n")
+                if each and not each.lower().startswith(b"connection:")
+            ]
             there, back = await asyncio.open_connection(host, int(port))
             lines = [b" ".join((method, path, version)), *fields, b"Connection: close"]
             back.write(b"\r\n".join(lines) + b"\r\n\r\n")
@@ -215,8 +231,9 @@ class Screen:
         left out.
         """
         origin = "/".join(self.served.address.split("/")[:3])
-        strangers = [url for url in self.requests
-                     if not url.startswith((f"{origin}/", "data:", "blob:"))]  # fmt: skip
+        strangers = [
+            url for url in self.requests if not url.startswith((f"{origin}/", "data:", "blob:"))
+        ]
         assert not strangers
         assert not self.complaints
         assert not self.faults()
@@ -243,13 +260,22 @@ def page_at(browser: Any, request: pytest.FixtureRequest) -> Iterator[PageAt]:
     contexts = []
 
     def open_page(
-        path: str, *, dark: bool = False, width: int = 1280, height: int = 900,
-        on: Served | None = None, script: bool = True, wait: str | None = None, **more: Any,
-    ) -> Screen:  # fmt: skip
+        path: str,
+        *,
+        dark: bool = False,
+        width: int = 1280,
+        height: int = 900,
+        on: Served | None = None,
+        script: bool = True,
+        wait: str | None = None,
+        **more: Any,
+    ) -> Screen:
         context = browser.new_context(
-            color_scheme="dark" if dark else "light", viewport={"width": width, "height": height},
-            java_script_enabled=script, **more,
-        )  # fmt: skip
+            color_scheme="dark" if dark else "light",
+            viewport={"width": width, "height": height},
+            java_script_enabled=script,
+            **more,
+        )
         contexts.append(context)
         context.set_default_timeout(60_000)
         target = on or request.getfixturevalue("served")

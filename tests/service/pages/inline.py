@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from service.calls import call, dumps
-from service.engine import Answer, Caller, request_body
+from service.handlers.handlers import call, dumps
 from service.limits import DEFAULTS
 from service.pages.gate import reloading  # noqa: F401  the package is whole
 from service.pages.routes import find
 from service.pages.visit import Page, Visit, fields_of
+from service.service import Answer, Caller, request_body
 
 
 class Answering:
@@ -38,8 +38,14 @@ class Answering:
 def visit(address: str, **more: Any) -> Visit:
     """Return a visit of an address such as `/ui/plans?model=...`."""
     path, _, query = address.partition("?")
-    given: Any = {"engine": Answering(), "settings": DEFAULTS, "caller": Caller("ann"), "root": "",
-                  "path": path, "query": fields_of(query.encode())}  # fmt: skip
+    given: Any = {
+        "engine": Answering(),
+        "settings": DEFAULTS,
+        "caller": Caller("ann"),
+        "root": "",
+        "path": path,
+        "query": fields_of(query.encode()),
+    }
     return Visit(**{**given, **more})
 
 

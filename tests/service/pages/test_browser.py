@@ -13,22 +13,26 @@ from urllib.parse import urlencode
 
 import pytest
 
-from service.engine import Caller
 from service.limits import DEFAULTS
 from service.pages.gate import CSP
-from service.pages.plans import _page
 from service.pages.question import query_of
+from service.pages.views.plans import _page
 from service.pages.visit import Visit, fields_of
+from service.service import Caller
 from tests.service.pages.conftest import ANSWERED, READY, Served, proxy, service
 from tests.test_readme import ROOT
 
 pytestmark = pytest.mark.page
 QUESTION = "model=llama3-8b&cluster=h100-x8"
 VIEWS = {
-    "home": "/ui", "solve": "/ui/solve", "plans": f"/ui/plans?{QUESTION}",
-    "nothing": "/ui/plans?model=llama3-405b&cluster=h100-x8", "unasked": "/ui/plans",
-    "sweeps": "/ui/sweeps", "jobs": "/ui/jobs",
-}  # fmt: skip
+    "home": "/ui",
+    "solve": "/ui/solve",
+    "plans": f"/ui/plans?{QUESTION}",
+    "nothing": "/ui/plans?model=llama3-405b&cluster=h100-x8",
+    "unasked": "/ui/plans",
+    "sweeps": "/ui/sweeps",
+    "jobs": "/ui/jobs",
+}
 TOKEN = "ann-rules-0123456789"
 WIDE_MARGIN_S = 10.0
 
@@ -526,10 +530,11 @@ def test_behind_a_prefix_with_a_token(page_at, guarded):
 
 def many_plans(n: int) -> dict[str, Any]:
     """Return the answer of a search with so many plans: those of a real one, repeated."""
-    from service.calls import call
+    from service.handlers.handlers import call
 
-    answer = call("page-plans", {"model": "llama3-8b", "cluster": "h100-x8", "top": 30,
-                                 "pins": {"zero": 1}})  # fmt: skip
+    answer = call(
+        "page-plans", {"model": "llama3-8b", "cluster": "h100-x8", "top": 30, "pins": {"zero": 1}}
+    )
     rows = answer["listing"]["rows"]
     step = [c["key"] for c in answer["listing"]["columns"]].index("step")
     found = []
@@ -571,9 +576,11 @@ def test_five_thousand_plans_are_fluid(page_at, served):
         " await timed(() => [...document.querySelectorAll('[data-page]')].at(-1).click());"
         " return times; }"
     )
-    print(f"\n5,000 plans: {len(html) / 1e6:.1f} MB, rendered {rendered_s:.2f} s, opened"
-          f" {opened_s:.2f} s, sort {sort_ms:.0f} ms, filter {filter_ms:.0f} ms, page"
-          f" {page_ms:.0f} ms")  # fmt: skip
+    print(
+        f"\n5,000 plans: {len(html) / 1e6:.1f} MB, rendered {rendered_s:.2f} s, opened"
+        f" {opened_s:.2f} s, sort {sort_ms:.0f} ms, filter {filter_ms:.0f} ms, page"
+        f" {page_ms:.0f} ms"
+    )
     assert max(sort_ms, filter_ms, page_ms) < WIDE_MARGIN_S * 1e3
     assert cells(screen, "rank")[0] != ""
     assert "page 50 of 50" in page.locator("[data-count]").inner_text()

@@ -9,13 +9,13 @@ import httpx
 import pytest
 
 from service.auth import Auth, read_tokens
-from service.engine import Engine
+from service.handlers.problems import Problem
+from service.http.rest import Rest
 from service.pages import static
 from service.pages.gate import CSP, is_root_path, multipart
 from service.pages.question import packed
 from service.pages.visit import fields_of
-from service.problems import Problem
-from service.rest import Rest
+from service.service import Engine
 from tests.service.inline import SETTINGS, inline_engine
 
 TOKEN = "sue-solves-0123456789"
@@ -117,9 +117,12 @@ def test_a_token_is_asked_for_and_kept_in_a_cookie_of_the_pages_alone(service):
     assert 'value="/ui/solve?model=llama3-8b"' in asked.text
     assert "llama3-405b" not in asked.text
     given = service.ask(
-        "POST", "/ui/login", service.app, data={"token": TOKEN, "next": "/ui/solve?x=1"},
+        "POST",
+        "/ui/login",
+        service.app,
+        data={"token": TOKEN, "next": "/ui/solve?x=1"},
         headers=HTML | OWN,
-    )  # fmt: skip
+    )
     assert (given.status_code, given.headers["location"]) == (303, "/ui/solve?x=1")
     cookie = given.headers["set-cookie"]
     assert "; HttpOnly; SameSite=Strict" in cookie
@@ -140,9 +143,12 @@ def test_pages_take_the_header_too(service):
 @pytest.mark.parametrize("token", ["", "wrong-0123456789abcdef", "x" * 9_000])
 def test_a_wrong_token_is_asked_for_again(service, token):
     found = service.ask(
-        "POST", "/ui/login", service.app, data={"token": token, "next": "/ui/jobs"},
+        "POST",
+        "/ui/login",
+        service.app,
+        data={"token": token, "next": "/ui/jobs"},
         headers=HTML | OWN,
-    )  # fmt: skip
+    )
     assert found.status_code == 401
     assert "set-cookie" not in found.headers
     assert 'value="/ui/jobs"' in found.text
@@ -150,9 +156,17 @@ def test_a_wrong_token_is_asked_for_again(service, token):
 
 
 @pytest.mark.parametrize(
-    "target", ["//evil.example", "https://evil.example", "/\\evil", "/v1/jobs", "/uix", "/ui/\x01",
-               "javascript:alert(1)"],
-)  # fmt: skip
+    "target",
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil",
+        "/v1/jobs",
+        "/uix",
+        "/ui/\x01",
+        "javascript:alert(1)",
+    ],
+)
 def test_a_sign_in_leads_to_no_other_site(service, target):
     found = service.ask(
         "POST", "/ui/login", service.app, data={"token": TOKEN, "next": target}, headers=OWN
@@ -176,10 +190,13 @@ def test_forms_of_other_sites_are_refused(service):
     cookie = {"cookie": f"planner_token={TOKEN}"}
     path = "/ui/jobs/abc/cancel"
     for headers in (
-        {"origin": "http://evil.example"}, {"origin": "null"}, {},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {},
         {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"},
-        {"sec-fetch-site": "same-site"}, {"origin": "http://localhost:9999"},
-    ):  # fmt: skip
+        {"sec-fetch-site": "same-site"},
+        {"origin": "http://localhost:9999"},
+    ):
         found = service.ask("POST", path, service.app, headers=cookie | headers, data={"a": "b"})
         assert (found.status_code, found.json()["code"]) == (403, "cross-origin"), headers
     own = service.ask("POST", path, service.app, headers=cookie | OWN, data={"a": "b"})
@@ -187,8 +204,11 @@ def test_forms_of_other_sites_are_refused(service):
 
 
 def test_links_of_other_sites_are_opened_by_a_page_of_ours(service):
-    followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate",
-                "sec-fetch-dest": "document"}  # fmt: skip
+    followed = {
+        "sec-fetch-site": "cross-site",
+        "sec-fetch-mode": "navigate",
+        "sec-fetch-dest": "document",
+    }
     found = service.ask("GET", '/ui/plans?model=a&x="><script>', headers=HTML | followed)
     assert found.status_code == 200
     assert 'http-equiv="refresh"' in found.text
@@ -196,8 +216,9 @@ def test_links_of_other_sites_are_opened_by_a_page_of_ours(service):
     assert "/ui/plans?model=a&amp;x=" in found.text
 
 
-@pytest.mark.parametrize(("mode", "dest"), [("no-cors", "image"), ("navigate", "iframe"),
-                                            ("cors", "empty")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mode", "dest"), [("no-cors", "image"), ("navigate", "iframe"), ("cors", "empty")]
+)
 def test_what_other_sites_load_is_refused(service, mode, dest):
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": mode, "sec-fetch-dest": dest}
     found = service.ask("GET", "/ui/plans?model=llama3-8b&cluster=h100-x8", headers=headers)
@@ -224,23 +245,41 @@ def test_pages_below_a_path_whether_or_not_the_proxy_cuts_it(service, path):
 
 
 def test_cookies_and_jobs_below_a_path_name_it(service):
-    given = service.ask("POST", "/planner/ui/login", service.below,
-                        data={"token": TOKEN, "next": "/ui/jobs"}, headers=OWN)  # fmt: skip
+    given = service.ask(
+        "POST",
+        "/planner/ui/login",
+        service.below,
+        data={"token": TOKEN, "next": "/ui/jobs"},
+        headers=OWN,
+    )
     assert given.headers["location"] == "/planner/ui/jobs"
     assert "; Path=/planner/ui;" in given.headers["set-cookie"]
     assert given.headers["set-cookie"].endswith("; Secure")
     job = service.ask(
-        "POST", "/planner/v1/jobs", service.below, json={"call": "solve", "request": {"n": 2}},
+        "POST",
+        "/planner/v1/jobs",
+        service.below,
+        json={"call": "solve", "request": {"n": 2}},
         headers={"authorization": f"Bearer {TOKEN}"},
-    )  # fmt: skip
+    )
     assert job.headers["location"] == f"/planner/v1/jobs/{job.json()['job_id']}"
 
 
 @pytest.mark.parametrize(
     ("text", "is_one"),
-    [("", True), ("/planner", True), ("/a/b-c.d", True), ("/", False), ("planner", False),
-     ("/a/", False), ("//a", False), ("/a?b", False), ("/../a", False), ("/a b", False)],
-)  # fmt: skip
+    [
+        ("", True),
+        ("/planner", True),
+        ("/a/b-c.d", True),
+        ("/", False),
+        ("planner", False),
+        ("/a/", False),
+        ("//a", False),
+        ("/a?b", False),
+        ("/../a", False),
+        ("/a b", False),
+    ],
+)
 def test_prefixes(text, is_one):
     assert is_root_path(text) is is_one
 
@@ -265,17 +304,23 @@ def test_forms_with_files_are_read():
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"--B", b"--B\r\n\r\n\r\n--B--", b'--B\r\nContent-Disposition: form-data; name="f"; '
-     b'filename="x"\r\n\r\n\xff\xfe\x00\r\n--B--\r\n'],
-)  # fmt: skip
+    [
+        b"",
+        b"--B",
+        b"--B\r\n\r\n\r\n--B--",
+        b'--B\r\nContent-Disposition: form-data; name="f"; '
+        b'filename="x"\r\n\r\n\xff\xfe\x00\r\n--B--\r\n',
+    ],
+)
 def test_forms_that_cannot_be_read_are_refused(body):
     with pytest.raises(Problem) as refused:
         multipart(body, "multipart/form-data; boundary=B")
     assert refused.value.status == 400
 
 
-@pytest.mark.parametrize("raw", [b"a=%00", b"a=%ff", "a=\xe9".encode("latin-1"),
-                                 b"&".join(b"a=1" for _ in range(300))])  # fmt: skip
+@pytest.mark.parametrize(
+    "raw", [b"a=%00", b"a=%ff", "a=\xe9".encode("latin-1"), b"&".join(b"a=1" for _ in range(300))]
+)
 def test_fields_that_cannot_be_read_are_refused(raw):
     with pytest.raises(Problem):
         fields_of(raw)
@@ -357,14 +402,18 @@ NAMED = b'--B\r\nContent-Disposition: form-data; name="a"\r\n'
 
 @pytest.mark.parametrize(
     ("body", "media"),
-    [(NAMED + b"\r\nx\r\n--B--", "multipart/form-data"),
-     (NAMED + b"\r\nx\r\n--B--", "multipart/form-data; boundary=" + "(" * 3_000),
-     (NAMED + b"\r\nx\r\n", "multipart/form-data; boundary=B"),
-     ((NAMED + b"\r\nx\r\n") * 201 + b"--B--", "multipart/form-data; boundary=B"),
-     (NAMED + b"x: " + b"(" * 3_000 + b"\r\n\r\nx\r\n--B--", "multipart/form-data; boundary=B"),
-     (b"--B\r\nContent-Disposition: form-data; name=\xff\r\n\r\nx\r\n--B--",
-      "multipart/form-data; boundary=B")],
-)  # fmt: skip
+    [
+        (NAMED + b"\r\nx\r\n--B--", "multipart/form-data"),
+        (NAMED + b"\r\nx\r\n--B--", "multipart/form-data; boundary=" + "(" * 3_000),
+        (NAMED + b"\r\nx\r\n", "multipart/form-data; boundary=B"),
+        ((NAMED + b"\r\nx\r\n") * 201 + b"--B--", "multipart/form-data; boundary=B"),
+        (NAMED + b"x: " + b"(" * 3_000 + b"\r\n\r\nx\r\n--B--", "multipart/form-data; boundary=B"),
+        (
+            b"--B\r\nContent-Disposition: form-data; name=\xff\r\n\r\nx\r\n--B--",
+            "multipart/form-data; boundary=B",
+        ),
+    ],
+)
 def test_forms_made_to_be_slow_or_deep_are_refused(body, media):
     with pytest.raises(Problem) as refused:
         multipart(body, media)
@@ -381,9 +430,18 @@ def test_a_form_is_not_read_line_by_line_nor_into_its_parts():
 
 @pytest.mark.parametrize("path", ["/ui/check", "/ui/sweeps/check"])
 @pytest.mark.parametrize(
-    "body", [b"[]", b"1", b"{", b"\xff", b'{"a":1,"a":2}', b'{"a":NaN}', b'{"a":' + b"[" * 5_000,
-             b'{"a":' + b"9" * 400 + b"}"],
-)  # fmt: skip
+    "body",
+    [
+        b"[]",
+        b"1",
+        b"{",
+        b"\xff",
+        b'{"a":1,"a":2}',
+        b'{"a":NaN}',
+        b'{"a":' + b"[" * 5_000,
+        b'{"a":' + b"9" * 400 + b"}",
+    ],
+)
 def test_scripts_that_send_no_document_are_refused(service, path, body):
     found = service.ask("POST", path, content=body, headers={"content-type": "application/json"})
     assert (found.status_code, found.json()["code"]) == (400, "malformed")
@@ -393,9 +451,20 @@ def test_scripts_that_send_no_document_are_refused(service, path, body):
     "path", ["/ui/solve", "/ui/plans", "/ui/plan", "/ui/compare?plan=1&plan=2"]
 )
 @pytest.mark.parametrize(
-    "wrong", [{"pins": [1]}, {"pins": "x"}, {"only": {"tp": 3}}, {"max": [3]}, {"set": 5},
-              {"pareto": [1, 2]}, {"allow": 7}, {"model": None}, {"zzz": 1}, {"within": 10**400}],
-)  # fmt: skip
+    "wrong",
+    [
+        {"pins": [1]},
+        {"pins": "x"},
+        {"only": {"tp": 3}},
+        {"max": [3]},
+        {"set": 5},
+        {"pareto": [1, 2]},
+        {"allow": 7},
+        {"model": None},
+        {"zzz": 1},
+        {"within": 10**400},
+    ],
+)
 def test_packed_questions_of_another_shape_are_refused(service, path, wrong):
     word = packed({"model": "llama3-8b", "cluster": "h100-x8", **wrong})
     found = service.ask("GET", f"{path}{'&' if '?' in path else '?'}q={word}", headers=HTML)

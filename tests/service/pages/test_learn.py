@@ -24,10 +24,14 @@ def test_the_list_leads_to_every_calculator(page_at, dark, width):
 
 @pytest.mark.parametrize(
     ("path", "dark", "width"),
-    [("pipeline", False, 1280), ("overlap", True, 1280),
-     ("collectives?collective=all-to-all&ranks=64", True, 390),
-     ("compression", False, 390), ("memory?ranks=0&params=abc&nonsense=1", False, 1280)],
-)  # fmt: skip
+    [
+        ("pipeline", False, 1280),
+        ("overlap", True, 1280),
+        ("collectives?collective=all-to-all&ranks=64", True, 390),
+        ("compression", False, 390),
+        ("memory?ranks=0&params=abc&nonsense=1", False, 1280),
+    ],
+)
 def test_calculators_are_whole_and_accessible(page_at, path, dark, width):
     screen = page_at(f"/ui/learn/{path}", dark=dark, width=width)
     if "nonsense" not in path:
@@ -69,8 +73,12 @@ def test_a_fault_stands_beside_its_field_and_goes_again(page_at):
     screen = page_at("/ui/learn/tensor-parallel")
     page = screen.page
     field = page.get_by_label("Tensor-parallel size t", exact=True)
-    for text, said in (("-8", "out of range"), ("nan", "finite"), ("eight", "not a number"),
-                       ("<img src=x onerror=alert(1)>", "not a number")):  # fmt: skip
+    for text, said in (
+        ("-8", "out of range"),
+        ("nan", "finite"),
+        ("eight", "not a number"),
+        ("<img src=x onerror=alert(1)>", "not a number"),
+    ):
         field.fill(text)
         page.wait_for_function(
             "said => document.getElementById('tp-problem').textContent.includes(said)", arg=said

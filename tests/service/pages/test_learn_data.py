@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.learning import calculators
-from service.calls import Running
-from service.pages.learn import LearnAnswer, LearnRequest, _learn, unbroken
-from service.problems import Problem
+from planner.learn import calculators
+from service.handlers.handlers import Running
+from service.handlers.problems import Problem
+from service.pages.views.learn import LearnAnswer, LearnRequest, _learn, unbroken
 
 ROOT = Path(__file__).resolve().parents[3]
 TABLE = ROOT / "tests" / "planner" / "learning" / "writeups.yaml"

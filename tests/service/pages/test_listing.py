@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.solving import solve
+from planner.solver.solve import solve
 from service.pages.listing import asked_by, columns_of, front, listing
 
 POINTS = st.lists(st.tuples(st.integers(1, 9).map(float), st.integers(1, 9).map(float)))
@@ -111,8 +111,11 @@ def test_commands_become_questions_or_nothing():
     base = {"model": {"text": "x"}, "cluster": "c", "top": 64}
     command = "planner solve model c --pin tp=8 --only mbs=1,2 --max cp=4 --set 'a.b=x y'"
     assert asked_by(command, base) == {
-        **base, "pins": {"tp": "8"}, "only": {"mbs": ["1", "2"]}, "max": {"cp": 4},
+        **base,
+        "pins": {"tp": "8"},
+        "only": {"mbs": ["1", "2"]},
+        "max": {"cp": 4},
         "set": {"a.b": "x y"},
-    }  # fmt: skip
+    }
     assert asked_by("planner evaluate model c --pin tp=8", base) is None
     assert asked_by("planner solve model c --reference runs.csv", base) is None

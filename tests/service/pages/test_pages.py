@@ -6,12 +6,12 @@ import re
 
 import pytest
 
+from service.handlers.problems import Problem
 from service.pages.examples import examples, said_first, sweeps
 from service.pages.question import name_of, query_of
 from service.pages.render import json_in_script
-from service.pages.solve import draft_of, file_name, request_of
-from service.pages.sweeps import REPORT_CALL
-from service.problems import Problem
+from service.pages.views.solve import draft_of, file_name, request_of
+from service.pages.views.sweeps import REPORT_CALL
 from tests.service.pages.inline import Answering, form, page, text, visit
 from tests.test_readme import ROOT
 
@@ -29,8 +29,16 @@ def scripts(html: str) -> list[str]:
 
 def test_the_first_page_names_all_views():
     found = text(page("/ui"))
-    for title in ("Solve", "Plans", "One plan", "Compare", "Sweeps", "Catalogue", "Accuracy",
-                  "Learn"):  # fmt: skip
+    for title in (
+        "Solve",
+        "Plans",
+        "One plan",
+        "Compare",
+        "Sweeps",
+        "Catalogue",
+        "Accuracy",
+        "Learn",
+    ):
         assert f">{title}</a>" in found
 
 
@@ -52,8 +60,10 @@ def test_plans_sorted_and_filtered_by_the_address():
     assert rows
     assert 'aria-sort="descending"' in found
     place = re.findall(r'data-sort="(\w+)"', found).index("memory") + 1
-    memory = [float(re.findall(r"<t[dh].*?</t[dh]>", row)[place].split(">")[1].split("<")[0])
-              for row in rows]  # fmt: skip
+    memory = [
+        float(re.findall(r"<t[dh].*?</t[dh]>", row)[place].split(">")[1].split("<")[0])
+        for row in rows
+    ]
     assert memory == sorted(memory, reverse=True)
 
 
@@ -62,8 +72,8 @@ def test_plans_without_a_question_say_how_to_ask():
 
 
 def test_the_answer_as_files_is_that_of_the_command_line():
-    from planner.solving import solve
-    from planner.tables import plans_csv
+    from planner.render.text import plans_csv
+    from planner.solver.solve import solve
 
     pins = {"tp": 1, "zero": 1, "mbs": 1}
     result = solve("llama3-8b", "h100-x8", top=30, pins=pins)
@@ -76,19 +86,38 @@ def test_the_answer_as_files_is_that_of_the_command_line():
 
 def test_a_form_asks_what_the_question_it_shows_asks():
     request = {
-        "model": "llama3-8b", "cluster": {"text": "name: x\n", "name": "c.yaml"}, "top": 200,
-        "pins": {"tp": "8", "recompute": "full", "split": "even"}, "only": {"mbs": ["1", "2"]},
-        "max": {"pp": 4, "sp": 1}, "set": {"training.global_batch": "64"}, "objective": "cost",
-        "deadline": "30d", "within": 1.1, "pareto": ["step_time", "memory"],
-    }  # fmt: skip
+        "model": "llama3-8b",
+        "cluster": {"text": "name: x\n", "name": "c.yaml"},
+        "top": 200,
+        "pins": {"tp": "8", "recompute": "full", "split": "even"},
+        "only": {"mbs": ["1", "2"]},
+        "max": {"pp": 4, "sp": 1},
+        "set": {"training.global_batch": "64"},
+        "objective": "cost",
+        "deadline": "30d",
+        "within": 1.1,
+        "pareto": ["step_time", "memory"],
+    }
     assert request_of(draft_of(request)) == request
 
 
 def test_a_form_that_is_right_leads_to_the_plans():
-    found = page("/ui/solve", "POST", form=form(
-        model_source="example", model_example="llama3-8b", cluster_source="example",
-        cluster_example="h100-x8", axis_tp="<= 4", axis_mbs="1, 2", more="split=even",
-        set="training.global_batch=64\r\n", top="64", do="solve"))  # fmt: skip
+    found = page(
+        "/ui/solve",
+        "POST",
+        form=form(
+            model_source="example",
+            model_example="llama3-8b",
+            cluster_source="example",
+            cluster_example="h100-x8",
+            axis_tp="<= 4",
+            axis_mbs="1, 2",
+            more="split=even",
+            set="training.global_batch=64\r\n",
+            top="64",
+            do="solve",
+        ),
+    )
     assert found.status == 303
     assert found.headers["location"] == (
         "/ui/plans?model=llama3-8b&cluster=h100-x8&pin=split%3Deven&max=tp%3D4"
@@ -97,9 +126,17 @@ def test_a_form_that_is_right_leads_to_the_plans():
 
 
 def test_a_text_that_is_wrong_is_shown_with_its_line():
-    found = page("/ui/solve", "POST", form=form(
-        model_source="text", model_text="model:\r\n  name: x\r\n  layres: 3\r\n", do="solve",
-        cluster_source="example", cluster_example="h100-x8"))  # fmt: skip
+    found = page(
+        "/ui/solve",
+        "POST",
+        form=form(
+            model_source="text",
+            model_text="model:\r\n  name: x\r\n  layres: 3\r\n",
+            do="solve",
+            cluster_source="example",
+            cluster_example="h100-x8",
+        ),
+    )
     assert found.status == 422
     shown = text(found)
     assert "line 3" in shown
@@ -122,9 +159,18 @@ def faults_beside(html):
 def test_a_wrong_pin_brings_the_form_back_as_it_was_filled_in(do):
     from service.pages.visit import Upload
 
-    sent = form(**WRONG, model_source="text", model_text=OWN, cluster_source="example",
-                cluster_example="p5e-x128", axis_tp="<= 4", more="split=even", top="200",
-                objective="energy", do=do)  # fmt: skip
+    sent = form(
+        **WRONG,
+        model_source="text",
+        model_text=OWN,
+        cluster_source="example",
+        cluster_example="p5e-x128",
+        axis_tp="<= 4",
+        more="split=even",
+        top="200",
+        objective="energy",
+        do=do,
+    )
     file = Upload("dir/mine.json", f"{OWN}\n\n")
     for files, model in (({}, OWN), ({"model_file": file}, file.text)):
         found = page("/ui/solve", "POST", form=sent, files=files)
@@ -140,8 +186,12 @@ def test_a_wrong_pin_brings_the_form_back_as_it_was_filled_in(do):
         kept = html.unescape(shown)
         assert f">\n{model}</textarea>" in kept
         assert ">\nfoo=1</textarea>" in kept
-        for field, value in (("axis_zero", "5"), ("axis_tp", "<= 4"), ("deadline", "tomorrow"),
-                             ("more", "split=even")):  # fmt: skip
+        for field, value in (
+            ("axis_zero", "5"),
+            ("axis_tp", "<= 4"),
+            ("deadline", "tomorrow"),
+            ("more", "split=even"),
+        ):
             assert re.search(f'name="{field}" value="{re.escape(value)}"', kept)
         for chosen in ("p5e-x128", "energy", "200"):
             assert re.search(rf'<option[^>]*"?{chosen}"? selected|<option selected>{chosen}', kept)
@@ -149,13 +199,22 @@ def test_a_wrong_pin_brings_the_form_back_as_it_was_filled_in(do):
 
 
 def test_contradicting_pins_are_said_and_none_is_dropped():
-    asked = form(model_source="example", model_example="llama3-8b", cluster_source="example",
-                 cluster_example="h100-x8", axis_tp="4", more="tp=8", do="solve")  # fmt: skip
+    asked = form(
+        model_source="example",
+        model_example="llama3-8b",
+        cluster_source="example",
+        cluster_example="h100-x8",
+        axis_tp="4",
+        more="tp=8",
+        do="solve",
+    )
     found = page("/ui/solve", "POST", form=asked)
     assert found.status == 422
     assert "tp is pinned to 4 and to 8" in text(found)
-    for address, words in (("pin=tp%3D8&pin=tp%3D4", "tp is pinned to 8 and to 4"),
-                           ("max=pp%3D8,pp%3D4", "pp is bounded by 8 and by 4")):  # fmt: skip
+    for address, words in (
+        ("pin=tp%3D8&pin=tp%3D4", "tp is pinned to 8 and to 4"),
+        ("max=pp%3D8,pp%3D4", "pp is bounded by 8 and by 4"),
+    ):
         with pytest.raises(Problem, match=words):
             page(f"/ui/plans?model=llama3-8b&cluster=h100-x8&{address}")
         shown = text(page(f"/ui/solve?model=llama3-8b&cluster=h100-x8&{address}"))
@@ -182,8 +241,13 @@ def test_contradicting_pins_are_said_and_none_is_dropped():
     ],
 )
 def test_pins_limits_and_changes_are_checked_while_typing(fields, field, words):
-    sent = {"model_source": "example", "model_example": "llama3-8b", "cluster_source": "example",
-            "cluster_example": "h100-x8", **fields}  # fmt: skip
+    sent = {
+        "model_source": "example",
+        "model_example": "llama3-8b",
+        "cluster_source": "example",
+        "cluster_example": "h100-x8",
+        **fields,
+    }
     body = json.dumps({"kind": "form", "fields": sent}).encode()
     answer = json.loads(text(page("/ui/check", "POST", body=body)))
     assert [fault["field"] for fault in answer["faults"]] == [field]
@@ -192,10 +256,19 @@ def test_pins_limits_and_changes_are_checked_while_typing(fields, field, words):
 
 
 def test_what_a_search_takes_is_right_while_typing_and_for_check_only():
-    fields = {"model_source": "example", "model_example": "llama3-8b", "axis_tp": "1, 2",
-              "cluster_source": "example", "cluster_example": "h100-x8", "axis_pp": "<=2",
-              "more": "split=even", "set": "pools.0.nodes=2\n", "objective": "memory",
-              "within": "1.1", "axis_recompute": "full"}  # fmt: skip
+    fields = {
+        "model_source": "example",
+        "model_example": "llama3-8b",
+        "axis_tp": "1, 2",
+        "cluster_source": "example",
+        "cluster_example": "h100-x8",
+        "axis_pp": "<=2",
+        "more": "split=even",
+        "set": "pools.0.nodes=2\n",
+        "objective": "memory",
+        "within": "1.1",
+        "axis_recompute": "full",
+    }
     body = json.dumps({"kind": "form", "fields": fields}).encode()
     assert json.loads(text(page("/ui/check", "POST", body=body))) == {"faults": [], "looked": True}
     found = page("/ui/solve", "POST", form=form(**fields, do="check"))
@@ -209,15 +282,21 @@ def test_what_a_search_takes_is_right_while_typing_and_for_check_only():
 
 
 def test_an_uploaded_config_is_read_as_the_command_line_reads_it(tmp_path):
-    from planner.inputs import load_model
+    from planner.specs.loader import load_model
     from service.pages.visit import Upload
 
     path = ROOT / "examples/imports/mixtral-8x7b-config.json"
-    found = page("/ui/solve", "POST",
-                 form=form(model_source="example", cluster_source="example",
-                           cluster_example="p5e-x128", do="check"),
-                 files={"model_file": Upload("../dir/mixtral-8x7b-config.json",
-                                             path.read_text())})  # fmt: skip
+    found = page(
+        "/ui/solve",
+        "POST",
+        form=form(
+            model_source="example",
+            cluster_source="example",
+            cluster_example="p5e-x128",
+            do="check",
+        ),
+        files={"model_file": Upload("../dir/mixtral-8x7b-config.json", path.read_text())},
+    )
     assert found.status == 200
     shape = load_model(path).shape
     assert f"{shape.layers} layers" in text(found)
@@ -226,28 +305,45 @@ def test_an_uploaded_config_is_read_as_the_command_line_reads_it(tmp_path):
 
 
 def test_a_cluster_in_the_place_of_a_model_is_said():
-    found = page("/ui/solve", "POST", form=form(
-        model_source="text", model_text="name: x\npools:\n- {instance: p5.48xlarge, nodes: 2}\n",
-        cluster_source="example", cluster_example="h100-x8", do="solve"))  # fmt: skip
+    found = page(
+        "/ui/solve",
+        "POST",
+        form=form(
+            model_source="text",
+            model_text="name: x\npools:\n- {instance: p5.48xlarge, nodes: 2}\n",
+            cluster_source="example",
+            cluster_example="h100-x8",
+            do="solve",
+        ),
+    )
     assert found.status == 422
     assert "this describes a cluster, and a model is wanted here" in text(found)
 
 
 def test_texts_that_name_files_and_addresses_are_refused():
     for name in ("/etc/passwd", "http://127.0.0.1/x.yaml", "../x.yaml"):
-        asked = page("/ui/check", "POST", body=json.dumps(
-            {"kind": "model", "source": "example", "example": name}).encode())  # fmt: skip
+        asked = page(
+            "/ui/check",
+            "POST",
+            body=json.dumps({"kind": "model", "source": "example", "example": name}).encode(),
+        )
         assert json.loads(text(asked))["problem"]["code"] == "path-or-url"
     assert file_name("../../etc/pass wd") == "pass_wd"
     assert file_name("..") == ""
 
 
 def test_the_check_while_typing():
-    good = page("/ui/check", "POST", body=json.dumps(
-        {"kind": "model", "source": "example", "example": "llama3-8b"}).encode())  # fmt: skip
+    good = page(
+        "/ui/check",
+        "POST",
+        body=json.dumps({"kind": "model", "source": "example", "example": "llama3-8b"}).encode(),
+    )
     assert "no problems found" in json.loads(text(good))["summary"]
-    bad = page("/ui/check", "POST", body=json.dumps(
-        {"kind": "model", "source": "text", "text": "model:\n\tx: 1"}).encode())  # fmt: skip
+    bad = page(
+        "/ui/check",
+        "POST",
+        body=json.dumps({"kind": "model", "source": "text", "text": "model:\n\tx: 1"}).encode(),
+    )
     assert json.loads(text(bad))["problem"]["errors"][0]["line"] == 2
     with pytest.raises(Problem):
         page("/ui/check", "POST", body=b'{"kind": "other"}')
@@ -281,8 +377,14 @@ def test_names_of_users_are_text(path):
         f"name: {json.dumps(HOSTILE)}\npools:\n- {{name: {json.dumps(HOSTILE)}, accelerator: "
         "h100-sxm-80gb, nodes: 1, accelerators_per_node: 8, nic: ib-ndr-400, nics_per_node: 8}\n"
     )
-    query = query_of({"model": "llama3-8b", "cluster": {"text": cluster}, "top": 5,
-                      "pins": {"tp": 1, "zero": 1}})  # fmt: skip
+    query = query_of(
+        {
+            "model": "llama3-8b",
+            "cluster": {"text": cluster},
+            "top": 5,
+            "pins": {"tp": 1, "zero": 1},
+        }
+    )
     address = f"{path}?" + "&".join(f"{key}={value}" for key, (value, *_) in query.items())
     try:
         found = text(page(address))
@@ -316,12 +418,16 @@ SPEC = "name: nodes\nmodel: llama3-8b\ncluster: h100-x8\nvary:\n  pools.0.nodes:
 
 
 def test_a_sweep_is_checked_with_its_lines_and_submitted():
-    bad = page("/ui/sweeps/check", "POST", body=json.dumps(
-        {"source": "text", "text": SPEC.replace("nodes: [", "nodess: [")}).encode())  # fmt: skip
+    bad = page(
+        "/ui/sweeps/check",
+        "POST",
+        body=json.dumps(
+            {"source": "text", "text": SPEC.replace("nodes: [", "nodess: [")}
+        ).encode(),
+    )
     fault = json.loads(text(bad))["problem"]["errors"][0]
     assert (fault["line"], fault["fix"]) == (5, "did you mean pools.0.nodes?")
-    found = page("/ui/sweeps", "POST",
-                 form=form(sweep_source="text", sweep_text=SPEC, do="check"))  # fmt: skip
+    found = page("/ui/sweeps", "POST", form=form(sweep_source="text", sweep_text=SPEC, do="check"))
     assert "points: 2" in text(found)
     with_file = form(sweep_source="text", sweep_text="calibration: /etc/x\n" + SPEC)
     refused = page("/ui/sweeps", "POST", form=with_file)
@@ -331,16 +437,27 @@ def test_a_sweep_is_checked_with_its_lines_and_submitted():
 def test_all_packaged_sweeps_are_offered_and_right():
     for name, said in sweeps():
         assert said
-        found = page("/ui/sweeps/check", "POST", body=json.dumps(
-            {"source": "example", "example": name}).encode())  # fmt: skip
+        found = page(
+            "/ui/sweeps/check",
+            "POST",
+            body=json.dumps({"source": "example", "example": name}).encode(),
+        )
         assert "points:" in json.loads(text(found))["summary"], name
 
 
 def test_a_sweep_is_drawn_with_the_charts_of_reports():
-    from service.calls import call
+    from service.handlers.handlers import call
 
-    answer = call("sweep", {"spec": {"model": "llama3-8b", "cluster": "h100-x8",
-                                     "vary": {"pools.0.nodes": [1, 2, 4]}}})  # fmt: skip
+    answer = call(
+        "sweep",
+        {
+            "spec": {
+                "model": "llama3-8b",
+                "cluster": "h100-x8",
+                "vary": {"pools.0.nodes": [1, 2, 4]},
+            }
+        },
+    )
     report = call(REPORT_CALL, {"result": answer})
     assert "Fastest" in report["headline"] or "fastest" in report["headline"]
     keys = [section["key"] for section in report["sections"]]
@@ -365,9 +482,8 @@ def test_first_sentences_and_names():
 
 
 def test_calls_of_pages_are_no_part_of_the_interface():
-    from service.calls import CALLS
-    from service.openapi import dumps
-    from service.pages.calls import PAGE_CALLS
+    from service.handlers.handlers import CALLS, PAGE_CALLS
+    from service.http.openapi import dumps
 
     assert PAGE_CALLS
     assert all(name.startswith("page-") for name in PAGE_CALLS)

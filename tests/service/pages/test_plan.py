@@ -10,18 +10,31 @@ import time
 import pytest
 
 ADDRESS = "/ui/plan?model=llama3-8b&cluster=h100-x8&pin=tp=2&pin=pp=2&plan=1"
-FIGURES = ("waterfall", "memory", "timeline", "compute-roofline", "communication-roofline",
-           "elasticities")  # fmt: skip
+FIGURES = (
+    "waterfall",
+    "memory",
+    "timeline",
+    "compute-roofline",
+    "communication-roofline",
+    "elasticities",
+)
 
 
 def test_the_question_as_a_command():
-    from service.pages.plan import solve_command
+    from service.pages.views.plan import solve_command
 
     question = {
-        "model": "llama3-8b", "cluster": "h100-x8", "pins": {"tp": "2"}, "max": {"pp": 4},
-        "only": {"zero": ["1", "3"]}, "set": {"pools.0.nodes": "2"}, "objective": "cost",
-        "step_limit_s": 2.5, "pareto": ["step_time", "memory"], "top": 5,
-    }  # fmt: skip
+        "model": "llama3-8b",
+        "cluster": "h100-x8",
+        "pins": {"tp": "2"},
+        "max": {"pp": 4},
+        "only": {"zero": ["1", "3"]},
+        "set": {"pools.0.nodes": "2"},
+        "objective": "cost",
+        "step_limit_s": 2.5,
+        "pareto": ["step_time", "memory"],
+        "top": 5,
+    }
     assert solve_command(question) == (
         "planner solve llama3-8b h100-x8 --pin tp=2 --max pp=4 --set pools.0.nodes=2"
         " --only zero=1,3 --objective cost --step-limit 2.5 --pareto step_time,memory --top 5"
@@ -33,12 +46,14 @@ def test_the_question_as_a_command():
 
 
 def test_the_page_is_written_by_a_worker():
-    from service.calls import Running
+    from service.handlers.handlers import Running
     from service.pages.calls import CALLS
-    from service.pages.plan import PAGE_CALLS
+    from service.pages.views.plan import PAGE_CALLS
 
-    asked = {"evaluate": {"model": "llama3-8b", "cluster": "h100-x8", "pins": {"tp": 2}},
-             "trace_link": "/p/ui/plan/trace?x=<"}  # fmt: skip
+    asked = {
+        "evaluate": {"model": "llama3-8b", "cluster": "h100-x8", "pins": {"tp": 2}},
+        "trace_link": "/p/ui/plan/trace?x=<",
+    }
     call = PAGE_CALLS["page-plan"]
     assert CALLS["page-plan"] is call
     found = call.function(call.request.model_validate(asked), Running())
@@ -56,7 +71,7 @@ def test_the_page_is_written_by_a_worker():
 def test_the_commands_of_the_page_work_for_a_plan_that_the_command_alone_does_not_list(
     tmp_path, monkeypatch
 ):
-    from service.pages.plan import solve_command
+    from service.pages.views.plan import solve_command
     from tests.planner.command import run_here
     from tests.service.pages.inline import page, text
 

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.handlers.problems import Problem
 from service.limits import DEFAULTS
 from service.pages.question import MOST_TOP, TOP, packed, query_of, question_of, unpacked
-from service.problems import Problem
 
 NAMES = st.sampled_from(["llama3-70b", "h100-x512", "a.b_c-d"])
 WORD = st.text("abcdefghij0123456789._-", min_size=1, max_size=8)
 AXES = st.dictionaries(st.sampled_from(["tp", "pp", "cp", "mbs"]), WORD, max_size=3)
-DOCUMENTS = NAMES | st.builds(lambda text: {"text": text}, st.text(min_size=1, max_size=60).filter(
-    lambda text: "\0" not in text and text.isprintable()))  # fmt: skip
+DOCUMENTS = NAMES | st.builds(
+    lambda text: {"text": text},
+    st.text(min_size=1, max_size=60).filter(lambda text: "\0" not in text and text.isprintable()),
+)
 
 
 @given(
@@ -55,9 +57,18 @@ def test_no_question_is_none_and_half_a_question_is_refused():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("top", "0"), ("top", "5001"), ("top", "x"), ("pin", "tp"), ("max", "tp=x"), ("set", "x"),
-     ("within", "nan"), ("within", "-1"), ("step_limit_s", "1e400")],
-)  # fmt: skip
+    [
+        ("top", "0"),
+        ("top", "5001"),
+        ("top", "x"),
+        ("pin", "tp"),
+        ("max", "tp=x"),
+        ("set", "x"),
+        ("within", "nan"),
+        ("within", "-1"),
+        ("step_limit_s", "1e400"),
+    ],
+)
 def test_nonsense_is_refused_with_its_name(name, value):
     query = {"model": ("a",), "cluster": ("b",), name: (value,)}
     with pytest.raises(Problem, match=name) as refused:
@@ -68,8 +79,14 @@ def test_nonsense_is_refused_with_its_name(name, value):
 def test_words_that_are_no_questions_are_refused():
     bomb = base64.urlsafe_b64encode(zlib.compress(b'{"model": "' + b"a" * 5_000_000 + b'"}', 9))
     no_object = base64.urlsafe_b64encode(zlib.compress(b"[1]")).decode()
-    for text, status in (("!!!", 400), ("abcd", 400), (bomb.decode(), 413), (no_object, 400),
-                         ("a" * 50_000, 413), (packed({"model": "x"})[:-4], 413)):  # fmt: skip
+    for text, status in (
+        ("!!!", 400),
+        ("abcd", 400),
+        (bomb.decode(), 413),
+        (no_object, 400),
+        ("a" * 50_000, 413),
+        (packed({"model": "x"})[:-4], 413),
+    ):
         with pytest.raises(Problem) as refused:
             unpacked(text, DEFAULTS)
         assert refused.value.status == status, text[:20]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import planner
-from service.pages.accuracy import figure, runs_of, worst
-from service.pages.cases import case_figures, curve_figures, series_figures
-from service.pages.catalogue import KINDS, parts
-from service.pages.compare import renamed
+from service.handlers.problems import Problem
 from service.pages.shown_data import shown_data
-from service.problems import Problem
+from service.pages.views.accuracy import figure, runs_of, worst
+from service.pages.views.cases import case_figures, curve_figures, series_figures
+from service.pages.views.catalogue import KINDS, parts
+from service.pages.views.compare import renamed
 from tests.service.pages.inline import page, text
 
 QUESTION = "model=llama3-8b&cluster=h100-x8&pin=tp%3D1,zero%3D2&max=mbs%3D2&top=6"
@@ -45,8 +45,8 @@ def compared(address: str = "") -> str:
 
 
 def test_compare_says_what_the_library_says() -> None:
-    from planner.comparing import compare, verdict
-    from planner.saved import plan_of_result
+    from planner.analyze.comparison import compare, verdict
+    from planner.solver.answer.result_store import plan_of_result
 
     data = result().to_json()
     found = compare(*(plan_of_result(data, plan_id, "it") for plan_id in plans()[:2]))
@@ -63,8 +63,8 @@ def test_compare_says_what_the_library_says() -> None:
 
 
 def test_compare_shows_up_to_four_plans_in_their_order_each_against_the_first() -> None:
-    from planner.comparing import compare, verdict
-    from planner.saved import plan_of_result
+    from planner.analyze.comparison import compare, verdict
+    from planner.solver.answer.result_store import plan_of_result
 
     found = plans()[:5]
     given = [found[2], "1", found[3], "2", found[4]]
@@ -75,10 +75,16 @@ def test_compare_shows_up_to_four_plans_in_their_order_each_against_the_first() 
     assert f"A with {found[4]}" in answer  # the fifth is named, not dropped
     # Ties are those of the whole list, not of the plans that are shown.
     said = re.findall(r"<dt>Rank</dt><dd>(.*?)</dd>", answer)
-    ties = ["1: recommended" if plan.rank == 1 else
-            f"{plan.rank}, ties with the fastest" if plan.tie else
-            f"{plan.rank}, hardly told from the fastest" if plan.group == 1 else f"{plan.rank}"
-            for plan in (result().plans[i] for i in (2, 0, 3, 1))]  # fmt: skip
+    ties = [
+        "1: recommended"
+        if plan.rank == 1
+        else f"{plan.rank}, ties with the fastest"
+        if plan.tie
+        else f"{plan.rank}, hardly told from the fastest"
+        if plan.group == 1
+        else f"{plan.rank}"
+        for plan in (result().plans[i] for i in (2, 0, 3, 1))
+    ]
     assert said == ties
     assert len({words.partition(",")[2] for words in said}) == 3  # one of each kind
     data = result().to_json()
@@ -158,11 +164,11 @@ def test_a_source_alone() -> None:
 
 def test_predictions_of_the_page_are_what_the_model_says_now() -> None:
     """A few runs of every source are predicted again: the packaged data is current."""
-    from planner.calibration.file import load_calibration
-    from planner.solving import calibration_json
-    from planner.validation.points import read_points
-    from planner.validation.report import DATA, read_entries
-    from planner.validation.rows import price_points
+    from planner.measure.validate.points import read_points
+    from planner.measure.validate.report import DATA, read_entries
+    from planner.measure.validate.rows import price_points
+    from planner.solver.answer.result_parts import calibration_json
+    from planner.solver.calibration.file import load_calibration
 
     data = shown_data("accuracy")
     now = calibration_json(load_calibration())
@@ -214,13 +220,17 @@ def test_the_filter_looks_at_all_words() -> None:
     # A source that names another part is no match: names, aliases, vendor, architecture, kind are.
     found = re.findall(r'href="/ui/catalogue/([^"]+)"', shown("/ui/catalogue?filter=b200"))
     assert {name for name in found if name in load_catalogue().accelerators} == {
-        "b200-sxm-180gb", "gb200-186gb",
-    }  # fmt: skip
+        "b200-sxm-180gb",
+        "gb200-186gb",
+    }
     assert {"hgx-b200", "a4-highgpu-8g"} <= set(found)
     for word, name in (
-        ("hopper", "h100-sxm-80gb"), ("amd", "mi300x-192gb"), ("aws", "p5.48xlarge"),
-        ("link nvlink4", "nvlink4"), ("assumed", "gb200-186gb"),
-    ):  # fmt: skip
+        ("hopper", "h100-sxm-80gb"),
+        ("amd", "mi300x-192gb"),
+        ("aws", "p5.48xlarge"),
+        ("link nvlink4", "nvlink4"),
+        ("assumed", "gb200-186gb"),
+    ):
         assert f'href="/ui/catalogue/{name}"' in shown(f"/ui/catalogue?filter={word}"), word
     found = text(page(f"/ui/catalogue?filter={HOSTILE}"))
     assert "<script>alert" not in found
@@ -262,7 +272,7 @@ def test_cases_show_published_and_own_plans() -> None:
 def test_cases_are_those_of_the_documentation() -> None:
     from pathlib import Path
 
-    from planner.yamlfile import load_yaml
+    from planner.specs.yaml.document import load_yaml
 
     folder = Path(__file__).resolve().parents[3] / "docs" / "case_studies"
     data = shown_data("cases")
@@ -272,17 +282,21 @@ def test_cases_are_those_of_the_documentation() -> None:
 
 
 def test_a_case_is_what_the_model_says_now() -> None:
-    from planner.calibration.file import load_calibration
-    from planner.solving import calibration_json
+    from planner.solver.answer.result_parts import calibration_json
+    from planner.solver.calibration.file import load_calibration
 
     data = shown_data("cases")
     now = calibration_json(load_calibration())
     assert data["basis"] == {key: now[key] for key in data["basis"]}, "run scripts/page_data"
     case: dict[str, Any] = next(c for c in data["cases"] if c["model"] == "llama2-70b")
     again = planner.evaluate(
-        case["model"], case["cluster"], pins=case["pins"], framework="any", stack=case["stack"],
+        case["model"],
+        case["cluster"],
+        pins=case["pins"],
+        framework="any",
+        stack=case["stack"],
         overrides=tuple(case["overrides"].items()),
-    ).best  # fmt: skip
+    ).best
     assert again.step_time_s == pytest.approx(case["published"]["step_time_s"], rel=1e-5)
     step_s = sum(case["own"]["time_s"].values())
     assert step_s == pytest.approx(case["own"]["step_time_s"], rel=1e-5)
@@ -300,7 +314,7 @@ def test_figures_are_data_that_scripts_may_hold() -> None:
 
 
 def test_the_walk_shows_every_step_and_its_end() -> None:
-    from planner.recommend_walk_text import conclusion, walk_end
+    from planner.render.walk_text import conclusion, walk_end
 
     asked = "model=llama3-8b&cluster=h100-x8&pin=tp%3D1&max=pp%3D1,cp%3D1,mbs%3D2"
     answer = shown(f"/ui/walk?{asked}")

@@ -6,8 +6,11 @@ from hypothesis import strategies as st
 
 from service.pages.rows import PAGE_ROWS, matches, shown
 
-COLUMNS = [{"key": "tp", "digits": 0}, {"key": "step", "digits": 1},
-           {"key": "recompute", "digits": None}]  # fmt: skip
+COLUMNS = [
+    {"key": "tp", "digits": 0},
+    {"key": "step", "digits": 1},
+    {"key": "recompute", "digits": None},
+]
 KEYS = [column["key"] for column in COLUMNS]
 ROW = (8, 12.5, "full of 2")
 
@@ -15,12 +18,23 @@ ROW = (8, 12.5, "full of 2")
 @pytest.mark.parametrize(
     ("text", "holds"),
     [
-        ("", True), ("tp=8", True), ("tp=8.0", True), ("tp!=8", False), ("tp>8", False),
-        ("tp>=8 step<13", True), ("step<=12.4", False), ("FULL", True), ("none", False),
-        ("recompute=none", False), ("recompute!=none", True), ("tp=x", False), ("tp=", False),
-        ("unknown=1", False), ("8", False),
+        ("", True),
+        ("tp=8", True),
+        ("tp=8.0", True),
+        ("tp!=8", False),
+        ("tp>8", False),
+        ("tp>=8 step<13", True),
+        ("step<=12.4", False),
+        ("FULL", True),
+        ("none", False),
+        ("recompute=none", False),
+        ("recompute!=none", True),
+        ("tp=x", False),
+        ("tp=", False),
+        ("unknown=1", False),
+        ("8", False),
     ],
-)  # fmt: skip
+)
 def test_words_of_a_filter(text, holds):
     assert matches(ROW, KEYS, text) is holds
 

@@ -9,23 +9,27 @@ from typing import Any
 
 import pytest
 
-from service.calls import Running, call
-from service.engine import Caller, Engine
-from service.job_records import JobView, State
-from service.kept_rows import KeptRow
+from service.handlers.handlers import Running, call
+from service.handlers.problems import Problem
+from service.jobs.partial_results import KeptRow
+from service.jobs.records import JobView, State
 from service.limits import DEFAULTS
 from service.pages import calls
 from service.pages.routes import find
-from service.pages.sweeps import SweepTextRequest, _check
+from service.pages.views.sweeps import SweepTextRequest, _check
 from service.pages.visit import Page, Visit
-from service.problems import Problem
+from service.service import Caller, Engine
 from tests.service.inline import inline_engine
 from tests.service.pages.inline import text
 from tests.service.waiting import PATIENCE_S
 
-SPEC = {"name": "grid", "model": "llama3-8b", "cluster": "h100-x8",
-        "vary": {"pools.0.nodes": [1, 2], "training.global_batch": [64, 128]},
-        "search": {"pin": {"tp": 1, "mbs": 1, "pp": 1}}}  # fmt: skip
+SPEC = {
+    "name": "grid",
+    "model": "llama3-8b",
+    "cluster": "h100-x8",
+    "vary": {"pools.0.nodes": [1, 2], "training.global_batch": [64, 128]},
+    "search": {"pin": {"tp": 1, "mbs": 1, "pp": 1}},
+}
 ANN = Caller("ann", "solve")
 
 
@@ -170,5 +174,5 @@ def test_what_a_sweep_varies_is_noted_unless_it_is_long(monkeypatch):
     header = _check(request, Running())["header"]
     assert [axis["path"] for axis in header["axes"]] == list(SPEC["vary"])
     assert not {"model", "cluster"} & set(header)
-    monkeypatch.setattr("service.pages.sweeps.MOST_NOTED_CHARS", 10)
+    monkeypatch.setattr("service.pages.views.sweeps.MOST_NOTED_CHARS", 10)
     assert _check(request, Running())["header"] == {}

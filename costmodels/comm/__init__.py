@@ -1,0 +1,1 @@
+"""Collectives and what each parallel axis sends."""

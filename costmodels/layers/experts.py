@@ -1,0 +1,368 @@
+"""Routed experts of one layer, per micro-batch and device: times, exchanged tokens, memory.
+
+Arrays are of one length, one entry for each way of splitting a layer. Experts fold into the ranks
+of a pipeline stage apart from attention: of its tp cp dp ranks the innermost etp cut every expert,
+the next ep hold different ones, and the others hold copies.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodels.comm.collectives import LL, SIMPLE, inside_bytes_per_s
+from costmodels.comm.placement import Group, place_group
+from costmodels.comm.tensor_parallel import tp_collective_s
+from costmodels.layers.compute import ForwardBackward, accumulated_s
+from costmodels.layers.gemm import element_bytes, gemm_s
+from costmodels.problem import Problem
+from costmodels.shapes import ModelShape
+from costmodels.stacks import StackProfile
+from hardware.parts import Accelerator
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+
+FORWARD_ROWS, DGRAD_ROWS = 330.0, 230.0
+"""Rows per expert at which a grouped product reaches 1 - 1/e of the rate of one large product."""
+WGRAD_ROWS, WGRAD_FLOPS_PER_BYTE, WGRAD_POWER = 217.0, 161.0, 1.9
+"""Rows per expert at which a grouped weight gradient, accumulated in fp32, reaches half of the
+rate of one large product; on a part with this many FLOPs per byte of HBM; growth with them."""
+PERMUTE_FRAC = 0.75
+"""Share of the sustained HBM bandwidth that gathering and scattering rows reaches: 0.50 of the
+data sheet against 0.67 for ordinary operators in SimuMax's table of B200 (4dcaae5)."""
+ROUTER_BYTES = 21.0
+"""Memory traffic of routing per token and expert, each way: softmax of fp32 scores (4 + 4), top-k
+(4 + 4), mask and probabilities (1 + 4)."""
+ROUTER_KERNELS = 5
+INSIDE_FRAC = 0.75
+"""Share of the ring rate inside a domain that an all-to-all reaches: DeepEP's 8 H100 exchange 282
+GB/s of 371 (aiconfigurator's tables), nccl-tests on one node 0.68 to 0.79."""
+OUTSIDE_FRAC = 0.9
+"""The same outside it: 33 to 51 GB/s of 48.5 in the same tables, 2 and 4 nodes."""
+HOST_SHARE = 0.6
+"""Launch time of routing, permutation and exchange over that of a whole layer (assumed: 20 to 30
+kernels each way)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTimes:
+    """What the routed experts of one layer add to a layer without them."""
+
+    compute: ForwardBackward
+    """Router, permutation, grouped products, activation."""
+    exchange: ForwardBackward
+    """All-to-alls over ep and collectives over etp; nothing hides them."""
+
+
+def grouped_gemm_s(
+    groups: ArrayLike,
+    rows: ArrayLike,
+    inner: ArrayLike,
+    columns: ArrayLike,
+    accelerator: Accelerator,
+    precision: str,
+    rate_frac: float,
+    rows_frac: ArrayLike,
+) -> Floats:
+    """Return the time of `groups` products (rows x inner) (inner x columns) in one launch.
+
+    t = max( 2 G rows columns (inner + k0) / (P eta u),  G bytes / (B_hbm * frac) ) + launch
+
+    u = `rows_frac`, the rate over that of one large product. A single product is an ordinary one
+    (`costmodels.layers.gemm`). Left out: waves of tiles, which many groups fill.
+    """
+    g, m, k, n = (np.asarray(x, dtype=np.float64) for x in (groups, rows, inner, columns))
+    eff = accelerator.efficiency
+    rate = accelerator.peak_flops_per_s[precision] * eff.gemm_frac * rate_frac
+    work = 2.0 * g * m * n * (k + eff.gemm_k_half) / (rate * np.asarray(rows_frac))
+    traffic = element_bytes(precision) * g * (m * k + k * n + m * n)
+    memory = traffic / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
+    many = np.maximum(work, memory) + eff.kernel_latency_s
+    return np.where(g > 1, many, gemm_s(m, k, n, accelerator, precision, rate_frac))
+
+
+def rows_fracs(
+    rows: Floats, accelerator: Accelerator, grad_bytes: float
+) -> tuple[Floats, Floats, Floats]:
+    """Return the rate of grouped products over that of one large one: forward, dgrad, wgrad.
+
+    1 - exp(-M / 330), 1 - exp(-M / 230), and M / (M + M_w) with
+    M_w = 217 (P / B_hbm / 161)^1.9 G / 4 for the weight gradient, which reads and writes G bytes a
+    weight. M rows per expert, P the bf16 peak.
+
+    Source: fit to SimuMax's tables (4dcaae5) of B200 at 128 to 9832 rows, and of A100 at 616 and
+    1232; fp32 and bf16 gradients. Mean error 5 %, worst 26 % (forward, 128 rows).
+    """
+    peaks = accelerator.peak_flops_per_s
+    intensity = peaks.get("bf16", peaks.get("fp16", 0.0)) / accelerator.hbm_bytes_per_s
+    half = WGRAD_ROWS * (intensity / WGRAD_FLOPS_PER_BYTE) ** WGRAD_POWER
+    half *= min(grad_bytes, 4.0) / 4.0
+    return 1 - np.exp(-rows / FORWARD_ROWS), 1 - np.exp(-rows / DGRAD_ROWS), rows / (rows + half)
+
+
+def load_factor(shape: ModelShape, ep: ArrayLike) -> Floats:
+    """Return the rows of the busiest rank over the mean.
+
+    With a capacity that factor on every rank, the rest dropped; else `imbalance`, and 1 where one
+    rank holds all experts.
+    """
+    if shape.capacity_factor:
+        return np.full(np.shape(ep), shape.capacity_factor)
+    return np.where(np.asarray(ep) > 1, shape.imbalance, 1.0)
+
+
+def parts_for_routing(stack: StackProfile, sp: Ints, ep: Ints) -> Bools:
+    """Return where tp ranks that hold the same tokens route a share each, and gather the outputs.
+
+    Source: torchtitan models/common/moe_sharding.py (ep without sequence parallelism).
+    """
+    parts = (np.asarray(sp) == 0) & (np.asarray(ep) > 1) & (stack.etp_gathers == "tokens")
+    return np.asarray(parts, dtype=np.bool_)
+
+
+def local_tokens(stack: StackProfile, tokens: Floats, tp: Ints, sp: Ints, ep: Ints) -> Floats:
+    """Return the tokens that one rank routes: its share of the sequence with sp."""
+    cut = (np.asarray(sp) > 0) | parts_for_routing(stack, sp, ep)
+    return np.asarray(tokens / np.where(cut, tp, 1), dtype=np.float64)
+
+
+def shares_of_tokens(stack: StackProfile, sp: Ints, etp: Ints) -> Ints:
+    """Return how many ranks' tokens the etp ranks of an expert compute together.
+
+    1 where all of them hold the same tokens: those that gather before routing, without sequence
+    parallelism, have nothing to gather and sum their outputs as a dense MLP does.
+    """
+    if stack.etp_gathers != "tokens":
+        return np.asarray(etp, dtype=np.int32)
+    return np.where(np.asarray(sp) > 0, etp, 1).astype(np.int32)
+
+
+def expert_rows(problem: Problem, tokens: Floats, sp: Ints, ep: Ints, etp: Ints) -> Floats:
+    """Return the rows that all experts of the busiest rank compute: n k t_e lambda.
+
+    `tokens` are those that a rank routes; over ep it gets as many copies as it sends, and those of
+    all etp ranks are gathered (`shares_of_tokens`).
+    """
+    shape, shares = problem.shape, shares_of_tokens(problem.stack, sp, etp)
+    return tokens * shape.top_k * shares * load_factor(shape, ep)
+
+
+def expert_times(
+    problem: Problem, tokens: Floats, tp: Ints, sp: Ints, ep: Ints, etp: Ints
+) -> ExpertTimes:
+    """Return the times of the routed experts of one layer.
+
+    compute: the router's product h x E and 21 E bytes a token; permutation and its inverse, 4 h
+    bytes a copy each, and again by expert after the exchange where a rank holds several; two
+    grouped products of E/e experts, with n k e t_e / E rows each (times the load); 6 and 10 f_e
+    bytes a row of activation, times the stack's factor. A single expert is not routed.
+
+    exchange: a dispatch and a combine each way (`all_to_all_s`); over etp an all-gather and a
+    reduce-scatter of 2 h bytes a row (or a token, `etp_gathers`) each way; where tp ranks route
+    parts of the same tokens an all-gather of 2 h bytes a token over tp.
+
+    Source: Megatron-LM core/transformer/moe (alltoall dispatcher, grouped GEMM). Left out: waiting
+    for the split sizes to reach the host, overlap of any of it.
+    """
+    shape, stack = problem.shape, problem.stack
+    part, pool = problem.pool.accelerator, problem.pool
+    n = local_tokens(stack, tokens, tp, sp, ep)
+    e, cut, h = np.asarray(ep, dtype=np.float64), np.asarray(etp, dtype=np.float64), shape.hidden
+    rows = expert_rows(problem, n, sp, ep, etp)
+    local = shape.n_experts / e
+    per_byte = 1.0 / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
+    products = _products(problem, rows, local, shape.expert_ffn / cut)
+    width = rows * shape.expert_ffn / cut * stack.elementwise_factor * per_byte
+    activation = ForwardBackward(
+        (6.0 if shape.gated else 4.0) * width, (10.0 if shape.gated else 6.0) * width
+    )
+    compute = products + activation
+    if shape.n_experts > 1:
+        again = np.where((local > 1) & (e * cut > 1), rows, 0.0)
+        moved = 2 * 4.0 * h * (n * shape.top_k + again)
+        permute = moved * per_byte / PERMUTE_FRAC + 4 * part.efficiency.kernel_latency_s
+        scores = ROUTER_BYTES * n * shape.n_experts * per_byte
+        scores = scores + ROUTER_KERNELS * part.efficiency.kernel_latency_s
+        compute = compute + _router(problem, n) + ForwardBackward(permute, permute)
+        compute = compute + ForwardBackward(scores, scores)
+    group = expert_group(problem, ep, etp)
+    one = all_to_all_s(problem, 2.0 * h * n * load_factor(shape, ep), group)
+    inner = place_group(etp, np.ones_like(etp), pool, problem.fabric)
+    wide = rows / shape.top_k if stack.etp_gathers == "tokens" else rows
+    gather = tp_collective_s(problem, "all-gather", 2.0 * h * wide, inner)
+    parts = parts_for_routing(stack, sp, ep)
+    both = 2 * one + 2 * gather
+    if parts.any():
+        row = place_group(tp, np.ones_like(tp), pool, problem.fabric)
+        again = tp_collective_s(problem, "all-gather", 2.0 * h * tokens, row)
+        both = both + np.where(parts, again, 0.0)
+    return ExpertTimes(compute, ForwardBackward(both, both))
+
+
+def _router(problem: Problem, tokens: Floats) -> ForwardBackward:
+    """Return the router's products, in the precision of the head."""
+    shape, part = problem.shape, problem.pool.accelerator
+    precision, wide = problem.job.recipe.gemm_precision, part.efficiency.wgrad_frac
+    h, n = float(shape.hidden), float(shape.n_experts)
+    return ForwardBackward(
+        gemm_s(tokens, h, n, part, precision),
+        gemm_s(tokens, n, h, part, precision) + gemm_s(h, tokens, n, part, precision, wide),
+    )
+
+
+def _products(problem: Problem, rows: Floats, local: Floats, width: Floats) -> ForwardBackward:
+    """Return the two grouped products over `local` experts with `rows` rows in all."""
+    shape, recipe, part = problem.shape, problem.job.recipe, problem.pool.accelerator
+    eff, h = part.efficiency, float(shape.hidden)
+    precision, rate = recipe.linear, recipe.linear_rate_frac
+    cast_s = recipe.cast_bytes / (part.hbm_bytes_per_s * eff.hbm_frac)
+    each = rows / local
+    ahead, back, weights = rows_fracs(each, part, recipe.grad_bytes)
+
+    def both(inner: ArrayLike, columns: ArrayLike) -> ForwardBackward:
+        forward = grouped_gemm_s(local, each, inner, columns, part, precision, rate, ahead)
+        dgrad = grouped_gemm_s(local, each, columns, inner, part, precision, rate, back)
+        wide = rate * eff.wgrad_frac
+        wgrad = grouped_gemm_s(local, inner, each, columns, part, precision, wide, weights)
+        one = accumulated_s(wgrad, np.asarray(inner) * columns, problem.job, part, problem.stack)
+        wgrad = np.where(local > 1, wgrad, one)  # `rows_fracs` of several has the sum
+        cast_in, cast_out = cast_s * rows * np.asarray(inner), cast_s * rows * np.asarray(columns)
+        return ForwardBackward(forward + cast_in, dgrad + cast_out + wgrad)
+
+    return both(h, (2 if shape.gated else 1) * width) + both(width, h)
+
+
+def expert_group(problem: Problem, ep: Ints, etp: Ints) -> Group:
+    """Return the placement of expert-parallel groups: ep ranks, etp apart."""
+    return place_group(ep, etp, problem.pool, problem.fabric)
+
+
+@lru_cache(maxsize=4096)
+def distinct_units(
+    n_experts: int, top_k: int, n_groups: int, top_groups: int, n_units: int
+) -> float:
+    """Return in how many of `n_units` equal shares of the experts a token's experts lie, expected.
+
+    Experts are drawn evenly: top_k of those in top_groups groups, themselves drawn evenly. A share
+    is a part of a group or several whole groups.
+
+    >>> round(distinct_units(256, 8, 1, 1, 8), 2)  # 8 nodes without limit: 8 (1 - (7/8)^8)
+    5.29
+    >>> round(distinct_units(256, 8, 8, 4, 8), 2)  # limited to 4 of them
+    3.63
+    """
+    size = n_experts // n_groups
+    pool = top_groups * size
+    ways = comb(pool, top_k)
+    if n_units >= n_groups:
+        missed = comb(pool - n_experts // n_units, top_k) / ways
+        return n_units * top_groups / n_groups * (1 - missed)
+    per_unit = n_groups // n_units
+    hit = 0.0
+    for drawn in range(1, min(per_unit, top_groups) + 1):
+        chance = comb(per_unit, drawn) * comb(n_groups - per_unit, top_groups - drawn)
+        missed = comb(max(0, pool - drawn * size), top_k) / ways
+        hit += chance / comb(n_groups, top_groups) * (1 - missed)
+    return n_units * hit
+
+
+def sent_copies(problem: Problem, group: Group) -> tuple[Floats, Floats]:
+    """Return the copies of a token that leave its device (inside the domain, outside it).
+
+    all-to-all: of k copies to evenly drawn experts, k (g - 1)/P inside and k (P - g)/P outside, g
+    of the P ranks in a domain; two experts on one rank take two copies, and node-limited routing
+    changes nothing. deduplicated: one copy to every other domain that holds an expert of the
+    token, from where one goes to every rank that does (`distinct_units`).
+    Source: Megatron-LM core/transformer/moe/token_dispatcher.py; DeepEP.
+    """
+    shape, ranks, inside = problem.shape, group.n_ranks, group.ranks_per_domain
+    if problem.stack.expert_dispatch == "all-to-all":
+        return shape.top_k * (inside - 1) / ranks, shape.top_k * (ranks - inside) / ranks
+    key = (shape.n_experts, shape.top_k, shape.n_groups, shape.top_groups)
+    to_ranks, to_domains = (
+        np.array([distinct_units(*key, max(1, round(u))) for u in units.reshape(-1)])
+        for units in (np.asarray(ranks), np.asarray(ranks / inside))
+    )
+    share = (ranks - 1) / ranks
+    return to_ranks * share, to_domains * (ranks - inside) / ranks
+
+
+def all_to_all_s(problem: Problem, copy_bytes: Floats, group: Group) -> Floats:
+    """Return the time of a dispatch or a combine, seconds.
+
+    t = base + hops + max( inside copies n / (0.75 B_ring), outside copies n / (0.9 B_wire) )
+
+    n = `copy_bytes`, what all tokens of a device weigh, once. A hop of the LL protocol for each
+    other rank, B_wire what one rank has of its group's way out of the domain.
+    Left out: tiers above the lowest that a group spans.
+    """
+    pool, ranks = problem.pool, group.n_ranks
+    inside, outside = sent_copies(problem, group)
+    near = inside * copy_bytes / (INSIDE_FRAC * inside_bytes_per_s(group, pool))
+    wire = group.wire_bytes_per_s / group.ranks_per_domain
+    far = outside * copy_bytes / (OUTSIDE_FRAC * wire)
+    hops = (group.ranks_per_domain - 1) * pool.scale_up.ring_hop_s[LL]
+    others = ranks - group.ranks_per_domain
+    hops = hops + others * (pool.nic.ring_hop_s[LL] + group.extra_hop_s)
+    time = pool.scale_up.ring_base_s[SIMPLE] + hops + np.maximum(near, far)
+    return np.where(ranks > 1, time, 0.0)
+
+
+def expert_host_s(problem: Problem) -> float:
+    """Return the host's time to launch what routing adds to a layer, both directions, seconds."""
+    return HOST_SHARE * problem.stack.host_s_per_layer if problem.shape.n_experts > 1 else 0.0
+
+
+def kept_bytes(
+    problem: Problem, tokens: Floats, tp: Ints, sp: Ints, ep: Ints, etp: Ints
+) -> Floats:
+    """Return what the routed experts of one layer keep for their backward, bytes.
+
+    (6 gated, 4 otherwise) f_e / t_e a row, 2 f_e more where the gate is not fused; with several
+    experts also the permuted input, 2 h a row (1/t_e of them before the gather over etp), and 8 E
+    of scores a token. The expert's output is not kept where its probability is applied before the
+    second product (`routed_scores`), else 4 h a row; 2 h a token of all etp ranks where they are
+    gathered before routing. Source: Megatron-LM core/transformer/moe (memory-efficient
+    permutation).
+    """
+    shape, stack, cut = problem.shape, problem.stack, np.asarray(etp, dtype=np.float64)
+    n = local_tokens(stack, tokens, tp, sp, ep)
+    rows = expert_rows(problem, n, sp, ep, etp)
+    inner = 6.0 if shape.gated else 4.0
+    if shape.gated and not stack.fused_activation:
+        inner += 2.0
+    kept = rows * inner * shape.expert_ffn / cut
+    if shape.n_experts > 1:
+        kept = kept + rows * 2.0 * shape.hidden + 8.0 * shape.n_experts * n
+        if stack.routed_scores == "after":
+            kept = kept + rows * 4.0 * shape.hidden
+        if stack.etp_gathers == "tokens":  # beside the rank's own share, counted with the norm
+            shares = shares_of_tokens(stack, sp, etp).astype(np.float64)
+            kept = kept + rows / shape.top_k * 2.0 * shape.hidden * (shares - 1.0) / shares
+    return np.asarray(kept)
+
+
+def working_bytes(
+    problem: Problem, tokens: Floats, tp: Ints, sp: Ints, ep: Ints, etp: Ints
+) -> Floats:
+    """Return the temporaries of the experts' backward, bytes.
+
+    (6 gated, 4 otherwise) f_e / t_e a row, and the gradients of permuted input and output, 4 h a
+    row, where tokens are permuted.
+    """
+    n = local_tokens(problem.stack, tokens, tp, sp, ep)
+    shape, rows = problem.shape, expert_rows(problem, n, sp, ep, etp)
+    inner = (6.0 if shape.gated else 4.0) * shape.expert_ffn / np.asarray(etp, dtype=np.float64)
+    return np.asarray(rows * (inner + (4.0 * shape.hidden if shape.n_experts > 1 else 0.0)))
+
+
+def scratch_bytes(problem: Problem, etp: Ints) -> Floats:
+    """Return the bf16 scratch gradients of an expert's two weights, held for good, bytes."""
+    shape, cut = problem.shape, np.asarray(etp, dtype=np.float64)
+    if not problem.stack.fused_wgrad:
+        return np.zeros_like(cut)
+    return 2.0 * shape.hidden * ((3 if shape.gated else 2) * shape.expert_ffn / cut)

@@ -1,0 +1,353 @@
+"""Selective recomputation: what each module of a layer no longer keeps, and what it takes again.
+
+Modules are those of Megatron-LM's `--recompute-modules` (`plans.RECOMPUTE_MODULES`). `core_attn`,
+`mlp`, `moe` and `shared_experts` are ordinary checkpoints: their input stays, which is kept for
+other reasons anyway (queries, keys and values; the input of a norm; the output of the norm before
+routed experts), and all of their forward runs again, collectives included. `layernorm`, `moe_act`
+and `mla_up_proj` discard their output once its reader has run and compute it again before that
+reader's backward; nothing is kept in its place.
+
+Arrays are `(n,)`, one entry for each way of splitting a layer, or `(n_modules, n)`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels import memory
+from costmodels.comm.exposure import Exposure
+from costmodels.comm.tensor_parallel import layer_exposures, tensor_parallel_group, tp_collective_s
+from costmodels.layers import experts
+from costmodels.layers.compute import (
+    activation_forward_s,
+    latent_rotary_forward_s,
+    mlp_linear_times,
+    norm_forward_s,
+    up_projection_s,
+)
+from costmodels.plans import RECOMPUTE_MODULES
+from costmodels.problem import Problem
+from costmodels.shapes import ModelShape
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTerms:
+    """Recomputing each module of one layer and micro-batch; `(n_modules, n)` each.
+
+    0 where the layer has no such module. Modules of a legal set share nothing: sets are sums.
+    """
+
+    forward_s: Floats
+    """Its forward again, with what it waits for on the network."""
+    tp: Exposure
+    """The tensor-parallel collectives in it."""
+    exchange_s: Floats
+    """The exchange of tokens between experts in it."""
+    attention_bytes: Floats
+    """What attention no longer keeps."""
+    mlp_bytes: Floats
+    """What the MLP, or the experts, no longer keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """One module; arrays `(n,)`."""
+
+    forward_s: Floats
+    attention_bytes: Floats
+    mlp_bytes: Floats
+    tp: Exposure
+    exchange_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The attention core of a layer; arrays `(n,)`."""
+
+    forward_s: Floats
+    """With the exchange of keys and values that shows."""
+    dropped_bytes: Floats
+    """The scores and what a softmax keeps of them; 0 with a flash kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """The routed experts of a layer; arrays `(n,)`."""
+
+    forward_s: Floats
+    """Router, permutation, products, activation."""
+    exchange_s: Floats
+    """All-to-alls and collectives over etp, forward."""
+    kept_bytes: Floats
+    activation_s: Floats
+    """The activation's forward."""
+    activation_bytes: Floats
+    """What it leaves for the second product."""
+
+
+def routed_terms(
+    problem: Problem,
+    tokens: Floats,
+    degrees: tuple[Ints, Ints, Ints, Ints],
+    times: experts.ExpertTimes,
+    kept_bytes: Floats,
+) -> Routed:
+    """Return what recomputing routed experts needs; `degrees` are tp, sp, ep, etp.
+
+    The activation writes 2 f_e / t_e bytes a row, 2 more where the gate is an operator of its
+    own, and moves 6 f_e / t_e (4 without gate) to do it, in one launch.
+    """
+    shape, stack, part = problem.shape, problem.stack, problem.pool.accelerator
+    tp, sp, ep, etp = degrees
+    n = experts.local_tokens(stack, tokens, tp, sp, ep)
+    rows = experts.expert_rows(problem, n, sp, ep, etp)
+    width = rows * shape.expert_ffn / np.asarray(etp, dtype=np.float64)
+    per_byte = stack.elementwise_factor / (part.hbm_bytes_per_s * part.efficiency.hbm_frac)
+    moved = (6.0 if shape.gated else 4.0) * width
+    eager = memory.EAGER_GATE_BYTES if shape.gated and not stack.fused_activation else 0.0
+    return Routed(
+        forward_s=times.compute.forward_s,
+        exchange_s=times.exchange.forward_s,
+        kept_bytes=kept_bytes,
+        activation_s=moved * per_byte + part.efficiency.kernel_latency_s,
+        activation_bytes=(2.0 + eager) * width,
+    )
+
+
+def module_terms(
+    problem: Problem,
+    tokens: Floats,
+    tp: Ints,
+    sp: Ints,
+    core: Core,
+    routed: Routed | None = None,
+) -> ModuleTerms:
+    """Return the modules of a dense layer, or of one with routed experts.
+
+    bytes a token that are no longer kept, and what runs again (t_sp = t with SP, else 1):
+
+      core_attn       the scores (`memory.layer_activation_bytes`); the core and its exchange
+      layernorm       2 h / t_sp a norm that stands alone; 4 h / t_sp bytes of traffic each
+      mla_up_proj     (4 a d_k + 2 a d_v) / t + 2 (r_q + r_kv) / t; r_q -> a d_k / t and
+                      r_kv -> a (d_n + d_v) / t, norms of the latents, rotation, and with SP the
+                      gather of r_q + r_kv + d_r (h without compressed queries) elements
+      mlp             (6 gated, 4) f / t + 2 h / t_sp; norm, both products, activation, and the
+                      collectives of its block
+      shared_experts  (6, 4) f_s / t; both products, activation, collectives
+      moe_act         2 f_e / t_e a row; the activation
+      moe             all that routed and shared experts keep; all that they run, exchange included
+
+    A norm stands alone where no product follows it at once: before latent attention and before
+    routed experts. Transformer Engine joins the others with that product (LayerNormLinear), and
+    `layernorm` leaves them alone; `mlp` has its norm in it.
+
+    Source: Megatron-LM core 0.19.2 transformer/{transformer_config,transformer_layer}.py,
+    multi_latent_attention.py, moe/{moe_layer,experts}.py, models/gpt/gpt_layer_specs.py. Checked
+    against Korthikanti et al. 2022, section 5 (core_attn). Left out: the host's time to launch it,
+    the slowdown beside hidden traffic, fp8 copies.
+    """
+    shape = problem.shape.without_experts() if routed else problem.shape
+    stack, part = problem.stack, problem.pool.accelerator
+    zeros = np.zeros_like(tokens)
+    nothing = Exposure(zeros, zeros)
+    whole = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
+    norm_s = norm_forward_s(shape, part, stack, tokens, tp, sp)
+    eager = 0.0 if stack.fused_norms else memory.EAGER_NORM_BYTES[stack.norm_keeps]
+    norm_bytes = tokens * (2.0 + eager) * shape.hidden / whole
+    found = {"core_attn": _Module(core.forward_s, core.dropped_bytes, zeros, nothing, zeros)}
+    alone = int(shape.latent) + int(routed is not None)
+    if alone:
+        of_attention = norm_bytes if shape.latent else zeros
+        of_mlp = norm_bytes if routed else zeros
+        found["layernorm"] = _Module(alone * norm_s, of_attention, of_mlp, nothing, zeros)
+    if shape.latent:
+        found["mla_up_proj"] = _up_projection(problem, tokens, tp, sp)
+    inner = _mlp(problem, shape, tokens, tp, sp) if shape.ffn else None
+    if inner and not routed:
+        found["mlp"] = _Module(
+            norm_s + inner.forward_s, zeros, norm_bytes + inner.mlp_bytes, inner.tp, zeros
+        )
+    if inner and routed:
+        found["shared_experts"] = inner
+    if routed:
+        found["moe_act"] = _Module(
+            routed.activation_s, zeros, routed.activation_bytes, nothing, zeros
+        )
+        shared = inner or _Module(zeros, zeros, zeros, nothing, zeros)
+        found["moe"] = _Module(
+            routed.forward_s + routed.exchange_s + shared.forward_s,
+            zeros,
+            routed.kept_bytes + shared.mlp_bytes,
+            shared.tp,
+            routed.exchange_s,
+        )
+    absent = _Module(zeros, zeros, zeros, nothing, zeros)
+    rows = [found.get(name, absent) for name in RECOMPUTE_MODULES]
+    return ModuleTerms(
+        forward_s=np.array([x.forward_s for x in rows]),
+        tp=Exposure(
+            np.array([x.tp.total_s for x in rows]), np.array([x.tp.exposed_s for x in rows])
+        ),
+        exchange_s=np.array([x.exchange_s for x in rows]),
+        attention_bytes=np.array([x.attention_bytes for x in rows]),
+        mlp_bytes=np.array([x.mlp_bytes for x in rows]),
+    )
+
+
+def _mlp(problem: Problem, shape: ModelShape, tokens: Floats, tp: Ints, sp: Ints) -> _Module:
+    """Return an MLP without its norm: two products, the activation, the collectives around."""
+    job, stack, part = problem.job, problem.stack, problem.pool.accelerator
+    t, zeros = np.asarray(tp, dtype=np.float64), np.zeros_like(tokens)
+    products = mlp_linear_times(shape, job, part, stack, tokens, tp)
+    waits, _ = layer_exposures(problem, tokens, tp, sp, products, blocks=1)
+    forward = products.both.forward_s + activation_forward_s(shape, part, stack, tokens, tp)
+    inner = (6.0 if shape.gated else 4.0) * shape.ffn / t
+    if shape.gated and not stack.fused_activation:
+        inner = inner + memory.EAGER_GATE_BYTES * shape.ffn / t
+    if not stack.sp_regather:
+        gathered = 2.0 * shape.hidden * (t - 1.0) / t
+        inner = inner + np.where(np.asarray(sp) > 0, gathered, 0.0)
+    return _Module(forward + waits.exposed_s, zeros, tokens * inner, waits, zeros)
+
+
+def latent_bytes(shape: ModelShape, tokens: Floats) -> Floats:
+    """Return what the up-projections of latent attention gather with sequence parallelism."""
+    return 2.0 * tokens * ((shape.q_rank or shape.hidden) + shape.kv_rank + shape.qk_rope)
+
+
+def _up_projection(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> _Module:
+    """Return the way from the latents to queries, keys and values."""
+    shape, part = problem.shape, problem.pool.accelerator
+    t, zeros = np.asarray(tp, dtype=np.float64), np.zeros_like(tokens)
+    group = tensor_parallel_group(problem, tp)
+    gather = tp_collective_s(problem, "all-gather", latent_bytes(shape, tokens), group)
+    waits = np.where(np.asarray(sp) > 0, gather, 0.0)
+    forward = up_projection_s(shape, problem.job, part, problem.stack, tokens, tp)
+    forward = forward + latent_rotary_forward_s(shape, part, problem.stack, tokens, tp)
+    kept = (4.0 * shape.q_width + 2.0 * shape.v_width) / t
+    kept = kept + 2.0 * (shape.q_rank + shape.kv_rank) / t
+    return _Module(forward + waits, tokens * kept, zeros, Exposure(waits, waits), zeros)
+
+
+@dataclass(frozen=True, slots=True)
+class SetTerms:
+    """Terms of whole sets of modules, in the order of `codes`; `(n_sets, n)` each."""
+
+    codes: Ints
+    """The sets, ascending, the empty one first."""
+    again_s: Floats
+    """What a dense layer runs again."""
+    kept_bytes: Floats
+    """What it keeps."""
+    passing_bytes: Floats
+    """What the layer that needs most had dropped, while it runs backward."""
+    expert_again_s: Floats | None
+    """What an expert layer runs again beyond a dense one; None for a dense model."""
+    expert_kept_bytes: Floats | None
+    """What it keeps beyond a dense one."""
+
+    def index(self, codes: Ints, at: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return where each (set, layer) stands in the flattened arrays."""
+        if len(self.codes) == 1:
+            return at
+        place = np.zeros(int(self.codes[-1]) + 1, dtype=np.intp)
+        place[self.codes] = np.arange(len(self.codes)) * self.again_s.shape[1]
+        return np.asarray(place[codes] + at)
+
+
+def set_terms(
+    codes: Ints,
+    dense: ModuleTerms,
+    kept_bytes: Floats,
+    routed: ModuleTerms | None,
+    routed_kept_bytes: Floats | None,
+    all_routed: bool,
+) -> SetTerms:
+    """Return the terms of some sets, from those of the modules and of a layer that keeps all.
+
+    A layer's backward goes through the MLP first and frees it: of what was dropped, the MLP's part
+    and attention's exist one after the other, and the larger counts. `all_routed`: no layer is
+    dense.
+    """
+    codes = np.unique(np.append(codes, 0)).astype(np.int32)
+    chosen = (codes[:, None] >> np.arange(len(RECOMPUTE_MODULES)) & 1).astype(np.float64)
+    again, kept, passing = _of_sets(chosen, dense, kept_bytes)
+    more_again, more_kept = None, None
+    if routed is not None and routed_kept_bytes is not None:
+        expert_again, expert_kept, expert_passing = _of_sets(chosen, routed, routed_kept_bytes)
+        more_again, more_kept = expert_again - again, expert_kept - kept
+        passing = expert_passing if all_routed else np.maximum(passing, expert_passing)
+    return SetTerms(codes, again, kept, passing, more_again, more_kept)
+
+
+def _of_sets(
+    chosen: Floats, terms: ModuleTerms, kept_bytes: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return what runs again, what is kept, and what was dropped at once, of each set."""
+
+    def total(each: Floats) -> Floats:
+        # Module by module: the sum of a set does not depend on the others' terms or their order.
+        parts = (chosen[:, i, None] * each[i] for i in range(len(each)))
+        return np.asarray(reduce(np.add, parts))
+
+    attention, mlp = total(terms.attention_bytes), total(terms.mlp_bytes)
+    return total(terms.forward_s), kept_bytes - attention - mlp, np.maximum(attention, mlp)
+
+
+@dataclass(frozen=True, slots=True)
+class RunAgain:
+    """What the recomputed modules of some layers take in one backward, seconds."""
+
+    forward_s: float
+    """All of it."""
+    tp_s: float
+    """Tensor-parallel collectives on the wire."""
+    tp_exposed_s: float
+    exchange_s: float
+    """Exchange of tokens between experts."""
+
+
+def run_again(
+    names: Sequence[str],
+    dense: ModuleTerms,
+    routed: ModuleTerms | None,
+    n_layers: float,
+    n_routed: float,
+    row: int = 0,
+) -> RunAgain:
+    """Return what a set of modules takes in `n_layers` layers of which `n_routed` have experts.
+
+    Of the terms at `row`.
+    """
+    places = [RECOMPUTE_MODULES.index(name) for name in names]
+
+    def total(terms: ModuleTerms, each: str) -> float:
+        values = {
+            "forward": terms.forward_s,
+            "tp": terms.tp.total_s,
+            "exposed": terms.tp.exposed_s,
+            "exchange": terms.exchange_s,
+        }[each]
+        return float(sum(values[i].item(row) for i in places))
+
+    found = {}
+    for each in ("forward", "tp", "exposed", "exchange"):
+        found[each] = (n_layers - n_routed) * total(dense, each)
+        if routed is not None:
+            found[each] += n_routed * total(routed, each)
+    return RunAgain(found["forward"], found["tp"], found["exposed"], found["exchange"])
+
+
+def repeated_blocks(names: Sequence[str], shape: ModelShape) -> tuple[float, float]:
+    """Return the blocks whose tensor-parallel collectives run again: of dense, of expert layers.
+
+    A block is one gather and one reduction of a layer's width (attention, MLP, shared experts).
+    """
+    of_experts = bool(shape.shared_ffn) and ("moe" in names or "shared_experts" in names)
+    return float("mlp" in names), float(of_experts)

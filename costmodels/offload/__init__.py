@@ -1,0 +1,1 @@
+"""What lies on the host, and the traffic to it."""

@@ -1,0 +1,1 @@
+"""Pipeline schedules: stages, bubbles, the order of micro-batches in time."""

@@ -1,0 +1,1 @@
+"""What follows from a plan: explanations, bottlenecks, neighbours, comparisons."""

@@ -1,0 +1,258 @@
+"""What binds a plan, in words: for terminals, reports and pages."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from planner.analyze.bottleneck import MEANING, MEMORY
+from planner.analyze.bottleneck_levers import MOST_SHOWN, Bound, Lever
+from planner.text_lines import wrapped
+from planner.units import GIB
+
+SHOWN_SHARE = 0.005
+"""Parts that take less of the step are not named."""
+
+
+def percent(share: float, sign: bool = False) -> str:
+    """Return a share as per cent."""
+    return f"{share * 100:{'+' if sign else ''}.1f}%"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of a sentence: as it is said, and which one it is."""
+
+    text: str
+    of: str
+    """`share` and `part` of the step, `saved` by a plan without recomputation, `peak` time of the
+    model's FLOPs, `uneven` stages, `next step`, `next share`, `free`, `lacking`, `usable` and
+    `roomier` memory; of a lever its `step`, `gain`, `before` and `after` of the part that it
+    relaxes, `grows` of the one that grows most, `over` the memory."""
+    part: str = ""
+    lever: Lever | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What is changed, by name: digits in it count nothing."""
+
+    text: str
+
+
+Said = tuple[str | Number | Name, ...]
+"""A sentence as texts, numbers and names: pages let its numbers be opened."""
+
+
+def plain(said: Said) -> str:
+    """Return a sentence as text."""
+    return "".join(part if isinstance(part, str) else part.text for part in said)
+
+
+def _share(found: Bound, part: str) -> Number:
+    return Number(percent(found.now.share(part)), "share", part)
+
+
+def headline(found: Bound) -> str:
+    """Return what binds in one sentence."""
+    return plain(headline_said(found))
+
+
+def headline_said(found: Bound) -> Said:
+    """Return what binds in one sentence, numbers apart."""
+    now, binds = found.now, found.binds
+    rest = [p for p in found.ordered if p != binds and now.share(p) >= SHOWN_SHARE]
+    others: Said = ()
+    for p in rest[:4]:
+        others += (", " if others else "", f"{p} ", _share(found, p))
+    if binds == MEMORY and found.roomier is not None:
+        saved = Number(percent(1.0 - found.roomier.step_s / now.step_s), "saved")
+        lead = "memory: without recomputation a step takes "
+        return (lead, saved, " less; of the step as it is, ", *others)
+    if not found.dominates:
+        first = (f"nothing dominates: the largest part is {binds} ", _share(found, binds))
+        return (*first, ", then ", *others)
+    then = ("; then ", *others) if others else ()
+    return (f"{binds}, ", _share(found, binds), f" of the step ({MEANING[binds]})", *then)
+
+
+UNEVEN = 1.05
+"""Stages are called uneven where the slowest works so many times as long as the mean."""
+
+
+def compute_words(found: Bound) -> str:
+    """Return how far computing is from the data sheet; empty where it does not bind."""
+    return plain(compute_said(found))
+
+
+def compute_said(found: Bound) -> Said:
+    """Return how far computing is from the data sheet, numbers apart."""
+    compute_s = found.now.parts["compute"]
+    if found.binds != "compute" or found.peak_s >= compute_s:
+        return ()
+    rest: Said = ("what kernels do not reach",)
+    if found.slowest_over_mean >= UNEVEN:
+        times = Number(f"{found.slowest_over_mean:.2f}", "uneven")
+        rest += (", and uneven stages: the slowest works ", times, " times as long as the mean")
+    return (
+        "Of these ",
+        Number(f"{compute_s:.2f} s", "part", "compute"),
+        ", ",
+        Number(f"{found.peak_s:.2f} s", "peak"),
+        " are the model's FLOPs at the peak of the data sheet; the rest is ",
+        *rest,
+    )
+
+
+def lever_words(found: Bound, lever: Lever) -> str:
+    """Return one change with its price, without its gain."""
+    return plain(lever_said(found, lever))
+
+
+def lever_said(found: Bound, lever: Lever) -> Said:
+    """Return one change with its price, without its gain, numbers apart."""
+    now, after = found.now, lever.after
+    part = lever.relaxes
+    said: list[Said] = []
+    if lever.kind == "memory":
+        over = after.peak_bytes - found.plan.usable_bytes
+        number = Number(f"{over / GIB:.1f} GiB", "over", lever=lever)
+        said.append(("needs ", number, " more than there are"))
+    elif now.parts[part] > after.parts[part]:
+        before = Number(f"{now.parts[part]:.2f}", "part", part)
+        then = Number(f"{after.parts[part]:.2f} s", "after", part, lever)
+        said.append((f"{part} ", before, " -> ", then))
+    if lever.costs:
+        grown = after.parts[lever.costs] - now.parts[lever.costs]
+        number = Number(f"+{grown:.2f} s", "grows", lever.costs, lever)
+        said.append((f"{lever.costs} ", number))
+    if not lever.searched:
+        said.append(("searched only where it is named",))
+    return tuple(x for i, one in enumerate(said) for x in ((", ",) if i else ()) + one)
+
+
+def next_words(found: Bound) -> str:
+    """Return the next bottleneck in one sentence."""
+    return plain(next_said(found))
+
+
+def next_said(found: Bound) -> Said:
+    """Return the next bottleneck in one sentence, numbers apart."""
+    x = found.next
+    share = Number(percent(x.state.share(x.part)), "next share", x.part)
+    if not x.after:
+        lead = f"Nothing that was priced relaxes it; the next part is {x.part}, "
+        return (lead, share, " of the step")
+    if x.same:
+        return ("It stays the largest part (", share, ") even with ", Name(x.after))
+    step = Number(f"{x.state.step_s:.2f} s", "next step")
+    return (
+        "With ",
+        Name(x.after),
+        " a step takes ",
+        step,
+        f", and {x.part} takes most of it (",
+        share,
+        ")",
+    )
+
+
+def relaxing(found: Bound) -> tuple[Lever, ...]:
+    """Return what to name of the changes that relax what binds.
+
+    Those that save time, the best of each axis; where none does, the one that costs least.
+    """
+    mine = found.relaxing(found.binds)
+    return _best_of_each(x for x in mine if x.gain_frac > 0) or mine[:1]
+
+
+def others(found: Bound) -> tuple[Lever, ...]:
+    """Return what to name of the changes that relax other parts, fit and save time."""
+    return _best_of_each(
+        x
+        for x in found.levers
+        if x.relaxes != found.binds and x.kind != MEMORY and x.gain_frac > 0
+    )
+
+
+def _best_of_each(levers: Iterable[Lever]) -> tuple[Lever, ...]:
+    """Return the first change of each axis of layout or numbers, and all others, a few of them."""
+    found: dict[str, Lever] = {}
+    for x in levers:
+        found.setdefault(x.axis, x)
+    return tuple(found.values())[:MOST_SHOWN]
+
+
+def memory_words(found: Bound) -> str:
+    """Return what more memory would give, in one sentence."""
+    return plain(memory_said(found))
+
+
+def memory_said(found: Bound) -> Said:
+    """Return what more memory would give, in one sentence, numbers apart."""
+    plan = found.plan
+    free = plan.usable_bytes - plan.breakdown.peak_bytes
+    whole = f"{plan.usable_bytes / GIB:.1f}"
+    lead: Said = (
+        "Memory: ",
+        Number(f"{free / GIB:.1f}", "free"),
+        " of ",
+        Number(f"{whole} GiB", "usable"),
+        " are free",
+    )
+    if free < 0:
+        lead = (
+            "Memory: it needs ",
+            Number(f"{-free / GIB:.1f} GiB", "lacking"),
+            " more than the ",
+            Number(whole, "usable"),
+            " usable",
+        )
+    mine = found.relaxing(MEMORY)
+    part = plan.breakdown.rows.problem.pool.accelerator
+    if found.roomier is not None and found.roomier.memory_bytes > part.memory_bytes:
+        saved = 1.0 - found.roomier.step_s / found.now.step_s
+        return (
+            *lead,
+            "; a device of ",
+            Number(f"{found.roomier.memory_bytes / GIB:.1f} GiB", "roomier"),
+            " would do without recomputation, ",
+            Number(percent(-saved, True), "saved"),
+        )
+    walled = [x for x in mine if x.kind == MEMORY]
+    best = min(walled, key=lambda x: x.after.peak_bytes, default=None)
+    if best is None:
+        return (*lead, "; no single change that up to twice as much would allow is faster")
+    over = best.after.peak_bytes - plan.usable_bytes
+    return (
+        *lead,
+        "; with ",
+        Number(f"{over / GIB:.1f} GiB", "over", lever=best),
+        " more than there are, ",
+        Name(best.change),
+        " would save ",
+        Number(percent(best.gain_frac), "gain", lever=best),
+    )
+
+
+def _lever_lines(found: Bound, levers: Iterable[Lever]) -> list[str]:
+    lines = []
+    for x in levers:
+        lead = f"  {x.change:<32} {x.after.step_s:>9.4f} s {percent(-x.gain_frac, True):>7} "
+        lines += wrapped(lead, lever_words(found, x), indent=54)
+    return lines
+
+
+def binding_text(found: Bound) -> str:
+    """Return what binds, what relaxes it, what comes next, what else helps."""
+    lines = wrapped("what binds:", headline(found))
+    words = compute_words(found)
+    if words:
+        lines += wrapped(" ", f"{words}.")
+    mine, rest = relaxing(found), others(found)
+    lines.append("what relaxes it, each change alone and priced anew:")
+    lines += _lever_lines(found, mine) or ["  nothing that was tried"]
+    lines += wrapped("next:", f"{next_words(found)}.")
+    if rest:
+        lines.append("what else would help:")
+        lines += _lever_lines(found, rest)
+    lines += wrapped(" ", f"{memory_words(found)}.")
+    return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -1,0 +1,434 @@
+"""Two plans term by term: why one beats the other, and what would turn it round."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodels.breakdown import TIME_TERMS, break_down
+from costmodels.plans import Layout
+from costmodels.problem import Problem
+from planner.analyze.neighborhood import single_changes
+from planner.analyze.recommend.devices import with_bandwidth
+from planner.documents import Answer
+from planner.solver.answer.reasons import MIN_SHARE, shown_layout
+from planner.solver.answer.result import Plan
+from planner.solver.answer.uncertainty import TIE_FRAC
+from planner.specs.inputs import ClusterInput, ModelInput
+from planner.text_lines import wrapped
+from planner.units import GIB, format_percent
+
+Opened = tuple[ModelInput, ClusterInput, Problem, Plan]
+"""What `planner.solver.answer.result_store.open_plan` returns."""
+
+LINK_RATIOS = (1.5, 2.0, 4.0, 8.0, 1 / 1.5, 0.5, 0.25, 0.125)
+"""Multiples of a link's bandwidth that are tried, the mildest first in either direction."""
+BATCH_RATIOS = (2, 4, 8, 16)
+"""Multiples of the global batch that are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Answer):
+    """Two plans side by side. Differences are B less A, in seconds and bytes."""
+
+    first: Opened
+    second: Opened
+    inputs: tuple[str, ...]
+    """What differs besides layout and precision: model, job, cluster, software."""
+    layout: tuple[tuple[str, str, str, str], ...]
+    """Axis, value in A, value in B, what that means."""
+    turns: tuple[str, ...]
+    """What would make the slower plan win; empty where the jobs differ or neither is slower."""
+
+    @property
+    def plans(self) -> tuple[Plan, Plan]:
+        """A and B."""
+        return self.first[3], self.second[3]
+
+    @property
+    def winner(self) -> str:
+        """`A` or `B`, whichever trains more tokens a second; empty where both do the same."""
+        a, b = self.plans
+        if abs(a.tokens_per_s / b.tokens_per_s - 1.0) < 1e-9:
+            return ""
+        return "A" if a.tokens_per_s > b.tokens_per_s else "B"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison in seconds, bytes and fractions."""
+        a, b = self.plans
+        return {
+            "a": _side_json(a),
+            "b": _side_json(b),
+            "winner": self.winner,
+            "tokens_per_s_ratio": b.tokens_per_s / a.tokens_per_s,
+            "inputs": list(self.inputs),
+            "layout": [
+                {"axis": axis, "a": x, "b": y, "meaning": meaning}
+                for axis, x, y, meaning in self.layout
+            ],
+            "time": {term: _pair(*of, a.step_time_s) for term, of in _times(a, b).items()},
+            "memory": {term: _pair(*of) for term, of in _memory(a, b).items()},
+            "traffic": {
+                axis: {name: _pair(*of) for name, of in values.items()}
+                for axis, values in _traffic(a, b).items()
+            },
+            "turns": list(self.turns),
+        }
+
+    def dumps(self) -> str:
+        """Return the JSON text: the same bytes for the same plans."""
+        return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+
+
+def _pair(a: float, b: float, whole: float = 0.0) -> dict[str, float]:
+    out = {"a": a, "b": b, "difference": b - a}
+    return out | {"share_of_a": (b - a) / whole} if whole else out
+
+
+def _side_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "plan_id": plan.plan_id,
+        "layout": shown_layout(plan.layout),
+        "step_time_s": plan.step_time_s,
+        "tokens_per_s": plan.tokens_per_s,
+        "tokens_per_s_per_device": plan.tokens_per_s_per_device,
+        "mfu": plan.mfu,
+        "peak_bytes": plan.breakdown.peak_bytes,
+        "peak_stage": plan.breakdown.peak_stage,
+        "usable_bytes": plan.usable_bytes,
+        "slowest_stage": plan.breakdown.critical_stage,
+    }
+
+
+def compare(first: Opened, second: Opened) -> Comparison:
+    """Return the comparison of two opened plans, A and B."""
+    inputs = tuple(_input_differences(first, second))
+    found = Comparison(first, second, inputs, tuple(_layout_differences(first, second)), ())
+    if inputs or not found.winner:
+        return found
+    lost, won = (second, first) if found.winner == "A" else (first, second)
+    names = ("B", "A") if found.winner == "A" else ("A", "B")
+    return replace(found, turns=tuple(_turns(lost, won, names)))
+
+
+def _input_differences(first: Opened, second: Opened) -> list[str]:
+    """Return what differs between the problems of two plans besides the precision, in words."""
+    out = []
+    for name, a, b in (
+        ("model", first[0].document["model"], second[0].document["model"]),
+        ("training", first[0].document["training"], second[0].document["training"]),
+        ("fabric", first[1].document["fabric"], second[1].document["fabric"]),
+        ("pool", first[1].document["pools"][0], second[1].document["pools"][0]),
+    ):
+        keys = [k for k in {**a, **b} if a.get(k) != b.get(k) and k != "precision"]
+        if keys:
+            shown = [f"{key} {_short(a.get(key))} -> {_short(b.get(key))}" for key in keys[:4]]
+            more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
+            out.append(f"{name}: {', '.join(shown)}{more}")
+    stacks = first[2].stack.name, second[2].stack.name
+    if stacks[0] != stacks[1]:
+        out.append(f"software: {stacks[0]} -> {stacks[1]}")
+    return out
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        value = value.get("name", "other")
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 24 else f"{text[:21]}..."
+
+
+def _layout_differences(first: Opened, second: Opened) -> list[tuple[str, str, str, str]]:
+    """Return the axes that differ, with what the difference means."""
+    a, b = first[3].layout, second[3].layout
+    sharded = "nothing", "optimizer states", "optimizer states and gradients", "all states"
+    tokens = first[2].job.seq_len, second[2].job.seq_len
+    experts = first[2].shape.n_experts, second[2].shape.n_experts
+    said = {
+        "n_devices": ("devices", "devices in use"),
+        "tp": ("tp", f"a layer is cut over {a.tp} -> {b.tp} devices"),
+        "pp": ("pp", f"{a.pp} -> {b.pp} pipeline stages of {_held(a)} -> {_held(b)} layers"),
+        "dp": ("dp", f"{a.dp} -> {b.dp} copies of the model share the batch"),
+        "cp": (
+            "cp",
+            f"{tokens[0] // a.cp:,} -> {tokens[1] // b.cp:,} tokens of a sequence a rank",
+        ),
+        "cp_comm": ("cp_comm", "how keys and values are exchanged"),
+        "ep": ("ep", f"{experts[0] // a.ep} -> {experts[1] // b.ep} experts on a rank"),
+        "etp": ("etp", f"an expert is cut over {a.etp} -> {b.etp} devices"),
+        "vpp": ("vpp", f"{a.vpp} -> {b.vpp} chunks a stage"),
+        "schedule": ("schedule", "order of forwards and backwards"),
+        "rank_order": (
+            "rank_order",
+            f"the next stage of a pipeline is {a.stage_stride} -> {b.stage_stride} ranks away",
+        ),
+        "mbs": ("mbs", "sequences in a micro-batch"),
+        "gbs": ("gbs", "sequences in a step"),
+        "n_micro": ("n_micro", f"{a.n_micro} -> {b.n_micro} micro-batches through a pipeline"),
+        "zero": ("zero", f"{sharded[a.zero]} -> {sharded[b.zero]} sharded"),
+        "dp_shard": (
+            "dp_shard",
+            f"ranks over which ZeRO shards, {a.dp * a.cp // a.dp_shard} ->"
+            f" {b.dp * b.cp // b.dp_shard} copies of what it shards",
+        ),
+        "hpz": ("hpz", "ranks that share a second copy of the weights (1: there is none)"),
+        "sp": ("sp", "activations between the layers cut over tp"),
+        "dp_overlap": ("dp_overlap", "data-parallel traffic beside compute"),
+        "tp_overlap": ("tp_overlap", "tensor-parallel traffic in pieces beside the GEMMs"),
+        "optimizer_offload": ("offload", "where the optimizer states are, and the update runs"),
+        "activation_offload_layers": (
+            "activation offload",
+            "layers whose stored activations are on the host",
+        ),
+    }
+    out = []
+    recipes = first[2].job.recipe, second[2].job.recipe
+    if recipes[0] != recipes[1]:
+        names = first[3].precision, second[3].precision
+        out.append(("precision", *names, f"{recipes[0].name} -> {recipes[1].name}"))
+    for axis, (name, meaning) in said.items():
+        values = getattr(a, axis), getattr(b, axis)
+        if values[0] != values[1]:
+            out.append((name, _word(values[0]), _word(values[1]), meaning))
+    if a.stage_layers != b.stage_layers and len(a.stage_layers) == len(b.stage_layers):
+        out.append(("split", a.split, b.split, "layers of the stages"))
+    again = tuple(f"{x.recompute_text} {x.recompute_layers or ''}".strip() for x in (a, b))
+    if again[0] != again[1]:
+        out.append(
+            ("recompute", again[0], again[1], "what runs forward twice, layers of a virtual stage")
+        )
+    return out
+
+
+def _held(layout: Layout) -> str:
+    held = [sum(layout.chunks_of(rank)) for rank in range(layout.pp)]
+    low, high = min(held), max(held)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value) or "none"
+
+
+def _times(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
+    """Return the time terms of both, seconds, the largest difference first."""
+    both = {t: (a.breakdown.time_s[t], b.breakdown.time_s[t]) for t in TIME_TERMS}
+    ordered = sorted(both.items(), key=lambda x: (-abs(x[1][1] - x[1][0]), x[0]))
+    return {term: of for term, of in ordered if max(of) > 0.0}
+
+
+def _memory(a: Plan, b: Plan) -> dict[str, tuple[float, float]]:
+    """Return the memory terms of both worst stages, bytes."""
+    sides = [plan.breakdown.stages[plan.breakdown.peak_stage] for plan in (a, b)]
+    return {term: (sides[0][term], sides[1][term]) for term in sides[0]}
+
+
+def _traffic(a: Plan, b: Plan) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return by axis what a device sends, how long that takes and is waited for."""
+    out: dict[str, dict[str, tuple[float, float]]] = {}
+    for axis in ("tp", "cp", "ep", "pp", "dp", "host"):
+        sides = [[t for t in plan.breakdown.transfers if t.axis == axis] for plan in (a, b)]
+        if any(sides):
+            out[axis] = {
+                name: (
+                    sum(getattr(t, name) for t in sides[0]),
+                    sum(getattr(t, name) for t in sides[1]),
+                )
+                for name in ("n_calls", "sent_bytes", "time_s", "exposed_s")
+            }
+    return out
+
+
+def _turns(lost: Opened, won: Opened, names: tuple[str, str]) -> list[str]:
+    """Return what would make the slower of two plans of one problem win, in words.
+
+    Each thing alone, priced anew: its own terms, one change of its layout, a link, the batch.
+    """
+    slow, fast = lost[3], won[3]
+    loser, winner = names
+    gap = slow.step_time_s - fast.step_time_s
+    out = []
+    if slow.headroom_frac < 0:
+        over = slow.breakdown.peak_bytes - slow.usable_bytes
+        out.append(f"{loser} does not fit: {over / GIB:.1f} GiB too many")
+    worse = [(t, x - y) for t, (y, x) in _times(fast, slow).items() if x > y]
+    chosen: list[str] = []
+    total = 0.0
+    for term, loss in sorted(worse, key=lambda x: (-x[1], x[0])):
+        if total > gap:
+            break
+        chosen.append(term)
+        total += loss
+    out.append(
+        f"{loser} is {_ms(gap)} ms behind: it wins with {' and '.join(chosen)} as in {winner}"
+    )
+    out += _one_change(lost[2], slow, fast, names)
+    out += _other_hardware(lost, won, names)
+    return out
+
+
+def _one_change(problem: Problem, slow: Plan, fast: Plan, names: tuple[str, str]) -> list[str]:
+    """Return the best single change of the slower plan that fits, if it wins."""
+    fitting = [
+        (c.near.step_s, c)
+        for c in single_changes(problem, slow.layout, recipes=[fast.precision])
+        if c.near and c.near.peak_bytes <= slow.usable_bytes
+    ]
+    if not fitting:
+        return [f"no single change makes {names[0]} fit"]
+    step_s, change = min(fitting, key=lambda x: (x[0], x[1].axis))
+    what = f"{change.axis} {_word(change.old)} -> {_word(change.new)}"
+    if step_s >= fast.step_time_s:
+        return [f"no single change of {names[0]} is enough; the best is {what}, {step_s:.4f} s"]
+    return [f"{names[0]} wins with {what}: {step_s:.4f} s"]
+
+
+def _other_hardware(lost: Opened, won: Opened, names: tuple[str, str]) -> list[str]:
+    """Return the mildest change of each link and of the batch under which the slower plan wins."""
+    sides = [(opened[2], opened[3].layout) for opened in (lost, won)]
+    out, failed = [], []
+    for link in ("scale-up", "scale-out"):
+        turned = [
+            r for r in LINK_RATIOS if _beats(*((with_bandwidth(p, link, r), x) for p, x in sides))
+        ]
+        nearest = [next((r for r in turned if (r > 1) is up), None) for up in (True, False)]
+        for ratio in nearest:
+            if ratio:
+                out.append(f"{names[0]} wins on {ratio:.3g} times the {link} bandwidth")
+        if not turned:
+            failed.append(f"a {link} link between 1/8 and 8 times its bandwidth")
+    for ratio in BATCH_RATIOS:
+        batch = sides[0][0].job.global_batch * ratio
+        larger = (
+            (replace(p, job=replace(p.job, global_batch=batch)), replace(x, gbs=x.gbs * ratio))
+            for p, x in sides
+        )
+        if _beats(*larger):
+            out.append(f"{names[0]} wins with a global batch of {batch:,}")
+            break
+    else:
+        failed.append(f"a batch up to {BATCH_RATIOS[-1]} times as large")
+    return out + ([f"not with {' or '.join(failed)}"] if failed else [])
+
+
+def _beats(slow: tuple[Problem, Layout], fast: tuple[Problem, Layout]) -> bool:
+    return break_down(*slow).step_s < break_down(*fast).step_s
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f}"
+
+
+def comparison_text(found: Comparison) -> str:
+    """Return the comparison as a terminal shows it."""
+    a, b = found.plans
+    lines = [*_side_lines("A", a), *_side_lines("B", b), ""]
+    if found.inputs:
+        lines.append("not the same problem (A -> B): the terms below differ for that too")
+        lines += [line for text in found.inputs for line in wrapped(" ", text, indent=4)]
+    lines += wrapped("", verdict(found))
+    lines.append("")
+    if found.layout:
+        lines.append("layout, A -> B")
+        for axis, x, y, meaning in found.layout:
+            lines += wrapped(f"  {axis:<10}", f"{_cut(x)} -> {_cut(y)}: {meaning}", indent=12)
+    else:
+        lines.append("the layouts are the same")
+    lines += ["", *_time_lines(a, b), "", *_memory_lines(a, b), "", *_traffic_lines(a, b)]
+    if found.turns:
+        lines += ["", f"what would make {'B' if found.winner == 'A' else 'A'} win"]
+        lines += [line for text in found.turns for line in wrapped(" ", text, indent=4)]
+    return "\n".join(lines) + "\n"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 30 else f"{text[:27]}..."
+
+
+def _side_lines(name: str, plan: Plan) -> list[str]:
+    peak, usable = plan.breakdown.peak_bytes, plan.usable_bytes
+    return [
+        *wrapped(f"{name} {plan.plan_id}:", shown_layout(plan.layout), indent=4),
+        f"    {plan.step_time_s:.4f} s a step,"
+        f" {plan.tokens_per_s_per_device:,.0f} tokens/s/device,"
+        f" MFU {format_percent(plan.mfu)}, {peak / GIB:.2f} of {usable / GIB:.2f} GiB"
+        + ("" if peak <= usable else ", does not fit"),
+    ]
+
+
+def verdict(found: Comparison) -> str:
+    """Return who wins by how much, with the terms that decide."""
+    a, b = found.plans
+    if not found.winner:
+        return "both train the same number of tokens a second"
+    won, lost = (a, b) if found.winner == "A" else (b, a)
+    more = won.tokens_per_s / lost.tokens_per_s - 1.0
+    lead = f"{found.winner} trains {more:.1%} more tokens a second"
+    devices = won.layout.n_devices, lost.layout.n_devices
+    if devices[0] != devices[1]:
+        each = won.tokens_per_s_per_device / lost.tokens_per_s_per_device - 1.0
+        lead += f" on {devices[0]:,} devices against {devices[1]:,} ({each:+.1%} a device)"
+    if won.headroom_frac < 0:
+        lead += ", but does not fit"
+    if found.inputs:
+        return lead
+    if more < TIE_FRAC:
+        lead += " (within model error)"
+    gaps = {t: y - x for t, (x, y) in _times(won, lost).items()}
+    least = MIN_SHARE * won.step_time_s
+    saved = [f"{t} -{_ms(gap)}" for t, gap in gaps.items() if gap > least]
+    paid = [f"{t} +{_ms(-gap)}" for t, gap in gaps.items() if -gap > least]
+    price = f"; at the price of {', '.join(paid)}" if paid else ""
+    return f"{lead}: {', '.join(saved) or 'many small differences'} ms{price}"
+
+
+def _time_lines(a: Plan, b: Plan) -> list[str]:
+    stages = a.breakdown.critical_stage, b.breakdown.critical_stage
+    lines = [
+        f"time by term of the slowest stage ({stages[0]} of A, {stages[1]} of B)",
+        f"  {'term':<13}{'A ms':>13}{'B ms':>13}{'B - A ms':>13}{'of A':>9}",
+    ]
+    rows: Mapping[str, tuple[float, float]] = {
+        **_times(a, b),
+        "step": (a.step_time_s, b.step_time_s),
+    }
+    for term, (x, y) in rows.items():
+        share = f"{(y - x) / a.step_time_s:+.2%}"
+        lines.append(f"  {term:<13}{_ms(x):>13}{_ms(y):>13}{(y - x) * 1e3:>+13,.2f}{share:>9}")
+    return lines
+
+
+def _memory_lines(a: Plan, b: Plan) -> list[str]:
+    stages = a.breakdown.peak_stage, b.breakdown.peak_stage
+    lines = [
+        f"memory of the fullest stage ({stages[0]} of A, {stages[1]} of B)",
+        f"  {'term':<13}{'A GiB':>13}{'B GiB':>13}{'B - A GiB':>13}",
+    ]
+    rows: Mapping[str, tuple[float, float]] = {
+        **_memory(a, b),
+        "peak": (a.breakdown.peak_bytes, b.breakdown.peak_bytes),
+    }
+    for term, (x, y) in rows.items():
+        lines.append(f"  {term:<13}{x / GIB:>13.2f}{y / GIB:>13.2f}{(y - x) / GIB:>+13.2f}")
+    return lines
+
+
+def _traffic_lines(a: Plan, b: Plan) -> list[str]:
+    found = _traffic(a, b)
+    if not found:
+        return ["neither sends anything"]
+    lines = [
+        "traffic of a device per step",
+        f"  {'axis':<5}{'sent GB, A':>12}{'B':>10}{'on the wire ms, A':>20}{'B':>11}"
+        f"{'waited ms, A':>15}{'B':>11}",
+    ]
+    for axis, of in found.items():
+        sent, wire, waits = of["sent_bytes"], of["time_s"], of["exposed_s"]
+        lines.append(
+            f"  {axis:<5}{sent[0] / 1e9:>12.2f}{sent[1] / 1e9:>10.2f}"
+            f"{wire[0] * 1e3:>20,.1f}{wire[1] * 1e3:>11,.1f}"
+            f"{waits[0] * 1e3:>15,.1f}{waits[1] * 1e3:>11,.1f}"
+        )
+    return lines

@@ -1,0 +1,89 @@
+"""The files that run one plan: those of its frameworks, and what launches them."""
+
+from costmodels.breakdown import Breakdown
+from costmodels.problem import Problem
+from planner import __version__
+from planner.analyze.placement.hosts import chosen_hosts
+from planner.errors import UsageError
+from planner.frameworks.emit import emit_plan, why_not
+from planner.frameworks.launchers.files import launcher_files
+from planner.frameworks.launchers.placement import place_plan
+from planner.solver.answer.plans import under_framework
+from planner.solver.answer.result import Plan
+from planner.solver.calibration.file import Calibration
+from planner.specs.identity import content_id
+from planner.specs.inputs import ClusterInput, ModelInput
+from searches.options import FRAMEWORKS
+
+
+def chosen_targets(text: str) -> list[str]:
+    """Return the frameworks of a list such as `megatron,fsdp2`; `UsageError` for others."""
+    targets = [part.strip() for part in text.split(",") if part.strip()]
+    for target in targets:
+        if target not in FRAMEWORKS:
+            fix = f"one of {', '.join(FRAMEWORKS)}"
+            raise UsageError(f"unknown framework {target!r}", fix, "for")
+    return targets
+
+
+def header_lines(
+    given: tuple[ModelInput, ClusterInput], plan: Plan, found: Breakdown, result_id: str
+) -> list[str]:
+    """Return the comment lines that name a plan in the files written for it.
+
+    `found` is the plan priced as the framework of the file runs it.
+    """
+    model, cluster = given
+    of = f" of result {result_id}" if result_id else ""
+    return [
+        f"plan {plan.plan_id}, rank {plan.rank}{of}",
+        f"model {model.shape.name}, cluster {cluster.cluster.name},"
+        f" inputs {content_id(model.document, cluster.document)}",
+        f"predicted step {found.step_s:.3f} s, {found.peak_bytes / 2**30:.1f} GiB per device",
+        f"written by planner {__version__}",
+    ]
+
+
+def plan_files(
+    given: tuple[ModelInput, ClusterInput],
+    problem: Problem,
+    plan: Plan,
+    result_id: str,
+    targets: list[str],
+    launchers: tuple[str, ...],
+    calibration: Calibration,
+    hosts: str | tuple[str, ...] | None = None,
+) -> dict[str, str]:
+    """Return the files of one plan; a framework that it does not fit gets a reason instead.
+
+    `hosts` are a list or a file of `planner.analyze.placement.hosts.read_hosts`, or names that are
+    read already.
+    """
+    model, cluster = given
+    pool, fabric, files = problem.pool, problem.fabric, {}
+    placed = None
+    if set(launchers) - {"torchrun"}:
+        names = hosts if isinstance(hosts, tuple) else chosen_hosts(hosts, cluster)
+        placed = place_plan(plan.layout, model.shape, pool, fabric, names)
+    for target in targets:
+        found = under_framework(problem, plan.layout, target, calibration)
+        header = header_lines(given, plan, found or plan.breakdown, result_id)
+        if found is None and why_not(target, plan.layout, model.shape, model.job) is None:
+            lines = [*header[:2], f"as {target} runs it, the plan does not fit into memory"]
+            files[f"{target}.txt"] = "\n".join(lines) + "\n"
+            continue
+        mine = emit_plan(
+            target,
+            plan.layout,
+            model.shape,
+            model.job,
+            pool,
+            header,
+            details=model.details,
+            dispatch=problem.stack.expert_dispatch,
+        )
+        files |= mine
+        if placed:
+            named = (model.shape.name, plan.plan_id)
+            files |= launcher_files(launchers, mine, placed, pool, fabric, header, *named)
+    return files

@@ -1,0 +1,533 @@
+"""The inverse questions: what does this job need, and what is the most that this cluster takes?
+
+Whether something fits is searched over the whole space of layouts (`searches.feasibility`). It
+is not monotone in the number of devices, in the size of the model or in the micro-batch, because
+heads, layers and batches must divide. There, one candidate after the other is searched, from a
+bound that is monotone. In the sequence length it is monotone on a grid that leaves the layouts
+the same; there bisection is exact. So it is where waiting only shrinks with the bandwidth.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from costmodels.breakdown import COMPUTE_TERMS, Breakdown, break_down
+from costmodels.parameters import total_params
+from costmodels.plans import Layout
+from costmodels.problem import Problem
+from hardware.parts import Pool
+from planner.analyze.recommend.answer import Recommendation
+from planner.errors import SearchError, SpecError, UsageError
+from planner.solver.answer.result import Plan, Result
+from planner.solver.answer.result_parts import calibration_json, inputs_json
+from planner.solver.calibration.reference import Reference, reference_name
+from planner.solver.options import Asked, SolveOptions
+from planner.solver.problem import make_problem
+from planner.solver.recipes import one_recipe
+from planner.solver.request import Calibrations, anchored_options, solve_options
+from planner.solver.solve import solve_inputs
+from planner.solver.sources import Overrides, Source, read_inputs, source_names
+from planner.solver.unsupported import check_options
+from planner.specs.identity import content_id
+from planner.specs.inputs import ClusterInput, ModelInput
+from planner.specs.loader import cluster_from_dict, model_from_dict
+from searches.executors.executor import SerialExecutor
+from searches.feasibility import any_fits, largest_true, least_true, states_can_fit
+from searches.options import TOKENS_PER_CP
+from searches.rules import Context
+from searches.space.shape_space import divisors, largest_named, legal_degrees
+
+QUESTIONS = ("devices", "size", "sequence", "micro-batch", "bandwidth", "layout")
+"""What can be asked."""
+FAMILIES = ("both", "width", "depth")
+"""How a model grows: `both` in proportion, or one of them."""
+
+MAX_NODES = 1024
+"""Most nodes tried unless told otherwise."""
+MAX_SCALE = 64
+"""Largest multiple of a model's width or depth that is tried."""
+SCALE_PARTS = 8
+"""A family grows in steps of one part of so many, or of as many as divide its widths."""
+MAX_LAYERS, MAX_HEADS = 10_000, 100_000
+"""Most that a model file may state."""
+MAX_SEQ_LEN = 10_000_000
+"""Longest sequence that a model file may state."""
+SEQUENCE_STEP = 1024
+TOLERANCE_FRAC = 0.02
+"""Waiting that counts as hidden, as a share of the compute time."""
+BANDWIDTH_STEP = 1.05
+"""Ratio of neighbouring bandwidths: finer than the model is right."""
+BANDWIDTH_STEPS = 142
+"""Steps tried up and down from the present bandwidth: a factor of a thousand."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """One question: the inputs, and the searches made for it."""
+
+    model: ModelInput
+    cluster: ClusterInput
+    options: SolveOptions
+    asked: Asked
+    n_tried: int = 0
+    fields: dict[str, object] = field(default_factory=dict)
+    """Changed fields of the two files at the answer, by path."""
+    said: tuple[str, ...] = ()
+    """Notes on the measured runs that anchor the calibration."""
+
+    def problem(self) -> Problem:
+        """Return the problem as asked; `SearchError` for what is not modelled."""
+        return make_problem(self.model, self.cluster, self.options)
+
+    def context(self, problem: Problem) -> Context:
+        """Return the search for any plan of a problem."""
+        restrictions = replace(self.options.search_options(), n_finalists=1)
+        return Context(problem, restrictions, problem.pool.n_devices)
+
+    def fits(self, problem: Problem) -> bool:
+        """Tell whether any plan of a problem fits."""
+        self.n_tried += 1
+        return any_fits(self.context(problem))
+
+    def best(self, **fields: object) -> tuple["_Question", Result]:
+        """Return the question with some fields changed, and what `solve` says to it."""
+        of_model = {p: v for p, v in fields.items() if p.split(".")[0] in ("model", "training")}
+        of_cluster = {p: v for p, v in fields.items() if p not in of_model}
+        model = model_from_dict(self.model.document, list(of_model.items()))
+        changed = replace(
+            self,
+            model=replace(model, notes=self.model.notes),
+            cluster=cluster_from_dict(self.cluster.document, list(of_cluster.items())),
+            fields={**self.fields, **fields},
+        )
+        result = solve_inputs(
+            changed.model,
+            changed.cluster,
+            replace(self.options, top=1),
+            SerialExecutor(),
+            asked=self.asked,
+            fewer=False,
+        )
+        return changed, result
+
+    def answered(
+        self, name: str, answer: Mapping[str, Any] | None, scope: str, plan: Plan | None
+    ) -> Recommendation:
+        """Return the recommendation with its identity and its command."""
+        given = (self.model, self.cluster, self.options)
+        command = self.asked.command(self.options, self.fields) if plan else ""
+        return Recommendation(
+            question=name,
+            result_id=content_id(
+                name,
+                scope,
+                self.model.document,
+                self.cluster.document,
+                self.options.to_json(),
+                calibration_json(self.options.calibration),
+            ),
+            inputs=inputs_json(*given, (self.asked.model, self.asked.cluster)),
+            calibration=calibration_json(self.options.calibration),
+            answer=answer,
+            scope=scope,
+            n_tried=self.n_tried,
+            plan=plan,
+            command=command,
+            notes=self.said
+            + tuple(
+                note
+                for note in self.model.notes
+                if not any(note.startswith(f"assumed {path} = ") for path in self.fields)
+            ),
+        )
+
+
+def recommend(
+    question: str,
+    model: Source,
+    cluster: Source,
+    *,
+    pins: Mapping[str, object] | None = None,
+    only: Mapping[str, object] | None = None,
+    at_most: Mapping[str, int] | None = None,
+    framework: str = "default",
+    stack: str = "",
+    allow: tuple[str, ...] = (),
+    overrides: Overrides = (),
+    most: int = 0,
+    by: str = "",
+    step: int = 0,
+    tolerance_frac: float = 0.0,
+    calibration: Calibrations = None,
+    reference: Reference = "",
+) -> Recommendation:
+    """Return the answer to one of `QUESTIONS` about a job on a cluster.
+
+    `devices`: the fewest on which the job fits, up to `most` nodes. `size`: the largest model of
+    the family of `model`, grown `by` width, depth or both. `sequence`: the longest that fits, in
+    multiples of `step` tokens. `micro-batch`: the largest that fits. `bandwidth`: for each axis
+    the least on its link at which the first plan waits at most `tolerance_frac` of its compute
+    time. `layout`: the decision walked axis by axis, and where that ends. The other arguments are
+    those of `solve`. Raises `SpecError` for a bad input and `UsageError` for a bad option.
+    """
+    if question not in QUESTIONS:
+        raise UsageError(f"unknown question {question!r}", f"one of {', '.join(QUESTIONS)}")
+    _check_own_options(question, most, by, step, tolerance_frac)
+    options = solve_options(1, pins, only, at_most, framework, stack, allow, calibration)
+    check_options(options)
+    options, said = anchored_options(options, reference)
+    read = read_inputs(model, cluster, overrides)
+    given = one_recipe(read[0], options, "this question is answered for one recipe"), read[1]
+    names = source_names(model, cluster)
+    asked = _Question(
+        *given,
+        options,
+        Asked(*names, tuple(overrides), reference=reference_name(reference)),
+        said=said,
+    )
+    if question == "devices":
+        return _fewest_devices(asked, most or MAX_NODES)
+    if question == "size":
+        return _largest_model(asked, by or FAMILIES[0])
+    if question == "sequence":
+        return _longest_sequence(asked, step or SEQUENCE_STEP)
+    if question == "micro-batch":
+        return _largest_micro_batch(asked)
+    if question == "layout":
+        return _walked(asked)
+    return _least_bandwidth(asked, tolerance_frac or TOLERANCE_FRAC)
+
+
+def _check_own_options(question: str, most: int, by: str, step: int, tolerance: float) -> None:
+    """Raise `UsageError` for an option of another question, or out of range."""
+    for name, value, of in (
+        ("--most", most, "devices"),
+        ("--by", by, "size"),
+        ("--step", step, "sequence"),
+        ("--tolerance", tolerance, "bandwidth"),
+    ):
+        if value and question != of:
+            raise UsageError(f"{name} belongs to the question {of}, not to {question}", "drop it")
+    if by and by not in FAMILIES:
+        raise UsageError(f"--by: unknown {by!r}", f"one of {', '.join(FAMILIES)}")
+    if not 0 <= most <= 1_000_000:
+        raise UsageError(f"--most must be 1 to 1000000 nodes, not {most}", "--most 256")
+    if not 0 <= step <= MAX_SEQ_LEN:
+        raise UsageError(f"--step must be 1 to {MAX_SEQ_LEN} tokens, not {step}", "--step 1024")
+    if not 0 <= tolerance < 1:
+        fix = "a share of the compute time: --tolerance 0.02"
+        raise UsageError(f"--tolerance must be above 0 and below 1, not {tolerance:g}", fix)
+
+
+def node_counts(pool: Pool, most_nodes: int) -> Iterator[tuple[int, int]]:
+    """Yield (nodes, devices per node) from one device upwards: parts of a node, then whole ones.
+
+    Parts of a node are its divisors; a scale-up domain over several nodes has no parts.
+    """
+    if pool.scale_up_domain <= pool.devices_per_node:
+        yield from ((1, d) for d in divisors(pool.devices_per_node)[:-1])
+    yield from ((n, pool.devices_per_node) for n in range(1, most_nodes + 1))
+
+
+def _fewest_devices(asked: _Question, most_nodes: int) -> Recommendation:
+    """Return the fewest devices: counts are searched upwards from the least that holds the states.
+
+    The bound is monotone, so that it is found by passing over counts below it unsearched; whether
+    a plan fits is not, so that every count from there on is searched.
+    """
+    problem = asked.problem()
+    pool, full = problem.pool, problem.pool.devices_per_node
+    scope = f"every number of devices from 1 to {most_nodes} node(s), parts of a node by divisors"
+    for nodes, per_node in node_counts(pool, most_nodes):
+        if not states_can_fit(problem, nodes * per_node):
+            continue
+        fields: dict[str, object] = {"pools.0.nodes": nodes}
+        if per_node != full:
+            domain = math.gcd(pool.scale_up_domain, per_node)
+            nics = max(1, pool.nics_per_node * per_node // full)
+            fields["pools.0.accelerators_per_node"] = per_node
+            fields["pools.0.scale_up_domain"] = domain
+            fields["pools.0.nics_per_node"] = nics
+        elif full < nodes * per_node < pool.scale_up_domain:
+            fields["pools.0.scale_up_domain"] = nodes * per_node  # part of a rack
+        try:
+            changed = cluster_from_dict(asked.cluster.document, list(fields.items()))
+        except SpecError:  # a count that a scale-up domain over several nodes does not divide
+            continue
+        if asked.fits(make_problem(asked.model, changed, asked.options)):
+            found, result = asked.best(**fields)
+            answer = {"nodes": nodes, "n_devices": nodes * per_node}
+            return found.answered("devices", answer, scope, result.best)
+    return asked.answered("devices", None, scope, None)
+
+
+def family_parts(problem: Problem) -> int:
+    """Return into how many equal parts the widths of a model can be cut, at most `SCALE_PARTS`.
+
+    A part has its share of hidden, heads, KV heads (unless there is one for all) and ffn.
+    """
+    shape = problem.shape
+    kv = shape.kv_heads if shape.kv_heads > 1 else 0
+    return math.gcd(shape.hidden, shape.heads, shape.ffn, kv, SCALE_PARTS)
+
+
+def member(problem: Problem, by: str, k: int, parts: int) -> dict[str, int]:
+    """Return layers and widths of the family's member of scale k / parts.
+
+    Width: hidden, heads, kv_heads (unless 1) and ffn times k / parts, head_dim as it is. Depth:
+    layers times k / parts, rounded, at least 1.
+    """
+    shape = problem.shape
+    wide, deep = (k if by != "depth" else parts), (k if by != "width" else parts)
+    return {
+        "layers": max(1, round(shape.layers * deep / parts)),
+        "hidden": shape.hidden * wide // parts,
+        "heads": shape.heads * wide // parts,
+        "kv_heads": shape.kv_heads * wide // parts if shape.kv_heads > 1 else 1,
+        "head_dim": shape.head_dim,
+        "ffn": shape.ffn * wide // parts,
+    }
+
+
+def _largest_model(asked: _Question, by: str) -> Recommendation:
+    """Return the largest member: searched downwards from the largest whose states can fit.
+
+    Parameters grow with the scale, so that this bound is found by bisection; whether heads and
+    layers divide does not, so that every member below it is searched.
+    """
+    problem = asked.problem()
+    if problem.shape.n_experts or problem.shape.latent:
+        what = "moe" if problem.shape.n_experts else "mla"
+        raise UsageError(
+            f"model.{what}: the family of a model with it is not defined in this version",
+            f"ask for a model file without {what}, or search sizes of your own with --set",
+        )
+    parts = SCALE_PARTS if by == "depth" else family_parts(problem)
+
+    def scaled(k: int) -> Problem:
+        sizes: dict[str, Any] = member(problem, by, k, parts)
+        return replace(problem, shape=replace(problem.shape, **sizes))
+
+    def possible(k: int) -> bool:
+        sizes = member(problem, by, k, parts)
+        stated = sizes["layers"] <= MAX_LAYERS and sizes["heads"] <= MAX_HEADS
+        return stated and states_can_fit(scaled(k), problem.pool.n_devices)
+
+    top = largest_true(possible, 1, MAX_SCALE * parts)
+    grown = {"both": "width and depth", "width": "width", "depth": "depth"}[by]
+    scope = (
+        f"members of 1/{parts}, 2/{parts}, ... of the {grown}, head_dim, vocabulary and batch as "
+        f"they are, down from {top}/{parts}: more parameters than that exceed the memory of all "
+        "devices"
+    )
+    for k in range(top, 0, -1):
+        if asked.fits(scaled(k)):
+            sizes = member(problem, by, k, parts)
+            found, result = asked.best(**{f"model.{name}": v for name, v in sizes.items()})
+            answer = {
+                "by": grown,
+                "scale": k / parts,
+                "params": round(total_params(scaled(k).shape, problem.job.seq_len)),
+                **sizes,
+            }
+            return found.answered("size", answer, scope, result.best)
+    return asked.answered("size", None, scope, None)
+
+
+def _lengths(
+    asked: _Question, problem: Problem, step: int, most: int
+) -> list[tuple[int, int, int]]:
+    """Return (least, most, grid) of the lengths for which the search tries the same cp, tokens."""
+    context = asked.context(problem)
+    degrees = [d for d in divisors(context.n_devices) if context.options.allows("cp", d)]
+    starts = [0]
+    if not largest_named(context, "cp"):
+        starts = [0, *(d * TOKENS_PER_CP for d in degrees if 1 < d <= most // TOKENS_PER_CP)]
+    found = []
+    for least, end in zip(starts, [*(s - 1 for s in starts[1:]), most], strict=True):
+        tried = degrees if len(starts) == 1 else [d for d in degrees if d * TOKENS_PER_CP <= least]
+        twice = 2 * math.lcm(*tried) if max(tried, default=1) > 1 else 1
+        tp = math.lcm(*legal_degrees(context, "tp"))
+        grid = math.lcm(step, tp * twice)
+        if -(-max(least, 1) // grid) * grid <= end:
+            found.append((least, end, grid))
+    return found
+
+
+def _longest_sequence(asked: _Question, step: int) -> Recommendation:
+    """Return the longest sequence, by bisection over grids on which fitting is monotone.
+
+    Lengths are parted where the search begins to try a larger cp. Within a part, the grid is
+    multiples of every tp times twice every cp: on it all lengths have the same layouts, and the
+    memory of each grows with the length. The part of the longest sequences of which the shortest
+    fits holds the answer.
+    """
+    problem = asked.problem()
+    most = MAX_SEQ_LEN
+    if problem.shape.positions == "learned" and problem.shape.max_positions:
+        most = min(most, problem.shape.max_positions)
+    grid, k = step, 0
+    for least, end, grid in reversed(_lengths(asked, problem, step, most)):
+
+        def fits(k: int, grid: int = grid) -> bool:
+            return asked.fits(replace(problem, job=replace(problem.job, seq_len=k * grid)))
+
+        first = max(1, -(-least // grid))
+        k = largest_true(fits, first, end // grid) if fits(first) else 0
+        if k:
+            break
+    scope = (
+        f"multiples of {grid} tokens up to {most}, {problem.job.global_batch} sequences a step: "
+        "lengths with the same layouts, and each layout's memory grows with the length"
+    )
+    if k == 0:
+        return asked.answered("sequence", None, scope, None)
+    fields: dict[str, object] = {"training.seq_len": k * grid}
+    if 0 < problem.job.tokens < k * grid * problem.job.global_batch:
+        fields["training.tokens"] = "null"  # less than one step of this length
+    found, result = asked.best(**fields)
+    return found.answered("sequence", {"seq_len": k * grid}, scope, result.best)
+
+
+def _largest_micro_batch(asked: _Question) -> Recommendation:
+    """Return the largest micro-batch: all divisors of the global batch, from the largest down."""
+    options = asked.options
+    if {"mbs"} & {*options.pins, *options.only, *options.at_most}:
+        raise UsageError("mbs is what is asked for and cannot be restricted", "drop mbs")
+    problem = asked.problem()
+    sizes = divisors(problem.job.global_batch)
+    scope = f"every divisor of the global batch of {problem.job.global_batch}, the largest first"
+    for mbs in reversed(sizes):
+        pinned = replace(asked, options=replace(options, pins={**options.pins, "mbs": mbs}))
+        fits = pinned.fits(problem)
+        asked.n_tried = pinned.n_tried
+        if fits:
+            found, result = pinned.best()
+            return found.answered("micro-batch", {"mbs": mbs}, scope, result.best)
+    return asked.answered("micro-batch", None, scope, None)
+
+
+def _walked(asked: _Question) -> Recommendation:
+    """Return the walk to a layout, and the best plan."""
+    from planner.analyze.recommend.walk import walk
+
+    _, result = asked.best()
+    scope = (
+        "every value searched with what was decided before, later degrees at 1, on all devices; "
+        "beside it the best plan of the whole space"
+    )
+    if not result.plans:
+        return asked.answered("layout", None, scope, None)
+    found = walk(asked.model, asked.cluster, asked.options, result)
+    asked.n_tried += found.n_tried
+    return asked.answered("layout", found.to_json(), scope, result.best)
+
+
+def with_bandwidth(problem: Problem, link: str, ratio: float) -> Problem:
+    """Return the problem with the bandwidth of one link times `ratio`, latencies as they are.
+
+    `scale-up` moves what the part reaches inside its domain, `scale-out` the network ports.
+    """
+    pool = problem.pool
+    if link == "scale-out":
+        nic = replace(pool.nic, bytes_per_s=pool.nic.bytes_per_s * ratio)
+        return replace(problem, pool=replace(pool, nic=nic))
+    part = pool.accelerator
+    faster = replace(
+        part,
+        scale_up_bytes_per_s=part.scale_up_bytes_per_s * ratio,
+        ring_bytes_per_s=part.ring_bytes_per_s * ratio,
+        in_switch_all_reduce_bytes_per_s=part.in_switch_all_reduce_bytes_per_s * ratio,
+    )
+    return replace(problem, pool=replace(pool, accelerator=faster))
+
+
+def compute_s(found: Breakdown) -> float:
+    """Return the time that a plan computes, seconds per step: what communication can hide in."""
+    return sum(found.time_s[term] for term in (*COMPUTE_TERMS, "recompute"))
+
+
+def least_bandwidth_ratio(
+    problem: Problem, layout: Layout, axis: str, link: str, allowed_s: float, monotone: bool
+) -> float | None:
+    """Return the least multiple of a link's bandwidth from which an axis waits within `allowed_s`.
+
+    Multiples are powers of `BANDWIDTH_STEP`. None when even the largest does not do. With
+    `monotone`, waiting never grows with the bandwidth and bisection finds the multiple; otherwise
+    all are priced, and it must do from there on.
+    """
+
+    def hides(step: int) -> bool:
+        changed = with_bandwidth(problem, link, BANDWIDTH_STEP**step)
+        return break_down(changed, layout).time_s[axis] <= allowed_s
+
+    low, high = -BANDWIDTH_STEPS, BANDWIDTH_STEPS
+    if monotone:
+        step = least_true(hides, low, high)
+    else:
+        step = high + 1
+        while step > low and hides(step - 1):
+            step -= 1
+    return BANDWIDTH_STEP**step if step <= high else None
+
+
+def _links(found: Breakdown) -> dict[str, str]:
+    """Return the slowest link that each axis of a plan crosses."""
+    links: dict[str, str] = {}
+    for transfer in found.transfers:
+        if transfer.tier == "host":
+            continue
+        if transfer.tier != "scale-up":
+            links[transfer.axis] = "scale-out"
+        links.setdefault(transfer.axis, "scale-up")
+    return links
+
+
+def _least_bandwidth(asked: _Question, tolerance_frac: float) -> Recommendation:
+    """Return, for each axis of the first plan, the least bandwidth at which it hides.
+
+    The plan stays the same. Every collective takes the fastest of algorithms whose times fall
+    with the bandwidth, so that the wait of tp falls with that of its link, and the wait of pp with
+    that of a link that tp does not use. Otherwise layers get shorter too, and with them what other
+    traffic hides behind; and dp hides behind the rank that suffers most, which may change. Those
+    are priced at every step instead of bisected.
+    """
+    problem = asked.problem()
+    _, result = asked.best()
+    scope = (
+        f"the plan below at bandwidths in steps of {BANDWIDTH_STEP - 1:.0%}, one link at a time, "
+        "latencies as they are"
+    )
+    if not result.plans:
+        raise SearchError(
+            "nothing fits, so there is no plan whose traffic could hide",
+            f"see {asked.asked.command(asked.options, {})}",
+        )
+    plan = result.best
+    present, allowed_s = plan.breakdown, tolerance_frac * compute_s(plan.breakdown)
+    links, rows = _links(present), []
+    for axis, link in links.items():
+        monotone = axis == "tp" or (axis == "pp" and links.get("tp") != link)
+        ratio = least_bandwidth_ratio(problem, plan.layout, axis, link, allowed_s, monotone)
+        fastest = with_bandwidth(problem, link, BANDWIDTH_STEP**BANDWIDTH_STEPS)
+        now = link_bytes_per_s(problem.pool, link)
+        rows.append(
+            {
+                "axis": axis,
+                "link": link,
+                "bytes_per_s": now,
+                "least_bytes_per_s": None if ratio is None else now * ratio,
+                "wait_s": present.time_s[axis],
+                "allowed_s": allowed_s,
+                "floor_s": break_down(fastest, plan.layout).time_s[axis],
+            }
+        )
+    asked.n_tried += 1
+    answer = {"tolerance_frac": tolerance_frac, "compute_s": compute_s(present), "axes": rows}
+    return asked.answered("bandwidth", answer, scope, plan)
+
+
+def link_bytes_per_s(pool: Pool, link: str) -> float:
+    """Return the data-sheet bandwidth, one-way: of a device inside its domain, or of one port."""
+    return pool.nic.bytes_per_s if link == "scale-out" else pool.accelerator.scale_up_bytes_per_s

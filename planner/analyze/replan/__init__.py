@@ -1,0 +1,1 @@
+"""Other devices for a running job: what now, and does moving pay?"""

@@ -1,0 +1,708 @@
+"""Every term of a prediction, opened: the function that computes it, and this plan's numbers."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels import memory, step
+from costmodels.breakdown import virtual_stage_times, virtual_weight_grad_times
+from costmodels.comm import context_parallel, data_parallel, tensor_parallel
+from costmodels.comm.collectives import inside_bytes_per_s
+from costmodels.comm.context_parallel import ContextSplit
+from costmodels.comm.placement import Group, place_group
+from costmodels.layers import compute, experts, gemm, recompute
+from costmodels.layers.layer_terms import expert_layer_terms, host_s, layer_terms
+from costmodels.memory import param_bytes_kept
+from costmodels.offload import activations as activation_offload
+from costmodels.offload import optimizer as offload
+from costmodels.parameters import kv_heads_per_rank
+from costmodels.plans import CP_COMMS, RECOMPUTE_MODULES, SCHEDULES
+from costmodels.problem import Problem
+from costmodels.schedule import pipeline
+from costmodels.shape_terms import host_bytes
+from hardware.parts import Host, Provenance
+from planner.solver.answer.result import Plan
+from planner.units import GIB
+
+Numbers = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term of the step time or of the memory."""
+
+    name: str
+    kind: str
+    """`time` or `memory`."""
+    title: str
+    functions: tuple[Callable[..., object], ...]
+    """Where it is computed; their docstrings hold equation, source and what is left out."""
+    numbers: Callable[[Problem, Plan], Numbers]
+
+
+def _held(plan: Plan) -> int:
+    """Return the layers of the slowest rank."""
+    return sum(plan.layout.chunks_of(plan.breakdown.critical_stage))
+
+
+def _common(problem: Problem, plan: Plan) -> Numbers:
+    x, shape = plan.layout, problem.shape
+    return [
+        ("m (micro-batches)", str(x.n_micro)),
+        ("b s / c (tokens of one)", f"{x.mbs * problem.job.seq_len // x.cp:,}"),
+        (f"layers of the slowest rank ({plan.breakdown.critical_stage})", str(_held(plan))),
+        ("t (tp), h, f", f"{x.tp}, {shape.hidden:,}, {shape.ffn:,}"),
+    ]
+
+
+def _rates(problem: Problem) -> Numbers:
+    part = problem.pool.accelerator
+    precision = problem.job.recipe.linear
+    eff = part.efficiency
+    return [
+        (f"P (dense {precision} peak)", f"{part.peak_flops_per_s[precision] / 1e12:.0f} TFLOP/s"),
+        ("eta (sustained GEMM share)", f"{eff.gemm_frac:.3f} (wgrad x {eff.wgrad_frac:.2f})"),
+        ("S (multiprocessors), k0", f"{part.n_sms}, {eff.gemm_k_half:.0f}"),
+        ("HBM x sustained share", f"{part.hbm_bytes_per_s / 1e12:.2f} TB/s x {eff.hbm_frac:.2f}"),
+    ]
+
+
+def _per_layer(name: str) -> Callable[[Problem, Plan], Numbers]:
+    def numbers(problem: Problem, plan: Plan) -> Numbers:
+        both = getattr(plan.breakdown.rows.layers, name)
+        forward, backward = both.forward_s.item(), both.backward_s.item()
+        unit = "whole" if name in ("head", "embedding") else "one layer"
+        count = "m" if name in ("head", "embedding") else "m x layers"
+        return [
+            *_common(problem, plan),
+            *_rates(problem),
+            (f"{unit}, forward / backward", f"{forward * 1e3:.3f} / {backward * 1e3:.3f} ms"),
+            (f"term = {count} x both", f"{plan.breakdown.time_s[name]:.4f} s"),
+        ]
+
+    return numbers
+
+
+def _attention(problem: Problem, plan: Plan) -> Numbers:
+    part = problem.pool.accelerator
+    kernel = (
+        compute.fused_kernel(problem.stack, part) if problem.shape.flash_attention else "unfused"
+    )
+    shares = part.efficiency.attention_frac.get(kernel)
+    extra = [
+        ("kernel, share of peak forward / backward", f"{kernel}, {shares}"),
+        ("s, s_half", f"{problem.job.seq_len}, {part.efficiency.attention_seq_half:.0f}"),
+    ]
+    return extra + _per_layer("attention")(problem, plan)
+
+
+def _recompute(problem: Problem, plan: Plan) -> Numbers:
+    x, layers = plan.layout, plan.breakdown.rows.layers
+    chunks = x.chunks_of(plan.breakdown.critical_stage)
+    again = sum(min(c, x.recompute_layers) for c in chunks)
+    return [
+        ("kind, layers per virtual stage", f"{x.recompute_text}, {x.recompute_layers}"),
+        ("recomputed layers of the slowest rank", f"{again} of {sum(chunks)}"),
+        ("one layer's forward again", f"{layers.recompute_full_s.item() * 1e3:.3f} ms"),
+        *_modules(plan),
+        ("term", f"{plan.breakdown.time_s['recompute']:.4f} s"),
+    ]
+
+
+def _modules(plan: Plan) -> Numbers:
+    """Return what each recomputed module takes again, and no longer keeps, in one layer."""
+    layers, rows = plan.breakdown.rows.layers, []
+    kinds = [("expert layer", layers.experts.modules)] if layers.experts else []
+    for name in plan.layout.recompute_modules:
+        i = RECOMPUTE_MODULES.index(name)
+        for kind, terms in (("layer", layers.modules), *kinds):
+            again = terms.forward_s[i].item()
+            dropped = (terms.attention_bytes[i] + terms.mlp_bytes[i]).item()
+            if again:
+                text = f"{again * 1e3:.3f} ms, {dropped / GIB:.4f} GiB less"
+                rows.append((f"{name} of one {kind} again", text))
+    return rows
+
+
+def _head(problem: Problem, plan: Plan) -> Numbers:
+    """Return the numbers of the head; its collectives stand under tp, cp and ep."""
+    rows, layers = _per_layer("head")(problem, plan), plan.breakdown.rows.layers
+    waits = sum(x.total_s.item() for x in (layers.head_tp, layers.head_cp, layers.head_ep))
+    modules = problem.shape.mtp_layers
+    more = [("of that under tp, cp and ep", f"{waits * 1e3:.3f} ms")]
+    if modules:
+        more.append(("modules of multi-token prediction, each a layer and a head", str(modules)))
+    term = ("term = m x (both - waits)", f"{plan.breakdown.time_s['head']:.4f} s")
+    return [*rows[:-1], *more, term]
+
+
+def _tp_kind(problem: Problem, plan: Plan) -> str:
+    stack = problem.stack
+    return stack.tp_overlap_on if plan.layout.tp_overlap else stack.tp_overlap
+
+
+def _tp(problem: Problem, plan: Plan) -> Numbers:
+    layers = plan.breakdown.rows.layers
+    x = 2.0 * plan.layout.mbs * problem.job.seq_len / plan.layout.cp * problem.shape.hidden
+    rows = [
+        ("x = 2 b s h / c", f"{x / 1e6:.1f} MB"),
+        ("overlap of the stack", _tp_kind(problem, plan)),
+    ]
+    for name, both in (("forward", layers.tp_forward), ("backward", layers.tp_backward)):
+        total, waits = both.total_s.item() * 1e3, both.exposed_s.item() * 1e3
+        rows.append(
+            (f"one layer, {name}: on the wire / waited for", f"{total:.3f} / {waits:.3f} ms")
+        )
+    group = place_group(plan.layout.tp, 1, problem.pool, problem.fabric)
+    ring = inside_bytes_per_s(group, problem.pool).item() / 1e9
+    rows.append(("ring bandwidth per device, one way", f"{ring:.0f} GB/s"))
+    return [*_common(problem, plan), *rows, ("term", f"{plan.breakdown.time_s['tp']:.4f} s")]
+
+
+def _cp(problem: Problem, plan: Plan) -> Numbers:
+    x, layers = plan.layout, plan.breakdown.rows.layers
+    if x.cp == 1:
+        return [("cp", "1: no exchange"), ("term", "0.0000 s")]
+    split = ContextSplit(np.array(x.tp), np.array(x.cp), np.array(CP_COMMS.index(x.cp_comm)))
+    group = context_parallel.context_group(problem, split)
+    n_tokens = x.mbs * problem.job.seq_len // x.cp
+    kv = kv_heads_per_rank(problem.shape, x.tp).item() * problem.shape.head_dim
+    core, link = layers.attention, _link_bytes_per_s(problem, group) / 1e9
+    rows = [
+        ("c (cp), exchange", f"{x.cp}, {x.cp_comm}"),
+        ("n = b s / c (tokens of a rank)", f"{n_tokens:,}"),
+        ("k (width of its keys)", f"{kv:g}"),
+        ("keys and values of a rank, 4 n k", f"{4 * n_tokens * kv / 1e6:.1f} MB"),
+        (
+            "ranks of a group in one domain, link of one",
+            f"{group.ranks_per_domain.item():g}, {link:.0f} GB/s",
+        ),
+        (
+            "attention of one step, forward / backward",
+            f"{core.forward_s.item() / x.cp * 1e3:.3f} / "
+            f"{core.backward_s.item() / x.cp * 1e3:.3f} ms",
+        ),
+    ]
+    for name, both in (("forward", layers.cp_forward), ("backward", layers.cp_backward)):
+        total, waits = both.total_s.item() * 1e3, both.exposed_s.item() * 1e3
+        rows.append(
+            (f"one layer, {name}: on the wire / waited for", f"{total:.3f} / {waits:.3f} ms")
+        )
+    return [*rows, ("term", f"{plan.breakdown.time_s['cp']:.4f} s")]
+
+
+def _link_bytes_per_s(problem: Problem, group: Group) -> float:
+    """Return what one rank of a group reaches to its neighbour, one way."""
+    if group.n_domains.item() > 1:
+        return group.wire_bytes_per_s.item() / group.ranks_per_domain.item()
+    return problem.pool.accelerator.pair_bytes_per_s
+
+
+def _expert_numbers(problem: Problem, plan: Plan) -> Numbers:
+    """Return the sizes of the routed experts on this plan; one line for a dense model."""
+    x, shape, one = plan.layout, problem.shape, plan.breakdown.rows.layers.experts
+    if one is None:
+        return [("experts", "none: a dense model")]
+    tokens = x.mbs * problem.job.seq_len / x.cp / (x.tp if x.sp else 1)
+    local = shape.n_experts / x.ep
+    load = float(experts.load_factor(shape, x.ep))
+    rows = tokens * shape.top_k * x.etp * load
+    return [
+        ("m (micro-batches)", str(x.n_micro)),
+        ("n (tokens that a device routes)", f"{tokens:,.0f}"),
+        ("E, k, f_e", f"{shape.n_experts}, {shape.top_k}, {shape.expert_ffn:,}"),
+        ("e (ep), t_e (etp)", f"{x.ep}, {x.etp}"),
+        ("experts on a device, rows of each", f"{local:g}, {rows / local:,.0f}"),
+        ("load of the busiest rank over the mean", f"{load:g}"),
+    ]
+
+
+def _experts(problem: Problem, plan: Plan) -> Numbers:
+    one, rows = plan.breakdown.rows.layers.experts, _expert_numbers(problem, plan)
+    if one is not None:
+        ahead, after = one.routed.forward_s.item() * 1e3, one.routed.backward_s.item() * 1e3
+        rows += [
+            *_rates(problem),
+            ("one layer, forward / backward", f"{ahead:.3f} / {after:.3f} ms"),
+        ]
+    return [*rows, ("term", f"{plan.breakdown.time_s['experts']:.4f} s")]
+
+
+def _exchange(problem: Problem, plan: Plan) -> Numbers:
+    one, rows = plan.breakdown.rows.layers.experts, _expert_numbers(problem, plan)
+    x = plan.layout
+    if one is not None and x.ep > 1:
+        ep, etp = (np.array([degree], dtype=np.int32) for degree in (x.ep, x.etp))
+        group = experts.expert_group(problem, ep, etp)
+        inside, outside = (copies.item() for copies in experts.sent_copies(problem, group))
+        rows += [
+            ("dispatch of the stack", problem.stack.expert_dispatch),
+            ("ranks, per domain", f"{x.ep}, {group.ranks_per_domain.item():g}"),
+            ("copies of a token sent inside / outside", f"{inside:.2f} / {outside:.2f}"),
+            ("one layer, either way", f"{one.exchange.forward_s.item() * 1e3:.3f} ms"),
+        ]
+    return [*rows, ("term", f"{plan.breakdown.time_s['ep']:.4f} s")]
+
+
+def _overlap(problem: Problem, plan: Plan) -> Numbers:
+    layers, slow = plan.breakdown.rows.layers, problem.stack.overlap_slowdown
+    hidden = (layers.tp_forward.hidden_s + layers.tp_backward.hidden_s).item()
+    ring = (layers.cp_forward.hidden_s + layers.cp_backward.hidden_s).item()
+    return [
+        ("slowdown of compute beside a collective", f"{slow:.2f}"),
+        ("hidden tp traffic of one layer", f"{hidden * 1e3:.3f} ms"),
+        *([("hidden cp traffic of one layer", f"{ring * 1e3:.3f} ms")] if ring else []),
+        ("term, with the hidden dp traffic", f"{plan.breakdown.time_s['overlap']:.4f} s"),
+    ]
+
+
+def _host(problem: Problem, plan: Plan) -> Numbers:
+    rows = plan.breakdown.rows
+    layers, launch = rows.layers, host_s(problem, rows.table.shapes.tp).item()
+    return [
+        ("least time of a layer for the host", f"{launch * 1e3:.2f} ms"),
+        ("stalled beside blocked messages", f"{step.stalled(rows).total_s.item() * 1e3:.3f} ms"),
+        (
+            "one layer on the device",
+            f"{(layers.layer.total_s - layers.host.total_s).item() * 1e3:.3f} ms",
+        ),
+        ("term = m x layers x what is missing", f"{plan.breakdown.time_s['host']:.4f} s"),
+    ]
+
+
+def _idle_share(plan: Plan) -> Numbers:
+    """Return the idle share for equal stages, or what can wait where the backward is split."""
+    x = plan.layout
+    late = virtual_weight_grad_times(plan.breakdown.rows, x)
+    if late:
+        return [("its weight gradients, which can wait", f"{max(late) * 1e3:.3f} ms at most")]
+    return [("idle share for equal stages", f"{pipeline.bubble_frac(x.pp, x.vpp, x.n_micro):.1%}")]
+
+
+def _pipeline(term: str) -> Callable[[Problem, Plan], Numbers]:
+    def numbers(problem: Problem, plan: Plan) -> Numbers:
+        x, found = plan.layout, plan.breakdown
+        forward, backward = virtual_stage_times(found.rows, x)
+        hops = step.boundary_hops_s(found.rows, x)
+        hop = max(hops[: max(1, x.pp - 1)])
+        message = found.rows.layers.message_bytes.item()
+        slow = max(f + b for f, b in zip(forward, backward, strict=True))
+        return [
+            ("schedule, p, v, m", f"{x.schedule}, {x.pp}, {x.vpp}, {x.n_micro}"),
+            ("slowest virtual stage, forward + backward", f"{slow * 1e3:.3f} ms"),
+            ("message between stages, slowest hop", f"{message / 1e6:.2f} MB, {hop * 1e6:.0f} us"),
+            *_idle_share(plan),
+            (
+                "closed-form step / exact step",
+                f"{found.closed_form_step_s:.4f} / {found.step_s:.4f} s",
+            ),
+            ("term", f"{found.time_s[term]:.4f} s"),
+        ]
+
+    return numbers
+
+
+def _overlap_words(plan: Plan) -> str:
+    """Return which data-parallel traffic of the plan runs beside compute."""
+    stack, zero = plan.breakdown.rows.problem.stack, plan.layout.zero
+    if zero >= 2:
+        return "yes" if stack.zero3_traffic == "prefetched" else "no"
+    kind = stack.zero1_overlap if zero else stack.dp_overlap
+    return {"none": "no", "reduce": "the reduction", "both": "yes"}[kind]
+
+
+def _dp(problem: Problem, plan: Plan) -> Numbers:
+    x, recipe, shapes = plan.layout, problem.job.recipe, plan.breakdown.rows.shapes
+    wire = shapes.data_parallel
+    params = shapes.params[0].max()
+    reduce, gather = wire.reduce_s.max(), wire.gather_s.max()
+    group = shapes.data_groups.whole
+    return [
+        ("N (parameters on one device)", f"{params / 1e9:.3f} B"),
+        (
+            "G_w, W_w (bytes on the wire)",
+            f"{recipe.grad_wire_bytes:g}, {recipe.param_wire_bytes:g}",
+        ),
+        ("ranks, per domain", f"{x.dp * x.cp}, {group.ranks_per_domain.item():g}"),
+        (
+            "bandwidth out of a domain, all its ranks",
+            f"{group.wire_bytes_per_s.item() / 1e9:.1f} GB/s",
+        ),
+        ("one reduction / one gather", f"{reduce * 1e3:.1f} / {gather * 1e3:.1f} ms"),
+        *_second_copy(plan),
+        ("hidden beside compute", _overlap_words(plan)),
+        ("term", f"{plan.breakdown.time_s['dp']:.4f} s"),
+    ]
+
+
+def _second_copy(plan: Plan) -> Numbers:
+    """Return the gathers of a step from a second copy of the weights, where there is one."""
+    x, shapes = plan.layout, plan.breakdown.rows.shapes
+    again = shapes.data_parallel.again_s
+    if x.hpz == 1 or again is None:
+        return []
+    gathers = f"1, {2 * x.n_micro - 1} of {again.max() * 1e3:.1f} ms"
+    return [(f"gathers of a step over all ranks, over hpz {x.hpz}", gathers)]
+
+
+def _optimizer(problem: Problem, plan: Plan) -> Numbers:
+    params = _held_params(plan)
+    shard = plan.layout.dp_shard if plan.layout.zero else 1
+    return [
+        ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),
+        ("D (shards)", str(shard)),
+        ("G (gradient bytes)", f"{problem.job.recipe.grad_bytes:g}"),
+        *_rates(problem)[-1:],
+        ("term", f"{plan.breakdown.time_s['optimizer']:.4f} s"),
+    ]
+
+
+def _straggler(problem: Problem, plan: Plan) -> Numbers:
+    nodes = plan.layout.n_devices / problem.pool.devices_per_node
+    factor = step.straggler_factor(problem, plan.layout.n_devices)
+    return [
+        ("nodes", f"{nodes:g}"),
+        ("sigma", f"{problem.stack.node_spread:.3f}"),
+        ("S", f"{factor:.4f}"),
+        ("term", f"{plan.breakdown.time_s['straggler']:.4f} s"),
+    ]
+
+
+def _offload(problem: Problem, plan: Plan) -> Numbers:
+    host, update = problem.pool.host, plan.breakdown.rows.shapes.host_update
+    term = ("term", f"{plan.breakdown.time_s['offload']:.4f} s")
+    if host is None or (update is None and not plan.layout.activation_offload):
+        return [("optimizer states and activations", "on the device"), ("term", "0 s")]
+    found = _optimizer_away(problem, plan, host, update) if update is not None else []
+    found += _activations_away(problem, plan, host) if plan.layout.activation_offload else []
+    return [*found, term]
+
+
+def _optimizer_away(
+    problem: Problem, plan: Plan, host: Host, update: offload.HostUpdate
+) -> Numbers:
+    """Return the numbers of an optimizer on the host."""
+    table = plan.breakdown.rows.table
+    held = float(host_bytes(problem, table.shapes, table.shardings).max())
+    usable = offload.HOST_USABLE_FRAC * host.memory_bytes
+    parts = (update.down_s, update.adam_s, update.up_s)
+    down, adam, up = (f"{part.max():.4f}" for part in parts)
+    return [
+        ("what overlaps what", problem.stack.offload_overlap),
+        ("n (parameters that one device offloads)", f"{held / offload.HOST_STATE_BYTES:,.0f}"),
+        ("on the host, of the share of a device", f"{held / GIB:.2f} of {usable / GIB:.2f} GiB"),
+        *_host_figures(problem, host),
+        ("down, Adam, up", f"{down}, {adam}, {up} s"),
+        ("pieces", f"{update.n_pieces.max():.0f}"),
+    ]
+
+
+def _host_figures(problem: Problem, host: Host) -> Numbers:
+    figures = problem.pool.accelerator.provenance
+    return [
+        (f"{name}{_origin(figures.get(f'host.{figure}'))}", f"{value / 1e9:.1f} GB/s")
+        for name, figure, value in (
+            ("B_link", "link_bytes_per_s", host.link_bytes_per_s),
+            ("B_host", "memory_bytes_per_s", host.memory_bytes_per_s),
+        )
+    ]
+
+
+def _activations_away(problem: Problem, plan: Plan, host: Host) -> Numbers:
+    """Return the numbers of stored activations on the host."""
+    x, rows = plan.layout, plan.breakdown.rows
+    held = step.offloaded_activation_bytes(rows).max()
+    copy_s, late = held / activation_offload.copy_bytes_per_s(host), step.activation_waits(rows)
+    waited = f"{late.forward_s.max() * 1e3:.3f}, {late.backward_s.max() * 1e3:.3f} ms"
+    usable = offload.HOST_USABLE_FRAC * host.memory_bytes
+    return [
+        ("copies of activations", problem.stack.activation_copies),
+        ("layers on the host, L", f"{x.activation_offload_layers}, {problem.shape.layers}"),
+        *_host_figures(problem, host),
+        ("activations on the host, of the share", f"{held / GIB:.2f} of {usable / GIB:.2f} GiB"),
+        ("C (all copies of a micro-batch one way)", f"{copy_s * 1e3:.3f} ms"),
+        ("waited for, forward and backward", waited),
+    ]
+
+
+def _origin(figure: Provenance | None) -> str:
+    """Return a mark for a catalogue figure that is assumed."""
+    return " (assumed)" if figure and figure.status == "assumed" else ""
+
+
+def _fixed(problem: Problem, plan: Plan) -> Numbers:
+    return [
+        (
+            "data, logging, scalar reductions (assumed)",
+            f"{problem.stack.fixed_step_s * 1e3:.0f} ms",
+        )
+    ]
+
+
+def _states(problem: Problem, plan: Plan) -> Numbers:
+    recipe, x, params = problem.job.recipe, plan.layout, _held_params(plan)
+    kept = param_bytes_kept(recipe, problem.stack)
+    weights = kept.shard_weights if x.zero >= 3 else kept.weights
+    return [
+        ("recipe", f"{recipe.name} ({recipe.note})"),
+        ("W + G + K", f"{weights:g} + {kept.grads:g} + {kept.states:g} bytes"),
+        ("ZeRO stage, D", f"{x.zero}, {x.dp_shard}"),
+        *([("second copy, W / hpz", f"{recipe.param_bytes / x.hpz:g} bytes")] * (x.hpz > 1)),
+        ("N (most parameters on one device)", f"{params / 1e9:.3f} B"),
+        *_routed_params(plan),
+    ]
+
+
+def _held_params(plan: Plan) -> float:
+    """Return the most parameters on one device, routed experts included."""
+    shapes = plan.breakdown.rows.shapes
+    held = shapes.params[0] + (shapes.experts.params[0] if shapes.experts else 0.0)
+    return float(held.max())
+
+
+def _routed_params(plan: Plan) -> Numbers:
+    """Return what of them are routed experts, and over how many ranks ZeRO shards those."""
+    routed = plan.breakdown.rows.shapes.experts
+    if routed is None:
+        return []
+    shard = routed.data_groups.shard.n_ranks.item()
+    most = routed.params[0].max() / 1e9
+    return [("of them routed experts, D of those", f"{most:.3f} B, {shard:g}")]
+
+
+def _activations(problem: Problem, plan: Plan) -> Numbers:
+    x, found = plan.layout, plan.breakdown
+    layers = found.rows.layers
+    at = found.peak_stage
+    routed = []
+    if layers.experts:
+        routed = [
+            (
+                "one expert layer, one micro-batch",
+                f"{layers.experts.kept_bytes.item() / GIB:.3f} GiB",
+            )
+        ]
+    schedule = SCHEDULES.index(x.schedule)
+    chunks = memory.in_flight_chunks(schedule, at, x.pp, x.vpp, x.n_micro).item()
+    dense = [("one layer, one micro-batch", f"{layers.kept_bytes.item() / GIB:.3f} GiB")]
+    if all(problem.shape.expert_layers):
+        dense = []
+    return [
+        *dense,
+        *routed,
+        ("the same, fully recomputed", f"{layers.checkpoint_bytes.item() / GIB:.3f} GiB"),
+        *_modules(plan),
+        (f"layers of stage {at}", str(sum(x.chunks_of(at)))),
+        ("chunks in flight, each 1/v of the stage", f"{chunks:g} of v = {len(x.chunks_of(at))}"),
+    ]
+
+
+def _memory_term(name: str) -> Callable[[Problem, Plan], Numbers]:
+    by_name = {"states": _states, "activations": _activations}
+
+    def numbers(problem: Problem, plan: Plan) -> Numbers:
+        rows = by_name[name](problem, plan) if name in by_name else []
+        if name == "fragmentation":
+            rows = [("share of activations", f"{problem.stack.fragmentation_frac:.2f}")]
+        at = plan.breakdown.peak_stage
+        value = plan.breakdown.stages[at][name] / GIB
+        return [*rows, (f"term, stage {at}", f"{value:.3f} GiB")]
+
+    return numbers
+
+
+TERMS: dict[str, Term] = {
+    term.name: term
+    for term in (
+        Term(
+            "linear",
+            "time",
+            "matrix products of the linear layers",
+            (compute.linear_times, gemm.gemm_s),
+            _per_layer("linear"),
+        ),
+        Term(
+            "attention",
+            "time",
+            "attention core",
+            (compute.attention_times, context_parallel.merge_times),
+            _attention,
+        ),
+        Term(
+            "elementwise",
+            "time",
+            "memory-bound operators",
+            (compute.elementwise_times,),
+            _per_layer("elementwise"),
+        ),
+        Term(
+            "experts",
+            "time",
+            "routed experts: router, permutation, products",
+            (experts.expert_times, experts.grouped_gemm_s, experts.rows_fracs),
+            _experts,
+        ),
+        Term(
+            "head",
+            "time",
+            "output head and loss, multi-token prediction",
+            (compute.head_times, compute.mtp_times),
+            _head,
+        ),
+        Term(
+            "embedding",
+            "time",
+            "embedding lookup",
+            (compute.embedding_times,),
+            _per_layer("embedding"),
+        ),
+        Term(
+            "recompute",
+            "time",
+            "forward again in the backward, without its collectives",
+            (layer_terms, expert_layer_terms, recompute.module_terms),
+            _recompute,
+        ),
+        Term("host", "time", "waiting for kernel launches", (layer_terms,), _host),
+        Term(
+            "tp",
+            "time",
+            "exposed tensor-parallel traffic",
+            (tensor_parallel.layer_exposures,),
+            _tp,
+        ),
+        Term(
+            "cp",
+            "time",
+            "exposed exchange of keys and values",
+            (context_parallel.exchange_times, context_parallel.buffer_bytes),
+            _cp,
+        ),
+        Term(
+            "ep",
+            "time",
+            "exchange of tokens between experts",
+            (experts.all_to_all_s, experts.sent_copies, experts.distinct_units),
+            _exchange,
+        ),
+        Term(
+            "overlap",
+            "time",
+            "compute slowed by traffic beside it",
+            (tensor_parallel.layer_exposures, step.data_parallel_exposed),
+            _overlap,
+        ),
+        Term(
+            "pp",
+            "time",
+            "exposed messages between stages",
+            (pipeline.simulate_s, pipeline.p2p_s),
+            _pipeline("pp"),
+        ),
+        Term(
+            "bubble",
+            "time",
+            "idle pipeline",
+            (pipeline.simulate_s, pipeline.compute_s),
+            _pipeline("bubble"),
+        ),
+        Term(
+            "dp",
+            "time",
+            "exposed data-parallel and ZeRO traffic",
+            (
+                step.data_parallel_exposed,
+                data_parallel.data_parallel_times,
+                data_parallel.exposed_once_s,
+            ),
+            _dp,
+        ),
+        Term("optimizer", "time", "optimizer step", (compute.optimizer_s,), _optimizer),
+        Term(
+            "offload",
+            "time",
+            "an optimizer and stored activations on the host",
+            (
+                step.offload_exposed,
+                offload.host_update,
+                offload.pipelined_s,
+                offload.host_state_bytes,
+                activation_offload.waits,
+                step.offloaded_activation_bytes,
+            ),
+            _offload,
+        ),
+        Term(
+            "straggler", "time", "the slowest of many nodes", (step.straggler_factor,), _straggler
+        ),
+        Term("fixed", "time", "outside the model", (step.outside_pipeline,), _fixed),
+        Term(
+            "states",
+            "memory",
+            "weights, gradients, optimizer state",
+            (memory.state_bytes_per_param,),
+            _memory_term("states"),
+        ),
+        Term(
+            "activations",
+            "memory",
+            "activations in flight",
+            (memory.layer_activation_bytes, memory.in_flight_chunks),
+            _memory_term("activations"),
+        ),
+        Term(
+            "logits",
+            "memory",
+            "logits and final norm",
+            (memory.logits_bytes,),
+            _memory_term("logits"),
+        ),
+        Term(
+            "working",
+            "memory",
+            "temporaries of the backward",
+            (memory.working_bytes, memory.zero3_working_bytes, context_parallel.buffer_bytes),
+            _memory_term("working"),
+        ),
+        Term(
+            "fragmentation",
+            "memory",
+            "lost to the allocator",
+            (step.memory_terms,),
+            _memory_term("fragmentation"),
+        ),
+        Term(
+            "overhead",
+            "memory",
+            "context and communication buffers",
+            (step.memory_terms,),
+            _memory_term("overhead"),
+        ),
+    )
+}
+"""Every term of `time` and `memory` in a result."""
+
+ALIASES = {
+    "moe": "experts",
+    "all-to-all": "ep",
+    "ep_comm": "ep",
+    "tp_comm": "tp",
+    "dp_comm": "dp",
+    "pp_comm": "pp",
+    "p2p": "pp",
+    "cp_comm": "cp",
+    "gemm": "linear",
+}
+
+
+def documentation(function: Callable[..., object]) -> str:
+    """Return a function's docstring up to its doctest, and where the function stands."""
+    text = inspect.getdoc(function) or ""
+    return text.split("\n>>> ")[0].rstrip()
+
+
+def home(function: Callable[..., object]) -> str:
+    """Return module and name of a function."""
+    return f"{function.__module__}.{function.__qualname__}"

@@ -1,0 +1,1 @@
+"""One step as a trace: drawn from a plan, and measured traces beside it."""

@@ -1,0 +1,160 @@
+"""`planner calibrate`: fits a calibration to measured runs and writes it."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from planner.errors import FileError, SearchError, UsageError
+from planner.solver.calibration.file import (
+    ANCHORS_LEFT_OUT,
+    MAX_NAME,
+    Calibration,
+    check_name,
+    load_start,
+)
+from planner.solver.calibration.parameters import known_parameters
+
+FORMATS = ("table", "json")
+
+
+def run_calibrate(
+    points: str = "",
+    *,
+    models: str = "",
+    hardware: str = "",
+    fit: str = "",
+    start: str = "",
+    out: str = "",
+    name: str = "",
+    cross_validate: bool = True,
+    processes: int = 1,
+    form: str = "table",
+) -> int:
+    """Run `planner calibrate`: fit, cross-validate, print, write; return the exit code.
+
+    Without `points` the runs that ship; without `start` the fit begins at the shipped calibration.
+    """
+    from planner.measure.calibrate.cross_validation import (
+        leave_one_model_out,
+        leave_one_source_out,
+    )
+    from planner.measure.calibrate.fit import check_names
+    from planner.measure.calibrate.fit import fit as fit_runs
+    from planner.measure.calibrate.report import report_of, report_text
+    from planner.measure.calibrate.runs import runs_of
+    from planner.measure.validate.points import read_points
+    from planner.measure.validate.report import DATA, read_entries
+
+    if form not in FORMATS:
+        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    if not 1 <= processes <= 1024:
+        raise UsageError(f"--processes must be 1 to 1024, not {processes}", "--processes 4")
+    _check_scipy()
+    names = tuple(part.strip() for part in fit.split(",") if part.strip())
+    check_names(names)
+    begin = load_start(start).without_anchors()
+    check_name(name)
+    _check_out(out)
+    given = (
+        read_points(points or DATA / "points.csv"),
+        read_entries(models or DATA / "models.yaml"),
+        read_entries(hardware or DATA / "hardware.yaml"),
+    )
+    runs = runs_of(*given)
+    if not runs.runs:
+        raise SearchError(
+            "no run of the file can be priced", "planner validate FILE says why for each"
+        )
+    stem = Path(out or points).stem[:MAX_NAME]
+    title = name or stem or "fitted"
+    before = runs.all_log_errors(begin)
+    fitted = fit_runs(runs, names, begin, title, _progress, processes)
+    by_source, by_model = {}, {}
+    if cross_validate:
+        _progress("cross-validation")
+        by_source = leave_one_source_out(runs, fitted, processes)
+        by_model = leave_one_model_out(runs, fitted, processes)
+    report = report_of(runs, fitted, before, by_source, by_model)
+    _progress("")
+    if form == "json":
+        text = json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n"
+    else:
+        text = report_text(report)
+    sys.stdout.write(text)
+    if load_start(start).anchored:
+        sys.stderr.write(f"note: {ANCHORS_LEFT_OUT}\n")
+    if out:
+        write_calibration(out, fitted.calibration)
+        sys.stderr.write(f"wrote {out}; planner solve --calibration {out} prices with it\n")
+    return 0
+
+
+def one_runs_file(given: Sequence[str], of_benchmarks: Mapping[str, str]) -> str:
+    """Return the file of runs among the arguments, empty without one; `UsageError` for more."""
+    stray = next((option for option, value in of_benchmarks.items() if value), "")
+    if stray:
+        fix = "--nccl-tests LOG... or --measured FILE beside it"
+        raise UsageError(f"{stray} says where benchmarks ran, and there are none", fix)
+    if len(given) > 1:
+        raise UsageError(f"{len(given)} files of runs", "one RUNS.csv; logs go to --nccl-tests")
+    return given[0] if given else ""
+
+
+def write_calibration(path: str | os.PathLike[str], calibration: Calibration) -> None:
+    """Write a calibration file."""
+    try:
+        Path(path).write_text(calibration.to_text(), encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"--out: cannot write {path}: {error.strerror}", "name another") from None
+
+
+def run_list(form: str = "table") -> int:
+    """Run `planner calibrate --list`: print every parameter."""
+    if form not in FORMATS:
+        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    known = known_parameters()
+    if form == "json":
+        found: Mapping[str, object] = {
+            name: {
+                "unit": p.unit,
+                "prior": p.prior,
+                "low": p.low,
+                "high": p.high,
+                "meaning": p.meaning,
+                "source": p.source,
+            }
+            for name, p in known.items()
+        }
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+        return 0
+    for name, p in known.items():
+        unit = f" {p.unit}" * bool(p.unit)
+        sys.stdout.write(f"{name}  {p.prior:g}{unit} ({p.low:g} to {p.high:g}): {p.meaning}\n")
+    return 0
+
+
+def _check_scipy() -> None:
+    try:
+        import scipy  # noqa: F401  only whether it is there
+    except ImportError:
+        raise SearchError(
+            "a fit needs scipy, which is not installed",
+            "pip install 'parallelism-planner[calibrate]'",
+        ) from None
+
+
+def _check_out(out: str) -> None:
+    """Refuse a file that cannot be written before anything is computed for it."""
+    if out and not Path(out).resolve().parent.is_dir():
+        raise UsageError(
+            f"--out: there is no folder {Path(out).parent}", "make it, or name another"
+        )
+
+
+def _progress(text: str) -> None:
+    """Show one line of progress on a terminal; nothing when stderr is a file."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{text}\x1b[K")
+        sys.stderr.flush()

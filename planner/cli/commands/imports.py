@@ -1,0 +1,116 @@
+"""What `planner import` does: read another format, write one of our files, say what it assumed."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from planner.errors import EmitError, UsageError
+from planner.specs.importers.clusters.accelerators import ALL
+from planner.specs.importers.clusters.options import ImportOptions
+from planner.specs.importers.clusters.reader import import_cluster
+from planner.specs.importers.dump_text import STANDARD_INPUT, read_dump
+from planner.specs.importers.imported import Imported
+from planner.specs.loader import cluster_of_import, import_model
+from planner.specs.summary import model_size
+from planner.text_lines import assumed_lines, note_lines
+
+
+def run_import_model(file: str, out: str, name: str, as_type: str) -> None:
+    """Run `planner import model`."""
+    imported, given = import_model(file, name=name, as_type=as_type)
+    write_imported(imported, given.notes, out, model_size(given))
+
+
+def run_import_cluster(
+    files: Sequence[str],
+    *,
+    accelerators: Sequence[str],
+    nic: str,
+    nics: int,
+    devices: int,
+    partition: str | None,
+    nodes: str | None,
+    selector: Sequence[str],
+    tolerate: Sequence[str],
+    everything: bool,
+    partial: bool,
+    most: int,
+    name: str,
+    out: str,
+) -> None:
+    """Run `planner import cluster`."""
+    bounds = (("--nics", nics, 1024), ("--devices", devices, 1024), ("--most", most, 1_000_000))
+    for option, number, limit in bounds:
+        if not 0 <= number <= limit:
+            raise UsageError(f"{option} must be 1 to {limit}, not {number}", f"{option} 8")
+    for option, value in (("--partition gpu", partition), ("--nodes n[1-4]", nodes)):
+        if value is not None and not value.strip():
+            message = f"{option.split()[0]} is empty"
+            raise UsageError(message, f"{option}, or leave it out for all nodes")
+    if most and partial:
+        raise UsageError("--most counts whole nodes, and --partial uses parts", "drop one of them")
+    options = ImportOptions(
+        accelerators=_answers(accelerators),
+        nic=nic,
+        nics=nics,
+        devices=devices,
+        partition=partition or "",
+        nodes=nodes or "",
+        selector=_pairs(selector, "--selector", "KEY=VALUE"),
+        tolerated=tuple(tolerate),
+        everything=everything,
+        partial=partial,
+        most_nodes=most,
+        name=name,
+    )
+    if len(set(files)) < len(files):
+        raise UsageError("a file is named twice", "name every file once")
+    found = import_cluster([(_shown(file), read_dump(file)) for file in files], options)
+    write_imported(found, cluster_of_import(found).notes, out)
+
+
+def _shown(file: str) -> str:
+    return STANDARD_INPUT if file == "-" else file
+
+
+def _answers(items: Sequence[str]) -> dict[str, str]:
+    """Return catalogue names by the type that the dump gives; a name alone is for all."""
+    found: dict[str, str] = {}
+    for item in items:
+        kind, equals, name = item.rpartition("=")
+        key = kind.strip() if equals else ALL
+        if not name.strip() or not key:
+            raise UsageError(f"--accelerator: {item!r} is not TYPE=NAME", "a100=a100-sxm-80gb")
+        if key in found:
+            raise UsageError(f"--accelerator: {key} is named twice", "name every type once")
+        found[key] = name.strip()
+    return found
+
+
+def _pairs(items: Sequence[str], option: str, form: str) -> dict[str, str]:
+    found = {}
+    for item in (part for text in items for part in text.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"{option}: {item!r} is not {form}", "zone=us-east-1a")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def write_imported(imported: Imported, notes: tuple[str, ...], out: str, size: str = "") -> None:
+    """Write the file to `out`, or to standard output; size and notes go to standard error."""
+    text = imported.to_yaml()
+    if out:
+        try:
+            Path(out).write_text(text, encoding="utf-8")
+        except OSError as error:
+            fix = "name another file with --out"
+            raise EmitError(f"cannot write {out}: {error.strerror}", fix) from None
+    else:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    lines = [f"{imported.source}: {imported.format}" + (f" -> {out}" if out else "")]
+    lines += [f"  {size}"] * bool(size)
+    lines += assumed_lines(notes, f"edit {out or 'the file'} to change one")
+    lines += note_lines(notes)
+    sys.stderr.write("\n".join(lines) + "\n")

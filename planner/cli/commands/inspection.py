@@ -1,0 +1,75 @@
+"""The commands that look at plans from outside: `trace`, `compare`, `diff`, `neighbours`."""
+
+import sys
+from pathlib import Path
+
+from planner.errors import EmitError, UsageError
+from planner.solver.answer.result_store import opened
+from searches.options import FRAMEWORKS
+
+
+def run_trace(reference: str, out: str, micro_batches: int) -> None:
+    """Run `planner trace`: write the trace file, or print it where it is named -."""
+    from planner.analyze.trace.chrome_trace import trace_json
+
+    _, _, problem, plan = opened(reference)
+    text = trace_json(problem, plan, micro_batches)
+    if out == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        fix = "name another file with -o"
+        raise EmitError(f"cannot write {out}: {error.strerror}", fix) from None
+    sys.stderr.write(
+        f"wrote {out}: one step of plan {plan.plan_id}, open it in ui.perfetto.dev or "
+        "chrome://tracing\n"
+    )
+
+
+def run_compare(
+    traces: list[str], reference: str, form: str, steps: str, rank: int | None
+) -> None:
+    """Run `planner compare`: print measured steps beside a plan."""
+    from planner.analyze.trace.comparison import TraceComparison, compare_traces
+    from planner.render.trace_text import comparison_markdown, comparison_text
+
+    formats = {
+        "table": comparison_text,
+        "json": TraceComparison.dumps,
+        "md": comparison_markdown,
+    }
+    if form not in formats:
+        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(formats)}")
+    _, _, problem, plan = opened(reference)
+    sys.stdout.write(formats[form](compare_traces(traces, problem, plan, steps, rank)))
+
+
+def _check_format(form: str) -> None:
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+
+
+def run_diff(first: str, second: str, form: str) -> None:
+    """Run `planner diff`."""
+    from planner.analyze.comparison import compare, comparison_text
+
+    _check_format(form)
+    found = compare(opened(first), opened(second))
+    sys.stdout.write(found.dumps() if form == "json" else comparison_text(found))
+
+
+def run_neighbours(reference: str, framework: str, form: str) -> None:
+    """Run `planner neighbours`."""
+    from planner.analyze.neighborhood import single_changes
+    from planner.analyze.neighborhood_text import changes_json, changes_text
+
+    _check_format(form)
+    if framework not in (*FRAMEWORKS, "any"):
+        known = ", ".join((*FRAMEWORKS, "any"))
+        raise UsageError(f"--framework: unknown {framework!r}", f"one of {known}")
+    model, _, problem, plan = opened(reference)
+    found = single_changes(problem, plan.layout, framework, model.precisions)
+    shown = changes_json if form == "json" else changes_text
+    sys.stdout.write(shown(plan, found, framework))

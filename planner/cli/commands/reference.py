@@ -1,0 +1,57 @@
+"""`planner calibrate --reference`: the calibration that measured runs anchor."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from planner.errors import EmitError, UsageError
+from planner.solver.calibration.file import check_name, load_start
+from planner.solver.calibration.parameters import ANCHORS
+from planner.solver.calibration.reference import anchored, read_reference
+from planner.solver.options import SolveOptions
+from planner.text_lines import REFERENCE, wrapped
+
+
+def run_calibrate_reference(
+    reference: str, start: str, out: str, name: str, form: str, for_fit: Mapping[str, str]
+) -> int:
+    """Run `planner calibrate --reference`: print or write the anchored calibration; return 0.
+
+    `for_fit` are the options of a fit to runs or benchmarks, which have no meaning here.
+    """
+    for option, value in for_fit.items():
+        if value:
+            raise UsageError(f"{option} does not go with --reference", "fit first, then anchor")
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    check_name(name)
+    base = load_start(start)
+    options = SolveOptions(own_calibration=base)
+    runs = read_reference(reference, options)
+    found = anchored(base, runs)
+    calibration = replace(found.calibration, name=name) if name else found.calibration
+    if out:
+        try:
+            Path(out).write_text(calibration.to_text(), encoding="utf-8")
+        except OSError as error:
+            raise EmitError(f"cannot write {out}: {error.strerror}", "another --out") from None
+    if form == "json":
+        data = {"calibration": calibration.to_json(), "notes": list(found.notes)}
+        sys.stdout.write(json.dumps(data, indent=1, allow_nan=False) + "\n")
+        return 0
+    lines = [f"{run.words}" for run in runs]
+    for line, ratio in zip([r for r in runs if r.step_s], found.ratios, strict=True):
+        predicted = (line.step_s or 0.0) / ratio
+        lines[runs.index(line)] += f", {predicted:.4g} s predicted before ({ratio:.3f} times that)"
+    factors = ", ".join(f"{n.partition('.')[2]} x{calibration.value(n):.4g}" for n in ANCHORS)
+    lines.append(f"factors on time: {factors}")
+    for note in found.notes:
+        lines += wrapped(" ", note.removeprefix(REFERENCE))
+    if not out:
+        lines.append("next: the same with --out FILE writes it; planner solve --calibration FILE")
+    else:
+        lines.append(f"wrote {out}; next: planner solve MODEL CLUSTER --calibration {out}")
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0

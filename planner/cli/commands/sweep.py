@@ -1,0 +1,325 @@
+"""What `planner sweep` does: reads the sweep, runs it or says what it would take."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from planner.cli.search_options import Stated
+from planner.errors import UsageError
+from planner.solver.request import check_executor
+from planner.sweeps.estimate import ROW_BYTES, Estimate, estimate, no_point
+from planner.sweeps.rows import Row
+from planner.sweeps.run import POINT_LIMIT_S, SweepProgress, SweepRun, run_sweep
+from planner.sweeps.spec.description import described, remarks
+from planner.sweeps.spec.spec import load_sweep, sweep_content, sweep_from_options
+from planner.sweeps.storage import FORMATS, format_of, partial_path
+from planner.sweeps.sweep import Sweep
+from planner.units import format_time
+
+LINE_EVERY_S = 30.0
+"""Where no terminal shows a bar: seconds between two lines."""
+DRAW_EVERY_S = 0.2
+BAR_WIDTH = 24
+
+
+def run_sweep_command(
+    files: Sequence[str],
+    stated: Stated,
+    *,
+    vary: Sequence[str],
+    design: str,
+    samples: int | None,
+    seed: int | None,
+    where: Sequence[str],
+    let: Sequence[str],
+    pool: str,
+    objective: str,
+    deadline: str,
+    step_limit_s: float,
+    within: float,
+    out: str,
+    form: str,
+    executor: str,
+    ray_address: str,
+    point_limit_s: float,
+    dry_run: bool,
+    quiet: bool,
+    ask: Callable[[Mapping[str, Any], float], Iterable[Row]] | None = None,
+) -> int:
+    """Run `planner sweep`; return the exit code.
+
+    `ask` lets a service search: it is given what `sweep_content` returns and the longest search of
+    a point, 0 for the usual one, and returns the rows.
+    """
+    search = _search(stated, pool, objective, deadline, step_limit_s, within)
+    more = _sections(
+        vary=list(vary),
+        design=design,
+        samples=samples,
+        seed=seed,
+        where=list(where),
+        let=_named(let),
+        set=list(stated.overrides),
+        search=search,
+        stack=stated.stack,
+        calibration=stated.calibration,
+        reference=stated.reference,
+    )
+    sweep = _read(files, more)
+    limit_s = point_limit_s or sweep.time_limit_s or POINT_LIMIT_S
+    check_executor(executor, ray_address)
+    if dry_run:
+        found = estimate(
+            sweep, executor=executor, point_limit_s=limit_s, tell=None if quiet else _tell
+        )
+        sys.stdout.write(estimate_text(sweep, found))
+        return 0
+    elsewhere = partial(ask, sweep_content(files, more), point_limit_s) if ask else None
+    path = Path(out or f"{sweep.name}.{_ending(form)}")
+    format_of(path, form)
+    if next(sweep.points(), None) is None:
+        raise no_point(sweep)
+    if not quiet:
+        _say_start(sweep, path)
+    shown = ProgressLine(sys.stderr) if not quiet else None
+    try:
+        run = run_sweep(
+            sweep,
+            path,
+            form=form,
+            executor=executor,
+            ray_address=ray_address,
+            point_limit_s=limit_s,
+            progress=shown,
+            elsewhere=elsewhere,
+        )
+    finally:
+        if shown:
+            shown.close()
+    said = run_text(run)
+    (sys.stderr if run.interrupted else sys.stdout).write(said)
+    return run.exit_code
+
+
+def _read(files: Sequence[str], more: Mapping[str, Any]) -> Sweep:
+    if len(files) == 1:
+        if files[0].endswith((".parquet", ".csv", ".jsonl")):
+            fix = f"planner report {files[0]} shows it"
+            raise UsageError(f"{files[0]} is the result of a sweep, not a sweep file", fix)
+        return load_sweep(files[0], more)
+    if len(files) == 2:
+        given = {key: value for key, value in more.items() if key != "vary"}
+        return sweep_from_options(files[0], files[1], more.get("vary", ()), given)
+    raise UsageError(
+        f"sweep takes a sweep file, or a model and a cluster, not {len(files)} names",
+        "planner sweep SWEEP.yaml, or planner sweep MODEL CLUSTER --vary PATH=VALUES",
+    )
+
+
+def _ending(form: str) -> str:
+    return form if form in FORMATS else "parquet"
+
+
+def _sections(**given: Any) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if value not in (None, "", [], {}, ())}
+
+
+def _search(
+    stated: Stated, pool: str, objective: str, deadline: str, step_limit_s: float, within: float
+) -> dict[str, Any]:
+    """Return the options of the search as a `search:` section."""
+    asked = stated.searching()
+    return _sections(
+        pin=asked["pins"],
+        only=asked["only"],
+        max=asked["at_most"],
+        framework=stated.framework,
+        pool=pool,
+        objective=objective,
+        deadline=deadline,
+        step_limit_s=step_limit_s or None,
+        within=within or None,
+    )
+
+
+def _named(items: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for item in items:
+        name, equals, text = item.partition("=")
+        if not equals or not name.strip() or text.startswith("="):
+            fix = "--let chip_power='pools.0.accelerator.power * 1.2'"
+            raise UsageError(f"--let: {item!r} is not of the form NAME=EXPRESSION", fix)
+        found[name.strip()] = text.strip()
+    return found
+
+
+def _tell(text: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}\r")
+        sys.stderr.flush()
+
+
+def _say_start(sweep: Sweep, path: Path) -> None:
+    there = path.exists()
+    left = partial_path(path)
+    if not there:
+        again = f", going on with {left}" if left.exists() else ""
+        n = f"{sweep.n_points:,} point{'s' * (sweep.n_points != 1)}"
+        less = " before constraints" if sweep.constraints else ""
+        sys.stderr.write(f"sweep {sweep.name}: {n}{less}, to {path}{again}\n")
+        sys.stderr.writelines(f"  note: {note}\n" for note in remarks(sweep))
+
+
+class ProgressLine:
+    """Shows how far a sweep is: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, stream: TextIO, clock: Any = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._bar = stream.isatty()
+        self._next = clock() + (0.0 if self._bar else LINE_EVERY_S)
+
+    def __call__(self, done: SweepProgress) -> None:
+        """Show the progress, unless that was done just now."""
+        now, last = self._clock(), done.n_done == done.n_points
+        if now < self._next and not (last and self._bar):
+            return
+        self._next = now + (DRAW_EVERY_S if self._bar else LINE_EVERY_S)
+        text = progress_text(done)
+        self._stream.write(f"\r\x1b[K{bar(done)} {text}" if self._bar else f"{text}\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+def bar(done: SweepProgress) -> str:
+    """Return the bar."""
+    full = BAR_WIDTH * done.n_done // max(1, done.n_points)
+    return f"[{'#' * full}{'.' * (BAR_WIDTH - full)}]"
+
+
+def progress_text(done: SweepProgress) -> str:
+    """Return how far a sweep is in one line.
+
+    The time left is the time of the points of this run, for each of those that are left.
+    """
+    share = 100 * done.n_done // max(1, done.n_points)
+    text = f"{done.n_done:,}/{done.n_points:,} points ({share}%)"
+    n_new = done.n_done - done.n_before
+    if n_new and done.left_s is not None and done.n_done < done.n_points:
+        text += f", {_rate(n_new, done.elapsed_s)}, about {short_time(done.left_s)} left"
+    if odd := _odd(done.statuses):
+        text += f"; {odd}"
+    return text
+
+
+def _rate(n: int, time_s: float) -> str:
+    """Return how many points a second, or seconds a point, whichever is above one."""
+    if n > time_s:
+        return f"{n / time_s:.2g} a second" if time_s else "at once"
+    return f"{time_s / n:.2g} s a point"
+
+
+def _odd(statuses: Counter[str]) -> str:
+    return ", ".join(f"{n:,} {s}" for s, n in sorted(statuses.items()) if s != "ok")
+
+
+def short_time(time_s: float) -> str:
+    """Return a time that nobody reads to the last digit.
+
+    >>> short_time(0.4), short_time(75), short_time(7300), short_time(200000)
+    ('1 s', '1 min 15 s', '2 h 1 min', '2 days 7 h')
+    """
+    total = max(1, round(time_s))
+    for size, unit, small, small_unit in (
+        (86400, "days", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if total >= size:
+            whole, rest = divmod(total, size)
+            unit = "day" if unit == "days" and whole == 1 else unit
+            part = rest // small
+            return f"{whole} {unit} {part} {small_unit}" if part else f"{whole} {unit}"
+    return f"{total} s"
+
+
+def run_text(run: SweepRun) -> str:
+    """Return how a run ended, in a few lines."""
+    if run.interrupted and not run.n_done:
+        return "interrupted before any point was done\n"
+    if run.interrupted:
+        return (
+            f"interrupted: {run.n_done:,} of {run.n_points:,} points are in"
+            f" {partial_path(run.out)}\n"
+            "the same command goes on where it stopped\n"
+        )
+    if run.was_finished:
+        return f"{run.out} is this sweep already: {run.n_points:,} points, nothing to do\n"
+    counts = [f"{n:,} {status}" for status, n in sorted(run.statuses.items())]
+    counts += [f"{run.n_before:,} of an earlier run"] if run.n_before else []
+    lines = [f"wrote {run.out}: {run.n_points:,} points ({', '.join(counts)})"]
+    if run.n_damaged:
+        lines.append(f"  {run.n_damaged:,} damaged rows of an earlier run were searched again")
+    if run.statuses.keys() - {"ok"}:
+        lines.append("  the column `reason` says why a point has no plan")
+    lines.append(f"  planner report {run.out} shows them")
+    return "\n".join(lines) + "\n"
+
+
+def estimate_text(sweep: Sweep, found: Estimate) -> str:
+    """Return what a sweep would take, and how that is known."""
+    lines = described(sweep)
+    about = "" if found.exact else "about "
+    if sweep.constraints or found.n_points != found.n_combinations:
+        lines.append(
+            f"points: {found.n_combinations:,} before constraints, {about}{found.n_points:,} after"
+        )
+    else:
+        lines.append(f"points: {found.n_points:,}")
+    if found.n_invalid:
+        lines.append(
+            f"  {about}{found.n_invalid:,} make no valid inputs and become rows that say"
+            f" so, such as: {' '.join(found.first_fault.split())}"
+        )
+    n_valid = found.n_points - found.n_invalid
+    if found.n_searches < n_valid:
+        lines.append(
+            f"  {about}{n_valid - found.n_searches:,} differ from others in price, power"
+            " or failures alone and need no search"
+        )
+    lines += _time_lines(found)
+    size = found.n_points * ROW_BYTES
+    lines.append(f"size: about {max(1, round(size / 1e6)):,} MB on the disk while it runs")
+    return "\n".join(lines) + "\n"
+
+
+def _time_lines(found: Estimate) -> list[str]:
+    if found.time_s is None or found.work_s is None:
+        return ["time: nothing to search"]
+    on = f"{found.n_workers} processors" if found.n_workers > 1 else "one processor"
+    busy = "of this machine, as busy as it is now"
+    lines = [f"time: about {short_time(found.time_s)} on {on} {busy}"]
+    firsts = [t.first_s for t in found.timings]
+    nexts = [time_s for timing in found.timings for time_s in timing.next_s]
+    n_timed = len(firsts) + len(nexts)
+    lines.append(
+        f"  timed: {n_timed} point{'s' * (n_timed != 1)} of {len(firsts)} of"
+        f" {found.n_groups:,} groups"
+        " (one model on one number of devices each); the first of a group took"
+        f" {_span(firsts)}" + (f", the next {_span(nexts)}" if nexts else "")
+    )
+    return lines
+
+
+def _span(times_s: Sequence[float]) -> str:
+    low, high = format_time(min(times_s)), format_time(max(times_s))
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,520 @@
+"""The command `planner trial`: a shortlist and its scripts, and the logs read back."""
+
+import json
+import shlex
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from costmodels.stacks import STACKS
+from planner.analyze.placement.hosts import write_files
+from planner.analyze.plan_files import header_lines
+from planner.cli.search_options import Stated
+from planner.errors import EmitError, FileError, SearchError, UsageError
+from planner.frameworks.emitted_text import nodes
+from planner.frameworks.launchers.files import parse_launchers
+from planner.measure.trial.logs import MAX_BYTES, read_log
+from planner.measure.trial.rerank import (
+    Reranked,
+    Trialled,
+    merged,
+    mismatch,
+    rerank,
+    runs_of,
+    without_absurd,
+)
+from planner.measure.trial.scripts import STEPS, readme, trial_files
+from planner.measure.trial.shortlist import N_RANKED, NEAR_FRAC, Shortlist, distinct, shortlist
+from planner.render.text import (
+    MAX_WIDTH,
+    calibration_lines,
+    plan_rows,
+    result_heading,
+    solve_table,
+)
+from planner.solver.answer.reasons import shown_layout
+from planner.solver.answer.result import Plan, Result
+from planner.solver.answer.result_parts import calibration_json
+from planner.solver.answer.result_store import open_plan, read_options, save_result
+from planner.solver.calibration.reference import reference_json
+from planner.solver.options import STACK_OF_FRAMEWORK, Asked, SolveOptions
+from planner.solver.recipes import with_recipe
+from planner.solver.solve import solve
+from planner.specs.loader import cluster_from_dict, model_from_dict
+from planner.text_lines import wrapped
+from planner.units import GIB
+from searches.executors.executor import ExecutorError, make_executor
+from searches.frameworks.table import TITLES
+from searches.options import FRAMEWORKS
+
+RESULT, TRIAL, REFERENCE = "result.json", "trial.json", "reference.yaml"
+"""Files of a trial's folder: the ranking, the shortlist, the measured runs."""
+MODEL, CLUSTER = "model.yaml", "cluster.yaml"
+_LOG_ENDINGS = (".log", ".txt", ".out")
+_NO_LOGS = tuple(f"{name}.txt" for name in (*FRAMEWORKS, "torchtitan-toml"))
+"""Text files beside the scripts that are no logs."""
+MIN_STEPS_ASKED, MAX_STEPS = 10, 10_000
+SHOWN = 10
+"""Plans of the ranking after a trial that are printed."""
+
+
+def run_trial(
+    model: str,
+    cluster: str,
+    stated: Stated,
+    *,
+    pool: str,
+    steps: int,
+    out: str,
+    launcher: str,
+    log: list[str],
+    time_limit_s: float,
+    form: str,
+    words: Sequence[str],
+) -> int:
+    """Run `planner trial MODEL CLUSTER`; return the exit code.
+
+    `words` are the command as the user wrote it.
+    """
+    _check_format(form)
+    if not model or not cluster:
+        fix = "planner trial MODEL CLUSTER --out DIR; planner trial --read DIR reads the logs"
+        raise UsageError("trial needs MODEL and CLUSTER, or --read DIR", fix)
+    if log:
+        raise UsageError("--log belongs to --read DIR", "drop it")
+    framework = stated.framework
+    if framework not in FRAMEWORKS:
+        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
+    if not MIN_STEPS_ASKED <= steps <= MAX_STEPS:
+        message = f"--steps must be {MIN_STEPS_ASKED} to {MAX_STEPS}, not {steps}"
+        raise UsageError(message, f"--steps {STEPS}")
+    launchers = parse_launchers(launcher)
+    result = solve(
+        model,
+        cluster,
+        top=N_RANKED,
+        **stated.searching(),
+        pool=pool,
+        objective="step_time",
+        time_limit_s=time_limit_s,
+    )
+    save_result(result)
+    candidates = _runnable(result, framework)
+    if result.plans and not candidates:
+        message = f"{framework} runs none of the {len(result.plans)} plans"
+        raise SearchError(message, "name another --framework")
+    if not candidates:
+        sys.stdout.write(result.dumps() if form == "json" else solve_table(result))
+        return result.exit_code
+    candidates = [candidates[i] for i in distinct([plan.layout for plan in candidates])]
+    found = shortlist(
+        [plan.breakdown.time_s for plan in candidates], [plan.layout for plan in candidates]
+    )
+    chosen = [candidates[i] for i in found.chosen]
+    written: list[str] = []
+    if out:
+        question = shlex.join(["planner", *words])
+        written = _write(Path(out), result, chosen, found, framework, steps, launchers, question)
+    data = _trial_json(result, chosen, found, framework, steps)
+    if form == "json":
+        sys.stdout.write(json.dumps(data, indent=1) + "\n")
+    else:
+        sys.stdout.write(_trial_text(result, chosen, found, framework, out, written))
+    return result.exit_code
+
+
+def _check_format(form: str) -> None:
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+
+
+def _runnable(result: Result, framework: str) -> list[Plan]:
+    """Return the plans that a framework runs on whole nodes."""
+    cluster = cluster_from_dict(result.inputs["cluster"])
+    pools = {pool.name: pool for pool in cluster.cluster.pools}
+    return [
+        plan
+        for plan in result.plans
+        if framework in plan.runs_on and nodes(plan.layout, pools[plan.pool]) != (0, 0)
+    ]
+
+
+def _folder(plan: Plan) -> str:
+    return f"{plan.rank}-{plan.plan_id}"
+
+
+def promise(found: Shortlist) -> list[str]:
+    """Return what a shortlist promises, in sentences."""
+    n = len(found.chosen)
+    if n == found.n_candidates:
+        return [f"These are all {n} plans that run."]
+    return [
+        f"One of these {n} of {found.n_candidates} is the fastest, or within {NEAR_FRAC:.0%} of "
+        f"it, with probability {found.probability:.2f}; the first alone with "
+        f"{found.probability_of_first:.2f}.",
+        f"Expected regret: {found.expected_regret:.1%} after timing all {n}, "
+        f"{found.regret_of_first:.1%} with the first alone.",
+    ]
+
+
+def _trial_json(
+    result: Result, chosen: Sequence[Plan], found: Shortlist, framework: str, steps: int
+) -> dict[str, Any]:
+    return {
+        "schema_version": "1.0",
+        "result_id": result.result_id,
+        "framework": framework,
+        "steps": steps,
+        "shortlist": found.to_json(),
+        "plans": [
+            {
+                "plan_id": plan.plan_id,
+                "rank": plan.rank,
+                "folder": _folder(plan),
+                "predicted_s": plan.step_time_s,
+            }
+            for plan in chosen
+        ],
+    }
+
+
+def _write(
+    folder: Path,
+    result: Result,
+    chosen: Sequence[Plan],
+    found: Shortlist,
+    framework: str,
+    steps: int,
+    launchers: tuple[str, ...],
+    question: str,
+) -> list[str]:
+    """Write the folder of a trial; return the names of what is in it."""
+    model = model_from_dict(result.inputs["model"])
+    cluster = cluster_from_dict(result.inputs["cluster"])
+    dispatch = STACKS[read_options(result.inputs["options"]).stack_name].expert_dispatch
+    runs = []
+    for plan in chosen:
+        mine, pool = with_recipe(model, plan.precision), cluster.pool(plan.pool)
+        header = header_lines((mine, pool), plan, plan.breakdown, result.result_id)
+        files = trial_files(mine, pool, plan, framework, header, steps, launchers, dispatch)
+        write_files(folder / _folder(plan), files)
+        runs.append((_folder(plan), plan))
+    data = _trial_json(result, chosen, found, framework, steps)
+    top = {
+        "README.md": readme(runs, framework, steps, question, promise(found)),
+        RESULT: result.dumps(),
+        TRIAL: json.dumps(data, indent=1) + "\n",
+        MODEL: _yaml(result.inputs["model"]),
+        CLUSTER: _yaml(result.inputs["cluster"]),
+    }
+    write_files(folder, top)
+    return ["README.md", *(name for name, _ in runs)]
+
+
+def _yaml(data: Any) -> str:
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+
+
+def _trial_text(
+    result: Result,
+    chosen: Sequence[Plan],
+    found: Shortlist,
+    framework: str,
+    out: str,
+    written: Sequence[str],
+) -> str:
+    lines = [*result_heading(result), ""]
+    lines += [f"worth timing with {TITLES[framework]}:", *plan_rows(chosen), ""]
+    for sentence in promise(found):
+        lines += wrapped("", sentence)
+    if out:
+        lines += wrapped("wrote", f"{out}: {', '.join(written)}")
+        lines.append(f"next: run them as {out}/README.md says, then planner trial --read {out}")
+    else:
+        lines.append("next: the same with --out DIR writes their short runs")
+    return "\n".join(lines) + "\n"
+
+
+def run_trial_read(
+    folder: str, logs: Sequence[str], form: str, given: Mapping[str, object]
+) -> int:
+    """Run `planner trial --read DIR`; return the exit code (3 where no log says anything).
+
+    `given` are the arguments of the other form of the command: with --read they have no meaning.
+    """
+    _check_format(form)
+    for name, value in given.items():
+        if value:
+            raise UsageError(f"{name} does not go with --read", "the folder holds the question")
+    place = Path(folder)
+    data, result = _read_trial(place)
+    options = read_options(result["inputs"]["options"])
+    named = _named_logs(logs, [one["plan_id"] for one in data["plans"]])
+    n_steps = int(data.get("steps", 0))
+    trialled = [_trialled(place, one, named, n_steps) for one in data["plans"]]
+    software = data["framework"], _own_stack(options.stack, data["framework"])
+    trialled = without_absurd(trialled, *software, options.calibration)
+    runs = runs_of(trialled, *software)
+    before = {plan["plan_id"]: plan["rank"] for plan in result["plans"]}
+    try:
+        executor = make_executor("automatic", None)
+        found = rerank(trialled, runs, result["inputs"], options, before, executor)
+    except ExecutorError as error:
+        raise SearchError(str(error), error.fix) from error
+    if runs:
+        texts = [reference_json(run, MODEL, CLUSTER) for run in runs]
+        write_files(place, {REFERENCE: _yaml(texts)})
+    if form == "json":
+        sys.stdout.write(json.dumps(found.to_json(), indent=1, allow_nan=False) + "\n")
+    else:
+        sys.stdout.write(
+            reranked_text(found, folder, data["framework"], replace(options, stack=software[1]))
+        )
+    return 0 if runs else 3
+
+
+def _own_stack(stack: str, framework: str) -> str:
+    """Return the stack that was chosen by hand; empty where it is the framework's."""
+    return "" if stack == STACK_OF_FRAMEWORK[framework] else stack
+
+
+def _read_trial(place: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the contents of trial.json and result.json of a folder."""
+    fix = "name the folder that planner trial --out DIR wrote"
+    found = []
+    for name, keys in ((TRIAL, ("framework", "plans")), (RESULT, ("inputs", "plans"))):
+        try:
+            data = json.loads((place / name).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise FileError(f"--read: {place / name}: {error.strerror}", fix) from None
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise FileError(f"--read: {place / name} is not as written: {error}", fix) from None
+        if not isinstance(data, dict) or any(key not in data for key in keys):
+            raise UsageError(f"--read: {place / name} is not as planner trial writes it", fix)
+        found.append(data)
+    return found[0], found[1]
+
+
+def _named_logs(logs: Sequence[str], known: Sequence[str]) -> dict[str, list[Path]]:
+    """Return the files of `--log PLAN=FILE` by plan id."""
+    given: dict[str, list[Path]] = {}
+    for item in logs:
+        plan, equals, file = item.partition("=")
+        matches = [name for name in known if plan and name.startswith(plan)]
+        if not equals or len(matches) != 1:
+            raise UsageError(
+                f"--log: {item!r} names no plan of the trial",
+                f"--log PLAN=FILE with one of {', '.join(known)}",
+            )
+        given.setdefault(matches[0], []).append(Path(file))
+    return given
+
+
+def _trialled(
+    place: Path, one: dict[str, Any], given: dict[str, list[Path]], n_steps: int
+) -> Trialled:
+    """Return a plan of the shortlist with what its logs say."""
+    model, cluster, problem, plan = open_plan(f"{place / RESULT}#{one['plan_id']}")
+    files = given.get(one["plan_id"])
+    if files is None:
+        files = _logs_in(place / str(one["folder"]))
+    if not files:
+        why = f"no log: none in {place / str(one['folder'])}, and none given with --log"
+        return Trialled(plan, model, cluster, None, why)
+    layout, job = plan.layout, problem.job
+    reading = merged(
+        [
+            read_log(_tail(file), job.tokens_per_step, layout.gbs, layout.n_devices)
+            for file in files
+        ],
+        n_steps,
+    )
+    assert reading is not None  # there are files
+    why = mismatch(reading, layout, model)
+    if not why and reading.step_s is None and not reading.ran_out:
+        why = reading.notes[0] if reading.notes else "no step time"
+    return Trialled(plan, model, cluster, reading, why)
+
+
+def _logs_in(folder: Path) -> list[Path]:
+    """Return the logs in a plan's folder, in the order of their names."""
+    if not folder.is_dir():
+        return []
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix in _LOG_ENDINGS and path.name not in _NO_LOGS
+    )
+
+
+def _tail(file: Path) -> str:
+    """Return the text of a log, of a very long one its end."""
+    try:
+        with file.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - MAX_BYTES))
+            return stream.read().decode("utf-8", errors="replace")
+    except OSError as error:
+        raise EmitError(f"cannot read {file}: {error.strerror}", "--log PLAN=FILE") from None
+
+
+def reranked_text(found: Reranked, folder: str, framework: str, options: SolveOptions) -> str:
+    """Return the answer of `planner trial --read` as text of at most 100 columns, commands apart.
+
+    `options` are those of the trial, to write the command that asks the same again.
+    """
+    lines = [f"trial in {folder} with {TITLES[framework]}", ""]
+    lines += _log_rows(found.trialled)
+    for one in found.trialled:
+        said = [one.refused] * bool(one.refused)
+        said += [note for note in (one.reading.notes if one.reading else ()) if note not in said]
+        for text in said:
+            lines += wrapped(f"  {one.plan.plan_id}:", text)
+    lines.append("")
+    if found.anchored is None:
+        lines += wrapped(
+            "", "No log gives a step time or says that memory ran out: nothing to go by."
+        )
+        return "\n".join(lines) + "\n"
+    used = calibration_json(found.anchored.calibration)
+    lines += calibration_lines({"calibration": True}, used, found.anchored.notes)
+    lines += ["", *_ranking_rows(found)]
+    if any(row.measured for row in found.rows):
+        lines += wrapped(
+            "",
+            f"better: probability that it beats the best measured by {NEAR_FRAC:.0%}; predictions "
+            "carry what measured plans like them were off by",
+        )
+    lines += ["", *_changes(found)]
+    best = next((row for row in found.rows if row.measured), None)
+    if best:
+        plan = best.plan.plan_id
+        lines.append(f"next: planner emit {folder}/{RESULT}#{plan} --for {framework} --out DIR")
+    asked = Asked(f"{folder}/{MODEL}", f"{folder}/{CLUSTER}", reference=f"{folder}/{REFERENCE}")
+    lines.append(f"      {asked.command(options, {})}")
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
+    """Return aligned lines; the columns of `left` are words."""
+    widths = [max(len(row[i]) for row in [titles, *rows]) for i in range(len(titles))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            text.ljust(width) if i in left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return ("  " + "  ".join(cells)).rstrip()
+
+    return [line(titles), *map(line, rows)]
+
+
+def _log_rows(trialled: Sequence[Trialled]) -> list[str]:
+    def row(one: Trialled) -> list[str]:
+        read = one.reading
+        if read is None or one.refused:
+            state = "no log" if read is None else "not used"
+            return [
+                one.plan.plan_id,
+                "-",
+                "-",
+                state,
+                "-",
+                f"{one.plan.step_time_s:.3f}",
+                "-",
+                "-",
+            ]
+        peak = f"{read.peak[0] / GIB:.1f} {read.peak[1]}" if read.peak else "-"
+        step = one.step_s
+        return [
+            one.plan.plan_id,
+            str(len(read.steps_s)),
+            str(read.n_warm_up),
+            f"{step:.3f}" if step else "out of memory",
+            f"{read.spread:.1%}" if step else "-",
+            f"{one.plan.step_time_s:.3f}",
+            f"{step / one.plan.step_time_s:.2f}" if step else "-",
+            peak,
+        ]
+
+    titles = ["plan", "steps", "warm-up", "step s", "spread", "predicted", "ratio", "peak GiB"]
+    return _table(titles, [row(one) for one in trialled], (0, 7))
+
+
+def _ranking_rows(found: Reranked) -> list[str]:
+    last = max((i for i, row in enumerate(found.rows) if row.measured), default=0)
+    shown = [
+        (rank, row)
+        for rank, row in enumerate(found.rows, start=1)
+        if rank <= SHOWN or (row.measured and rank <= last + 1)
+    ]
+    rows = [
+        [
+            str(rank),
+            str(row.rank_before) if row.rank_before else "-",
+            row.plan.plan_id,
+            f"{row.step_s:.3f}",
+            "measured" if row.measured else "predicted",
+            "-" if row.better is None else f"{row.better:.2f}",
+            shown_layout(row.plan.layout),
+        ]
+        for rank, row in shown
+    ]
+    titles = ["now", "was", "plan", "step s", "", "better", "layout"]
+    lines = _table(titles, rows, (2, 4, 6))
+    indent = " " * lines[0].index("layout")
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(
+            line,
+            MAX_WIDTH,
+            subsequent_indent=indent,
+            drop_whitespace=True,
+            replace_whitespace=False,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
+
+
+def _changes(found: Reranked) -> list[str]:
+    """Return what the trial changed, in sentences."""
+    lines: list[str] = []
+    for plan in found.out:
+        lines += wrapped(
+            "out:",
+            f"{plan.plan_id} ran out of memory; {plan.breakdown.peak_bytes / GIB:.1f} of "
+            f"{plan.usable_bytes / GIB:.1f} GiB were predicted",
+        )
+    if not found.rows:
+        return [*lines, "Nothing fits any more."]
+    first = found.rows[0]
+    best = next((row for row in found.rows if row.measured), None)
+    if first.plan.plan_id == found.first_before:
+        lines.append(f"{found.first_before} stays first.")
+    else:
+        lines.append(f"{first.plan.plan_id} is first now; {found.first_before} was.")
+    if best is None:
+        lines += wrapped("", "No plan has a measured time: all times above are predictions.")
+    elif not first.measured:
+        gain = best.step_s / first.step_s - 1.0
+        lines += wrapped(
+            "",
+            f"It has not been timed: {gain:.1%} ahead of {best.plan.plan_id}, the best that has, "
+            f"and better with probability {first.better or 0.0:.2f}. Time it too, or take "
+            f"{best.plan.plan_id}.",
+        )
+    else:
+        rivals = [row for row in found.rows if row.measured and row is not best]
+        if rivals:
+            lead = rivals[0].step_s / best.step_s - 1.0
+            lines.append(
+                f"It is the fastest that was timed, {lead:.1%} ahead of {rivals[0].plan.plan_id}."
+            )
+    return lines

@@ -1,0 +1,56 @@
+"""`planner validate`: reads measured runs, compares, prints."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from planner.errors import UsageError
+from planner.measure.validate.points import read_points
+from planner.measure.validate.report import DATA, FORMATS, VIEWS, read_entries, validate
+from planner.measure.validate.rows import Used, price_points, sweeps, use
+from planner.measure.validate.search import search_sweeps, searched_json, searched_text
+from planner.measure.validate.text import report_text
+from planner.solver.calibration.file import load_calibration
+
+
+def run_validate(
+    points: str = "",
+    models: str = "",
+    hardware: str = "",
+    form: str = "table",
+    by: str = "source",
+    calibration: str = "",
+) -> int:
+    """Run `planner validate`: read, compare, print; return the exit code.
+
+    Files that are not named are those that ship.
+    """
+    if form not in FORMATS:
+        raise UsageError(f"--format: unknown {form!r}", f"one of {', '.join(FORMATS)}")
+    if by not in VIEWS:
+        raise UsageError(f"--by: unknown {by!r}", f"one of {', '.join(VIEWS)}")
+    given = (
+        read_points(points or DATA / "points.csv"),
+        read_entries(models or DATA / "models.yaml"),
+        read_entries(hardware or DATA / "hardware.yaml"),
+        load_calibration(calibration),
+    )
+    if by == "search":
+        sys.stdout.write(_search_text(use(price_points(*given)), form))
+        return 0
+    found = validate(*given)
+    text = (
+        json.dumps(found.to_json(by), indent=2, allow_nan=False) + "\n"
+        if form == "json"
+        else report_text(found, by)
+    )
+    sys.stdout.write(text)
+    return 0
+
+
+def _search_text(used: Sequence[Used], form: str) -> str:
+    """Return what the search says about every sweep, as text or as JSON."""
+    found = search_sweeps(sweeps(used, "any"))
+    if form == "json":
+        return json.dumps(searched_json(found), indent=2, allow_nan=False) + "\n"
+    return searched_text(found)

@@ -1,0 +1,436 @@
+"""What the commands do: call the library, print, write files, return exit codes."""
+
+import json
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planner.analyze.catalog_json import rules_json
+from planner.analyze.placement.hosts import read_hosts, write_files
+from planner.analyze.plan_files import chosen_targets, plan_files
+from planner.cli.search_options import Stated, pins_in_words
+from planner.cli.spec_check import check_spec
+from planner.errors import EmitError, UsageError
+from planner.frameworks.launchers.files import parse_launchers
+from planner.frameworks.programs import is_program
+from planner.render import text as tables
+from planner.solver.answer.result import Plan, Result
+from planner.solver.answer.result_store import opened, options_of, read_options, save_result
+from planner.solver.problem import make_problem
+from planner.solver.recipes import with_recipe
+from planner.solver.solve import evaluate, solve
+from planner.specs.inputs import Content
+from planner.specs.loader import cluster_from_dict, is_sweep_file, load_spec, model_from_dict
+from planner.specs.summary import spec_json
+from planner.text_lines import assumed_lines, wrapped
+from searches.frameworks.table import TITLES
+from searches.options import FRAMEWORKS
+
+FORMATS: Mapping[str, Callable[[Result], str]] = {
+    "table": tables.solve_table,
+    "json": Result.dumps,
+    "csv": tables.plans_csv,
+    "md": tables.plans_markdown,
+}
+
+
+def _formatter(name: str) -> Callable[[Result], str]:
+    if name not in FORMATS:
+        raise UsageError(f"--format: unknown {name!r}", f"one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def show_progress(done: int, of: int) -> None:
+    """Show one line of progress on a terminal; nothing when stderr is a file."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\rsearching {done}/{of}" + ("\r\x1b[K" if done == of else ""))
+        sys.stderr.flush()
+
+
+def run_solve(
+    model: str,
+    cluster: str,
+    stated: Stated,
+    *,
+    top: int | None,
+    objective: str,
+    deadline: str,
+    step_limit_s: float,
+    within: float,
+    pareto: str,
+    form: str,
+    emit: str,
+    out: str,
+    launcher: str,
+    pool: str,
+    executor: str,
+    ray_address: str,
+    time_limit_s: float,
+    cache: bool,
+) -> int:
+    """Run `planner solve`; return the exit code."""
+    stated = replace(stated, framework=implied_framework(stated.framework, emit))
+    show = solve_output(form, emit, out, launcher, stated.framework, cache)
+    result = solve(
+        model,
+        cluster,
+        **stated.searching(),
+        top=top,
+        pool=pool,
+        objective=objective,
+        deadline=deadline,
+        step_limit_s=step_limit_s,
+        within=within,
+        pareto=pareto,
+        executor=executor,
+        ray_address=ray_address,
+        progress=show_progress,
+        time_limit_s=time_limit_s,
+    )
+    return show(result)
+
+
+def implied_framework(framework: str, emit: str) -> str:
+    """Return the framework whose plans are asked for: of files for one alone, that one.
+
+    A plan that it cannot run is then never first. A framework that is named stays.
+    """
+    targets = chosen_targets(emit)
+    return targets[0] if not framework and len(targets) == 1 else framework
+
+
+def solve_output(
+    form: str, emit: str, out: str, launcher: str, framework: str, cache: bool
+) -> Callable[[Result], int]:
+    """Return what `planner solve` does with an answer: keep it, print it, write files for it.
+
+    It returns the exit code. Raises `UsageError` for options that do not go together.
+    """
+    text, targets, launchers = _formatter(form), chosen_targets(emit), parse_launchers(launcher)
+    if bool(targets) != bool(out):
+        raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
+    if not targets and set(launchers) - {"torchrun"}:
+        fix = f"--emit megatron --launcher {launcher} --out DIR"
+        raise UsageError("--launcher starts what --emit writes, and nothing is emitted", fix)
+    if out:
+        _make_folder(Path(out))
+
+    def show(result: Result) -> int:
+        if cache:
+            save_result(result)
+        sys.stdout.write(text(result))
+        sys.stdout.flush()
+        if targets and result.plans:
+            _emit_plans(result, targets, launchers, out, framework)
+        return result.exit_code
+
+    return show
+
+
+def _emit_plans(
+    result: Result, targets: list[str], launchers: tuple[str, ...], out: str, framework: str
+) -> None:
+    """Write the files of every plan of a result into a folder of its own."""
+    # As solved: of the nodes in a dump plans may use the first ones only.
+    read_model = model_from_dict(result.inputs["model"])
+    read_cluster = cluster_from_dict(result.inputs["cluster"])
+    refused: Counter[str] = Counter()
+    for plan in result.plans:
+        given = with_recipe(read_model, plan.precision), read_cluster.pool(plan.pool)
+        options = read_options(result.inputs["options"])
+        problem = make_problem(*given, options, plan.layout.n_devices)
+        files = plan_files(
+            given, problem, plan, result.result_id, targets, launchers, options.calibration
+        )
+        write_files(_plan_folder(out, plan), files)
+        refused.update(target for target in targets if f"{target}.txt" in files)
+    n = len(result.plans)
+    sys.stderr.write(f"wrote {n} plan{'s' * (n > 1)} to {out}\n")
+    for target, times in refused.items():
+        why = f"nothing for {TITLES[target]} from {times} of {n}: {target}.txt says why"
+        fix = f"; --framework {target} ranks what it runs" * (framework != target)
+        sys.stderr.write(f"{why}{fix}\n")
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the output folder before anything is computed for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "name another folder with --out"
+        raise EmitError(f"cannot write to {folder}: {error.strerror}", fix) from None
+
+
+def run_evaluate(
+    model: str,
+    cluster: str,
+    stated: Stated,
+    *,
+    pool: str,
+    form: str,
+    cache: bool,
+) -> int:
+    """Run `planner evaluate`; return the exit code (3 when the plan does not fit)."""
+    _formatter(form)
+    result = evaluate(model, cluster, **stated.pricing(), pool=pool)
+    return show_evaluated(result, form, cache)
+
+
+def show_evaluated(result: Result, form: str, cache: bool) -> int:
+    """Keep and print what `planner evaluate` found; return the exit code."""
+    text = _formatter(form)
+    if cache:
+        save_result(result)
+    if form == "table":
+        heading = "\n".join(
+            [
+                tables.result_heading(result)[0],
+                *tables.calibration_lines(
+                    result.inputs["options"], result.calibration, result.notes
+                ),
+                *assumed_lines(result.notes),
+            ]
+        )
+        sys.stdout.write(heading + "\n\n" + tables.plan_details(result.plans[0]))
+    else:
+        sys.stdout.write(text(result))
+    return 0 if result.plans[0].headroom_frac >= 0 else 3
+
+
+def run_recommend(
+    question: str,
+    model: str,
+    cluster: str,
+    stated: Stated,
+    *,
+    most: int,
+    by: str,
+    step: int,
+    tolerance: float,
+    form: str,
+) -> int:
+    """Run `planner recommend`; return the exit code (3 when there is no answer)."""
+    from planner.analyze.recommend.devices import recommend
+    from planner.render.recommendation_text import recommendation_text
+
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    found = recommend(
+        question,
+        model,
+        cluster,
+        **stated.searching(),
+        most=most,
+        by=by,
+        step=step,
+        tolerance_frac=tolerance,
+    )
+    sys.stdout.write(found.dumps() if form == "json" else recommendation_text(found))
+    return found.exit_code
+
+
+def run_check(
+    file: str,
+    cluster: str,
+    command: list[str],
+    *,
+    model: str,
+    framework: str,
+    version: str,
+    env: list[str],
+    pin: list[str],
+    overrides: tuple[tuple[str, object], ...],
+    pool: str,
+    form: str,
+    calibration: str,
+) -> int:
+    """Run `planner check`; return the exit code (3 when it is refused or does not fit)."""
+    from planner.analyze.check import check
+    from planner.render.check_report import report_json, report_text
+
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    if framework and framework not in FRAMEWORKS:
+        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(FRAMEWORKS)}")
+    variables = check_variables(env)
+    checked, files = (file, None) if not command else command_line([cluster, *command])
+    report = check(
+        checked,
+        file if command else cluster,
+        files=files,
+        model=model or None,
+        framework=framework,
+        version=version,
+        env=variables,
+        pins=pins_in_words(pin),
+        overrides=overrides,
+        pool=pool,
+        calibration=calibration,
+    )
+    sys.stdout.write(report_json(report) if form == "json" else report_text(report))
+    return report.exit_code
+
+
+def command_line(words: list[str]) -> tuple[Content, dict[str, str]]:
+    """Return a command line as a script of one line, and the files that it names."""
+    from planner.frameworks.runs.companions import files_beside
+
+    text = f"#!/bin/bash\n{shlex.join(words)}\n"
+    return Content(text, "command line"), files_beside("command", text)
+
+
+def check_variables(items: list[str]) -> dict[str, str]:
+    """Return the variables of `--env NAME=VALUE`; `UsageError` for another form."""
+    variables = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--env: {item!r} is not of the form NAME=VALUE", "--env TP=8")
+        variables[name] = value
+    return variables
+
+
+def run_show(reference: str, form: str) -> None:
+    """Run `planner show`."""
+    _, _, _, plan = opened(reference)
+    if form == "json":
+        sys.stdout.write(json.dumps(plan.to_json(), indent=1) + "\n")
+    elif form == "table":
+        sys.stdout.write(tables.plan_details(plan))
+    else:
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+
+
+def run_explain(reference: str, term: str, form: str = "table") -> None:
+    """Run `planner explain`."""
+    check_explained(form)
+    from planner.analyze.explain import explanation
+
+    _, _, problem, plan = opened(reference)
+    show_explained(explanation(problem, plan, options_of(reference), term), form)
+
+
+def check_explained(form: str) -> None:
+    """Raise `UsageError` for a form in which plans are not explained."""
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+
+
+def show_explained(found: dict[str, Any], form: str) -> None:
+    """Print what `planner.analyze.explain.explanation` returned."""
+    if form == "json":
+        sys.stdout.write(json.dumps(found, indent=1, allow_nan=False) + "\n")
+    else:
+        sys.stdout.write(found["text"])
+
+
+def _plan_folder(out: str, plan: Plan) -> Path:
+    return Path(out) / f"{plan.rank}-{plan.plan_id}"
+
+
+def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | None = None) -> None:
+    """Run `planner emit`: write the files, or print them when no folder is named."""
+    targets, launchers = chosen_targets(for_), parse_launchers(launcher)
+    if hosts is not None:
+        read_hosts(hosts)  # a list that is none is an error also where no file needs it
+    if not targets:
+        raise UsageError("--for names no framework", f"one of {', '.join(FRAMEWORKS)}")
+    model, cluster, problem, plan = opened(reference)
+    priced = options_of(reference).calibration
+    files = plan_files((model, cluster), problem, plan, "", targets, launchers, priced, hosts)
+    show_files(files, targets, _plan_folder(out, plan) if out else None)
+
+
+def show_files(files: dict[str, str], targets: list[str], folder: Path | None) -> None:
+    """Write the files of one plan, or print them, but for programs, where no folder is named."""
+    if folder:
+        write_files(folder, files)
+        sys.stderr.write(f"wrote {folder}\n")
+        for target in targets:
+            if f"{target}.txt" in files:
+                text = f"nothing for {TITLES[target]}: {target}.txt says why"
+                sys.stderr.write(f"{text}\n")
+        return
+    shown = {name: text for name, text in files.items() if not is_program(name)}
+    for name, text in shown.items():
+        sys.stdout.write(f"# ---- {name}\n{text}" if len(shown) > 1 else text)
+
+
+def run_replan(
+    reference: str, lost: str, gained: int, via: str, time_limit_s: float, form: str, cache: bool
+) -> int:
+    """Run `planner replan`; return the exit code (3 when nothing fits)."""
+    from planner.analyze.replan.replan import lost_of_text, replan, replan_text
+    from searches.executors.executor import make_executor
+
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+    if via not in ("checkpoint", "network"):
+        raise UsageError(f"--via: unknown {via!r}", "checkpoint or network")
+    start = time.monotonic()
+    found = replan(
+        opened(reference),
+        options_of(reference),
+        lost=lost_of_text(lost),
+        gained=gained,
+        via="network" if via == "network" else "checkpoint",
+        executor=make_executor("automatic", None),
+        stop=(lambda: time.monotonic() - start > time_limit_s) if time_limit_s else None,
+        progress=show_progress,
+    )
+    if cache:
+        save_result(found.result)
+    sys.stdout.write(found.dumps() if form == "json" else replan_text(found))
+    return found.exit_code
+
+
+_SAID = {
+    "parse": "{} says so when it reads its configuration.",
+    "start": "{} says so when it builds its groups and the model.",
+    "first step": "{} fails in the first step.",
+    "ignored": "{} never says so: it passes over the setting and runs.",
+    "planner": "No configuration of {} is written for it.",
+}
+"""When a rule of a framework is met, in words."""
+
+
+def rules_list(rules: Sequence[Mapping[str, str]]) -> str:
+    """Return rules, as `planner.analyze.catalog_json.rules_json` has them, a line each."""
+    return "".join(f"{rule['code']}  {rule['title']}\n" for rule in rules)
+
+
+def rule_text(rule: Mapping[str, str]) -> str:
+    """Return one rule with its reason, what lifts it and its source."""
+    lines, change = [f"{rule['code']}: {rule['title']}"], "  to change:"
+    if rule["framework"]:
+        name = f"{TITLES[rule['framework']]} {rule['versions']}".strip()
+        lines += wrapped("  ", _SAID[rule["when"]].format(name))
+        change = "  closest:"
+    else:
+        lines += wrapped("  ", rule["why"])
+    if rule["to_change"]:
+        lines += wrapped(change, rule["to_change"])
+    return "\n".join([*lines, *wrapped("  source:", rule["source"])]) + "\n"
+
+
+def run_rule(code: str) -> None:
+    """Run `planner rule`."""
+    rules = rules_json(code)["rules"]
+    sys.stdout.write(rule_text(rules[0]) if code else rules_list(rules))
+
+
+def run_check_spec(file: str, form: str) -> None:
+    """Run `planner check-spec`."""
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "one of table, json")
+    if form == "table":
+        sys.stdout.write(check_spec(file).rstrip("\n") + "\n")
+    elif is_sweep_file(file):
+        raise UsageError("--format json says what a model or a cluster is", "leave it out")
+    else:
+        sys.stdout.write(json.dumps(spec_json(load_spec(file)), indent=1) + "\n")

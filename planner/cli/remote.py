@@ -1,0 +1,603 @@
+"""`planner --server URL COMMAND ...`: the commands that a service answers, answered by one.
+
+One entry of `SERVED` a command, found by `planner.cli.plugins.Commands` before the command runs:
+it makes the request out of the same options, and prints the answer as the command would. Files are
+read and written here; the service only computes. An option of no use there is refused by name.
+"""
+
+import copy
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+
+from planner.cli.arguments import overrides_of, positive, size
+from planner.client import (
+    TOKEN,
+    Client,
+    Data,
+    FileText,
+    ServiceError,
+    document,
+    plan_of,
+    run_of,
+)
+from planner.errors import FileError, UsageError
+
+Made = TypeVar("Made")
+Given = Mapping[str, Any]
+"""Options and arguments of a command, by the names of its parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How a service answers a command."""
+
+    run: Callable[[Client, Given], int]
+    """Asks, prints, and returns the exit code."""
+    local: Mapping[str, str] = field(default_factory=dict)
+    """Parameters that make sense on this machine alone, and what to do in their place."""
+
+
+def over_server(command: Any, name: str, server: Given, required: bool) -> Any:
+    """Return a command as the service of the root options `server` answers it.
+
+    Where none does, it stays as it is, or is refused if `required`. `name` is how it is called:
+    `catalog list`.
+    """
+    served = SERVED.get(name)
+    if served is None:
+        if not required:
+            return command
+        known = ", ".join(SERVED)
+        raise UsageError(
+            f"planner {name} works on this machine and asks no service",
+            f"leave out --server; a service answers {known}",
+        )
+
+    def invoke(ctx: Any) -> None:
+        _check_options(served, ctx)
+        with client_of(server) as service:
+            try:
+                code = served.run(service, ctx.params)
+            except ServiceError as error:
+                raise error.in_options() from None
+            raise typer.Exit(code)
+
+    found = copy.copy(command)
+    found.invoke = invoke
+    return found
+
+
+def _check_options(served: Served, ctx: Any) -> None:
+    """Raise `UsageError` for an option that was given and that no service has a use for."""
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name)
+        if parameter.name in served.local and getattr(source, "name", "") == "COMMANDLINE":
+            option = parameter.opts[0]
+            raise UsageError(
+                f"{option} works on this machine, not with --server",
+                served.local[parameter.name],
+            )
+
+
+def client_of(server: Given) -> Client:
+    """Return a client for the root options: the address, a token, certificates."""
+    pair = server.get("server_cert") or "", server.get("server_key") or ""
+    if bool(pair[0]) != bool(pair[1]):
+        raise UsageError("a certificate goes with its key", "--server-cert FILE --server-key FILE")
+    return Client(
+        str(server["server"]),
+        token=_token(server.get("token_file") or ""),
+        ca=server.get("server_ca") or "",
+        cert=pair if pair[0] else None,
+    )
+
+
+def _token(path: str) -> str:
+    """Return the token of a file, or of the environment; empty without both."""
+    if not path:
+        return os.environ.get(TOKEN, "").strip()
+    try:
+        words = Path(path).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
+        raise FileError(f"--token-file {path}: {reason}", "a file that holds the token") from None
+    if len(words) != 1:
+        fix = "the token alone; the service's own file has other columns"
+        raise FileError(f"--token-file {path} holds {len(words)} words", fix)
+    return words[0]
+
+
+# ---- requests out of options
+
+
+def _priced(given: Given) -> Data:
+    """Return the fields that every call which prices plans has."""
+    return _without_empty(
+        model=document(given["model"], "model"),
+        cluster=document(given["cluster"], "cluster"),
+        set=_sets(given),
+        pool=given["pool"],
+        stack=given.get("stack"),
+        allow=list(given.get("allow") or ()),
+        framework=given["framework"],
+        pins=_pins(given),
+        calibration=_calibration(given),
+        **_reference(given),
+    )
+
+
+def _searched(given: Given) -> Data:
+    """Return the fields that bound a search."""
+    from planner.cli.search_options import lists_in_words
+    from planner.solver.options import parse_max
+
+    return _without_empty(
+        only=lists_in_words(list(given["only"] or ())),
+        max=parse_max(list(given["max_"] or ())),
+        time_limit_s=positive(given["time_limit"], "--time-limit", "2.5"),
+    )
+
+
+def _sets(given: Given) -> Data:
+    return dict(overrides_of(list(given["set_"] or ())))
+
+
+def _calibration(given: Given) -> Any:
+    from planner.client import calibration_text
+
+    return calibration_text(given["calibration"]) if given["calibration"] else None
+
+
+def _reference(given: Given) -> Data:
+    from planner.client import reference_of
+
+    return reference_of(given["reference"]) if given["reference"] else {}
+
+
+def _without_empty(**fields: Any) -> Data:
+    return {name: x for name, x in fields.items() if x not in (None, "", 0.0, [], {})}
+
+
+def _plan(reference: str) -> Data:
+    """Return the plan of a PLAN argument; its result is read here."""
+    from planner.solver.answer.result_store import pick_plan, plan_named, read_result
+
+    source, which = plan_named(reference)
+    result = read_result(source)
+    return plan_of(result, pick_plan(result["plans"], which, source)["plan_id"])
+
+
+def _hosts(given: Given) -> Data:
+    from planner.analyze.placement.hosts import read_hosts
+
+    return {} if given["hosts"] is None else {"hosts": "\n".join(read_hosts(given["hosts"]))}
+
+
+# ---- answers
+
+
+def _ask(service: Client, call: str, request: Data) -> Data:
+    """Return the data of an answer; a note of the service goes to stderr."""
+    shown = _Shown()
+    found: Data = service.ask(call, request, progress=shown).json()
+    shown.end()
+    note = found.pop("note", "")
+    if note:
+        sys.stderr.write(f"note: {note}\n")
+    return found
+
+
+class _Shown:
+    """Shows the progress of a job as the command without a service does."""
+
+    def __init__(self) -> None:
+        self._phase, self._done, self._total = "", 0, 0
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        if event.get("total"):
+            self._phase = event["phase"]
+            self._show(int(event["done"]), int(event["total"]))
+
+    def _show(self, done: int, total: int) -> None:
+        from planner.cli.commands.scale import show_sizes
+        from planner.cli.output import show_progress
+
+        self._done, self._total = done, total
+        (show_sizes if self._phase == "sizes" else show_progress)(done, total)
+
+    def end(self) -> None:
+        """Show that all is done: the last steps of a job may come with its end alone."""
+        if self._done < self._total:
+            self._show(self._total, self._total)
+
+
+def _made(make: Callable[[Data], Made], data: Data, service: Client) -> Made:
+    """Return what the library makes of an answer; another version may write other fields."""
+    try:
+        return make(data)
+    except (KeyError, TypeError, ValueError) as error:
+        from planner import __version__
+
+        theirs = service.version().get("version", "?")
+        detail = f"the answer of version {theirs} cannot be read: {error!r}"
+        fix = f"this is version {__version__}: use the same, or ask with curl"
+        raise ServiceError("other-version", detail, fix) from None
+
+
+def _show(data: Data, form: str) -> None:
+    """Print an answer that was asked for with its text."""
+    text = data.pop("text", "")
+    indented = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    sys.stdout.write(indented if form == "json" else text)
+
+
+def _check_format(form: str) -> None:
+    if form not in ("table", "json"):
+        raise UsageError(f"--format: unknown {form!r}", "table or json")
+
+
+def _named_here(data: Data, given: Given) -> Data:
+    """Return an answer that calls model and cluster what the user did.
+
+    The service knows the names of files, not their paths.
+    """
+    inputs, here = _check_ids(data)["inputs"], (str(given["model"]), str(given["cluster"]))
+    there = inputs["model_source"], inputs["cluster_source"]
+    beginning = f"planner solve {' '.join(there)}"
+    inputs["model_source"], inputs["cluster_source"] = map(os.path.basename, here)
+    for relaxation in data.get("relaxations", ()):
+        rest = relaxation["command"].removeprefix(beginning)
+        if rest != relaxation["command"]:
+            words = shlex.split(rest)
+            for option in ("calibration", "reference"):
+                if given[option] and f"--{option}" in words:
+                    words[words.index(f"--{option}") + 1] = given[option]
+            relaxation["command"] = " ".join(["planner solve", *here, *map(shlex.quote, words)])
+    return data
+
+
+# ---- commands
+
+
+def _solve(service: Client, given: Given) -> int:
+    from planner.cli.output import implied_framework, solve_output
+    from planner.solver.answer.result import Result
+
+    given = {**given, "framework": implied_framework(given["framework"], given["emit"])}
+    show = solve_output(
+        given["form"],
+        given["emit"],
+        given["out"],
+        given["launcher"],
+        given["framework"],
+        given["cache"],
+    )
+    request = _priced(given) | _searched(given)
+    request |= _without_empty(
+        top=given["top"],
+        objective=given["objective"],
+        deadline=given["deadline"],
+        step_limit_s=positive(given["step_limit"], "--step-limit", "12.5"),
+        within=positive(given["within"], "--within", "1.05"),
+        pareto=[x.strip() for x in given["pareto"].split(",") if x.strip()],
+    )
+    if given["top"] == 0:
+        request["top"] = 0  # refused as here
+    data = _named_here(_ask(service, "solve", request), given)
+    return show(_made(Result.from_json, data, service))
+
+
+def _evaluate(service: Client, given: Given) -> int:
+    from planner.cli.output import show_evaluated
+    from planner.solver.answer.result import Result
+
+    request = _priced(given)
+    request.setdefault("pins", {})
+    data = _named_here(_ask(service, "evaluate", request), given)
+    result = _made(Result.from_json, data, service)
+    if given["form"] == "table":
+        result = _with_rows(result, data)
+    return show_evaluated(result, given["form"], given["cache"])
+
+
+def _with_rows(result: Any, data: Data) -> Any:
+    """Return a result of one plan that can be opened up: with what its table says of the pool."""
+    from dataclasses import replace
+
+    from planner.solver.answer.result_store import plan_of_result
+
+    plan, own = result.plans[0], plan_of_result(data, "1", "the answer")[3]
+    opened = replace(plan.breakdown, rows=own.breakdown.rows)
+    return replace(
+        result, plans=(replace(plan, breakdown=opened, too_large_for=own.too_large_for),)
+    )
+
+
+def _explain(service: Client, given: Given) -> int:
+    from planner.cli.output import check_explained, show_explained
+
+    check_explained(given["form"])
+    data = _ask(service, "explain", {**_plan(given["plan"]), "term": given["term"]})
+    show_explained(data, given["form"])
+    return 0
+
+
+def _emit(service: Client, given: Given) -> int:
+    from planner.analyze.plan_files import chosen_targets
+    from planner.cli.output import show_files
+    from planner.frameworks.launchers.files import parse_launchers
+
+    targets = chosen_targets(given["for_"])
+    launchers = parse_launchers(given["launcher"])
+    plan = _plan(given["plan"])
+    request = {**plan, "for": targets, "launcher": list(launchers), **_hosts(given)}
+    data = _ask(service, "emit", request)
+    folder = None
+    if given["out"]:
+        saved = plan["result"]["plans"]
+        rank = next(x["rank"] for x in saved if x["plan_id"] == plan["plan"])
+        folder = Path(given["out"]) / f"{rank}-{plan['plan']}"
+    show_files(_plain(data["files"]), targets, folder)
+    return 0
+
+
+def _plain(files: Mapping[str, str]) -> dict[str, str]:
+    """Return files to write; `ServiceError` where a name leads out of the folder given."""
+    for name in files:
+        _check_name(name)
+    return dict(files)
+
+
+def _check_name(name: Any) -> None:
+    """Raise `ServiceError` for a name of a file, or an id that becomes one, that leads elsewhere.
+
+    Whoever answers, over plain HTTP anybody on the way, must not choose where it is written.
+    """
+    wrong = not isinstance(name, str) or name in ("", ".", "..")
+    if wrong or any(x in name for x in ("/", "\\", "\0")):
+        raise ServiceError(
+            "no-service",
+            f"the answer names a file {str(name)[:80]!r}, which is no plain name",
+            "nothing was written: is this the address of planner serve?",
+        )
+
+
+def _check_ids(result: Data) -> Data:
+    """Return a result whose ids may name files; `ServiceError` else."""
+    _check_name(result.get("result_id"))
+    for plan in result.get("plans", ()):
+        _check_name(plan.get("plan_id"))
+    return result
+
+
+def _place(service: Client, given: Given) -> int:
+    _check_format(given["form"])
+    request = {**_plan(given["plan"]), **_hosts(given)}
+    if given["form"] == "table":
+        sys.stdout.write(_ask(service, "place", {**request, "with_text": True})["text"])
+    else:
+        sys.stdout.write(json.dumps(_ask(service, "place", request)) + "\n")
+    return 0
+
+
+def _replan(service: Client, given: Given) -> int:
+    from planner.analyze.replan.replan import lost_of_text
+    from planner.solver.answer.result_store import save_text
+
+    _check_format(given["form"])
+    if given["via"] not in ("checkpoint", "network"):
+        raise UsageError(f"--via: unknown {given['via']!r}", "checkpoint or network")
+    lost = lost_of_text(given["lost"])
+    request = {
+        **_plan(given["plan"]),
+        "lost": lost if isinstance(lost, int) else list(lost),
+        "gained": given["gained"],
+        "via": given["via"],
+        "with_text": True,
+        **_without_empty(
+            time_limit_s=positive(given["time_limit"], "--time-limit", "2.5"),
+        ),
+    }
+    data = _ask(service, "replan", request)
+    if given["cache"]:
+        result = _check_ids(data["result"])
+        save_text(result["result_id"], json.dumps(result, indent=1, allow_nan=False) + "\n")
+    stopped = bool(data["stopped"])
+    _show(data, given["form"])
+    return 3 if data["verdict"] == "nothing fits" else 4 if stopped else 0
+
+
+def _diff(service: Client, given: Given) -> int:
+    _check_format(given["form"])
+    request = {"a": _plan(given["first"]), "b": _plan(given["second"]), "with_text": True}
+    _show(_ask(service, "diff", request), given["form"])
+    return 0
+
+
+def _check(service: Client, given: Given) -> int:
+    from planner.cli.output import check_variables
+    from planner.render.check_report import heading_lines
+
+    _check_format(given["form"])
+    run = run_of(given["file"])
+    request = {
+        **run,
+        **_without_empty(
+            cluster=document(given["cluster"], "cluster"),
+            model=document(given["model"], "model") if given["model"] else None,
+            framework=given["framework"],
+            version=given["version"],
+            env=check_variables(list(given["env"] or ())),
+            pins=_pins(given),
+            set=_sets(given),
+            pool=given["pool"],
+            calibration=_calibration(given),
+        ),
+        "with_text": True,
+    }
+    data = _ask(service, "check", request)
+    # The service knows the name of the file, not its path.
+    said = data["format"], data["framework"], data["release"]
+    rest = data["text"].splitlines()[
+        len(heading_lines(run["run"]["name"].partition("#")[0], *said)) :
+    ]
+    data["text"] = "\n".join([*heading_lines(run["run"].path, *said), *rest]) + "\n"
+    good = data["accepted"] and data["fits"]
+    _show(data, given["form"])
+    return 0 if good else 3
+
+
+def _pins(given: Given) -> Data:
+    from planner.cli.search_options import pins_in_words
+
+    return pins_in_words(list(given["pin"] or ()))
+
+
+def _scale(service: Client, given: Given) -> int:
+    from planner.cli.commands.scale import check_output, show_scaling
+    from planner.sweeps.scaling.curve import Scaling
+
+    check_output(given["form"], given["html"])
+    bounds = {"from": size(given["from_"], "--from"), "to": size(given["to"], "--to")}
+    request = {
+        **_priced(given),
+        **_searched(given),
+        **_without_empty(**bounds),
+        "scaling": given["scaling"],
+        "over": given["over"],
+        "points": given["points"],
+    }
+    data = _named_here(_ask(service, "scale", request), given)
+    return show_scaling(_made(Scaling.from_json, data, service), given["form"], given["html"])
+
+
+def _sweep(service: Client, given: Given) -> int:
+    from planner.cli.commands.sweep import run_sweep_command
+    from planner.cli.search_options import Stated
+
+    def ask(spec: Mapping[str, Any], limit_s: float) -> Any:
+        named = {"calibration": "", "reference": "", **spec}
+        request = {
+            "spec": {x: y for x, y in spec.items() if x not in ("calibration", "reference")},
+            **_without_empty(
+                point_limit_s=limit_s, calibration=_calibration(named), **_reference(named)
+            ),
+        }
+        return service.rows("sweep", request)
+
+    stated = Stated(
+        pin=list(given["pin"] or ()),
+        only=list(given["only"] or ()),
+        at_most=list(given["max_"] or ()),
+        overrides=overrides_of(list(given["set_"] or ())),
+        framework=given["framework"],
+        stack=given["stack"],
+        calibration=given["calibration"],
+        reference=given["reference"],
+    )
+    lists: Data = {name: list(given[name] or ()) for name in ("vary", "where", "let")}
+    same = (
+        "design",
+        "samples",
+        "seed",
+        "pool",
+        "objective",
+        "deadline",
+        "out",
+        "form",
+        "executor",
+        "ray_address",
+        "dry_run",
+        "quiet",
+    )
+    return run_sweep_command(
+        list(given["files"]),
+        stated,
+        **lists,
+        **{name: given[name] for name in same},
+        step_limit_s=positive(given["step_limit"], "--step-limit", "12.5"),
+        within=positive(given["within"], "--within", "1.05"),
+        point_limit_s=positive(given["point_limit"], "--point-limit", "60"),
+        ask=ask,
+    )
+
+
+def _check_spec(service: Client, given: Given) -> int:
+    from planner.cli.spec_check import check_spec
+    from planner.specs.loader import file_content, is_sweep_file
+
+    if file_content(given["file"], "model") is not None and is_sweep_file(given["file"]):
+        # It names files that lie here, and its call takes what they hold.
+        sys.stdout.write(check_spec(given["file"]).rstrip("\n") + "\n")
+        return 0
+    file = document(given["file"], "model")
+    data = _ask(service, "check-spec", {"document": file})
+    sys.stdout.write(_about(data["summary"].rstrip("\n") + "\n", file))
+    return 0
+
+
+def _about(text: str, file: Any) -> str:
+    """Return a text that begins with the name of a file, which is called as the user did."""
+    named = isinstance(file, FileText) and text.startswith(f"{file['name']}:")
+    return file.path + text.removeprefix(file["name"]) if named else text
+
+
+def _rule(service: Client, given: Given) -> int:
+    from planner.cli.output import rule_text, rules_list
+
+    rules = service.rules(given["code"])["rules"]
+    sys.stdout.write(rule_text(rules[0]) if given["code"] else rules_list(rules))
+    return 0
+
+
+def _catalog_list(service: Client, given: Given) -> int:
+    from planner.analyze.catalog_json import catalogue_of_json
+    from planner.render.catalog_text import listing
+
+    sys.stdout.write(listing(_made(catalogue_of_json, service.catalogue(), service)))
+    return 0
+
+
+def _catalog_show(service: Client, given: Given) -> int:
+    from planner.analyze.catalog_json import catalogue_of_json
+    from planner.render.catalog_text import sheet
+
+    catalogue = _made(catalogue_of_json, service.catalogue(), service)
+    sys.stdout.write(sheet(given["name"], catalogue))
+    return 0
+
+
+_EXECUTOR = "leave it out: planner serve --executor says where its searches run"
+
+SERVED: Mapping[str, Served] = {
+    "solve": Served(_solve, {"executor": _EXECUTOR, "ray_address": _EXECUTOR}),
+    "evaluate": Served(_evaluate),
+    "explain": Served(_explain),
+    "emit": Served(_emit),
+    "check": Served(_check),
+    "diff": Served(_diff),
+    "scale": Served(_scale),
+    "sweep": Served(
+        _sweep,
+        {
+            "executor": _EXECUTOR,
+            "ray_address": _EXECUTOR,
+            "dry_run": "leave out --server",
+        },
+    ),
+    "replan": Served(_replan),
+    "place": Served(_place, {"out": "--format json has ranks and hosts; or leave out --server"}),
+    "check-spec": Served(_check_spec, {"form": "leave out --server"}),
+    "rule": Served(_rule),
+    "catalog list": Served(_catalog_list),
+    "catalog show": Served(_catalog_show),
+}
+"""By command."""

@@ -1,0 +1,1 @@
+"""DeepSpeed: its JSON, written and read."""

@@ -1,0 +1,142 @@
+"""Turns a plan into the configuration of a training framework.
+
+`emit_plan` writes the files of one framework, or one text file that says why it cannot run the
+plan. `runs_on` and `why_not` answer the same question without files.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape, TrainingJob
+from hardware.parts import Pool
+from planner.errors import EmitError
+from planner.frameworks.dispatch import flex_backend, is_priced, refused
+from planner.frameworks.emitted_text import nodes
+from planner.specs.schema import NO_DETAILS, DetailsSpec
+from searches.frameworks.table import TITLES, refusals, runnable_layouts
+from searches.options import FRAMEWORKS
+
+EmittedFiles = dict[str, str]
+"""File name to text; the launch scripts (`*.sh`) are meant to be executable."""
+
+FILES: dict[str, str] = {
+    "megatron": "planner.frameworks.megatron.emitter:megatron_files",
+    "deepspeed": "planner.frameworks.deepspeed.emitter:deepspeed_files",
+    "torchtitan": "planner.frameworks.torchtitan.emitter:torchtitan_files",
+    "fsdp2": "planner.frameworks.fsdp2.emitter:accelerate_files",
+    "bridge": "planner.frameworks.megatron_bridge.emitter:bridge_files",
+}
+"""What writes the files of a framework: (layout, shape, job, pool, header, details). Imported when
+files are written: every solve asks this module what frameworks run its plans."""
+
+__all__ = [
+    "FRAMEWORKS",
+    "EmittedFiles",
+    "emit_plan",
+    "runs_on",
+    "runs_on_each",
+    "why_not",
+]
+
+
+def why_not(
+    target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None = None
+) -> str | None:
+    """Return why `target` cannot run the layout, one reason a line, or None when it can.
+
+    Each reason names the part in the way and what comes closest. Without `job` the rules about
+    precision and sequence length are left out.
+    """
+    _check_target(target)
+    return "\n".join(_reasons(target, layout, shape, job)) or None
+
+
+def runs_on(layout: Layout, shape: ModelShape, job: TrainingJob | None = None) -> tuple[str, ...]:
+    """Return the frameworks that can run the layout."""
+    return tuple(name for name in FRAMEWORKS if not _reasons(name, layout, shape, job))
+
+
+def runs_on_each(
+    layouts: Sequence[Layout], shape: ModelShape, job: TrainingJob | None = None
+) -> list[tuple[str, ...]]:
+    """Return `runs_on` of many layouts of one job, the same names sooner."""
+    able = runnable_layouts(FRAMEWORKS, layouts, shape, job).T.tolist()
+    return [
+        tuple(name for name, runs in zip(FRAMEWORKS, each, strict=True) if runs) for each in able
+    ]
+
+
+def emit_plan(
+    target: str,
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str] = (),
+    *,
+    details: DetailsSpec = NO_DETAILS,
+    dispatch: str = "all-to-all",
+) -> EmittedFiles:
+    """Return the files of `target` for one plan.
+
+    `header` goes into every script as comment lines. A framework that cannot run the plan gets
+    `<target>.txt` with the reason instead. `details` of the model, on which no figure depends, are
+    written as far as the framework has them. `dispatch` of experts' tokens is that of the stack
+    that priced the plan (`StackProfile.expert_dispatch`): files ask for it, or say why not.
+    """
+    _check_target(target)
+    _check_layout(layout, shape, job)
+    reasons = _reasons(target, layout, shape, job)
+    flex = ""
+    if is_priced(layout, shape, dispatch):
+        reasons, flex = (*reasons, *refused(target, layout, shape, pool)), flex_backend(pool)
+    if nodes(layout, pool) == (0, 0):
+        reasons += (
+            f"devices: {layout.n_devices} do not fill whole nodes of {pool.devices_per_node};"
+            " closest: a multiple of it",
+        )
+    if reasons:
+        return {f"{target}.txt": _refusal_text(target, reasons, header)}
+    module, _, name = FILES[target].partition(":")
+    write: Callable[..., EmittedFiles] = getattr(import_module(module), name)
+    asked = {"flex": flex} if flex else {}
+    return write(layout, shape, job, pool, header, details, **asked)
+
+
+def _reasons(
+    target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None
+) -> tuple[str, ...]:
+    return refusals(target, layout, shape, job)
+
+
+def _check_target(target: str) -> None:
+    if target not in FRAMEWORKS:
+        raise EmitError(f"unknown framework {target!r}", f"use one of {', '.join(FRAMEWORKS)}")
+
+
+def _check_layout(layout: Layout, shape: ModelShape, job: TrainingJob) -> None:
+    degrees = layout.tp * layout.pp * layout.cp * layout.dp
+    faults = (
+        (degrees != layout.n_devices, f"tp*pp*cp*dp = {degrees}, devices = {layout.n_devices}"),
+        (
+            layout.n_micro * layout.mbs * layout.dp != layout.gbs
+            or layout.gbs != job.global_batch,
+            f"the global batch is {job.global_batch}, the layout makes {layout.n_micro}"
+            f" x {layout.mbs} x {layout.dp} of {layout.gbs}",
+        ),
+        (
+            len(layout.stage_layers) != layout.pp * layout.vpp
+            or sum(layout.stage_layers) != shape.layers,
+            f"{len(layout.stage_layers)} stages hold {sum(layout.stage_layers)} layers,"
+            f" not {layout.pp * layout.vpp} stages of a model with {shape.layers}",
+        ),
+    )
+    for hit, text in faults:
+        if hit:
+            raise EmitError(f"the layout contradicts itself: {text}")
+
+
+def _refusal_text(target: str, reasons: Sequence[str], header: Sequence[str]) -> str:
+    lines = [f"{TITLES[target]} cannot run this plan.", *header, "", *(f"- {x}" for x in reasons)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""PyTorch FSDP2 through Accelerate: its configuration, written and read."""

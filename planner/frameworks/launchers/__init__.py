@@ -1,0 +1,1 @@
+"""What starts a plan on its nodes: torchrun, Slurm, Kubernetes, and who sits where."""

@@ -1,0 +1,494 @@
+"""Megatron-LM's settings to a run: degrees, stages, batch, ZeRO, recompute, what overlaps.
+
+What the settings mean is set by megatron/training/arguments.py and
+megatron/core/transformer/transformer_config.py. Degrees that contradict each other are left out,
+so that the rules can name what is wrong.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from costmodels.plans import RECOMPUTE_MODULES
+from costmodels.schedule.stages import spelled, stage_layers
+from planner.errors import Problem, SpecError
+from planner.frameworks.megatron.flags import Parsed
+from planner.frameworks.megatron.model import (
+    MODEL_DESTS,
+    Settings,
+    ask_for_open_values,
+    ask_for_open_words,
+    megatron_model,
+    missing_flags,
+    stated_job,
+)
+from planner.frameworks.runs.existing_run import ExistingRun, Switch
+from planner.frameworks.runs.launch_script import Launch
+from planner.frameworks.shell.marks import COMMAND_OUTPUT
+from planner.specs.importers.imported import Imported
+from searches.frameworks.megatron.settings import CHOICES
+
+CP_COMMS = {"p2p": "p2p", "allgather": "all-gather", "all_gather": "all-gather", "a2a": "a2a"}
+"""Exchange of a plan by value of `--cp-comm-type`."""
+ZERO_OF_STRATEGY = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""ZeRO stage by value of `--data-parallel-sharding-strategy`."""
+LAYOUT_DESTS = frozenset(
+    (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "expert_model_parallel_size",
+        "expert_tensor_parallel_size",
+        "micro_batch_size",
+        "global_batch_size",
+        "num_layers_per_virtual_pipeline_stage",
+        "recompute_num_layers",
+        "num_virtual_stages_per_pipeline_rank",
+        "pipeline_model_parallel_layout",
+        "decoder_first_pipeline_num_layers",
+        "decoder_last_pipeline_num_layers",
+        "cp_comm_type",
+        "recompute_granularity",
+        "recompute_method",
+        "recompute_modules",
+        "data_parallel_sharding_strategy",
+        "num_distributed_optimizer_instances",
+        "microbatch_group_size_per_vp_stage",
+        "cpu_offloading_num_layers",
+    )
+)
+"""Settings that the layout depends on."""
+UNFUSED_LOSS = {"fused_loss": False, "logit_bytes": 12.0}
+"""Megatron-LM's own cross-entropy: exponentials and a 16-bit gradient beside fp32 logits."""
+FUSED_LOSS = {"fused_loss": True, "logit_bytes": 6.0}
+
+NOT_PRICED = {
+    "fine_grained_activation_offloading": "offloaded activations are not modelled: memory is"
+    " overestimated",
+    "overlap_moe_expert_parallel_comm": "all-to-alls beside compute are not modelled: the step is"
+    " overestimated",
+    "moe_shared_expert_overlap": "shared experts beside the exchange are not modelled",
+    "delay_wgrad_compute": "delayed weight gradients are not modelled",
+    "fp8_param_gather": "weights gathered in fp8 are not modelled: gather traffic and memory are"
+    " overestimated",
+    "fp4": "fp4 is not modelled: priced as without it",
+    "use_precision_aware_optimizer": "narrower optimizer states are not modelled: memory is"
+    " overestimated",
+    "distribute_saved_activations": "distributed saved activations are not modelled",
+    "hybrid_context_parallel": "hybrid context parallelism is not modelled: priced as static",
+    "moe_use_upcycling": "upcycling is not modelled",
+    "num_moe_experts_list": "experts of several numbers are not modelled",
+    "lora_dim": "adapters are not modelled",
+    "step_batch_size_schedule": "the batch changes over the run: the last size is not known here",
+    "use_checkpoint_args": "sizes may come from the checkpoint: those of the flags are taken",
+    "cuda_graph_impl": "CUDA graphs are not modelled: waits for the host may be overestimated",
+    "enable_cuda_graph": "CUDA graphs are not modelled: waits for the host may be overestimated",
+}
+"""Settings that change memory or time in a way that has no term."""
+
+
+def megatron_run(
+    parsed: Parsed,
+    launch: Launch,
+    source: str,
+    *,
+    kind: str = "Megatron-LM launch script",
+    n_devices: int | None = None,
+    model: Imported | None = None,
+    name: str = "",
+) -> ExistingRun:
+    """Return the run of parsed flags.
+
+    `n_devices` is taken where the script does not say how many processes it starts; `model` is
+    used in place of the flags' own sizes, and fills what they do not say of the job.
+    """
+    settings = Settings(parsed, source)
+    ask_for_open_values(settings, tuple(LAYOUT_DESTS | MODEL_DESTS))
+    world = launch.n_devices or n_devices
+    if model is None and (missing := missing_flags(settings)):
+        ask_for_open_words(settings, missing)
+        return ExistingRun(
+            framework="megatron",
+            source=source,
+            format=kind,
+            settings=dict(parsed.settings),
+            layout={},
+            env=launch.env,
+            n_nodes=launch.n_nodes,
+            per_node=launch.per_node,
+            n_devices=launch.n_devices,
+            notes=(*launch.notes, f"no {', '.join(missing)}: nothing else is checked"),
+            unknown=parsed.unknown,
+            refused=parsed.faults,
+            written=parsed.written,
+        )
+    said = model or megatron_model(settings, script=launch.script, name=name, n_devices=world or 0)
+    job: dict[str, Any] = {}
+    assumed: tuple[str, ...] = ()
+    if model is not None:
+        training = model.document["training"]
+        job, assumed = stated_job(settings, training, world or 0)
+        said = replace(model, document={**model.document, "training": {**training, **job}})
+    notes = [*launch.notes, *said.notes, *_notes(settings)]
+    layout, more = _layout(settings, said.document, world)
+    notes += more
+    flags = dict(parsed.settings)
+    faults = (*parsed.faults, *(t for d, t in parsed.odd_words.items() if d not in CHOICES))
+    stack, stack_name, switches, told = _stack(settings, layout)
+    return ExistingRun(
+        framework="megatron",
+        source=source,
+        format=kind,
+        settings=flags,
+        layout=layout,
+        env=launch.env,
+        n_nodes=launch.n_nodes,
+        per_node=launch.per_node,
+        n_devices=launch.n_devices,
+        model=said,
+        job=job,
+        stack=stack,
+        stack_name=stack_name,
+        switches=switches,
+        assumed=assumed,
+        notes=tuple(dict.fromkeys([*notes, *told])),
+        unknown=parsed.unknown,
+        refused=faults,
+        written=parsed.written,
+    )
+
+
+def _notes(s: Settings) -> list[str]:
+    """Return what the settings ask for and the prices leave out."""
+    notes = []
+    for dest, text in NOT_PRICED.items():
+        value = s.get(dest)
+        if dest == "use_precision_aware_optimizer" and s.get("optimizer_cpu_offload"):
+            continue  # which needs it, and has fp32 states
+        if s.given(dest) and value and value != "none":
+            notes.append(f"{s.flag(dest).split()[0].rstrip(':')}: {text}")
+    notes += _offload_notes(s)
+    if s.get("fp8") and s.get("grad_reduce_in_bf16"):
+        notes.append("--grad-reduce-in-bf16 with fp8: priced with fp32 gradients")
+    for name in s.parsed.open_words:
+        if name.startswith(COMMAND_OUTPUT):
+            notes.append(f"what {name} prints is not known: taken as no flags")
+    if s.get("rampup_batch_size"):
+        notes.append("--rampup-batch-size: priced at the full batch")
+    return notes
+
+
+def _offload_notes(s: Settings) -> list[str]:
+    """Return what an optimizer on the host is priced with and the settings say otherwise."""
+    if not s.get("optimizer_cpu_offload"):
+        return []
+    notes = []
+    part = s.get("optimizer_offload_fraction")
+    if part is not None and float(part) < 1.0:
+        notes.append(
+            f"--optimizer-offload-fraction {part}: priced as all of it on the host;"
+            " memory is underestimated"
+        )
+    if not s.get("overlap_cpu_optimizer_d2h_h2d"):
+        notes.append(
+            "--optimizer-cpu-offload is priced with --overlap-cpu-optimizer-d2h-h2d;"
+            " without it the step is longer"
+        )
+    return notes
+
+
+_LEAST = {
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "expert_model_parallel_size": 1,
+    "expert_tensor_parallel_size": 0,
+    "micro_batch_size": 0,
+    "num_distributed_optimizer_instances": 0,
+    "cpu_offloading_num_layers": 0,
+}
+"""Least values of numbers that others are divided by, or counted with."""
+
+
+def _layout(
+    s: Settings, document: dict[str, Any], world: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the stated layout fields and notes on them."""
+    notes: list[str] = []
+    for dest, least in _LEAST.items():
+        if s.get(dest) is not None and s.number(dest) < least:
+            message = f"{s.flag(dest)}: expected a whole number from {least} on"
+            raise SpecError(Problem(message, "", s.source))
+    experts = bool(s.get("num_experts"))
+    tp, pp, cp = (
+        s.number(f"{axis}_parallel_size") for axis in ("tensor_model", "pipeline_model", "context")
+    )
+    layout: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "rank_order": _rank_order(s)}
+    layout["ep"] = s.number("expert_model_parallel_size")
+    layout["etp"] = (s.number("expert_tensor_parallel_size") or tp) if experts else 1
+    layout["mbs"] = s.number("micro_batch_size") or 1
+    layout["gbs"] = document["training"]["global_batch"]
+    layout["sp"] = bool(s.get("sequence_parallel")) and tp > 1
+    layout["tp_overlap"] = bool(s.get("tp_comm_overlap")) and layout["sp"]
+    layout["cp_comm"] = _exchange(s, cp, notes)
+    layout |= _stages(s, document, notes)
+    layout |= _recompute(s, layout, notes)
+    layout["zero"] = _zero(s)
+    layout["optimizer_offload"] = bool(s.get("optimizer_cpu_offload"))
+    layout["activation_offload_layers"] = s.number("cpu_offloading_num_layers")
+    layout["dp_overlap"] = bool(s.get("overlap_grad_reduce") or s.get("use_torch_fsdp2"))
+    degrees = tp * pp * cp
+    if world:
+        layout["n_devices"] = world
+    if world and degrees and world % degrees == 0:
+        layout["dp"] = dp = world // degrees
+        if layout["gbs"] % (layout["mbs"] * dp) == 0:
+            layout["n_micro"] = layout["gbs"] // (layout["mbs"] * dp)
+        instances = s.number("num_distributed_optimizer_instances") or 1
+        if layout["zero"] and dp * cp % instances == 0:
+            layout["dp_shard"] = dp * cp // instances
+    return layout, notes
+
+
+def _rank_order(s: Settings) -> str:
+    return "tp-cp-ep-pp-dp" if s.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp"
+
+
+def _exchange(s: Settings, cp: int, notes: list[str]) -> str:
+    if cp <= 1:
+        return ""
+    kinds = s.get("cp_comm_type") or ["p2p"]
+    kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+    if len(set(kinds)) > 1:
+        notes.append(f"--cp-comm-type differs from layer to layer: priced as {kinds[0]}")
+    if kinds[0] == "a2a+p2p":
+        notes.append("--cp-comm-type a2a+p2p: priced as p2p over the whole group")
+    return CP_COMMS.get(kinds[0], "p2p")
+
+
+def _zero(s: Settings) -> int:
+    """Return the ZeRO stage: the distributed optimizer is 1, FSDP what its strategy says."""
+    if s.get("use_torch_fsdp2"):
+        return 3
+    if s.get("use_megatron_fsdp"):
+        return ZERO_OF_STRATEGY.get(s.get("data_parallel_sharding_strategy"), 3)
+    return 1 if s.get("use_distributed_optimizer") else 0
+
+
+def _stages(s: Settings, document: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """Return vpp, schedule, split and the layers of each virtual stage, where they exist."""
+    layers, pp = document["model"]["layers"], s.number("pipeline_model_parallel_size")
+    text = s.get("pipeline_model_parallel_layout")
+    if text:
+        counts = layout_counts(str(text))
+        if not counts or len(counts) % pp:
+            return {"vpp": 1}
+        vpp = len(counts) // pp
+        if 0 in counts:
+            notes.append(
+                "--pipeline-model-parallel-layout: a stage without layers is priced"
+                " with one of its neighbour's"
+            )
+            counts = _no_empty_stage(counts)
+        return _named(layers, pp, vpp, counts)
+    per_rank = rank_layers(s, layers, pp)
+    chunks = _vpp(s, per_rank)
+    if chunks is None:
+        return {}
+    vpp = chunks
+    if per_rank is None:
+        return {"vpp": vpp, "schedule": _schedule(pp, vpp)}
+    return _named(layers, pp, vpp, chunk_layers(s, per_rank, vpp))
+
+
+def _named(layers: int, pp: int, vpp: int, counts: tuple[int, ...]) -> dict[str, Any]:
+    """Return the stage fields of a layout; a split that has a name goes by it."""
+    found: dict[str, Any] = {"vpp": vpp, "schedule": _schedule(pp, vpp)}
+    if not counts or min(counts) < 1 or len(counts) != pp * vpp:
+        return found
+    found["counts"] = counts
+    named = (n for n in ("even", "ends") if stage_layers(layers, pp, vpp, n) == counts)
+    found["split"] = next(named, spelled(counts))
+    return found
+
+
+def _schedule(pp: int, vpp: int) -> str:
+    return "none" if pp <= 1 else "interleaved" if vpp > 1 else "1f1b"
+
+
+def rank_layers(s: Settings, layers: int, pp: int) -> list[int] | None:
+    """Return the layers of each pipeline rank, None where they do not divide.
+
+    Embedding and loss count as a layer each where the flags say so, and are taken off again.
+    """
+    first, last = (s.get(f"decoder_{x}_pipeline_num_layers") for x in ("first", "last"))
+    if first is not None or last is not None:
+        ends = (first is not None) + (last is not None)
+        middle, rest = layers - (first or 0) - (last or 0), pp - ends
+        if rest < 0 or middle < rest or (rest == 0 and middle) or (rest and middle % rest):
+            return None
+        counts = [middle // rest if rest else 0] * pp
+        if first is not None:
+            counts[0] = first
+        if last is not None:
+            counts[-1] = last
+        return counts
+    embedding = bool(s.get("account_for_embedding_in_pipeline_split"))
+    loss = bool(s.get("account_for_loss_in_pipeline_split"))
+    units = layers + embedding + loss
+    if units % pp:
+        return None
+    return [units // pp] * pp
+
+
+def _vpp(s: Settings, per_rank: list[int] | None) -> int | None:
+    """Return the chunks of a rank, None where the flags do not give a whole number."""
+    stages = s.get("num_virtual_stages_per_pipeline_rank")
+    if stages:
+        return int(stages) if stages >= 1 else None
+    per_stage = s.get("num_layers_per_virtual_pipeline_stage")
+    if per_stage is None:
+        return 1
+    if per_rank is None or per_stage <= 0 or per_rank[0] % per_stage:
+        return None
+    return per_rank[0] // int(per_stage)
+
+
+def chunk_layers(s: Settings, per_rank: Sequence[int], vpp: int) -> tuple[int, ...]:
+    """Return the layers of each virtual stage in model order; () where ranks do not divide.
+
+    Chunk c of rank r is stage c * pp + r and holds 1/vpp of the rank's layers.
+    """
+    if any(n % vpp for n in per_rank):
+        return ()
+    counts = [n // vpp for _ in range(vpp) for n in per_rank]
+    counts[0] -= bool(s.get("account_for_embedding_in_pipeline_split"))
+    counts[-1] -= bool(s.get("account_for_loss_in_pipeline_split"))
+    return tuple(counts)
+
+
+def layout_counts(text: str) -> tuple[int, ...]:
+    """Return the layers of each virtual stage of a layout string; () where it cannot be read.
+
+    E embedding, t layer, m MTP, L loss, | the end of a stage; `x*n` and `(...)*n` repeat.
+
+    >>> layout_counts("Et*7|(t*8|)*3t*7L"), layout_counts("E|t|t|L")
+    ((7, 8, 8, 8, 7), (0, 1, 1, 0))
+    """
+    plain = text.strip().strip("'\"").replace(",", "").replace(" ", "")
+    for _ in range(100):
+        made = re.sub(r"\(([^()]*)\)\*(\d+)", _repeated, plain)
+        made = re.sub(r"([EtmL|])\*(\d+)", _repeated, made)
+        if made == plain:
+            break
+        if len(made) > 100_000:
+            return ()
+        plain = made
+    if not re.fullmatch(r"[EtmL|]+", plain):
+        return ()
+    return tuple(stage.count("t") for stage in plain.split("|"))
+
+
+def _repeated(found: re.Match[str]) -> str:
+    return found.group(1) * min(int(found.group(2)), 10_000)
+
+
+def _no_empty_stage(counts: Sequence[int]) -> tuple[int, ...]:
+    """Return the layers with one of the largest neighbour's moved into stages without any."""
+    moved = list(counts)
+    for i, n in enumerate(moved):
+        if n == 0 and max(moved) > 1:
+            near = [j for j in (i - 1, i + 1) if 0 <= j < len(moved) and moved[j] > 1]
+            giver = max(near or [moved.index(max(moved))], key=lambda j: moved[j])
+            moved[giver] -= 1
+            moved[i] += 1
+    return tuple(moved)
+
+
+def _recompute(s: Settings, layout: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    kind = s.get("recompute_granularity")
+    if kind is None and s.get("recompute_activations"):
+        kind = "selective"
+    if kind == "full":
+        return _full_recompute(s, layout, notes)
+    if kind != "selective":
+        return {"recompute": "none", "recompute_layers": 0}
+    modules = s.get("recompute_modules") or ["core_attn"]
+    other = [m for m in modules if m not in RECOMPUTE_MODULES]
+    if other:
+        notes.append(
+            f"recomputed modules {' '.join(other)} are not modelled: memory is"
+            " overestimated, the step underestimated"
+        )
+    known = tuple(m for m in RECOMPUTE_MODULES if m in modules)
+    kind = "selective" if known else "none"
+    return {"recompute": kind, "recompute_layers": 0, "recompute_modules": known}
+
+
+def _full_recompute(s: Settings, layout: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    counts = layout.get("counts") or (0,)
+    n, whole = s.number("recompute_num_layers"), max(counts)
+    if s.get("recompute_method") == "block" and n:
+        return {"recompute": "full", "recompute_layers": min(n, whole) if whole else n}
+    if n > 1:
+        notes.append(
+            f"--recompute-num-layers {n} uniform: priced with the input of every layer kept;"
+            " memory is overestimated"
+        )
+    return {"recompute": "full", "recompute_layers": whole}
+
+
+def _stack(
+    s: Settings, layout: dict[str, Any]
+) -> tuple[dict[str, Any], str, tuple[Switch, ...], list[str]]:
+    """Return what the settings change in the stack profile, and which would make it faster."""
+    changed: dict[str, Any] = {}
+    switches: list[Switch] = []
+    notes: list[str] = []
+    fsdp = s.get("use_megatron_fsdp") or s.get("use_torch_fsdp2")
+    gathers = s.get("overlap_param_gather") or s.get("use_torch_fsdp2")
+    if fsdp and layout["dp_overlap"] and not gathers:
+        notes.append(
+            "Megatron-FSDP is priced with --overlap-param-gather; without it the step is longer"
+        )
+    elif not fsdp and layout["dp_overlap"]:
+        _overlaps(s, layout, changed, switches)
+    if s.get("cross_entropy_loss_fusion"):
+        changed |= FUSED_LOSS
+    else:
+        changed |= UNFUSED_LOSS
+        flags = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl native"
+        sets = (("cross_entropy_loss_fusion", "true"), ("cross_entropy_fusion_impl", "native"))
+        switches.append(Switch(f"add {flags}", sets))
+    if not fsdp and s.get("gradient_accumulation_fusion") is False:
+        changed["fused_wgrad"] = False
+        drop = "drop --no-gradient-accumulation-fusion"
+        switches.append(Switch(drop, (("gradient_accumulation_fusion", None),)))
+    if layout["ep"] > 1:
+        flex = s.get("moe_token_dispatcher_type") == "flex" or s.get("moe_enable_deepep")
+        if flex:
+            changed["expert_dispatch"] = "deduplicated"
+        else:
+            words = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
+            sets = (
+                ("moe_token_dispatcher_type", "flex"),
+                ("moe_flex_dispatcher_backend", "deepep"),
+            )
+            switches.append(Switch(f"write {words}", sets))
+    return changed, "", tuple(switches), notes
+
+
+def _overlaps(
+    s: Settings, layout: dict[str, Any], changed: dict[str, Any], switches: list[Switch]
+) -> None:
+    """Note whether gathers run beside compute as reductions do, and that they could."""
+    sharded = layout["zero"] > 0
+    key = "zero1_overlap" if sharded else "dp_overlap"
+    if s.get("overlap_param_gather") or not sharded:
+        changed[key] = "both"
+        return
+    changed[key] = "reduce"
+    if layout.get("dp", 2) * layout["cp"] > 1:
+        sets = (("overlap_param_gather", "true"),)
+        switches.append(Switch("add --overlap-param-gather", sets))

@@ -1,0 +1,521 @@
+"""Writes a plan as a Megatron-LM launch script.
+
+The flags stand as plain words after `pretrain_gpt.py`, one group after another, so that the line
+can be read, copied and checked by tools that do not run bash. What they mean is set by
+`megatron/training/arguments.py` and `megatron/core/transformer/transformer_config.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from costmodels.plans import Layout
+from costmodels.shapes import ModelShape, TrainingJob
+from hardware.parts import Pool
+from planner.frameworks.core_details import AUX_LOSS, comment_lines, core_details
+from planner.frameworks.dispatch import hybrid_environment
+from planner.frameworks.emitted_text import (
+    facts,
+    guarded,
+    head,
+    nodes,
+    train_steps,
+    training_only,
+    wrap,
+)
+from planner.frameworks.megatron.details import stated_details
+from planner.frameworks.megatron.flags import flag_table, parse_flags
+from planner.frameworks.programs import MEGATRON_SMOKE, programs
+from planner.specs.schema import NO_DETAILS, DetailsSpec
+from searches.frameworks.megatron.layouts import vocab_divisor
+from searches.frameworks.table import RELEASES
+
+SINGLE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
+NO_QUEUE_LIMIT = ("blackwell", "rubin")
+"""Generations that keep the order of kernels without a single hardware queue."""
+
+DTYPE = {"bf16": "bf16", "fp16": "fp16", "tf32": ""}
+"""Precision flag by type of the matrix units; fp32 is Megatron's default and has none."""
+
+OFFLOAD_FLAGS = [
+    "--use-precision-aware-optimizer",
+    "--optimizer-cpu-offload",
+    "--optimizer-offload-fraction",
+    "1.0",
+    "--overlap-cpu-optimizer-d2h-h2d",
+]
+"""Master weights and optimizer states on the host, copies beside the update."""
+
+EVALUATION = ["--eval-iters", "0", "--eval-interval", "1000"]
+"""None. The interval has to be said all the same: Megatron-LM divides the steps by it."""
+
+CP_COMM_TYPE = {"p2p": "p2p", "all-gather": "all_gather", "a2a": "a2a"}
+"""Value of `--cp-comm-type` by exchange of the plan."""
+
+
+def megatron_files(
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec = NO_DETAILS,
+    flex: str = "",
+) -> dict[str, str]:
+    """Return the script of a plan that Megatron-LM can run and its smoke run, by file name.
+
+    `flex` is the backend of the flex dispatcher; empty: tokens go by all-to-all.
+    """
+    script = megatron_script(layout, shape, job, pool, header, details, flex)
+    return {"megatron.sh": script, **programs(*MEGATRON_SMOKE)}
+
+
+def megatron_script(
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    pool: Pool,
+    header: Sequence[str],
+    details: DetailsSpec = NO_DETAILS,
+    flex: str = "",
+) -> str:
+    """Return the script of a plan that Megatron-LM can run."""
+    n_nodes, per_node = nodes(layout, pool)
+    title = (
+        "Megatron-LM launch script; flags as of Megatron-LM (megatron-core) "
+        f"{RELEASES['megatron']}."
+    )
+    groups = flag_groups(layout, shape, job, details, flex)
+    lines = [line for _, words in groups for line in wrap(words)]
+    launch = [
+        f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
+        '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
+        '  "${MEGATRON_DIR}/pretrain_gpt.py" \\',
+        *(f"  {line} \\" for line in lines[:-1]),
+        f"  {lines[-1]}",
+    ]
+    rest = _unsaid_details([word for _, words in groups for word in words], details)
+    stated, missing = bool(details.stated()), _yours(layout, shape, job, details)
+    parts = [
+        *head(title, header, facts(layout, shape, job, pool, rest if stated else None)),
+        *guarded(_SETTINGS.format(n_nodes=n_nodes, free=_FREE[stated]), missing),
+        *environment(layout, job, pool, flex),
+        *_FUNCTION.splitlines(),
+        "",
+        *comment_lines(training_only(missing), "Megatron-LM has no flag for this."),
+        "# Flags, each group from a new line:",
+        f"# {', '.join(name for name, _ in groups)}.",
+        *launch,
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _unsaid_details(words: Sequence[str], details: DetailsSpec) -> dict[str, object]:
+    """Return the details that the flags do not give back; null: those that they alone have."""
+    found = stated_details(parse_flags([word.strip("'") for word in words]).settings)
+    back, stated = {name: value for name, value, _ in found}, details.stated()
+    lost = {name: value for name, value in stated.items() if back.get(name) != value}
+    return lost | {name: None for name in back if name not in stated}
+
+
+def _yours(
+    layout: Layout, shape: ModelShape, job: TrainingJob, details: DetailsSpec
+) -> tuple[str, ...]:
+    """Return the details that no flag says, a line each."""
+    found = core_details(details, layout, shape, job)
+    by_dest = flag_table()[2]
+    config = "MLATransformerConfig" if shape.latent else "TransformerConfig"
+    no_flag = (
+        f"{dest} {value!r}: a field of {config} without a flag"
+        for dest, value in found.model.items()
+        if dest not in by_dest
+    )
+    return (*found.yours, *no_flag)
+
+
+def _detail_flags(settings: Mapping[str, object]) -> list[str]:
+    """Return settings of megatron-core as flags."""
+    by_dest, words = flag_table()[2], []
+    for dest, value in settings.items():
+        flag = by_dest.get(dest)
+        if flag is None:
+            continue
+        if isinstance(value, tuple):
+            words += [flag.flags[0], ",".join(map(str, value))]
+        elif isinstance(value, bool):
+            words += ["--no-yarn-correction-range-round-to-int" if not value else flag.flags[0]]
+        else:
+            words += [flag.flags[0], _plain(value)]
+    return words
+
+
+def _plain(value: object) -> str:
+    """Return a value in as few digits as give it back."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)
+
+
+def flag_groups(
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob,
+    details: DetailsSpec = NO_DETAILS,
+    flex: str = "",
+) -> list[tuple[str, list[str]]]:
+    """Return the words after `pretrain_gpt.py` in named groups."""
+    of_core = core_details(details, layout, shape, job)
+    groups = [
+        ("model", _model_flags(layout, shape, job, of_core.model)),
+        ("experts", _expert_flags(layout, shape, of_core.experts, flex)),
+        ("layout", _layout_flags(layout, shape)),
+        ("batch and schedule", _batch_flags(layout, job)),
+        ("precision and optimizer", _precision_flags(layout, job)),
+        ("recompute", _recompute_flags(layout)),
+        ("overlap", _overlap_flags(layout)),
+        ("logging", ["--log-interval", "1", "--log-throughput"]),
+        ("evaluation", EVALUATION),
+        ("data", ["--mock-data", "--tokenizer-type", "NullTokenizer"]),
+    ]
+    return [(name, words) for name, words in groups if words]
+
+
+def attention_backend(shape: ModelShape, settings: Mapping[str, object]) -> str:
+    """Return the backend to ask for.
+
+    FlashAttention 2 wants keys and values of one width, and has no sinks.
+    """
+    if not shape.flash_attention:
+        return "unfused"
+    return "auto" if shape.latent or "softmax_type" in settings else "flash"
+
+
+def _model_flags(
+    layout: Layout, shape: ModelShape, job: TrainingJob, settings: Mapping[str, object]
+) -> list[str]:
+    """Return the flags of the sizes, and of the details as settings of megatron-core."""
+    dropout = "0.1" if shape.dropout else "0.0"
+    positions = shape.max_positions if shape.positions == "learned" else 0
+    words = {
+        "--num-layers": shape.layers,
+        "--hidden-size": shape.hidden,
+        "--ffn-hidden-size": shape.ffn,
+        "--num-attention-heads": shape.heads,
+        "--kv-channels": shape.head_dim,
+        "--seq-length": job.seq_len,
+        "--max-position-embeddings": max(positions, job.seq_len),
+        "--position-embedding-type": "rope" if shape.positions == "rope" else "learned_absolute",
+        "--normalization": "RMSNorm" if shape.norm == "rmsnorm" else "LayerNorm",
+        "--vocab-size": shape.vocab,
+        "--make-vocab-size-divisible-by": vocab_divisor(shape, layout.tp),
+        "--hidden-dropout": dropout,
+        "--attention-dropout": dropout,
+        "--attention-backend": attention_backend(shape, settings),
+    }
+    if "position_embedding_type" in settings:
+        del words["--position-embedding-type"]
+    if shape.latent:
+        if shape.hidden % shape.heads == 0:  # the parser works it out, and refuses a remainder
+            del words["--kv-channels"]
+        words |= {
+            "--kv-lora-rank": shape.kv_rank,
+            "--qk-head-dim": shape.qk_nope,
+            "--qk-pos-emb-head-dim": shape.qk_rope,
+            "--v-head-dim": shape.v_head,
+        }
+        words |= {"--q-lora-rank": shape.q_rank} if shape.q_rank else {}
+    words |= {"--mtp-num-layers": shape.mtp_layers} if shape.mtp_layers else {}
+    flags = [word for option, value in words.items() for word in (option, str(value))]
+    flags += ["--multi-latent-attention"] * shape.latent
+    if shape.kv_heads != shape.heads:
+        flags += ["--group-query-attention", "--num-query-groups", str(shape.kv_heads)]
+    flags += ["--swiglu"] * (shape.gated and "quick_geglu" not in settings)
+    flags += ["--disable-bias-linear"] * (not shape.bias)
+    # No kernel fuses the bias with this activation; without biases Megatron-LM fuses nothing.
+    flags += ["--no-bias-gelu-fusion"] * ("squared_relu" in settings and shape.bias)
+    flags += ["--untie-embeddings-and-output-weights"] * (not shape.tied)
+    flags += ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "native"]
+    return flags + _detail_flags(settings)
+
+
+def _expert_flags(
+    layout: Layout, shape: ModelShape, settings: Mapping[str, object], flex: str
+) -> list[str]:
+    """Return the flags of the routed experts; none for a dense model.
+
+    `settings` of megatron-core are those of the details of the router.
+    """
+    if not shape.n_experts:
+        return []
+    given = dict(settings)
+    kind = given.pop("moe_router_load_balancing_type", "aux_loss")
+    aux_loss = given.pop("moe_aux_loss_coeff", None)
+    pre_softmax = bool(given.pop("moe_router_pre_softmax", False))
+    words = {
+        "--num-experts": shape.n_experts,
+        "--moe-router-topk": shape.top_k,
+        "--moe-ffn-hidden-size": shape.expert_ffn,
+        "--expert-model-parallel-size": layout.ep,
+        "--expert-tensor-parallel-size": layout.etp,
+        **dispatcher(flex),
+        "--moe-router-load-balancing-type": kind,
+        "--moe-aux-loss-coeff": "1e-2" if aux_loss in (None, AUX_LOSS) else _plain(aux_loss),
+    }
+    if shape.shared_ffn:
+        words["--moe-shared-expert-intermediate-size"] = shape.shared_ffn
+    if shape.n_groups > 1:
+        words["--moe-router-num-groups"] = shape.n_groups
+        words["--moe-router-group-topk"] = shape.top_groups
+    if shape.capacity_factor:
+        words["--moe-expert-capacity-factor"] = f"{shape.capacity_factor:g}"
+    flags = [word for option, value in words.items() for word in (option, str(value))]
+    if not all(shape.expert_layers):
+        flags += ["--moe-layer-freq", f"'{layer_frequency(shape.expert_layers)}'"]
+    flags += ["--moe-pad-expert-input-to-capacity"] * bool(shape.capacity_factor)
+    # The parser refuses one expert a token after the softmax over all of them.
+    flags += ["--moe-router-pre-softmax"] * (shape.top_k == 1 or pre_softmax)
+    return [*flags, "--moe-grouped-gemm", *_detail_flags(given)]
+
+
+def dispatcher(flex: str) -> dict[str, object]:
+    """Return the flags of what sends tokens to their experts.
+
+    DeepEP takes probabilities in fp32 alone, and converts others for every layer.
+    """
+    if not flex:
+        return {"--moe-token-dispatcher-type": "alltoall"}
+    words: dict[str, object] = {
+        "--moe-token-dispatcher-type": "flex",
+        "--moe-flex-dispatcher-backend": flex,
+    }
+    return words | ({"--moe-router-dtype": "fp32"} if flex == "deepep" else {})
+
+
+def layer_frequency(experts: Sequence[bool]) -> str:
+    """Return Megatron's pattern of dense (0) and expert (1) layers, a Python expression.
+
+    >>> layer_frequency((False, False, False, True, True))
+    '([0]*3+[1]*2)'
+    """
+    if len(experts) % 2 == 0 and not any(experts[::2]) and all(experts[1::2]):
+        return f"([0,1]*{len(experts) // 2})"
+    runs = [(int(kind), len(list(run))) for kind, run in groupby(experts)]
+    return f"({'+'.join(f'[{kind}]*{n}' for kind, n in runs)})"
+
+
+def _layout_flags(layout: Layout, shape: ModelShape) -> list[str]:
+    flags = ["--tensor-model-parallel-size", str(layout.tp)]
+    flags += ["--sequence-parallel"] * (layout.sp and layout.tp > 1)
+    flags += ["--pipeline-model-parallel-size", str(layout.pp)]
+    if layout.pp > 1:
+        flags += _stage_flags(layout, shape)
+    if layout.cp > 1:
+        flags += ["--context-parallel-size", str(layout.cp)]
+        flags += ["--cp-comm-type", CP_COMM_TYPE[layout.cp_comm]]
+    if layout.zero == 1 or (layout.zero == 0 and layout.optimizer_offload):
+        # One rank alone shards over itself: only the distributed optimizer can be offloaded.
+        flags += ["--use-distributed-optimizer"]
+    elif layout.zero >= 2:
+        flags += _fsdp_flags(layout)
+    if zero_replicas(layout) > 1:
+        flags += ["--num-distributed-optimizer-instances", str(zero_replicas(layout))]
+        if layout.pp > 1 and layout.zero == 1:
+            # Otherwise the schedule starts the sum of gradients, and `finish_grad_sync` starts it
+            # again: for several instances it cannot see that (param_and_grad_buffer.py, 0.19.2).
+            flags += ["--no-align-grad-reduce"]
+    return flags + ["--use-tp-pp-dp-mapping"] * (layout.rank_order == "tp-cp-ep-pp-dp")
+
+
+def zero_replicas(layout: Layout) -> int:
+    """Return how many groups of ranks hold the same shards: 1 where ZeRO takes all ranks.
+
+    Megatron cuts the data-parallel ranks into groups of neighbours, reduce-scatters gradients in
+    a group and all-reduces the shards over the groups (megatron/core/parallel_state.py).
+    """
+    return layout.dp * layout.cp // layout.dp_shard if layout.zero else 1
+
+
+def stage_split(layout: Layout, shape: ModelShape) -> tuple[str, int]:
+    """Return how the layers go to the virtual stages in the plainest words, and layers a stage.
+
+    `even`; `ends` where embedding and loss count as a layer each; else `layout`, spelled out.
+    """
+    counts, n_stages = layout.stage_layers, layout.pp * layout.vpp
+    share, rest = divmod(shape.layers + 2, n_stages)
+    if len(set(counts)) == 1:
+        return "even", counts[0]
+    if rest == 0 and counts == (share - 1, *(share,) * (n_stages - 2), share - 1):
+        return "ends", share
+    return "layout", 0
+
+
+def _stage_flags(layout: Layout, shape: ModelShape) -> list[str]:
+    split, per_stage = stage_split(layout, shape)
+    if split == "layout":
+        layout_string = stage_layout(layout.stage_layers, shape.mtp_layers)
+        return ["--pipeline-model-parallel-layout", f"'{layout_string}'"]
+    flags = []
+    if split == "ends":
+        flags = [
+            "--account-for-embedding-in-pipeline-split",
+            "--account-for-loss-in-pipeline-split",
+        ]
+    if layout.vpp > 1:
+        flags += ["--num-layers-per-virtual-pipeline-stage", str(per_stage)]
+    return flags
+
+
+def stage_layout(counts: Sequence[int], mtp_layers: int = 0) -> str:
+    """Return Megatron's layout string: E embedding, t layer, m MTP, L loss, | the end of a stage.
+
+    The stages stand in model order; stage j is chunk j // pp on rank j % pp there too
+    (megatron/core/transformer/pipeline_parallel_layer_layout.py).
+
+    >>> stage_layout((7, 8, 8, 8, 7))
+    'Et*7|(t*8|)*3t*7L'
+    """
+    inner = [(n, len(list(run))) for n, run in groupby(counts[1:-1])]
+    middle = "".join(f"(t*{n}|)*{times}" if times > 1 else f"t*{n}|" for n, times in inner)
+    return f"Et*{counts[0]}|{middle}t*{counts[-1]}{'m' * mtp_layers}L"
+
+
+def _fsdp_flags(layout: Layout) -> list[str]:
+    """Return Megatron-FSDP's flags; weights start on the meta device where they are sharded."""
+    strategy = "optim_grads" if layout.zero == 2 else "optim_grads_params"
+    flags = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", strategy]
+    flags += ["--use-distributed-optimizer", "--no-gradient-accumulation-fusion"]
+    flags += ["--init-model-with-meta-device"] * (layout.zero == 3)
+    return [*flags, "--ckpt-format", "fsdp_dtensor"]
+
+
+def _batch_flags(layout: Layout, job: TrainingJob) -> list[str]:
+    flags = ["--micro-batch-size", str(layout.mbs), "--global-batch-size", str(layout.gbs)]
+    return [*flags, "--train-iters", str(train_steps(job))]
+
+
+def _precision_flags(layout: Layout, job: TrainingJob) -> list[str]:
+    dtype = DTYPE[job.recipe.gemm_precision]
+    recipe = job.recipe
+    flags = [f"--{dtype}"] * bool(dtype)
+    if recipe.fp8_recipe:
+        form = "e4m3" if recipe.fp8_recipe == "mxfp8" else "hybrid"
+        flags += ["--fp8-format", form, "--fp8-recipe", recipe.fp8_recipe]
+    if dtype == "bf16" and recipe.grad_bytes == 4:
+        flags += ["--accumulate-allreduce-grads-in-fp32"]
+    elif job.precision == "bf16-grads":
+        flags += ["--grad-reduce-in-bf16"]
+    if layout.zero >= 2:
+        main = "bf16" if job.precision == "bf16-grads" else "fp32"
+        wire = "fp32" if recipe.grad_wire_bytes == 4 else dtype
+        flags += [
+            "--megatron-fsdp-main-grads-dtype",
+            main,
+            "--megatron-fsdp-grad-comm-dtype",
+            wire,
+        ]
+    flags += OFFLOAD_FLAGS * layout.optimizer_offload
+    return [*flags, "--optimizer", "adam", "--lr", "1.5e-4", "--clip-grad", "1.0"]
+
+
+def _recompute_flags(layout: Layout) -> list[str]:
+    if layout.recompute == "full" and layout.recompute_layers:
+        n_layers = str(layout.recompute_layers)
+        flags = ["--recompute-granularity", "full", "--recompute-method", "block"]
+        return [*flags, "--recompute-num-layers", n_layers]
+    if layout.recompute == "selective":
+        modules = list(layout.recompute_modules)
+        return ["--recompute-granularity", "selective", "--recompute-modules", *modules]
+    if layout.activation_offload:
+        return ["--cpu-offloading-num-layers", str(layout.activation_offload_layers)]
+    return []
+
+
+def _overlap_flags(layout: Layout) -> list[str]:
+    beside = layout.dp_overlap and layout.dp * layout.cp > 1
+    flags = ["--overlap-grad-reduce"] * beside
+    flags += ["--overlap-param-gather"] * (beside and layout.zero > 0)
+    return flags + ["--tp-comm-overlap"] * layout.tp_overlap
+
+
+def environment(layout: Layout, job: TrainingJob, pool: Pool, flex: str = "") -> list[str]:
+    """Return the settings that the plan needs, each with its reason."""
+    lines = hybrid_environment(layout, pool) if flex == "hybridep" else []
+    if layout.zero >= 2:
+        lines += [
+            "# Megatron-FSDP refuses the value 1, which some containers set.",
+            f"unset {SINGLE_CONNECTION}",
+        ]
+    elif layout.tp * layout.cp > 1 and pool.accelerator.generation not in NO_QUEUE_LIMIT:
+        lines += [
+            "# One hardware queue keeps collectives ahead of the GEMMs they overlap; required",
+            f"# with {_queue_reason(layout)} parallelism before Blackwell.",
+            f"export {SINGLE_CONNECTION}=1",
+        ]
+    if job.recipe.gemm_precision == "tf32":
+        lines += [
+            "# The plan prices fp32 GEMMs at TF32 rates.",
+            "export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",
+        ]
+    return [*lines, ""] if lines else []
+
+
+def _queue_reason(layout: Layout) -> str:
+    return "tensor" if layout.tp > 1 else "context"
+
+
+_FREE = {
+    False: "Learning rate, epsilon, rotary base and initialisation do not change the cost and are"
+    " yours.",
+    True: "The learning rate does not change the cost and is yours.",
+}
+"""What no figure of a plan depends on, by whether the model file states its details."""
+
+_SETTINGS = """#
+# Run it once on each of the {n_nodes} node(s), with NODE_RANK and MASTER_ADDR set (Slurm: one task
+# per node). Further flags of your own go after the script name and win over those below, for
+# example: megatron.sh --train-iters 20, or megatron.sh --save DIR --save-interval 500.
+# {free}
+set -euo pipefail
+
+MASTER_ADDR="${{MASTER_ADDR:-localhost}}"
+MASTER_PORT="${{MASTER_PORT:-29500}}"
+NODE_RANK="${{NODE_RANK:-${{SLURM_NODEID:-0}}}}"
+
+# ---- YOURS: where things are ----
+# Folder of the Megatron-LM checkout.
+MEGATRON_DIR="${{MEGATRON_DIR:-.}}"
+# As it stands the run takes synthetic data, for a timing trial. Set both for a real one:
+# DATA_PATH=/data/corpus_text_document TOKENIZER_MODEL=meta-llama/Meta-Llama-3-8B
+DATA_PATH="${{DATA_PATH:-}}"
+TOKENIZER_MODEL="${{TOKENIZER_MODEL:-}}"
+# ---------------------------------
+
+# megatron.sh --smoke: two steps on CPU processes of this machine, for a plan of a tiny model.
+SMOKE=""
+if [[ "${{1:-}}" == "--smoke" ]]; then
+  SMOKE="$(dirname "${{BASH_SOURCE[0]}}")/megatron_smoke.py"
+  shift
+fi
+EXTRA=("$@")
+
+"""
+
+_FUNCTION = """# Puts real data in place of the synthetic and adds the flags of your own.
+torchrun() {
+  local words=() word
+  for word in "$@"; do
+    if [[ -n "${DATA_PATH}" && "${word}" == "--mock-data" ]]; then
+      # Several weighted paths are several words.
+      # shellcheck disable=SC2206
+      words+=(--data-path ${DATA_PATH} --split "99,1,0")
+    elif [[ -n "${DATA_PATH}" && "${word}" == "NullTokenizer" ]]; then
+      words+=(HuggingFaceTokenizer --tokenizer-model "${TOKENIZER_MODEL:?set it with DATA_PATH}")
+    else
+      words+=("${word}")
+    fi
+  done
+  if [[ -n "${SMOKE}" ]]; then
+    exec "${PYTHON:-python3}" "${SMOKE}" "${words[@]}" "${EXTRA[@]}"
+  fi
+  command torchrun "${words[@]}" "${EXTRA[@]}"
+}
+"""

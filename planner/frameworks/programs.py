@@ -1,0 +1,46 @@
+"""Programs that are written beside a launcher, as they stand in `data/programs`."""
+
+from importlib.resources import files
+from pathlib import Path
+
+FOLDER = Path(str(files("planner"))) / "data" / "programs"
+MEGATRON_SMOKE = ("megatron_smoke.py", "megatron_cpu.py", "megatron_report.py")
+"""What `megatron.sh --smoke` runs."""
+TORCHTITAN_SMOKE = "torchtitan_smoke.py"
+"""What `torchtitan.sh --smoke` runs."""
+SMOKE_ONLY = (*MEGATRON_SMOKE, TORCHTITAN_SMOKE)
+"""Programs that a job on GPUs does not need."""
+SHARED = "hf_training.py"
+"""What the training programs for DeepSpeed and FSDP2 import."""
+
+
+def programs(*names: str) -> dict[str, str]:
+    """Return the text of programs by the name of their file."""
+    return {name: (FOLDER / name).read_text(encoding="utf-8") for name in names}
+
+
+def is_program(name: str) -> bool:
+    """Whether a file of this name is a program that is the same for every plan."""
+    return name.endswith(".py") and (FOLDER / name).is_file()
+
+
+def script_setting(name: str, missing: str) -> str:
+    """Return the line that sets TRAIN_SCRIPT: the program, or a refusal of what it lacks."""
+    if missing:
+        return f'TRAIN_SCRIPT="${{TRAIN_SCRIPT:?set it: {name} has no {missing}}}"'
+    return f'TRAIN_SCRIPT="${{TRAIN_SCRIPT:-${{HERE}}/{name}}}"'
+
+
+def model_note(no_config: str) -> str:
+    """Return the comment above MODEL; `no_config` says why no model_config.json is written."""
+    if no_config:
+        return f"# MODEL, a config.json or repository id, is needed: {no_config}."
+    return "# MODEL, a config.json or repository id, takes the place of model_config.json."
+
+
+def filled_settings(text: str, settings: dict[str, str]) -> str:
+    """Return the settings of a launcher with the program, attention and note on the model."""
+    text = text.replace("MODEL_NOTE", settings["MODEL"])
+    return text.replace("SCRIPT_LINE", settings["SCRIPT"]).replace(
+        "ATTENTION_NAME", settings["ATTENTION"]
+    )

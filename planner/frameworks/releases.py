@@ -1,0 +1,219 @@
+"""What a release of a framework can be told, and what another added, renamed or dropped.
+
+The tables (`planner/data/flags/<framework>.json`) are asked of installed packages by
+`scripts/framework_flags`; `data/programs/flag_probe.py` asks the one of the user.
+"""
+
+import difflib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import as_file, files
+from typing import Any
+
+from packaging.version import Version
+
+from planner.errors import UsageError
+from searches.frameworks.table import RELEASES, TITLES
+
+Options = Mapping[str, Mapping[str, Any]]
+"""Facts (`default`, `choices`, `required`) by name: `--flag`, `key` or `Class.field`."""
+
+PROBE_LIMIT_S = 900.0
+"""Importing a framework takes seconds, on a busy machine a minute."""
+ALIKE = 0.75
+"""Least likeness of two names (`difflib`) for one to be taken as the other's new name."""
+FACTS = ("default", "choices", "required")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How the options of one release differ from those of another."""
+
+    framework: str
+    old: str
+    new: str
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    renamed: tuple[tuple[str, str], ...]
+    """Pairs of a dropped and an added name that are alike and have the same default: a guess."""
+    changed: tuple[tuple[str, str, str, str], ...]
+    """Name, fact, its old and its new value."""
+    missing: tuple[str, ...]
+    """Options that planner writes and the new release does not know."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the changes as plain values."""
+        return {
+            "framework": self.framework,
+            "old": self.old,
+            "new": self.new,
+            "added": list(self.added),
+            "dropped": list(self.dropped),
+            "renamed": [list(pair) for pair in self.renamed],
+            "changed": [list(one) for one in self.changed],
+            "written_and_missing": list(self.missing),
+        }
+
+
+@cache
+def option_tables(framework: str) -> tuple[Mapping[str, Options], tuple[str, ...]]:
+    """Return the options of a framework by release, and the names that planner writes."""
+    text = (files("planner") / "data" / "flags" / f"{framework}.json").read_text(encoding="utf-8")
+    data = json.loads(text)
+    return data["releases"], tuple(data["written"])
+
+
+def known_releases(framework: str) -> list[str]:
+    """Return the releases that have a table, the oldest first."""
+    return sorted(option_tables(framework)[0], key=Version)
+
+
+def compared_tables(framework: str, old: str, new: str) -> Changes:
+    """Return what one known release changed against another; `UsageError` for unknown ones."""
+    tables = option_tables(framework)[0]
+    for release in (old, new):
+        if release not in tables:
+            raise UsageError(
+                f"no table of {TITLES[framework]} {release}",
+                f"one of {', '.join(known_releases(framework))}, or --python with it installed",
+            )
+    return changes(framework, (old, tables[old]), (new, tables[new]))
+
+
+def compared_install(framework: str, python: str, old: str = "") -> Changes:
+    """Return what the release that an interpreter has installed changed against a known one.
+
+    `old` is the release that planner writes for unless another is named.
+    """
+    old = old or RELEASES[framework]
+    tables = option_tables(framework)[0]
+    if old not in tables:
+        known = ", ".join(known_releases(framework))
+        raise UsageError(f"no table of {TITLES[framework]} {old}", f"one of {known}")
+    release, options = installed_options(framework, python)
+    return changes(framework, (old, tables[old]), (release, options))
+
+
+def installed_options(framework: str, python: str) -> tuple[str, Options]:
+    """Return release and options of the framework that an interpreter can import.
+
+    Raises `UsageError` where there is no such interpreter or the framework is not there.
+    """
+    found = shutil.which(python)
+    if found is None:
+        raise UsageError(f"--python {python}: no such program", "the interpreter of your training")
+    probe = files("planner") / "data" / "programs" / "flag_probe.py"
+    with as_file(probe) as path:
+        command = [found, "-W", "ignore", os.fspath(path), framework]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise UsageError(
+                f"{TITLES[framework]} was not imported within {PROBE_LIMIT_S:.0f} s",
+                "try again when the machine is less busy",
+            ) from None
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        last = next(reversed(done.stderr.strip().splitlines()), "it printed nothing")
+        raise UsageError(
+            f"{found} cannot import {TITLES[framework]}: {last}",
+            "name the interpreter of your training with --python, or two releases with --between",
+        )
+    data = json.loads(lines[-1])
+    return data["release"], slim(data["options"])
+
+
+def slim(options: Options) -> Options:
+    """Return options without the facts that say nothing: no choices, not required, no default."""
+    return {
+        name: {
+            fact: facts[fact]
+            for fact in FACTS
+            if facts.get(fact) not in (None, False, "None", "PydanticUndefined")
+        }
+        for name, facts in options.items()
+    }
+
+
+def changes(framework: str, old: tuple[str, Options], new: tuple[str, Options]) -> Changes:
+    """Return how two sets of options differ; each is a release and its options."""
+    (old_release, before), (new_release, after) = old, new
+    dropped, added = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
+    renamed = _renamed(before, after, dropped, added)
+    old_names, new_names = ({pair[i] for pair in renamed} for i in (0, 1))
+    changed = [
+        (name, fact, str(before[name].get(fact)), str(after[name].get(fact)))
+        for name in sorted(before.keys() & after.keys())
+        for fact in FACTS
+        if before[name].get(fact) != after[name].get(fact)
+    ]
+    return Changes(
+        framework=framework,
+        old=old_release,
+        new=new_release,
+        added=tuple(name for name in added if name not in new_names),
+        dropped=tuple(name for name in dropped if name not in old_names),
+        renamed=tuple(renamed),
+        changed=tuple(changed),
+        missing=tuple(name for name in option_tables(framework)[1] if name not in after),
+    )
+
+
+def _renamed(
+    before: Options, after: Options, dropped: list[str], added: list[str]
+) -> list[tuple[str, str]]:
+    """Return which dropped names look like which added ones, each used once."""
+    free, pairs = set(added), []
+    for name in dropped:
+        alike = difflib.get_close_matches(name, sorted(free), 3, ALIKE)
+        found = next((x for x in alike if after[x] == before[name]), None)
+        if found is not None:
+            pairs.append((name, found))
+            free.discard(found)
+    return pairs
+
+
+def changes_text(found: Changes) -> str:
+    """Return the changes as lines for a terminal."""
+    title = TITLES[found.framework]
+    lines = [f"{title} {found.new} beside {found.old}"]
+    sections = (
+        ("added", found.added),
+        ("dropped", found.dropped),
+        ("renamed, by the look of it", [f"{a} -> {b}" for a, b in found.renamed]),
+        ("changed", [f"{n}: {fact} {a} -> {b}" for n, fact, a, b in found.changed]),
+    )
+    for name, rows in sections:
+        lines += [f"{name}: {len(rows)}", *(f"  {row}" for row in rows)]
+    if found.missing:
+        lines += [f"planner writes these, which {found.new} does not know:"]
+        lines += [f"  {name}" for name in found.missing]
+    else:
+        n_written = len(option_tables(found.framework)[1])
+        lines += [f"all {n_written} that planner writes are known to {found.new}"]
+    return "\n".join(lines) + "\n"
+
+
+def run_check_flags(framework: str, python: str, between: str, form: str) -> int:
+    """Run `planner check-flags`; return 1 where planner writes what the release does not know."""
+    if framework not in RELEASES:
+        raise UsageError(f"unknown framework {framework!r}", f"one of {', '.join(RELEASES)}")
+    if form not in ("text", "json"):
+        raise UsageError(f"--format {form}: unknown", "--format text or --format json")
+    if between:
+        old, comma, new = between.partition(",")
+        if not comma:
+            known = ",".join(known_releases(framework))
+            raise UsageError(f"--between {between}: two releases are due", f"--between {known}")
+        found = compared_tables(framework, old.strip(), new.strip())
+    else:
+        found = compared_install(framework, python)
+    text = json.dumps(found.to_json(), indent=1) + "\n" if form == "json" else changes_text(found)
+    sys.stdout.write(text)
+    return 1 if found.missing else 0

@@ -1,0 +1,1 @@
+"""Existing runs as people have them: launch scripts and configurations of any framework."""

@@ -1,0 +1,45 @@
+"""The files that a run names and that lie beside it, for those who send a run elsewhere."""
+
+import re
+from pathlib import Path
+
+from planner.errors import SpecError
+from planner.specs.yaml.document import read_text
+
+ENDINGS = ("json", "yaml", "yml", "toml", "py", "sh", "slurm", "sbatch", "txt", "conf", "env")
+_NAMED = re.compile(rf"[\w./@+-]*\w\.(?:{'|'.join(ENDINGS)})\b")
+MOST_FILES = 32
+"""Files that are read for one run; a launch script names a few."""
+
+
+def files_beside(name: str, text: str) -> dict[str, str]:
+    """Return the texts of files that a run names, and those name, by their path from its folder.
+
+    Only files within the folder of the run: a text may name anything, and what it names leaves
+    this machine.
+    """
+    folder = Path(name).resolve().parent
+    found: dict[str, str] = {}
+    waiting = [text]
+    while waiting:
+        for named in dict.fromkeys(_NAMED.findall(waiting.pop())):
+            for path in (folder / named.lstrip("/"), folder / named.rsplit("/", 1)[-1]):
+                inside = _inside(path, folder, Path(name).name)
+                if inside and inside not in found and len(found) < MOST_FILES:
+                    try:
+                        found[inside] = read_text(str(path))
+                    except SpecError:
+                        continue
+                    waiting.append(found[inside])
+    return found
+
+
+def _inside(path: Path, folder: Path, own: str) -> str:
+    """Return the path of a file from the folder; empty where it is none to send."""
+    try:
+        real = path.resolve()
+        if not real.is_file() or not real.is_relative_to(folder) or real == folder / own:
+            return ""
+        return real.relative_to(folder).as_posix()
+    except (OSError, ValueError):
+        return ""

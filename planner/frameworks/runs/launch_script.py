@@ -1,0 +1,469 @@
+"""From a launch script to the training command: its words, environment and number of processes.
+
+Understood are torchrun, python -m torch.distributed.run, deepspeed, accelerate launch, srun and
+plain python, sbatch headers, and text that holds only the flags. Nothing is executed.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from planner.errors import Problem, SpecError
+from planner.frameworks.shell.marks import shown, unresolved
+from planner.frameworks.shell.script import Command, Script, read_script
+
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "python")
+WRAPPERS = frozenset(
+    (
+        "srun",
+        "mpirun",
+        "mpiexec",
+        "docker",
+        "podman",
+        "singularity",
+        "apptainer",
+        "enroot",
+        "numactl",
+        "sbatch",
+        "nsys",
+        "nohup",
+        "env",
+        "time",
+        "pdsh",
+        "ssh",
+        "timeout",
+    )
+)
+"""Commands that start others, however many options they have."""
+SWIFT_TASKS = ("sft", "pt", "rlhf")
+"""What ms-swift's `megatron` trains."""
+_DISTRIBUTED = re.compile(r"torch\.distributed\.(run|launch)$")
+_SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.M)
+_HEADER_NAMES = {
+    "N": "nodes",
+    "n": "ntasks",
+    "gpus-per-node": "gpus-per-node",
+    "gres": "gres",
+    "G": "gpus",
+}
+_NODES = ("nnodes", "num-nodes", "num-machines", "nodes")
+_PER_NODE = ("nproc-per-node", "num-gpus", "num-accelerators")
+_SWITCHES = frozenset(
+    (
+        "standalone",
+        "use-env",
+        "no-python",
+        "force-multi",
+        "no-local-rank",
+        "multi-gpu",
+        "use-fsdp",
+        "use-deepspeed",
+        "exclusive",
+        "unbuffered",
+        "label",
+        "l",
+        "u",
+        "module",
+        "kill-on-bad-exit",
+    )
+)
+"""Options of launchers that take no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The training command of a script."""
+
+    launcher: str
+    """One of `LAUNCHERS`; empty where the text holds only flags."""
+    script: str
+    """Training script or module as written; empty where the text holds only flags."""
+    words: tuple[str, ...]
+    """What follows the training script; may hold marks (`shell.unresolved`)."""
+    options: Mapping[str, str]
+    """Options of the launcher, dashes for underscores, without leading dashes."""
+    env: Mapping[str, str]
+    files: Mapping[str, str]
+    """Text that the script writes into files, by name as written."""
+    line: int
+    n_nodes: int | None
+    per_node: int | None
+    """Processes of a node."""
+    n_devices: int | None
+    """None where the script does not say it."""
+    notes: tuple[str, ...]
+
+    @staticmethod
+    def of_words(words: Sequence[str], env: Mapping[str, str]) -> "Launch":
+        """Return the launch of flags that stand in no script."""
+        return Launch("", "", tuple(words), {}, env, {}, 1, None, None, None, ())
+
+
+def looks_like_script(text: str) -> bool:
+    """Tell whether a text is a launch script or a list of flags."""
+    if text.lstrip().startswith(("#!/", "--")):
+        return True
+    return bool(
+        re.search(
+            r"^\s*(export|#SBATCH|torchrun|deepspeed|srun|mpirun|env|python3?)\s", text, re.M
+        )
+        or re.search(r"(torchrun|torch\.distributed\.(run|launch)|accelerate launch)\s", text)
+        or (re.search(r"^\s*[A-Za-z_]\w*=[^=]", text, re.M) and re.search(r"\s--[a-z]", text))
+    )
+
+
+def read_launch(
+    text: str,
+    file: str,
+    env: Mapping[str, str] | None = None,
+    read_file: Callable[[str], str | None] | None = None,
+) -> Launch:
+    """Return the training command of a script.
+
+    `env` are the variables that the caller would set; `read_file` reads a file next to the script
+    that it sources. Raises `SpecError` where there is no training command.
+    """
+    header = sbatch_header(text)
+    known = {**_slurm_variables(header), **(env or {})}
+    script = read_script(text, known, read_file)
+    header = {**sbatch_header("\n".join(script.texts)), **header}
+    found = _training_command(script)
+    notes = [f"{file}: {note}" for note in script.notes]
+    notes += [
+        f"--env {name} has no effect: the script sets {name} itself"
+        for name in script.ignored_env
+        if name in (env or {})
+    ]
+    if found is None:
+        return _only_flags(script, file, notes)
+    command, at, several = found
+    if several:
+        notes.append(f"{file}: of {several} training commands the one of line {command.line}")
+    before, after = command.words[:at], command.words[at:]
+    module = before[-1:] == ("-m",)
+    options = _options(before[:-1] if module else before)
+    launcher = _launcher(before)
+    given = {**command.env, **_given_env(before)}
+    n_nodes, per_node, n_devices, unknown = _world(launcher, options, header, given)
+    own = launcher not in ("torchrun", "accelerate", "megatron")
+    if own and n_devices is None and (name := _named_world(script, known)):
+        n_devices = int(str(script.variables[name]))
+        unknown = [f"{name}={n_devices} is taken for the number of devices that it starts on"]
+    notes += [f"{file}: {note}" for note in unknown]
+    return Launch(
+        launcher=launcher,
+        script=shown(after[0]),
+        words=_until_shell_ends(after[1:]),
+        options=options,
+        env=given,
+        files={shown(file): content for file, content in script.files.items()},
+        line=command.line,
+        n_nodes=n_nodes,
+        per_node=per_node,
+        n_devices=n_devices,
+        notes=tuple(notes),
+    )
+
+
+def sbatch_header(text: str) -> dict[str, str]:
+    """Return the options of the `#SBATCH` lines by long name."""
+    found: dict[str, str] = {}
+    for line in _SBATCH.findall(text):
+        for name, value in _options(line.split(" #")[0].split()).items():
+            found[_HEADER_NAMES.get(name, name)] = value
+    return found
+
+
+def _slurm_variables(header: Mapping[str, str]) -> dict[str, str]:
+    """Return what Slurm would set from the header."""
+    nodes, per = header.get("nodes", ""), header.get("ntasks-per-node", "")
+    gpus = _gpus_per_node(header)
+    known: dict[str, str] = {}
+    if nodes.isdecimal():
+        known |= {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
+    if per.isdecimal():
+        known["SLURM_NTASKS_PER_NODE"] = per
+    if gpus:
+        known |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_GPUS_PER_NODE": str(gpus)}
+    tasks = header.get("ntasks", "")
+    if not tasks and nodes.isdecimal() and per.isdecimal():
+        tasks = str(int(nodes) * int(per))
+    if tasks.isdecimal():
+        known |= {"SLURM_NTASKS": tasks, "SLURM_NPROCS": tasks}
+    return known
+
+
+def _gpus_per_node(header: Mapping[str, str]) -> int | None:
+    for name in ("gpus-per-node", "gres"):
+        for part in header.get(name, "").split(","):
+            found = re.fullmatch(r"(?:gpu:)?(?:[\w.-]+:)?(\d+)", part.split("(")[0])
+            if found and (name != "gres" or part.startswith("gpu")):
+                return int(found.group(1))
+    per_task, tasks = header.get("gpus-per-task", ""), header.get("ntasks-per-node", "")
+    if per_task.isdecimal() and tasks.isdecimal():
+        return int(per_task) * int(tasks)
+    return None
+
+
+def _training_command(script: Script) -> tuple[Command, int, int] | None:
+    """Return the command that trains, where its script stands in it, and how many look so."""
+    found = []
+    for command in script.commands:
+        at = _script_index(command.words)
+        if at is not None:
+            found.append((_weight(command, at), command, at))
+    if not found:
+        return None
+    best = max(weight for weight, _, _ in found)
+    same = [(command, at) for weight, command, at in found if weight == best]
+    command, at = same[-1]
+    return command, at, len(same) if len(same) > 1 else 0
+
+
+def _script_index(words: Sequence[str]) -> int | None:
+    """Return where the training script or module stands, None for another command."""
+    starts = any(_is_launcher(w) for w in words[:12]) or words[0].endswith(".py")
+    starts = starts or (_base(words[0]) in WRAPPERS and any(_is_launcher(w) for w in words))
+    if not starts:
+        return None
+    for i, word in enumerate(words):
+        before = words[i - 1] if i else ""
+        if word.endswith(".py") and not word.startswith("-") and " " not in word.strip():
+            return i
+        if _base(before) == "megatron" and word in SWIFT_TASKS:
+            return i
+        if before == "-m" and not _DISTRIBUTED.search(word) and "accelerate" not in word:
+            return i
+    # A launcher whose script is a variable that the script does not set.
+    launcher = next((i for i, w in enumerate(words) if _is_launcher(w)), None)
+    if launcher is None:
+        return None
+    for i in range(launcher + 1, len(words)):
+        plain = unresolved(words[i]) and not re.search(r"[\s=]|^-", words[i])
+        if plain and not words[i - 1].startswith("-"):
+            return i
+    return None
+
+
+def _given_env(before: Sequence[str]) -> dict[str, str]:
+    """Return what launchers set: `env A=1`, `mpirun -x A=1`, `--env A=1`, `--export=ALL,A=1`."""
+    found = {}
+    for word in before:
+        listed = re.match(r"--export=(.*)", word)
+        for part in listed[1].split(",") if listed else [re.sub(r"^--env=", "", word)]:
+            if pair := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", part, re.S):
+                found[pair[1]] = pair[2]
+    return found
+
+
+def _is_launcher(word: str) -> bool:
+    name = _base(word)
+    return name in (*LAUNCHERS, "megatron") or bool(re.fullmatch(r"python3?(\.\d+)?", name))
+
+
+def _base(word: str) -> str:
+    return word.rsplit("/", 1)[-1]
+
+
+def _weight(command: Command, at: int) -> tuple[int, int]:
+    """Return how much a command looks like training: its launcher, its script, its flags."""
+    words = command.words
+    launched = any(
+        w.rsplit("/", 1)[-1] in LAUNCHERS[:-1] or _DISTRIBUTED.search(w) for w in words[:at]
+    )
+    trains = bool(re.search(r"train|finetune|sft|main|run_clm", words[at]))
+    tools = bool(re.search(r"preprocess|convert|download|tokeniz|eval|test", words[at]))
+    flags = sum(word.startswith("--") for word in words[at:])
+    return 2 * launched + trains - 2 * tools, min(flags, 8)
+
+
+def _launcher(before: Sequence[str]) -> str:
+    names = [word.rsplit("/", 1)[-1] for word in before]
+    if any(_DISTRIBUTED.search(word) for word in before):
+        return "torchrun"
+    if names[-1:] == ["megatron"]:
+        return "megatron"
+    for name in LAUNCHERS[:-1]:
+        if name in names:
+            return name
+    return "python"
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """Return `--name value`, `--name=value` and `-n value` by name."""
+    found: dict[str, str] = {}
+    for i, word in enumerate(words):
+        if not re.match(r"--?[A-Za-z]", word):
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        name = name.replace("_", "-")
+        short = re.fullmatch(r"([Nn])(\d+)", name)
+        if short and not word.startswith("--"):
+            name, value = short.groups()
+        elif not equals and name not in _SWITCHES and i + 1 < len(words):
+            following = words[i + 1]
+            value = "" if re.match(r"--?[A-Za-z]", following) else following
+        found[name] = value
+    return found
+
+
+def _number(text: str, what: str, unknown: list[str]) -> int | None:
+    """Return a number of nodes or processes; `1:4` (elastic) means the largest."""
+    text = text.rsplit(":", 1)[-1]
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    if text and text not in ("gpu", "auto", "cpu"):
+        unknown.append(f"{what} is {shown(text)}, which it does not set: the cluster's is taken")
+    return None
+
+
+def _world(
+    launcher: str, options: Mapping[str, str], header: Mapping[str, str], env: Mapping[str, str]
+) -> tuple[int | None, int | None, int | None, list[str]]:
+    """Return nodes, processes of a node, processes in all (None where not said), and notes."""
+    unknown: list[str] = []
+    stated = next((options[name] for name in _NODES if name in options), "")
+    stated = stated or options.get("N", "") * (launcher in ("srun", "python"))
+    n_nodes = _number(stated, "the number of nodes", unknown)
+    if n_nodes is None and not stated:
+        if launcher == "torchrun" and "nodes" not in header:
+            n_nodes = 1
+        else:
+            n_nodes = _number(header.get("nodes", ""), "#SBATCH --nodes", unknown)
+    text = next((options[name] for name in _PER_NODE if name in options), "")
+    per_node = _number(text, "the number of processes of a node", unknown)
+    if per_node is None and (not text or text in ("gpu", "auto")):
+        per_node = _gpus_per_node(header)
+        if launcher == "torchrun" and not text:
+            per_node = 1
+    if launcher == "accelerate":
+        total = _number(options.get("num-processes", ""), "--num_processes", unknown)
+        nodes = n_nodes or 1
+        return (nodes, total // nodes, total, unknown) if total else (None, None, None, unknown)
+    if launcher == "megatron":  # ms-swift starts torchrun by these variables
+        n_nodes = _number(env.get("NNODES", "1"), "NNODES", unknown) or 1
+        per_node = _number(env.get("NPROC_PER_NODE", "1"), "NPROC_PER_NODE", unknown)
+        return n_nodes, per_node, n_nodes * per_node if per_node else None, unknown
+    if launcher in ("srun", "mpirun", "python"):
+        return _tasks(options, header, env, n_nodes, per_node, unknown)
+    if launcher == "deepspeed" and n_nodes is None and not {"hostfile", "H"} & set(options):
+        n_nodes = 1 if per_node and not stated else None  # then it looks at its own node alone
+    total = n_nodes * per_node if n_nodes and per_node else None
+    return n_nodes, per_node, total, unknown
+
+
+WORLDS = ("WORLD_SIZE", "NUM_GPUS", "NGPUS", "N_GPUS", "TOTAL_GPUS", "TOTAL_NUM_GPUS", "NUM_GPU")
+"""Variables in which scripts count the devices of all nodes."""
+
+
+def _named_world(script: Script, given: Mapping[str, str]) -> str:
+    """Return the variable in which a script counts its devices, "" where none does.
+
+    What is given from outside may count nodes.
+    """
+    for name in WORLDS:
+        if name in given:
+            continue
+        value = script.variables.get(name, "")
+        if isinstance(value, str) and re.fullmatch(r"[1-9]\d{0,6}", value):
+            return name
+    return ""
+
+
+def _tasks(
+    options: Mapping[str, str],
+    header: Mapping[str, str],
+    env: Mapping[str, str],
+    n_nodes: int | None,
+    per_node: int | None,
+    unknown: list[str],
+) -> tuple[int | None, int | None, int | None, list[str]]:
+    """Return the world of programs of which the scheduler starts one per device."""
+    stated = options.get("ntasks") or options.get("n") or options.get("np") or ""
+    each = options.get("ntasks-per-node") or header.get("ntasks-per-node", "")
+    total = _number(stated or header.get("ntasks", ""), "the number of tasks", unknown)
+    tasks = _number(each, "the number of tasks of a node", unknown)
+    if total is None and tasks and n_nodes:
+        total = n_nodes * tasks
+    if total is None and env.get("WORLD_SIZE", "").isdecimal():
+        total = int(env["WORLD_SIZE"])
+    if total is None and n_nodes and per_node:
+        total = n_nodes * per_node
+    per_node = tasks or per_node
+    if total and per_node and not n_nodes:
+        n_nodes = -(-total // per_node)
+    return n_nodes, per_node, total, unknown
+
+
+def _until_shell_ends(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words up to a `;` or `2>&1` that a quoted command line left in."""
+    kept = []
+    for word in words:
+        if word in (";", "&&", "||", "|", "&"):
+            break
+        kept.append(word)
+    return tuple(kept)
+
+
+FOREIGN = {
+    "swift": "ms-swift",
+    "llamafactory-cli": "LLaMA-Factory",
+    "axolotl": "axolotl",
+    "tune": "torchtune",
+    "primus-cli": "Primus",
+    "nemo": "NeMo",
+    "maxtext": "MaxText",
+}
+"""Trainers with a command of their own."""
+
+
+def _only_flags(script: Script, file: str, notes: list[str]) -> Launch:
+    """Return the flags of a text without a training command."""
+    words: list[str] = []
+    line, env = 1, {}
+    for command in script.commands:
+        if command.words[0].startswith("--"):
+            line, env = line if words else command.line, dict(command.env)
+            words += command.words
+    if not words:
+        lists = [
+            value if isinstance(value, list) else value.split()
+            for value in script.variables.values()
+        ]
+        words = [word for value in lists if _holds_flags(value) for word in value]
+        if words:
+            notes.append(f"{file}: no training command; the flags of its variables are taken")
+    if not words:
+        message = "no training command and no flags"
+        fix = "expected torchrun, deepspeed, accelerate launch, srun or python with a script"
+        started = next(
+            (FOREIGN[_base(c.words[0])] for c in script.commands if _base(c.words[0]) in FOREIGN),
+            "",
+        )
+        if started:
+            message = f"starts {started}, which planner does not read yet"
+            fix = "name the Accelerate or DeepSpeed file that it starts with"
+        ends = next((note for note in script.notes if "it ends there" in note), "")
+        if ends:
+            message = f"no training command: {ends}"
+            fix = f"give its arguments: planner check CLUSTER -- bash {file} ARGUMENTS"
+        raise SpecError(Problem(message, fix, file))
+    words = [part for word in words for part in (word.split() if " " in word else [word])]
+    exported = {k: v for k, v in script.variables.items() if isinstance(v, str)}
+    return Launch(
+        "",
+        "",
+        tuple(words),
+        {},
+        env or exported,
+        script.files,
+        line,
+        None,
+        None,
+        None,
+        tuple(notes),
+    )
+
+
+def _holds_flags(value: Sequence[str]) -> bool:
+    return bool(value) and value[0].startswith("--")

@@ -1,0 +1,265 @@
+"""The layout that an existing run means, or the nearest one that can be priced.
+
+A run that its framework refuses often has one number that does not divide. Then the nearest number
+that does is taken, and said; where there is none the run is not priced, and why is said.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodels.offload.activations import RESIDENT_LAYERS
+from costmodels.plans import PIPELINES_INSIDE, RANK_ORDERS, Layout, modules_code, modules_of
+from costmodels.problem import Problem
+from costmodels.schedule.stages import spelled, stage_layers
+from costmodels.shapes import ModelShape
+from searches.options import SearchOptions
+from searches.rules import INSIDE_MOE, MOE, RULES, Context, first_broken_rule, modules_in
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """A layout for the stated fields of a run."""
+
+    layout: Layout | None
+    repairs: tuple[str, ...] = ()
+    """What was changed to come to a layout, in words; empty where the run is one."""
+    why_not: str = ""
+    """Why there is none."""
+
+    @property
+    def global_batch(self) -> int | None:
+        """Sequences of a step of the layout."""
+        return self.layout.gbs if self.layout else None
+
+
+def nearest_layout(
+    stated: Mapping[str, Any], shape: ModelShape, seq_len: int, n_devices: int, per_node: int
+) -> Nearest:
+    """Return the layout of stated fields on `n_devices` devices in nodes of `per_node`.
+
+    Fields as in `ExistingRun.layout`; degrees default to 1, the batch is needed.
+    """
+    repairs: list[str] = []
+    tp, pp, cp = (max(1, int(stated.get(axis, 1))) for axis in ("tp", "pp", "cp"))
+    n = _devices(n_devices, tp * pp * cp, per_node)
+    if not n:
+        degrees = f"tp {tp} x pp {pp} x cp {cp}"
+        why = f"{degrees} does not divide {n_devices} devices, nor fewer nodes of {per_node}"
+        return Nearest(None, (), why)
+    if n != n_devices:
+        repairs.append(f"{n} devices, not {n_devices}: a multiple of tp {tp} x pp {pp} x cp {cp}")
+    dp = n // (tp * pp * cp)
+    vpp = max(1, int(stated.get("vpp") or 1)) if pp > 1 else 1
+    if pp * vpp > shape.layers:
+        return Nearest(None, (), f"{pp * vpp} stages for {shape.layers} layers")
+    counts = _counts(stated, shape.layers, pp, vpp, repairs)
+    batch = _batch(stated, dp, pp, vpp, repairs)
+    ep, etp = (max(1, int(stated.get(axis, 1))) for axis in ("ep", "etp"))
+    if not shape.n_experts and ep * etp > 1:
+        repairs.append(f"ep 1, not {ep}: the model is dense")
+        ep = etp = 1
+    elif shape.n_experts:
+        ep, etp = _expert_grid(ep, etp, tp * cp * dp, shape, repairs)
+    sp = bool(stated.get("sp")) and tp > 1
+    if sp and seq_len % (tp * cp):
+        repairs.append(
+            f"without sequence parallelism: {seq_len} tokens do not divide by {tp * cp}"
+        )
+        sp = False
+    zero = int(stated.get("zero", 0)) if dp * cp > 1 else 0
+    named = (
+        name for name in ("even", "ends") if stage_layers(shape.layers, pp, vpp, name) == counts
+    )
+    kind = str(stated.get("recompute", "none"))
+    modules = _modules(stated, kind, shape, repairs)
+    kind = "none" if kind == "selective" and not modules else kind
+    again = int(stated.get("recompute_layers") or max(counts)) if kind == "full" else 0
+    again = max(min(again, max(counts)), int(kind == "full"))
+    layout = Layout(
+        n_devices=n,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        vpp=vpp,
+        split=next(named, spelled(counts)),
+        mbs=max(1, int(stated.get("mbs", 1))),
+        gbs=batch,
+        zero=zero,
+        sp=sp,
+        schedule=_schedule(stated, pp, vpp),
+        recompute=kind,
+        recompute_layers=again,
+        stage_layers=counts,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        rank_order=str(stated.get("rank_order", RANK_ORDERS[0])),
+        shard=_shard(stated, dp * cp, zero, repairs),
+        cp_comm=_exchange(stated, tp, cp, shape, repairs),
+        recompute_modules=modules,
+        optimizer_offload=bool(stated.get("optimizer_offload")),
+        dp_overlap=bool(stated.get("dp_overlap", True)) or dp * cp == 1,
+        activation_offload_layers=_offloaded(stated, pp, kind, again, shape.layers, repairs),
+        tp_overlap=bool(stated.get("tp_overlap")) and sp,
+    )
+    layout = replace(layout, hpz=_second_copy(stated, layout, repairs))
+    return Nearest(layout, tuple(repairs))
+
+
+def _second_copy(stated: Mapping[str, Any], layout: Layout, repairs: list[str]) -> int:
+    """Return the ranks that share a second copy of the weights, as far as that has a price."""
+    hpz = int(stated.get("hpz") or 1)
+    other = max(layout.tp, layout.pp, layout.ep, layout.etp) > 1
+    if hpz == 1 or layout.zero != 3:
+        return 1
+    if other or layout.shard:
+        repairs.append("without hpZ: its groups would hold ranks with different weights")
+        return 1
+    if layout.dp * layout.cp % hpz:
+        repairs.append(f"without hpZ: groups of {hpz} do not divide {layout.dp * layout.cp} ranks")
+        return 1
+    return hpz
+
+
+def _offloaded(
+    stated: Mapping[str, Any],
+    pp: int,
+    kind: str,
+    recomputed: int,
+    layers: int,
+    repairs: list[str],
+) -> int:
+    """Return the layers whose stored activations are on the host, as far as that has a price."""
+    n = int(stated.get("activation_offload_layers") or 0)
+    most = recomputed if kind == "full" else max(0, layers - RESIDENT_LAYERS)
+    if n and (pp > 1 or kind == "selective"):
+        why = "beside selective recompute" if pp == 1 else "in a pipeline"
+        repairs.append(f"activations on the device: on the host {why} they have no price")
+        return 0
+    if n > most:
+        repairs.append(f"activations of {most} layers on the host, not of {n}")
+    return most if n and kind == "full" else min(n, most)
+
+
+def _modules(
+    stated: Mapping[str, Any], kind: str, shape: ModelShape, repairs: list[str]
+) -> tuple[str, ...]:
+    """Return the recomputed modules of a run that change something, each once."""
+    if kind != "selective":
+        return ()
+    named = modules_code(stated.get("recompute_modules") or ("core_attn",))
+    if missing := named & ~modules_in(shape):
+        repairs.append(
+            f"without recompute of {' and '.join(modules_of(missing))}: the model has"
+            " none apart from the operators beside it"
+        )
+    inside = named & INSIDE_MOE if named & MOE else 0
+    if inside:
+        repairs.append(f"recompute of moe alone: {' and '.join(modules_of(inside))} lies in it")
+    return modules_of(named & ~missing & ~inside)
+
+
+def _exchange(
+    stated: Mapping[str, Any], tp: int, cp: int, shape: ModelShape, repairs: list[str]
+) -> str:
+    """Return the exchange over the context, one that needs no whole heads where they are none."""
+    named = str(stated.get("cp_comm") or "p2p") if cp > 1 else ""
+    if named == "a2a" and (shape.heads % (tp * cp) or shape.kv_heads % (tp * cp)):
+        repairs.append(f"cp_comm p2p, not a2a: heads do not divide by tp {tp} x cp {cp}")
+        return "p2p"
+    return named
+
+
+def why_not_priced(problem: Problem, layout: Layout) -> str:
+    """Return why the cost model does not know a layout; "" where it does.
+
+    Memory, and plans that the search leaves out because they are the same as others, are no
+    reason.
+    """
+    asked = {"rank_order": frozenset({PIPELINES_INSIDE})}  # whether or not it changes anything
+    options = SearchOptions(only=asked, framework="any")
+    context = Context(problem, options, layout.n_devices)
+    away = min(layout.activation_offload_layers, 1)  # whether there is a host
+    plain = replace(layout, recompute="none", recompute_layers=0, activation_offload_layers=away)
+    code = first_broken_rule(context, plain)
+    return f"{code} {RULES[code].title}: {RULES[code].why}" if code else ""
+
+
+def _expert_grid(
+    ep: int, etp: int, ranks: int, shape: ModelShape, repairs: list[str]
+) -> tuple[int, int]:
+    """Return ep and etp, or the nearest that divide the experts and the ranks of a stage."""
+
+    def divides(ep: int, etp: int) -> bool:
+        whole = shape.n_experts % ep == 0 and shape.expert_ffn % etp == 0
+        return whole and ranks % (ep * etp) == 0
+
+    if divides(ep, etp):
+        return ep, etp
+    smaller = ((e, t) for t in (etp, 1) for e in range(ep, 0, -1) if t == etp or e == ep)
+    near = next((pair for pair in [(ep, 1), *smaller] if divides(*pair)), (1, 1))
+    repairs.append(
+        f"ep {near[0]} and etp {near[1]}, not {ep} and {etp}: they divide {shape.n_experts}"
+        f" experts and the {ranks} ranks of a stage"
+    )
+    return near
+
+
+def _devices(n: int, degrees: int, per_node: int) -> int:
+    """Return the most devices up to `n` that the degrees divide: whole nodes, or part of one."""
+    if n % degrees == 0:
+        return n
+    whole = math.lcm(degrees, per_node)
+    if n >= whole:
+        return n // whole * whole
+    return per_node // degrees * degrees if degrees <= min(n, per_node) else 0
+
+
+def _counts(
+    stated: Mapping[str, Any], layers: int, pp: int, vpp: int, repairs: list[str]
+) -> tuple[int, ...]:
+    counts = tuple(stated.get("counts") or ())
+    if len(counts) == pp * vpp and sum(counts) == layers and min(counts) > 0:
+        return counts
+    share, rest = divmod(layers, pp * vpp)
+    spread = tuple(share + (i < rest) for i in range(pp * vpp))
+    if rest or counts:
+        repairs.append(
+            f"stages of {min(spread)} to {max(spread)} layers: {layers} layers do not go into"
+            f" {pp * vpp} stages as stated"
+        )
+    return spread
+
+
+def _batch(stated: Mapping[str, Any], dp: int, pp: int, vpp: int, repairs: list[str]) -> int:
+    """Return the global batch, or the nearest that gives every rank whole micro-batches."""
+    mbs = max(1, int(stated.get("mbs", 1)))
+    asked = int(stated.get("gbs") or mbs * dp)
+    unit = mbs * dp * (pp if vpp > 1 else 1)
+    if asked % unit == 0:
+        return asked
+    nearest = max(unit, (asked + unit // 2) // unit * unit)
+    what = f"mbs {mbs} x dp {dp}" + (f" x pp {pp} (interleaving)" if vpp > 1 else "")
+    repairs.append(f"global batch {nearest}, not {asked}: a multiple of {what}")
+    return nearest
+
+
+def _schedule(stated: Mapping[str, Any], pp: int, vpp: int) -> str:
+    if pp == 1:
+        return "none"
+    named = str(stated.get("schedule") or "")
+    usual = "interleaved" if vpp > 1 else "1f1b"
+    return named if named not in ("", "none") else usual
+
+
+def _shard(stated: Mapping[str, Any], whole: int, zero: int, repairs: list[str]) -> int:
+    """Return the ranks of a ZeRO group, 0 for all of them."""
+    group = int(stated.get("dp_shard") or whole)
+    if not zero or group == whole:
+        return 0
+    if whole % group:
+        repairs.append(f"ZeRO over all {whole} ranks: groups of {group} do not divide them")
+        return 0
+    return group

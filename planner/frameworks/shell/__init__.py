@@ -1,0 +1,1 @@
+"""Bash scripts, read without running them."""

@@ -1,0 +1,1 @@
+"""torchtitan: recipes and job files, written and read."""

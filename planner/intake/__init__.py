@@ -1,1 +1,0 @@
-"""Reads what users already have: model configurations, inventories of clusters, launch scripts."""

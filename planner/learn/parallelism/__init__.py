@@ -1,0 +1,1 @@
+"""One calculator a module: the traffic of one kind of parallelism."""

@@ -1,0 +1,1 @@
+"""One calculator a module: memory, pipeline, overlap, scaling."""

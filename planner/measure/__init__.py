@@ -1,0 +1,1 @@
+"""Measurements beside predictions: benchmarks, calibration, validation, trials."""

@@ -1,0 +1,1 @@
+"""Fits a calibration to measured runs."""

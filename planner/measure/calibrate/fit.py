@@ -1,0 +1,509 @@
+"""Fits a calibration to measured steps: robust least squares with a pull to what was known.
+
+Minimised over the logarithms u of the values, in the bounds of the parameters:
+
+    sum over runs  w rho( (ln(predicted / measured) / s)^2 )
+      + sum over values ((u - u0) / sigma)^2
+
+rho(z) = 2 (sqrt(1 + z) - 1) (soft L1), s = 4 %. The weights of one family add up to the same for
+all. The model is linearised, the robust problem solved, and both repeated from there;
+linearised anew only where steps with the old derivatives gain no more.
+
+The pull. u0 of a number of a stack is the fitted number of its class, so that a class ends at
+what its stacks have in common and an unseen stack of it starts from there; all other values are
+pulled to their priors. sigma says how well a value was known before (`KNOWN`). For a number of a
+stack it is wider the more generations its own runs cover, k, and narrower the more generations, K,
+stand behind its class: sigma sqrt(k / (1 + K)). For a number that all share it is
+sigma sqrt(k / (1 + k)) with its own k: what one generation says is carried to the others only in
+part. A value that ends at a bound is refused: it keeps its prior, and the rest is fitted again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.stacks import EAGER, FUSED
+from planner.errors import UsageError
+from planner.measure.calibrate.runs import Run, Runs
+from planner.measure.calibrate.workers import mapped
+from planner.solver.calibration.file import Calibration, rounded
+from planner.solver.calibration.parameters import Parameter, known_parameters
+from planner.specs.yaml.document import close_names
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+SCALE = 0.04
+"""Error, in ln, up to which a run counts by its square: repeats of a layout differ by 2 to 5 %."""
+STEP = 0.004
+"""Change of a logarithm that derivatives are taken over."""
+TRUST = 0.35
+"""Largest change of a logarithm in one round."""
+ROUNDS, CHORDS = 5, 4
+"""Most linearisations, and most steps with the derivatives of one: these cost twenty steps."""
+CLOSE = 3e-4
+"""Decrease of the sum, as a share, below which the steps of a round have arrived."""
+NOTHING = 1e-3
+"""Weighted change of ln(predicted) below which a value is left at what it is pulled to."""
+REWEIGHED, ARRIVED = 100, 1e-7
+"""Most solutions of one robust problem, and the change of a logarithm that ends them."""
+AT_BOUND = 0.01
+"""A value this close to a bound, as a share of the range of its logarithm, is at it."""
+
+KNOWN = {
+    "gemm_frac": 0.06,
+    "attention_scale": 0.10,
+    "hbm_frac": 0.08,
+    "kernel_latency_s": 0.40,
+    "fp8_gain": 0.10,
+    "efficiency": 0.15,
+    "hop_scale": 0.50,
+    "base_scale": 0.50,
+    "elementwise_factor": 0.40,
+    "host_s_per_layer": 0.50,
+    "tp_hop_s": 0.60,
+    "overlap_slowdown": 0.50,
+    "fixed_step_s": 0.50,
+    "node_spread": 0.50,
+    "stalled_hop_s": 0.50,
+    "stalled_message_s": 0.50,
+    "tensor_wire_frac": 0.60,
+    "compiled_share": 0.25,
+    "unfused_norm_factor": 0.30,
+    "host_share_without_tp": 0.25,
+}
+"""Sigma of the logarithm of a value before any run was seen, by field: benchmarks of a part leave
+6 % of its sustained GEMM rate open and 8 to 10 % of the rest, published fabrics 15 %; launch
+times, latencies and traffic factors of software are known to a factor of 1.5 or so."""
+OFFSETS = {
+    "tp_hop_s": 5e-6,
+    "host_s_per_layer": 0.5e-3,
+    "fixed_step_s": 5e-3,
+    "overlap_slowdown": 0.05,
+    "node_spread": 0.005,
+    "stalled_hop_s": 0.05e-3,
+    "stalled_message_s": 0.1,
+}
+"""Added before the logarithm is taken of what may be 0."""
+STACK_FIELDS = ("elementwise_factor", "host_s_per_layer", "fixed_step_s", "tp_hop_s")
+"""Numbers of a stack that move a step time."""
+SHARED_FIELDS = (
+    "overlap_slowdown",
+    "node_spread",
+    "stalled_hop_s",
+    "stalled_message_s",
+    "tensor_wire_frac",
+    "compiled_share",
+    "unfused_norm_factor",
+    "host_share_without_tp",
+)
+CLASSES = {profile.kind: profile.name for profile in (FUSED, EAGER)}
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """One value of a fit."""
+
+    parameter: Parameter
+    toward: str
+    """Name of the value it is pulled to; empty for its prior."""
+    sigma: float
+    groups: tuple[int, ...]
+    """Groups of runs that see it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the parameter."""
+        return self.parameter.name
+
+    @property
+    def offset(self) -> float:
+        """What is added before the logarithm is taken."""
+        return OFFSETS.get(self.parameter.field, 0.0)
+
+    def log(self, value: float) -> float:
+        """Return the coordinate of a value."""
+        return float(np.log(value + self.offset))
+
+    def value(self, u: float) -> float:
+        """Return the value of a coordinate."""
+        return min(max(float(np.exp(u)) - self.offset, self.parameter.low), self.parameter.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What a fit found."""
+
+    calibration: Calibration
+    """The start with the fitted values, to four digits."""
+    free: tuple[Free, ...]
+    start: Calibration
+    refused: Mapping[str, float]
+    """Values that ended at a bound, by name: not carried."""
+    seen_by: Mapping[str, int]
+    """How many runs each value moves by more than a thousandth of its own change."""
+    jacobian: Floats
+    """d ln(predicted) / du at the end, `(runs, values)`."""
+    u: Floats
+    """Coordinates at the end, `(values,)`."""
+    log_errors: Floats
+    """ln(predicted / measured) at the end, `(runs,)`."""
+    cost: float
+    rounds: int
+    notes: tuple[str, ...] = field(default=())
+
+
+def fit(
+    runs: Runs,
+    names: Iterable[str] = (),
+    start: Calibration | None = None,
+    name: str = "fitted",
+    progress: Callable[[str], None] | None = None,
+    processes: int = 1,
+) -> Fitted:
+    """Return the calibration that fits some runs best.
+
+    `names` are parameters, or beginnings of their names (`generation`, `stack.nanotron`); without
+    them all that the runs see. Values of `start` that are not fitted stay as they are. The answer
+    does not depend on the number of `processes`.
+    Raises `UsageError` for a name that no run sees.
+    """
+    start = start or Calibration("priors")
+    free = free_values(runs, names)
+    refused: dict[str, float] = {}
+    first = {one.name: one.log(start.value(one.name)) for one in free}
+    while True:
+        found = _minimise(runs, free, start, first, progress, processes)
+        at_bound = [i for i, one in enumerate(free) if _at_bound(one, found.u[i])]
+        if not at_bound:
+            break
+        refused |= {free[i].name: free[i].value(found.u[i]) for i in at_bound}
+        first = {one.name: u for one, u in zip(free, found.u, strict=True)}
+        free = _without(free, {free[i].name for i in at_bound})
+    seen = (np.abs(found.jacobian) > 1e-3).sum(axis=0)
+    kept = {one.toward for one, n in zip(free, seen, strict=True) if n}
+    kept |= {one.name for one, n in zip(free, seen, strict=True) if n}
+    values = {key: rounded(x) for key, x in _values(free, found.u).items() if key in kept}
+    calibration = start.with_values(values, "fitted", name)
+    return Fitted(
+        calibration=calibration,
+        free=free,
+        start=start,
+        refused=refused,
+        seen_by={one.name: int(n) for one, n in zip(free, seen, strict=True)},
+        jacobian=found.jacobian,
+        u=found.u,
+        log_errors=found.log_errors,
+        cost=found.cost,
+        rounds=found.rounds,
+    )
+
+
+def free_values(runs: Runs, names: Iterable[str] = ()) -> tuple[Free, ...]:
+    """Return the parameters that the runs see, with what each is pulled to and how strongly."""
+    wanted, known = tuple(names), known_parameters()
+    check_names(wanted)
+    generations = _generations_of(runs)
+    found: list[Free] = []
+    for name, parameter in known.items():
+        # Figures that only benchmarks show have no entry in KNOWN.
+        sees = _sees(parameter) if parameter.field in KNOWN else None
+        if sees is None or (wanted and not any(_named(name, one) for one in wanted)):
+            continue
+        groups = tuple(runs.groups_where(sees))
+        is_class = parameter.kind == "stack" and parameter.of in generations["class"]
+        if not groups and not is_class:
+            continue
+        found.append(Free(parameter, "", _sigma(parameter, runs, sees, generations), groups))
+    listed = {one.name for one in found}
+    if not any(one.groups for one in found):
+        raise UsageError("no run sees any of the parameters to fit", "name others with --fit")
+    return tuple(_pulled(one, listed, runs) for one in found)
+
+
+def check_names(wanted: Iterable[str]) -> None:
+    """Raise `UsageError` for a name that is neither a parameter nor a beginning of some."""
+    known = known_parameters()
+    for one in wanted:
+        if not any(_named(name, one) for name in known):
+            close = close_names(one, known)
+            fix = (
+                f"did you mean {' or '.join(close)}?"
+                if close
+                else "planner calibrate --list shows all"
+            )
+            raise UsageError(f"--fit: no parameter is called {one!r}", fix)
+
+
+def _named(name: str, wanted: str) -> bool:
+    return name == wanted or name.startswith(f"{wanted}.")
+
+
+def _pulled(one: Free, listed: set[str], runs: Runs) -> Free:
+    """Return a number of a stack pulled to that of its class."""
+    parameter = one.parameter
+    if parameter.kind != "stack" or parameter.of in CLASSES.values():
+        return one
+    kind = next(r.case.problem.stack.kind for r in runs.runs if r.stack == parameter.of)
+    toward = f"stack.{CLASSES[kind]}.{parameter.field}"
+    return Free(parameter, toward if toward in listed else "", one.sigma, one.groups)
+
+
+def _generations_of(runs: Runs) -> dict[str, dict[str, set[str]]]:
+    """Return the generations with runs of each stack, and of each class of stacks."""
+    found: dict[str, dict[str, set[str]]] = {"stack": {}, "class": {}}
+    for run in runs.runs:
+        stack = run.case.problem.stack
+        found["stack"].setdefault(stack.name, set()).add(run.generation)
+        found["class"].setdefault(CLASSES[stack.kind], set()).add(run.generation)
+    return found
+
+
+def _sigma(
+    parameter: Parameter,
+    runs: Runs,
+    sees: Callable[[Run], bool],
+    generations: Mapping[str, Mapping[str, set[str]]],
+) -> float:
+    sigma, of = KNOWN[parameter.field], parameter.of
+    if parameter.kind == "stack" and of not in CLASSES.values():
+        run = next(run for run in runs.runs if run.stack == of)
+        behind = len(generations["class"][CLASSES[run.case.problem.stack.kind]])
+        return sigma * float(np.sqrt(len(generations["stack"][of]) / (1 + behind)))
+    if parameter.kind == "shared":
+        k = len({run.generation for run in runs.runs if sees(run)})
+        return sigma * float(np.sqrt(k / (1 + k)))
+    return sigma
+
+
+def _sees(parameter: Parameter) -> Callable[[Run], bool] | None:
+    """Return for which runs a parameter may matter; None for what moves no step time."""
+    of, field_name = parameter.of, parameter.field
+    if parameter.kind == "generation":
+        if field_name == "fp8_gain":
+            return lambda run: run.generation == of and run.case.problem.job.recipe.linear == "fp8"
+        return lambda run: run.generation == of
+    if parameter.kind == "link":
+        if field_name == "base_scale":
+            return None
+        return _sees_link(of, field_name)
+    if parameter.kind == "stack":
+        return (lambda run: run.stack == of) if field_name in STACK_FIELDS else None
+    if parameter.kind == "shared" and field_name in SHARED_FIELDS:
+        return _SHARED_SEEN.get(field_name, _always)
+    return None
+
+
+def _sees_link(of: str, field_name: str) -> Callable[[Run], bool]:
+    """Return which runs a link matters for; a latency inside a node is the stack's `tp_hop_s`."""
+
+    def seen(run: Run) -> bool:
+        pool = run.case.problem.pool
+        if pool.scale_up.name == of:
+            return field_name == "efficiency" and pool.n_devices > 1
+        return pool.nic.name == of and pool.n_nodes > 1
+
+    return seen
+
+
+def _always(run: Run) -> bool:
+    return True
+
+
+_SHARED_SEEN: Mapping[str, Callable[[Run], bool]] = {
+    "stalled_hop_s": lambda run: run.case.problem.stack.blocking_p2p,
+    "tensor_wire_frac": lambda run: (
+        run.case.problem.stack.zero3_traffic == "by-tensor" and run.case.layout.zero >= 2
+    ),
+    "compiled_share": lambda run: bool(run.point.compile),
+    "unfused_norm_factor": lambda run: not run.case.problem.stack.fused_norms,
+    "host_share_without_tp": lambda run: run.case.layout.tp == 1,
+    "node_spread": lambda run: run.case.problem.pool.n_nodes > 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Minimum:
+    u: Floats
+    jacobian: Floats
+    log_errors: Floats
+    cost: float
+    rounds: int
+
+
+def _values(free: Sequence[Free], u: Floats) -> dict[str, float]:
+    return {one.name: one.value(x) for one, x in zip(free, u, strict=True)}
+
+
+def _at_bound(one: Free, u: float) -> bool:
+    low, high = one.log(one.parameter.low), one.log(one.parameter.high)
+    margin = AT_BOUND * (high - low)
+    return not low + margin < u < high - margin
+
+
+def _without(free: Sequence[Free], names: set[str]) -> tuple[Free, ...]:
+    """Return the values without some; what was pulled to one of them is pulled to its prior."""
+    return tuple(
+        Free(one.parameter, "" if one.toward in names else one.toward, one.sigma, one.groups)
+        for one in free
+        if one.name not in names
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """The pull to what was known, as linear residuals of the coordinates."""
+
+    matrix: Floats
+    """`(values, values)`."""
+    target: Floats
+    """`(values,)`."""
+
+    @staticmethod
+    def of(free: Sequence[Free]) -> "Pull":
+        """Return the pull of some values."""
+        at = {one.name: i for i, one in enumerate(free)}
+        matrix, target = np.zeros((len(free), len(free))), np.zeros(len(free))
+        for i, one in enumerate(free):
+            matrix[i, i] = 1.0 / one.sigma
+            if one.toward:
+                matrix[i, at[one.toward]] = -1.0 / one.sigma
+            else:
+                target[i] = one.log(one.parameter.prior) / one.sigma
+        return Pull(matrix, target)
+
+    def residuals(self, u: Floats) -> Floats:
+        """Return how far each value is from what it is pulled to, in sigmas."""
+        return np.asarray(self.matrix @ u - self.target)
+
+
+def robust_cost(log_errors: Floats, weight: Floats, pulled: Floats) -> float:
+    """Return the sum that a fit minimises."""
+    z = (log_errors / SCALE) ** 2
+    return float((weight * 2.0 * (np.sqrt(1.0 + z) - 1.0)).sum() + (pulled**2).sum())
+
+
+def solve_linear(
+    jacobian: Floats,
+    log_errors: Floats,
+    weight: Floats,
+    pull: Pull,
+    u: Floats,
+    bounds: tuple[Floats, Floats],
+) -> Floats:
+    """Return the coordinates that minimise the sum for errors linear in them around `u`.
+
+    Soft L1 is the least of the squares weighed by w / sqrt(1 + z), so weighing by the last errors
+    and solving, again and again, never goes up (iteratively reweighted least squares); every
+    solution is that of a bounded linear problem in as many rows as there are values.
+    """
+    from scipy.linalg import solve_triangular
+    from scipy.optimize import lsq_linear
+
+    low, high = bounds
+    x = np.clip(u, low, high)
+    curve, slope = pull.matrix.T @ pull.matrix, pull.matrix.T @ pull.target
+    for _ in range(REWEIGHED):
+        errors = log_errors + jacobian @ (x - u)
+        each = weight / np.sqrt(1.0 + (errors / SCALE) ** 2) / SCALE**2
+        whole = curve + (jacobian.T * each) @ jacobian
+        right = slope + (jacobian.T * each) @ (jacobian @ u - log_errors)
+        lower = np.linalg.cholesky(whole)
+        target = solve_triangular(lower, right, lower=True)
+        new = solve_triangular(lower.T, target)
+        if not ((low <= new) & (new <= high)).all():
+            new = lsq_linear(lower.T, target, (low, high), method="bvls").x
+        moved = float(np.abs(new - x).max())
+        x = new
+        if moved < ARRIVED:
+            break
+    return np.asarray(x, dtype=np.float64)
+
+
+def jacobian_of(
+    runs: Runs,
+    free: Sequence[Free],
+    u: Floats,
+    start: Calibration,
+    log_errors: Floats,
+    looked_at: Sequence[int],
+    processes: int = 1,
+) -> Floats:
+    """Return d ln(predicted) / du, `(runs, values)`; 0 for values not `looked_at`.
+
+    Each value prices only the groups that see it.
+    """
+    found = np.zeros((len(runs.runs), len(free)))
+    base = _values(free, u)
+
+    def column(i: int) -> tuple[Ints, Floats]:
+        """Return runs and their derivatives by one value."""
+        one = free[i]
+        # Away from the nearer bound, so that the step is whole.
+        low, high = one.log(one.parameter.low), one.log(one.parameter.high)
+        step = STEP if u[i] + STEP <= high or u[i] - STEP < low else -STEP
+        moved = {**base, one.name: one.value(u[i] + step)}
+        at, errors = runs.log_errors(_priced(start, moved), one.groups)
+        return at, (errors - log_errors[at]) / step
+
+    # The costliest first, so that no process is left with it at the end.
+    seen = sorted((i for i in looked_at if free[i].groups), key=lambda i: -len(free[i].groups))
+    for i, (at, slopes) in zip(seen, mapped(column, seen, processes), strict=True):
+        found[at, i] = slopes
+    return found
+
+
+def _priced(start: Calibration, values: Mapping[str, float]) -> Calibration:
+    return Calibration(start.name, {**start.values, **values})
+
+
+def _minimise(
+    runs: Runs,
+    free: Sequence[Free],
+    start: Calibration,
+    first: Mapping[str, float],
+    progress: Callable[[str], None] | None,
+    processes: int,
+) -> _Minimum:
+    """Return the coordinates that minimise the sum, from `first` on."""
+    pull = Pull.of(free)
+    low = np.array([one.log(one.parameter.low) for one in free])
+    high = np.array([one.log(one.parameter.high) for one in free])
+    u = np.clip(np.array([first[one.name] for one in free]), low, high)
+
+    def errors_at(u: Floats) -> Floats:
+        return runs.all_log_errors(_priced(start, _values(free, u)))
+
+    errors = errors_at(u)
+    cost = robust_cost(errors, runs.weight, pull.residuals(u))
+    jacobian = np.zeros((len(errors), len(free)))
+    looked_at = tuple(range(len(free)))
+    for n_rounds in range(1, ROUNDS + 1):
+        if progress:
+            progress(f"round {n_rounds}: {cost:.3f}")
+        jacobian = jacobian_of(runs, free, u, start, errors, looked_at, processes)
+        looked_at = tuple(i for i in looked_at if _matters(free[i], jacobian[:, i], runs.weight))
+        before, trust, chords = cost, TRUST, 0
+        centre = u
+        while chords < CHORDS and trust > TRUST / 10.0:
+            box = np.maximum(low, centre - trust), np.minimum(high, centre + trust)
+            tried = solve_linear(jacobian, errors, runs.weight, pull, u, box)
+            new = errors_at(tried)
+            new_cost = robust_cost(new, runs.weight, pull.residuals(tried))
+            if new_cost < cost:
+                done = cost - new_cost < CLOSE * cost
+                u, errors, cost, chords = tried, new, new_cost, chords + 1
+                if done:
+                    break
+            else:
+                trust, centre = trust / 3.0, u
+        if before - cost < 10.0 * CLOSE * before:
+            break
+    return _Minimum(u, jacobian, errors, cost, n_rounds)
+
+
+def _matters(one: Free, column: Floats, weight: Floats) -> bool:
+    """Tell whether a value moved by its sigma moves any run by enough to be looked at again."""
+    return float((np.sqrt(weight) * np.abs(column)).max(initial=0.0)) * one.sigma > NOTHING

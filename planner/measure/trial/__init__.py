@@ -1,0 +1,1 @@
+"""Timing a few plans before one is chosen: `planner trial`."""

@@ -1,0 +1,121 @@
+"""The files of a trial: a short run of every plan of the shortlist, and how to time them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from costmodels.shapes import TrainingJob
+from planner.analyze.placement.hosts import chosen_hosts
+from planner.frameworks.emit import emit_plan
+from planner.frameworks.emitted_text import accepted
+from planner.frameworks.launchers.files import launcher_files
+from planner.frameworks.launchers.placement import place_plan
+from planner.solver.answer.reasons import shown_layout
+from planner.solver.answer.result import Plan
+from planner.specs.inputs import ClusterInput, ModelInput
+from searches.frameworks.table import TITLES
+
+STEPS = 25
+"""Steps of a run: enough after the warm-up for a median."""
+LOG = "log.txt"
+"""What the commands call the log of a plan."""
+
+STARTS = {
+    "megatron": "megatron.sh --log-memory-interval 5",
+    "deepspeed": "deepspeed.sh",
+    "torchtitan": "torchtitan.sh",
+    "fsdp2": "accelerate.sh",
+    "bridge": "bridge.sh",
+}
+"""What starts the run of a plan by framework, with flags that a trial adds."""
+_PRINTS = {
+    "megatron": "Megatron-LM prints time and memory by itself.",
+    "deepspeed": (
+        "DeepSpeed prints CurrSamplesPerSec every step; with torch.compile it may not. With "
+        "DATA=random deepspeed_train.py trains on random tokens."
+    ),
+    "torchtitan": "torchtitan prints tokens per second and memory every step.",
+    "fsdp2": (
+        "fsdp2_train.py prints it every step, with DATA=random on random tokens. Let a script of "
+        "yours print `iteration N/M | elapsed time per iteration (ms): T |`."
+    ),
+    "bridge": "Megatron-Bridge prints time and memory by itself.",
+}
+
+
+def short_job(job: TrainingJob, steps: int = STEPS) -> TrainingJob:
+    """Return the job that ends after so many steps."""
+    return replace(job, tokens=float(steps * job.tokens_per_step))
+
+
+def trial_files(
+    model: ModelInput,
+    cluster: ClusterInput,
+    plan: Plan,
+    framework: str,
+    header: Sequence[str],
+    steps: int,
+    launchers: tuple[str, ...] = ("torchrun",),
+    dispatch: str = "all-to-all",
+) -> dict[str, str]:
+    """Return the files of the short run of one plan, by name.
+
+    No checkpoints are written, every step is logged. `dispatch` as `emit_plan` takes it.
+    """
+    pool = cluster.cluster.pools[0].first_devices(plan.layout.n_devices)
+    shape, job = model.shape, short_job(model.job, steps)
+    lines = [*header, f"a trial of {steps} steps; keep what it prints as {LOG} in this folder"]
+    files = emit_plan(
+        framework, plan.layout, shape, job, pool, lines, details=model.details, dispatch=dispatch
+    )
+    # No figure depends on the parts that a framework leaves out.
+    files = {name: accepted(text) for name, text in files.items()}
+    if set(launchers) - {"torchrun"}:
+        fabric = cluster.cluster.fabric
+        placed = place_plan(plan.layout, shape, pool, fabric, chosen_hosts(None, cluster))
+        named = (shape.name, plan.plan_id)
+        files |= launcher_files(launchers, files, placed, pool, fabric, lines, *named)
+    return files
+
+
+def readme(
+    folders: Sequence[tuple[str, Plan]],
+    framework: str,
+    steps: int,
+    question: str,
+    said: Sequence[str],
+) -> str:
+    """Return the README of a trial: what to run, and what to do with the logs.
+
+    `folders` are the plans by the name of their folder, `said` what the shortlist promises.
+    """
+    start = STARTS[framework]
+    lines = [
+        f"# Trial of {len(folders)} plans with {TITLES[framework]}",
+        "",
+        f"Written by `{question}`.",
+        "",
+        *said,
+        "",
+        f"1. Run each for {steps} steps, one after another, on the same nodes, with nothing else",
+        "   on them; on several nodes start it on each of them as its script says.",
+        "",
+        "   ```",
+        *(
+            f"   bash {folder}/{start} 2>&1 | tee {folder}/{LOG}   # {shown_layout(plan.layout)}"
+            for folder, plan in folders
+        ),
+        "   ```",
+        "",
+        f"   {_PRINTS[framework]}",
+        "   A run out of memory is an answer too: keep its log.",
+        "2. Read the logs, anchor the predictions on them and rank again:",
+        "",
+        "   ```",
+        "   planner trial --read .",
+        "   ```",
+        "",
+        "   Logs of several ranks or nodes may lie in a plan's folder side by side, named *.txt,",
+        "   *.log or *.out; a log elsewhere is given with --log PLAN=FILE.",
+        "",
+    ]
+    return "\n".join(lines)

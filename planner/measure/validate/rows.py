@@ -1,0 +1,226 @@
+"""Measured runs with their predictions, repeats of one layout, unhealthy runs, sweeps."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from planner.measure.validate.described import Entry, Skip
+from planner.measure.validate.metrics import beyond_their_bubble, slow_runs, slower_than_more_work
+from planner.measure.validate.points import Point
+from planner.measure.validate.prediction import Case, Prediction, case_of, price
+from planner.solver.calibration.file import Calibration
+
+SLOW = "slow"
+"""Reason for leaving out an unhealthy run."""
+CONTRADICTED = "vpp contradicted"
+"""Reason for leaving out a run that is too fast for the interleaving it prints."""
+MIN_ROWS, MIN_LAYOUTS = 4, 3
+"""Least rows, and least distinct layouts, of a sweep."""
+MODES = ("any", "layout-only")
+
+_KERNELS = (
+    "sp",
+    "recompute",
+    "precision",
+    "attention",
+    "norm_kernel",
+    "fp8_recipe",
+    "compile",
+    "packed",
+    "lora",
+    "overlap",
+    "moe_routing",
+    "stack",
+)
+_JOB = ("source", "model", "hardware", "n_gpus", "seq_len", "gbs")
+_DEGREES = ("mbs", "tp", "pp", "cp", "ep", "etp", "dp", "vpp", "schedule", "zero", "hsdp")
+_FIXED = ("attention", "norm_kernel", "sp", "recompute", "precision", "stack")
+_SLOT = ("source", "model", "hardware", "seq_len", "tp", "pp", "cp", "ep", "vpp", "mbs")
+_CHUNKED = tuple(name for name in _SLOT if name != "vpp")
+_WORK = ("source", "model", "hardware", "seq_len", "tp", "cp", "ep", "vpp")
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measured run: priced, or skipped for a reason."""
+
+    point: Point
+    skipped: str = ""
+    case: Case | None = None
+    prediction: Prediction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """One layout of one source: its prediction and the median of its measurements."""
+
+    point: Point
+    """The first of the repeats."""
+    case: Case
+    prediction: Prediction
+    n_rows: int
+    step_s: float | None
+    peak_bytes: float | None
+    oom: bool | None
+    """What most of the labelled repeats did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Layouts of one job on one cluster, all measured."""
+
+    source: str
+    key: str
+    mode: str
+    plans: tuple[Used, ...]
+
+
+def _key(point: Point, names: Iterable[str]) -> Key:
+    return tuple(getattr(point, name) for name in names)
+
+
+def layout_key(point: Point) -> Key:
+    """Return all that tells one layout of a source from another."""
+    return _key(point, (*_JOB, *_DEGREES, *_KERNELS))
+
+
+def price_points(
+    points: Sequence[Point],
+    models: Mapping[str, Entry],
+    hardware: Mapping[str, Entry],
+    calibration: Calibration | None = None,
+) -> tuple[Row, ...]:
+    """Return every run with its prediction; repeats of a layout are priced once."""
+    unfit = _unfit_lines(points)
+    known: dict[tuple[Key, Key], tuple[Case, Prediction]] = {}
+    rows = []
+    for point in points:
+        try:
+            case = case_of(point, models, hardware, calibration)
+        except Skip as reason:
+            rows.append(Row(point, str(reason)))
+            continue
+        if point.line in unfit:
+            rows.append(Row(point, unfit[point.line]))
+            continue
+        same = (layout_key(point), (case.memory, case.memory_rank, case.assumptions))
+        if same not in known:
+            known[same] = case, price(case)[0]
+        rows.append(Row(point, "", *known[same]))
+    return tuple(rows)
+
+
+def measured_layouts(
+    points: Sequence[Point], models: Mapping[str, Entry], hardware: Mapping[str, Entry]
+) -> tuple[tuple[Point, Case, float], ...]:
+    """Return each layout with a step time once, with its case and the median of its times.
+
+    The same layouts as those of `use(price_points(...))`, without pricing them.
+    """
+    unfit, times = _unfit_lines(points), dict[Key, list[float]]()
+    first: dict[Key, tuple[Point, Case]] = {}
+    for point in points:
+        try:
+            case = case_of(point, models, hardware)
+        except Skip:
+            continue
+        if point.line not in unfit:
+            key = layout_key(point)
+            first.setdefault(key, (point, case))
+            if point.step_s is not None:
+                times.setdefault(key, []).append(point.step_s)
+    return tuple((*first[key], median(steps)) for key, steps in times.items())
+
+
+def _unfit_lines(points: Sequence[Point]) -> dict[int, str]:
+    """Return the lines of the runs that other runs of their source rule out, with the reason."""
+    timed = []
+    for p in points:
+        if p.step_s and p.gbs and p.mbs and p.dp and p.pp:
+            timed.append((p, p.step_s, max(1, p.gbs // (p.mbs * p.dp))))
+    slow = _slow_lines([(p, step_s / (m + (p.pp or 1) - 1)) for p, step_s, m in timed])
+    pipes = [
+        (p, p.vpp, step_s / (m + (p.pp - 1) / p.vpp))
+        for p, step_s, m in timed
+        if p.pp and p.pp > 1 and p.vpp and p.line not in slow
+    ]
+    found = beyond_their_bubble(
+        [_key(p, (*_CHUNKED, *_KERNELS)) for p, _, _ in pipes],
+        [vpp for _, vpp, _ in pipes],
+        [slot_s for _, _, slot_s in pipes],
+    )
+    beyond = (p.line for (p, _, _), contradicted in zip(pipes, found, strict=True) if contradicted)
+    return dict.fromkeys(slow, SLOW) | dict.fromkeys(beyond, CONTRADICTED)
+
+
+def _slow_lines(timed: Sequence[tuple[Point, float]]) -> frozenset[int]:
+    """Return the lines of the unhealthy runs, given time per slot (m + p - 1 of them)."""
+    groups = [_key(p, (*_SLOT, *_KERNELS)) for p, _ in timed]
+    found = slow_runs(groups, [p.n_gpus for p, _ in timed], [t for _, t in timed])
+    pipes = [(p, t) for p, t in timed if p.pp and p.pp > 1]
+    more = slower_than_more_work(
+        [_key(p, (*_WORK, *_KERNELS)) for p, _ in pipes],
+        [(p.pp or 1, p.mbs or 1, p.n_gpus) for p, _ in pipes],
+        [t for _, t in pipes],
+    )
+    unhealthy = {p.line for (p, _), slow in zip(timed, found, strict=True) if slow}
+    return frozenset(
+        unhealthy | {p.line for (p, _), slow in zip(pipes, more, strict=True) if slow}
+    )
+
+
+def use(rows: Iterable[Row]) -> tuple[Used, ...]:
+    """Return each priced layout once, with the median of its measurements."""
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        if row.prediction is not None:
+            groups.setdefault(layout_key(row.point), []).append(row)
+    return tuple(_merged(group) for group in groups.values())
+
+
+def _merged(group: Sequence[Row]) -> Used:
+    first = group[0]
+    assert first.case is not None  # `use` takes priced rows
+    assert first.prediction is not None
+    steps = [row.point.step_s for row in group if row.point.step_s is not None]
+    peaks = [row.point.peak_bytes for row in group if row.point.peak_bytes is not None]
+    labels = [row.point.oom for row in group if row.point.oom is not None]
+    return Used(
+        point=first.point,
+        case=first.case,
+        prediction=first.prediction,
+        n_rows=len(group),
+        step_s=median(steps) if steps else None,
+        peak_bytes=median(peaks) if peaks else None,
+        oom=2 * sum(labels) > len(labels) if labels else None,
+    )
+
+
+def sweeps(used: Iterable[Used], mode: str) -> tuple[Sweep, ...]:
+    """Return the sweeps: same source, model, cluster, devices, sequence length and batch.
+
+    `layout-only` also fixes attention, norm kernel, sequence parallelism, recompute, precision and
+    stack. At least 4 measured rows and 3 layouts, or it is no sweep.
+    """
+    names = _JOB + (_FIXED if mode == "layout-only" else ())
+    groups: dict[Key, list[Used]] = {}
+    for plan in used:
+        if plan.step_s is not None:
+            groups.setdefault(_key(plan.point, names), []).append(plan)
+    found = []
+    for key, plans in groups.items():
+        layouts = {_key(plan.point, _DEGREES) for plan in plans}
+        if sum(plan.n_rows for plan in plans) >= MIN_ROWS and len(layouts) >= MIN_LAYOUTS:
+            found.append(Sweep(str(key[0]), _shown(key), mode, tuple(plans)))
+    return tuple(sorted(found, key=lambda sweep: sweep.key))
+
+
+def _shown(key: Key) -> str:
+    """Return a key as text, `-` for what is not stated."""
+    words = {None: "-", True: "1", False: "0", "": "-"}
+    return "/".join(
+        words[part] if part is None or isinstance(part, bool) or part == "" else str(part)
+        for part in key
+    )

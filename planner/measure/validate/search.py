@@ -1,0 +1,235 @@
+"""Measured sweeps searched: does the search pick what ranking one by one does, and what is best.
+
+Restricted to the layouts that were measured, the search must find the one whose prediction is the
+shortest; unrestricted it must never predict a longer step than any of them. A published run fitted
+its devices, so where the model says otherwise its memory is raised to what it says.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodels.plans import Layout, PlanTable, modules_code
+from costmodels.problem import Problem
+from planner.measure.validate.metrics import mean
+from planner.measure.validate.rows import Sweep, Used
+from planner.solver.answer.reasons import shown_layout
+from planner.text_lines import wrapped
+from searches.options import TEXT_AXES, SearchOptions
+from searches.rules import CORE, Context
+from searches.search import search
+from searches.space.shape_space import ShapeSpace
+
+EQUAL = 1e-9
+"""Relative difference below which two predicted steps count as equal."""
+FREE_AXES = (
+    "mbs",
+    "zero",
+    "dp_shard",
+    "hpz",
+    "sp",
+    "recompute",
+    "recompute_layers",
+    "recompute_modules",
+    "optimizer_offload",
+    "dp_overlap",
+    "tp_overlap",
+    "activation_offload_layers",
+)
+"""Axes besides those of a shape."""
+N_FINALISTS = 8
+"""Plans that an unrestricted search ranks: the first is proven with any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedSweep:
+    """What the search says about one sweep. Seconds are predicted."""
+
+    sweep: Sweep
+    ranked: Layout
+    """The layout with the shortest prediction, each priced alone."""
+    ranked_s: float
+    picked: Layout | None
+    """The first of the search restricted to the measured layouts."""
+    picked_s: float
+    best: Layout | None
+    """The first of the unrestricted search."""
+    best_s: float
+
+    @property
+    def agrees(self) -> bool:
+        """The restricted search picks the plan that ranking one by one picks, or one as fast."""
+        return abs(self.picked_s - self.ranked_s) <= EQUAL * self.ranked_s
+
+    @property
+    def covers(self) -> bool:
+        """The unrestricted search predicts no longer step than the published layouts."""
+        return self.best_s <= self.ranked_s * (1.0 + EQUAL)
+
+
+def searched_name(problem: Problem, layout: Layout) -> Layout:
+    """Return the name under which a search lists a layout.
+
+    ZeRO without data parallelism is ZeRO 0 (ZER002), recomputing a fused attention core is no
+    recomputation (REC001).
+    """
+    if layout.dp * layout.cp == 1:
+        layout = replace(layout, zero=0, shard=0, dp_overlap=True)
+    if modules_code(layout.recompute_modules) == CORE and problem.shape.flash_attention:
+        layout = replace(layout, recompute="none", recompute_modules=())
+    return layout
+
+
+def axis_number(layout: Layout, axis: str) -> int:
+    """Return the value of a free axis of a layout as `SearchOptions.only` has it."""
+    if axis == "recompute_modules":
+        return modules_code(layout.recompute_modules)
+    value = getattr(layout, axis)
+    if axis in TEXT_AXES and isinstance(value, str):
+        return TEXT_AXES[axis].index(value)
+    return int(value)
+
+
+def fitting(problem: Problem, peak_bytes: float) -> Problem:
+    """Return the problem on accelerators that have room for `peak_bytes`."""
+    pool = problem.pool
+    if peak_bytes <= pool.usable_bytes:
+        return problem
+    memory = peak_bytes * (1.0 + EQUAL) + pool.memory_margin_bytes
+    part = replace(pool.accelerator, memory_bytes=memory)
+    return replace(problem, pool=replace(pool, accelerator=part))
+
+
+def restricted(plans: Sequence[Used]) -> tuple[Layout | None, float]:
+    """Return the first of a search over nothing but measured layouts of one problem, and its step.
+
+    The search runs over their shapes and over the values that they have on every other axis; what
+    was not measured of that product is passed over. Nothing where no measured layout is found.
+    """
+    case = plans[0].case
+    peak = max(plan.prediction.peak_bytes for plan in plans)
+    problem = fitting(case.problem, peak)
+    named = [searched_name(problem, plan.case.layout) for plan in plans]
+    found: list[tuple[float, Layout]] = []
+    # Of plans that differ in the size of their ZeRO groups alone a search lists the fastest.
+    for shard in sorted({layout.dp_shard for layout in named}):
+        mine = [layout for layout in named if layout.dp_shard == shard]
+        only = {axis: frozenset(axis_number(x, axis) for x in mine) for axis in FREE_AXES}
+        options = SearchOptions(only=only, framework="any", bound=False, n_finalists=1_000_000)
+        shapes = PlanTable.from_layouts(one_of_each_shape(mine)).shapes
+        context = Context(problem, options, case.layout.n_devices)
+        outcome = search(context, space=ShapeSpace(shapes, len(shapes), {}))
+        listed = {*mine}
+        found += [(c.step_s, c.layout) for c in outcome.finalists if c.layout in listed][:1]
+    if not found:
+        return None, float("inf")
+    step_s, layout = min(found, key=lambda x: x[0])
+    return layout, step_s
+
+
+def one_of_each_shape(layouts: Iterable[Layout]) -> list[Layout]:
+    """Return the first layout of every shape among some."""
+    found: dict[object, Layout] = {}
+    for x in layouts:
+        key = (x.tp, x.pp, x.vpp, x.split, x.cp, x.cp_comm, x.ep, x.etp, x.schedule, x.rank_order)
+        found.setdefault(key, x)
+    return list(found.values())
+
+
+def unrestricted(problem: Problem, n_devices: int) -> tuple[Layout | None, float]:
+    """Return the first of a search of everything that the model prices, and its step."""
+    options = SearchOptions(framework="any", n_finalists=N_FINALISTS)
+    outcome = search(Context(problem, options, n_devices))
+    if not outcome.finalists:
+        return None, float("inf")
+    return outcome.finalists[0].layout, outcome.finalists[0].step_s
+
+
+def by_problem(plans: Iterable[Used]) -> list[list[Used]]:
+    """Return plans by what is priced besides the layout: kernels and precision may differ."""
+    groups: dict[str, list[Used]] = {}
+    for plan in plans:
+        groups.setdefault(repr((plan.case.problem, plan.case.layout.n_devices)), []).append(plan)
+    return list(groups.values())
+
+
+def search_sweep(sweep: Sweep) -> SearchedSweep:
+    """Return one sweep searched, restricted and not."""
+    first = min(sweep.plans, key=lambda plan: plan.prediction.step_s)
+    groups = by_problem(sweep.plans)
+    layout, picked_s = min((restricted(group) for group in groups), key=lambda x: x[1])
+    best = min((best_of(group) for group in groups), key=lambda x: x[1])
+    return SearchedSweep(
+        sweep, first.case.layout, first.prediction.step_s, layout, picked_s, *best
+    )
+
+
+def best_of(plans: Sequence[Used]) -> tuple[Layout | None, float]:
+    """Return the first of an unrestricted search for layouts of one problem, and its step.
+
+    Where the fastest of them exceeds the memory by its prediction, it has the memory.
+    """
+    first = min(plans, key=lambda plan: plan.prediction.step_s)
+    problem = fitting(first.case.problem, first.prediction.peak_bytes)
+    return unrestricted(problem, first.case.layout.n_devices)
+
+
+def search_sweeps(sweeps: Sequence[Sweep]) -> list[SearchedSweep]:
+    """Return every sweep searched, told on stderr as it goes: a second each."""
+    found = []
+    for i, sweep in enumerate(sweeps, start=1):
+        found.append(search_sweep(sweep))
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{i} of {len(sweeps)} sweeps" + "\n" * (i == len(sweeps)))
+    return found
+
+
+def searched_json(found: Sequence[SearchedSweep]) -> dict[str, Any]:
+    """Return the sweeps and how many hold, in seconds."""
+    return {
+        "schema_version": 1,
+        "sweeps": [
+            {
+                "source": one.sweep.source,
+                "key": one.sweep.key,
+                "n_plans": len(one.sweep.plans),
+                "ranked": shown_layout(one.ranked),
+                "ranked_s": one.ranked_s,
+                "picked": shown_layout(one.picked) if one.picked else None,
+                "agrees": one.agrees,
+                "best": shown_layout(one.best) if one.best else None,
+                "best_s": one.best_s if one.best else None,
+                "covers": one.covers,
+            }
+            for one in found
+        ],
+        "n_agree": sum(one.agrees for one in found),
+        "n_cover": sum(one.covers for one in found),
+    }
+
+
+def searched_text(found: Sequence[SearchedSweep]) -> str:
+    """Return the same as lines, with what the best plan gains on the fastest measured layout."""
+    lines = [
+        "Every sweep searched. Restricted to the measured layouts: is the pick that of ranking",
+        "them one by one? Unrestricted: what the first gains on the best of them, both predicted.",
+        "",
+    ]
+    for one in found:
+        lines.append(f"{one.sweep.key}, {len(one.sweep.plans)} layouts")
+        same = "the same" if one.agrees else "ANOTHER"
+        lines += wrapped(
+            "  measured:", f"{shown_layout(one.ranked)}, {one.ranked_s:.3f} s", indent=12
+        )
+        lines.append(f"  search:   {same}")
+        gain = 1.0 - one.best_s / one.ranked_s
+        best = f"{shown_layout(one.best)}, {gain:.1%} less" if one.best else "nothing fits"
+        lines += wrapped("  open:", best + ("" if one.covers else ", LONGER"), indent=12)
+    gains = [1.0 - one.best_s / one.ranked_s for one in found if one.best]
+    lines += [
+        "",
+        f"{len(found)} sweeps: the same pick in {sum(one.agrees for one in found)}, no longer step"
+        f" in {sum(one.covers for one in found)}, {mean(gains) or 0.0:.1%} less on average",
+    ]
+    return "\n".join(lines) + "\n"

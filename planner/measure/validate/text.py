@@ -1,0 +1,254 @@
+"""A validation report as text."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from planner.measure.validate.metrics import Errors
+from planner.measure.validate.report import Report, ranking, totals
+from planner.solver.calibration.intervals import Coverage
+from planner.units import format_gib
+
+Cells = Sequence[str]
+
+
+def _percent(value: float | None, sign: bool = False) -> str:
+    if value is None:
+        return "-"
+    return f"{value * 100:{'+' if sign else ''}.1f}"
+
+
+def _aligned(header: Cells, rows: Iterable[Cells], n_left: int = 1, gap: str = "  ") -> list[str]:
+    """Return aligned lines; the first `n_left` columns are left-justified."""
+    table = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    return [
+        gap.join(
+            cell.ljust(width) if i < n_left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def _errors(found: Errors) -> list[str]:
+    return [
+        str(found.n),
+        _percent(found.median_ape),
+        _percent(found.p90_ape),
+        _percent(found.bias, sign=True),
+    ]
+
+
+def report_text(report: Report, by: str) -> str:
+    """Return the report for a terminal, by source, sweep or row."""
+    body = {"source": _by_source, "sweep": _by_sweep, "row": _by_row}[by](report)
+    return "\n".join([*body, "", *_totals(report)]) + "\n"
+
+
+def _by_source(report: Report) -> list[str]:
+    return [
+        "Predicted against measured, fractions in %. Repeats of one layout count once.",
+        "",
+        *_step_table(report),
+        "",
+        *coverage_table(report.coverage),
+        "",
+        *_memory_table(report),
+        "",
+        *_skipped(report),
+        *_ranking(report),
+        "",
+        *_assumed(report),
+    ]
+
+
+def _step_table(report: Report) -> list[str]:
+    header = ("step time", "rows", "used", "layouts", "median", "p90", "bias", "B0", "B1")
+    lines = []
+    for x in report.sources:
+        base = [_percent(report.baselines[name][x.source].median_ape) for name in ("b0", "b1")]
+        lines.append([x.source, str(x.n_rows), str(x.n_used), *_errors(x.step_time), *base])
+    return _aligned(header, lines)
+
+
+def coverage_table(found: Sequence[Coverage]) -> list[str]:
+    """Return the share of rows inside their 80 % intervals, by regime."""
+    header = ("80 % interval", "layouts", "inside", "below", "above")
+    lines = [
+        [x.regime, str(x.n), _percent(x.inside), _percent(x.below), _percent(x.above)]
+        for x in found
+    ]
+    return _aligned(header, lines) if lines else ["No step time was measured."]
+
+
+def _memory_table(report: Report) -> list[str]:
+    """Return the sources with memory figures or runs that did not fit."""
+    header = (
+        "memory",
+        "layouts",
+        "median",
+        "p90",
+        "bias",
+        "ran out",
+        "found",
+        "fitted",
+        "found",
+        "balanced",
+    )
+    lines = [
+        [
+            x.source,
+            *_errors(x.memory),
+            str(x.oom.n_oom),
+            _percent(x.oom.recall_oom),
+            str(x.oom.n_fit),
+            _percent(x.oom.recall_fit),
+            _percent(x.oom.balanced_accuracy),
+        ]
+        for x in report.sources
+        if x.memory.n or x.oom.n_oom or x.oom.n_fit
+    ]
+    return _aligned(header, lines) if lines else ["No memory was measured."]
+
+
+def _skipped(report: Report) -> list[str]:
+    lines = [
+        [x.source, ", ".join(f"{reason} {n}" for reason, n in x.skipped.items())]
+        for x in report.sources
+        if x.skipped
+    ]
+    return [*_aligned(("skipped", "reasons"), lines, n_left=2), ""] if lines else []
+
+
+def _ranking(report: Report) -> list[str]:
+    """Return one line per mode and family, the model beside B1 and B2."""
+    found = {name: ranking(report.sweeps[name]) for name in report.sweeps}
+    header = (
+        "ranking",
+        "mode",
+        "sweeps",
+        "tau",
+        "regret@1",
+        "median",
+        "trim",
+        "max",
+        "regret@3",
+        "B1 tau",
+        "r@1",
+        "B2 tau",
+        "r@1",
+    )
+    lines = []
+    for mode, families in found["model"].items():
+        for source, x in families.items():
+            regrets = (x["regret_1"][k] for k in ("mean", "median", "trimmed_mean", "max"))
+            lines.append([source, mode, str(x["n_sweeps"]), _tau(x)])
+            lines[-1] += [_percent(value) for value in regrets]
+            lines[-1].append(_percent(x["regret_3"]["mean"]))
+            for base in (found["b1"][mode][source], found["b2"][mode][source]):
+                lines[-1] += [_tau(base), _percent(base["regret_1"]["mean"])]
+    if not lines:
+        return ["No sweep: none has 4 rows and 3 layouts."]
+    return _aligned(header, lines, n_left=2, gap=" ")
+
+
+def _tau(entry: Mapping[str, Any]) -> str:
+    return f"{entry['tau']:.2f}"
+
+
+def _by_sweep(report: Report) -> list[str]:
+    b2 = {(sweep.key, sweep.mode): sweep for sweep in report.sweeps["b2"]}
+    header = ("sweep", "mode", "plans", "tau", "r@1 %", "r@3 %", "B2 tau", "B2 r@1 %")
+    lines = [
+        [
+            x.key,
+            x.mode,
+            str(x.n_plans),
+            f"{x.tau:.2f}",
+            _percent(x.regret_1),
+            _percent(x.regret_3),
+            f"{b2[x.key, x.mode].tau:.2f}",
+            _percent(b2[x.key, x.mode].regret_1),
+        ]
+        for x in report.sweeps["model"]
+    ]
+    return _aligned(header, lines, n_left=2)
+
+
+def _by_row(report: Report) -> list[str]:
+    """Return one line per run; assumptions are numbers into the list at the end."""
+    codes = {text: i for i, (text, _) in enumerate(_counted(report), 1)}
+    header = (
+        "id",
+        "step s",
+        "pred s",
+        "err %",
+        "GiB",
+        "pred GiB",
+        "err %",
+        "oom",
+        "pred",
+        "assumed",
+    )
+    lines = []
+    for row in report.rows:
+        point, found = row.point, row.prediction
+        if found is None:
+            lines.append([point.id, *["-"] * 8, row.skipped])
+            continue
+        step, peak = point.step_s, point.peak_bytes
+        lines.append(
+            [
+                point.id,
+                f"{step:.4g}" if step else "-",
+                f"{found.step_s:.4g}",
+                _percent(found.step_s / step - 1, sign=True) if step else "-",
+                format_gib(peak) if peak else "-",
+                format_gib(found.memory_bytes),
+                _percent(found.memory_bytes / peak - 1, sign=True) if peak else "-",
+                {None: "-", True: "oom", False: "fits"}[point.oom],
+                "fits" if found.fits else "oom",
+                ",".join(str(codes[text]) for text in found.assumptions),
+            ]
+        )
+    return [*_aligned(header, lines), "", *_assumed(report)]
+
+
+def _counted(report: Report) -> list[tuple[str, int]]:
+    """Return every assumption with the runs that needed it, most first."""
+    counts = Counter(
+        a for row in report.rows if row.prediction for a in row.prediction.assumptions
+    )
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _assumed(report: Report) -> list[str]:
+    lines = [[str(i), str(n), text] for i, (text, n) in enumerate(_counted(report), 1)]
+    if not lines:
+        return ["Nothing was assumed."]
+    return _aligned(("no", "runs", "assumed where a run does not say"), lines, n_left=3)
+
+
+def _totals(report: Report) -> list[str]:
+    found = totals(report)
+    lines = [f"{found['n_used']} of {found['n_rows']} rows used. Families weigh the same:"]
+    for name, title in (("headline", "headline families"), ("all", "all families")):
+        entry = found[name]
+        if not entry["families"]:
+            continue
+        step, memory = entry["step_time"], entry["memory"]
+        base = entry["baselines"]
+        lines.append(
+            f"  {title} ({step['n_families']}): step time median {_percent(step['median_ape'])} %,"
+            f" p90 {_percent(step['p90_ape'])} %, bias {_percent(step['bias'], sign=True)} %"
+            f" (B0 {_percent(base['b0']['median_ape'])} %, B1 {_percent(base['b1']['median_ape'])}"
+            f" %); memory median {_percent(memory['median_ape'])} %,"
+            f" p90 {_percent(memory['p90_ape'])} %"
+        )
+    for mode, entry in found["sweeps"].items():
+        lines.append(
+            f"  {mode} sweeps ({entry['n_families']} families): tau {entry['tau']:.2f},"
+            f" regret@1 {_percent(entry['regret_1'])} %, regret@3 {_percent(entry['regret_3'])} %"
+        )
+    return lines

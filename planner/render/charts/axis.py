@@ -1,0 +1,272 @@
+"""Best step time and cost over one varied axis."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from planner.render.charts.chart import (
+    HEIGHT,
+    Bins,
+    Chart,
+    Frame,
+    axis_layout,
+    bins,
+    drawn_rows,
+    least_by,
+    log_ticks,
+    plain,
+)
+from planner.render.report.answers import Table, layout_text
+from planner.render.report.points import Axis, Measure, SweepPoints
+from planner.render.report.quantities import Scale
+from planner.render.report.theme import CATEGORIES
+
+LOG_FROM = 20.0
+"""Ratio of the largest to the least point from which a figure of points is logarithmic."""
+MAX_LINES = 6
+"""Jobs that are drawn as lines of their own."""
+
+
+def axis_chart(points: SweepPoints, axis: Axis, number: int) -> Chart:
+    """Return best step time and cost at each value of an axis, all others free and as at the best.
+
+    `number` tells apart the keys of several axes.
+    """
+    measures = [points.time] + ([points.cost] if points.cost else [])
+    measures.sort(key=lambda measure: measure is not points.aim)
+    tick_lines = 1
+    found = bins(points, axis)
+    own_job = axis in points.job_axes
+    other_jobs = [a for a in points.job_axes if a is not axis]
+    job_of_row = [
+        tuple(points.values(a.column)[row] for a in other_jobs) for row in range(points.n)
+    ]
+    all_jobs = list(dict.fromkeys(job_of_row))
+    if len(all_jobs) > 1:
+        # Jobs have times of their own size; beside them is what the axis changes in each.
+        measures = [measures[0], _relative(measures[0], found, job_of_row)]
+    jobs = all_jobs if len(all_jobs) <= MAX_LINES else _spread(all_jobs, MAX_LINES)
+    traces: list[dict[str, Any]] = []
+    rows: list[tuple[str | float | int | None, ...]] = []
+    layout: dict[str, Any] = {
+        "grid": {"rows": 1, "columns": len(measures), "pattern": "independent"}
+    }
+    notes = list(found.note)
+    for panel, measure in enumerate(measures):
+        suffix = "" if panel == 0 else str(panel + 1)
+        layout[f"xaxis{suffix}"], tick_lines = axis_layout(axis, found, len(measures))
+        layout[f"yaxis{suffix}"] = {
+            "title": {"text": plain(measure.label)},
+            "rangemode": "tozero",
+        }
+        where = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": panel == 0}
+        if found.binned:
+            drawn, note = drawn_rows([r for r in range(points.n) if points.solved[r]])
+            notes += note if panel == 0 else ()
+            traces.append(_dots(points, axis, measure, drawn, where))
+            shown = [value for value in traces[-1]["y"] if value]
+            if shown and max(shown) / min(shown) >= LOG_FROM:
+                layout[f"yaxis{suffix}"] = log_ticks(shown) | {
+                    "title": {"text": plain(measure.label)}
+                }
+        for place, job in enumerate(jobs):
+            name = (
+                "best of all"
+                if not job
+                else ", ".join(
+                    f"{a.title} {a.text(v)}" for a, v in zip(other_jobs, job, strict=True)
+                )
+            )
+            keys = [
+                place if job_of_row[row] == job else None for row, place in enumerate(found.of_row)
+            ]
+            best = least_by(measure, keys)
+            colour = CATEGORIES[place]
+            traces.append(_line(points, measure, best, name, colour, found, where))
+            if panel == 0:
+                rows += _rows(points, measures, best, name, found)
+        if len(points.axes) > 1 and not points.job_axes and not found.binned:
+            traces += _slice(points, axis, measure, found, where)
+    if len(all_jobs) > len(jobs):
+        notes.append(f"{len(jobs)} of {len(all_jobs)} jobs are drawn.")
+    head = (f"{axis.title} range",) if found.binned else (axis.label,)
+    shown_measures = [m.title.lower() for m in measures if m.key != "relative"]
+    what = f"Best {' and '.join(shown_measures)} over {axis.title}"
+    return Chart(
+        f"axis-{number}",
+        what,
+        _says(points, axis, found, own_job),
+        Frame(HEIGHT, layout, -(-len(jobs) // 2), tick_lines).figure(traces),
+        Table(
+            ("Series", *head, *(m.label for m in measures), "Machines", "Layout", "Point"),
+            tuple(rows),
+        ),
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def _relative(measure: Measure, found: Bins, job_of_row: list[tuple[Any, ...]]) -> Measure:
+    """Return a measure as a share of the best of the same job at the first value with a plan."""
+    keys = [
+        None if place is None else (job, place)
+        for job, place in zip(job_of_row, found.of_row, strict=True)
+    ]
+    first: dict[Any, tuple[int, float]] = {}
+    best: dict[Any, int] = least_by(measure, keys)
+    for (job, place), row in best.items():
+        if job not in first or place < first[job][0]:
+            first[job] = (place, float(measure.values[row]))
+    base = [first[job][1] if job in first else math.nan for job in job_of_row]
+    title = f"{measure.title} against the first"
+    return Measure("relative", title, measure.values / np.array(base), Scale(0.01, "%"))
+
+
+def _spread(items: list[Any], count: int) -> list[Any]:
+    """Return `count` items from the first to the last, evenly spaced."""
+    return [items[round(k * (len(items) - 1) / (count - 1))] for k in range(count)]
+
+
+def _places(found: Any, numbers: list[int]) -> list[float | None]:
+    axis: Axis = found.axis
+    if not axis.numeric:
+        return [float(number) for number in numbers]
+    return [axis.scale.shown(found.centres[number]) for number in numbers]
+
+
+def _line(
+    points: SweepPoints,
+    measure: Measure,
+    best: dict[Any, int],
+    name: str,
+    colour: str,
+    found: Any,
+    where: dict[str, Any],
+) -> dict[str, Any]:
+    numbers = sorted(best)
+    trace = {
+        "name": plain(name),
+        "legendgroup": plain(name),
+        "x": _places(found, numbers),
+        "y": [measure.scale.shown(float(measure.values[best[n]])) for n in numbers],
+        "text": [_hover(points, best[n]) for n in numbers],
+        "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"size": 9, "color": colour},
+        **where,
+    }
+    if found.axis.numeric:
+        del trace["textposition"]
+        line = {"width": 2.5, "color": colour}
+        return trace | {"type": "scatter", "mode": "lines+markers", "line": line}
+    return trace | {"type": "bar", "marker": {"color": colour}}
+
+
+def _slice(
+    points: SweepPoints, axis: Axis, measure: Measure, found: Any, where: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the line on which all other axes are as at the fastest point; empty if too short."""
+    row = points.best(points.time)
+    if row is None:
+        return []
+    others = [points.values(a.column) for a in points.axes if a is not axis]
+    alike = [
+        place if all(column[r] == column[row] for column in others) else None
+        for r, place in enumerate(found.of_row)
+    ]
+    best = least_by(measure, alike)
+    over_all = least_by(measure, list(found.of_row))
+    values = measure.values
+    if len(best) < 2 or all(values[row] == values[over_all[key]] for key, row in best.items()):
+        return []
+    name = "other axes as at the fastest point"
+    line = _line(points, measure, best, name, CATEGORIES[1], found, where)
+    if axis.numeric:
+        line["line"] |= {"width": 2, "dash": "dot"}
+        line["marker"] |= {"size": 12, "symbol": "circle-open"}
+    return [line]
+
+
+def _dots(
+    points: SweepPoints, axis: Axis, measure: Measure, rows: list[int], where: dict[str, Any]
+) -> dict[str, Any]:
+    column = points.values(axis.column)
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "points",
+        "legendgroup": "points",
+        "x": [axis.scale.shown(float(column[row])) for row in rows],
+        "y": [measure.scale.shown(float(measure.values[row])) for row in rows],
+        "hovertemplate": "%{x}: %{y}<extra></extra>",
+        "marker": {"size": 4, "opacity": 0.45, "color": "#8b949e"},
+        **where,
+    }
+
+
+def _hover(points: SweepPoints, row: int) -> str:
+    parts = [points.where(row), points.machines(row)]
+    parts.append(f"{points.time.title} {points.time.scale.text(points.time.values[row])}")
+    if points.cost is not None and math.isfinite(points.cost.values[row]):
+        parts.append(f"{points.cost.title} {points.cost.scale.text(points.cost.values[row], 3)}")
+    parts.append(layout_text(points, row))
+    return "<br>".join(plain(part, 110) for part in parts if part)
+
+
+def _rows(
+    points: SweepPoints, measures: list[Measure], best: dict[Any, int], name: str, found: Any
+) -> list[tuple[str | float | int | None, ...]]:
+    """Return the rows of the fastest points; each measure is the best of its own."""
+    rows: list[tuple[str | float | int | None, ...]] = []
+    axis: Axis = found.axis
+    for number in sorted(best):
+        row = best[number]
+        inside = [
+            r
+            for r, place in enumerate(found.of_row)
+            if place == number and points.jobs[r] == points.jobs[row]
+        ]
+        cells: list[str | float | int | None] = [name]
+        cells.append(
+            found.labels[number]
+            if found.binned or not axis.numeric
+            else axis.scale.shown(found.centres[number])
+        )
+        for measure in measures:
+            least = points.best(measure, inside)
+            cells.append(
+                None if least is None else measure.scale.shown(float(measure.values[least]))
+            )
+        cells += [points.machines(row), layout_text(points, row), points.number(row)]
+        rows.append(tuple(cells))
+    return rows
+
+
+def _says(points: SweepPoints, axis: Axis, found: Any, own_job: bool) -> str:
+    measure = points.aim
+    jobs = points.jobs
+    rows = [row for row in range(points.n) if points.solved[row]]
+    if points.job_axes and not own_job and rows:
+        rows = [row for row in rows if jobs[row] == jobs[rows[-1]]]
+    chosen = set(rows)
+    best = least_by(measure, [p if row in chosen else None for row, p in enumerate(found.of_row)])
+    if not best:
+        return f"No value of {axis.title} has a plan."
+    numbers = sorted(place for place in best if isinstance(place, int))
+    texts = [
+        f"{measure.scale.text(float(measure.values[best[n]]))} at {axis.at(found.labels[n])}"
+        for n in (numbers[0], numbers[-1])
+    ]
+    least = min(numbers, key=lambda n: (measure.values[best[n]], n))
+    text = f"The best {measure.title.lower()} is {texts[0]}"
+    if points.job_axes and not own_job:
+        text = f"{points.job_text(jobs[rows[-1]])}: {text[:1].lower()}{text[1:]}"
+        text = f"{text[:1].upper()}{text[1:]}"
+    if len(numbers) > 1:
+        text += f" and {texts[1]}"
+    if least not in (numbers[0], numbers[-1]):
+        text += f"; the least is at {found.labels[least]}"
+    empty = [found.labels[n] for n in range(len(found.labels)) if n not in best]
+    if empty:
+        text += f"; without a plan: {', '.join(empty[:5])}{', ...' if len(empty) > 5 else ''}"
+    return text + "."

@@ -1,0 +1,255 @@
+"""A chart: a Plotly figure, what it says in words, and the data that it shows.
+
+Plotly reads its texts as a small HTML and hover texts as templates, so every text that comes from
+an input goes through `plain` first. Charts that draw points one by one draw at most `MAX_DRAWN`.
+"""
+
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import plotly.graph_objects as go
+
+from planner.render.report.answers import Table
+from planner.render.report.points import Axis, Measure, SweepPoints, shortened
+from planner.render.report.quantities import short_number
+
+MAX_DRAWN = 1000
+"""Points that one chart draws one by one."""
+LEAST_TICK_FRAC = 0.055
+"""Share of the width of a figure by which written values of an axis are apart."""
+MAX_VALUES = 24
+"""Values of a numeric axis that are taken one by one; more are put into bins."""
+TICK_CHARACTERS, MIN_TICK_CHARACTERS = 116, 9
+"""Characters that fit side by side below a figure; least that a label is broken into."""
+MAX_TURNED_CHARACTERS = 24
+"""Of a label that is turned."""
+N_BINS = 12
+HEIGHT = 420
+"""Pixels."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure with its words and its data."""
+
+    key: str
+    """Name of files and anchors: letters, digits, `-`."""
+    title: str
+    says: str
+    """What the figure shows, in words; read out in its place."""
+    figure: go.Figure
+    table: Table
+    """The numbers that are drawn."""
+    notes: tuple[str, ...] = ()
+    """What was left out or put together."""
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Values of an axis as places in a figure: one each, or ranges where there are many."""
+
+    axis: Axis
+    labels: tuple[str, ...]
+    centres: tuple[float, ...]
+    """Where on a numeric axis; the number of the bin on others."""
+    of_row: tuple[int | None, ...]
+    """By row: its bin."""
+    binned: bool
+
+    @property
+    def note(self) -> tuple[str, ...]:
+        """What the reader should know about it."""
+        if not self.binned:
+            return ()
+        n = len(self.axis.values)
+        return (f"{n:,} values of {self.axis.title} are put into {len(self.labels)} ranges.",)
+
+
+def plain(text: object, limit: int = 80) -> str:
+    """Return text that Plotly shows as it is: no tags, no templates, one line.
+
+    >>> plain("<b>R&D")
+    '&lt;b&gt;R&amp;D'
+    """
+    line = shortened(text, limit)
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return line.replace("%{", "%\u200b{")
+
+
+def bins(points: SweepPoints, axis: Axis, max_values: int = MAX_VALUES) -> Bins:
+    """Return the places of an axis: its values, or `N_BINS` ranges alike in ratio or width."""
+    column = points.values(axis.column)
+    if not axis.numeric or len(axis.values) <= max_values:
+        values = list(axis.values)
+        dropped: dict[object, int] = {value: number for number, value in enumerate(values)}
+        of_row = tuple(
+            None if value is None else dropped.get(value if axis.numeric else str(value))
+            for value in column
+        )
+        centres = (
+            tuple(float(value) for value in values)
+            if axis.numeric
+            else tuple(float(number) for number in range(len(values)))
+        )
+        return Bins(axis, tuple(axis.text(value) for value in values), centres, of_row, False)
+    low, high = float(axis.values[0]), float(axis.values[-1])
+    log = is_log(axis)
+    first, last = (math.log(low), math.log(high)) if log else (low, high)
+    edges = [first + (last - first) * number / N_BINS for number in range(N_BINS + 1)]
+    back: Callable[[float], float] = math.exp if log else float
+    labels = tuple(
+        f"{axis.scale.number(back(a), 3)} to {axis.scale.text(back(b), 3)}"
+        for a, b in pairwise(edges)
+    )
+    centres = tuple(back((a + b) / 2) for a, b in pairwise(edges))
+    width = (last - first) / N_BINS
+
+    def place(value: Any) -> int | None:
+        if not isinstance(value, int | float):
+            return None
+        where = (math.log(value) if log else float(value)) - first
+        return min(N_BINS - 1, max(0, int(where / width)))
+
+    return Bins(axis, labels, centres, tuple(place(value) for value in column), True)
+
+
+def is_log(axis: Axis) -> bool:
+    """Return whether ratios of an axis are what counts: positive, and four times or more apart."""
+    if not axis.numeric or len(axis.values) < 2:
+        return False
+    low, high = float(axis.values[0]), float(axis.values[-1])
+    return low > 0 and high / low >= 4
+
+
+def tick_texts(labels: Sequence[str], panels: int = 1) -> tuple[dict[str, Any], int]:
+    """Return the settings of the labels below a figure, and the lines that they take.
+
+    Few labels are broken into lines that fit their place, many are turned.
+    """
+    room = TICK_CHARACTERS // max(1, len(labels) * panels)
+    longest = max((len(label) for label in labels), default=0)
+    if longest <= room:
+        return {"ticktext": [plain(label) for label in labels], "tickangle": 0}, 1
+    if room >= MIN_TICK_CHARACTERS:
+        lines = [textwrap.wrap(label, room)[:4] for label in labels]
+        broken = ["<br>".join(plain(line, room) for line in found) for found in lines]
+        return {"ticktext": broken, "tickangle": 0}, max(map(len, lines), default=1)
+    texts = [plain(label, MAX_TURNED_CHARACTERS) for label in labels]
+    # Turned by 40 degrees, three characters (of 7 pixels each) reach a line further down.
+    lines_down = 2 + min(longest, MAX_TURNED_CHARACTERS) // 3
+    return {"ticktext": texts, "tickangle": -40}, lines_down
+
+
+def axis_layout(axis: Axis, found: Bins, panels: int = 1) -> tuple[dict[str, Any], int]:
+    """Return the Plotly settings of an axis that shows a swept one in its units, and its lines."""
+    title = {"text": plain(axis.label)}
+    if not axis.numeric:
+        places = list(range(len(found.labels)))
+        texts, lines = tick_texts(found.labels, panels)
+        return {"title": title, "tickmode": "array", "tickvals": places, **texts}, lines
+    layout: dict[str, Any] = {"title": title, "type": "log" if is_log(axis) else "linear"}
+    if not found.binned:
+        apart = spaced(found.centres, is_log(axis), panels)
+        layout |= {
+            "tickmode": "array",
+            "tickvals": [axis.scale.shown(centre) for centre in apart],
+            "ticktext": [axis.scale.number(centre) for centre in apart],
+            "tickangle": 0,
+        }
+    elif is_log(axis):
+        layout |= log_ticks([float(value) / axis.scale.factor for value in axis.values])
+    return layout, 1
+
+
+def spaced(values: Sequence[float], log: bool, panels: int = 1) -> list[float]:
+    """Return ascending values without those too close to one before them to be written below."""
+    if len(values) < 3:
+        return list(values)
+    places = [math.log(value) if log else value for value in values]
+    least = (places[-1] - places[0]) * LEAST_TICK_FRAC * panels
+    kept = [0]
+    for number in range(1, len(values) - 1):
+        if min(places[number] - places[kept[-1]], places[-1] - places[number]) >= least:
+            kept.append(number)
+    return [values[number] for number in (*kept, len(values) - 1)]
+
+
+def drawn_rows(rows: Sequence[int], keep: Iterable[int] = ()) -> tuple[list[int], tuple[str, ...]]:
+    """Return at most `MAX_DRAWN` rows, evenly spaced, with those to keep; and a note if fewer."""
+    if len(rows) <= MAX_DRAWN:
+        return list(rows), ()
+    kept = set(keep)
+    stride = -(-len(rows) // max(1, MAX_DRAWN - len(kept)))
+    chosen = sorted(set(rows[::stride]) | kept)
+    return chosen, (f"{len(chosen):,} of {len(rows):,} points are drawn, evenly chosen.",)
+
+
+def least_by(measure: Measure, keys: Sequence[object | None]) -> dict[object, int]:
+    """Return by key the row with the least of a measure; rows without key or value left out."""
+    found: dict[object, int] = {}
+    values = measure.values
+    for row, key in enumerate(keys):
+        if key is None or not math.isfinite(values[row]):
+            continue
+        if key not in found or values[row] < values[found[key]]:
+            found[key] = row
+    return found
+
+
+def log_ticks(values: Iterable[float]) -> dict[str, Any]:
+    """Return the settings of a logarithmic axis over positive values, its ticks 1, 2, 5, 10."""
+    known = [value for value in values if value > 0 and math.isfinite(value)]
+    low, high = min(known, default=1.0), max(known, default=1.0)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    n_decades = math.log10(high / low)
+    steps = (1, 2, 5) if n_decades < 3 else (1,)
+    stride = max(1, math.ceil(n_decades / 8))
+    ticks = [step * 10.0**k for k in decades if k % stride == 0 for step in steps]
+    ticks = [tick for tick in ticks if low / 2.5 <= tick <= high * 2.5]
+    return {
+        "type": "log",
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [short_number(tick) for tick in ticks],
+    }
+
+
+@dataclass
+class Frame:
+    """Settings that all figures share; `layout` holds what is special to one."""
+
+    height: int = HEIGHT
+    layout: dict[str, Any] = field(default_factory=dict)
+    legend_lines: int = 1
+    """Lines that the legend below the figure takes."""
+    tick_lines: int = 1
+    """Lines that the labels of the horizontal axis take."""
+
+    def figure(self, traces: Sequence[dict[str, Any]], *, checked: bool = True) -> go.Figure:
+        """Return the figure of traces given as plain data.
+
+        `checked=False` spares Plotly's check of every value, nine tenths of the time that a figure
+        takes; for figures of pages that are waited for, whose tests have them checked.
+        """
+        top, bottom = 30, 76
+        more = 16 * (self.tick_lines - 1)
+        below = 24 * self.legend_lines + more
+        base = {
+            "height": self.height + below,
+            "margin": {"l": 64, "r": 24, "t": top, "b": bottom + below},
+            "legend": {
+                "orientation": "h",
+                "yanchor": "top",
+                "x": 0,
+                "xanchor": "left",
+                "y": -(bottom - 8 + more) / (self.height - top - bottom),
+            },
+            "hovermode": "closest",
+        }
+        own = self.layout | {"legend": base["legend"] | self.layout.get("legend", {})}
+        data = {"data": list(traces), "layout": base | own}
+        return go.Figure(data, _validate=checked)

@@ -1,0 +1,126 @@
+"""Opened numbers: a card behind every number, and sentences and tables that refer to cards."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.render.plan_view.quantities import shown
+
+Inputs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What stands behind one number."""
+
+    key: str
+    """Letters, digits and `-`: an anchor on the page."""
+    name: str
+    value: float
+    """In base units: seconds, bytes, FLOP, fractions, counts."""
+    text: str
+    """As it is shown, with its unit."""
+    formula: str
+    """In symbols."""
+    substituted: str
+    """The same with this plan's numbers (`quantities.evaluated` reads it back)."""
+    source: str
+    """Where formula and numbers come from."""
+    inputs: Inputs = ()
+    """Further numbers that went into it."""
+    method: str = ""
+    """Derivation on the page that holds it (`methods`); empty where the formula is all there is.
+    """
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the card as plain data."""
+        return {
+            "key": self.key,
+            "name": self.name,
+            "value": self.value,
+            "text": self.text,
+            "formula": self.formula,
+            "substituted": self.substituted,
+            "source": self.source,
+            "inputs": [list(pair) for pair in self.inputs],
+            "method": self.method,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A number on the page that opens a card."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text with digits that names something and counts nothing: a stage, a rank, a model."""
+
+    text: str
+
+
+Part = str | Shown | Label
+Words = tuple[Part, ...]
+"""A sentence: texts without digits, numbers, names."""
+Cell = Part | None
+
+
+def plain_words(words: Words) -> str:
+    """Return a sentence as text."""
+    return "".join(part if isinstance(part, str) else part.text for part in words)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberTable:
+    """A table whose numbers open cards."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    marked: tuple[int, ...] = ()
+    """Rows that stand out: the stage that binds."""
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Which columns hold numbers."""
+        columns = range(len(self.heads))
+        return tuple(any(isinstance(row[i], Shown) for row in self.rows) for i in columns)
+
+
+@dataclass(slots=True)
+class Deck:
+    """All cards of a page by key."""
+
+    cards: dict[str, Card] = field(default_factory=dict)
+
+    def add(
+        self,
+        key: str,
+        name: str,
+        value: float,
+        kind: str,
+        formula: str,
+        substituted: str,
+        source: str,
+        *,
+        text: str = "",
+        digits: int = 4,
+        inputs: Sequence[tuple[str, str]] = (),
+        method: str = "",
+    ) -> Shown:
+        """Add a card; the number that opens it. A key that is there already keeps its card.
+
+        `kind` is one of `quantities`; `text` how the number is shown where that is not enough.
+        """
+        if key not in self.cards:
+            label = text or shown(value, kind, digits)
+            self.cards[key] = Card(
+                key, name, float(value), label, formula, substituted, source, tuple(inputs), method
+            )
+        return Shown(key, text or self.cards[key].text)
+
+    def see(self, key: str, text: str = "") -> Shown:
+        """Return the number of a card that is there."""
+        return Shown(key, text or self.cards[key].text)

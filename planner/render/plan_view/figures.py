@@ -1,0 +1,53 @@
+"""A figure of the view: a chart, a caption whose numbers open, the numbers that are drawn."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import plotly.graph_objects as go
+
+from planner.render.charts.chart import Chart
+from planner.render.plan_view.cards import Cell, Deck, NumberTable, Shown, Words, plain_words
+from planner.render.report.answers import Table
+
+GROUP_COLOURS = {
+    "device": "#1e88d0",
+    "network": "#e69f00",
+    "waiting": "#cc79a7",
+    "per step": "#009e73",
+    "total": "#7f8c8d",
+}
+"""Colours of what terms of a step have in common (`explain.GROUPS`); fills for light and
+dark."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of the view."""
+
+    chart: Chart
+    caption: Words
+    table: NumberTable
+    """The numbers that are drawn, each with its card."""
+    buttons: dict[str, Any] = field(default_factory=dict)
+
+
+def figure(
+    deck: Deck,
+    key: str,
+    title: str,
+    caption: Words,
+    drawn: go.Figure,
+    table: NumberTable,
+    notes: tuple[str, ...] = (),
+) -> Figure:
+    """Return a figure; the chart's sentence and data are those of the caption and the table."""
+    rows = tuple(tuple(_value(deck, cell) for cell in row) for row in table.rows)
+    chart = Chart(key, title, plain_words(caption), drawn, Table(table.heads, rows), notes)
+    return Figure(chart, caption, table)
+
+
+def _value(deck: Deck, cell: Cell) -> str | float | None:
+    """Return what a cell holds in the CSV file: numbers in base units."""
+    if isinstance(cell, Shown):
+        return deck.cards[cell.key].value
+    return cell if cell is None or isinstance(cell, str) else cell.text

@@ -1,0 +1,137 @@
+"""Memory of every pipeline rank by term, against what a device has and what a plan may use."""
+
+from costmodels.problem import Problem
+from planner.analyze.terms import TERMS
+from planner.render.charts.chart import Frame
+from planner.render.plan_view.cards import Cell, Deck, Label, NumberTable, Shown, Words
+from planner.render.plan_view.figures import Figure, figure
+from planner.render.report.theme import CATEGORIES
+from planner.solver.answer.result import Plan
+from planner.units import GIB
+
+BAR, MOST_BARS_HEIGHT = 24, 1500
+"""Pixels of a bar, and of all of them at most."""
+
+
+def memory_by_stage(
+    deck: Deck, problem: Problem, plan: Plan, numbers: list[dict[str, Shown]]
+) -> Figure:
+    """Return the memory of every stage; `numbers` are those of `add_memory_cards`."""
+    found, part = plan.breakdown, problem.pool.accelerator
+    usable, capacity = plan.usable_bytes, part.memory_bytes
+    names = [f"stage {rank}" for rank in range(len(found.stages))]
+    terms = [term for term in found.stages[0] if any(stage[term] > 0 for stage in found.stages)]
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": term,
+            "y": names,
+            "x": [stage[term] / GIB for stage in found.stages],
+            "marker": {"color": CATEGORIES[i % len(CATEGORIES)]},
+            "customdata": [numbers[rank][term].text for rank in range(len(names))],
+            "hovertemplate": f"%{{customdata}}: {TERMS[term].title}<extra>{term}, %{{y}}</extra>",
+        }
+        for i, term in enumerate(terms)
+    ]
+    whole = deck.add(
+        "device-memory",
+        "memory of a device",
+        capacity,
+        "B",
+        "as the driver reports it",
+        f"{round(capacity):,} B",
+        _memory_source(problem),
+    )
+    reserve = deck.add(
+        "memory-reserve",
+        "memory that a plan must leave free",
+        problem.pool.memory_margin_bytes,
+        "B",
+        "reserve of the pool",
+        f"{round(problem.pool.memory_margin_bytes):,} B",
+        "memory_margin of the pool in the cluster file, with its default",
+    )
+    lines = [
+        {
+            "type": "line",
+            "xref": "x",
+            "yref": "paper",
+            "x0": at / GIB,
+            "x1": at / GIB,
+            "y0": 0,
+            "y1": 1,
+            "line": {"color": colour, "width": 2, "dash": dash},
+        }
+        for at, colour, dash in ((usable, "#d55e00", "dash"), (capacity, "#7f8c8d", "solid"))
+    ]
+    labels = [
+        {
+            "xref": "x",
+            "yref": "paper",
+            "x": at / GIB,
+            "y": 1,
+            "yanchor": "bottom",
+            "text": text,
+            "showarrow": False,
+            "xanchor": anchor,
+            "font": {"size": 12},
+        }
+        for at, text, anchor in ((usable, "usable", "right"), (capacity, "device", "left"))
+    ]
+    most = max(max(sum(stage.values()) for stage in found.stages), capacity)
+    frame = Frame(
+        min(MOST_BARS_HEIGHT, 140 + max(150, BAR * len(names))),
+        {
+            "barmode": "stack",
+            "bargap": 0.2,
+            "shapes": lines,
+            "annotations": labels,
+            "xaxis": {"title": {"text": "GiB of a device"}, "range": [0, 1.14 * most / GIB]},
+            "yaxis": {"autorange": "reversed", "title": {"text": ""}, "type": "category"},
+            "legend": {"traceorder": "normal"},
+        },
+    )
+    at = found.peak_stage
+    binds = Label(f"Stage {at}")
+    caption: Words = (
+        binds,
+        " binds: it needs ",
+        numbers[at]["peak"],
+        " of ",
+        deck.see("usable-memory"),
+        " usable, and leaves ",
+        numbers[at]["headroom"],
+        ". A device has ",
+        whole,
+        ", of which the plan must leave ",
+        reserve,
+        " free.",
+    )
+    heads = ("Stage", *terms, "peak", "free")
+    rows = tuple((Label(names[rank]), *_cells(numbers[rank], terms)) for rank in range(len(names)))
+    table = NumberTable(heads, rows, marked=(at,))
+    drawn = frame.figure(traces, checked=False)
+    return figure(
+        deck,
+        "memory",
+        "Memory of every stage",
+        caption,
+        drawn,
+        table,
+        (
+            "The peak of a stage is reached where a backward starts while all its "
+            "micro-batches are"
+            " in flight.",
+        ),
+    )
+
+
+def _cells(numbers: dict[str, Shown], terms: list[str]) -> tuple[Cell, ...]:
+    return (*(numbers[term] for term in terms), numbers["peak"], numbers["headroom"])
+
+
+def _memory_source(problem: Problem) -> str:
+    found = problem.pool.accelerator.provenance.get("memory_bytes")
+    where = f"{found.source}, {found.date}" if found else "cluster file"
+    return f"catalogue, {problem.pool.accelerator.name}: {where}"

@@ -1,0 +1,1 @@
+"""Cards of the numbers of a plan, each opened to its formula."""

@@ -1,0 +1,332 @@
+"""What binds the plan, as `planner explain` says it: its sentences, every number with its card."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from costmodels.breakdown import COMPUTE_TERMS
+from costmodels.layers.flops import model_flops_per_step
+from costmodels.problem import Problem
+from planner.analyze.bottleneck import CUT_BY, MEANING
+from planner.analyze.bottleneck_levers import Bound, Lever, State
+from planner.analyze.bottleneck_text import (
+    Name,
+    Number,
+    Said,
+    compute_said,
+    headline_said,
+    lever_said,
+    memory_said,
+    next_said,
+    others,
+    percent,
+    relaxing,
+)
+from planner.render.plan_view.cards import Deck, Label, Shown, Words
+from planner.render.plan_view.quantities import exact, total
+
+PRICED = "planner.analyze.bottleneck_levers: the plan priced anew with this change alone"
+CUT = (
+    "planner.analyze.bottleneck.parts_s: the terms of the step; computing is cut in the "
+    "proportion of the"
+    " elasticities of the step to the rate of matrix products, the bandwidth of the memory and the"
+    " latency of kernels"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What binds a plan, in sentences whose numbers open."""
+
+    says: Words
+    compute: Words
+    """How far computing is from the data sheet; empty where it does not bind."""
+    relaxing: tuple[Words, ...]
+    """Changes that relax it, each alone."""
+    next: Words
+    others: tuple[Words, ...]
+    """Changes that relax other parts."""
+    memory: Words
+
+
+def binding(deck: Deck, problem: Problem, bound: Bound) -> Binding:
+    """Return what binds; the cards of the head of the view are in the deck already."""
+    cards = _Cards(deck, problem, bound)
+
+    def lever(x: Lever) -> Words:
+        gain = Number(percent(-x.gain_frac, True), "change", lever=x)
+        step = Number(f"{x.after.step_s:.4f} s", "step", lever=x)
+        more = lever_said(bound, x)
+        return cards.words(
+            (Name(x.change), ": ", step, " a step, ", gain, *(("; ", *more) if more else ()))
+        )
+
+    return Binding(
+        says=cards.words(headline_said(bound)),
+        compute=cards.words(compute_said(bound)),
+        relaxing=tuple(lever(x) for x in relaxing(bound)),
+        next=cards.words(next_said(bound)),
+        others=tuple(lever(x) for x in others(bound)),
+        memory=cards.words(memory_said(bound)),
+    )
+
+
+class _Cards:
+    """The cards behind the numbers of the sentences."""
+
+    def __init__(self, deck: Deck, problem: Problem, bound: Bound) -> None:
+        self.deck, self.problem, self.bound = deck, problem, bound
+        self.places = {id(x): i for i, x in enumerate(bound.levers)}
+
+    def words(self, said: Said) -> Words:
+        """Return a sentence with its numbers opened."""
+        return tuple(self._part(one) for one in said)
+
+    def _part(self, one: str | Number | Name) -> str | Shown | Label:
+        if isinstance(one, str):
+            return one
+        if isinstance(one, Name):
+            return Label(one.text)
+        makers: dict[str, Callable[[Number], Shown]] = {
+            "share": self._share,
+            "part": self._now,
+            "saved": self._saved,
+            "peak": self._peak,
+            "uneven": self._uneven,
+            "next step": self._next_step,
+            "next share": self._next_share,
+            "free": self._free,
+            "lacking": self._free,
+            "usable": self._usable,
+            "roomier": self._roomier,
+            "step": self._step,
+            "gain": self._gain,
+            "change": self._gain,
+            "after": self._after,
+            "grows": self._grows,
+            "over": self._over,
+        }
+        return makers[one.of](one)
+
+    def _share(self, one: Number) -> Shown:
+        now = self.bound.now
+        return self.deck.add(
+            f"binding-share-{one.part}",
+            f"share of the step: {MEANING[one.part]}",
+            now.share(one.part),
+            "%",
+            f"{one.part} / step time",
+            f"{exact(now.parts[one.part], 's')} / {exact(now.step_s, 's')}",
+            CUT,
+            text=one.text,
+            inputs=((one.part, part_formula(now, one.part)[1]),),
+        )
+
+    def _now(self, one: Number) -> Shown:
+        now = self.bound.now
+        return self._state_part(f"binding-part-{one.part}", now, one, CUT)
+
+    def _state_part(self, key: str, state: State, one: Number, source: str) -> Shown:
+        formula, substituted = part_formula(state, one.part)
+        shown = self.deck.add(
+            key,
+            f"{one.part}: {MEANING[one.part]}",
+            state.parts[one.part],
+            "s",
+            formula,
+            substituted,
+            source,
+        )
+        return Shown(shown.key, one.text)
+
+    def _saved(self, one: Number) -> Shown:
+        roomier, now = self.bound.roomier, self.bound.now
+        assert roomier is not None  # it is what the sentence is about
+        down = one.text.startswith("-")
+        a, b = f"{roomier.step_s:.10g} s", f"{now.step_s:.10g} s"
+        value = 1.0 - roomier.step_s / now.step_s
+        return self.deck.add(
+            "binding-saved" + ("-change" if down else ""),
+            "what the step takes less without recomputation",
+            -value if down else value,
+            "%",
+            "step without recomputation / step − 1"
+            if down
+            else "1 − step without recomputation / step",
+            f"{a} / {b} − 1" if down else f"1 − {a} / {b}",
+            "planner.analyze.elasticities.more_memory: the same layout without "
+            "recomputation, priced anew",
+            text=one.text.replace("-", "−"),
+        )
+
+    def _peak(self, one: Number) -> Shown:
+        part, job, plan = self.problem.pool.accelerator, self.problem.job, self.bound.plan
+        flops = model_flops_per_step(self.problem.shape, job)
+        peak = part.peak_flops_per_s[job.recipe.linear]
+        return self.deck.add(
+            "binding-peak",
+            "model FLOPs of a step at the peak of the data sheet",
+            self.bound.peak_s,
+            "s",
+            "F / (N P): model FLOPs over devices and dense peak",
+            f"{exact(flops, 'FLOP')} / ({plan.layout.n_devices:,} × {exact(peak, 'FLOP/s')})",
+            "costmodels.layers.flops.model_flops_per_step; catalogue, peak rates of the "
+            "accelerator",
+            text=one.text,
+        )
+
+    def _uneven(self, one: Number) -> Shown:
+        works = self.bound.works_s
+        return self.deck.add(
+            "binding-uneven",
+            "work of the slowest pipeline stage over the mean",
+            self.bound.slowest_over_mean,
+            "",
+            "slowest × stages / sum of all",
+            f"{exact(max(works), 's')} × {len(works)} / ({total(exact(w, 's') for w in works)})",
+            "costmodels.breakdown.virtual_stage_times: forward and backward of a micro-batch",
+            text=one.text,
+        )
+
+    def _next_step(self, one: Number) -> Shown:
+        state = self.bound.next.state
+        return self._of_step(
+            "binding-next-step", f"step time with {self.bound.next.after}", state, one
+        )
+
+    def _of_step(self, key: str, name: str, state: State, one: Number) -> Shown:
+        return self.deck.add(
+            key,
+            name,
+            state.step_s,
+            "s",
+            "sum of its terms",
+            total(exact(v, "s") for v in state.terms_s.values() if v > 0.0),
+            f"{PRICED}; of a larger batch for the tokens of this one",
+            text=one.text,
+        )
+
+    def _next_share(self, one: Number) -> Shown:
+        state = self.bound.next.state
+        return self.deck.add(
+            "binding-next-share",
+            f"share of {one.part} in the step then",
+            state.share(one.part),
+            "%",
+            f"{one.part} / step time",
+            f"{exact(state.parts[one.part], 's')} / {exact(state.step_s, 's')}",
+            f"{PRICED}; {CUT}",
+            text=one.text,
+            inputs=((one.part, part_formula(state, one.part)[1]),),
+        )
+
+    def _free(self, one: Number) -> Shown:
+        plan = self.bound.plan
+        usable, peak = plan.usable_bytes, plan.breakdown.peak_bytes
+        first, second = (usable, peak) if one.of == "free" else (peak, usable)
+        return self.deck.add(
+            f"binding-{one.of}",
+            f"memory of the fullest stage that is {one.of}",
+            first - second,
+            "B",
+            "usable − peak" if one.of == "free" else "peak − usable",
+            f"{round(first):,} B − {round(second):,} B",
+            "memory of the stage that needs most, see there",
+            text=one.text,
+        )
+
+    def _usable(self, one: Number) -> Shown:
+        return self.deck.see("usable-memory", one.text)
+
+    def _roomier(self, one: Number) -> Shown:
+        roomier, margin = self.bound.roomier, self.problem.pool.memory_margin_bytes
+        assert roomier is not None  # it is what the sentence is about
+        return self.deck.add(
+            "binding-roomier",
+            "memory of a device in which the layout fits without recomputation",
+            roomier.memory_bytes,
+            "B",
+            "its peak + reserve of the pool",
+            f"{round(roomier.memory_bytes - margin):,} B + {round(margin):,} B",
+            "planner.analyze.elasticities.more_memory: costmodels.step.peak_bytes",
+            text=one.text,
+        )
+
+    def _key(self, one: Number) -> tuple[str, Lever]:
+        assert one.lever is not None  # these numbers are of levers
+        return f"lever-{self.places[id(one.lever)]}", one.lever
+
+    def _step(self, one: Number) -> Shown:
+        key, lever = self._key(one)
+        return self._of_step(f"{key}-step", f"step time with {lever.change}", lever.after, one)
+
+    def _gain(self, one: Number) -> Shown:
+        key, lever = self._key(one)
+        after, now = f"{lever.after.step_s:.10g} s", f"{self.bound.now.step_s:.10g} s"
+        change = one.of == "change"
+        return self.deck.add(
+            f"{key}-{one.of}",
+            f"what {lever.change} changes of the step",
+            -lever.gain_frac if change else lever.gain_frac,
+            "%",
+            "its step time / this plan's − 1" if change else "1 − its step time / this plan's",
+            f"{after} / {now} − 1" if change else f"1 − {after} / {now}",
+            "planner.analyze.bottleneck_levers: both priced with the exact pipeline",
+            text=one.text.replace("-", "−"),
+        )
+
+    def _after(self, one: Number) -> Shown:
+        key, lever = self._key(one)
+        return self._state_part(f"{key}-{one.part}", lever.after, one, f"{PRICED}; {CUT}")
+
+    def _grows(self, one: Number) -> Shown:
+        key, lever = self._key(one)
+        after, now = lever.after.parts[one.part], self.bound.now.parts[one.part]
+        return self.deck.add(
+            f"{key}-grows",
+            f"what {one.part} grows by with {lever.change}",
+            after - now,
+            "s",
+            f"{one.part} then − {one.part} now",
+            f"{after:.10g} s − {now:.10g} s".replace("e-", "e−"),
+            f"{PRICED}; {CUT}",
+            text=one.text,
+        )
+
+    def _over(self, one: Number) -> Shown:
+        key, lever = self._key(one)
+        peak, usable = lever.after.peak_bytes, self.bound.plan.usable_bytes
+        return self.deck.add(
+            f"{key}-over",
+            f"memory that {lever.change} needs beyond what is usable",
+            peak - usable,
+            "B",
+            "its peak − usable",
+            f"{round(peak):,} B − {round(usable):,} B",
+            f"{PRICED}: costmodels.step.memory_terms",
+            text=one.text,
+        )
+
+
+def part_formula(state: State, part: str) -> tuple[str, str]:
+    """Return a part of the step in terms of its terms: in symbols, and with the numbers put in."""
+    terms = state.terms_s
+    computing = [*COMPUTE_TERMS, *(() if state.on_host else ("optimizer",))]
+    if part in ("compute", "hbm", "overhead"):
+        rates = [abs(min(0.0, state.elasticity[name])) for name in CUT_BY[:2]]
+        rates.append(max(0.0, state.elasticity[CUT_BY[2]]))
+        mine = rates[("compute", "hbm", "overhead").index(part)]
+        sums = total(exact(terms[t], "s") for t in computing if terms[t] > 0.0)
+        if not any(rates):
+            return "what the device computes", sums
+        e = [f"{rate:.8g}".replace("e-", "e−") for rate in (mine, *rates)]
+        formula, text = (
+            "C e / (e_matmul + e_hbm + e_kernel), C what the device computes",
+            (f"({sums}) × {e[0]} / ({e[1]} + {e[2]} + {e[3]})"),
+        )
+        if part == "overhead":
+            return f"{formula}, + fixed", f"{text} + {exact(terms['fixed'], 's')}"
+        return formula, text
+    if part == "memory":
+        of = ["recompute", "offload", *(("optimizer",) if state.on_host else ())]
+        return " + ".join(of), total(exact(terms[t], "s") for t in of)
+    return f"term {part} of the step", exact(terms[part], "s")

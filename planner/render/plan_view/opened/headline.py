@@ -1,0 +1,668 @@
+"""Cards of what a plan is summed up with: step, rates, utilization, batch, devices, run."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.breakdown import NETWORK_TERMS
+from costmodels.layers.flops import model_flops_per_step, model_flops_per_token
+from costmodels.layers.hardware_flops import hardware_flops_per_step, recomputed_parts
+from costmodels.parameters import active_params, latent_params, total_params
+from costmodels.problem import Problem
+from hardware.parts import Operations
+from planner.render.plan_view.cards import Deck, Label, Words
+from planner.render.plan_view.quantities import exact, shown, total
+from planner.render.plan_view.sources import calibration_words, compute_figures
+from planner.solver.answer.result import Plan
+from planner.solver.answer.utilization import hfu
+from planner.solver.calibration.file import Calibration
+from planner.solver.calibration.intervals import interval_of, regime_words
+
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line of a list of facts."""
+
+    name: str
+    words: Words
+
+
+def add_headline(
+    deck: Deck,
+    problem: Problem,
+    plan: Plan,
+    operations: Operations,
+    calibration: Calibration,
+) -> tuple[tuple[str, tuple[Fact, ...]], ...]:
+    """Add the cards of the head of the view; its lists of facts, each with a title.
+
+    The cards of time and memory terms are in the deck already.
+    """
+    return (
+        ("Speed", _speed(deck, problem, plan, calibration)),
+        ("Batch and work", _work(deck, problem, plan)),
+        ("Memory", _memory(deck, problem, plan)),
+        ("Run", _run(deck, problem, plan, operations)),
+        ("Layout", _layout(deck, problem, plan)),
+    )
+
+
+def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -> tuple[Fact, ...]:
+    found, x, job = plan.breakdown, plan.layout, problem.job
+    terms = [(name, value) for name, value in found.time_s.items() if value > 0.0]
+    step = deck.add(
+        "step-time",
+        "step time",
+        plan.step_time_s,
+        "s",
+        " + ".join(name for name, _ in terms),
+        total(exact(value, "s") for _, value in terms),
+        "costmodels.breakdown.break_down: the exact pipeline and the terms of its slowest rank;"
+        f" constants of {calibration_words(calibration)}",
+        inputs=(
+            ("pipeline rank of the terms", str(found.critical_stage)),
+            ("closed form, which ranks all plans", exact(found.closed_form_step_s, "s")),
+        ),
+    )
+    low, high = interval_of(plan.interval_regime, calibration)
+    words = regime_words(plan.interval_regime)
+    source = (
+        "planner.solver.calibration.intervals: quantiles of measured over predicted steps of runs"
+        f" {words}; {calibration_words(calibration)}"
+    )
+    p10, p90 = (
+        deck.add(
+            f"step-{name}",
+            f"{percent} percentile of the step time",
+            value,
+            "s",
+            f"step time × {name} of measured over predicted",
+            f"{exact(plan.step_time_s, 's')} × {factor:g}",
+            source,
+        )
+        for name, percent, value, factor in (
+            ("p10", "10th", plan.step_time_p10_s, low),
+            ("p90", "90th", plan.step_time_p90_s, high),
+        )
+    )
+    batch = f"{job.global_batch:,} × {job.seq_len:,}"
+    rate = deck.add(
+        "tokens-per-s",
+        "tokens per second",
+        plan.tokens_per_s,
+        "tokens/s",
+        "sequences × their length / step time",
+        f"{batch} / {exact(plan.step_time_s, 's')}",
+        "planner.solver.solve.make_plan",
+        digits=5,
+    )
+    each = deck.add(
+        "tokens-per-s-per-device",
+        "tokens per second and device",
+        plan.tokens_per_s_per_device,
+        "tokens/s",
+        "sequences × their length / (step time × devices)",
+        f"{batch} / ({exact(plan.step_time_s, 's')} × {x.n_devices:,})",
+        "planner.solver.solve.make_plan",
+        digits=5,
+    )
+    peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
+    flops = model_flops_per_step(problem.shape, job)
+    mfu = deck.add(
+        "mfu",
+        "model FLOPs utilization (MFU)",
+        plan.mfu,
+        "%",
+        "F / (T N P): model FLOPs of a step over step time, devices and the dense peak of the"
+        " matrix products",
+        f"{exact(flops, 'FLOP')} / ({exact(plan.step_time_s, 's')} × {x.n_devices:,} ×"
+        f" {exact(peak, 'FLOP/s')})",
+        "Chowdhery et al. 2022 (PaLM), appendix B; F as Megatron-LM counts it, without recomputed"
+        " work",
+        text=f"{plan.mfu * 100:.1f} %",
+        inputs=compute_figures(problem),
+    )
+    hardware = _hfu(deck, problem, plan)
+    idle = deck.add(
+        "bubble-share",
+        "idle share of the step",
+        found.bubble_frac,
+        "%",
+        "bubble / step time",
+        f"{exact(found.time_s['bubble'], 's')} / {exact(found.step_s, 's')}",
+        "costmodels.breakdown.Breakdown.bubble_frac",
+        text=f"{found.bubble_frac * 100:.1f} %",
+    )
+    waits = deck.add(
+        "network-share",
+        "share of the step that waits for the network",
+        found.exposed_comm_frac,
+        "%",
+        " + ".join(NETWORK_TERMS) + ", over the step time",
+        f"({total(exact(found.time_s[t], 's') for t in NETWORK_TERMS if found.time_s[t] > 0.0)})"
+        f" / {exact(found.step_s, 's')}",
+        "costmodels.breakdown.Breakdown.exposed_comm_frac",
+        text=f"{found.exposed_comm_frac * 100:.1f} %",
+    )
+    return (
+        Fact("Step time", (step, ", in most cases between ", p10, " and ", p90)),
+        Fact("How sure", (Label("8 of 10"), f" measured plans {words} lie in that range")),
+        Fact("Throughput", (rate, ", ", each, " a device")),
+        Fact("Model FLOPs utilization", (mfu,)),
+        Fact("Hardware FLOPs utilization", hardware),
+        Fact("Waiting", (idle, " idle in the pipeline, ", waits, " for the network")),
+    )
+
+
+def _hfu(deck: Deck, problem: Problem, plan: Plan) -> Words:
+    """Return the utilization that counts recomputed work, and what that is."""
+    x, job, shape = plan.layout, problem.job, problem.shape
+    model = model_flops_per_step(shape, job)
+    whole = hardware_flops_per_step(shape, job, x)
+    peak = problem.pool.accelerator.peak_flops_per_s[job.recipe.linear]
+    words: Words = (", nothing is recomputed",)
+    if whole > model:
+        parts = recomputed_parts(shape, job.seq_len, x)
+        sums = (f"{p.n_layers} × {exact(p.flops_per_token, 'FLOP')}" for p in parts)
+        again = deck.add(
+            "recomputed-flops",
+            "FLOPs of a step that are computed again",
+            whole - model,
+            "FLOP",
+            "tokens of a step × layers × forward FLOPs of a token in what runs again ("
+            + ", ".join(p.name.replace("_", " ") for p in parts)
+            + ")",
+            f"{round(job.tokens_per_step):,} × ({total(sums)})",
+            "costmodels.layers.hardware_flops.recomputed_parts: forwards as Megatron-LM "
+            "counts them;"
+            " Korthikanti et al. 2022, appendix A",
+            inputs=_sizes(problem),
+        )
+        words = (", ", again, " of a step are recomputed")
+    value = hfu(plan)
+    number = deck.add(
+        "hfu",
+        "hardware FLOPs utilization (HFU), recomputed work included",
+        value,
+        "%",
+        "(F + F_again) / (T N P): model FLOPs and recomputed FLOPs of a step over step time,"
+        " devices and the dense peak of the matrix products",
+        f"({exact(model, 'FLOP')} + {exact(whole - model, 'FLOP')}) /"
+        f" ({exact(plan.step_time_s, 's')} × {x.n_devices:,} × {exact(peak, 'FLOP/s')})",
+        "Korthikanti et al. 2022, appendix A; Chowdhery et al. 2022 (PaLM), appendix B: what the"
+        " hardware computes, what it computes twice counted twice. Left out: scores that a flash"
+        " kernel forms again",
+        text=f"{value * 100:.1f} %",
+        inputs=compute_figures(problem),
+    )
+    return (number, *words)
+
+
+def _work(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
+    shape, job, x = problem.shape, problem.job, plan.layout
+    batch = deck.add(
+        "global-batch",
+        "sequences of a step",
+        job.global_batch,
+        "",
+        "micro-batches × sequences of one × dp",
+        f"{x.n_micro} × {x.mbs} × {x.dp}",
+        "given in the model file (training.global_batch)",
+        text=f"{job.global_batch:,}",
+    )
+    length = deck.add(
+        "sequence-length",
+        "tokens of a sequence",
+        job.seq_len,
+        "",
+        "s",
+        f"{job.seq_len:,}",
+        "given in the model file (training.seq_len)",
+        text=f"{job.seq_len:,}",
+    )
+    tokens = deck.add(
+        "tokens-per-step",
+        "tokens of a step",
+        job.tokens_per_step,
+        "tokens",
+        "sequences × their length",
+        f"{job.global_batch:,} × {job.seq_len:,}",
+        "costmodels.shapes.TrainingJob",
+        text=f"{round(job.tokens_per_step):,}",
+    )
+    micro = deck.add(
+        "micro-batches",
+        "micro-batches of a step and pipeline",
+        x.n_micro,
+        "",
+        "global batch / (sequences of a micro-batch × dp)",
+        f"{x.gbs:,} / ({x.mbs} × {x.dp})",
+        "costmodels.plans.Layout.n_micro",
+        text=f"{x.n_micro:,}",
+    )
+    formula, text = _flops_formula(problem)
+    of_token = deck.add(
+        "flops-per-token",
+        "model FLOPs of a token",
+        model_flops_per_token(shape, job.seq_len),
+        "FLOP",
+        formula,
+        text,
+        "costmodels.layers.flops.model_flops_per_token: Megatron-LM training/training.py,"
+        " num_floating_point_operations",
+    )
+    flops = deck.add(
+        "flops-per-step",
+        "model FLOPs of a step",
+        model_flops_per_step(shape, job),
+        "FLOP",
+        "model FLOPs of a token × tokens of a step",
+        f"{exact(model_flops_per_token(shape, job.seq_len), 'FLOP')} × {job.global_batch:,} ×"
+        f" {job.seq_len:,}",
+        "costmodels.layers.flops.model_flops_per_step",
+    )
+    params = total_params(shape, job.seq_len)
+    held = deck.add(
+        "parameters",
+        "parameters of the model",
+        params,
+        "",
+        "layers, embedding, head and final norm with the true vocabulary",
+        f"{round(params):,}",
+        "costmodels.parameters.total_params",
+        text=f"{params / 1e9:.4g} billion",
+        inputs=_sizes(problem),
+    )
+    words: Words = (held, " parameters")
+    if shape.n_experts:
+        active = active_params(shape, job.seq_len)
+        words += (
+            ", of which a token meets ",
+            deck.add(
+                "active-parameters",
+                "parameters that a token meets",
+                active,
+                "",
+                "as above, with the experts of one token in place of all",
+                f"{round(active):,}",
+                "costmodels.parameters.active_params",
+                text=f"{active / 1e9:.4g} billion",
+                inputs=_sizes(problem),
+            ),
+        )
+    return (
+        Fact("Global batch", (batch, " sequences of ", length, ", ", tokens, " tokens")),
+        Fact("Micro-batches", (micro, " a pipeline")),
+        Fact("Model FLOPs", (of_token, " a token, ", flops, " a step")),
+        Fact("Model", words),
+    )
+
+
+def _sizes(problem: Problem) -> tuple[tuple[str, str], ...]:
+    shape = problem.shape
+    more = []
+    if shape.n_experts:
+        sizes = f"{shape.n_experts}, {shape.top_k}, {shape.expert_ffn:,}"
+        more.append(("experts, of one token, width of one", sizes))
+    return (
+        ("layers, hidden", f"{shape.layers}, {shape.hidden:,}"),
+        ("heads, of keys, width", f"{shape.heads}, {shape.kv_heads}, {shape.head_dim}"),
+        ("MLP width, vocabulary", f"{shape.ffn:,}, {shape.vocab:,}"),
+        *more,
+    )
+
+
+def _flops_formula(problem: Problem) -> tuple[str, str]:
+    """Return the model FLOPs of a token in symbols and with the sizes put in."""
+    shape, s = problem.shape, problem.job.seq_len
+    h, q, kv = shape.hidden, shape.q_width, shape.kv_heads * shape.head_dim
+    vocab = shape.padded_vocab or -(-shape.vocab // shape.vocab_multiple) * shape.vocab_multiple
+    c = 3 if shape.gated else 2
+    projections, core = f"({h:,} × ({q:,} + 2 × {kv:,}) + {q:,} × {h:,})", f"{q:,}"
+    symbols = "h (h_q + 2 h_kv) + h_q h"
+    if shape.latent:
+        value = round(latent_params(shape, np.ones(1, dtype=np.int32)).item())
+        projections, core = f"{value:,}", f"{(q + shape.v_width) // 2:,}"
+        symbols = "projections of latent attention"
+    modules, layers = shape.mtp_layers, shape.layers + shape.mtp_layers
+    routed = shape.n_expert_layers
+    if modules and shape.expert_layers[-1]:
+        routed += modules
+    width = shape.top_k * shape.expert_ffn + shape.shared_ffn
+    sums = [f"{layers} × {projections}"]
+    if layers - routed:
+        sums.append(f"{layers - routed} × {c} × {h:,} × {shape.ffn:,}")
+    if routed:
+        sums.append(f"{routed} × {c} × {h:,} × {width:,}")
+    if modules:
+        sums.append(f"{modules} × (2 × {h:,} × {h:,} + 3 × {h:,})")
+    sums.append(f"{1 + modules} × {h:,} × {vocab:,}")
+    formula = f"6 (L ({symbols}) + L c h f + h V) + 6 L h_q s"
+    if routed:
+        formula += ", f = k f_e + f_s in layers with experts"
+    if modules:
+        formula += ", and the modules of multi-token prediction"
+    return formula, f"6 × ({total(sums)}) + 6 × {layers} × {core} × {s:,}"
+
+
+def _memory(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
+    pool, at = problem.pool, plan.breakdown.peak_stage
+    usable = deck.add(
+        "usable-memory",
+        "usable memory of a device",
+        plan.usable_bytes,
+        "B",
+        "memory of the device − reserve of the pool",
+        f"{round(pool.accelerator.memory_bytes):,} B − {round(pool.memory_margin_bytes):,} B",
+        "catalogue, memory_bytes of the accelerator; memory_margin of the pool in the cluster"
+        " file",
+    )
+    peak = plan.breakdown.peak_bytes
+    free = deck.add(
+        "headroom-share",
+        "share of the usable memory that is free",
+        plan.headroom_frac,
+        "%",
+        "1 − peak / usable",
+        f"1 − {round(peak):,} B / {round(plan.usable_bytes):,} B",
+        "planner.solver.answer.result.Plan.headroom_frac",
+        text=f"{plan.headroom_frac * 100:.1f} %".replace("-", "−"),
+    )
+    return (
+        Fact("Peak", (deck.see(f"memory-{at}-peak"), " on ", Label(f"stage {at}"))),
+        Fact("Usable", (usable, " a device, of which ", free, " stays free")),
+    )
+
+
+def _run(deck: Deck, problem: Problem, plan: Plan, operations: Operations) -> tuple[Fact, ...]:
+    x, job, run = plan.layout, problem.job, plan.run
+    devices = deck.add(
+        "devices",
+        "devices in use",
+        x.n_devices,
+        "",
+        "tp × pp × cp × dp",
+        f"{x.tp} × {x.pp} × {x.cp} × {x.dp}",
+        "costmodels.plans.Layout",
+        text=f"{x.n_devices:,}",
+    )
+    words: Words = (devices, " ", Label(problem.pool.accelerator.name))
+    if plan.n_idle:
+        idle = deck.add(
+            "idle-devices",
+            "devices of the pool that the plan leaves idle",
+            plan.n_idle,
+            "",
+            "devices of the pool − devices in use",
+            f"{x.n_devices + plan.n_idle:,} − {x.n_devices:,}",
+            "planner.solver.solve.make_plan",
+            text=f"{plan.n_idle:,}",
+        )
+        words += (", ", idle, " idle")
+    facts = [Fact("Devices", words)]
+    hours_of = plan.training_s
+    if plan.training_s is not None:
+        length = deck.add(
+            "training-time",
+            "time of the run without failures",
+            plan.training_s,
+            "s",
+            "tokens of the run / tokens per second",
+            f"{exact(job.tokens)} / {exact(plan.tokens_per_s, 'tokens/s')}",
+            "planner.solver.solve.make_plan; tokens of the run from the model file",
+        )
+        facts.append(Fact("Run without failures", (length,)))
+    if run is not None:
+        facts += _run_with_failures(deck, problem, plan, operations)
+        hours_of = run.expected_s if run.expected_s is not None else hours_of
+    if hours_of is not None:
+        hours = deck.add(
+            "gpu-hours",
+            "GPU-hours of the run",
+            x.n_devices * hours_of / SECONDS_PER_HOUR,
+            "",
+            "devices × time of the run" + (", failures included" if run else "") + " / one hour",
+            f"{x.n_devices:,} × {exact(hours_of, 's')} / 3,600 s",
+            "devices times hours",
+            text=f"{x.n_devices * hours_of / SECONDS_PER_HOUR:,.0f}",
+        )
+        facts.append(Fact("GPU-hours", (hours,)))
+    return tuple(facts)
+
+
+def _run_with_failures(
+    deck: Deck, problem: Problem, plan: Plan, operations: Operations
+) -> list[Fact]:
+    run, x, job = plan.run, plan.layout, problem.job
+    assert run is not None  # asked by `_run`
+    g = run.goodput
+    mtbf = deck.add(
+        "mtbf",
+        "mean time between failures of the job",
+        g.mtbf_s,
+        "s",
+        "that of one device / devices",
+        f"{exact(operations.device_mtbf_s, 's')} / {x.n_devices:,}",
+        "costmodels.run.goodput.job_mtbf_s: Llama 3 (arXiv 2407.21783), section 3.3.4, unless the"
+        " cluster file states it",
+        method="goodput",
+    )
+    m, r = exact(g.mtbf_s, "s"), exact(g.restart_s, "s")
+    tau, delta = exact(g.interval_s, "s"), exact(g.checkpoint_s, "s")
+    text = f"{tau} / ({m} × exp({r} / {m}) × expm1(({tau} + {delta}) / {m}))"
+    share = deck.add(
+        "goodput",
+        "share of the time that trains",
+        g.goodput_frac,
+        "%",
+        "tau / (M exp(R / M) (exp((tau + delta) / M) − 1))",
+        text if g.interval_s > 0.0 else f"exp(−{r} / {m})",
+        "costmodels.run.goodput.goodput_frac: Daly 2006, equation 20",
+        text=f"{g.goodput_frac * 100:.2f} %",
+        method="goodput",
+        inputs=(
+            ("tau, between checkpoints", shown(g.interval_s, "s")),
+            ("delta, one stops training", shown(g.checkpoint_s, "s")),
+            ("R, failure to next step", shown(g.restart_s, "s")),
+        ),
+    )
+    facts = [Fact("Failures", ("one in ", mtbf, ", ", share, " of the time trains"))]
+    if run.expected_s is not None and plan.training_s is not None:
+        length = deck.add(
+            "expected-time",
+            "time of the run with failures",
+            run.expected_s,
+            "s",
+            "time without failures / share that trains",
+            f"{exact(plan.training_s, 's')} / {g.goodput_frac:.8g}",
+            "planner.specs.search.objectives.run_figures",
+            method="goodput",
+        )
+        facts.append(Fact("Run with failures", (length,)))
+    if run.power_w is not None and run.energy_j_per_token is not None:
+        limit = problem.pool.accelerator.tdp_w
+        power = deck.add(
+            "power",
+            "power at the meter",
+            run.power_w,
+            "W",
+            "power limit × overhead of the node × PUE × devices",
+            f"{exact(limit, 'W')} × {operations.power_overhead:g} × {operations.pue:g} ×"
+            f" {x.n_devices:,}",
+            "costmodels.run.cost_energy.device_power_w: catalogue; MLPerf Training power logs",
+            method="energy",
+        )
+        token = deck.add(
+            "energy-per-token",
+            "energy of a token",
+            run.energy_j_per_token,
+            "J",
+            "power × step time / (share that trains × tokens of a step)",
+            f"{exact(run.power_w, 'W')} × {exact(plan.step_time_s, 's')} /"
+            f" ({g.goodput_frac:.8g} × {round(job.tokens_per_step):,})",
+            "costmodels.run.cost_energy.energy_j",
+            method="energy",
+        )
+        words: Words = (power, ", ", token, " a token")
+        if run.energy_j is not None and run.expected_s is not None:
+            energy = deck.add(
+                "energy",
+                "energy of the run",
+                run.energy_j,
+                "J",
+                "power × time with failures",
+                f"{exact(run.power_w, 'W')} × {exact(run.expected_s, 's')}",
+                "costmodels.run.cost_energy.energy_j",
+                method="energy",
+            )
+            words += (", ", energy, " the run")
+        facts.append(Fact("Energy", words))
+    price = operations.price_per_device_hour
+    if run.usd_per_million_tokens is not None and price is not None:
+        cost = deck.add(
+            "cost-per-million-tokens",
+            "price of a million tokens",
+            run.usd_per_million_tokens,
+            "USD",
+            "price of a device and hour × devices × step time with failures / tokens",
+            f"{price:g} × {x.n_devices:,} × {exact(plan.step_time_s, 's')} /"
+            f" ({g.goodput_frac:.8g} × 3,600 s × {round(job.tokens_per_step):,}) × 1,000,000",
+            "costmodels.run.cost_energy.cost_usd; price of the cluster file",
+            method="cost",
+        )
+        words = (cost, " a million tokens")
+        if run.cost_usd is not None and run.expected_s is not None:
+            whole = deck.add(
+                "cost",
+                "price of the run",
+                run.cost_usd,
+                "USD",
+                "price of a device and hour × devices × time with failures",
+                f"{price:g} × {x.n_devices:,} × {exact(run.expected_s, 's')} / 3,600 s",
+                "costmodels.run.cost_energy.cost_usd; price of the cluster file",
+                text=f"{run.cost_usd:,.0f} USD",
+                method="cost",
+            )
+            words += (", ", whole, " the run")
+        facts.append(Fact("Cost", words))
+    return facts
+
+
+DEGREES = {
+    "tp": "ranks that share every layer (tensor parallelism)",
+    "pp": "stages of the pipeline",
+    "dp": "copies with other data (data parallelism)",
+    "cp": "ranks that share a sequence (context parallelism)",
+    "ep": "ranks that hold different experts (expert parallelism)",
+    "etp": "ranks that share every expert",
+    "vpp": "chunks of layers on each pipeline rank",
+    "mbs": "sequences of a micro-batch",
+}
+
+
+def _layout(deck: Deck, problem: Problem, plan: Plan) -> tuple[Fact, ...]:
+    x, facts = plan.layout, []
+    product = f"{x.n_devices:,} / ({{}})"
+    others = {
+        "tp": (x.pp, x.cp, x.dp),
+        "pp": (x.tp, x.cp, x.dp),
+        "dp": (x.tp, x.pp, x.cp),
+        "cp": (x.tp, x.pp, x.dp),
+    }
+    names = {"tp": "pp cp dp", "pp": "tp cp dp", "dp": "tp pp cp", "cp": "tp pp dp"}
+    chosen = "a choice of the plan: searched or pinned, see planner.solver.solve.solve"
+    for axis, meaning in DEGREES.items():
+        value = getattr(x, axis)
+        if axis in ("ep", "etp") and not problem.shape.n_experts:
+            continue
+        formula, text = "chosen", f"{value}"
+        if axis in others:
+            formula = f"devices / ({names[axis].replace(' ', ' × ')})"
+            text = product.format(" × ".join(map(str, others[axis])))
+        elif axis == "mbs":
+            formula, text = (
+                "global batch / (micro-batches × dp)",
+                f"{x.gbs} / ({x.n_micro} × {x.dp})",
+            )
+        elif axis == "vpp":
+            formula = "virtual stages / pp"
+            text = f"{len(x.stage_layers)} / {x.pp}"
+        number = deck.add(
+            f"layout-{axis}",
+            f"{axis}: {meaning}",
+            value,
+            "",
+            formula,
+            text,
+            chosen,
+            text=str(value),
+        )
+        facts.append(Fact(axis, (number, f" {meaning}")))
+    shard = deck.add(
+        "layout-dp-shard",
+        "ranks of one ZeRO group",
+        x.dp_shard,
+        "",
+        "dp × cp / replicas",
+        f"{x.dp} × {x.cp} / {x.dp * x.cp // x.dp_shard}",
+        chosen,
+        text=str(x.dp_shard),
+    )
+    sharded = {
+        0: "nothing is sharded",
+        1: "optimizer states are sharded",
+        2: "optimizer states and gradients are sharded",
+        3: "weights, gradients and optimizer states are sharded",
+    }[x.zero]
+    facts.append(Fact("ZeRO", (Label(f"stage {x.zero}"), f": {sharded} over ", shard, " ranks")))
+    facts.append(Fact("Schedule", (Label(x.schedule),)))
+    again = x.recompute_text
+    words: Words = (Label(again),)
+    if x.recompute == "full":
+        layers = deck.add(
+            "layout-recompute-layers",
+            "layers of each virtual stage that run forward twice",
+            x.recompute_layers,
+            "",
+            "chosen",
+            str(x.recompute_layers),
+            chosen,
+            text=str(x.recompute_layers),
+        )
+        words += (", ", layers, " layers of each virtual stage")
+    facts.append(Fact("Recomputation", words))
+    if x.hpz > 1:
+        number = deck.add(
+            "layout-hpz",
+            "ranks that keep a second copy of the weights",
+            x.hpz,
+            "",
+            "chosen",
+            str(x.hpz),
+            chosen,
+            text=str(x.hpz),
+        )
+        facts.append(Fact("hpz", (number, " ranks share a second copy of the weights")))
+    if x.activation_offload:
+        number = deck.add(
+            "layout-activation-offload",
+            "layers whose activations lie on the host",
+            x.activation_offload_layers,
+            "",
+            "chosen",
+            str(x.activation_offload_layers),
+            chosen,
+            text=str(x.activation_offload_layers),
+        )
+        facts.append(Fact("Activation offload", (number, " layers")))
+    switches = [
+        ("sequence parallelism", x.sp),
+        ("dp overlap", x.dp_overlap),
+        ("tp overlap", x.tp_overlap),
+        ("optimizer offload", x.optimizer_offload),
+    ]
+    on = ", ".join(name for name, value in switches if value) or "none"
+    facts.append(Fact("Switches on", (on,)))
+    return tuple(facts)

@@ -1,0 +1,335 @@
+"""Cards of the memory of every pipeline rank: each term as the formula that gives it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.breakdown import Breakdown
+from costmodels.comm.tensor_parallel import tensor_parallel_group
+from costmodels.memory import (
+    in_flight_chunks,
+    param_bytes_kept,
+    queue_is_full,
+    state_bytes_per_param,
+)
+from costmodels.offload.activations import INPUTS_AT_ONCE
+from costmodels.offload.optimizer import gradients_leave
+from costmodels.parameters import (
+    embedding_params,
+    expert_layer_params,
+    expert_params,
+    head_params,
+    layer_params,
+)
+from costmodels.plans import SCHEDULES, ZERO_BUBBLE
+from costmodels.problem import Problem
+from costmodels.schedule import zero_bubble
+from costmodels.schedule.stages import BOTH_WAYS, expert_prefix
+from planner.analyze.terms import TERMS
+from planner.render.plan_view.cards import Deck, Shown
+from planner.render.plan_view.quantities import exact, shown, total
+from planner.render.plan_view.sources import TERM_SOURCES
+from planner.solver.answer.result import Plan
+
+Formula = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StageParts:
+    """What a pipeline rank holds."""
+
+    problem: Problem
+    found: Breakdown
+    rank: int
+    held: int
+    """Its layers."""
+    routed: float
+    """Those of them with experts."""
+    full: int
+    """Fully recomputed ones."""
+    routed_full: float
+    first: bool
+    last: bool
+    chunks: float
+    """Chunks in flight, each 1 / v of the rank."""
+
+
+def stage_parts(found: Breakdown, rank: int) -> StageParts:
+    """Return what a pipeline rank of a plan holds."""
+    x, problem = found.layout, found.rows.problem
+    stages, counts = x.stages_of(rank), x.chunks_of(rank)
+    routed = routed_full = 0.0
+    if problem.shape.n_experts:
+        longest = max(x.stage_layers)
+        prefix = expert_prefix(x.stage_layers, stages, problem.shape.expert_layers, longest)
+        routed, routed_full = prefix[-1], prefix[min(longest, x.recompute_layers)]
+    code = SCHEDULES.index(x.schedule)
+    return StageParts(
+        problem,
+        found,
+        rank,
+        sum(counts),
+        routed,
+        sum(min(c, x.recompute_layers) for c in counts),
+        routed_full,
+        x.has_embedding(rank),
+        x.has_head(rank),
+        in_flight_chunks(code, rank, x.pp, x.vpp, x.n_micro).item(),
+    )
+
+
+def add_memory_cards(deck: Deck, problem: Problem, plan: Plan) -> list[dict[str, Shown]]:
+    """Add the card of every term of memory on every pipeline rank; the numbers by rank and term.
+
+    The sum of a rank stands under `peak`, what it leaves free under `headroom`.
+    """
+    out, usable = [], plan.usable_bytes
+    for rank, terms in enumerate(plan.breakdown.stages):
+        parts, numbers = stage_parts(plan.breakdown, rank), {}
+        for name, value in terms.items():
+            formula, substituted = FORMULAS[name](parts)
+            numbers[name] = deck.add(
+                f"memory-{rank}-{name}",
+                f"{name} of stage {rank}: {TERMS[name].title}",
+                value,
+                "B",
+                formula,
+                substituted,
+                TERM_SOURCES[name],
+                inputs=TERMS[name].numbers(problem, plan)
+                if rank == plan.breakdown.peak_stage
+                else (),
+                method=name,
+            )
+        peak = sum(terms.values())
+        numbers["peak"] = deck.add(
+            f"memory-{rank}-peak",
+            f"peak of stage {rank}",
+            peak,
+            "B",
+            "sum of its terms",
+            total(exact(value, "B") for value in terms.values()),
+            "costmodels.step.memory_terms: a backward starts while all micro-batches of the rank"
+            " are in flight",
+        )
+        numbers["headroom"] = deck.add(
+            f"memory-{rank}-headroom",
+            f"free on stage {rank}",
+            usable - peak,
+            "B",
+            "usable memory − peak",
+            f"{_whole(usable)} − {_whole(peak)}",
+            "planner.solver.answer.result.Plan: usable memory is that of the device less "
+            "the reserve of the"
+            " pool",
+            text=shown(usable - peak, "B"),
+        )
+        out.append(numbers)
+    return out
+
+
+def _whole(n_bytes: float) -> str:
+    """Return bytes in full: a small difference counts."""
+    return f"{round(n_bytes):,} B"
+
+
+def _b(value: float) -> str:
+    return exact(float(value), "B")
+
+
+def _states(p: StageParts) -> Formula:
+    problem, x = p.problem, p.found.layout
+    shape, recipe, tp = problem.shape, problem.job.recipe, np.array([x.tp], dtype=np.int32)
+
+    def per_param(shard: float) -> str:
+        kept = param_bytes_kept(recipe, problem.stack)
+        weight = kept.shard_weights if x.zero >= 3 else kept.weights
+        weights = f"{weight:g} B" + (f" / {shard:g}" if x.zero >= 3 else "")
+        grads = f"{kept.grads:g} B" + (f" / {shard:g}" if x.zero >= 2 else "")
+        states = f"{kept.states:g} B" + (f" / {shard:g}" if x.zero >= 1 else "")
+        parts = [weights] if weight else []
+        if x.zero >= 3 and x.hpz > 1:
+            parts.append(f"{recipe.param_bytes:g} B / {x.hpz}")
+        if not (x.optimizer_offload and x.zero >= 2 and gradients_leave(problem.stack)):
+            parts.append(grads)
+        if not x.optimizer_offload:
+            parts.append(states)
+        text = total(parts)
+        # Written as the model counts it, or not at all.
+        known = state_bytes_per_param(
+            recipe,
+            x.zero,
+            shard,
+            int(x.optimizer_offload),
+            gradients_leave=gradients_leave(problem.stack),
+            hpz=x.hpz,
+            stack=problem.stack,
+        ).item()
+        return f"({text})" if known else "0 B"
+
+    dense, held = p.held - p.routed, []
+    if dense:
+        held.append(f"{exact(dense)} × {exact(layer_params(shape, tp).item())}")
+    if p.routed:
+        held.append(f"{exact(p.routed)} × {exact(expert_layer_params(shape, tp).item())}")
+    if p.first:
+        held.append(exact(embedding_params(shape, problem.job.seq_len, tp).item()))
+    if p.last:
+        held.append(exact(head_params(shape, tp, np.array([x.pp])).item()))
+    text = f"{per_param(x.dp_shard)} × ({total(held)})"
+    routed = p.found.rows.shapes.experts
+    n_routed = p.routed + p.last * shape.mtp_layers * (shape.n_experts and shape.expert_layers[-1])
+    if routed is not None and n_routed:
+        shard = routed.data_groups.shard.n_ranks.item()
+        one = expert_params(shape, x.ep, x.etp).item()
+        text += f" + {per_param(shard)} × {exact(n_routed)} × {exact(one)}"
+    return (
+        "(W + G + K bytes, those that ZeRO shards over D) × parameters of the rank"
+        + (", routed experts apart" if n_routed else ""),
+        text,
+    )
+
+
+def _activations(p: StageParts) -> Formula:
+    x, rows, shape = p.found.layout, p.found.rows, p.problem.shape
+    layers, sets = rows.layers, rows.sets
+    kept = sets.kept_bytes.take(rows.set_index).item()
+    whole, inputs = float(p.held - p.full), float(p.full)
+    on_host = 0.0
+    if x.activation_offload:
+        if x.recompute == "full":
+            inputs = min(inputs, INPUTS_AT_ONCE)
+        else:
+            away = min(p.held, x.activation_offload_layers)
+            whole -= away
+            if shape.n_experts:
+                prefix = expert_prefix(
+                    x.stage_layers, x.stages_of(p.rank), shape.expert_layers, max(x.stage_layers)
+                )
+                on_host = prefix[min(away, len(prefix) - 1)]
+    sums = []
+    if whole:
+        sums.append(f"{exact(whole)} × {_b(kept)}")
+    if inputs:
+        sums.append(f"{exact(inputs)} × {_b(layers.checkpoint_bytes.item())}")
+    more = sets.expert_kept_bytes
+    extra = more.take(rows.set_index).item() if more is not None else 0.0
+    stay = p.routed - p.routed_full - on_host
+    after = []
+    if layers.experts and stay:
+        after.append(f"{exact(stay)} × ({_b(extra)})")
+    if p.last and shape.mtp_layers:
+        one = kept + (extra if shape.n_experts and shape.expert_layers[-1] else 0.0)
+        after.append(f"{shape.mtp_layers} × {_b(one)}")
+    if p.first:
+        after.append(_b(layers.embedding_bytes.item()))
+    parts = 2 if x.placement == BOTH_WAYS else x.vpp
+    flight = f"{exact(p.chunks)} / {parts}" if parts > 1 else exact(p.chunks)
+    words = "chunks in flight / v × (layers × kept + recomputed × input"
+    words += " + ends)" if after else ")"
+    if x.schedule not in ZERO_BUBBLE:
+        return words, f"{flight} × ({total([*sums, *after])})"
+    early, late = f"{flight} × ({total(sums)})", _late(p, whole, kept)
+    rest = f" + {flight} × ({total(after)})" if after else ""
+    return (
+        f"max({words[: -len(' + ends)')] if after else words[:-1]}), the same while weight"
+        " gradients wait)" + (" + ends" if after else ""),
+        f"max({early}, {late}){rest}",
+    )
+
+
+def _late(p: StageParts, whole: float, kept: float) -> str:
+    """Return the activations while most weight gradients wait (`costmodels.step`)."""
+    x, rows = p.found.layout, p.found.rows
+    layers, code = rows.layers, SCHEDULES.index(x.schedule)
+    core = layers.modules.attention_bytes[0].item() * ("core_attn" in x.recompute_modules)
+    before, waiting = zero_bubble.late_chunks(code, p.rank, x.pp, x.n_micro)
+    one = layers.kept_bytes.item() - core
+    share = 1.0 if code == zero_bubble.ZB_H1 else 0.5
+    return (
+        f"{share:g} × ({exact(before.item())} × ({exact(whole)} × {_b(kept)} + {p.full} ×"
+        f" {_b(layers.checkpoint_bytes.item())}) + {exact(waiting.item())} ×"
+        f" {exact(whole + p.full)} × {_b(one)})"
+    )
+
+
+def _logits(p: StageParts) -> Formula:
+    value = p.found.rows.layers.logits_bytes.item()
+    return (
+        "tokens × V / t × bytes a logit + final norm, on the rank with the head",
+        f"{int(p.last)} × {_b(value)}",
+    )
+
+
+def _working(p: StageParts) -> Formula:
+    x, rows, problem = p.found.layout, p.found.rows, p.problem
+    layers = rows.layers
+    if p.full:
+        again = layers.kept_bytes.item()
+        if layers.experts:
+            of_expert = layers.experts.kept_bytes.item()
+            every = problem.shape.n_expert_layers == problem.shape.layers
+            again = of_expert if every else max(again, of_expert)
+    else:
+        again = rows.sets.passing_bytes.take(rows.set_index).item()
+    gone = 0.0
+    if p.last:
+        sharded = problem.stack.logits_sharded
+        gone = (layers.logits_bytes if sharded else layers.gathered_bytes).item()
+    text = f"max(0, {_b(again)} + {_b(layers.working_bytes.item())} − {_b(gone)})"
+    sums = [text, _b(layers.scratch_bytes.item())]
+    words = ["max(0, dropped by recomputation + temporaries − logits)", "scratch gradients"]
+    if x.pp > 1:
+        sums.append(f"2 × {_b(layers.message_bytes.item())}")
+        words.append("messages")
+    if problem.stack.queued_tensors and _queue_is_full(p):
+        sums.append(_b(layers.queued_bytes.item()))
+        words.append("collectives not yet free")
+    units = rows.shapes.zero_working_bytes[rows.table.sharding, rows.table.shape].item()
+    if units:
+        sums.append(_b(units))
+        words.append("unsharded units of ZeRO")
+    return " + ".join(words), total(sums)
+
+
+def _queue_is_full(p: StageParts) -> bool:
+    x, problem = p.found.layout, p.problem
+    domains = tensor_parallel_group(problem, np.array([x.tp], dtype=np.int32)).n_domains
+    pp, vpp = np.array([x.pp], dtype=np.int32), np.array([x.vpp], dtype=np.int32)
+    return bool(
+        queue_is_full(
+            problem.shape.layers,
+            pp,
+            vpp,
+            np.array([p.chunks]),
+            domains,
+            blocking_p2p=problem.stack.blocking_p2p,
+        ).item()
+    )
+
+
+def _fragmentation(p: StageParts) -> Formula:
+    share = p.problem.stack.fragmentation_frac
+    value = p.found.stages[p.rank]["activations"]
+    return "share lost to the allocator × activations", f"{share:g} × {_b(value)}"
+
+
+def _overhead(p: StageParts) -> Formula:
+    stack = p.problem.stack
+    value = p.found.stages[p.rank]["overhead"]
+    n = round((value - stack.context_bytes) / stack.communicator_bytes)
+    return (
+        "context + communicators that leave the node × buffers of one",
+        f"{_b(stack.context_bytes)} + {n} × {_b(stack.communicator_bytes)}",
+    )
+
+
+FORMULAS = {
+    "states": _states,
+    "activations": _activations,
+    "logits": _logits,
+    "working": _working,
+    "fragmentation": _fragmentation,
+    "overhead": _overhead,
+}
+"""By term of the memory."""

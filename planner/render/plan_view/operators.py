@@ -1,0 +1,595 @@
+"""Every operator group of a plan's slowest rank: FLOPs, memory traffic and time of one call.
+
+Times are the cost model's own (their sums are the terms of the step); FLOPs and bytes are those
+that it prices them by. Each comes with its formula and this plan's numbers put in.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodels.comm import context_parallel
+from costmodels.comm.context_parallel import ContextSplit
+from costmodels.layers import experts as routed_experts
+from costmodels.layers.compute import (
+    ATTENTION_TILE,
+    BACKWARD_OVER_FORWARD,
+    DROPOUT_BYTES,
+    EAGER_SCORE_BYTES,
+    LATENT,
+    SCORE_BYTES,
+    UNFUSED_RATE_FRAC,
+    Product,
+    accumulated_s,
+    fused_kernel,
+    linear_products,
+    product_times,
+)
+from costmodels.layers.gemm import TILE_HALVING_LOSS, TILES, element_bytes, gemm_s
+from costmodels.parameters import kv_heads_per_rank, padded_vocab
+from costmodels.plans import CP_COMMS
+from costmodels.problem import Problem
+from costmodels.shapes import ModelShape
+from hardware.parts import Accelerator
+from planner.render.plan_view.opened.time import Formula, StepParts, optimizer_bytes
+
+FORWARD, DGRAD, WGRAD, BACKWARD = "forward", "data gradient", "weight gradient", "backward"
+NAMES = {
+    "qkv": "QKV projection",
+    "q_up": "queries from latents",
+    "kv_up": "keys, values from latents",
+    "qkv_down": "projection to latents",
+    "attention_out": "attention output",
+    "mlp_up": "MLP up",
+    "mlp_down": "MLP down",
+}
+SHARED = {"mlp_up": "shared experts up", "mlp_down": "shared experts down"}
+PRODUCT_TIME = (
+    "max(W S 2 T_r T_c (inner + k0) / (P eta tile), bytes / (B_hbm share)) + launch: W waves of S"
+    " multiprocessors over the best tile"
+)
+GROUPED_TIME = "max(2 G rows columns (inner + k0) / (P eta u), bytes / (B_hbm share)) + launch"
+UNCOUNTED = ("not counted", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator group in one direction, one call on one device."""
+
+    name: str
+    term: str
+    """Term of the step that it is a part of."""
+    direction: str
+    flops: float
+    """0 for operators that move memory and are not counted in FLOPs."""
+    moved_bytes: float
+    """To and from HBM."""
+    time_s: float
+    n_calls: float
+    """In a step, on the slowest rank, without recomputation."""
+    peak_flops_per_s: float
+    flops_text: Formula
+    bytes_text: Formula
+    time_text: Formula
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte."""
+        return self.flops / self.moved_bytes
+
+    @property
+    def rate(self) -> float:
+        """FLOP/s reached."""
+        return self.flops / self.time_s
+
+
+def operators(p: StepParts) -> tuple[Operator, ...]:
+    """Return the operator groups of a plan, in the order of the model."""
+    dense, routed = p.held - p.routed, p.routed
+    found = [*_embedding(p)] if p.first else []
+    shape = p.problem.shape
+    if dense:
+        found += _linear(p, p.problem, NAMES, p.m * dense, "of a dense layer" * bool(routed))
+    if routed:
+        beside = replace(p.problem, shape=shape.without_experts())
+        words = "of an expert layer" * bool(dense)
+        found += _linear(p, beside, NAMES | SHARED, p.m * routed, words)
+    found += _attention(p)
+    if dense:
+        found += _elementwise(p, "elementwise", shape, p.m * dense)
+    if routed and p.experts:
+        name = "elementwise of expert layers" if dense else "elementwise"
+        found += _elementwise(p, name, shape.without_experts(), p.m * routed)
+        found += _experts(p)
+    if p.last:
+        found += _head(p)
+    return (*found, *_optimizer(p))
+
+
+def _tokens(p: StepParts) -> float:
+    x = p.layout
+    return x.mbs * p.problem.job.seq_len / x.cp
+
+
+def _n(value: float) -> str:
+    """Return a number of a formula: whole ones in full."""
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.9g}".replace("e-", "e−").replace("e+", "e")
+
+
+def _hbm(part: Accelerator) -> str:
+    """Return the sustained bandwidth of the memory."""
+    return f"({_n(part.hbm_bytes_per_s / 1e9)} GB/s × {part.efficiency.hbm_frac:g})"
+
+
+def _launch(part: Accelerator, n: float = 1) -> str:
+    one = f"{_n(part.efficiency.kernel_latency_s * 1e6)} us"
+    return one if n == 1 else f"{_n(n)} × {one}"
+
+
+def _sizes(m: float, k: float, c: float) -> str:
+    """Return the elements of both inputs and the output of a product."""
+    return f"({_n(m)} × {_n(k)} + {_n(k)} × {_n(c)} + {_n(m)} × {_n(c)})"
+
+
+def _product_text(
+    m: float, k: float, c: float, part: Accelerator, precision: str, rate: float
+) -> str:
+    """Return the time of `costmodels.layers.gemm.gemm_s` with its numbers put in."""
+    eff, waves = part.efficiency, {}
+    gain = eff.fp8_gain if precision == "fp8" else 1.0
+    for rows, columns in TILES:
+        tiles = np.ceil(m / rows) * np.ceil(c / columns)
+        loss = (1.0 - TILE_HALVING_LOSS) ** np.log2(256 * 128 / (rows * columns))
+        n = float(np.ceil(tiles / part.n_sms))
+        work = n * rows * columns / loss
+        waves[rows, columns] = work, n, float(loss)
+    (rows, columns), (_, n, loss) = min(waves.items(), key=lambda tile: tile[1][0])
+    peak = _n(part.peak_flops_per_s[precision] / 1e12)
+    factors = "".join(f" × {_n(x)}" for x in (rate, gain, loss) if x != 1.0)
+    return (
+        f"max({_n(n)} × {part.n_sms} × 2 × {rows} × {columns} × ({_n(k)} + {_n(eff.gemm_k_half)})"
+        f" / ({peak} TFLOP/s × {eff.gemm_frac:g}{factors}),"
+        f" {element_bytes(precision):g} B × {_sizes(m, k, c)} / {_hbm(part)}) + {_launch(part)}"
+    )
+
+
+def _of_product(
+    problem: Problem, name: str, product: Product, times: tuple[float, ...], n: float
+) -> Iterator[Operator]:
+    """Yield forward, data and weight gradient of a linear layer of the body."""
+    recipe, part, fused = problem.job.recipe, problem.pool.accelerator, problem.stack.fused_wgrad
+    width, grad, eff = element_bytes(recipe.linear), min(recipe.grad_bytes, 4.0), part.efficiency
+    m, k, c, cast = product.rows, product.inner, product.columns, recipe.cast_bytes
+    passes, rate = 2.0 * grad if fused else 2.0 + 2.0 * grad, recipe.linear_rate_frac
+    args = (part, recipe.linear)
+    added = f"{passes:g} B × {_n(k)} × {_n(c)}"
+    wgrad = _product_text(k, m, c, *args, rate * eff.wgrad_frac)
+    rows = (
+        (FORWARD, cast * m * k, f"{cast:g} B × {_n(m)} × {_n(k)}", (m, k, c), " + casts"),
+        (DGRAD, cast * m * c, f"{cast:g} B × {_n(m)} × {_n(c)}", (m, c, k), " + casts"),
+        (WGRAD, passes * k * c, added, (k, m, c), " + sum of gradients"),
+    )
+    for (direction, extra, text, sizes, what), time_s in zip(rows, times, strict=True):
+        time_text = _product_text(*sizes, *args, rate)
+        time_text += f" + {text} / {_hbm(part)}" if extra else ""
+        symbols = PRODUCT_TIME + (what if extra else "")
+        if direction == WGRAD:
+            symbols, time_text = _accumulated(problem, wgrad, k * c)
+        yield Operator(
+            name,
+            "linear",
+            direction,
+            2.0 * m * k * c,
+            width * (m * k + k * c + m * c) + extra,
+            time_s,
+            n,
+            part.peak_flops_per_s[recipe.linear],
+            ("2 rows × inner × columns", f"2 × {_n(m)} × {_n(k)} × {_n(c)}"),
+            (
+                "both inputs and the output once" + (what if extra else ""),
+                f"{width:g} B × {_sizes(m, k, c)}" + (f" + {text}" if extra else ""),
+            ),
+            (symbols, time_text),
+        )
+
+
+def _linear(
+    p: StepParts, problem: Problem, names: dict[str, str], n: float, suffix: str
+) -> Iterator[Operator]:
+    part = problem.pool.accelerator
+    for product in linear_products(problem.shape, _tokens(p), p.layout.tp):
+        times = product_times(product, problem.job, part, problem.stack)
+        yield from _of_product(
+            problem, f"{names[product.name]} {suffix}".strip(), product, times, n
+        )
+
+
+def _attention(p: StepParts) -> Iterator[Operator]:
+    shape, job, part, x = p.problem.shape, p.problem.job, p.problem.pool.accelerator, p.layout
+    n, s, t, eff = _tokens(p), float(job.seq_len), x.tp, part.efficiency
+    kv = kv_heads_per_rank(shape, np.array(t, dtype=np.int32)).item() * shape.head_dim
+    ahead, again = 2.0 * s * shape.q_width / t * n, BACKWARD_OVER_FORWARD
+    text = f"2 × {_n(s)} × {_n(shape.q_width)} / {t} × {_n(n)}"
+    words = "2 s h_q / t a token: the causal half"
+    queries, keys = (shape.q_width + shape.v_width) / t, 2.0 * kv
+    if shape.latent:
+        qk, v = shape.qk_nope + shape.qk_rope, shape.v_head
+        ahead, again = s * shape.heads * (qk + v) / t * n, (3.0 * qk + 2.0 * v) / (qk + v)
+        text = f"{_n(s)} × {shape.heads} × {qk + v} / {t} × {_n(n)}"
+        words = "s a (d_k + d_v) / t a token"
+        keys = shape.heads * (qk + v) / t
+    flash = shape.flash_attention
+    if not flash:
+        ahead, again = 2.0 * ahead, 2.0
+        text, words = f"2 × {text}", "the full square: 4 s h_q / t a token"
+    precision = "fp16" if job.recipe.gemm_precision == "fp16" else "bf16"
+    peaks = part.peak_flops_per_s
+    peak = peaks[precision if precision in peaks else job.recipe.gemm_precision]
+    score = SCORE_BYTES if p.problem.stack.fused_softmax else EAGER_SCORE_BYTES
+    score += DROPOUT_BYTES if shape.dropout else 0.0
+    split = ContextSplit(
+        *(np.array([v], dtype=np.int32) for v in (t, x.cp, CP_COMMS.index(x.cp_comm)))
+    )
+    kernels = context_parallel.attention_kernels(split)
+    n_kernels, blocks = (
+        float(np.asarray(v).item()) for v in (kernels.n_kernels, kernels.key_blocks)
+    )
+    merges = context_parallel.merge_times(p.problem, split, np.array([n]))
+    core = p.layers.attention
+    rows = (
+        (FORWARD, 1.0, core.forward_s.item(), 1.0, 0, merges.forward_s.item()),
+        (BACKWARD, again, core.backward_s.item(), 2.0, 1, merges.backward_s.item()),
+    )
+    for direction, times, time_s, passes, way, merge_s in rows:
+        flops = text if times == 1.0 else f"{_n(times)} × {text}"
+        moved = passes * 2.0 * n * (queries + keys)
+        traffic = (
+            "operands and results once (the kernel's own traffic is not modelled)",
+            f"{passes:g} × 2 B × {_n(n)} × ({_n(queries)} + {_n(keys)})",
+        )
+        if flash:
+            frac = eff.attention_frac[fused_kernel(p.problem.stack, part)][way]
+            frac *= LATENT[way] if shape.latent else 1.0
+            tiles = (
+                f"min(1, {shape.heads} / {t} × {_n(n)} / {_n(s)} × {-(-int(s) // ATTENTION_TILE)}"
+                f" / {part.n_sms})"
+            )
+            keys_s, half = _n(s / blocks), _n(eff.attention_seq_half)
+            symbols = "FLOPs / (P share keys / (keys + s_half) filled) + launches"
+            taken = (
+                f"{flops} / ({_n(peak / 1e12)} TFLOP/s × {_n(frac)} × {keys_s} / ({keys_s} +"
+                f" {half}) × {tiles}) + {_launch(part, n_kernels)}"
+            )
+        else:
+            moved = score * shape.heads / t * s * n
+            scores = f"{score:g} B × {shape.heads} / {t} × {_n(s)} × {_n(n)}"
+            traffic = ("scores, by operator", scores)
+            symbols = f"FLOPs / (P eta × {UNFUSED_RATE_FRAC:g}) + scores / HBM + launches"
+            taken = (
+                f"{flops} / ({_n(peak / 1e12)} TFLOP/s × {eff.gemm_frac:g} ×"
+                f" {UNFUSED_RATE_FRAC:g}) + {scores} / {_hbm(part)} + {_launch(part, 4)}"
+            )
+        if merge_s:
+            symbols, taken = f"{symbols} + merging of parts", f"{taken} + {_n(merge_s * 1e3)} ms"
+        yield Operator(
+            "attention core",
+            "attention",
+            direction,
+            times * ahead,
+            moved,
+            time_s,
+            p.m * p.held,
+            peak,
+            (words, flops),
+            traffic,
+            (symbols, taken),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """What a memory-bound operator moves in one direction."""
+
+    direction: str
+    n_bytes: float
+    symbols: str
+    text: str
+
+
+def _memory_bound(
+    p: StepParts,
+    name: str,
+    term: str,
+    both: tuple[_Moved, _Moved],
+    launches: int,
+    n: float,
+    frac: float = 1.0,
+) -> Iterator[Operator]:
+    """Yield operators whose time is their traffic, at a share of HBM, and their launches."""
+    part = p.problem.pool.accelerator
+    eff = part.efficiency
+    for moved in both:
+        time_s = moved.n_bytes / (part.hbm_bytes_per_s * eff.hbm_frac) / frac
+        time_s += launches * eff.kernel_latency_s
+        slower = f" / {frac:g}" if frac != 1.0 else ""
+        text = f"{moved.text} / {_hbm(part)}{slower}"
+        text += f" + {_launch(part, launches)}" if launches else ""
+        yield Operator(
+            name,
+            term,
+            moved.direction,
+            0.0,
+            moved.n_bytes,
+            time_s,
+            n,
+            _peak(p),
+            UNCOUNTED,
+            (moved.symbols, moved.text),
+            (
+                "bytes / (B_hbm share)"
+                + (" / share of that" if slower else "")
+                + (" + launches" if launches else ""),
+                text,
+            ),
+        )
+
+
+def _peak(p: StepParts) -> float:
+    return p.problem.pool.accelerator.peak_flops_per_s[p.problem.job.recipe.linear]
+
+
+def _elementwise(p: StepParts, name: str, shape: ModelShape, n: float) -> Iterator[Operator]:
+    """Yield norms, residuals, rotary and activation of a layer (`compute.elementwise_times`)."""
+    stack, x, tokens = p.problem.stack, p.layout, _tokens(p)
+    t, whole = x.tp, x.tp if x.sp else 1
+    masks, norm = 2.0 if shape.dropout else 0.0, 1.0
+    norm = norm if stack.fused_norms else stack.unfused_norm_factor
+    kv = kv_heads_per_rank(shape, np.array(t, dtype=np.int32)).item()
+    rotary, texts = 0.0, []
+    if shape.positions == "rope":
+        rotary = 4.0 * (shape.q_width / t + kv * shape.head_dim)
+        texts.append(f"4 × ({_n(shape.q_width)} / {t} + {_n(kv)} × {shape.head_dim})")
+    if shape.latent:
+        rotary += 5.0 * (shape.q_rank + shape.kv_rank) / t
+        texts.append(f"5 × ({shape.q_rank} + {shape.kv_rank}) / {t}")
+    both = []
+    for direction, norms, others, inner in (
+        (FORWARD, 8.0, 12.0, 6.0 if shape.gated else 4.0),
+        (BACKWARD, 12.0, 8.0, 10.0 if shape.gated else 6.0),
+    ):
+        per_token = (norms * norm + others + masks) * shape.hidden / whole + rotary
+        per_token += inner * shape.ffn / t
+        sums = [
+            f"({norms:g} × {norm:g} + {others:g}{f' + {masks:g}' if masks else ''}) ×"
+            f" {_n(shape.hidden)} / {whole}",
+            *texts,
+            *([f"{inner:g} × {_n(shape.ffn)} / {t}"] if shape.ffn else []),
+        ]
+        both.append(
+            _Moved(
+                direction,
+                tokens * per_token * stack.elementwise_factor,
+                "tokens × (norms and residuals + rotary + activation) × traffic of the stack",
+                f"{_n(tokens)} × ({' + '.join(sums)}) × {stack.elementwise_factor:g} B",
+            )
+        )
+    yield from _memory_bound(p, name, "elementwise", (both[0], both[1]), 6, n)
+
+
+def _embedding(p: StepParts) -> Iterator[Operator]:
+    shape, x, n = p.problem.shape, p.layout, _tokens(p)
+    mask = 3.0 / (x.tp if x.sp else 1) if shape.dropout else 0.0
+    more = f" + {_n(mask)}" if mask else ""
+    both = tuple(
+        _Moved(
+            direction,
+            n * (width + mask) * shape.hidden,
+            "tokens × (read and write of a row + mask) × h",
+            f"{_n(n)} × ({width:g}{more}) × {_n(shape.hidden)} B",
+        )
+        for direction, width in ((FORWARD, 4.0), (BACKWARD, 8.0))
+    )
+    yield from _memory_bound(p, "embedding", "embedding", (both[0], both[1]), 1, float(p.m))
+
+
+def _plain_product(
+    p: StepParts, name: str, term: str, sizes: tuple[float, float, float], n: float
+) -> Iterator[Operator]:
+    """Yield the three products of a layer in the precision of the head."""
+    part, precision = p.problem.pool.accelerator, p.problem.job.recipe.gemm_precision
+    m, k, c = sizes
+    width, wide = element_bytes(precision), part.efficiency.wgrad_frac
+    rows = ((FORWARD, (m, k, c), 1.0), (DGRAD, (m, c, k), 1.0), (WGRAD, (k, m, c), wide))
+    for direction, three, rate in rows:
+        yield Operator(
+            name,
+            term,
+            direction,
+            2.0 * m * k * c,
+            width * (m * k + k * c + m * c),
+            float(gemm_s(*three, part, precision, rate)),
+            n,
+            part.peak_flops_per_s[precision],
+            ("2 rows × inner × columns", f"2 × {_n(m)} × {_n(k)} × {_n(c)}"),
+            ("both inputs and the output once", f"{width:g} B × {_sizes(m, k, c)}"),
+            (PRODUCT_TIME, _product_text(*three, part, precision, rate)),
+        )
+
+
+def _head(p: StepParts) -> Iterator[Operator]:
+    shape, stack, x = p.problem.shape, p.problem.stack, p.layout
+    tp = np.array([x.tp], dtype=np.int32)
+    n, columns = _tokens(p), padded_vocab(shape, tp).item() / x.tp
+    calls = float(p.m * (1 + shape.mtp_layers))
+    yield from _plain_product(p, "output head", "head", (n, float(shape.hidden), columns), calls)
+    each, factor = 5.0 if stack.fused_loss else 14.0, stack.elementwise_factor
+    logits = columns if stack.logits_sharded else columns * x.tp
+    both = tuple(
+        _Moved(
+            direction,
+            n * (logits * each * factor + 10.0 * shape.hidden) / 2,
+            "tokens × (logits × bytes of one × traffic of the stack + 10 h) / 2",
+            f"{_n(n)} × ({_n(logits)} × {each:g} × {factor:g} + 10 × {_n(shape.hidden)}) × 0.5 B",
+        )
+        for direction in (FORWARD, BACKWARD)
+    )
+    yield from _memory_bound(p, "loss and final norm", "head", (both[0], both[1]), 4, calls)
+
+
+def _experts(p: StepParts) -> Iterator[Operator]:
+    """Yield router, permutation, grouped products and activation of the routed experts."""
+    problem, x = p.problem, p.layout
+    shape, part, calls = problem.shape, problem.pool.accelerator, p.m * p.routed
+    tp, sp = np.array([x.tp], dtype=np.int32), np.array([int(x.sp)], dtype=np.int32)
+    ep, etp = np.array([x.ep], dtype=np.int32), np.array([x.etp], dtype=np.int32)
+    tokens = routed_experts.local_tokens(problem.stack, np.array([_tokens(p)]), tp, sp, ep)
+    rows = routed_experts.expert_rows(problem, tokens, sp, ep, etp).item()
+    n, local, h = tokens.item(), shape.n_experts / x.ep, float(shape.hidden)
+    ways = (FORWARD, BACKWARD)
+    if shape.n_experts > 1:
+        yield from _plain_product(p, "router", "experts", (n, h, float(shape.n_experts)), calls)
+        each, kernels = routed_experts.ROUTER_BYTES, routed_experts.ROUTER_KERNELS
+        scores = [
+            _Moved(
+                way,
+                each * n * shape.n_experts,
+                "21 B a token and expert",
+                f"{each:g} B × {_n(n)} × {shape.n_experts}",
+            )
+            for way in ways
+        ]
+        yield from _memory_bound(p, "routing", "experts", (scores[0], scores[1]), kernels, calls)
+        again = rows if local > 1 and x.ep * x.etp > 1 else 0.0
+        moved = [
+            _Moved(
+                way,
+                2 * 4.0 * h * (n * shape.top_k + again),
+                "2 × 4 h × (copies of the tokens + rows where they are put in order by expert)",
+                f"2 × 4 B × {_n(h)} × ({_n(n)} × {shape.top_k} + {_n(again)})",
+            )
+            for way in ways
+        ]
+        share = routed_experts.PERMUTE_FRAC
+        yield from _memory_bound(
+            p, "permutation", "experts", (moved[0], moved[1]), 4, calls, share
+        )
+    width = shape.expert_ffn / x.etp
+    fracs = routed_experts.rows_fracs(np.array(rows / local), part, problem.job.recipe.grad_bytes)
+    ups = (2 if shape.gated else 1) * width
+    for name, inner, columns in (("experts up", h, ups), ("experts down", width, h)):
+        sizes = (local, rows / local, inner, columns)
+        yield from _grouped(p, name, sizes, [float(u) for u in fracs], calls)
+    factor = problem.stack.elementwise_factor
+    both = [
+        _Moved(
+            way,
+            each * rows * width * factor,
+            "bytes of an element × rows × width × traffic of the stack",
+            f"{each:g} B × {_n(rows)} × {_n(width)} × {factor:g}",
+        )
+        for way, each in zip(ways, (6.0, 10.0) if shape.gated else (4.0, 6.0), strict=True)
+    ]
+    yield from _memory_bound(p, "experts' activation", "experts", (both[0], both[1]), 0, calls)
+
+
+def _grouped(
+    p: StepParts,
+    name: str,
+    sizes: tuple[float, float, float, float],
+    fracs: list[float],
+    calls: float,
+) -> Iterator[Operator]:
+    """Yield the grouped products of the experts of a device."""
+    problem = p.problem
+    recipe, part = problem.job.recipe, problem.pool.accelerator
+    g, m, k, c = sizes
+    eff, cast, width = part.efficiency, recipe.cast_bytes, element_bytes(recipe.linear)
+    hbm, rate = part.hbm_bytes_per_s * eff.hbm_frac, recipe.linear_rate_frac
+    peak = part.peak_flops_per_s[recipe.linear]
+    rows = (
+        (FORWARD, (m, k, c), rate, cast * g * m * k, f"{cast:g} B × {_n(g)} × {_n(m)} × {_n(k)}"),
+        (DGRAD, (m, c, k), rate, cast * g * m * c, f"{cast:g} B × {_n(g)} × {_n(m)} × {_n(c)}"),
+        (WGRAD, (k, m, c), rate * eff.wgrad_frac, 0.0, ""),
+    )
+    for (direction, (a, b, d), frac, extra, more), u in zip(rows, fracs, strict=True):
+        args = (part, recipe.linear, frac)
+        time_s = float(routed_experts.grouped_gemm_s(g, a, b, d, *args, u)) + extra / hbm
+        symbols, taken = GROUPED_TIME, _grouped_text(g, (a, b, d), *args, u)
+        if g <= 1:
+            symbols, taken = PRODUCT_TIME, _product_text(a, b, d, *args)
+        if direction == WGRAD and g <= 1:
+            alone = np.asarray(time_s)
+            time_s = float(accumulated_s(alone, k * c, problem.job, part, problem.stack))
+            symbols, taken = _accumulated(problem, taken, k * c)
+        if extra:
+            symbols, taken = f"{symbols} + casts", f"{taken} + {more} / {_hbm(part)}"
+        yield Operator(
+            name,
+            "experts",
+            direction,
+            2.0 * g * m * k * c,
+            g * width * (m * k + k * c + m * c) + extra,
+            time_s,
+            calls,
+            peak,
+            (
+                "2 experts × rows of each × inner × columns",
+                f"2 × {_n(g)} × {_n(m)} × {_n(k)} × {_n(c)}",
+            ),
+            (
+                "inputs and outputs once" + (" + casts" if extra else ""),
+                f"{_n(g)} × {width:g} B × {_sizes(m, k, c)}" + (f" + {more}" if extra else ""),
+            ),
+            (symbols, taken),
+        )
+
+
+def _accumulated(problem: Problem, product: str, weights: float) -> Formula:
+    """Return a weight gradient with its sum into those of the step (`compute.accumulated_s`)."""
+    grad, fused = min(problem.job.recipe.grad_bytes, 4.0), problem.stack.fused_wgrad
+    passes = 2.0 * grad if fused else 2.0 + 2.0 * grad
+    added = f"{passes:g} B × {_n(weights)} / {_hbm(problem.pool.accelerator)}"
+    if fused:
+        words = "sqrt(product^2 + (sum of gradients / HBM)^2), product = "
+        return words + PRODUCT_TIME, f"hypot({product}, {added})"
+    return f"{PRODUCT_TIME} + sum of gradients / HBM", f"{product} + {added}"
+
+
+def _grouped_text(
+    g: float,
+    sizes: tuple[float, float, float],
+    part: Accelerator,
+    precision: str,
+    rate: float,
+    u: float,
+) -> str:
+    """Return the time of `costmodels.layers.experts.grouped_gemm_s` with its numbers put in."""
+    eff, (m, k, c) = part.efficiency, sizes
+    share = f" × {_n(rate)}" if rate != 1.0 else ""
+    return (
+        f"max(2 × {_n(g)} × {_n(m)} × {_n(c)} × ({_n(k)} + {_n(eff.gemm_k_half)}) /"
+        f" ({_n(part.peak_flops_per_s[precision] / 1e12)} TFLOP/s × {eff.gemm_frac:g}{share} ×"
+        f" {_n(u)}), {_n(g)} × {element_bytes(precision):g} B × {_sizes(m, k, c)} /"
+        f" {_hbm(part)}) + {_launch(part)}"
+    )
+
+
+def _optimizer(p: StepParts) -> Iterator[Operator]:
+    moved, sums = optimizer_bytes(p)
+    text = " + ".join(sums)
+    yield Operator(
+        "optimizer",
+        "optimizer",
+        "update",
+        0.0,
+        sum(moved),
+        p.found.time_s["optimizer"],
+        1.0,
+        _peak(p),
+        UNCOUNTED,
+        ("N (G / D_g + (4 G + 30 − moved on the host) / D) bytes", text),
+        ("bytes / (B_hbm share)", f"({text}) / {_hbm(p.problem.pool.accelerator)}"),
+    )

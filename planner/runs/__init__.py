@@ -1,1 +1,0 @@
-"""Existing runs as people have them: launch scripts, framework configurations."""

@@ -1,0 +1,211 @@
+"""Plans of layouts: opened up, with rates, interval, warnings, and what frameworks hold them."""
+
+from collections.abc import Mapping, Sequence
+
+from costmodels.breakdown import Breakdown, break_down, break_downs, join_one
+from costmodels.layers.flops import model_flops_per_step
+from costmodels.plans import Layout
+from costmodels.problem import Problem
+from costmodels.run.goodput import Goodput, goodput
+from costmodels.stacks import StackProfile
+from costmodels.step import peak_bytes
+from planner.frameworks.emit import runs_on, runs_on_each
+from planner.solver.answer.advice import plan_warnings
+from planner.solver.answer.result import Plan
+from planner.solver.calibration.file import Calibration
+from planner.solver.calibration.intervals import evidence_for, interval_of, kind_of
+from planner.solver.options import SolveOptions
+from planner.solver.problem import as_framework, make_problem
+from planner.solver.scenarios import Searched
+from planner.specs.identity import PlanIds
+from planner.specs.inputs import ClusterInput, ModelInput
+from planner.specs.search.axis_values import layout_to_json
+from planner.specs.search.objectives import run_figures
+from searches.pricing.candidates import Candidate
+from searches.pricing.layout_prices import peaks_of_layouts
+
+Peaks = Mapping[StackProfile, float]
+"""Peak memory of one plan under some stacks, bytes."""
+
+
+NO_PEAKS: Peaks = {}
+
+
+def open_candidates(found: Sequence[tuple[Candidate, Searched]]) -> list[Breakdown]:
+    """Return plans opened up, those of one search together."""
+    opened: dict[int, Breakdown] = {}
+    for rows in _by_search([one for _, one in found]):
+        one, layouts = found[rows[0]][1], [found[i][0].layout for i in rows]
+        opened |= zip(rows, break_downs(one.problem, layouts, one.context.layer_grid), strict=True)
+    return [opened[i] for i in range(len(found))]
+
+
+def _by_search(searches: Sequence[Searched]) -> list[list[int]]:
+    """Return the places of each search in a list."""
+    of: dict[int, list[int]] = {}
+    for i, one in enumerate(searches):
+        of.setdefault(id(one), []).append(i)
+    return list(of.values())
+
+
+class PlanMaker:
+    """Makes plans of one problem; what all of them share is computed once."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        model: ModelInput,
+        cluster: ClusterInput,
+        calibration: Calibration,
+    ) -> None:
+        self._problem, self._calibration = problem, calibration
+        self._ids = PlanIds(model.document, cluster.document)
+        self._evidence = evidence_for(problem, calibration)
+        self._flops = model_flops_per_step(problem.shape, problem.job)
+        self._peak_flops = problem.pool.accelerator.peak_flops_per_s[problem.job.recipe.linear]
+        self._operations = cluster.operations[0]
+        self._n_given = cluster.n_given
+        self._goodput: dict[int, Goodput] = {}
+        self._of_framework: dict[str, Problem] = {}
+
+    def as_framework(self, name: str) -> Problem:
+        """Return the problem with the stack of a framework (`problems.as_framework`)."""
+        if name not in self._of_framework:
+            self._of_framework[name] = as_framework(self._problem, name, self._calibration)
+        return self._of_framework[name]
+
+    def peaks(
+        self, layouts: Sequence[Layout], able: Sequence[tuple[str, ...]]
+    ) -> list[dict[StackProfile, float]]:
+        """Return each layout's peak memory under the frameworks that can run it, by their stack.
+
+        Bytes; `able` names those frameworks. Layouts under one stack are priced together.
+        """
+        found: list[dict[StackProfile, float]] = [{} for _ in layouts]
+        together: dict[StackProfile, tuple[Problem, list[int]]] = {}
+        for i, names in enumerate(able):
+            owns = [self.as_framework(name) for name in names]
+            others = {own.stack: own for own in owns if own.stack != self._problem.stack}
+            for stack, own in others.items():
+                together.setdefault(stack, (own, []))[1].append(i)
+        for own, rows in together.values():
+            priced = peaks_of_layouts(own, [layouts[i] for i in rows])
+            for i, peak in zip(rows, priced, strict=True):
+                found[i][own.stack] = peak
+        return found
+
+    def fitting(
+        self, found: Breakdown, able: tuple[str, ...], known: Peaks = NO_PEAKS
+    ) -> tuple[str, ...]:
+        """Return which of the frameworks that can run a plan hold it, each with its own habits.
+
+        `known` holds its peak memory under some stacks.
+        """
+        problem = self._problem
+        usable, peaks = problem.pool.usable_bytes, {**known, problem.stack: found.peak_bytes}
+        stacks = {name: self.as_framework(name).stack for name in able}
+        for name, stack in stacks.items():
+            if stack not in peaks:
+                own = self.as_framework(name)
+                peaks[stack] = peak_bytes(join_one(own, found.layout)).item()
+        return tuple(name for name, stack in stacks.items() if peaks[stack] <= usable)
+
+    def make(
+        self,
+        rank: int,
+        found: Breakdown,
+        *,
+        tie: bool,
+        able: tuple[str, ...],
+        peaks: Peaks = NO_PEAKS,
+        group: int | None = None,
+    ) -> Plan:
+        """Return one plan with its rates, its interval and its warnings.
+
+        `able` are the frameworks that can run it, `peaks` its peak memory under some stacks.
+        """
+        problem, layout, n = self._problem, found.layout, found.layout.n_devices
+        job = problem.job
+        kind = kind_of(problem, layout, found.time_s, found.step_s)
+        regime = f"{self._evidence}.{kind}"
+        low, high = interval_of(regime, self._calibration)
+        fitting = self.fitting(found, able, peaks)
+        rate = job.tokens_per_step / found.step_s
+        if n not in self._goodput:
+            self._goodput[n] = goodput(problem, self._operations, n)
+        return Plan(
+            rank=rank,
+            plan_id=self._ids.of(layout_to_json(layout)),
+            pool=problem.pool.name,
+            precision=job.precision,
+            layout=layout,
+            breakdown=found,
+            step_time_s=found.step_s,
+            step_time_p10_s=found.step_s * low,
+            step_time_p90_s=found.step_s * high,
+            interval_regime=regime,
+            tokens_per_s=rate,
+            tokens_per_s_per_device=rate / n,
+            mfu=self._flops / (found.step_s * n * self._peak_flops),
+            usable_bytes=problem.pool.usable_bytes,
+            tie=tie,
+            training_s=job.tokens / rate if job.tokens else None,
+            warnings=plan_warnings(problem, found),
+            runs_on=fitting,
+            too_large_for=tuple(name for name in able if name not in fitting),
+            n_idle=self._n_given - n,
+            run=run_figures(problem, self._operations, n, found.step_s, self._goodput[n]),
+            group=group,
+        )
+
+
+def make_plan(
+    rank: int,
+    problem: Problem,
+    found: Breakdown,
+    model: ModelInput,
+    cluster: ClusterInput,
+    tie: bool,
+    calibration: Calibration,
+) -> Plan:
+    """Return one plan with its rates, its interval and its warnings."""
+    able = runs_on(found.layout, problem.shape, problem.job)
+    return PlanMaker(problem, model, cluster, calibration).make(rank, found, tie=tie, able=able)
+
+
+def make_plans(
+    searches: Sequence[Searched],
+    opened: Sequence[Breakdown],
+    ties: Sequence[bool],
+    groups: Sequence[int | None],
+    calibration: Calibration,
+) -> tuple[Plan, ...]:
+    """Return opened plans in their order; each is of one search, and ties or not."""
+    made: dict[int, Plan] = {}
+    for rows in _by_search(searches):
+        one = searches[rows[0]]
+        maker = PlanMaker(one.problem, one.model, one.cluster, calibration)
+        layouts = [opened[i].layout for i in rows]
+        able = runs_on_each(layouts, one.problem.shape, one.problem.job)
+        for i, names, peaks in zip(rows, able, maker.peaks(layouts, able), strict=True):
+            made[i] = maker.make(
+                i + 1, opened[i], tie=ties[i], able=names, peaks=peaks, group=groups[i]
+            )
+    return tuple(made[i] for i in range(len(searches)))
+
+
+def under_framework(
+    problem: Problem, layout: Layout, framework: str, calibration: Calibration
+) -> Breakdown | None:
+    """Return the plan priced as `framework` runs it; None when it does not fit its memory."""
+    found = break_down(as_framework(problem, framework, calibration), layout)
+    return found if found.peak_bytes <= problem.pool.usable_bytes else None
+
+
+def plan_of_layout(
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions, layout: Layout, rank: int = 1
+) -> tuple[Problem, Plan]:
+    """Price a layout again on the first pool: how `show`, `explain` and `emit` reopen a plan."""
+    problem = make_problem(model, cluster, options, layout.n_devices)
+    found, calibration = break_down(problem, layout), options.calibration
+    return problem, make_plan(rank, problem, found, model, cluster, True, calibration)

@@ -1,0 +1,147 @@
+"""How sure a predicted step time is, and which plans the model cannot tell apart."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import log, log1p
+
+from costmodels.layers.layer_grid import LayerGrid
+from costmodels.plans import Layout
+from costmodels.problem import Problem
+from planner.solver.calibration.file import Calibration
+from planner.solver.calibration.resolution import resolution_of
+from searches.frameworks.table import runnable_layouts, searched_frameworks
+from searches.options import SearchOptions
+from searches.pricing.candidates import ByDegrees, Candidate
+from searches.pricing.layout_prices import price_layouts
+
+TIE_FRAC = 0.01
+"""Plans this close to the fastest count as ties, which memory headroom orders: repeats of one
+measured layout differ by 0.3-3 %. The model tells plans apart less well than that
+(`planner.solver.calibration.resolution`), but in measured sweeps a first plan chosen by headroom
+among plans 3 % or more behind is a worse one."""
+
+HEADROOM_STEP = 0.05
+"""Memory headroom is compared in steps of this share of the usable memory."""
+
+
+SAME_MEMORY = 1.005
+"""Memory that differs by less than this factor counts as the same."""
+
+
+def without_pointless_recompute(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates without those that recompute more for no memory.
+
+    A plan is left out when another differs from it in recomputation alone, is no slower and needs
+    no more memory: the price of a recomputed layer's working set can eat what it saves.
+    """
+
+    def degrees(c: Candidate) -> tuple[object, ...]:
+        x = c.layout
+        split = (x.tp, x.pp, x.dp, x.cp, x.cp_comm, x.ep, x.etp)
+        switches = (x.optimizer_offload, x.activation_offload, x.dp_overlap, x.hpz)
+        return (*split, x.vpp, x.split, x.mbs, x.zero, x.sp_code, *switches)
+
+    kept: dict[tuple[object, ...], list[Candidate]] = {}
+    out = []
+    for c in sorted(candidates, key=lambda c: (c.step_s, c.peak_bytes, ByDegrees(c.layout))):
+        rivals = kept.setdefault(degrees(c), [])
+        if all(c.peak_bytes * SAME_MEMORY < faster.peak_bytes for faster in rivals):
+            rivals.append(c)
+            out.append(c)
+    return out
+
+
+def with_plain_groups(
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    options: SearchOptions = SearchOptions(),
+    grid: LayerGrid | None = None,
+) -> list[Candidate]:
+    """Return the candidates with ZeRO groups over all ranks where smaller ones gain nothing.
+
+    A plan whose ZeRO groups are replicated gives way to the one with whole groups when that is no
+    further behind than the model can tell, the options allow it and the framework runs it: it
+    needs less memory and is simpler to run. `grid` holds layer terms, if they are known.
+    """
+
+    def may_be_whole(x: Layout) -> bool:
+        return x.shard > 0 and options.allows("dp_shard", x.dp * x.cp)
+
+    split = [c for c in candidates if may_be_whole(c.layout)]
+    layouts = [replace(c.layout, shard=0) for c in split]
+    if layouts and options.framework != "any":
+        names = searched_frameworks(options.framework)
+        able_each = runnable_layouts(names, layouts, problem.shape, problem.job)
+        runs = [any(column) for column in able_each.T.tolist()]
+        split = [c for c, able in zip(split, runs, strict=True) if able]
+        layouts = [x for x, able in zip(layouts, runs, strict=True) if able]
+    whole = price_layouts(problem, layouts, grid)
+    plain = {}
+    for c, other in zip(split, whole, strict=True):
+        # The pipeline is the same, so its exact time differs from the closed form by as much.
+        step_s = c.step_s + (other.closed_form_s - c.closed_form_s)
+        plain[c.layout] = replace(other, step_s=step_s)
+    out = []
+    for c in candidates:
+        found = plain.get(c.layout)
+        near = found is not None and found.step_s <= c.step_s * (1.0 + TIE_FRAC)
+        out += [found] if found is not None and near else [c]
+    return out
+
+
+def groups(plans: Sequence[tuple[Layout, float]], calibration: Calibration) -> tuple[int, ...]:
+    """Return the group of each plan, from 1; plans are layouts with their values, best first.
+
+    A group is led by its first plan. A plan belongs to the first group whose leader the model
+    cannot tell it from, and leads the next one where there is none.
+    """
+    leaders: list[tuple[Layout, float]] = []
+    found = []
+    for layout, value in plans:
+        near = (
+            i
+            for i, (first, best) in enumerate(leaders)
+            if abs(log(value / best)) <= log1p(resolution_of(first, layout, calibration))
+        )
+        group = next(near, len(leaders))
+        if group == len(leaders):
+            leaders.append((layout, value))
+        found.append(group + 1)
+    return tuple(found)
+
+
+def simplicity(candidate: Candidate) -> tuple[int, int, int]:
+    """Return how involved a plan is: axes in use, virtual stages, recomputed layers or modules."""
+    x = candidate.layout
+    axes = (
+        x.tp > 1,
+        x.pp > 1,
+        x.cp > 1,
+        x.vpp > 1,
+        x.zero > 1,
+        x.shard > 0,
+        x.recompute != "none",
+        x.tp_overlap,
+        x.hpz > 1,
+    )
+    again = x.recompute_layers + len(x.recompute_modules)
+    return sum(axes) + (x.split != "even"), x.vpp, again + x.activation_offload_layers
+
+
+def tie_limit(values: Sequence[float]) -> float:
+    """Return the value up to which a plan ties with the best of `values`."""
+    return min(values) * (1.0 + TIE_FRAC)
+
+
+def rank_key(c: Candidate, usable_bytes: float, value: float, limit: float) -> tuple[object, ...]:
+    """Return the sort key of a plan, by its value from `limit` on.
+
+    Plans up to `limit` come first, ordered by memory headroom, then simplicity, then time;
+    those with the optimizer or activations on the host after the others, as their headroom is
+    bought with it.
+    """
+    if value > limit:
+        return (1, value, c.step_s, c.peak_bytes, ByDegrees(c.layout))
+    headroom = int((1.0 - c.peak_bytes / usable_bytes) / HEADROOM_STEP)
+    away = c.layout.optimizer_offload + c.layout.activation_offload
+    return (0, away, -headroom, *simplicity(c), c.step_s, ByDegrees(c.layout))

@@ -1,0 +1,25 @@
+"""How much of the dense peak a plan uses, with recomputed work (HFU) beside MFU."""
+
+from costmodels.layers.flops import model_flops_per_step
+from costmodels.layers.hardware_flops import hardware_flops_per_step
+from planner.solver.answer.result import Plan
+from planner.units import format_percent
+
+
+def hfu(plan: Plan) -> float:
+    """Return the hardware FLOPs utilization of a priced plan, a fraction of the dense peak.
+
+    HFU = MFU × hardware FLOPs / model FLOPs, see `costmodels.layers.hardware_flops`.
+    """
+    problem = plan.breakdown.rows.problem
+    hardware = hardware_flops_per_step(problem.shape, problem.job, plan.layout)
+    return plan.mfu * hardware / model_flops_per_step(problem.shape, problem.job)
+
+
+def utilization_words(plan: Plan) -> str:
+    """Return MFU, and HFU where it is another number because something is recomputed."""
+    hardware = hfu(plan)
+    words = f"MFU {format_percent(plan.mfu)}"
+    if hardware == plan.mfu:
+        return words
+    return f"{words}, HFU {format_percent(hardware)} with recomputed work"

@@ -1,0 +1,1 @@
+"""The numbers that measurements set: their file, their use, their intervals."""

@@ -1,0 +1,252 @@
+"""How sure a predicted step time is: its 80 % interval, learnt from measured runs by regime.
+
+A regime is what a prediction knows of its own plan, never where a run was published or what its
+model is called. It has two parts, as in `fitted.network`:
+
+- what stands behind the prediction: `fitted` (stack and devices have values in the calibration),
+  `new` (one of them has none), `anchored-1` or `anchored-3` (so many measured steps of the user's
+  own set the scale);
+- what the step consists of, see `kind_of`.
+
+The bounds are quantiles of ln(measured / predicted): `fitted` of the runs that the calibration was
+fitted to, `new` of families under a fit that left them out
+(`planner.measure.calibrate.cross_validation`), and `anchored` of the same after reference runs
+were drawn from them.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.plans import Layout
+from costmodels.problem import Problem
+from planner.solver.calibration.file import Calibration, load_calibration, rounded
+
+Floats = NDArray[np.float64]
+Interval = tuple[float, float]
+"""10th and 90th percentile of a measured step over its prediction."""
+
+FITTED, NEW, ANCHORED, ANCHORED_WELL = "fitted", "new", "anchored-1", "anchored-3"
+EVIDENCE = {
+    FITTED: "of a stack and devices that the calibration was fitted to",
+    NEW: "of a stack or devices that the calibration was not fitted to",
+    ANCHORED: "scaled by a measured step of your own",
+    ANCHORED_WELL: "scaled by three measured steps of your own",
+}
+"""What stands behind a prediction, in words."""
+KINDS = {
+    "experts": "with experts",
+    "tp-across-domains": "with tp groups across scale-up domains",
+    "network": "that wait for the network for a quarter of the step or more",
+    "host": "that wait for the host for a tenth of the step or more",
+    "compute": "that mostly compute in matrix products and attention",
+    "mixed": "of which no one thing takes most of the step",
+}
+"""What a step consists of, in words; the first that holds."""
+NETWORK_TERMS = ("tp", "cp", "ep", "pp", "dp")
+COMPUTE_TERMS = ("linear", "attention", "experts", "head", "recompute")
+NETWORK_FRAC, HOST_FRAC, COMPUTE_FRAC = 0.25, 0.10, 0.65
+"""Shares of the step from which on it is of that kind."""
+
+LOW, HIGH = 0.1, 0.9
+FAMILY_ROWS = 30.0
+"""A family weighs as many rows as it has, at most this many, as in the fit."""
+PARENT_ROWS = 10.0
+"""Rows that all kinds together stand for in each: what a kind with few rows falls back to."""
+MANY_ROWS = 40
+"""A kind with as many rows keeps the share of its rows inside within `INSIDE`."""
+INSIDE = (0.77, 0.83)
+NARROWEST = 0.01
+"""The bounds stay this far from the prediction: repeats of one layout differ by as much."""
+
+
+def kind_of(problem: Problem, layout: Layout, time_s: Mapping[str, float], step_s: float) -> str:
+    """Return what a step consists of, one of `KINDS`; `time_s` is the predicted time by term."""
+
+    def share(terms: Sequence[str]) -> float:
+        return sum(time_s.get(term, 0.0) for term in terms) / step_s
+
+    if problem.shape.n_experts:
+        return "experts"
+    if layout.tp > problem.pool.scale_up_domain:
+        return "tp-across-domains"
+    if share(NETWORK_TERMS) >= NETWORK_FRAC:
+        return "network"
+    if share(("host",)) >= HOST_FRAC:
+        return "host"
+    return "compute" if share(COMPUTE_TERMS) >= COMPUTE_FRAC else "mixed"
+
+
+def evidence_for(problem: Problem, calibration: Calibration) -> str:
+    """Return what stands behind a prediction, one of `EVIDENCE`."""
+    if calibration.anchored:
+        return ANCHORED_WELL if len(calibration.anchored_by) >= 3 else ANCHORED
+    stack, generation = problem.stack.name, problem.pool.accelerator.generation
+    # The class of a stack has fitted values too: those that an unseen stack starts from.
+    has_stack = stack != problem.stack.kind and _has(f"stack.{stack}.", calibration)
+    return FITTED if has_stack and _has(f"generation.{generation}.", calibration) else NEW
+
+
+def _has(beginning: str, calibration: Calibration) -> bool:
+    return any(name.startswith(beginning) for name in calibration.values)
+
+
+def regime_of(
+    problem: Problem,
+    layout: Layout,
+    time_s: Mapping[str, float],
+    step_s: float,
+    calibration: Calibration,
+) -> str:
+    """Return the regime of a prediction."""
+    kind = kind_of(problem, layout, time_s, step_s)
+    return f"{evidence_for(problem, calibration)}.{kind}"
+
+
+def interval_of(regime: str, calibration: Calibration) -> Interval:
+    """Return the interval of a regime: the calibration's own, else the one that ships."""
+    own = calibration.intervals.get(regime)
+    return own or load_calibration().intervals[regime]
+
+
+def regime_words(regime: str) -> str:
+    """Return a regime in words, to follow `plans`.
+
+    >>> regime_words("fitted.experts")
+    'with experts, of a stack and devices that the calibration was fitted to'
+    """
+    evidence, kind = regime.split(".")
+    return f"{KINDS[kind]}, {EVIDENCE[evidence]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """How far measured steps are from their predictions."""
+
+    families: NDArray[np.str_]
+    """Who published them, `(n,)`."""
+    kinds: NDArray[np.str_]
+    """One of `KINDS`, `(n,)`."""
+    log_ratio: Floats
+    """ln(measured / predicted), `(n,)`."""
+    weight: Floats
+    """How many rows each stands for, `(n,)`."""
+
+    @staticmethod
+    def of(families: Sequence[str], kinds: Sequence[str], log_ratio: Floats) -> "Residuals":
+        """Return residuals of which each is one row."""
+        return Residuals(np.array(families), np.array(kinds), log_ratio, np.ones(len(log_ratio)))
+
+    def where(self, mask: NDArray[np.bool_]) -> "Residuals":
+        """Return some of them."""
+        return Residuals(
+            self.families[mask], self.kinds[mask], self.log_ratio[mask], self.weight[mask]
+        )
+
+
+def learn(found: Residuals) -> dict[str, Interval]:
+    """Return the interval of every kind.
+
+    Families weigh alike up to `FAMILY_ROWS`; where that leaves too many or too few of the rows
+    of a kind inside, the bounds move towards those of its rows, in tenths. All kinds together
+    stand for `PARENT_ROWS` rows of each. An interval holds its prediction.
+    """
+    if not found.log_ratio.size:
+        return {}
+    everywhere = _shares(found)
+    out = {}
+    for kind in KINDS:
+        mine = found.kinds == kind
+        rows = float(found.weight[mine].sum())
+        mixed = everywhere * PARENT_ROWS / (rows + PARENT_ROWS)
+        if rows:
+            mixed[mine] += _shares(found.where(mine)) * rows / (rows + PARENT_ROWS)
+        bounds = _quantiles(found.log_ratio, mixed)
+        if rows >= MANY_ROWS:
+            bounds = _held(bounds, found.log_ratio[mine], found.weight[mine])
+        low, high = np.exp(bounds)
+        out[kind] = (
+            rounded(min(float(low), 1.0 - NARROWEST), 3),
+            rounded(max(float(high), 1.0 + NARROWEST), 3),
+        )
+    return out
+
+
+def _shares(found: Residuals) -> Floats:
+    """Return the share of each residual, families alike up to `FAMILY_ROWS`; their sum is 1."""
+    rows: Counter[str] = Counter()
+    for family, weight in zip(found.families.tolist(), found.weight.tolist(), strict=True):
+        rows[family] += weight
+    scale = {family: min(1.0, FAMILY_ROWS / n) for family, n in rows.items()}
+    weight = found.weight * [scale[family] for family in found.families.tolist()]
+    return np.asarray(weight / weight.sum())
+
+
+def _quantiles(values: Floats, weight: Floats) -> Floats:
+    """Return the quantiles at `LOW` and `HIGH`, linear between the middles of the weights."""
+    order = np.argsort(values, kind="stable")
+    mass = weight[order]
+    middle = (np.cumsum(mass) - 0.5 * mass) / mass.sum()
+    return np.interp((LOW, HIGH), middle, values[order])
+
+
+def _held(bounds: Floats, values: Floats, weight: Floats) -> Floats:
+    """Return the bounds, moved as little as brings the share of rows inside into `INSIDE`."""
+    of_rows = _quantiles(values, weight)
+    for tenth in range(11):
+        moved = bounds + 0.1 * tenth * (of_rows - bounds)
+        inside = (values >= moved[0]) & (values <= moved[1])
+        if INSIDE[0] <= weight[inside].sum() / weight.sum() <= INSIDE[1]:
+            return np.asarray(moved)
+    return of_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many measured steps lie inside their intervals; shares of the rows."""
+
+    regime: str
+    """`all`, or one regime."""
+    n: int
+    inside: float
+    below: float
+    """Faster than the interval."""
+    above: float
+
+
+def coverage(regimes: Sequence[str], log_ratio: Floats, bounds: Floats) -> tuple[Coverage, ...]:
+    """Return the coverage of all rows, then by regime in order; `bounds` are factors, `(n, 2)`."""
+    if not len(regimes):
+        return ()
+    ratio, names = np.exp(log_ratio), np.array(regimes)
+    below, above = ratio < bounds[:, 0], ratio > bounds[:, 1]
+
+    def of(name: str, mine: NDArray[np.bool_]) -> Coverage:
+        low, high = float(below[mine].mean()), float(above[mine].mean())
+        inside = float((~below & ~above)[mine].mean())
+        return Coverage(name, int(mine.sum()), inside, low, high)
+
+    order = [f"{evidence}.{kind}" for evidence in EVIDENCE for kind in KINDS]
+    known = sorted(set(regimes), key=order.index)
+    return (of("all", np.ones(len(names), bool)), *(of(name, names == name) for name in known))
+
+
+def left_out_coverage(found: Residuals) -> tuple[Coverage, ...]:
+    """Return the coverage of each family by the intervals that the other families give."""
+    out = []
+    for family in sorted(set(found.families.tolist())):
+        mine = found.families == family
+        learnt = learn(found.where(~mine))
+        if not learnt:
+            continue
+        held = found.where(mine)
+        ratio = np.exp(held.log_ratio)
+        low, high = np.array([learnt[kind] for kind in held.kinds.tolist()]).T
+        share = held.weight / held.weight.sum()
+        below, above = float(share[ratio < low].sum()), float(share[ratio > high].sum())
+        n = round(float(held.weight.sum()))
+        out.append(Coverage(family, n, 1.0 - below - above, below, above))
+    return tuple(out)

@@ -1,0 +1,1 @@
+"""Why no plan is left, and what would help."""

@@ -1,0 +1,341 @@
+"""When nothing fits: the smallest changes after which a plan exists, each found by a search.
+
+Tried one at a time: a restriction dropped or moved to its nearest value, any framework, optimizer
+states or stored activations on the host, a smaller margin, narrower gradients, a fused attention
+kernel, another batch, shorter sequences, more nodes. When no single change helps, restrictions are
+dropped in twos and all at once, with and without one of the other changes. Answers are ordered by
+what they touch, then by how far they move it.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from planner.errors import SpecError
+from planner.solver.answer.result import Relaxation
+from planner.solver.options import Asked, SolveOptions
+from planner.solver.recipes import pinned_to
+from planner.specs.inputs import ClusterInput, ModelInput
+from planner.specs.loader import cluster_from_dict, model_from_dict
+from planner.specs.search.axis_values import PRECISION
+from searches.executors.executor import SerialExecutor
+from searches.feasibility import StoppedError, any_fits, largest_true, least_true, states_can_fit
+from searches.options import TEXT_AXES, usual_most_mbs
+from searches.pricing.candidates import Candidate
+from searches.rules import Context
+from searches.search import search
+from searches.space.shape_space import divisors
+
+KINDS = ("value", "restriction", "software", "numerics", "job", "hardware")
+"""What a change touches, from the least to the most; `value` is that of a pin."""
+HOST_OFFERS = (
+    ("optimizer_offload", "", "optimizer states"),
+    ("activation_offload", "activation_offload_layers", "stored activations"),
+)
+"""Axes that put something on the host, closed unless named: the switch, the axis that says how
+much where there is one, and what it moves."""
+MAX_NODE_DOUBLINGS = 12
+NODE_COUNTS_TRIED = 32
+"""Node counts tried one after the other before they are doubled."""
+BATCHES_TRIED = 12
+MAX_DOUBLE_CHANGES = 3
+"""Double changes named; there may be many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A change in words, and the question after it."""
+
+    change: str
+    model: ModelInput
+    cluster: ClusterInput
+    options: SolveOptions
+    fields: Mapping[str, object] = field(default_factory=dict)
+    """Changed fields of the two files, by path."""
+    kind: str = "restriction"
+    factor: float = 1.0
+    """By how much the value moves: the larger over the smaller."""
+    stop: Callable[[], bool] | None = None
+    """Ends the search for changes."""
+
+
+def find_relaxations(
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    closest: Candidate | None,
+    asked: Asked,
+    stop: Callable[[], bool] | None = None,
+) -> tuple[Relaxation, ...]:
+    """Return the changes that make the job fit, those that change least first.
+
+    `closest` is the plan that misses the memory by least, if memory is what is missing. Raises
+    `searches.feasibility.StoppedError` once `stop` says so.
+    """
+    start = Attempt("", model, cluster, options, stop=stop)
+    named = dict.fromkeys((*options.pins, *options.only, *options.at_most))
+    axes = tuple(axis for axis in named if axis != PRECISION)
+    found = [a for a in _small_changes(start, axes, closest) if _fits(a)]
+    found += [a for a in (_more_nodes(start),) if a]
+    for group in () if found else _double_changes(start, axes, closest):
+        found = list(itertools.islice(filter(_fits, group), MAX_DOUBLE_CHANGES))
+        if found:
+            break
+    if not found and axes:
+        more = _more_nodes(_opened(start, axes))
+        found += [more] if more else []
+    found.sort(key=lambda a: (KINDS.index(a.kind), abs(math.log2(a.factor))))
+    return tuple(_relaxation(attempt, asked) for attempt in found)
+
+
+def _context(attempt: Attempt) -> Context:
+    from planner.solver.problem import make_problem
+
+    problem = make_problem(attempt.model, attempt.cluster, attempt.options)
+    return Context(problem, attempt.options.search_options(), problem.pool.n_devices)
+
+
+def _fits(attempt: Attempt) -> bool:
+    return any_fits(_context(attempt), attempt.stop)
+
+
+def _relaxation(attempt: Attempt, asked: Asked) -> Relaxation:
+    """Return the change with its best plan and its command."""
+    found = search(_context(attempt), SerialExecutor(), attempt.stop)
+    if found.stopped:
+        raise StoppedError
+    best = found.finalists[0]
+    command = asked.command(attempt.options, attempt.fields)
+    return Relaxation(
+        attempt.change, attempt.kind, attempt.factor, command, best.layout, best.step_s
+    )
+
+
+def _ratio(new: float, old: float) -> float:
+    return max(new, old) / min(new, old) if min(new, old) > 0 else 1.0
+
+
+def _joined(start: Attempt, change: str) -> str:
+    return f"{start.change}, {change}" if start.change else change
+
+
+def _of_cluster(
+    start: Attempt, change: str, path: str, value: object, kind: str, factor: float = 1.0
+) -> Attempt:
+    """Change a field of the only pool; its place in the user's file may be another."""
+    changed = cluster_from_dict(start.cluster.document, [(path, value)])
+    in_file = f"pools.{start.cluster.sources[0].index}.{path.removeprefix('pools.0.')}"
+    return replace(
+        start,
+        change=_joined(start, change),
+        cluster=changed,
+        kind=kind,
+        factor=factor,
+        fields={**start.fields, in_file: value},
+    )
+
+
+def _of_model(
+    start: Attempt, change: str, path: str, value: object, kind: str, factor: float = 1.0
+) -> Attempt:
+    changed = model_from_dict(start.model.document, [(path, value)])
+    return replace(
+        start,
+        change=_joined(start, change),
+        model=changed,
+        kind=kind,
+        factor=factor,
+        fields={**start.fields, path: value},
+    )
+
+
+def _of_recipe(start: Attempt, change: str, precision: str) -> Attempt:
+    """Change the recipe: its pin where there is one, which wins over the file."""
+    found = _of_model(start, change, "training.precision", precision, "numerics")
+    if PRECISION not in start.options.pins:
+        return found
+    return replace(found, options=pinned_to(start.options, precision), fields=start.fields)
+
+
+def _opened(start: Attempt, axes: tuple[str, ...]) -> Attempt:
+    """Return the question without any restriction on some axes."""
+    options = start.options
+    freer = replace(
+        options,
+        pins={a: v for a, v in options.pins.items() if a not in axes},
+        only={a: v for a, v in options.only.items() if a not in axes},
+        at_most={a: v for a, v in options.at_most.items() if a not in axes},
+    )
+    names = " and ".join((", ".join(axes[:-1]), axes[-1])) if len(axes) > 1 else axes[0]
+    return replace(start, change=f"leave {names} open", options=freer)
+
+
+def _small_changes(
+    start: Attempt, axes: tuple[str, ...], closest: Candidate | None
+) -> Iterator[Attempt]:
+    """Yield the single changes, more devices apart."""
+    for axis in axes:
+        nearest = next((a for a in _other_values(start, axis) if _fits(a)), None)
+        if nearest:
+            yield nearest
+        yield _opened(start, (axis,))
+    yield from _file_changes(start, closest)
+
+
+def _other_values(start: Attempt, axis: str) -> Iterator[Attempt]:
+    """Yield other values of one pinned axis whose value trades memory, the nearest first."""
+    options = start.options
+    if axis not in options.pins:
+        return
+    old = options.pins[axis]
+    pins = {a: v for a, v in options.pins.items() if a != axis}
+    if axis == "mbs":
+        job = start.model.job
+        most = max(old, usual_most_mbs(job.seq_len))
+        sizes = [d for d in divisors(job.global_batch) if d <= most]
+        for value in sorted((d for d in sizes if d != old), key=lambda d: (_ratio(d, old), d)):
+            moved = replace(options, pins={**pins, "mbs": value})
+            change = f"mbs {value} instead of {old}"
+            yield replace(
+                start, change=change, options=moved, kind="value", factor=_ratio(value, old)
+            )
+    if axis == "recompute_layers":
+        for value in range(old + 1, start.model.shape.layers + 1):
+            moved = replace(options, pins={**pins, axis: value})
+            change = f"recompute {value} layers of every virtual stage instead of {old}"
+            yield replace(
+                start, change=change, options=moved, kind="value", factor=_ratio(value, old)
+            )
+    if axis == "recompute" and "recompute_layers" not in options.pins:
+        full = TEXT_AXES["recompute"].index("full")
+        for value in range(1, start.model.shape.layers + 1) if old != full else ():
+            moved = replace(options, pins={**pins, axis: full, "recompute_layers": value})
+            words = f"recompute {value} layer{'s' if value > 1 else ''} of every virtual stage"
+            change = f"{words} instead of {TEXT_AXES['recompute'][old]}"
+            yield replace(start, change=change, options=moved, kind="value")
+
+
+def _file_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt]:
+    """Yield the single changes of software, numbers and job."""
+    options, job, shape = start.options, start.model.job, start.model.shape
+    pool = start.cluster.cluster.pools[0]
+    if options.framework not in ("default", "any"):
+        freer = replace(options, framework="default", stack=options.stack_name)
+        change = _joined(start, "any framework")
+        yield replace(start, change=change, options=freer, kind="software")
+    named = {**options.only, **{axis: {value} for axis, value in options.pins.items()}}
+    for axis, amount, what in HOST_OFFERS if pool.host is not None else ():
+        if 1 in named.get(axis, ()) or amount in named:
+            continue
+        pins = {other: value for other, value in options.pins.items() if other != axis}
+        wider = replace(options, pins=pins, only={**options.only, axis: frozenset({0, 1})})
+        change = _joined(start, f"{what} on the host")
+        yield replace(start, change=change, options=wider, kind="software")
+    if closest and closest.peak_bytes <= pool.accelerator.memory_bytes:
+        # What the closest plan leaves free, rounded down to a tenth of a GiB.
+        free = int((pool.accelerator.memory_bytes - closest.peak_bytes) / 2**30 * 10) / 10
+        factor = _ratio(free * 2**30, pool.memory_margin_bytes)
+        change, value = f"a memory margin of {free} GiB", f"{free} GiB"
+        yield _of_cluster(start, change, "pools.0.memory_margin", value, "software", factor)
+    if not shape.flash_attention:
+        change = "a fused attention kernel"
+        if set(pool.accelerator.efficiency.attention_frac) - {"unfused"}:
+            yield _of_model(start, change, "model.flash_attention", True, "software")
+    if job.precision in ("bf16", "fp16"):
+        value = f"{job.precision}-grads"
+        change = f"gradients in {job.precision}"
+        yield _of_recipe(start, change, value)
+    yield from _batches(start)
+    for divisor in (2, 4, 8):
+        tokens = job.seq_len // divisor
+        if job.seq_len % divisor == 0:
+            change = f"sequences of {tokens} tokens"
+            yield _of_model(start, change, "training.seq_len", tokens, "job", divisor)
+
+
+def _batches(start: Attempt) -> Iterator[Attempt]:
+    """Yield the nearest global batch that fits, of those that share factors with the devices."""
+    n, old = start.cluster.cluster.pools[0].n_devices, start.model.job.global_batch
+    near = {old // d * d for d in divisors(n)} | {-(-old // d) * d for d in divisors(n)}
+    near |= {old // 2, 2 * old}
+    ordered = sorted(near - {0, old}, key=lambda b: (_ratio(b, old), b))
+    for batch in ordered[:BATCHES_TRIED]:
+        tokens = start.model.job.tokens
+        if tokens and batch * start.model.job.seq_len > tokens:
+            continue
+        change = f"a global batch of {batch} sequences"
+        attempt = _of_model(
+            start, change, "training.global_batch", batch, "job", _ratio(batch, old)
+        )
+        if _fits(attempt):
+            yield attempt
+            return
+
+
+def _double_changes(
+    start: Attempt, axes: tuple[str, ...], closest: Candidate | None
+) -> Iterator[list[Attempt]]:
+    """Yield groups of double changes: restrictions only, those and one thing more, two things."""
+    if len(axes) > 1:
+        yield [_opened(start, pair) for pair in itertools.combinations(axes, 2)]
+    if len(axes) > 2:
+        yield [_opened(start, axes)]
+    bases = [_opened(start, axes)] if axes else []
+    bases += [a for a in _file_changes(start, closest) if a.kind == "numerics"]
+    for base in bases:
+        further = _file_changes(base, None)
+        yield [a for a in further if a.options != base.options or a.fields != base.fields]
+
+
+def _more_nodes(start: Attempt) -> Attempt | None:
+    """Return a larger number of nodes that fits, the least unless many fail to.
+
+    Fitting is not monotone in the number of nodes, because batches and heads must divide; so
+    counts are tried one after the other from the least whose memory holds the states. After
+    `NODE_COUNTS_TRIED` of them they are doubled, and the last doubling is bisected. None, too,
+    where a number of nodes alone does not change the file: see `PoolSource.node_keys`.
+    """
+    source, document = start.cluster.sources[0], start.cluster.document
+    if not source.node_keys:
+        return None
+    pool = start.cluster.cluster.pools[0]
+    problem = _context(start).problem
+    # The names of further nodes are not known.
+    entry = {key: value for key, value in document["pools"][0].items() if key != "hosts"}
+    if not source.own_domain:  # a rack that is not full yet grows with its nodes
+        entry = {key: value for key, value in entry.items() if key != "scale_up_domain"}
+
+    def attempt(n: int) -> Attempt:
+        changed = cluster_from_dict({**document, "pools": [{**entry, "nodes": n}]})
+        fields = {f"pools.{source.index}.{key}": n for key in source.node_keys}
+        change = _joined(start, f"{n} nodes ({n * pool.devices_per_node} devices)")
+        return replace(
+            start,
+            change=change,
+            cluster=changed,
+            kind="hardware",
+            factor=n / pool.n_nodes,
+            fields={**start.fields, **fields},
+        )
+
+    def fits(n: int) -> bool:
+        try:
+            return _fits(attempt(n))
+        except SpecError:  # a count that its scale-up domain or its bounds do not allow
+            return False
+
+    most = pool.n_nodes << MAX_NODE_DOUBLINGS
+    least = least_true(
+        lambda n: states_can_fit(problem, n * pool.devices_per_node), pool.n_nodes + 1, most
+    )
+    for n in range(least, min(least + NODE_COUNTS_TRIED, most + 1)):
+        if fits(n):
+            return attempt(n)
+    high = least + NODE_COUNTS_TRIED - 1
+    for _ in range(MAX_NODE_DOUBLINGS):
+        low, high = high, high * 2
+        if fits(high):
+            # A smaller count that fits, if the bisection meets one; `high` does in any case.
+            return attempt(1 + largest_true(lambda n: not fits(n), low + 1, high - 1))
+    return None

@@ -1,0 +1,305 @@
+"""Options of a solve, as the command line, Python and the service give them."""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.errors import UsageError
+from planner.option_names import option
+from planner.solver.calibration.file import Calibration, load_calibration
+from planner.specs.search.axis_values import (
+    DEVICES,
+    PROBLEM_AXES,
+    WORDS,
+    axis_text,
+    axis_values,
+    pinned_stages,
+)
+from planner.specs.search.objectives import WITHIN, parse_duration, parse_objective, parse_pareto
+from searches.options import AXES, SearchOptions
+
+STACK_OF_FRAMEWORK = {
+    "default": "megatron-core",
+    "megatron": "megatron-core",
+    "deepspeed": "deepspeed",
+    "torchtitan": "torchtitan",
+    "fsdp2": "hf-fsdp2",
+    "bridge": "megatron-core",
+    "any": "megatron-core",
+}
+"""Software whose habits a plan is priced with."""
+SPLIT_SHAPES = 6
+"""Shapes among the finalists whose layers are split unevenly where that helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class SolveOptions:
+    """Everything besides the two files that the answer depends on."""
+
+    top: int = 10
+    """Plans in the answer."""
+    pins: Mapping[str, int] = field(default_factory=dict)
+    """One value by axis."""
+    only: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Allowed values by axis."""
+    at_most: Mapping[str, int] = field(default_factory=dict)
+    """Largest value by axis."""
+    framework: str = "default"
+    stack: str = ""
+    """Software profile; empty for the framework's own."""
+    allow: frozenset[str] = frozenset()
+    objective: str = "step_time"
+    within: float = WITHIN
+    """How much slower than the fastest a plan may be that is chosen for its memory, a factor."""
+    deadline_s: float | None = None
+    """Longest run, wall-clock, failures included."""
+    step_limit_s: float | None = None
+    """Longest step."""
+    pareto: tuple[str, ...] = ()
+    """Axes of a front that is asked for in place of a ranking."""
+    own_calibration: Calibration | None = None
+    """The numbers that price the plans; None for those that ship."""
+
+    @property
+    def calibration(self) -> Calibration:
+        """The numbers that price the plans."""
+        return self.own_calibration or load_calibration()
+
+    @property
+    def goals(self) -> tuple[str, ...]:
+        """The objectives that the answer is about."""
+        return self.pareto or (self.objective,)
+
+    def allows_devices(self, n: int) -> bool:
+        """Tell whether plans may use `n` devices."""
+        pinned, listed = self.pins.get(DEVICES, n), self.only.get(DEVICES, frozenset([n]))
+        return n == pinned and n in listed and n <= self.at_most.get(DEVICES, n)
+
+    @property
+    def names_devices(self) -> bool:
+        """Whether the numbers of devices are listed, so that none is left out."""
+        return DEVICES in self.pins or DEVICES in self.only
+
+    @property
+    def stack_name(self) -> str:
+        """The profile that prices the plans."""
+        return self.stack or STACK_OF_FRAMEWORK[self.framework]
+
+    def restricted(self) -> dict[str, frozenset[int]]:
+        """Return the values that pins and lists leave, by axis; `UsageError` where none."""
+        only = {axis: frozenset([value]) for axis, value in self.pins.items()}
+        for axis, values in self.only.items():
+            only[axis] = only.get(axis, values) & values
+            if not only[axis]:
+                raise UsageError(
+                    f"{option('pin')} {axis} and {option('only')} {axis} contradict each other",
+                    "drop one of them",
+                )
+        return only
+
+    def check_bounds(self) -> None:
+        """Raise `UsageError` where a bound leaves nothing of what is pinned or listed."""
+        for axis, most in self.at_most.items():
+            listed = self.only.get(axis, frozenset())
+            named = ("pin", [self.pins[axis]]) if axis in self.pins else ("only", listed)
+            if named[1] and min(named[1]) > most:
+                values = ",".join(map(str, sorted(named[1])))
+                stated = option(named[0], f"{axis}={values}"), option("max", f"{axis}={most}")
+                raise UsageError(
+                    f"{stated[0]} and {stated[1]} contradict each other", "drop one of them"
+                )
+
+    def search_options(self) -> SearchOptions:
+        """Return the restrictions of the search; `UsageError` for a split spelled out."""
+        split = self.pins.get("split", 0)
+        if pinned_stages(split):
+            spelled = axis_text("split", split)
+            raise UsageError(
+                f"{option('pin', f'split={spelled}')}: a search finds uneven splits by itself",
+                f"planner evaluate prices this one; here {option('pin', 'split=even')} or ends, or"
+                " none",
+            )
+        only = self.restricted()
+        return SearchOptions(
+            only={axis: values for axis, values in only.items() if axis not in PROBLEM_AXES},
+            at_most={axis: n for axis, n in self.at_most.items() if axis not in PROBLEM_AXES},
+            framework=self.framework,
+            n_finalists=max(64, self.top),
+            split_shapes=SPLIT_SHAPES,
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the options as they enter the result's identity."""
+        return (
+            {
+                "top": self.top,
+                "pins": dict(sorted(self.pins.items())),
+                "only": {axis: sorted(values) for axis, values in sorted(self.only.items())},
+                "max": dict(sorted(self.at_most.items())),
+                "framework": self.framework,
+                "stack": self.stack_name,
+                "allow": sorted(self.allow),
+            }
+            | self._goals_json()
+            | self._calibration_json()
+        )
+
+    def _calibration_json(self) -> dict[str, object]:
+        """Return the calibration where it is not the shipped one, so that a result holds it."""
+        return {"calibration": self.own_calibration.to_json()} if self.own_calibration else {}
+
+    def _goals_json(self) -> dict[str, object]:
+        """Return what is asked besides the fastest plans; nothing where nothing is."""
+        memory = "memory" in self.goals and not self.pareto
+        stated: dict[str, object] = {
+            "objective": self.objective if self.objective != "step_time" else None,
+            "within": self.within if memory else None,
+            "deadline_s": self.deadline_s,
+            "step_limit_s": self.step_limit_s,
+            "pareto": list(self.pareto) or None,
+        }
+        return {name: value for name, value in stated.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user called things, to write commands that repeat the question."""
+
+    model: str
+    cluster: str
+    overrides: tuple[tuple[str, object], ...] = ()
+    pool: str = ""
+    reference: str = ""
+    """File of the measured runs that anchor the calibration."""
+
+    def command(self, options: SolveOptions, changes: Mapping[str, object]) -> str:
+        """Return the `planner solve` command with the user's restrictions and changed fields."""
+        words = ["planner", "solve", self.model, self.cluster]
+        if self.pool:
+            words += ["--pool", self.pool]
+        for axis, value in options.pins.items():
+            words += ["--pin", f"{axis}={axis_text(axis, value)}"]
+        for axis, values in options.only.items():
+            words += ["--only", f"{axis}={','.join(axis_text(axis, v) for v in sorted(values))}"]
+        for axis, value in options.at_most.items():
+            words += ["--max", f"{axis}={value}"]
+        if options.framework != "default":
+            words += ["--framework", options.framework]
+        if options.stack:
+            words += ["--stack", options.stack]
+        for name in sorted(options.allow):
+            words += ["--allow", name]
+        if options.own_calibration and options.own_calibration.source:
+            words += ["--calibration", options.own_calibration.source]
+        if self.reference:
+            words += ["--reference", self.reference]
+        words += _goal_words(options)
+        for path, field_value in {**dict(self.overrides), **changes}.items():
+            words += ["--set", f"{path}={field_value}"]
+        return shlex.join(words)
+
+
+def _goal_words(options: SolveOptions) -> list[str]:
+    """Return the options that say what is asked for."""
+    words = []
+    if options.objective != "step_time":
+        words += ["--objective", options.objective]
+    if options.within != WITHIN:
+        words += ["--within", f"{options.within:g}"]
+    if options.deadline_s is not None:
+        words += ["--deadline", f"{options.deadline_s / 86400.0:g}d"]
+    if options.step_limit_s is not None:
+        words += ["--step-limit", f"{options.step_limit_s:g}"]
+    if options.pareto:
+        words += ["--pareto", ",".join(options.pareto)]
+    return words
+
+
+def parse_goals(
+    objective: str,
+    within: float,
+    deadline: object,
+    step_limit_s: float,
+    pareto: str | Sequence[str],
+) -> dict[str, Any]:
+    """Return the fields of `SolveOptions` that say what is asked for; 0 and "" are not given."""
+    axes = parse_pareto(pareto)
+    if axes and objective not in ("", "step_time"):
+        raise UsageError(
+            f"{option('pareto')} and {option('objective', objective)} ask for two answers",
+            "keep one of them",
+        )
+    chosen = parse_objective(objective or "step_time")
+    if within and not 1.0 <= within <= 100.0:
+        raise UsageError(
+            f"{option('within')} must be 1 to 100, not {within:g}", "for example 1.05"
+        )
+    if within and chosen != "memory":
+        message = f"{option('within')} belongs to {option('objective', 'memory')}"
+        raise UsageError(message, "drop one of them")
+    if step_limit_s < 0:
+        message = f"{option('step-limit')} must be above 0 s"
+        raise UsageError(message, f"for example {option('step-limit', '12.5')}")
+    return {
+        "objective": chosen,
+        "within": within or WITHIN,
+        "deadline_s": None if deadline in ("", None) else parse_duration(deadline, "--deadline"),
+        "step_limit_s": step_limit_s or None,
+        "pareto": axes,
+    }
+
+
+def _pairs(items: Iterable[str], flag: str) -> list[tuple[str, str]]:
+    """Split `axis=value` items; one item may hold several, parted by commas."""
+    found: list[tuple[str, str]] = []
+    for item in items:
+        for part in item.split(","):
+            axis, equals, value = part.partition("=")
+            if not equals and found and flag == "--only":
+                found.append((found[-1][0], part.strip()))
+                continue
+            if not equals or not value:
+                raise UsageError(
+                    f"{option(flag)}: {part!r} is not of the form axis=value",
+                    f"for example {option(flag, 'tp=8')}",
+                )
+            found.append((axis.strip(), value.strip()))
+    return found
+
+
+def parse_pins(items: Iterable[str]) -> dict[str, int]:
+    """Return pins from items such as `tp=8,pp=4`."""
+    pins: dict[str, int] = {}
+    for axis, value in _pairs(items, "--pin"):
+        number = axis_values(axis, value, "--pin")
+        if pins.get(axis, number) != number:
+            both = [axis_text(axis, x) for x in (pins[axis], number)]
+            several = not any(axis == "split" and pinned_stages(x) for x in (pins[axis], number))
+            raise UsageError(
+                f"{option('pin')}: {axis} is pinned to {' and to '.join(both)}",
+                f"use {option('only', axis + '=' + ','.join(both))} for several values"
+                if several
+                else "keep one of them",
+            )
+        pins[axis] = number
+    return pins
+
+
+def parse_only(items: Iterable[str]) -> dict[str, frozenset[int]]:
+    """Return allowed values from items such as `tp=4,8` or `recompute=none`."""
+    allowed: dict[str, set[int]] = {}
+    for axis, value in _pairs(items, "--only"):
+        allowed.setdefault(axis, set()).add(axis_values(axis, value, "--only"))
+    return {axis: frozenset(values) for axis, values in allowed.items()}
+
+
+def parse_max(items: Iterable[str]) -> dict[str, int]:
+    """Return limits from items such as `pp=16`."""
+    limits: dict[str, int] = {}
+    for axis, value in _pairs(items, "--max"):
+        if axis in WORDS:
+            usable = ", ".join(a for a in AXES if a not in WORDS)
+            raise UsageError(f"{option('max')}: {axis} has no order", f"axes with one: {usable}")
+        limits[axis] = axis_values(axis, value, "--max")
+    return limits

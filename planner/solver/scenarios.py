@@ -1,0 +1,579 @@
+"""Variants of a problem: pools, numeric recipes and numbers of devices, and what is found there.
+
+A pool in each recipe that is left open is a variant, searched as if it were asked for alone; one
+list ranks the plans of all. All devices that may be used are searched first. A smaller number is
+searched only as far as its lower bound (`searches.device_counts`) allows a better value than the
+best so far, and the plans of the best number are listed beside those on all devices.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from costmodels.problem import Problem
+from planner.errors import SearchError, UsageError
+from planner.option_names import option
+from planner.solver.answer.result import DeviceCounts
+from planner.solver.options import SolveOptions
+from planner.specs.inputs import ClusterInput, ModelInput
+from planner.specs.progress import Part, Progress, pieces_of, whole_of
+from planner.specs.search.axis_values import DEVICES
+from planner.specs.search.objectives import OVER_COUNTS, check_inputs, step_limit_s, value_per_s
+from searches.device_counts import StepBounds, device_counts, flops_bound_s
+from searches.executors.executor import Executor
+from searches.pricing.candidates import Candidate
+from searches.pricing.fronts import Point, dominated, non_dominated
+from searches.pricing.layout_prices import exact_step_s
+from searches.pricing.outcome import Outcome
+from searches.pricing.shared_work import SharedWork
+from searches.rules import Context
+from searches.search import search
+
+MOST_TRIED = 64
+"""Numbers of devices searched in vain, those of the least bound, while none holds any plan."""
+Stop = Callable[[], bool] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """One variant and what the search found on some of its devices."""
+
+    model: ModelInput
+    """In the recipe of the variant."""
+    cluster: ClusterInput
+    """With its pool alone."""
+    context: Context
+    outcome: Outcome
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Pool and recipe."""
+        return self.problem.pool.name, self.problem.job.precision
+
+    @property
+    def problem(self) -> Problem:
+        """What the plans were priced against: the devices in use."""
+        return self.context.problem
+
+    @property
+    def n_devices(self) -> int:
+        """Devices in use."""
+        return self.context.n_devices
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the numbers of devices of one variant."""
+
+    pool: str
+    precision: str
+    n_given: int
+    searched: list[int] = field(default_factory=list)
+    n_excluded: int = 0
+    n_without_layout: int = 0
+    n_left: int = 0
+
+    def to_counts(self) -> DeviceCounts:
+        """Return it as a part of the result."""
+        return DeviceCounts(
+            self.pool,
+            self.precision,
+            self.n_given,
+            tuple(sorted(self.searched, reverse=True)),
+            self.n_excluded,
+            self.n_without_layout,
+            self.n_left,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A pool in one recipe with its bounds, before any search."""
+
+    model: ModelInput
+    cluster: ClusterInput
+    bounds: StepBounds
+    tally: Tally
+    options: SolveOptions
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Pool and recipe."""
+        return self.tally.pool, self.tally.precision
+
+    @property
+    def largest(self) -> int:
+        """The most devices that plans may use."""
+        return self.bounds.problem.pool.n_devices
+
+    def per_s(self, n_devices: int) -> float:
+        """Return the value of the objective for a step of one second."""
+        problem = self.bounds.context(n_devices).problem
+        return value_per_s(self.options.objective, problem, self.cluster.operations[0], n_devices)
+
+    def limit_s(self, n_devices: int) -> float:
+        """Return the longest step that keeps deadline and step limit."""
+        asked = self.options.deadline_s, self.options.step_limit_s
+        operations = self.cluster.operations[0]
+        return step_limit_s(self.bounds.problem, operations, n_devices, *asked)
+
+    def key(self, n_devices: int, step_s: float) -> Point:
+        """Return the value that is to be small, the step time last where devices are counted."""
+        if self.options.objective == "devices":
+            return (n_devices, step_s)
+        return (self.per_s(n_devices) * step_s,)
+
+    def limit_of(self, key: Point, n_devices: int) -> float:
+        """Return the step below which `n_devices` beat a key."""
+        if self.options.objective != "devices":
+            return key[0] / self.per_s(n_devices)
+        if n_devices != key[0]:
+            return math.inf if n_devices < key[0] else 0.0
+        return key[1]
+
+
+@dataclass(slots=True)
+class Searches:
+    """What was searched of all variants."""
+
+    listed: list[Searched]
+    """Those whose plans the answer ranks."""
+    tallies: list[Tally]
+    notes: list[str]
+    """Why pools and recipes are left out."""
+    stopped: str = ""
+    left: list[float] = field(default_factory=list)
+    """Lower bounds on the value of the objective in what was not searched."""
+    front: list[tuple[Point, tuple[Candidate, Searched]]] = field(default_factory=list)
+    """With `SolveOptions.pareto`."""
+
+
+def largest_allowed(problem: Problem, options: SolveOptions) -> int:
+    """Return the most devices of the pool that the options allow; `UsageError` where none are."""
+    pool = problem.pool
+    if options.allows_devices(pool.n_devices):
+        return pool.n_devices
+    allowed = [n for n in device_counts(pool) if options.allows_devices(n)]
+    if allowed:
+        return allowed[-1]
+    per_node = pool.devices_per_node
+    raise UsageError(
+        f"{option('pin')}, {option('only')} or {option('max', DEVICES)} leaves no number of"
+        f" devices of pool {pool.name}",
+        f"multiples of {per_node} up to {pool.n_devices}, or divisors of {per_node}",
+    )
+
+
+def variants_of(
+    models: Sequence[ModelInput],
+    cluster: ClusterInput,
+    options: SolveOptions,
+    make: Callable[[ModelInput, ClusterInput], Problem],
+    shared: SharedWork | None = None,
+) -> tuple[list[Variant], list[str]]:
+    """Return pool by pool its variants, a recipe each, and a note for each that is not modelled.
+
+    Raises a `SearchError` with all reasons when none is modelled.
+    """
+    found, notes, refusals = [], [], []
+    for index, pool in enumerate(cluster.cluster.pools):
+        one = cluster.only(index)
+        for model in models:
+            try:
+                problem = make(model, one)
+            except SearchError as refusal:
+                refusals.append(refusal)
+                recipe = f" in {model.job.precision}" if len(models) > 1 else ""
+                notes.append(f"pool {pool.name}{recipe} is left out: {refusal.message}")
+                continue
+            check_inputs(options.goals, options.deadline_s, problem, one.operations[0], index)
+            bounds = StepBounds(problem, options.search_options(), shared)
+            tally = Tally(pool.name, model.job.precision, pool.n_devices)
+            found.append(Variant(model, one, bounds, tally, options))
+    if not found:
+        texts = dict.fromkeys(refusal.message for refusal in refusals)
+        raise SearchError("; ".join(texts), refusals[0].fix)
+    return found, notes
+
+
+def by_name(variants: Sequence[Variant]) -> dict[tuple[str, str], Variant]:
+    """Return variants by pool and recipe, as `Searched.name` has them."""
+    return {variant.name: variant for variant in variants}
+
+
+def search_counts(
+    variants: list[Variant],
+    notes: list[str],
+    options: SolveOptions,
+    executor: Executor,
+    stop: Stop = None,
+    progress: Progress = None,
+    fewer: bool = True,
+) -> Searches:
+    """Search the variants; `fewer` also on fewer devices than allowed where they may be better.
+
+    `progress` is told one share of it all, which never falls (`planner.specs.progress`).
+    """
+    found = Searches([], [variant.tally for variant in variants], notes)
+    whole = whole_of(progress)
+    if options.pareto:
+        try:
+            _search_front(variants, found, options, executor, stop, whole, fewer)
+        except KeyboardInterrupt:
+            if not found.front:
+                raise
+            found.stopped = "interrupted"
+    elif options.objective == "devices" and fewer and not options.names_devices:
+        first, rest = pieces_of(whole, 2)
+        best = _search_fewer(variants, found, None, stop, first, executor)
+        if best is None and not found.stopped:
+            _search_whole(variants, found, executor, stop, rest)
+    else:
+        also_fewer = fewer and not options.names_devices
+        first, *rest_of = pieces_of(whole, 1 + also_fewer)
+        _search_whole(variants, found, executor, stop, first)
+        if also_fewer:
+            if found.stopped:
+                _bound_fewer(variants, found)
+            else:
+                best = _best_key(variants, found)
+                _search_fewer(variants, found, best, stop, rest_of[0], executor)
+    limited = options.deadline_s is not None or options.step_limit_s is not None
+    if limited and fewer and not found.stopped and _best_key(variants, found) is None:
+        _search_unlimited(variants, found, options, executor, stop)
+    if found.stopped:
+        for variant in variants:
+            variant.tally.n_left = _n_counts(variant) - _n_known(variant.tally)
+    elif whole is not None:
+        whole(1, 1)
+    return found
+
+
+def _search_unlimited(
+    variants: list[Variant], found: Searches, options: SolveOptions, executor: Executor, stop: Stop
+) -> None:
+    """List the number of devices that comes closest to the limits, to say by how much they fail.
+
+    To a deadline the one that ends the run first, within the step limit; where none keeps that, or
+    it is the only limit, the one with the fastest step.
+    """
+    limits: list[tuple[str, float | None]] = []
+    if options.deadline_s is not None:
+        limits.append(("goodput", options.step_limit_s))
+    if options.step_limit_s is not None:
+        limits.append(("step_time", None))
+    for objective, longest_s in limits:
+        free = [
+            replace(
+                variant,
+                tally=replace(variant.tally, searched=_whole_counts(variant)),
+                options=replace(
+                    variant.options,
+                    objective=objective,
+                    deadline_s=None,
+                    step_limit_s=longest_s,
+                    pareto=(),
+                ),
+            )
+            for variant in variants
+        ]
+        best = _search_fewer(free, found, _best_key(free, found), stop, None, executor)
+        if best is not None:
+            break
+
+
+def _bound_fewer(variants: list[Variant], found: Searches) -> None:
+    """Note the bounds of the smaller numbers of devices that a stopped search did not reach."""
+    for variant in variants:
+        for n in reversed(device_counts(variant.bounds.problem.pool)):
+            if n in variant.tally.searched or not variant.options.allows_devices(n):
+                continue
+            least = min(found.left, default=math.inf)
+            floor = flops_bound_s(variant.bounds.context(n))
+            if variant.key(n, floor)[0] < least:
+                found.left.append(variant.key(n, variant.bounds.least_s(n))[0])
+
+
+def _bound_by_flops(variants: list[Variant], found: Searches) -> None:
+    """Note what the FLOPs alone take on the numbers of devices not searched: takes no time."""
+    for variant in variants:
+        for n in device_counts(variant.bounds.problem.pool):
+            if n not in variant.tally.searched and variant.options.allows_devices(n):
+                found.left.append(variant.key(n, flops_bound_s(variant.bounds.context(n)))[0])
+
+
+def _n_counts(variant: Variant) -> int:
+    return sum(
+        variant.options.allows_devices(n) for n in device_counts(variant.bounds.problem.pool)
+    )
+
+
+def _n_known(tally: Tally) -> int:
+    return len(tally.searched) + tally.n_excluded + tally.n_without_layout
+
+
+def _whole_counts(variant: Variant) -> list[int]:
+    """Return the numbers of devices that are searched in any case, the largest first."""
+    if not variant.options.names_devices:
+        return [variant.largest]
+    counts = device_counts(variant.bounds.problem.pool)
+    return [n for n in reversed(counts) if variant.options.allows_devices(n)]
+
+
+def _search_whole(
+    variants: list[Variant], found: Searches, executor: Executor, stop: Stop, part: Part | None
+) -> None:
+    entries = [(variant, n) for variant in variants for n in _whole_counts(variant)]
+    for (variant, n), piece in zip(entries, pieces_of(part, len(entries)), strict=True):
+        if found.stopped and (found.stopped == "interrupted" or (stop and stop())):
+            found.left.append(variant.key(n, variant.bounds.least_s(n))[0])
+            continue
+        _search_one(variant, n, found, executor, stop, piece)
+
+
+def _search_one(
+    variant: Variant,
+    n_devices: int,
+    found: Searches,
+    executor: Executor,
+    stop: Stop,
+    progress: Part | None,
+) -> Searched:
+    """Search one number of devices in full and list it."""
+    context = variant.bounds.context(n_devices)
+    if {"memory"} & set(variant.options.goals):
+        context = replace(context, options=replace(context.options, front=True))
+    outcome = search(context, executor, stop, progress)
+    one = Searched(variant.model, variant.cluster, context, outcome)
+    found.listed.append(one)
+    if n_devices not in variant.tally.searched:
+        variant.tally.searched.append(n_devices)
+    if outcome.stopped:
+        found.stopped = found.stopped or outcome.stopped
+        bounds = [variant.bounds.of_shapes(context, shapes).min() for shapes in outcome.unsearched]
+        if bounds:
+            found.left.append(variant.per_s(n_devices) * float(min(bounds)))
+    return one
+
+
+def _best_key(variants: list[Variant], found: Searches) -> Point | None:
+    """Return the best key among the listed plans that keep the limits."""
+    of, keys = by_name(variants), []
+    for one in found.listed:
+        variant, n = of[one.name], one.n_devices
+        steps = [c.step_s for c in one.outcome.finalists if c.step_s <= variant.limit_s(n)]
+        if steps:
+            keys.append(variant.key(n, min(steps)))
+    return min(keys, default=None)
+
+
+def _entries(
+    variants: list[Variant], best: Point | None
+) -> Iterator[tuple[Point, int, int, Variant]]:
+    """Yield the smaller numbers of devices whose bound leaves hope: (bound, -n, variant, ...)."""
+    for i, variant in enumerate(variants):
+        whole, hopeful = set(variant.tally.searched), []
+        for n in device_counts(variant.bounds.problem.pool):
+            if n in whole or not variant.options.allows_devices(n):
+                continue
+            # The count of FLOPs is known at once and excludes most.
+            floor = flops_bound_s(variant.bounds.context(n))
+            if floor > variant.limit_s(n) or (best is not None and variant.key(n, floor) >= best):
+                variant.tally.n_excluded += 1
+            else:
+                hopeful.append(n)
+        variant.bounds.find_least(hopeful)
+        for n in hopeful:
+            limit, bound = variant.limit_s(n), variant.bounds.least_s(n)
+            if bound == math.inf:
+                variant.tally.n_without_layout += 1
+            elif bound > limit or (best is not None and variant.key(n, bound) >= best):
+                variant.tally.n_excluded += 1
+            else:
+                yield variant.key(n, bound), -n, i, variant
+
+
+def _search_fewer(
+    variants: list[Variant],
+    found: Searches,
+    best: Point | None,
+    stop: Stop,
+    progress: Part | None,
+    executor: Executor,
+) -> Point | None:
+    """Search smaller numbers of devices, the least bound first; list the best if it beats `best`.
+
+    Returns the best key known then.
+    """
+    winner: tuple[Variant, int] | None = None
+    entries: list[tuple[Point, int, int, Variant]] = []
+    tried = 0
+    try:
+        entries = sorted(_entries(variants, best), key=lambda x: x[:3])
+        for i, (bound, minus_n, _, variant) in enumerate(entries):
+            n = -minus_n
+            if best is not None and bound >= best:
+                variant.tally.n_excluded += 1
+                continue
+            if best is None and tried >= MOST_TRIED:
+                variant.tally.n_left += 1
+                continue
+            if stop is not None and stop():
+                found.stopped = found.stopped or "time limit"
+                found.left += [x[0][0] for x in entries[i:]]
+                break
+            if progress is not None:
+                progress(i, len(entries))
+            limit = variant.limit_s(n)
+            limit = math.nextafter(limit, math.inf)
+            if best is not None:
+                limit = min(limit, variant.limit_of(best, n))
+            plans, tried = variant.bounds.below(n, limit), tried + 1
+            variant.tally.searched.append(n)
+            if plans:
+                best, winner = variant.key(n, plans[0].step_s), (variant, n)
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        found.stopped = "interrupted"
+        found.left += [x[0][0] for x in entries if -x[1] not in x[3].tally.searched]
+        if not entries:
+            _bound_by_flops(variants, found)
+    if progress is not None and entries:
+        progress(len(entries), len(entries))
+    if winner:
+        variant, n = winner
+        _search_one(variant, n, found, executor, None, None)
+    return best
+
+
+def repriced(context: Context, found: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates with the step time of the exact recurrence."""
+    layouts = [c.layout for c in found]
+    exact = exact_step_s(context.problem, layouts, context.layer_grid)
+    return [replace(c, step_s=t) for c, t in zip(found, exact, strict=True)]
+
+
+def goal_point(
+    goals: Sequence[str], one: Searched, per_s: Sequence[float], step_s: float, peak: float
+) -> Point:
+    """Return the values of the goals, all to be small; those of tokens/s are negative."""
+    job = one.problem.job
+    values = {
+        "devices": float(one.n_devices),
+        "memory": peak,
+        "tokens_per_s": -job.tokens_per_step / step_s,
+    }
+    return tuple(values.get(g, x * step_s) for g, x in zip(goals, per_s, strict=True))
+
+
+def undominated_below_s(
+    goals: Sequence[str], one: Searched, per_s: Sequence[float], points: Sequence[Point]
+) -> float:
+    """Return the step time below which no point is at least as good in all goals but memory."""
+    job, limits = one.problem.job, [math.inf]
+    for point in points:
+        reached = [
+            -job.tokens_per_step / value if goal == "tokens_per_s" else value / rate
+            for goal, value, rate in zip(goals, point, per_s, strict=True)
+            if goal != "devices"
+        ]
+        fewer = "devices" not in goals or point[goals.index("devices")] <= one.n_devices
+        if fewer and reached:
+            limits.append(max(reached))
+    return min(limits)
+
+
+def _search_front(
+    variants: list[Variant],
+    found: Searches,
+    options: SolveOptions,
+    executor: Executor,
+    stop: Stop,
+    whole: Part | None,
+    fewer: bool,
+) -> None:
+    """Find the front: over every number of devices where an axis depends on it."""
+    goals, with_memory = options.pareto, "memory" in options.pareto
+    points: list[tuple[Point, tuple[Candidate, Searched]]] = []
+
+    def rates(variant: Variant, n: int) -> list[float]:
+        problem, operations = variant.bounds.context(n).problem, variant.cluster.operations[0]
+        return [value_per_s(goal, problem, operations, n) for goal in goals]
+
+    def take(variant: Variant, one: Searched, plans: Sequence[Candidate]) -> None:
+        nonlocal points
+        limit, per_s = variant.limit_s(one.n_devices), rates(variant, one.n_devices)
+        new = [
+            (goal_point(goals, one, per_s, c.step_s, c.peak_bytes), (c, one))
+            for c in plans
+            if c.step_s <= limit
+        ]
+        found.front = points = non_dominated([*points, *new])
+
+    def search_all(variant: Variant, n: int, part: Part | None) -> None:
+        one = _search_one(variant, n, found, executor, stop, part)
+        plans = list(one.outcome.finalists)
+        if with_memory:
+            known = {c.layout for c in plans}
+            plans += repriced(one.context, [c for c in one.outcome.front if c.layout not in known])
+        take(variant, one, plans)
+
+    first, rest = pieces_of(whole, 2)
+    largest = [(variant, n) for variant in variants for n in _whole_counts(variant)]
+    for (variant, n), part in zip(largest, pieces_of(first, len(largest)), strict=True):
+        search_all(variant, n, part)
+    over_counts = set(goals) & set(OVER_COUNTS)
+    if fewer and not options.names_devices and not found.stopped:
+        if not over_counts:
+            before = len(found.listed)
+            replaced = replace_objective(variants, "step_time")
+            _search_fewer(replaced, found, _best_key(replaced, found), stop, rest, executor)
+            for one in found.listed[before:]:
+                variant = by_name(variants)[one.name]
+                more = list(one.outcome.finalists)
+                if with_memory:
+                    more += repriced(one.context, one.outcome.front)
+                take(variant, one, more)
+        else:
+            entries = [
+                (variant, n)
+                for variant in variants
+                for n in device_counts(variant.bounds.problem.pool)
+                if n not in variant.tally.searched and options.allows_devices(n)
+            ]
+            for (variant, n), part in zip(entries, pieces_of(rest, len(entries)), strict=True):
+                if stop is not None and stop():
+                    found.stopped = "time limit"
+                    break
+                if part is not None:
+                    part(0, 1)
+                bound = variant.bounds.least_s(n)
+                if bound == math.inf:
+                    variant.tally.n_without_layout += 1
+                    continue
+                context, per_s = variant.bounds.context(n), rates(variant, n)
+                empty = Searched(variant.model, variant.cluster, context, EMPTY)
+                floor = goal_point(goals, empty, per_s, bound, variant.bounds.least_bytes(n))
+                if bound > variant.limit_s(n) or dominated(floor, [p for p, _ in points]):
+                    variant.tally.n_excluded += 1
+                elif with_memory:
+                    search_all(variant, n, part)
+                else:
+                    limit = math.nextafter(variant.limit_s(n), math.inf)
+                    hope = undominated_below_s(goals, empty, per_s, [p for p, _ in points])
+                    plans = variant.bounds.below(n, min(limit, hope))
+                    variant.tally.searched.append(n)
+                    take(variant, empty, plans)
+
+
+EMPTY = Outcome((), 0, 0, 0, 0, 0, 0, math.inf, 0, {}, {}, None)
+"""The outcome of a number of devices that was searched only as far as its bound allowed."""
+
+
+def replace_objective(variants: Sequence[Variant], objective: str) -> list[Variant]:
+    """Return the variants with another objective and the same tallies."""
+    return [
+        replace(variant, options=replace(variant.options, objective=objective))
+        for variant in variants
+    ]

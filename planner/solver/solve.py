@@ -1,0 +1,315 @@
+"""`solve` and `evaluate`: from two files (or dicts) to a result."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from costmodels.breakdown import break_down
+from planner.errors import SearchError, UsageError
+from planner.option_names import option
+from planner.solver.answer.plans import (
+    make_plan,
+    make_plans,
+    open_candidates,
+)
+from planner.solver.answer.reasons import why_count, why_first, why_others
+from planner.solver.answer.result import Conflict, Counts, Plan, Relaxation, Result
+from planner.solver.answer.result_parts import (
+    calibration_json,
+    certificate,
+    closest_miss_of,
+    input_notes,
+    inputs_json,
+    rejections,
+    result_counts,
+    result_id,
+    segment_notes,
+    uneven_tried,
+)
+from planner.solver.calibration.reference import Reference, reference_name
+from planner.solver.infeasible.causes import (
+    nearest_miss,
+    recipes_without_plans,
+    too_late,
+)
+from planner.solver.options import Asked, SolveOptions
+from planner.solver.problem import make_problem, searched_problem
+from planner.solver.ranking import Found, gap_frac, plan_groups, ranked_candidates
+from planner.solver.recipes import (
+    asked_recipes,
+    one_recipe,
+    pinned_to,
+    with_open_recipes,
+    with_recipe,
+)
+from planner.solver.request import (
+    Calibrations,
+    anchored_options,
+    asked_options,
+    check_executor,
+    either,
+    solve_options,
+)
+from planner.solver.scenarios import Searched, search_counts, variants_of
+from planner.solver.sources import Overrides, Source, read_inputs, source_names
+from planner.solver.unsupported import check_options
+from planner.specs.inputs import ClusterInput, ModelInput
+from planner.specs.search.axis_values import layout_from_pins
+from planner.specs.search.objectives import BEST
+from planner.specs.search.section import with_section
+from searches.executors.executor import Executor, ExecutorError, make_executor
+from searches.feasibility import StoppedError
+from searches.pricing.shared_work import SharedWork
+from searches.rules import Context
+
+
+def solve(
+    model: Source,
+    cluster: Source,
+    *,
+    top: int | None = None,
+    pins: Mapping[str, object] | None = None,
+    only: Mapping[str, object] | None = None,
+    at_most: Mapping[str, int] | None = None,
+    framework: str = "",
+    stack: str = "",
+    allow: tuple[str, ...] = (),
+    overrides: Overrides = (),
+    pool: str = "",
+    objective: str = "",
+    within: float = 0.0,
+    deadline: str | float = "",
+    step_limit_s: float = 0.0,
+    pareto: str | Sequence[str] = (),
+    time_limit_s: float = 0.0,
+    executor: str = "automatic",
+    ray_address: str = "",
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    calibration: Calibrations = None,
+    reference: Reference = "",
+    shared: SharedWork | None = None,
+) -> Result:
+    """Return the ranked plans of a training job on a cluster.
+
+    `model` and `cluster` are paths, names of packaged examples or dicts. `pins` fixes axes
+    (`{"tp": 8}`), `only` lists allowed values (`{"tp": [4, 8]}`), `at_most` bounds them.
+    `overrides` changes fields of the two inputs: `(("pools.0.nodes", 16),)`. A plan uses one pool
+    of the cluster; the plans of all pools are ranked together unless `pool` names one, and so are
+    those of all recipes where `precision` is left open: a list in the job or in `only`.
+    `objective` is one of `planner.specs.search.objectives.OBJECTIVES`; `deadline` the longest run
+    (`"30d"`), `step_limit_s` the longest step; `pareto` two or three objectives whose front is
+    wanted instead. What is not given is taken from the `search:` section of the model file, if it
+    has one. `executor` is `automatic`, `serial`, `processes` or `ray` (on the cluster at
+    `ray_address`, else on this machine); the answer does not depend on it. `calibration` is a
+    calibration or the path of its file, the shipped one without it; `reference` the path of a file
+    of measured runs that anchor it, or what it holds (`planner.solver.calibration.reference`).
+    Callers that ask again and again pass the same `shared`, see `solve_inputs`. When nothing fits
+    the result holds no plans but the counted reasons and the smallest changes that would help.
+    Raises `SpecError` for a bad input and `UsageError` for a bad option.
+    """
+    start = time.monotonic()
+    given = read_inputs(model, cluster, overrides)
+    stated = {
+        "pins": pins,
+        "only": only,
+        "at_most": at_most,
+        "framework": framework,
+        "allow": allow,
+        "pool": pool,
+        "objective": objective,
+        "within": within,
+        "deadline": deadline,
+        "step_limit_s": step_limit_s,
+        "pareto": pareto,
+        "time_limit_s": time_limit_s,
+        "top": top,
+    }
+    told = with_section(stated, given[0].search)
+    top, pool, limit = told["top"], told["pool"], told["time_limit_s"]
+    options = asked_options({**told, "top": 10 if top is None else top}, stack, calibration)
+    check_options(options)
+    if limit:
+        stop = either(stop, lambda: time.monotonic() - start > limit)
+    if pool:
+        given = given[0], given[1].pool(pool)
+    options, said = anchored_options(options, reference)
+    asked = Asked(*source_names(model, cluster), tuple(overrides), pool, reference_name(reference))
+    check_executor(executor, ray_address)
+    chosen = make_executor(executor, ray_address or None)
+    try:
+        found = solve_inputs(*given, options, chosen, stop, progress, asked, shared=shared)
+    except ExecutorError as error:
+        raise SearchError(str(error), error.fix) from error
+    return replace(found, notes=(*said, *found.notes))
+
+
+def evaluate(
+    model: Source,
+    cluster: Source,
+    *,
+    pins: Mapping[str, object],
+    framework: str = "default",
+    stack: str = "",
+    allow: tuple[str, ...] = (),
+    overrides: Overrides = (),
+    pool: str = "",
+    calibration: Calibrations = None,
+    reference: Reference = "",
+) -> Result:
+    """Return one layout priced, whether or not it fits into memory.
+
+    Axes that `pins` does not name take their plainest value, see `layouts.layout_from_pins`; a
+    cluster with several pools needs `pool`. Raises `SearchError` when the layout breaks a rule.
+    """
+    options = solve_options(1, pins, None, None, framework, stack, allow, calibration)
+    options, said = anchored_options(options, reference)
+    read = read_inputs(model, cluster, overrides, pool)
+    given = one_recipe(read[0], options, "one layout is priced in one recipe"), read[1]
+    names = [pool.name for pool in given[1].cluster.pools]
+    if len(names) > 1:
+        raise UsageError(
+            f"the cluster has {len(names)} pools, and one layout is priced on one of them",
+            f"name it with {option('pool')}: {', '.join(names)}",
+        )
+    problem = make_problem(*given, options)
+    free = replace(options, pins={a: v for a, v in options.pins.items() if a != "split"})
+    context = Context(problem, free.search_options(), problem.pool.n_devices)
+    try:
+        layout = layout_from_pins(context, options.pins)
+    except SearchError as error:
+        error.about = error.about or "pin"
+        raise
+    found = break_down(problem, layout)
+    plan = make_plan(1, problem, found, *given, True, options.calibration)
+    fits = found.peak_bytes <= problem.pool.usable_bytes
+    counts = Counts(1, 1, 1, int(not fits), int(fits), 1, 0)
+    return Result(
+        result_id=result_id(read[0], read[1], options, "evaluate"),
+        inputs=inputs_json(read[0], read[1], options, source_names(model, cluster)),
+        calibration=calibration_json(options.calibration),
+        counts=counts,
+        rejected=(),
+        plans=(plan,),
+        notes=(*said, *input_notes(*given)),
+    )
+
+
+def solve_inputs(
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    executor: Executor,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    asked: Asked = Asked("MODEL", "CLUSTER"),
+    fewer: bool = True,
+    shared: SharedWork | None = None,
+    reasons: bool = True,
+) -> Result:
+    """Return the result for inputs that are already read.
+
+    `fewer` also looks at fewer devices than are given, where they may be better. Callers that ask
+    again and again, of neighbouring models and clusters, pass the same `shared`: the answer is the
+    same, sooner. `reasons` says why the first plan is first, and looks for the smallest changes
+    that would help where nothing fits.
+    """
+    options, cluster = with_open_recipes(model, options), cluster.with_other_uses()
+    models = [with_recipe(model, name) for name in asked_recipes(model, options)]
+    variants, left_out = variants_of(
+        models, cluster, options, lambda mine, one: searched_problem(mine, one, options), shared
+    )
+    found = search_counts(variants, left_out, options, executor, stop, progress, fewer)
+    ranked, searched = ranked_candidates(found, variants, options), found.listed
+    shown = ranked if options.pareto else ranked[: options.top]
+    opened = open_candidates([(c, one) for c, one, _ in shown])
+    grouped = plan_groups(shown, [x.step_s for x in opened], variants, options)
+    plans = make_plans(
+        [one for _, one, _ in shown],
+        opened,
+        [tie for _, _, tie in shown],
+        grouped,
+        options.calibration,
+    )
+    outcomes = [one.outcome for one in searched]
+    relaxations: tuple[Relaxation, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    fits = any(outcome.finalists for outcome in outcomes)
+    complete = not found.stopped
+    try:
+        nearest, closest = nearest_miss(searched, not fits and complete, stop)
+    except StoppedError:
+        nearest, closest = nearest_miss(searched, look_again=False)
+        complete, found.stopped = False, "time limit"
+        found.notes.append("stopped: the closest plan was not looked for to the end")
+    if not fits and complete:
+        from planner.solver.infeasible.conflicts import conflicts_of
+        from planner.solver.infeasible.relaxations import find_relaxations
+
+        conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
+        if reasons:
+            pinned = pinned_to(options, nearest.model.job.precision)
+            try:
+                relaxations = find_relaxations(
+                    nearest.model, nearest.cluster, pinned, closest, asked, stop
+                )
+            except StoppedError:
+                complete, found.stopped = False, "time limit"
+                found.notes.append("stopped: what would help was not looked for to the end")
+    why: tuple[str, ...] = ()
+    if reasons and not options.pareto:
+        why = _why_first(plans, ranked, searched, options.objective)
+    return Result(
+        result_id=result_id(model, cluster, options, "solve"),
+        inputs=inputs_json(model, cluster, options, (asked.model, asked.cluster)),
+        calibration=calibration_json(options.calibration),
+        counts=result_counts(outcomes),
+        certificate=certificate(outcomes),
+        rejected=rejections(outcomes),
+        plans=plans,
+        conflicts=conflicts,
+        relaxations=relaxations,
+        closest=closest_miss_of(closest, nearest.problem),
+        uneven_tried=None if fits else uneven_tried(outcomes),
+        complete=complete,
+        stopped=found.stopped,
+        why_first=why,
+        notes=(
+            *found.notes,
+            *(recipes_without_plans(searched) if len(models) > 1 else ()),
+            *(too_late(searched, variants, options) if fits and not plans else ()),
+            *segment_notes(cluster, {plan.pool for plan in plans}),
+            *input_notes(model, cluster),
+        ),
+        devices=tuple(tally.to_counts() for tally in found.tallies),
+        gap=gap_frac(found, ranked, variants, options),
+    )
+
+
+def _why_first(
+    plans: tuple[Plan, ...], ranked: list[Found], searched: list[Searched], objective: str
+) -> tuple[str, ...]:
+    """Return why the first plan is first on its devices, and what the others reach at best."""
+    if not plans:
+        return ()
+    winner = ranked[0][1]
+    mine = [(c, tie) for c, pool, tie in ranked if pool is winner]
+    lines = why_first(winner.problem, plans, mine, BEST[objective], winner.context.layer_grid)
+    pools, recipes, counts = [], [], []
+    several = len({one.name[1] for one in searched}) > 1
+    for one in searched:
+        rival = next((c for c, mine, _ in ranked if mine is one), None)
+        pool, precision = one.name
+        if pool != winner.name[0]:
+            pools.append((f"{pool} in {precision}" if several else pool, rival))
+        elif precision != winner.name[1]:
+            recipes.append((precision, rival))
+        elif one is not winner:
+            counts.append((one.n_devices, rival))
+    if counts:
+        lines = (*lines, why_count(plans[0], counts))
+    if recipes:
+        lines = (*lines, why_others(plans[0], winner.name[1], "recipes", recipes))
+    return (
+        (*lines, why_others(plans[0], f"pool {plans[0].pool}", "pools", pools)) if pools else lines
+    )

@@ -1,0 +1,94 @@
+"""What this version does not model, refused by name instead of being priced wrongly."""
+
+from costmodels.problem import Problem
+from planner.errors import SearchError, UsageError
+from planner.option_names import command, option
+from planner.solver.options import SolveOptions
+from searches.frameworks.table import schedule_runs
+from searches.options import FRAMEWORKS, TEXT_AXES
+
+NO_FRAMEWORK = {
+    "Google": "TPUs run XLA programs (MaxText); no stack profile and no emitter knows them, and "
+    "neither the latency of ICI nor the mapping of groups to the axes of the torus is known",
+    "AWS": "Trainium runs the Neuron SDK; no stack profile and no emitter knows it, and the "
+    "latency of NeuronLink is not published",
+    "Intel": "Gaudi runs SynapseAI; no stack profile and no emitter knows it",
+    "Huawei": "Ascend runs CANN; no stack profile and no emitter knows it, and the figures of its "
+    "links come from the press",
+}
+"""Vendors whose parts are in the catalogue without what a plan needs, and what is missing."""
+
+UNEVEN_LINKS = {"cdna2": "the two dies of a module have more links between them than to others"}
+"""Generations whose domain has neither a switch nor equal links between all devices."""
+
+SCALED_BLOCKS = ("blackwell", "blackwell-ultra", "rubin", "cdna4", "cdna5")
+"""Generations whose matrix units take a scale per 32 elements, which mxfp8 needs (Transformer
+Engine, transformer_engine/pytorch/quantization.py, check_mxfp8_support)."""
+
+
+def check_options(options: SolveOptions) -> None:
+    """Raise `UsageError` for an option that `solve` does not search."""
+    asked = {options.pins.get("schedule"), *options.only.get("schedule", ())}
+    names = [TEXT_AXES["schedule"][code] for code in sorted(asked - {None})]
+    for name in names if options.framework != "any" else ():
+        if name != "none" and not schedule_runs(options.framework, name):
+            able = [named for named in FRAMEWORKS if schedule_runs(named, name)]
+            raise UsageError(
+                f"schedule {name} is not searched: no configuration for it can be written"
+                + (f" with {option('framework', options.framework)}" if able else ""),
+                f"add {' or '.join(option('framework', x) for x in (*able, 'any'))}, or leave"
+                " schedule open",
+            )
+
+
+def is_modelled(problem: Problem) -> bool:
+    """Tell whether `check_problem` has nothing to say."""
+    try:
+        check_problem(problem)
+    except SearchError:
+        return False
+    return True
+
+
+def check_problem(problem: Problem) -> None:
+    """Raise `SearchError` for hardware or a recipe that this version does not model."""
+    part, job = problem.pool.accelerator, problem.job
+    if part.vendor in NO_FRAMEWORK:
+        raise SearchError(
+            f"{part.name}: {part.vendor} parts are not modelled in this version: "
+            f"{NO_FRAMEWORK[part.vendor]}",
+            f"use an NVIDIA or AMD accelerator; {command('catalog list')} shows them",
+            "cluster",
+        )
+    if part.generation in UNEVEN_LINKS:
+        raise SearchError(
+            f"{part.name}: its links are not modelled in this version: "
+            f"{UNEVEN_LINKS[part.generation]}",
+            "use a part with equal links between all devices, such as mi300x-192gb",
+            "cluster",
+        )
+    precision, peaks = job.recipe.linear, part.peak_flops_per_s
+    if precision not in peaks:
+        raise SearchError(
+            f"{part.name} has no {precision} matrix units, needed by precision {job.precision!r}",
+            f"its precisions: {', '.join(sorted(peaks))}; "
+            f"for example {option('set', 'training.precision=fp16')}",
+        )
+    if job.recipe.fp8_recipe == "mxfp8" and part.generation not in SCALED_BLOCKS:
+        raise SearchError(
+            f"{part.name} has no matrix units with a scale per 32 elements, needed by precision"
+            f" {job.precision!r}",
+            "use an accelerator that has them (Blackwell, CDNA 4), or"
+            f" {option('set', 'training.precision=fp8-tensorwise')}",
+        )
+    if job.precision == "fp32":
+        raise SearchError(
+            "precision fp32: activations and messages in fp32 are not modelled in this version",
+            f"use bf16 or fp16: {option('set', 'training.precision=bf16')}",
+        )
+    kernels = set(part.efficiency.attention_frac) - {"unfused"}
+    if problem.shape.flash_attention and not kernels:
+        raise SearchError(
+            f"{part.name} has no flash attention kernel",
+            option("set", "model.flash_attention=false"),
+        )

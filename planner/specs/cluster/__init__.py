@@ -1,0 +1,1 @@
+"""Cluster files: pools, fabric, operations."""

@@ -1,0 +1,140 @@
+"""From the document of a cluster to its pools, fabric and operations."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hardware.parts import Cluster, Fabric, Operations, Tier
+from planner import units
+from planner.errors import CatalogError
+from planner.specs.cluster.pools import other_uses, read_pool
+from planner.specs.contradictions import cluster_faults, name_fault
+from planner.specs.importers.hostlist import compress_hosts
+from planner.specs.inputs import ClusterInput, PoolSource, default_name, import_notes
+from planner.specs.schema import ClusterFile, OperationsSpec
+from planner.specs.yaml.document import Document
+from planner.specs.yaml.faults import raise_faults, validate
+
+if TYPE_CHECKING:
+    from hardware.catalogue import Catalogue
+
+
+def read_cluster(document: Document) -> ClusterInput:
+    """Return a cluster from a document; `SpecError` for what is wrong with it."""
+    spec = validate(ClusterFile, document)
+    raise_faults(document, cluster_faults(spec))
+    catalogue = _catalogue()
+    tiers = tuple(Tier(t.name, t.nodes, t.oversubscription, t.sharp) for t in spec.fabric.tiers)
+    fabric = Fabric(tiers, spec.fabric.rail_optimized, spec.fabric.sharp)
+    read = [read_pool(given, i, fabric, catalogue, document) for i, given in enumerate(spec.pools)]
+    pools = tuple(pool for pool, _, _ in read)
+    raise_faults(document, [name_fault(i, [p.name for p in pools]) for i in range(len(pools))])
+    cluster = Cluster(spec.name or default_name(document, "cluster"), pools, fabric)
+    sources = tuple(source for _, _, source in read)
+    canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read], sources)
+    for pool, given in zip(canonical["pools"], spec.pools, strict=True):
+        if given.price_per_hour is not None:
+            pool["price_per_hour"] = given.price_per_hour
+    sources = tuple(
+        dataclasses.replace(source, others=other_uses(given, pool, entry, path, document))
+        for i, (source, given, pool, entry) in enumerate(
+            zip(sources, spec.pools, pools, canonical["pools"], strict=True)
+        )
+        if (path := ("pools", i))
+    )
+    if stated := _canonical_operations(spec.operations):
+        canonical["operations"] = stated
+    return ClusterInput(
+        cluster=cluster,
+        document=canonical,
+        path=document.file,
+        sources=sources,
+        operations=tuple(
+            _operations(catalogue.operations, spec.operations, given.price_per_hour)
+            for given in spec.pools
+        ),
+        notes=import_notes(document),
+        from_dump=document.imported is not None and not sets_nodes(document),
+    )
+
+
+def sets_nodes(document: Document) -> bool:
+    """Tell whether an option states a number of nodes."""
+    return any(path[-1] in ("nodes", "free_nodes") for path in document.overrides)
+
+
+def _catalogue() -> "Catalogue":
+    from hardware.catalogue import CatalogueError, load_catalogue  # only clusters need its files
+
+    try:
+        return load_catalogue()
+    except CatalogueError as error:
+        raise CatalogError(str(error)) from error
+
+
+def _operations(
+    defaults: Operations, given: OperationsSpec, price_per_hour: float | None
+) -> Operations:
+    """Return the defaults with what the file states in their place."""
+    stated = {
+        "power_overhead": given.power_overhead,
+        "pue": given.pue,
+        "device_mtbf_s": given.device_mtbf,
+        "restart_s": given.restart,
+        "checkpoint_bytes_per_s": given.checkpoint_bandwidth,
+        "checkpoint_s": given.checkpoint_time,
+        "price_per_device_hour": price_per_hour,
+    }
+    changed: dict[str, Any] = {key: value for key, value in stated.items() if value is not None}
+    if given.checkpoint_bandwidth is not None:
+        changed["bandwidth_is_per_device"] = False
+    sources = {k: v for k, v in defaults.provenance.items() if k not in changed}
+    return dataclasses.replace(defaults, **changed, provenance=sources)
+
+
+def _canonical_operations(given: OperationsSpec) -> dict[str, Any]:
+    """Return what the file states under `operations`, in base units."""
+    stated = given.model_dump(exclude_none=True)
+    for key in ("device_mtbf", "restart", "checkpoint_time"):
+        if key in stated:
+            stated[key] = units.exact_time(stated[key])
+    if "checkpoint_bandwidth" in stated:
+        stated["checkpoint_bandwidth"] = units.exact_bandwidth(stated["checkpoint_bandwidth"])
+    return stated
+
+
+def _canonical_cluster(
+    cluster: Cluster, accelerators: Sequence[Any], sources: Sequence[PoolSource]
+) -> dict[str, Any]:
+    fabric = cluster.fabric
+    return {
+        "name": cluster.name,
+        "pools": [
+            {
+                "name": pool.name,
+                "accelerator": accelerator,
+                "nodes": pool.n_nodes,
+                "accelerators_per_node": pool.devices_per_node,
+                "scale_up_domain": pool.scale_up_domain,
+                "nics_per_node": pool.nics_per_node,
+                "nic": pool.nic.name,
+                "nic_speed": units.exact_bandwidth(pool.nic.bytes_per_s),
+                "memory_margin": units.exact_size(pool.memory_margin_bytes),
+            }
+            | dict(source.network)
+            | dict(source.host)
+            | ({"hosts": compress_hosts(source.hosts)} if source.hosts else {})
+            | dict(source.stated)
+            for pool, accelerator, source in zip(cluster.pools, accelerators, sources, strict=True)
+        ],
+        "fabric": {
+            "tiers": [
+                {"name": t.name, "nodes": t.n_nodes, "oversubscription": t.oversubscription}
+                | ({"sharp": True} if t.sharp else {})
+                for t in fabric.tiers
+            ],
+            "rail_optimized": fabric.rail_optimized,
+        }
+        # Named only where set: the identity of a plan does not change with what it does not use.
+        | ({"sharp": True} if fabric.sharp else {}),
+    }

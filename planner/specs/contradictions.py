@@ -1,0 +1,341 @@
+"""What contradicts itself in a model or cluster file, each of whose fields is right by itself."""
+
+from collections.abc import Sequence
+
+from costmodels.precision import RECIPES
+from planner.specs.schema import (
+    EXPERT_DETAILS,
+    ClusterFile,
+    Fault,
+    ModelFile,
+    ModelSpec,
+    PoolSpec,
+    TierSpec,
+    TrainingSpec,
+)
+from planner.specs.yaml.document import KeyPath
+
+
+def model_faults(spec: ModelFile) -> list[Fault]:
+    """Return what is wrong between the fields of a model file."""
+    model, job = spec.model, spec.training
+    checks = (
+        (
+            bool(model.kv_heads and model.heads % model.kv_heads),
+            Fault(
+                ("model", "kv_heads"),
+                f"{model.heads} heads cannot be shared out over {model.kv_heads} kv_heads",
+                "kv_heads must divide heads",
+            ),
+        ),
+        (
+            model.head_dim is None and model.mla is None and model.hidden % model.heads > 0,
+            Fault(
+                ("model", "heads"),
+                f"hidden {model.hidden} is not a multiple of heads {model.heads}",
+                "change one of them, or give head_dim",
+            ),
+        ),
+        (model.gated and model.ffn is None and _needs_ffn(model), _FFN_FAULT),
+        (
+            0 < model.padded_vocab < model.vocab,
+            Fault(
+                ("model", "padded_vocab"),
+                f"{model.padded_vocab} is smaller than vocab {model.vocab}",
+                "give the padded size, or leave it out",
+            ),
+        ),
+        (
+            model.positions == "learned" and 0 < model.max_positions < job.seq_len,
+            Fault(
+                ("model", "max_positions"),
+                f"{model.max_positions} learned positions are fewer than seq_len {job.seq_len}",
+                f"raise max_positions to {job.seq_len}, or lower training.seq_len",
+            ),
+        ),
+    )
+    found = [fault for failed, fault in checks if failed]
+    return [
+        *found,
+        *_moe_faults(model),
+        *_mla_faults(model),
+        *_detail_faults(model),
+        *_job_faults(job),
+    ]
+
+
+def _needs_ffn(model: ModelSpec) -> bool:
+    """Tell whether some layer has an MLP, or experts, of width `ffn`."""
+    moe = model.moe
+    return moe is None or moe.moe_ffn is None or moe.dense_layers > 0 or moe.every > 1
+
+
+def _moe_faults(model: ModelSpec) -> list[Fault]:
+    """Return what is wrong between the fields of the experts."""
+    moe = model.moe
+    if moe is None:
+        return []
+    groups, used = moe.routing_groups, moe.top_groups or moe.routing_groups
+    first = moe.dense_layers + moe.every
+    checks = (
+        (
+            moe.topk > moe.experts,
+            "topk",
+            f"{moe.topk} experts a token of {moe.experts}",
+            f"give at most {moe.experts}",
+        ),
+        (
+            first > model.layers,
+            "dense_layers" if moe.dense_layers >= model.layers else "every",
+            f"no layer has experts: the first would be layer {first} of {model.layers}",
+            "lower it, or leave `moe` out",
+        ),
+        (
+            moe.experts % groups > 0,
+            "routing_groups",
+            f"{moe.experts} experts cannot be shared out over {groups} groups",
+            "routing_groups must divide experts",
+        ),
+        (used > groups, "top_groups", f"{used} groups of {groups}", f"give at most {groups}"),
+        (
+            used * moe.experts // groups < min(moe.topk, moe.experts),
+            "top_groups",
+            f"{used} groups hold {used * moe.experts // groups} experts, fewer than topk"
+            f" {moe.topk}",
+            "raise it",
+        ),
+        (
+            moe.imbalance > moe.experts / moe.topk,
+            "imbalance",
+            f"{moe.imbalance:g} times the mean: no expert can have more than experts / topk ="
+            f" {moe.experts / moe.topk:g} times",
+            "1.05 to 1.3 is usual",
+        ),
+        (
+            moe.capacity_factor > 0 and moe.imbalance > 1,
+            "imbalance",
+            "stands beside `capacity_factor`, which pads every expert to the same rows",
+            "keep one of them",
+        ),
+        (
+            0 < moe.capacity_factor < 1,
+            "capacity_factor",
+            f"{moe.capacity_factor:g} drops tokens of a perfectly balanced batch",
+            "give 1 or more, or 0 for dropless",
+        ),
+        (
+            moe.shared_ffn == 0 and moe.shared_experts > 0,
+            "shared_ffn",
+            f"{moe.shared_experts} shared experts of width 0",
+            "give the width of all of them together, or leave it out",
+        ),
+    )
+    return [
+        Fault(("model", "moe", key), message, fix)
+        for failed, key, message, fix in checks
+        if failed
+    ]
+
+
+def _mla_faults(model: ModelSpec) -> list[Fault]:
+    """Return what latent attention excludes."""
+    given = ("kv_heads", model.kv_heads), ("head_dim", model.head_dim)
+    faults = [
+        Fault(
+            ("model", key),
+            "stands beside `mla`, which has a key and a value head for every head",
+            "leave it out",
+        )
+        for key, value in given
+        if model.mla is not None and value is not None
+    ]
+    if model.mla is not None and not model.flash_attention:
+        message = "latent attention without a fused kernel is not modelled in this version"
+        faults.append(Fault(("model", "flash_attention"), message, "leave it out"))
+    if model.mla is not None and model.bias:
+        message = "latent attention with biases is not modelled in this version"
+        faults.append(Fault(("model", "bias"), message, "leave it out"))
+    if model.mla is not None and model.positions != "rope":
+        message = "latent attention has rotary positions"
+        faults.append(Fault(("model", "positions"), message, "leave it out"))
+    if model.mtp_layers and model.positions != "rope":
+        message = "multi-token prediction needs rotary positions"
+        faults.append(Fault(("model", "positions"), message, "use rope, or no mtp_layers"))
+    return faults
+
+
+def _detail_faults(model: ModelSpec) -> list[Fault]:
+    """Return what is wrong between the details, and between them and the sizes."""
+    details, stated = model.details, model.details.stated()
+    checks = [
+        (
+            details.rope_scaling not in (None, "longrope") and not details.rope_scaling_factor,
+            "rope_scaling",
+            "stands without `rope_scaling_factor`",
+            "say by how much positions are stretched",
+        ),
+        (
+            details.rope_scaling is None and details.rope_scaling_factor is not None,
+            "rope_scaling_factor",
+            "stands without `rope_scaling`",
+            "say how: linear, llama3, yarn, dynamic or longrope",
+        ),
+        (
+            details.full_attention_every is not None and details.window is None,
+            "full_attention_every",
+            "stands without `window`",
+            "give the tokens that the other layers attend to",
+        ),
+    ]
+    if model.moe is None:
+        text, fix = "stands in a model without experts", "leave it out, or add `moe`"
+        checks += [(name in stated, name, text, fix) for name in EXPERT_DETAILS]
+    if model.positions != "rope":
+        text, fix = "stands beside learned positions", "leave it out"
+        rotary = [name for name in stated if name.startswith(("rotary_", "rope_"))]
+        checks += [(True, name, text, fix) for name in rotary]
+    return [
+        Fault(("model", "details", key), message, fix)
+        for failed, key, message, fix in checks
+        if failed
+    ]
+
+
+_FFN_FAULT = Fault(
+    ("model", "ffn"),
+    "is missing, and a gated MLP has no usual inner width",
+    "add `ffn:` (intermediate_size in a Hugging Face config)",
+)
+
+
+def _job_faults(job: TrainingSpec) -> list[Fault]:
+    faults = []
+    for name in (x for x in job.precisions if (x, job.optimizer) not in RECIPES):
+        known = ", ".join("+".join(key) for key in RECIPES)
+        message = f"no recipe for {name} with {job.optimizer}"
+        faults.append(Fault(("training", "optimizer"), message, f"known: {known}"))
+    step = job.seq_len * job.global_batch
+    if job.tokens is not None and job.tokens < step:
+        message = f"{job.tokens:g} tokens are less than one step ({step} tokens)"
+        fix = "tokens is the length of the whole run, such as 15e12"
+        faults.append(Fault(("training", "tokens"), message, fix))
+    return faults
+
+
+def cluster_faults(spec: ClusterFile) -> list[Fault]:
+    """Return what is wrong between the fields of a cluster file, catalogue figures aside."""
+    faults = [fault for i, pool in enumerate(spec.pools) for fault in _pool_faults(pool, i)]
+    names: list[str] = []
+    for i, tier in enumerate(spec.fabric.tiers):
+        path = ("fabric", "tiers", i)
+        if tier.name in names:
+            message = f"a second tier named {tier.name!r}"
+            faults.append(Fault((*path, "name"), message, "give every tier its own name"))
+        names.append(tier.name)
+        if i and (fault := _tier_fault(spec.fabric.tiers[i - 1], tier, (*path, "nodes"))):
+            faults.append(fault)
+        if tier.sharp and i and not spec.fabric.tiers[i - 1].sharp:
+            below = spec.fabric.tiers[i - 1].name
+            message = f"the switches of {tier.name!r} sum, those of {below!r} below do not"
+            faults.append(Fault((*path, "sharp"), message, "set `sharp: true` from the lowest up"))
+    return faults
+
+
+def _pool_faults(pool: PoolSpec, index: int) -> list[Fault]:
+    """Return what is wrong between the fields of one pool, catalogue figures aside."""
+    path: KeyPath = ("pools", index)
+    n_listed = None if pool.free_devices is None else len(pool.free_devices)
+    checks = (
+        (
+            pool.accelerator is None and pool.instance is None,
+            Fault(
+                (*path, "accelerator"),
+                "is missing",
+                "add `accelerator:` (a catalogue name) or `instance:` (a server, a cloud machine)",
+            ),
+        ),
+        (
+            pool.accelerator is not None and pool.instance is not None,
+            Fault(
+                (*path, "instance"),
+                "stands beside `accelerator`, and says the accelerator itself",
+                "keep one of them",
+            ),
+        ),
+        (
+            pool.free_nodes is not None and pool.free_nodes > pool.nodes,
+            Fault(
+                (*path, "free_nodes"),
+                f"{pool.free_nodes} free nodes of {pool.nodes}",
+                "give at most `nodes`",
+            ),
+        ),
+        (
+            pool.free_nodes is not None and pool.free_devices is not None,
+            Fault((*path, "free_nodes"), "stands beside `free_devices`", "keep one of them"),
+        ),
+        (
+            n_listed is not None and n_listed != pool.nodes,
+            Fault(
+                (*path, "free_devices"),
+                f"{n_listed} numbers for {pool.nodes} nodes",
+                "give one number for every node",
+            ),
+        ),
+        (
+            pool.partial_nodes and pool.free_devices is None,
+            Fault(
+                (*path, "partial_nodes"),
+                "needs `free_devices`, the free devices of every node",
+                "add it, or leave this key out",
+            ),
+        ),
+    )
+    return [fault for failed, fault in checks if failed]
+
+
+def segment_fault(path: KeyPath, segment: int | None, domain: int, per_node: int) -> Fault | None:
+    """Return what is wrong with the devices that jobs use of every scale-up domain."""
+    if segment is None:
+        return None
+    if domain <= per_node:
+        message = f"a domain of {domain} devices is no more than a node"
+        return Fault(path, message, "leave it out: only domains of several nodes are used in part")
+    if segment % per_node:
+        message = f"{segment} devices are no whole nodes of {per_node}"
+        return Fault(path, message, f"give a multiple of {per_node}")
+    return None
+
+
+def _tier_fault(below: TierSpec, tier: TierSpec, path: KeyPath) -> Fault | None:
+    lower = f"the {below.nodes} of tier {below.name!r} below"
+    if tier.nodes <= below.nodes:
+        message = f"{tier.nodes} nodes are not more than {lower}"
+        return Fault(path, message, "list the tiers from the lowest up")
+    if tier.nodes % below.nodes:
+        message = f"{tier.nodes} nodes are not a multiple of {lower}"
+        return Fault(path, message, "a tier is made of whole groups of the one below")
+    return None
+
+
+def name_fault(index: int, names: Sequence[str]) -> Fault | None:
+    """Return what is wrong with the name of a pool, given or its accelerator's."""
+    if names[index] not in names[:index]:
+        return None
+    message = f"a second pool named {names[index]!r}"
+    return Fault(("pools", index), message, "give every pool its own `name:`")
+
+
+def domain_fault(path: KeyPath, domain: int, n_nodes: int, per_node: int) -> Fault | None:
+    """Return what is wrong with the size of the scale-up domain, given or from the catalogue.
+
+    The last domain of a pool may hold fewer nodes than the others, as the last rack may.
+    """
+    n_devices = n_nodes * per_node
+    if domain > n_devices:
+        message = f"{domain} devices in a domain, but only {n_devices} in the pool"
+        return Fault(path, message, f"use at most {n_devices}")
+    if per_node % domain and domain % per_node:
+        message = f"a domain of {domain} devices does not divide nodes of {per_node} devices"
+        return Fault(path, message, f"give a divisor of {per_node}, or a multiple of it")
+    return None

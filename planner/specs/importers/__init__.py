@@ -1,0 +1,1 @@
+"""Formats that are read in place of our own files."""

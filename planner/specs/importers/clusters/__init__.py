@@ -1,0 +1,1 @@
+"""Dumps of a cluster to a cluster file."""

@@ -1,0 +1,1 @@
+"""One module for every program whose output says what a cluster has."""

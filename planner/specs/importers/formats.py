@@ -1,0 +1,110 @@
+"""Which formats are read in place of our own files, and how one is recognized."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from planner.specs.importers import huggingface
+from planner.specs.importers.imported import Imported, Kind
+
+Reader = Callable[[str, str, Mapping[str, object]], Imported]
+"""Reads the text of a file (as the user named it). The mapping holds what the user states with
+`--set`, by dotted path: a reader need not ask for that, nor assume it."""
+READERS = "planner.model_readers"
+"""The group of entry points of readers that need what this package must not import."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format that users have files of."""
+
+    name: str
+    kind: Kind
+    title: str
+    """What the file is, in words."""
+    looks_like: Callable[[str], bool]
+    """Tell from the text whether it is, or was meant to be, of this format."""
+    read: Reader
+
+
+_OWN_FILE = re.compile(
+    r"""^\s*[{]?\s*["']?(?:pools|fabric|model|training)["']?\s*:""", re.MULTILINE
+)
+"""Begins a section of one of our files."""
+_HEAD = 65536
+"""Characters within which such a section begins."""
+
+
+def _is_dump(text: str) -> bool:
+    """Tell whether a text is a dump of a cluster; our own files are told at little cost."""
+    if _OWN_FILE.search(text[:_HEAD]):
+        return False
+    from planner.specs.importers.clusters.reader import looks_like_dump
+
+    return looks_like_dump(text)
+
+
+def _read_dump(text: str, file: str, stated: Mapping[str, object]) -> Imported:
+    from planner.specs.importers.clusters.reader import import_cluster
+
+    return import_cluster([(file, text)])
+
+
+def looks_like_megatron(text: str) -> bool:
+    """Tell whether a text holds Megatron-LM's flags: a script, a list of them, MODEL_ARGS."""
+    flags = ("--num-layers", "--hidden-size", "--num-attention-heads")
+    # In comments they stand in the model files that are made of them.
+    return all(re.search(rf"^[^#\n]*{flag}\b", text, re.MULTILINE) for flag in flags)
+
+
+def _read_megatron(text: str, file: str, stated: Mapping[str, object]) -> Imported:
+    return reader("megatron")(text, file, stated)
+
+
+def reader(name: str) -> Reader:
+    """Return the reader of a format that a package above this one declares under `READERS`."""
+    (point,) = entry_points(group=READERS, name=name)
+    read: Reader = point.load()
+    return read
+
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        name="huggingface",
+        kind="model",
+        title="Hugging Face config.json",
+        looks_like=huggingface.looks_like,
+        read=huggingface.read,
+    ),
+    Format(
+        name="cluster",
+        kind="cluster",
+        title="dump of a cluster",
+        looks_like=_is_dump,
+        read=_read_dump,
+    ),
+    Format(
+        name="megatron",
+        kind="model",
+        title="Megatron-LM arguments",
+        looks_like=looks_like_megatron,
+        read=_read_megatron,
+    ),
+)
+"""In the order in which they are tried."""
+
+
+def find_format(text: str) -> Format | None:
+    """Return the format of a text; None when it is none of them, such as one of our own files."""
+    return next((known for known in FORMATS if known.looks_like(text)), None)
+
+
+def text_of(data: Mapping[str, Any]) -> str:
+    """Return Python data as the text that a reader takes; empty where it is not JSON's."""
+    try:
+        return json.dumps(data)
+    except (TypeError, ValueError, RecursionError):
+        return ""

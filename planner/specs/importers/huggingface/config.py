@@ -1,0 +1,248 @@
+"""Looks values up in a configuration by the names of its type, and says where they stand."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planner.errors import Problem, SpecError
+from planner.specs.importers.huggingface.files import TEXT_SECTIONS, has_sizes
+from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
+from planner.specs.importers.huggingface.refused_types import REFUSED
+from planner.specs.importers.huggingface.rules import KEYS, SIZES, ModelType, Switch
+from planner.specs.yaml.document import Document, KeyPath, close_names, path_text
+from planner.units import show
+
+_ABSENT = object()
+_OTHER_TOWERS = ("vision_config", "audio_config", "vision_tower", "mm_vision_tower")
+
+
+class UnknownTypeError(SpecError):
+    """No row of the table is that of a file, and none of its names says what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A value and where it stands."""
+
+    value: Any
+    text: str
+    """Its key, or whose default it is."""
+    path: KeyPath | None
+    """None where it is a default, or where nothing says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The section with the language model, and the rules of its type."""
+
+    document: Document
+    path: KeyPath
+    """Where the section stands: `()` or `("text_config",)`."""
+    name: str
+    """The type whose rules are used."""
+    rules: ModelType
+    defaults: Mapping[str, object]
+    """By field, where the file does not say it."""
+    notes: tuple[str, ...] = ()
+    """On the choice of the section and of the type."""
+    borrowed: bool = False
+    """The rules are those of another type than the file states, and their defaults not its own."""
+
+    @property
+    def section(self) -> Mapping[str, Any]:
+        """The keys of the language model."""
+        found: Any = self.document.data
+        for key in self.path:
+            found = found[key]
+        return dict(found)
+
+    def look(self, name: str) -> Found:
+        """Return what the file, else the default of the type, says about a field.
+
+        Two names of the same thing with different values are a `SpecError`.
+        """
+        names = self.rules.keys.get(name, KEYS[name])
+        section = {key: value for key, value in self._values(names) if value is not _ABSENT}
+        given = [key for key in names if key in section]
+        told = [key for key in given if section[key] is not None]
+        for key in told[1:]:
+            if section[key] != section[told[0]]:
+                message = (
+                    f"is {show(section[key])}, and {told[0]} is {show(section[told[0]])}:"
+                    " they mean the same"
+                )
+                path = (*self.path, *key.split("."))
+                raise SpecError(self.problem(path, message, "keep the right one"))
+        if given:
+            key = (told or given)[0]
+            path = (*self.path, *key.split("."))
+            return Found(section[key], path_text(path), path)
+        missing = f": no {names[0]} in the file" if names else ""
+        return Found(self.defaults.get(name), f"default of {self.name}{missing}", None)
+
+    def _values(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        """Yield the value of each name; those with a dot stand in an inner section."""
+        data = self.section
+        for name in names:
+            outer, _, inner = name.partition(".")
+            value = data.get(outer, _ABSENT)
+            if inner:
+                value = value.get(inner, _ABSENT) if isinstance(value, Mapping) else _ABSENT
+            yield name, value
+
+    def count(self, name: str, least: int = 1) -> Found:
+        """Return a whole number, or None; `SpecError` for anything else.
+
+        A list with the same number for every layer is that number.
+        """
+        found = self.look(name)
+        value = found.value
+        if value is False and name in ("groups", "top_groups"):
+            value = None
+        if isinstance(value, list) and value and all(x == value[0] for x in value):
+            value = value[0]
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if value is not None and not (whole and value >= least):
+            message = f"expected a whole number from {least} on, got {show(found.value)}"
+            raise SpecError(self.problem(found.path, message))
+        return Found(value, found.text, found.path)
+
+    def needed(self, name: str) -> Found:
+        """Return a whole number that must be there."""
+        found = self.count(name)
+        if found.value is None:
+            names = self.rules.keys.get(name, KEYS[name]) or (name,)
+            message = f"{names[0]} is missing" if found.path is None else "is null"
+            raise SpecError(self.problem(found.path, message, f"{self.name} needs it"))
+        return found
+
+    def switch(self, name: Switch) -> Found:
+        """Return true or false; a switch that nothing says is off."""
+        if isinstance(name, bool):
+            return Found(name, f"as in every {self.name}", None)
+        found = self.look(name)
+        if found.value is not None and not isinstance(found.value, bool):
+            message = f"expected true or false, got {show(found.value)}"
+            raise SpecError(self.problem(found.path, message))
+        return Found(bool(found.value), found.text, found.path)
+
+    def numbers(self, name: str) -> list[int] | None:
+        """Return a list of whole numbers, or None."""
+        found = self.look(name)
+        if found.value is None:
+            return None
+        if not isinstance(found.value, Sequence) or not all(type(x) is int for x in found.value):
+            message = f"expected a list of layers, got {show(found.value)}"
+            raise SpecError(self.problem(found.path, message))
+        return list(found.value)
+
+    def problem(self, path: KeyPath | None, message: str, fix: str = "") -> Problem:
+        """Return a problem at a place of the file; at the section where there is no place."""
+        return self.document.problem(self.path if path is None else path, message, fix)
+
+
+def open_config(document: Document, as_type: str = "") -> Config:
+    """Find the section with the language model and the rules to read it by.
+
+    `as_type` replaces the type that the file states.
+    """
+    data = document.data
+    inner = next((name for name in TEXT_SECTIONS if isinstance(data.get(name), Mapping)), None)
+    path: KeyPath = (inner,) if inner else ()
+    section = data[inner] if inner else data
+    stated = section.get("model_type", data.get("model_type"))
+    if stated is not None and not isinstance(stated, str):
+        message = f"expected a name, got {show(stated)}"
+        raise SpecError(document.problem((*path, "model_type"), message))
+    if as_type and as_type not in TYPES:
+        known = ", ".join(close_names(as_type, TYPES) or TYPES)
+        raise SpecError(Problem(f"--as: no type {as_type!r}", f"one of {known}"))
+    if as_type:
+        nothing: Mapping[str, object] = dict.fromkeys(SIZES)
+        name, others, borrowed = as_type, nothing, True
+    else:
+        name, others, borrowed = _type(document, path, section, stated)
+    rules, notes = TYPES[name], _notes(data, stated, name)
+    defaults = {**rules.defaults, **others}
+    return Config(document, path, name, rules, defaults, notes, borrowed)
+
+
+def _notes(data: Mapping[str, Any], stated: str | None, name: str) -> tuple[str, ...]:
+    """Return what is left out of the file, and that it is read as another type than it says."""
+    notes = []
+    if towers := [key for key in _OTHER_TOWERS if data.get(key)]:
+        notes.append(
+            f"{' and '.join(towers)} left out: this is the language model alone, without the"
+            " time and the memory of the other towers"
+        )
+    if stated and name not in (stated, f"{stated}_text"):
+        code = ", without the code that auto_map names" if "auto_map" in data else ""
+        notes.append(f"model_type {stated} is read as {name}{code}")
+    return tuple(notes)
+
+
+def _type(
+    document: Document, path: KeyPath, section: Mapping[str, Any], stated: str | None
+) -> tuple[str, Mapping[str, object], bool]:
+    """Return the type to read a file as, the defaults in which it differs, and if it is borrowed.
+
+    The sizes of another type are no defaults of a file that only names its class.
+    """
+    where = (*path, "model_type")
+    _refuse_by_key(document, path, section)
+    if stated is not None and stated in TYPES:
+        return stated, {}, False
+    if stated is not None and stated in ALIASES:
+        return *ALIASES[stated], False
+    if stated is not None and stated.lower() in REFUSED:
+        message = f"model_type {stated}: {REFUSED[stated.lower()]}, which is not priced"
+        raise SpecError(document.problem(where, message, _NO_OTHER))
+    by_class = {name.replace("_", ""): name for name in TYPES}
+    for given in (section.get("architectures"), document.data.get("architectures")):
+        for architecture in given if isinstance(given, list) else ():
+            plain = re.sub(r"(For\w+|LMHeadModel|Model)$", "", str(architecture)).lower()
+            if plain in by_class:
+                return by_class[plain], dict.fromkeys(SIZES), True
+    if stated is None and not has_sizes(section):
+        message = "none of the keys that say a model's size, such as model_type and hidden_size"
+        raise SpecError(document.problem((), message, "is it the config.json of the model?"))
+    close = close_names(stated, TYPES, 2) if stated else []
+    fix = f"did you mean {' or '.join(close)}? " if close else ""
+    message = f"unknown model_type {stated}" if stated else "model_type is missing"
+    raise UnknownTypeError(document.problem(where, message, fix))
+
+
+_BY_KEY: tuple[tuple[tuple[str, ...], str], ...] = (
+    (
+        ("ssm_cfg",),
+        "the configuration of an original Mamba (state-spaces): layers with a state space in place"
+        " of attention",
+    ),
+    (
+        ("block_configs", "num_key_value_heads_per_layer", "layer_configs", "num_query_heads"),
+        "layers that differ from one another in width, as an architecture search (NAS) left them",
+    ),
+    (
+        ("ssm_state_size", "ssm_cfg.layer", "state_size", "mamba_layer_idx"),
+        "layers with a state space (Mamba) in place of attention",
+    ),
+    (("attn_layer_period",), "attention in some layers only, a state space in the others"),
+)
+
+
+def _refuse_by_key(document: Document, path: KeyPath, section: Mapping[str, Any]) -> None:
+    """Refuse a file whose keys say that its layers are of a kind without a price."""
+    for names, what in _BY_KEY:
+        for name in names:
+            value = section.get(name)
+            if (value or (name == "ssm_cfg" and value is not None)) and not (
+                isinstance(value, int) and name == "num_query_heads"
+            ):
+                message = f"{what}, which is not priced"
+                raise SpecError(document.problem((*path, name), message, _NO_OTHER))
+
+
+_NO_OTHER = "no other type has these layers: `--as` is of no use"

@@ -1,0 +1,504 @@
+"""Builds the model file field by field, each with where it came from."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import Any
+
+from costmodels.parameters import total_params
+from planner.errors import SpecError
+from planner.specs.importers.huggingface.config import Config, Found, UnknownTypeError, open_config
+from planner.specs.importers.huggingface.details import details_of
+from planner.specs.importers.huggingface.files import has_sizes, parse_config
+from planner.specs.importers.huggingface.keys import missing, passed_over, refusals
+from planner.specs.importers.huggingface.model_types import TYPES
+from planner.specs.importers.huggingface.rules import DROPOUT_KEYS
+from planner.specs.importers.huggingface.unpriced import notes_on, which_are_local
+from planner.specs.importers.imported import Imported, Origin
+from planner.specs.model import read_model
+from planner.specs.yaml.document import Document, KeyPath, path_text
+from planner.units import format_count, show
+
+LONGEST_SEQ_LEN = 8192
+"""Tokens of a sequence where the file allows more: pre-training of the Llama 3 models
+(arXiv 2407.21783, section 3.4)."""
+TOKENS_PER_STEP = 4 * 2**20
+"""Tokens of a step, which no such file says: LLaMA (arXiv 2302.13971, section 2.3), Llama 2
+(arXiv 2307.09288, table 1) and the start of Llama 3 405B (arXiv 2407.21783, section 3.4.1)."""
+
+_PLAIN_STEMS = ("", "config", "text_config", "-", "stdin")
+"""Names of files that say nothing of the model."""
+_ORDER = (
+    "name",
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn",
+    "gated",
+    "vocab",
+    "tied",
+    "norm",
+    "bias",
+    "positions",
+    "max_positions",
+    "dropout",
+    "mla",
+    "moe",
+    "mtp_layers",
+    "details",
+)
+"""Fields of `model:` in the order of the file."""
+MAX_LAYERS = 10_000
+"""Most layers, as in our own files."""
+_CORE = ("layers", "hidden", "heads", "vocab")
+"""Fields that files nearly always say: a default in their place is an assumption."""
+
+
+def read(text: str, file: str, stated: Mapping[str, object]) -> Imported:
+    """Return the model file that a config.json makes.
+
+    `stated` are values that the user sets by path; assumptions follow them. Raises `SpecError`
+    with the line.
+    """
+    document = parse_config(text, file)
+    try:
+        config = open_config(document)
+    except UnknownTypeError as error:
+        raise SpecError(replace(error.problems[0], fix=_advice(document, error))) from None
+    return _checked(config, stated)
+
+
+def read_as(text: str, file: str, as_type: str) -> Imported:
+    """Return the model file that a config.json makes whose layers are those of another type.
+
+    Raises `SpecError` where the type would leave out a key of the file, or where a key that makes
+    the type is not there.
+    """
+    return _checked(open_config(parse_config(text, file), as_type), {})
+
+
+def _checked(config: Config, stated: Mapping[str, object]) -> Imported:
+    """Read a configuration whose every key is understood."""
+    if found := refusals(config):
+        raise SpecError(found)
+    if config.borrowed and (keys := missing(config)):
+        message = f"read as {config.name}, but the file does not say {', '.join(keys)}"
+        fix = (
+            f"the defaults of {config.name} are not those of another type: add what is true to a"
+            " copy of the file"
+        )
+        raise SpecError(config.problem(None, message, fix))
+    return _Reader(config, stated).imported()
+
+
+ADVISED = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mixtral",
+    "qwen3_moe",
+    "qwen2_moe",
+    "deepseek_v3",
+    "deepseek_v2",
+    "glm4_moe",
+    "olmoe",
+)
+"""Types that a file of another type may be read as, the plainest first."""
+
+
+def _advice(document: Document, error: UnknownTypeError) -> str:
+    """Return what to do with a file of an unknown type: which types have all of its keys."""
+    shown, close = 10, error.problems[0].fix
+    known = f"known: {', '.join(list(TYPES)[:shown])} and {len(TYPES) - shown} more"
+    if not has_sizes(document.data):
+        return close + known
+    fits, obstacles = [], []
+    for name in ADVISED:
+        config = open_config(document, name)
+        found = [problem.path.rpartition(".")[2] for problem in refusals(config)]
+        keys = missing(config)
+        if not found and not keys and (count := _parameters(config)):
+            fits.append((name, count))
+        obstacles.append((len(found) + len(keys), name, found, keys))
+    counts = [count for _, count in fits]
+    if fits and max(counts) <= min(counts) * (1 + SAME):
+        file = document.file or "config.json"
+        others = f" (or {', '.join(name for name, _ in fits[1:3])})" if fits[1:] else ""
+        return (
+            f"{close}{known}; if its layers are those of one of them, read it as that one:"
+            f" planner import model {file} --as {fits[0][0]} --out model.yaml{others}"
+        )
+    _, name, found, keys = min(obstacles)
+    what = [f"{', '.join(found)} would be left out"] * bool(found)
+    what += [f"the file does not say {', '.join(keys)}"] * bool(keys)
+    why = f"; read as {name}, {' and '.join(what)}" if what else "; several types fit and differ"
+    return f"{close}no known type has all of its keys{why}; {known}"
+
+
+SAME = 1e-3
+"""Largest difference of counts of parameters that are taken for the same."""
+
+
+def _parameters(config: Config) -> float:
+    """Return the parameters of a configuration as it is read; 0 where it cannot be."""
+    try:
+        given = read_model(Document(_Reader(config, {}).imported().document))
+    except SpecError:
+        return 0.0
+    return total_params(given.shape, given.job.seq_len)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One configuration on its way to a model file."""
+
+    config: Config
+    stated: Mapping[str, object]
+    model: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    origins: list[Origin] = field(default_factory=list)
+    marks: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def imported(self) -> Imported:
+        """Return the whole file."""
+        self._widths()
+        self._mlp(n_expert_layers=self._experts())
+        self._head()
+        self._small_parts()
+        self._details()
+        self._training()
+        self._name()
+        order = [name for name in _ORDER if name in self.model]
+        document = {"model": {name: self.model[name] for name in order}, "training": self.training}
+        return Imported(
+            kind="model",
+            document=document,
+            origins=tuple(sorted(self.origins, key=lambda origin: _place(origin.path))),
+            source=self.config.document.file or "Python data",
+            format=f"Hugging Face config.json ({self.config.name})",
+            notes=(
+                *self.config.notes,
+                *self.notes,
+                *notes_on(self.config, document),
+                *self._strays(),
+            ),
+            marks=self.marks,
+        )
+
+    def _strays(self) -> tuple[str, ...]:
+        """Name the keys that nobody knows and that were passed over."""
+        names = passed_over(self.config)
+        if not names:
+            return ()
+        return (f"not known, and by name and value no size: {', '.join(names)}",)
+
+    def _put(
+        self,
+        path: tuple[str, ...],
+        value: object,
+        text: str,
+        at: KeyPath | None = None,
+        *,
+        assumed: bool = False,
+    ) -> None:
+        """Set one field, with its origin and the place where it stands in the file."""
+        section = self.model if path[0] == "model" else self.training
+        for key in path[1:-1]:
+            section = section.setdefault(key, {})
+        section[path[-1]] = value
+        self.origins.append(Origin(path, text, assumed))
+        document = self.config.document
+        if at is not None and at in document.value_marks:
+            self.marks[path] = document.value_marks[at]
+
+    def _take(self, name: str, *path: str) -> int:
+        """Copy a whole number that must be there."""
+        found = self.config.needed(name)
+        where = ("model", *(path or (name,)))
+        assumed = found.path is None and name in _CORE
+        self._put(where, found.value, found.text, found.path, assumed=assumed)
+        return int(found.value)
+
+    def _widths(self) -> None:
+        """Set layers, widths and heads."""
+        config = self.config
+        n_layers = self._take("layers")
+        if n_layers > MAX_LAYERS:  # each of them is looked at
+            message = f"{n_layers} layers are more than the {MAX_LAYERS:,} of any model file"
+            raise SpecError(config.problem(config.needed("layers").path, message))
+        hidden, heads = self._take("hidden"), self._take("heads")
+        self._take("vocab")
+        if config.rules.latent:
+            if config.count("q_rank", 0).value:
+                self._take("q_rank", "mla", "q_rank")
+            else:
+                text = "queries are not compressed"
+                self._put(("model", "mla", "q_rank"), 0, text, config.look("q_rank").path)
+            for name in ("kv_rank", "qk_nope", "qk_rope", "v_head"):
+                self._take(name, "mla", name)
+            return
+        self._kv_heads(heads)
+        head_dim = config.count("head_dim")
+        if head_dim.value is not None:
+            self._put(("model", "head_dim"), head_dim.value, head_dim.text, head_dim.path)
+            return
+        sources = [config.needed(name) for name in ("hidden", "heads")]
+        if hidden % heads:
+            message = f"{hidden} is not a multiple of the {heads} heads"
+            fix = "add head_dim, or correct one of them"
+            raise SpecError(config.problem(sources[0].path, message, fix))
+        text = " / ".join(source.text for source in sources)
+        self._put(("model", "head_dim"), hidden // heads, text)
+
+    def _kv_heads(self, heads: int) -> None:
+        """Set the heads of keys and values; all heads share one in multi-query attention."""
+        config, path = self.config, ("model", "kv_heads")
+        multi_query = config.switch("multi_query")
+        if multi_query.value and not config.switch("new_decoder").value:
+            self._put(path, 1, f"one for all heads: {multi_query.text}", multi_query.path)
+            return
+        found = config.count("kv_heads")
+        if found.value is not None:
+            self._put(path, found.value, found.text, found.path)
+        else:
+            self._put(path, heads, "as many as heads")
+
+    def _experts(self) -> int:
+        """Set the experts; return how many layers have them."""
+        config, section = self.config, ("model", "moe")
+        n_layers = int(self.model["layers"])
+        none = config.count("experts", 0)
+        if not config.rules.experts or (none.value == 0 and config.rules.dense_without):
+            return 0
+        if none.value == 0:
+            message = f"no experts, and a {config.name} has some in its layers all the same"
+            raise SpecError(config.problem(none.path, message, "read it --as a dense type"))
+        layers = expert_layers(config, n_layers)
+        n_expert_layers = sum(layers)
+        if not n_expert_layers:
+            self.notes.append("no layer has experts: read as a dense model")
+            return 0
+        dense, every = expert_pattern(layers, config)
+        for name in ("experts", "topk", "moe_ffn"):
+            self._take(name, "moe", name)
+        shared = config.count("shared_experts", 0)
+        if shared.value:
+            self._put((*section, "shared_experts"), shared.value, shared.text, shared.path)
+        width = config.count("shared_ffn", 0)
+        if width.value:
+            self._put((*section, "shared_experts"), 1, f"as in every {config.name}")
+            self._put((*section, "shared_ffn"), width.value, width.text, width.path)
+        if dense:
+            source = config.look("first_dense")
+            text = source.text if source.path else f"the first {dense} layer(s) are dense"
+            self._put((*section, "dense_layers"), dense, text, source.path)
+        if every > 1:
+            source = config.look("expert_step")
+            text = source.text if source.path else f"experts in every layer number {every}"
+            self._put((*section, "every"), every, text, source.path)
+        groups = config.count("groups")
+        if (groups.value or 1) > 1 and config.look("topk_method").value != "greedy":
+            self._put((*section, "routing_groups"), groups.value, groups.text, groups.path)
+            self._take("top_groups", "moe", "top_groups")
+        return n_expert_layers
+
+    def _mlp(self, n_expert_layers: int) -> None:
+        """Set the MLP of dense layers."""
+        config, gated = self.config, self.config.rules.gated
+        text = f"{'three' if gated else 'two'} MLP matrices in every {config.name}"
+        self._put(("model", "gated"), gated, text)
+        if n_expert_layers == self.model["layers"]:
+            return
+        found = config.count("ffn")
+        if found.value is None and not gated:
+            hidden = config.needed("hidden")
+            self._put(("model", "ffn"), 4 * hidden.value, f"4 * {hidden.text}", found.path)
+        elif config.rules.ffn_parts > 1:
+            width, parts = int(config.needed("ffn").value), config.rules.ffn_parts
+            self._put(("model", "ffn"), width // parts, f"{found.text} / {parts}", found.path)
+        else:
+            self._take("ffn")
+
+    def _head(self) -> None:
+        """Set whether the head is the embedding, and refuse an embedding of another width."""
+        config = self.config
+        tied = config.switch("tied")
+        outer = config.document.data.get("tie_word_embeddings")
+        if tied.path is None and config.path and isinstance(outer, bool):
+            tied = Found(outer, "tie_word_embeddings", ("tie_word_embeddings",))
+        self._put(("model", "tied"), tied.value, tied.text, tied.path)
+        embedding, hidden = config.count("embedding_width"), self.model["hidden"]
+        if embedding.value not in (None, hidden):
+            message = (
+                f"embeddings of width {embedding.value} are projected to layers of width {hidden},"
+                " which the cost model does not have"
+            )
+            fix = "write a model file with the widths of the layers: docs/files.md"
+            raise SpecError(config.problem(embedding.path, message, fix))
+        modules = config.count("mtp_layers", 0)
+        if modules.value:
+            self._put(("model", "mtp_layers"), modules.value, modules.text, modules.path)
+
+    def _small_parts(self) -> None:
+        """Set norms, biases, positions and dropout."""
+        config, rules = self.config, self.config.rules
+        every = f"in every {config.name}"
+        self._put(("model", "norm"), rules.norm, every)
+        # The MLP decides: a model file knows biases everywhere or nowhere.
+        bias = config.switch(rules.biases[2])
+        text = bias.text if bias.path or bias.value else "none in the MLP"
+        self._put(("model", "bias"), bias.value, text, bias.path)
+        self._put(("model", "positions"), rules.positions, every)
+        if rules.positions == "learned":
+            self._take("max_positions")
+        given = {key: config.section[key] for key in DROPOUT_KEYS if key in config.section}
+        on = [key for key, rate in given.items() if isinstance(rate, float) and rate > 0]
+        if on:
+            path = (*config.path, on[0])
+            self._put(("model", "dropout"), True, f"{path_text(path)} {given[on[0]]:g}", path)
+        elif not given and rules.dropout:
+            text = f"default of {config.name}: {rules.dropout:g}"
+            self._put(("model", "dropout"), True, text)
+
+    def _details(self) -> None:
+        """Set what no figure depends on."""
+        local = which_are_local(self.config, int(self.model["layers"]))
+        for detail in details_of(self.config, self.model, local):
+            path = ("model", "details", detail.name)
+            self._put(path, detail.value, detail.found.text, detail.found.path)
+
+    def _training(self) -> None:
+        """Set the job, which no such file says."""
+        seq_len, why = self._seq_len()
+        self._put(("training", "seq_len"), seq_len, why, assumed=True)
+        batch = assumed_batch(seq_len)
+        text = f"{format_count(batch * seq_len)} tokens a step"
+        self._put(("training", "global_batch"), batch, text, assumed=True)
+        self._put(("training", "precision"), "bf16", f"usual{self._weights()}", assumed=True)
+        self._put(("training", "optimizer"), "adam", "usual", assumed=True)
+
+    def _weights(self) -> str:
+        """Say what the weights of the file are stored in."""
+        for section in (self.config.section, self.config.document.data):
+            for key in ("dtype", "torch_dtype"):
+                if isinstance(section.get(key), str):
+                    return f"; {key} {section[key]}"
+        return ""
+
+    def _seq_len(self) -> tuple[int, str]:
+        """Return the tokens of a sequence, stated or assumed, and the reason."""
+        given = str(self.stated.get("training.seq_len", ""))
+        if given.isascii() and given.isdigit() and len(given) < 10 and int(given):
+            return int(given), "stated"
+        found = self.config.count("max_positions")
+        name, original = _original_positions(self.config.section)
+        bounds = [(LONGEST_SEQ_LEN, "not in the file")]
+        if found.value:
+            default = found.text.partition(":")[0]
+            source = f"{found.text} {found.value}" if found.path else default
+            bounds = [
+                (found.value, found.text),
+                (LONGEST_SEQ_LEN, f"at most {LONGEST_SEQ_LEN}; {source}"),
+            ]
+        if original:
+            bounds.append((original, name))
+        return min(bounds, key=lambda bound: bound[0])
+
+    def _name(self) -> None:
+        """Name the model: by its file, else as the file says, else by its folder or its type."""
+        file = PurePath(self.config.document.file)
+        stated = self.config.document.data.get("_name_or_path")
+        for name, text in (
+            (file.stem if file.stem not in _PLAIN_STEMS else "", "name of the file"),
+            (_folder_name(stated) if isinstance(stated, str) else "", "_name_or_path"),
+            (_folder_name(str(file.parent)), "folder of the file"),
+            (self.config.name, "model_type"),
+        ):
+            plain = re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip("-._+")[:64]
+            if plain:
+                self._put(("model", "name"), plain, text)
+                return
+
+
+def _folder_name(path: str) -> str:
+    """Return the model that a folder is named after, in the Hub's cache or elsewhere."""
+    in_cache = re.search(r"models--.+?--([^/\\]+)", path)
+    return in_cache[1] if in_cache else PurePath(path).name
+
+
+def _place(path: tuple[str | int, ...]) -> tuple[bool, int]:
+    """Return where an origin stands: the model before the job, fields in the order of the file."""
+    key = str(path[1])
+    return path[0] != "model", _ORDER.index(key) if key in _ORDER else len(_ORDER)
+
+
+def assumed_batch(seq_len: int) -> int:
+    """Return the sequences of a step: the power of two with which it is nearest to 4 M tokens.
+
+    >>> assumed_batch(8192), assumed_batch(2048), assumed_batch(10**9)
+    (512, 2048, 1)
+    """
+    return int(2 ** max(0, round(math.log2(TOKENS_PER_STEP / seq_len))))
+
+
+def _original_positions(section: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the sequences of pre-training where rotary positions were stretched afterwards."""
+    key = "original_max_position_embeddings"
+    for name in ("rope_scaling", "rope_parameters", ""):
+        inner = section.get(name) if name else section
+        value = inner.get(key) if isinstance(inner, Mapping) else None
+        if type(value) is int and value > 0:
+            return f"{name}.{key}" if name else key, value
+    return "", 0
+
+
+def expert_layers(config: Config, n_layers: int) -> list[bool]:
+    """Return which layers have experts."""
+    listed = config.numbers("expert_list")
+    if listed is not None:
+        those = set(listed)
+        return [i in those for i in range(n_layers)]
+    dense = set(config.numbers("dense_list") or ())
+    kinds = config.look("dense_or_sparse")
+    if kinds.value is not None:
+        if not isinstance(kinds.value, list) or len(kinds.value) != n_layers:
+            message = f"expected dense or sparse for {n_layers} layers, got {show(kinds.value)}"
+            raise SpecError(config.problem(kinds.path, message))
+        return [kind == "sparse" for kind in kinds.value]
+    first = config.count("first_dense", 0).value or 0
+    last = config.count("last_expert_layer", 0).value
+    last = n_layers - 1 if last is None else last
+    frequency = config.count("expert_frequency").value or 1
+    step = config.count("expert_step").value or 1
+    return [
+        first <= i <= last and i % frequency == 0 and (i + 1) % step == 0 and i not in dense
+        for i in range(n_layers)
+    ]
+
+
+def expert_pattern(layers: Sequence[bool], config: Config) -> tuple[int, int]:
+    """Return how many dense layers come first, and of which others every n-th has experts.
+
+    Raises `SpecError` for another pattern, which a model file cannot say.
+    """
+    first = list(layers).index(True)
+    for every in range(1, first + 2):
+        dense = first + 1 - every
+        if all(
+            layers[i] == ((i - dense + 1) % every == 0) for i in range(first, len(layers))
+        ):  # none before the first has any, by this pattern too
+            return dense, every
+    names = ("expert_list", "dense_list", "expert_frequency", "expert_step")
+    at = next((path for name in names if (path := config.look(name).path)), None)
+    kinds = "".join("x" if on else "-" for on in layers[:24]) + "..." * (len(layers) > 24)
+    message = (
+        f"layers with experts (x) and without (-) follow each other as {kinds}: the cost model has"
+        " experts in every n-th layer after the first dense ones"
+    )
+    fix = "write a model file with the nearest pattern (`dense_layers` and `every` of `model.moe`)"
+    raise SpecError(config.problem(at, message, fix))

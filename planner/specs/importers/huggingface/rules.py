@@ -1,0 +1,139 @@
+"""What the rules of a `model_type` consist of, and the names of keys that most types share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers",),
+    "hidden": ("hidden_size",),
+    "heads": ("num_attention_heads",),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "ffn": ("intermediate_size",),
+    "vocab": ("vocab_size",),
+    "tied": ("tie_word_embeddings",),
+    "max_positions": ("max_position_embeddings",),
+    "attention_bias": ("attention_bias",),
+    "attention_out_bias": ("attention_out_bias",),
+    "mlp_bias": ("mlp_bias",),
+    "parallel": ("use_parallel_residual",),
+    "qk_norm": ("use_qk_norm", "qk_layernorm"),
+    "soft_cap": ("attn_logit_softcapping",),
+    "window": ("sliding_window",),
+    "window_on": ("use_sliding_window",),
+    "window_from": ("max_window_layers",),
+    "window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
+    "layer_types": ("layer_types",),
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "topk": ("num_experts_per_tok",),
+    "moe_ffn": ("moe_intermediate_size",),
+    "shared_experts": ("n_shared_experts",),
+    "shared_ffn": ("shared_expert_intermediate_size",),
+    "first_dense": ("first_k_dense_replace",),
+    "expert_frequency": ("moe_layer_freq",),
+    "expert_step": ("decoder_sparse_step", "interleave_moe_layer_step"),
+    "dense_list": ("mlp_only_layers",),
+    "expert_list": ("moe_layers",),
+    "groups": ("n_group",),
+    "top_groups": ("topk_group",),
+    "topk_method": ("topk_method",),
+    "q_rank": ("q_lora_rank",),
+    "kv_rank": ("kv_lora_rank",),
+    "qk_nope": ("qk_nope_head_dim",),
+    "qk_rope": ("qk_rope_head_dim",),
+    "v_head": ("v_head_dim",),
+    "mtp_layers": ("num_nextn_predict_layers", "num_mtp_layers"),
+    "multi_query": ("multi_query",),
+    "new_decoder": ("new_decoder_architecture",),
+    "alibi": ("alibi",),
+    "embedding_width": ("word_embed_proj_dim",),
+    "attention_types": ("attention_types",),
+    "dense_or_sparse": ("mlp_layer_types",),
+    "last_expert_layer": (),
+}
+"""Names in the file of what the reader looks up, unless a type has its own."""
+
+SIZES = ("vocab", "hidden", "ffn", "layers", "heads", "experts", "topk", "moe_ffn")
+"""Fields that tell two models of a type apart: their defaults are those of one model."""
+
+DROPOUT_KEYS = (
+    "resid_pdrop",
+    "attn_pdrop",
+    "hidden_dropout",
+    "attention_dropout",
+    "dropout",
+    "resid_dropout",
+    "residual_dropout",
+)
+"""Keys of dropout inside the layers; the same in all types."""
+
+Switch = bool | str
+"""True, false, or the field of `KEYS` that says it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelType:
+    """How the configurations of one `model_type` are read."""
+
+    defaults: Mapping[str, object]
+    """Values by field where the file leaves its keys out; a field without one is then unknown."""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of fields that differ from `KEYS`; none: the type has no such key."""
+    gated: bool = True
+    """Three MLP matrices."""
+    norm: str = "rmsnorm"
+    positions: str = "rope"
+    biases: tuple[Switch, Switch, Switch] = (False, False, False)
+    """Of queries, keys and values; of the attention output; of the MLP."""
+    dropout: float = 0.0
+    """Where the file has none of `DROPOUT_KEYS`."""
+    experts: bool = False
+    """Some layers have routed experts."""
+    latent: bool = False
+    """Latent attention."""
+    parallel: Switch = False
+    """Attention and MLP side by side on the same input."""
+    qk_norm: Switch = False
+    extra: tuple[str, ...] = ()
+    """Parts with few parameters and little work that no model file can say."""
+    dense_without: bool = False
+    """With no experts its layers have an MLP; else nothing builds such a model."""
+    hybrid: bool = False
+    """Layers without attention unless the file says that all have it."""
+    ignored: tuple[str, ...] = ()
+    """Keys of sizes that a model of this type, as far as it is read here, does not use."""
+    ffn_parts: int = 1
+    """By how many the width of the file is divided: 2 where it counts both halves of a gate."""
+
+
+def sizes(
+    vocab: int,
+    hidden: int,
+    ffn: int | None,
+    layers: int,
+    heads: int,
+    kv_heads: int | None,
+    max_positions: int,
+    *,
+    tied: bool = False,
+    **others: object,
+) -> dict[str, object]:
+    """Return the defaults of a type by field."""
+    return {
+        "vocab": vocab,
+        "hidden": hidden,
+        "ffn": ffn,
+        "layers": layers,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": None,
+        "max_positions": max_positions,
+        "tied": tied,
+    } | others
+
+
+QKV_O: tuple[Switch, Switch, Switch] = ("attention_bias", "attention_bias", False)
+"""Biases of the whole attention where the file says so."""
+EXPERT_WIDTH_ONLY: Mapping[str, tuple[str, ...]] = {"ffn": (), "moe_ffn": ("intermediate_size",)}
+"""Every layer has experts, and `intermediate_size` is the width of one."""
+POST_NORMS = "norms after attention and MLP"

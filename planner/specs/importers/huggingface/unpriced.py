@@ -1,0 +1,176 @@
+"""What a configuration has and the cost model has not: a note that says which way it errs.
+
+Layers of a kind without a price at all are refused here and in `config`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from costmodels.layers.flops import model_flops_per_token
+from planner.errors import SpecError
+from planner.specs.importers.huggingface.config import Config
+from planner.specs.model import read_model
+from planner.specs.yaml.document import Document
+from planner.units import format_percent, show
+
+_LOCAL = ("sliding_attention", "chunked_attention")
+
+
+def notes_on(config: Config, document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a note for each part that is priced otherwise than it is, or not at all.
+
+    `document` is the model file that was read from the configuration.
+    """
+    return tuple(note for make in _NOTES if (note := make(config, document)))
+
+
+def local_layers(config: Config, n_layers: int) -> int:
+    """Return how many layers see a window (or a chunk) of the sequence only."""
+    return sum(which_are_local(config, n_layers))
+
+
+def which_are_local(config: Config, n_layers: int) -> list[bool]:
+    """Return of each layer whether it sees a window (or a chunk) of the sequence only.
+
+    Raises `SpecError` for a layer that has no attention, or another kind of it.
+    """
+    types = config.look("layer_types")
+    if types.value is not None:
+        listed = types.value if isinstance(types.value, list) else [types.value]
+        for i, kind in enumerate(listed):
+            # 1 is full attention and 0 linear attention in the files of MiniMax.
+            if kind not in ("full_attention", "attention", 1, *_LOCAL) or kind is True:
+                message = f"layers with {show(kind)}, which the cost model does not have"
+                raise SpecError(config.problem((*(types.path or ()), i), message))
+        if len(listed) != n_layers and types.path:
+            message = f"{len(listed)} layers are listed, and the model has {n_layers}"
+            raise SpecError(config.problem(types.path, message))
+        return [kind in _LOCAL for kind in listed]
+    if config.rules.hybrid:
+        names = config.rules.keys["layer_types"]
+        message = (
+            f"a {config.name} has linear attention or a state space in some layers unless"
+            f" {' or '.join(names)} says that all have attention"
+        )
+        raise SpecError(config.problem(None, message, f"add {names[0]} if all have attention"))
+    if config.look("window_on").value is False:
+        return [False] * n_layers
+    if pattern := config.count("window_pattern").value:
+        return [(i + 1) % pattern > 0 for i in range(n_layers)]
+    alternating = config.look("attention_types")
+    if alternating.value is not None:
+        try:
+            counts = [len(kinds) * times for kinds, times in alternating.value]
+            if min(counts, default=0) < 0 or sum(counts) != n_layers:
+                raise ValueError("not as many as there are layers")
+            return [
+                kind == "local" for kinds, times in alternating.value for kind in kinds * times
+            ]
+        except (TypeError, ValueError, AttributeError):
+            message = f'expected [[["global", "local"], n]], got {show(alternating.value)}'
+            raise SpecError(config.problem(alternating.path, message)) from None
+    first = min(n_layers, config.count("window_from", 0).value or 0)
+    return [i >= first for i in range(n_layers)]
+
+
+def _window(config: Config, document: Mapping[str, Any]) -> str:
+    """Say how much attention of local layers is priced that they do not compute."""
+    n_layers, seq_len = document["model"]["layers"], document["training"]["seq_len"]
+    n_local, window = local_layers(config, n_layers), config.count("window").value
+    if not n_local or not window or seq_len <= window:
+        return ""
+    # Pairs of a query and a key that the causal mask leaves in a window, or in chunks.
+    if "chunk" in config.look("window").text:
+        pairs = seq_len * (window + 1) / 2
+    else:
+        pairs = window * seq_len - window * (window - 1) / 2
+    spared = 1 - pairs / (seq_len * (seq_len + 1) / 2)
+    share = n_local / n_layers * spared * _attention_share(document)
+    return (
+        f"{n_local} of {n_layers} layers attend to {window} tokens at a time and are priced over"
+        f" all {seq_len}: {format_percent(share)} of the FLOPs are too many, so that real steps"
+        " are shorter"
+    )
+
+
+def _attention_share(document: Mapping[str, Any]) -> float:
+    """Return the share of the attention core in the FLOPs of a model."""
+    try:
+        given = read_model(Document(document))
+    except SpecError:
+        return math.nan  # sizes that do not go together: whoever loads the document says so
+    rest, whole = (model_flops_per_token(given.shape, n) for n in (0, given.job.seq_len))
+    return 1 - rest / whole
+
+
+def _parallel(config: Config, _: Mapping[str, Any]) -> str:
+    if not (config.switch(config.rules.parallel).value or config.switch("new_decoder").value):
+        return ""
+    return (
+        "attention and MLP stand side by side and are priced one after the other: a framework that"
+        " joins them has half the tensor-parallel traffic, so that real steps may be shorter"
+    )
+
+
+def _alibi(config: Config, _: Mapping[str, Any]) -> str:
+    if not config.switch("alibi").value:
+        return ""
+    return "ALiBi is priced as rotary positions: as many parameters, nearly the same time"
+
+
+def _soft_cap(config: Config, _: Mapping[str, Any]) -> str:
+    if not config.look("soft_cap").value:
+        return ""
+    return (
+        "attention scores are capped, priced as in a fused kernel that does it; without one the"
+        " score matrix is stored, and memory and time are higher (model.flash_attention=false)"
+    )
+
+
+def _small_parts(config: Config, _: Mapping[str, Any]) -> str:
+    """Name the parts that are left out because they are small."""
+    rules, parts = config.rules, list(config.rules.extra)
+    if config.switch(rules.qk_norm).value:
+        parts.insert(0, "norms of queries and keys")
+    qkv, out, mlp = (config.switch(name).value for name in rules.biases)
+    uneven = [w for w, on in (("queries, keys and values", qkv), ("attention outputs", out)) if on]
+    if uneven and not mlp:
+        parts.insert(0, "biases of " + " and ".join(uneven))
+    if not parts:
+        return ""
+    return (
+        "not priced, below 0.1 % of the parameters and mostly below 1 % of a step:"
+        f" {', '.join(parts)}"
+    )
+
+
+def _mtp(config: Config, document: Mapping[str, Any]) -> str:
+    n = document["model"].get("mtp_layers")
+    if not n:
+        return ""
+    return (
+        f"{n} module(s) of multi-token prediction are trained too; model.mtp_layers=0 leaves"
+        " them out"
+    )
+
+
+def _quantized(config: Config, _: Mapping[str, Any]) -> str:
+    for section in (config.section, config.document.data):
+        given = section.get("quantization_config")
+        if isinstance(given, Mapping):
+            method = given.get("quant_method")
+            name = f" ({method})" if isinstance(method, str) else ""
+            return f"weights of the file are quantized{name}: read as the model trained in bf16"
+    return ""
+
+
+_NOTES: tuple[Callable[[Config, Mapping[str, Any]], str], ...] = (
+    _window,
+    _parallel,
+    _alibi,
+    _soft_cap,
+    _small_parts,
+    _mtp,
+    _quantized,
+)

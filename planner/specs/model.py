@@ -1,0 +1,118 @@
+"""From the document of a model to its shape and job, every default filled in."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from costmodels.shapes import ModelShape, TrainingJob
+from planner.errors import SpecError
+from planner.specs.contradictions import model_faults
+from planner.specs.inputs import ModelInput, default_name, import_notes
+from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec
+from planner.specs.search.section import section_faults
+from planner.specs.yaml.document import Document
+from planner.specs.yaml.faults import raise_faults, validate
+
+
+def read_model(document: Document) -> ModelInput:
+    """Return a model from a document; `SpecError` for what is wrong with it."""
+    spec = validate(ModelFile, document)
+    raise_faults(document, model_faults(spec))
+    if spec.search:
+        raise_faults(document, section_faults(spec.search))
+    model, job = spec.model, spec.training
+    shape = _shape(model, model.name or default_name(document, "model"))
+    training = TrainingJob(
+        job.seq_len, job.global_batch, job.precisions[0], job.optimizer, job.tokens or 0.0
+    )
+    canonical = {
+        "model": canonical_model(shape, model.details),
+        "training": {**dataclasses.asdict(training), "tokens": job.tokens},
+    }
+    return ModelInput(
+        shape=shape,
+        job=training,
+        document=canonical,
+        path=document.file,
+        format=document.imported.format if document.imported else "a model file",
+        notes=import_notes(document),
+        details=model.details,
+        search=spec.search,
+        listed=job.precisions if len(job.precisions) > 1 else (),
+    )
+
+
+def sizes_as_stated(data: Mapping[str, Any]) -> tuple[ModelShape, TrainingJob] | None:
+    """Return the model and job of a document whose sizes need not go together.
+
+    For rules, which say what a framework refuses of sizes that no plan can have. None where a
+    field is missing or is no such value at all.
+    """
+    try:
+        spec = validate(ModelFile, Document(data))
+    except SpecError:
+        return None
+    job = spec.training
+    shape = _shape(spec.model, spec.model.name or "model")
+    return shape, TrainingJob(job.seq_len, job.global_batch, job.precisions[0], job.optimizer)
+
+
+def _shape(model: ModelSpec, name: str) -> ModelShape:
+    """Return the shape with every default filled in."""
+    plain = {key: getattr(model, key) for key in _PLAIN_FIELDS}
+    plain["name"] = name
+    plain["kv_heads"] = model.kv_heads or model.heads
+    plain["head_dim"] = model.head_dim or model.hidden // model.heads
+    plain["ffn"] = model.ffn or 4 * model.hidden
+    if mla := model.mla:
+        plain |= {key: getattr(mla, key) for key in _MLA_FIELDS}
+        plain["head_dim"] = mla.qk_nope + mla.qk_rope
+    if moe := model.moe:
+        width = moe.moe_ffn or plain["ffn"]
+        shared = moe.shared_experts * width if moe.shared_ffn is None else moe.shared_ffn
+        plain |= {key: getattr(moe, name) for key, name in _MOE_FIELDS.items()}
+        plain |= {"expert_ffn": width, "shared_ffn": shared}
+        plain["ffn"] = model.ffn or width
+        plain["top_groups"] = moe.top_groups or moe.routing_groups
+    return ModelShape(**plain)
+
+
+_MLA_FIELDS = ("q_rank", "kv_rank", "qk_nope", "qk_rope", "v_head")
+
+
+_MOE_FIELDS = {
+    "n_experts": "experts",
+    "top_k": "topk",
+    "expert_ffn": "moe_ffn",
+    "shared_ffn": "shared_ffn",
+    "dense_layers": "dense_layers",
+    "moe_every": "every",
+    "capacity_factor": "capacity_factor",
+    "imbalance": "imbalance",
+    "n_groups": "routing_groups",
+    "top_groups": "top_groups",
+}
+"""Fields of a shape by their name in `model.moe`."""
+
+
+_PLAIN_FIELDS = tuple(
+    field.name
+    for field in dataclasses.fields(ModelShape)
+    if field.name not in {*_MLA_FIELDS, *_MOE_FIELDS, "pads_vocab"}  # of the software
+)
+
+
+def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
+    """Return the model as a model file would state it; only the sections that it uses."""
+    out = {key: getattr(shape, key) for key in _PLAIN_FIELDS}
+    # Named only where set: the identity of a plan does not change with what it does not use.
+    if not shape.mtp_layers:
+        del out["mtp_layers"]
+    if shape.latent:
+        del out["kv_heads"], out["head_dim"]
+        out["mla"] = {key: getattr(shape, key) for key in _MLA_FIELDS}
+    if shape.n_experts:
+        out["moe"] = {name: getattr(shape, key) for key, name in _MOE_FIELDS.items()}
+    if stated := details.stated():
+        out["details"] = stated
+    return out

@@ -1,0 +1,696 @@
+"""What may stand in a model file and in a cluster file: fields, defaults, bounds.
+
+Sizes and speeds are text with a unit (`planner.units`); whole numbers are numbers. Unknown keys
+are refused; what fields say together is checked in `planner.specs.contradictions`. The loaders
+(`planner.specs.loader`) turn the result into the plain types of `costmodels`
+and `hardware`, and every error into a `SpecError` with its line.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import pairwise
+from threading import Lock
+from typing import Annotated, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+from costmodels.precision import PRECISIONS, RECIPES
+from planner import units
+from planner.errors import BadValue
+from planner.specs.importers.hostlist import expand_hosts
+from planner.specs.yaml.document import KeyPath, close_names
+from planner.units import show
+
+OPTIMIZERS = tuple(dict.fromkeys(optimizer for _, optimizer in RECIPES))
+PEAK_NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
+"""Precisions for which an accelerator may state a dense peak."""
+
+_ALIASES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "adamw": "adam"}
+"""Other spellings that mean the same bytes (AdamW keeps the same two moments as Adam)."""
+
+
+class Fault(NamedTuple):
+    """A cross check that failed: where in the document, what is wrong, what to change."""
+
+    path: KeyPath
+    message: str
+    fix: str
+
+
+def _whole(value: object) -> int:
+    """Accept whole numbers only (also `1e3`): no booleans, no text, no fractions."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        digits = value.replace(",", "").replace("_", "").strip()
+        fix = f"write {digits} without quotes" if digits.isdecimal() else "write it in digits"
+        raise BadValue(f"expected a whole number, got the text {show(value)}", fix)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise BadValue(f"expected a whole number, got {show(value)}")
+    return int(value)
+
+
+def _number(value: object) -> float:
+    """Accept plain numbers."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadValue(f"expected a number, got {show(value)}")
+    return float(value)
+
+
+def _switch(value: object) -> bool:
+    """Accept true and false only."""
+    if isinstance(value, bool):
+        return value
+    word = value.lower() if isinstance(value, str) else value
+    meant = "true" if word in ("yes", "on", "true", 1) else ""
+    meant = "false" if word in ("no", "off", "false", 0) else meant
+    raise BadValue(f"expected true or false, got {show(value)}", f"write {meant}" if meant else "")
+
+
+def _name(value: object) -> str:
+    """Accept a short name that is safe in file names and shell scripts."""
+    allowed = "letters, digits and . _ + - (64 at most, the first a letter or digit)"
+    if not isinstance(value, str):
+        fix = f"quote it: '{value}'" if isinstance(value, int | float) else ""
+        raise BadValue(f"expected a name, got {show(value)}", fix)
+    plain = value.translate(str.maketrans("", "", "._+-"))
+    if not (value[:1].isalnum() and plain.isalnum() and value.isascii() and len(value) <= 64):
+        raise BadValue(f"{show(value)} is not a name", f"use {allowed}")
+    return value
+
+
+def _hosts(value: object) -> str:
+    """Accept a list of different host names such as `n[001-016],n020`."""
+    if not isinstance(value, str):
+        raise BadValue(f"expected a host list, got {show(value)}", "write it as n[001-016],n020")
+    names = expand_hosts(value)
+    if len(set(names)) < len(names):
+        twice = next(name for name, n in Counter(names).items() if n > 1)
+        raise BadValue(f"{twice} stands twice in {show(value)}", "name every host once")
+    return value
+
+
+def _one_of(*allowed: str) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        text = _ALIASES.get(value, value) if isinstance(value, str) else value
+        if isinstance(text, str) and text in allowed:
+            return text
+        close = close_names(text, allowed, 1) if isinstance(text, str) else []
+        guess = f"did you mean {close[0]}? " if close else ""
+        raise BadValue(f"unknown value {show(value)}", f"{guess}allowed: {', '.join(allowed)}")
+
+    return check
+
+
+def _recipes(value: object) -> str | list[str]:
+    """Accept one recipe, or a list of recipes without repeats."""
+    one = _one_of(*PRECISIONS)
+    if not isinstance(value, list):
+        return one(value)
+    names = [one(name) for name in value]
+    if not names or len(set(names)) < len(names):
+        what = "repeats a recipe" if names else "is empty"
+        raise BadValue(f"the list {what}", "such as [bf16, fp8-tensorwise]")
+    return names
+
+
+def _quantity(
+    parse: Callable[[object], float], low: float, high: float, allowed: str
+) -> BeforeValidator:
+    """Read a quantity with its unit and refuse absurd ones, in the user's own words."""
+
+    def check(value: object) -> float:
+        number = parse(value)
+        if not low <= number <= high:
+            raise BadValue(f"{show(value)} is out of range", f"allowed: {allowed}")
+        return number
+
+    return BeforeValidator(check)
+
+
+def _real(value: object) -> float:
+    """Accept numbers, also small ones that YAML takes for text: `1e-6`."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            raise BadValue(f"expected a number, got the text {show(value)}") from None
+    return _number(value)
+
+
+def _accelerator_kind(value: object) -> str:
+    return "inline" if isinstance(value, Mapping | AcceleratorSpec) else "name"
+
+
+def _words(value: object) -> str:
+    """Accept words that are safe in comments of scripts."""
+    plain = isinstance(value, str) and value.isascii() and value.isprintable()
+    if not (plain and 0 < len(str(value)) <= 400):
+        raise BadValue(f"expected words, got {show(value)}", "one line of at most 400 letters")
+    return str(value)
+
+
+Words = Annotated[str, BeforeValidator(_words)]
+Layers = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000)]
+LayersOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000)]
+Heads = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=100_000)]
+Width = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000_000)]
+WidthOr0 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=10_000_000)]
+Nodes = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1_000_000)]
+PerNode = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1024)]
+FreeDevices = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1024)]
+Switch = Annotated[bool, BeforeValidator(_switch)]
+Name = Annotated[str, BeforeValidator(_name)]
+HostList = Annotated[str, BeforeValidator(_hosts)]
+Size = Annotated[float, _quantity(units.parse_size, 0, 1e15, "0 B to 1000 TB")]
+Memory = Annotated[float, _quantity(units.parse_size, 1e8, 1e15, "100 MB to 1000 TB")]
+Bandwidth = Annotated[float, _quantity(units.parse_bandwidth, 1e6, 1e15, "1 MB/s to 1000 TB/s")]
+Rate = Annotated[float, _quantity(units.parse_rate, 1e9, 1e18, "1 GFLOP/s to 1000 PFLOP/s")]
+Tokens = Annotated[float, _quantity(units.parse_count, 1, 1e18, "1 to 1e18")]
+Ratio = Annotated[float, _quantity(units.parse_ratio, 1, 1e4, "1 to 10000")]
+Factor = Annotated[float, _quantity(_number, 1, 1e3, "1 to 1000")]
+FactorOr0 = Annotated[float, _quantity(_number, 0, 1e3, "0 to 1000")]
+Real = Annotated[float, _quantity(_real, 0, 1e12, "0 to 1e12")]
+Seconds = Annotated[float, _quantity(_real, 1e-9, 1e12, "above 0, up to 1e12")]
+Share = Annotated[float, _quantity(_real, 0, 1, "0 to 1")]
+Power = Annotated[float, _quantity(units.parse_power, 1, 1e5, "1 W to 100 kW")]
+Price = Annotated[float, _quantity(_number, 1e-3, 1e4, "0.001 to 10000")]
+Duration = Annotated[float, _quantity(units.parse_time, 0, 1e12, "0 s to 10 million days")]
+Latency = Annotated[float, _quantity(units.parse_time, 1e-9, 1e-2, "1 ns to 10 ms")]
+Lifetime = Annotated[float, _quantity(units.parse_time, 60, 1e12, "1 min to 10 million days")]
+
+
+class _Spec(BaseModel):
+    """Base of all sections: unknown keys are errors, values are fixed once read.
+
+    The docstrings of its fields say in errors what is missing (`field_meaning`). pydantic would
+    parse this file once per section for them (0.1 s at every start), so they are read on demand.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_PARSING = Lock()
+"""CPython 3.11 raises SystemError where threads parse at the same time (its issue 106905)."""
+
+
+@cache
+def field_meaning(section: type[BaseModel], field: str) -> str | None:
+    """Return the docstring below a field of a section, None where there is none."""
+    import ast
+    from inspect import cleandoc, getsource
+
+    for owner in section.__mro__:
+        if field not in vars(owner).get("__annotations__", {}):
+            continue
+        with _PARSING:
+            (found,) = ast.parse(getsource(owner)).body
+        assert isinstance(found, ast.ClassDef)
+        for one, below in pairwise(found.body):
+            named = isinstance(one, ast.AnnAssign) and ast.unparse(one.target) == field
+            if named and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                return cleandoc(str(below.value.value))
+        return None
+    return None
+
+
+class MoeSpec(_Spec):
+    """The `model.moe:` section: layers with routed experts in place of an MLP."""
+
+    experts: Heads
+    """Routed experts of a layer."""
+    topk: Heads
+    """Experts that each token is sent to."""
+    moe_ffn: Width | None = None
+    """Inner width of one expert; default: `model.ffn`."""
+    shared_experts: WidthOr0 = 0
+    """Experts that see every token."""
+    shared_ffn: WidthOr0 | None = None
+    """Inner width of all shared experts together; default: `shared_experts` * `moe_ffn`."""
+    dense_layers: LayersOr0 = 0
+    """The first layers, which are dense with the MLP of `model.ffn`."""
+    every: Layers = 1
+    """Of the layers after them every n-th has experts."""
+    capacity_factor: FactorOr0 = 0.0
+    """Rows that every expert computes, padded, over the mean; 0: dropless."""
+    imbalance: Factor = 1.0
+    """Dropless: tokens of the busiest expert-parallel rank over the mean; 1: perfect balance."""
+    routing_groups: Heads = 1
+    """Groups of experts of which each token uses only `top_groups`; 1: no limit."""
+    top_groups: Heads | None = None
+    """Groups that the experts of one token come from; default: all."""
+
+
+class MlaSpec(_Spec):
+    """The `model.mla:` section: keys and values from a compressed latent."""
+
+    q_rank: WidthOr0 = 0
+    """Width of the compressed queries; 0: they are not compressed."""
+    kv_rank: Width
+    """Width of the compressed keys and values."""
+    qk_nope: Heads
+    """Width of a query or key head without positions."""
+    qk_rope: Heads
+    """Width of the part of a head with rotary positions."""
+    v_head: Heads
+    """Width of a value head."""
+
+
+class DetailsSpec(_Spec):
+    """The `model.details:` section: what makes the model and changes no figure of a plan.
+
+    Left out, a field is the framework's own choice. Emitted files carry what their framework can
+    say and name the rest.
+    """
+
+    rotary_base: Real | None = None
+    """Base of the rotary positions (rope_theta)."""
+    rotary_percent: Share | None = None
+    """Share of a head that is rotated, 0 to 1."""
+    rope_scaling: (
+        Annotated[str, BeforeValidator(_one_of("linear", "llama3", "yarn", "dynamic", "longrope"))]
+        | None
+    ) = None
+    """How rotary positions are stretched: `linear`, `llama3`, `yarn`, `dynamic` or `longrope`."""
+    rope_scaling_factor: Real | None = None
+    """By how much they are stretched."""
+    rope_original_positions: Width | None = None
+    """Tokens of a sequence before they were stretched."""
+    rope_low_frequency: Real | None = None
+    """llama3: low_freq_factor."""
+    rope_high_frequency: Real | None = None
+    """llama3: high_freq_factor."""
+    rope_beta_fast: Real | None = None
+    """yarn: rotations from which a frequency stays as it is."""
+    rope_beta_slow: Real | None = None
+    """yarn: rotations up to which a frequency is stretched in full."""
+    rope_mscale: Real | None = None
+    """yarn: factor of the logarithm in the scale of rotated queries and keys."""
+    rope_mscale_all_dim: Real | None = None
+    """yarn: the same for whole queries and keys."""
+    rope_truncate: Switch | None = None
+    """yarn: the bounds between the two kinds of frequencies are whole numbers."""
+    no_rope_every: Layers | None = None
+    """Every n-th layer has no positions."""
+    norm_epsilon: Real | None = None
+    """Epsilon of the norms."""
+    qk_norm: Annotated[str, BeforeValidator(_one_of("head", "width", "l2"))] | None = None
+    """Queries and keys are normalised: each `head`, the whole `width`, or by their `l2` norm
+    without weights. With `mla` the latents, as `head`."""
+    qkv_bias: Switch | None = None
+    """Queries, keys and values have biases; default: as `bias`."""
+    attention_out_bias: Switch | None = None
+    """The attention output has a bias; default: as `bias`."""
+    activation: (
+        Annotated[
+            str,
+            BeforeValidator(
+                _one_of(
+                    "silu", "gelu", "gelu_tanh", "relu", "squared_relu", "clamped_swiglu", "xielu"
+                )
+            ),
+        ]
+        | None
+    ) = None
+    """Of the MLP: `silu`, `gelu`, `gelu_tanh`, `relu`, `squared_relu`, `xielu`, or
+    `clamped_swiglu` as in gpt-oss; default: `silu` when gated, else `gelu`."""
+    window: Width | None = None
+    """Tokens that a layer with a window attends to, its own among them; priced as all."""
+    full_attention_every: Layers | None = None
+    """Every n-th layer attends to all tokens in spite of `window`; default: none does."""
+    attention_sinks: Switch | None = None
+    """Every head has a learned sink beside the scores."""
+    attention_chunk: Width | None = None
+    """Tokens of a chunk that local layers attend in (Llama 4); priced as all."""
+    attention_temperature_from: Width | None = None
+    """Position from which queries of layers without positions grow by a temperature."""
+    attention_soft_cap: Real | None = None
+    """Attention scores are capped to this by a tanh."""
+    attention_scale: Real | None = None
+    """Factor of the attention scores; default: one over the root of `head_dim`."""
+    qkv_clip: Real | None = None
+    """Queries, keys and values are clipped to this."""
+    alibi: Switch | None = None
+    """Positions are a bias of the scores by distance (ALiBi) in place of rotary ones."""
+    local_rotary_base: Real | None = None
+    """Base of the rotary positions in layers with a window, where it is another one."""
+    parallel_block: Switch | None = None
+    """Attention and MLP stand side by side on one input, in place of one after the other."""
+    post_norms: Annotated[str, BeforeValidator(_one_of("instead", "also"))] | None = None
+    """Norms after attention and MLP, `instead` of those before them or `also`."""
+    norm_one_plus: Switch | None = None
+    """Norms multiply by one plus their weights, which start at zero."""
+    embedding_norm: Switch | None = None
+    """The embeddings are normalised."""
+    embedding_scale: Real | None = None
+    """Factor of the embeddings."""
+    residual_scale: Real | None = None
+    """Factor of what attention and MLP add to the residual stream."""
+    logit_scale: Real | None = None
+    """Factor of the logits."""
+    logit_soft_cap: Real | None = None
+    """Logits are capped to this by a tanh."""
+    head_bias: Switch | None = None
+    """The head has a bias."""
+    other_parts: Words | None = None
+    """What else the model has and no other field says, in words."""
+    init_std: Real | None = None
+    """Standard deviation of the weights at the start."""
+    router_scores: Annotated[str, BeforeValidator(_one_of("softmax", "sigmoid"))] | None = None
+    """Scores of the router: `softmax` or `sigmoid`."""
+    router_norm_topk: Switch | None = None
+    """The scores of the chosen experts are made to sum to one."""
+    router_scale: Real | None = None
+    """Factor of the routed experts' output."""
+    router_bias: Switch | None = None
+    """A bias for the choice of experts alone, moved by their load (arXiv 2408.15664)."""
+    aux_loss: Real | None = None
+    """Coefficient of the loss that balances experts."""
+    aux_loss_scope: Annotated[str, BeforeValidator(_one_of("batch", "sequence"))] | None = None
+    """What that loss balances: a micro-`batch` or each `sequence`; default: `batch`."""
+    shared_expert_gate: Switch | None = None
+    """The shared expert's output has a gate."""
+
+    def stated(self) -> dict[str, bool | float | int | str]:
+        """Return the fields that are set, in the order of the file."""
+        return self.model_dump(exclude_none=True)
+
+
+NO_DETAILS = DetailsSpec()
+"""Details of a model file that states none."""
+OTHER_MODEL = (
+    "attention_chunk",
+    "attention_temperature_from",
+    "attention_soft_cap",
+    "attention_scale",
+    "qkv_clip",
+    "alibi",
+    "local_rotary_base",
+    "parallel_block",
+    "post_norms",
+    "norm_one_plus",
+    "embedding_norm",
+    "embedding_scale",
+    "residual_scale",
+    "logit_scale",
+    "logit_soft_cap",
+    "head_bias",
+    "other_parts",
+)
+"""Fields of `model.details` without which a framework trains another model, where they are set."""
+EXPERT_DETAILS = (
+    "router_scores",
+    "router_norm_topk",
+    "router_scale",
+    "router_bias",
+    "aux_loss",
+    "aux_loss_scope",
+    "shared_expert_gate",
+)
+"""Fields of `model.details` that mean nothing without `model.moe`."""
+
+
+class ModelSpec(_Spec):
+    """The `model:` section: a decoder-only transformer."""
+
+    name: Name | None = None
+    """Name in tables and file names; default: the name of the file."""
+    layers: Layers
+    """Transformer layers."""
+    hidden: Width
+    """Width of the residual stream."""
+    heads: Heads
+    """Attention (query) heads."""
+    kv_heads: Heads | None = None
+    """Key/value heads; default: `heads` (no grouping)."""
+    head_dim: Heads | None = None
+    """Width of one head; default: hidden / heads."""
+    ffn: Width | None = None
+    """Inner width of the MLP; default for a plain MLP: 4 * hidden, must be given when gated."""
+    gated: Switch
+    """true: three MLP matrices (SwiGLU); false: two (GeLU)."""
+    vocab: Width
+    """Tokens in the vocabulary, before padding."""
+    tied: Switch
+    """true: the output head reuses the input embedding."""
+    norm: Annotated[str, BeforeValidator(_one_of("rmsnorm", "layernorm"))] = "rmsnorm"
+    """`rmsnorm` or `layernorm`."""
+    bias: Switch = False
+    """Linear layers have biases."""
+    positions: Annotated[str, BeforeValidator(_one_of("rope", "learned"))] = "rope"
+    """`rope` or `learned`."""
+    max_positions: WidthOr0 = 0
+    """Rows of the learned position table; 0: the sequence length."""
+    flash_attention: Switch = True
+    """A fused attention kernel is used (no score matrix in memory)."""
+    dropout: Switch = False
+    """Hidden and attention dropout are on."""
+    padded_vocab: WidthOr0 = 0
+    """Vocabulary rows as allocated; 0: padded to a multiple of `vocab_multiple` * tp."""
+    vocab_multiple: Width = 128
+    """Megatron's --make-vocab-size-divisible-by."""
+    moe: MoeSpec | None = None
+    """Routed experts; none: a dense model."""
+    mla: MlaSpec | None = None
+    """Multi-head latent attention, in place of `kv_heads` and `head_dim`."""
+    mtp_layers: LayersOr0 = 0
+    """Modules of multi-token prediction: further layers, each with the head again."""
+    details: DetailsSpec = NO_DETAILS
+    """What changes the model and no figure of a plan: rotary base, epsilon, router."""
+
+
+Recipes = str | list[str]
+
+
+class TrainingSpec(_Spec):
+    """The `training:` section: the job."""
+
+    seq_len: Width
+    """Tokens in one sequence."""
+    global_batch: Width
+    """Sequences per optimizer step, over all devices."""
+    precision: Annotated[Recipes, BeforeValidator(_recipes)] = "bf16"
+    """Numeric recipe, see `costmodels.precision`; a list leaves the choice open: `[bf16,
+    fp8-tensorwise]`."""
+    optimizer: Annotated[str, BeforeValidator(_one_of(*OPTIMIZERS))] = "adam"
+    """`adam` (AdamW counts the same)."""
+    tokens: Tokens | None = None
+    """Tokens of the whole run, such as 15e12 or 15T; only for the days in the table."""
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The recipes in the order of `PRECISIONS`, whatever the order in the file."""
+        named = self.precision if isinstance(self.precision, list) else [self.precision]
+        return tuple(sorted(named, key=PRECISIONS.index))
+
+
+def _axis_value(value: object) -> object:
+    """Refuse what is no value of an axis in one sentence; a union names each of its members."""
+    if isinstance(value, int | float | str):
+        return value
+    given = "nothing" if value is None else show(value)
+    raise BadValue(f"expected a number or a word, got {given}", "for example 8, or leave it out")
+
+
+AxisValue = Annotated[int | str, BeforeValidator(_axis_value)]
+Axes = dict[str, AxisValue]
+
+
+def _axis_lists(value: object) -> object:
+    """Accept one value in place of a list of values."""
+    if not isinstance(value, Mapping):
+        return value
+    return {axis: x if isinstance(x, list) else [x] for axis, x in value.items()}
+
+
+class SearchSpec(_Spec):
+    """The `search:` section: what `planner solve` searches for; the command line wins."""
+
+    pin: Axes = Field(default_factory=dict)
+    """One value an axis, as `--pin`: `{tp: 8, devices: 512}`."""
+    only: Annotated[dict[str, list[AxisValue]], BeforeValidator(_axis_lists)] = Field(
+        default_factory=dict
+    )
+    """Allowed values of an axis, as `--only`: `{recompute: [none, full]}`."""
+    max: Axes = Field(default_factory=dict)
+    """Largest value of an axis, as `--max`."""
+    framework: str = ""
+    """As `--framework`: `megatron`, `deepspeed`, `torchtitan`, `fsdp2`, `bridge` or `any`."""
+    allow: list[str] = Field(default_factory=list)
+    """As `--allow`: `[tp-across-domains]`."""
+    pool: str = ""
+    """Pool of the cluster, as `--pool`."""
+    objective: str = ""
+    """As `--objective`: what is to be best."""
+    within: Factor | None = None
+    """As `--within`, for the objective `memory`."""
+    deadline: str = ""
+    """As `--deadline`: longest run, such as `30d`."""
+    step_limit_s: Seconds | None = None
+    """As `--step-limit`: longest step, seconds."""
+    pareto: list[str] = Field(default_factory=list)
+    """As `--pareto`: `[step_time, memory]`."""
+    time_limit_s: Seconds | None = None
+    """As `--time-limit`: the search stops after so many seconds."""
+    top: Layers | None = None
+    """As `--top`: plans in the answer."""
+
+
+class ModelFile(_Spec):
+    """A model file."""
+
+    model: ModelSpec
+    """The architecture."""
+    training: TrainingSpec
+    """The job."""
+    search: SearchSpec | None = None
+    """What to search for, where the command line says nothing."""
+
+
+class AcceleratorSpec(_Spec):
+    """An accelerator spelled out: a catalogue entry with some figures replaced."""
+
+    like: Name
+    """Catalogue name that gives every figure not stated here."""
+    name: Name | None = None
+    """Name in tables; default: `<like>-custom`."""
+    memory: Memory | None = None
+    """Memory that the driver reports, such as `80 GiB`."""
+    hbm_bandwidth: Bandwidth | None = None
+    """Memory bandwidth, such as `3.35 TB/s`."""
+    peaks: dict[Annotated[str, BeforeValidator(_one_of(*PEAK_NAMES))], Rate] = Field(
+        default_factory=dict
+    )
+    """Dense peaks (without sparsity) by precision, such as `bf16: 989 TFLOP/s`."""
+    scale_up_bandwidth: Bandwidth | None = None
+    """Bandwidth inside the scale-up domain, one-way per device, such as `450 GB/s`."""
+    in_switch_bandwidth: Bandwidth | None = None
+    """Bus bandwidth of an all-reduce that the scale-up switches sum, such as `480 GB/s`."""
+    power: Power | None = None
+    """Power limit, such as `700 W`; for the energy of a run alone."""
+
+
+class PoolSpec(_Spec):
+    """One entry of `pools:`: identical nodes."""
+
+    name: Name | None = None
+    """Name in tables; default: the accelerator's."""
+    instance: Name | None = None
+    """Server or cloud machine of the catalogue, such as `p5.48xlarge`: says the accelerator, the
+    devices of a node and its network ports."""
+    accelerator: (
+        Annotated[
+            Annotated[Name, Tag("name")] | Annotated[AcceleratorSpec, Tag("inline")],
+            Discriminator(_accelerator_kind),
+        ]
+        | None
+    ) = None
+    """Catalogue name (`planner catalog list`), or a mapping with `like:` and other figures; needed
+    where there is no `instance`."""
+    nodes: Nodes
+    """Nodes in the pool."""
+    free_nodes: Nodes | None = None
+    """Nodes that are free; plans use no others. Default: all."""
+    free_devices: list[FreeDevices] | None = Field(default=None, max_length=100_000)
+    """Free devices of every node, such as `[8, 8, 4, 0]`; only nodes that are free as a whole
+    count, unless `partial_nodes` is set."""
+    partial_nodes: Switch = False
+    """With `free_devices`: use nodes in part, the same number of devices and their share of the
+    ports on each: as many as use most devices, and `solve` tries every other number too."""
+    hosts: HostList | None = None
+    """Names of the nodes that plans use, in network order, such as `n[001-016],n020`; beside
+    `free_devices` of all nodes. Only for launchers: no figure depends on it."""
+    accelerators_per_node: PerNode | None = None
+    """Devices in one node; default: the accelerator's usual platform, 4 in an NVL72, mostly 8."""
+    scale_up_domain: Nodes | None = None
+    """Devices joined by NVLink or its like; default: the catalogue's, at most one node unless the
+    part comes in racks (72 for `gb200-186gb`)."""
+    segment: Nodes | None = None
+    """Devices that jobs use of every such domain of several nodes, such as 64 of 72 for groups of
+    16, 32 and 64; default: all, and `solve` tries fewer too where such groups would not fit."""
+    scale_up_latency: Latency | None = None
+    """Time of one hop inside the domain, such as `0.6 us`; the link's other latencies follow."""
+    sums_in_switch: Switch | None = None
+    """Scale-up switches sum all-reduces (NVLS); default: where the catalogue says that they do."""
+    nics_per_node: PerNode | None = None
+    """Network ports per node for training traffic; default: one per device, or as on the
+    accelerator's usual platform when `nic` is left out too."""
+    nic: Name | None = None
+    """Catalogue link of the ports; default: that of the accelerator's usual platform."""
+    nic_speed: Bandwidth | None = None
+    """Speed of one port, one-way, when it is not that of the link, such as `400 Gb/s`."""
+    nic_latency: Latency | None = None
+    """Time of one hop between domains, such as `2.7 us`; the link's other latencies follow."""
+    memory_margin: Size = 4 * units.GIB
+    """Memory per device that a plan leaves free for what the framework cannot use."""
+    host_memory: Memory | None = None
+    """Memory of a node's CPUs, such as `2 TB`, for optimizers on the host; default: that of the
+    accelerator's usual platform."""
+    host_memory_bandwidth: Bandwidth | None = None
+    """Bandwidth of that memory by its data sheet, such as `600 GB/s`; default likewise."""
+    host_link: Bandwidth | None = None
+    """What a device reaches to and from the host, one-way, such as `50 GB/s` over PCIe 5 x16;
+    default likewise."""
+    price_per_hour: Price | None = None
+    """Price of one accelerator for an hour in US dollars, such as 2.95; for what a run costs."""
+
+
+class TierSpec(_Spec):
+    """One entry of `fabric.tiers`: a level of switches, the lowest first."""
+
+    name: Name
+    """Name in tables: leaf, pod, ..."""
+    nodes: Nodes
+    """Nodes under one switch group of this tier."""
+    oversubscription: Ratio = 1.0
+    """Bandwidth below over bandwidth above: 1 is non-blocking; 7, 7:1 and 1:7 are the same."""
+    sharp: Switch = False
+    """Its switches sum all-reduces (InfiniBand SHARP)."""
+
+
+class FabricSpec(_Spec):
+    """The `fabric:` section: the network between nodes."""
+
+    tiers: list[TierSpec] = Field(default_factory=list, max_length=8)
+    """Levels from the lowest up; none: one non-blocking switch."""
+    rail_optimized: Switch = True
+    """Port i of every node goes to switch i."""
+    sharp: Switch = False
+    """All switches sum all-reduces (InfiniBand SHARP)."""
+
+
+class OperationsSpec(_Spec):
+    """The `operations:` section: what running costs and how often it fails.
+
+    No step time depends on it; defaults with their sources stand in
+    `hardware/data/operations.yaml`.
+    """
+
+    power_overhead: Factor | None = None
+    """Power of a node at the plug over the power limits of its accelerators; default: 1.3."""
+    pue: Factor | None = None
+    """Power of the building over the power of its machines; default: 1.2."""
+    device_mtbf: Lifetime | None = None
+    """Mean time between failures that end a run, of one accelerator; default: 50,677 h, as of
+    Llama 3's run."""
+    restart: Duration | None = None
+    """From a failure to the first step after it; default: 10 min."""
+    checkpoint_bandwidth: Bandwidth | None = None
+    """What the storage takes from all devices together, such as `2 TB/s`; default: 122 MB/s for
+    every device in use."""
+    checkpoint_time: Duration | None = None
+    """How long a checkpoint stops training, where it is known."""
+
+
+class ClusterFile(_Spec):
+    """A cluster file."""
+
+    name: Name | None = None
+    """Name in tables; default: the name of the file."""
+    pools: list[PoolSpec] = Field(min_length=1)
+    """The inventory. A plan uses one pool; `solve` ranks the plans of all."""
+    fabric: FabricSpec = FabricSpec()
+    """The network."""
+    operations: OperationsSpec = OperationsSpec()
+    """Power, failures and checkpoints."""

@@ -1,0 +1,1 @@
+"""What a search may be told: values of axes, objectives, the `search:` section."""

@@ -1,0 +1,366 @@
+"""Layouts in and out of the product: JSON, and pins given on the command line."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from costmodels.offload.activations import RESIDENT_LAYERS
+from costmodels.plans import (
+    CP_COMMS,
+    PLACEMENT_OF,
+    RANK_ORDERS,
+    RECOMPUTE_MODULES,
+    Layout,
+    modules_code,
+    modules_of,
+)
+from costmodels.precision import PRECISIONS
+from costmodels.schedule.stages import FOLDED, SPLITS, spelled, stage_layers
+from planner.errors import SearchError, UsageError
+from planner.option_names import command, given_as, option
+from searches.options import AXES, MODULE_SETS, TEXT_AXES
+from searches.rules import RULES, Context, first_broken_rule
+
+DEVICES = "devices"
+"""The axis of the number of accelerators in use."""
+PRECISION = "precision"
+"""The axis of the numeric recipe."""
+PROBLEM_AXES = (DEVICES, PRECISION)
+"""Axes that change the problem, not the layout: each of their values is searched."""
+WORDS: Mapping[str, tuple[str, ...]] = {**TEXT_AXES, PRECISION: PRECISIONS}
+"""The values of the axes that are words, at their positions."""
+
+
+def layout_to_json(layout: Layout) -> dict[str, Any]:
+    """Return a layout with the field names of the result schema.
+
+    `cp_comm` stands there only with cp above 1, a switch only where it is not as usual: an axis
+    that is off changes no plan's id.
+    """
+    exchange = {"cp_comm": layout.cp_comm} if layout.cp > 1 else {}
+    named: dict[str, Any] = {**exchange, **layout.switches}
+    if layout.activation_offload:
+        named["activation_offload_layers"] = layout.activation_offload_layers
+    if layout.hpz > 1:
+        named["hpz"] = layout.hpz
+    return named | {
+        "n_devices": layout.n_devices,
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "dp": layout.dp,
+        "cp": layout.cp,
+        "ep": layout.ep,
+        "etp": layout.etp,
+        "vpp": layout.vpp,
+        "zero": layout.zero,
+        "dp_shard": layout.dp_shard,
+        "mbs": layout.mbs,
+        "gbs": layout.gbs,
+        "n_micro": layout.n_micro,
+        "schedule": layout.schedule,
+        "sp": layout.sp,
+        "recompute": layout.recompute,
+        "recompute_modules": list(layout.recompute_modules),
+        "recompute_layers": layout.recompute_layers,
+        "split": layout.split,
+        "stage_layers": list(layout.stage_layers),
+        "rank_order": layout.rank_order,
+    }
+
+
+def layout_from_json(data: Mapping[str, Any]) -> Layout:
+    """Return the layout that `layout_to_json` wrote."""
+    derived = {"dp_shard", "n_micro"}
+    fields = {name: value for name, value in data.items() if name not in derived}
+    for name in ("stage_layers", "recompute_modules"):
+        fields[name] = tuple(fields.get(name, ()))
+    whole = data["dp_shard"] == data["dp"] * data["cp"]
+    return Layout(**fields, shard=0 if whole else data["dp_shard"])
+
+
+LARGEST = {"zero": 3, "sp": 1, "vpp": 256}
+"""Largest value of an axis; every vpp up to a bound is looked at."""
+MOST_VALUE = 10_000_000
+"""Largest value of the other axes, which the tables of plans can hold."""
+SWITCH_WORDS = ("off", "on")
+SWITCH_FORMS = {"false": 0, "true": 1, "0": 0, "1": 1}
+"""Other ways to write them."""
+
+
+def axis_values(axis: str, text: str, flag: str) -> int:
+    """Return the table value of one axis given as text, such as `recompute=full`.
+
+    `flag` is the option that gives it, `--pin`.
+    """
+    if axis not in (*AXES, *PROBLEM_AXES):
+        known = ", ".join((*AXES, *PROBLEM_AXES))
+        raise UsageError(f"{given_as(flag)}: unknown axis {axis!r}", f"axes: {known}")
+    if axis == "recompute_modules":
+        return _modules(text, flag)
+    if axis == "split" and flag == "--pin" and re.fullmatch(r"[\dx-]*\d[\dx-]*", text):
+        return _split_code(text)
+    words = WORDS.get(axis)
+    if words == SWITCH_WORDS and text.lower() in SWITCH_FORMS:
+        return SWITCH_FORMS[text.lower()]
+    if words:
+        if text not in words:
+            message = f"{given_as(flag)}: {axis} cannot be {text!r}"
+            raise UsageError(message, f"one of {', '.join(words)}")
+        return words.index(text)
+    if axis == "sp" and text.lower() in ("true", "false", *SWITCH_WORDS):
+        return int(text.lower() in ("true", "on"))
+    try:
+        value = int(text)
+    except ValueError:
+        raise UsageError(
+            f"{given_as(flag)}: {axis} needs a whole number, not {text!r}",
+            f"for example {given_as(flag, f'{axis}=1')}",
+        ) from None
+    counts = ("zero", "sp", "recompute_layers", "activation_offload_layers")
+    least = 0 if axis in counts else 1
+    if value < least:
+        raise UsageError(
+            f"{given_as(flag)}: {axis} must be at least {least}, not {value}",
+            f"for example {given_as(flag, f'{axis}={least}')}",
+        )
+    most = LARGEST.get(axis, MOST_VALUE)
+    if value > most:
+        raise UsageError(
+            f"{given_as(flag)}: {axis} is at most {most}, not {text}",
+            f"for example {given_as(flag, f'{axis}={min(most, 8)}')}",
+        )
+    return value
+
+
+MOST_STAGES, COUNT_BITS = 512, 16
+"""Virtual stages of a pinned split at most, and the bits of a stage's layers in its number."""
+
+
+def _split_code(text: str) -> int:
+    """Return the number of a split spelled out, `9-11-11-9` or `9-2x11-9`; above words."""
+    counts: list[int] = []
+    for part in text.split("-"):
+        found = re.fullmatch(r"(?:(\d{1,3})x)?(\d{1,4})", part)
+        if not found or int(found[2]) < 1 or int(found[1] or 1) < 1:
+            raise UsageError(
+                f"{option('pin')}: split cannot be {text!r}: {part!r} is no number of layers",
+                "even, ends, or the layers of each virtual stage:"
+                f" {option('pin', 'split=9-11-11-9')}, or 9-2x11-9",
+            )
+        counts += [int(found[2])] * int(found[1] or 1)
+    if len(counts) > MOST_STAGES:
+        raise UsageError(
+            f"{option('pin')}: split names {len(counts)} stages",
+            f"{MOST_STAGES} can be priced at most",
+        )
+    code = 1
+    for count in counts:
+        code = code << COUNT_BITS | count
+    return code
+
+
+def pinned_stages(code: int) -> tuple[int, ...]:
+    """Return the layers of each virtual stage of a split spelled out, () for one with a name."""
+    counts: list[int] = []
+    while code >> COUNT_BITS:
+        counts.insert(0, code & (1 << COUNT_BITS) - 1)
+        code >>= COUNT_BITS
+    return tuple(counts)
+
+
+def axis_text(axis: str, value: int) -> str:
+    """Return the value of an axis as it is written, the inverse of `axis_values`."""
+    if axis == "split" and pinned_stages(value):
+        return spelled(pinned_stages(value))
+    return WORDS[axis][value] if axis in WORDS else str(value)
+
+
+def _modules(text: str, flag: str) -> int:
+    """Return the number of a set of modules such as `mlp+layernorm`, in any order; 0 for none."""
+    names = [] if text == "none" else text.split("+")
+    unknown = [name for name in names if name not in RECOMPUTE_MODULES]
+    if unknown:
+        raise UsageError(
+            f"{given_as(flag)}: recompute_modules cannot be {text!r}: there is no module"
+            f" {unknown[0]!r}",
+            f"none, or some of {', '.join(RECOMPUTE_MODULES)} joined by +",
+        )
+    return modules_code(names)
+
+
+def _recompute(pins: Mapping[str, int], counts: tuple[int, ...]) -> tuple[str, int, int]:
+    """Return kind, layers per virtual stage and set of modules; `SearchError` contradicting."""
+    modules = pins.get("recompute_modules", 0)
+    kind = TEXT_AXES["recompute"][pins.get("recompute", 0)]
+    if "recompute" not in pins and modules:
+        kind = "selective"
+    elif kind == "none" and pins.get("recompute_layers"):
+        kind = "full"
+    empty = kind == "selective" and "recompute_modules" in pins and not modules
+    if empty or (modules and kind != "selective"):
+        raise SearchError(
+            f"recompute_modules {MODULE_SETS[modules]} contradicts recompute {kind}",
+            "recompute selective with modules, another kind without them",
+        )
+    longest = max(counts, default=0)
+    k = min(pins.get("recompute_layers", longest), longest)
+    return kind, k if kind == "full" else 0, modules
+
+
+def _activation_offload(pins: Mapping[str, int], layers: int, recomputed: int) -> int:
+    """Return the layers whose activations are on the host; `SearchError` contradicting."""
+    n = pins.get("activation_offload_layers", 0)
+    on = pins.get("activation_offload", int(n > 0))
+    if "activation_offload_layers" in pins and on != (n > 0):
+        raise SearchError(
+            f"activation_offload_layers {n} contradicts activation_offload {SWITCH_WORDS[on]}",
+            "name one of them, or both alike",
+        )
+    most = recomputed or max(1, layers - RESIDENT_LAYERS)
+    return n or on * most
+
+
+def _data_parallel(context: Context, pins: Mapping[str, int]) -> int:
+    """Return the dp that the other degrees leave; raise `SearchError` where none does."""
+    n, named = context.n_devices, {axis: pins.get(axis, 1) for axis in ("tp", "pp", "cp")}
+    if pins.get("cp", 1) == 1:
+        del named["cp"]
+    words = [f"{axis} {value}" for axis, value in named.items()]
+    product = math.prod(named.values())
+    if n % product:
+        raise SearchError(
+            f"{n} devices are not a multiple of {' x '.join(words)}",
+            f"pin {' and '.join(named)} so that their product divides {n}",
+        )
+    dp = n // product
+    if pins.get("dp", dp) != dp:
+        raise SearchError(
+            f"dp {pins['dp']} contradicts {' and '.join(words)} on {n} devices",
+            f"drop dp, or change {' and '.join(named)}: "
+            f"dp is devices / ({' '.join(named)}) = {dp}",
+        )
+    return dp
+
+
+def _exchange(pins: Mapping[str, int]) -> str:
+    """Return how the cp ranks exchange keys and values; `SearchError` for a contradiction."""
+    several = pins.get("cp", 1) > 1
+    kind = CP_COMMS[pins.get("cp_comm", CP_COMMS.index("p2p") if several else 0)]
+    if several != bool(kind):
+        raise SearchError(
+            f"cp_comm {kind or 'none'} contradicts cp {pins.get('cp', 1)}",
+            "pin cp above 1 with it"
+            if kind
+            else "leave cp_comm out, or name p2p, all-gather, a2a",
+        )
+    return kind
+
+
+def _shard(pins: Mapping[str, int], zero: int, ranks: int) -> int:
+    """Return the size of the ZeRO groups, 0 for all `ranks`; `SearchError` where none has it."""
+    named = pins.get("dp_shard", ranks)
+    if named == ranks:
+        return 0
+    if not zero:
+        raise SearchError(
+            f"dp_shard {named} contradicts zero 0, which shards nothing",
+            "zero 1, 2 or 3 with it, or drop dp_shard",
+        )
+    if named < 2 or ranks % named:
+        raise unequal_groups(named, ranks)
+    return named
+
+
+def unequal_groups(size: int, ranks: int) -> SearchError:
+    """Return what is wrong with ZeRO groups of `size` where dp x cp comes to `ranks`."""
+    return SearchError(
+        f"dp_shard {size} cuts the {ranks} ranks of dp x cp into no equal groups",
+        f"a divisor of {ranks} above 1, or drop dp_shard",
+    )
+
+
+def _named_split(counts: tuple[int, ...], layers: int, pp: int, vpp: int) -> str:
+    """Return the name of a split: a word where one gives it; `SearchError` where it is none."""
+    text, n = spelled(counts), pp * vpp
+    if len(counts) != n:
+        raise SearchError(
+            f"split {text} has {len(counts)} stages, and pp {pp} x vpp {vpp} makes {n}",
+            f"name the layers of {n} virtual stages, or change pp or vpp",
+        )
+    if sum(counts) != layers:
+        raise SearchError(
+            f"split {text} holds {sum(counts)} layers, and the model has {layers}",
+            f"layers of {n} virtual stages that add up to {layers}",
+        )
+    return next((x for x in SPLITS if stage_layers(layers, pp, vpp, x) == counts), text)
+
+
+def layout_from_pins(context: Context, pins: Mapping[str, int]) -> Layout:
+    """Return the one layout that `pins` describe; axes not named take their plainest value.
+
+    tp, pp, cp, ep, etp, mbs default to 1, vpp to 2 with a schedule that folds the pipeline and to
+    1 with any other, cp_comm to p2p with cp, zero to 3 with hpz (which defaults to 1) and else to
+    1 where there is data or context parallelism, sp to on with tp,
+    recompute to none (`full` recomputes every layer unless `recompute_layers` says otherwise,
+    `selective` the attention core unless `recompute_modules` does, which alone mean selective),
+    activation_offload to off (`on` means all recomputed layers, or else all but two), dp_shard to
+    all dp cp ranks, the split to `even` where the layers divide, rank_order to the usual one.
+    A split spelled out says how many stages there are, unless pp does.
+    Raises `SearchError` with the rule that it breaks.
+    """
+    shape, job = context.problem.shape, context.problem.job
+    tp, pp, cp, mbs = (pins.get(axis, 1) for axis in ("tp", "pp", "cp", "mbs"))
+    named = TEXT_AXES["schedule"][pins["schedule"]] if "schedule" in pins else ""
+    vpp = pins.get("vpp", 2 if PLACEMENT_OF.get(named) == FOLDED else 1)
+    stages = pinned_stages(pins.get("split", 0))
+    if stages and "pp" not in pins:
+        pp = max(1, len(stages) // vpp)
+        pins = {**pins, "pp": pp}
+    dp, cp_comm = _data_parallel(context, pins), _exchange(pins)
+    split = "even" if stage_layers(shape.layers, pp, vpp, "even") else "ends"
+    if stages:
+        split = _named_split(stages, shape.layers, pp, vpp)
+    elif "split" in pins:
+        split = TEXT_AXES["split"][pins["split"]]
+    counts = stage_layers(shape.layers, pp, vpp, split)
+    recompute, recompute_layers, modules = _recompute(pins, counts)
+    hpz = pins.get("hpz", 1)
+    zero = pins.get("zero", 3 if hpz > 1 else 1 if dp * cp > 1 else 0)
+    implied = "none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b"
+    layout = Layout(
+        n_devices=context.n_devices,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        vpp=vpp,
+        split=split,
+        mbs=mbs,
+        gbs=job.global_batch,
+        zero=zero,
+        sp=bool(pins.get("sp", int(tp > 1))),
+        schedule=named or implied,
+        recompute=recompute,
+        recompute_layers=recompute_layers,
+        stage_layers=counts,
+        cp=cp,
+        ep=pins.get("ep", 1),
+        etp=pins.get("etp", 1),
+        cp_comm=cp_comm,
+        shard=_shard(pins, zero, dp * cp),
+        recompute_modules=modules_of(modules),
+        rank_order=RANK_ORDERS[pins.get("rank_order", 0)],
+        optimizer_offload=bool(pins.get("optimizer_offload", 0)),
+        dp_overlap=bool(pins.get("dp_overlap", 1)),
+        activation_offload_layers=_activation_offload(pins, shape.layers, recompute_layers),
+        tp_overlap=bool(pins.get("tp_overlap", 0)),
+        hpz=hpz,
+    )
+    broken = first_broken_rule(context, layout)
+    if broken:
+        rule = RULES[broken]
+        raise SearchError(
+            f"this layout breaks {rule.code} ({rule.title}): {rule.why}",
+            f"{rule.relax}; {command(f'rule {rule.code}')}",
+        )
+    return layout

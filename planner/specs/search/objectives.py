@@ -1,0 +1,273 @@
+"""What a plan is good at, besides its step time: figures of the run, and the values that rank it.
+
+On one number of devices of one pool every value but memory grows with the step time, in
+proportion; so the fastest plan of each number is the best by any of them, and numbers of devices
+are compared through it.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from costmodels.problem import Problem
+from costmodels.run.cost_energy import cost_usd, device_power_w, energy_j
+from costmodels.run.goodput import Goodput, goodput
+from hardware.parts import Operations
+from planner.errors import UsageError
+from planner.option_names import given_as, option
+
+OBJECTIVES = ("step_time", "tokens_per_s", "cost", "energy", "devices", "memory", "goodput")
+"""What `--objective` and `--pareto` know."""
+OVER_COUNTS = ("devices", "cost", "energy", "goodput")
+"""Objectives of which every number of devices may hold a part of the front."""
+WITHIN = 1.05
+"""`--objective memory`: how much slower than the fastest a plan may be, as a factor."""
+BEST: Mapping[str, str] = {
+    "step_time": "the fastest",
+    "tokens_per_s": "the fastest",
+    "cost": "the cheapest",
+    "energy": "the one of least energy",
+    "devices": "the fastest on so few devices",
+    "memory": "the one of most memory headroom",
+    "goodput": "the one that ends the run first",
+}
+"""What the best plan by each objective is called."""
+NONE_BETTER: Mapping[str, str] = {
+    "cost": "costs{margin} less",
+    "energy": "takes{margin} less energy",
+    "devices": "keeps the limits on fewer devices",
+    "goodput": "ends the run{margin} earlier",
+}
+"""What no plan does that was left out by a bound, where numbers of devices are compared; `margin`
+is that of ties."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """What a whole run of one plan takes, failures and checkpoints included."""
+
+    goodput: Goodput
+    power_w: float | None
+    """Of all devices in use, at the meter; None where the power limit is not published."""
+    energy_j_per_token: float | None
+    usd_per_million_tokens: float | None
+    """None where the cluster file states no price."""
+    expected_s: float | None
+    """Wall-clock time of the run, where its tokens are stated; so are the two below."""
+    energy_j: float | None
+    cost_usd: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures that are known, in base units."""
+        g = self.goodput
+        known = {
+            "goodput_frac": g.goodput_frac,
+            "expected_s": self.expected_s,
+            "mtbf_s": g.mtbf_s,
+            "checkpoint_bytes": round(g.checkpoint_bytes),
+            "checkpoint_s": g.checkpoint_s,
+            "checkpoint_interval_s": g.interval_s,
+            "restart_s": g.restart_s,
+            "power_w": self.power_w,
+            "energy_j_per_token": self.energy_j_per_token,
+            "energy_j": self.energy_j,
+            "usd_per_million_tokens": self.usd_per_million_tokens,
+            "cost_usd": self.cost_usd,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+def run_figures(
+    problem: Problem,
+    operations: Operations,
+    n_devices: int,
+    step_s: float,
+    share: Goodput | None = None,
+) -> RunFigures:
+    """Return what a run takes on `n_devices` at a step time; `share` is its goodput, if known."""
+    job, share = problem.job, share or goodput(problem, operations, n_devices)
+    wall_s = step_s / share.goodput_frac if share.goodput_frac else float("inf")
+    n_steps = job.tokens / job.tokens_per_step if job.tokens else None
+    power = device_power_w(problem.pool.accelerator, operations)
+    price = operations.price_per_device_hour
+    finite = wall_s < float("inf")
+    energy = energy_j(power, n_devices, wall_s) if power and finite else None
+    cost = cost_usd(price, n_devices, wall_s) if price and finite else None
+
+    def of_run(value: float | None) -> float | None:
+        return None if n_steps is None or value is None else value * n_steps
+
+    return RunFigures(
+        goodput=share,
+        power_w=power and power * n_devices,
+        energy_j_per_token=energy and energy / job.tokens_per_step,
+        usd_per_million_tokens=cost and cost / job.tokens_per_step * 1e6,
+        expected_s=of_run(wall_s if finite else None),
+        energy_j=of_run(energy),
+        cost_usd=of_run(cost),
+    )
+
+
+def value_per_s(objective: str, problem: Problem, operations: Operations, n_devices: int) -> float:
+    """Return the value of an objective for a step of one second; smaller is better.
+
+    The value of any step is this times its seconds, except of `devices`, which is the same for
+    all. Seconds, dollars or joules of a step, wall-clock for the last three; tokens/s rank as the
+    step time does.
+    """
+    if objective in ("step_time", "tokens_per_s", "memory"):
+        return 1.0
+    if objective == "devices":
+        return float(n_devices)
+    share = goodput(problem, operations, n_devices).goodput_frac
+    wall_s = 1.0 / share if share else float("inf")
+    if objective == "goodput":
+        return wall_s
+    if objective == "cost":
+        assert operations.price_per_device_hour is not None  # `check_inputs`
+        return cost_usd(operations.price_per_device_hour, n_devices, wall_s)
+    power = device_power_w(problem.pool.accelerator, operations)
+    assert power is not None  # `check_inputs`
+    return energy_j(power, n_devices, wall_s)
+
+
+def step_limit_s(
+    problem: Problem,
+    operations: Operations,
+    n_devices: int,
+    deadline_s: float | None,
+    step_limit: float | None,
+) -> float:
+    """Return the longest step that keeps the deadline and the limit on the step, seconds.
+
+    The deadline is kept by the expected wall-clock time, failures and checkpoints included.
+    """
+    limit = step_limit if step_limit is not None else float("inf")
+    if deadline_s is None:
+        return limit
+    job = problem.job
+    share = goodput(problem, operations, n_devices).goodput_frac
+    return min(limit, deadline_s * share * job.tokens_per_step / job.tokens)
+
+
+def check_inputs(
+    objectives: Sequence[str],
+    deadline_s: float | None,
+    problem: Problem,
+    operations: Operations,
+    index: int = 0,
+) -> None:
+    """Raise `UsageError` for an objective whose figures the inputs do not give.
+
+    `index` is the place of the pool in the cluster file.
+    """
+    pool, about = problem.pool, "pareto" if len(objectives) > 1 else "objective"
+    if "cost" in objectives and operations.price_per_device_hour is None:
+        raise UsageError(
+            f"cost needs a price, and pool {pool.name} states none",
+            f"add `price_per_hour: 2.95` (US dollars an accelerator) to the pool, or"
+            f" {option('set', f'pools.{index}.price_per_hour=2.95')}",
+            about,
+        )
+    if "energy" in objectives and device_power_w(pool.accelerator, operations) is None:
+        raise UsageError(
+            f"energy needs a power limit, and none is published for {pool.accelerator.name}",
+            f"spell it out: accelerator: {{like: {pool.accelerator.name}, power: 700 W}}",
+            about,
+        )
+    if deadline_s is not None and not problem.job.tokens:
+        raise UsageError(
+            f"{option('deadline')} needs the tokens of the run, and the model file states none",
+            f"add `tokens: 15T` under training, or {option('set', 'training.tokens=15T')}",
+        )
+
+
+def parse_objective(name: str, flag: str = "--objective") -> str:
+    """Return an objective by its name; `UsageError` for an unknown one."""
+    if name not in OBJECTIVES:
+        raise UsageError(f"{given_as(flag)}: unknown {name!r}", f"one of {', '.join(OBJECTIVES)}")
+    return name
+
+
+def parse_pareto(text: str | Sequence[str]) -> tuple[str, ...]:
+    """Return two or three different objectives from `step_time,memory`."""
+    parts = text.split(",") if isinstance(text, str) else list(text)
+    axes = tuple(parse_objective(part.strip(), "--pareto") for part in parts if part.strip())
+    if not axes:
+        return ()
+    if not 2 <= len(axes) <= 3 or len(set(axes)) < len(axes):
+        raise UsageError(
+            f"{option('pareto')}: {','.join(axes)} is not two or three different objectives",
+            f"for example {option('pareto', 'step_time,memory')}",
+        )
+    if {"step_time", "tokens_per_s"} <= set(axes):
+        message = f"{option('pareto')}: step_time and tokens_per_s are one axis"
+        raise UsageError(message, "name one of them")
+    return axes
+
+
+def parse_duration(value: object, flag: str) -> float:
+    """Return seconds from `30d`, `12 h` or a number of days."""
+    from planner.errors import BadValue
+    from planner.units import parse_time
+
+    text = str(value).strip()
+    days = isinstance(value, (int, float)) or text.replace(".", "", 1).isdigit()
+    try:
+        number = float(text) * 86400.0 if days else parse_time(text)
+    except BadValue as error:
+        raise UsageError(f"{given_as(flag)}: {error.message}", "for example 30d or 36h") from None
+    if number <= 0.0:
+        raise UsageError(f"{given_as(flag)} must be above 0, not {text}", "for example 30d or 36h")
+    return number
+
+
+def rounded_up(value: float, digits: int) -> str:
+    """Return a number that is no less, with at most so many decimal places.
+
+    >>> rounded_up(53.6721, 3), rounded_up(12.0, 3)
+    ('53.673', '12')
+    """
+    text = f"{math.ceil(value * 10**digits) / 10**digits:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text
+
+
+def shown_duration(seconds: float) -> str:
+    """Return a duration that is no shorter, as `--deadline` reads it.
+
+    >>> shown_duration(30.04 * 86400), shown_duration(36 * 3600), shown_duration(45)
+    ('30.1d', '36h', '45s')
+    """
+    for unit, size_s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size_s:
+            return rounded_up(seconds / size_s, 1) + unit
+    return rounded_up(seconds, 1) + "s"
+
+
+Shown = tuple[str, str, Callable[[Any], str]]
+
+
+def _of_run(name: str, scale: float, digits: int) -> Callable[[Any], str]:
+    def text(plan: Any) -> str:
+        value = getattr(plan.run, name)
+        return "-" if value is None else f"{value * scale:,.{digits}f}"
+
+    return text
+
+
+COLUMNS: Mapping[str, tuple[Shown, ...]] = {
+    "cost": (
+        ("$/Mtok", "", _of_run("usd_per_million_tokens", 1.0, 3)),
+        ("cost", "k$", _of_run("cost_usd", 1e-3, 1)),
+    ),
+    "energy": (
+        ("J/tok", "", _of_run("energy_j_per_token", 1.0, 2)),
+        ("energy", "MWh", _of_run("energy_j", 1 / 3.6e9, 1)),
+    ),
+    "goodput": (
+        ("good", "%", lambda plan: f"{plan.run.goodput.goodput_frac * 100:.1f}"),
+        ("expect", "days", _of_run("expected_s", 1 / 86400.0, 1)),
+    ),
+}
+"""Columns of the table that an objective adds: title, unit, text."""

@@ -1,0 +1,95 @@
+"""The `search:` section of a model file, used where the command line says nothing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.errors import UsageError
+from planner.specs.schema import Fault, SearchSpec
+from planner.specs.search.axis_values import WORDS, axis_values
+from planner.specs.search.objectives import parse_duration, parse_objective, parse_pareto
+from planner.specs.yaml.document import KeyPath
+from searches.options import FRAMEWORKS as NAMED
+
+FRAMEWORKS = ("default", *NAMED, "any")
+ALLOWANCES = ("tp-across-domains",)
+"""Once needed for tp beyond the scale-up domain, which is searched anyhow; still accepted."""
+
+
+def section_faults(spec: SearchSpec) -> list[Fault]:
+    """Return what is wrong with the values of the section, each with its place in the file."""
+    checks: list[tuple[KeyPath, Any]] = []
+    for key in ("pin", "only", "max"):
+        for axis, value in getattr(spec, key).items():
+            several = value if isinstance(value, list) and key == "only" else [value]
+            checks += [((key, axis), lambda a=axis, v=v: _value(a, v)) for v in several]
+            if key == "max" and axis in WORDS:
+                checks.append(((key, axis), _no_order))
+    for name, parse in (
+        ("objective", lambda: parse_objective(spec.objective or "step_time")),
+        ("pareto", lambda: parse_pareto(spec.pareto)),
+        ("deadline", lambda: spec.deadline and parse_duration(spec.deadline, "deadline")),
+        ("framework", lambda: _one_of(spec.framework, ("", *FRAMEWORKS))),
+        *(("allow", lambda x=x: _one_of(x, ALLOWANCES)) for x in spec.allow),
+    ):
+        checks.append(((name,), parse))
+    faults = _contradictions(spec)
+    for path, check in checks:
+        try:
+            check()
+        except UsageError as error:
+            message = error.message.partition(": ")[2] or error.message
+            faults.append(Fault(("search", *path), message, error.fix))
+    return faults
+
+
+def _contradictions(spec: SearchSpec) -> list[Fault]:
+    """Return the bounds that leave nothing of what is pinned or listed."""
+    faults = []
+    for axis, most in spec.max.items():
+        for key, named in (("pin", [spec.pin.get(axis)]), ("only", spec.only.get(axis, []))):
+            numbers = [x for x in named if isinstance(x, int)]
+            if numbers and isinstance(most, int) and min(numbers) > most:
+                shown = ", ".join(map(str, numbers))
+                message = f"{most} leaves nothing of {key}: {axis} {shown}"
+                faults.append(Fault(("search", "max", axis), message, "drop one of them"))
+    return faults
+
+
+def _value(axis: str, value: object) -> int:
+    return axis_values(axis, _text(value), "search")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _no_order() -> None:
+    raise UsageError("search: its values have no order", "list them under `only:`")
+
+
+def _one_of(value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"search: unknown {value!r}", f"one of {', '.join(filter(None, known))}")
+
+
+def with_section(given: Mapping[str, Any], section: SearchSpec | None) -> dict[str, Any]:
+    """Return arguments of `solve` with those that are empty taken from the section.
+
+    What is not among them, as in questions that have an objective of their own, stays out. An axis
+    that is pinned, listed or bounded by the arguments takes nothing from the section; so do
+    objective and front, which exclude each other.
+    """
+    out = dict(given)
+    if section is None:
+        return out
+    named = {axis for key in ("pins", "only", "at_most") for axis in out[key] or {}}
+    for key, of in (("pins", section.pin), ("only", section.only), ("at_most", section.max)):
+        more = {axis: value for axis, value in of.items() if axis not in named}
+        out[key] = {**more, **(out[key] or {})}
+    goal = out.get("objective") or out.get("pareto")
+    plain = ("framework", "deadline", "step_limit_s", "time_limit_s", "top", "allow", "pool")
+    for key in (*plain, *(() if goal else ("objective", "pareto", "within"))):
+        stated = getattr(section, key)
+        if key in out and not out[key] and stated:
+            out[key] = tuple(stated) if isinstance(stated, list) else stated
+    return out

@@ -1,0 +1,1 @@
+"""YAML documents with line marks, and what is wrong with them."""

@@ -1,0 +1,486 @@
+"""The row of a sweep: its columns with unit and meaning, and how a result becomes one.
+
+Rows are flat and JSON-like: names with dots, base units, None for what is missing. The same table
+of columns makes the schema of Parquet files, the documentation and the words of the report.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodels.breakdown import TIME_TERMS
+from costmodels.layers.flops import model_flops_per_step
+from costmodels.parameters import total_params
+from costmodels.plans import Layout
+from planner.analyze.bottleneck import PARTS, binding_part, parts_s
+from planner.analyze.elasticities import FIGURES, more_memory, sensitivity
+from planner.solver.answer.reasons import shown_layout
+from planner.solver.answer.result import Plan, Result
+from planner.solver.options import SolveOptions
+from planner.specs.identity import plan_id
+from planner.specs.inputs import ClusterInput, ModelInput
+from planner.specs.search.axis_values import layout_to_json
+from planner.specs.search.objectives import run_figures
+from planner.sweeps.points import Point
+from planner.units import GIB
+from searches.rules import RULES
+
+Value = float | int | str | bool | None
+Row = dict[str, Value]
+"""One point: values by column name, in the order of the columns."""
+
+OK, STOPPED, LATE, INFEASIBLE, FAILED = STATUSES = (
+    "ok",
+    "stopped",
+    "late",
+    "infeasible",
+    "failed",
+)
+"""`ok`: the best plan. `stopped`: the best found when the time limit of the point ended its
+search, if any. `late`: plans fit, and proven that none keeps the deadline or the limit on the
+step. `infeasible`: proven that nothing fits. `failed`: no answer."""
+
+FLOAT, INT, TEXT, BOOL = "float", "int", "text", "bool"
+MEMORY_TERMS = ("states", "activations", "logits", "working", "fragmentation", "overhead")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a row."""
+
+    name: str
+    kind: str
+    """`float`, `int`, `text` or `bool`; None stands in any of them for what is missing."""
+    unit: str
+    """`s`, `bytes`, `FLOP/s`, ...; empty for counts, shares and text."""
+    meaning: str
+
+
+_HEAD = (
+    Column("index", INT, "", "place in the design, from 0, before constraints"),
+    Column("point_id", TEXT, "", "content of the point: inputs, options, catalogue, version"),
+    Column("status", TEXT, "", "ok, stopped (time limit), late, infeasible, failed"),
+    Column("reason", TEXT, "", "why there is no plan, or why the search stopped"),
+)
+_FACTS = (
+    Column("model", TEXT, "", "name of the model"),
+    Column("n_params", FLOAT, "", "parameters of the model, all experts"),
+    Column("seq_len", INT, "tokens", "sequence length"),
+    Column("global_batch", INT, "sequences", "global batch"),
+    Column("cluster", TEXT, "", "name of the cluster"),
+    Column("pool", TEXT, "", "pool that the best plan uses, else all pools"),
+    Column("accelerator", TEXT, "", "its accelerator"),
+    Column("n_devices", INT, "", "accelerators given: of that pool, else of all pools"),
+    Column("scale_up_domain", INT, "", "devices in one scale-up domain of the pool"),
+    Column("assumed", TEXT, "", "catalogue figures in use without a second source"),
+    Column("calibration", TEXT, "", "name and hash of the calibration"),
+    Column("space", INT, "", "legal plans"),
+    Column("fit", INT, "", "of those looked at, how many fit into memory"),
+    Column("proven", BOOL, "", "whether the fastest plan is proven to be the fastest"),
+    Column("gap", FLOAT, "", "how much better what was not searched may be, where stopped"),
+)
+_LAYOUT = (
+    Column("best.plan_id", TEXT, "", "id of the best plan"),
+    Column("best.layout", TEXT, "", "its layout in a few words"),
+    Column("best.devices", INT, "", "devices that it uses"),
+    Column("best.precision", TEXT, "", "numeric recipe"),
+    Column("best.tp", INT, "", "tensor parallelism"),
+    Column("best.pp", INT, "", "pipeline stages"),
+    Column("best.dp", INT, "", "data parallelism"),
+    Column("best.cp", INT, "", "context parallelism"),
+    Column("best.ep", INT, "", "expert parallelism"),
+    Column("best.etp", INT, "", "tensor parallelism of experts"),
+    Column("best.vpp", INT, "", "virtual stages of a rank"),
+    Column("best.zero", INT, "", "ZeRO stage"),
+    Column("best.dp_shard", INT, "", "ranks over which ZeRO shards"),
+    Column("best.mbs", INT, "sequences", "micro-batch"),
+    Column("best.n_micro", INT, "", "micro-batches of a step"),
+    Column("best.schedule", TEXT, "", "pipeline schedule"),
+    Column("best.sp", BOOL, "", "sequence parallelism"),
+    Column("best.recompute", TEXT, "", "none, selective or full"),
+    Column("best.recompute_modules", TEXT, "", "modules of selective recomputation"),
+    Column("best.recompute_layers", INT, "", "layers of each chunk recomputed in full"),
+    Column("best.cp_comm", TEXT, "", "how context parallelism exchanges keys and values"),
+    Column("best.rank_order", TEXT, "", "order of the groups over the ranks"),
+    Column("best.optimizer_offload", BOOL, "", "optimizer on the host"),
+    Column("best.activation_offload_layers", INT, "", "layers with activations on the host"),
+)
+_FIGURES = (
+    Column("best.step_time_s", FLOAT, "s", "step time, the pipeline simulated"),
+    Column("best.step_time_p10_s", FLOAT, "s", "10th percentile of what measured runs suggest"),
+    Column("best.step_time_p90_s", FLOAT, "s", "90th percentile"),
+    Column("best.tokens_per_s", FLOAT, "1/s", "tokens a second"),
+    Column("best.tokens_per_s_per_device", FLOAT, "1/s", "the same of one device"),
+    Column("best.mfu", FLOAT, "", "model FLOPs over the dense peak"),
+    *(
+        Column(f"best.time.{term}_s", FLOAT, "s", f"part of the step: {term}")
+        for term in TIME_TERMS
+    ),
+    Column("best.exposed_comm_frac", FLOAT, "", "share of the step that waits for the network"),
+    Column(
+        "best.comm_to_compute",
+        FLOAT,
+        "",
+        "network time, hidden or not, over time in which the slowest device computes",
+    ),
+    Column("best.peak_bytes", FLOAT, "bytes", "memory of the fullest device"),
+    Column("best.usable_bytes", FLOAT, "bytes", "memory that a plan may fill"),
+    *(
+        Column(f"best.memory.{term}_bytes", FLOAT, "bytes", f"of the fullest device: {term}")
+        for term in MEMORY_TERMS
+    ),
+    Column(
+        "best.binding",
+        TEXT,
+        "",
+        "what binds: memory where the layout without recomputation would be faster than ties are"
+        f" apart and does not fit, else the part that takes most of the step: {', '.join(PARTS)}",
+    ),
+    Column(
+        "best.next_memory_bytes",
+        FLOAT,
+        "bytes",
+        "memory of a device in which the same layout fits without recomputation, and is faster",
+    ),
+    Column("best.next_step_time_s", FLOAT, "s", "step time of that"),
+    Column("best.run_s", FLOAT, "s", "expected time of the whole run, failures included"),
+    Column("best.goodput_frac", FLOAT, "", "share of that time that trains"),
+    Column("best.cost_usd", FLOAT, "USD", "price of the whole run"),
+    Column("best.energy_j", FLOAT, "J", "energy of the whole run"),
+    Column("best.power_w", FLOAT, "W", "power of the devices in use, at the meter"),
+    Column("best.usd_per_million_tokens", FLOAT, "USD", "price of a million tokens"),
+    Column("best.energy_j_per_token", FLOAT, "J", "energy of a token"),
+    Column("best.runs_on", TEXT, "", "frameworks that can run it and hold it"),
+)
+_ROOFS = (
+    Column("best.flops_per_device", FLOAT, "FLOP", "model FLOPs of a device in a step"),
+    Column(
+        "best.hbm_bytes_per_device",
+        FLOAT,
+        "bytes",
+        "moved to and from the device's memory in a step, flash attention kernels left out",
+    ),
+    Column("best.scale_up_bytes_per_device", FLOAT, "bytes", "sent inside the domain a step"),
+    Column(
+        "best.scale_out_bytes_per_device",
+        FLOAT,
+        "bytes",
+        "sent to other domains a step, mean of a group",
+    ),
+    Column("peak_flops_per_s", FLOAT, "FLOP/s", "dense peak of the matrix products' type"),
+    Column("hbm_bytes_per_s", FLOAT, "B/s", "data-sheet bandwidth of the device's memory"),
+    Column("scale_up_bytes_per_s", FLOAT, "B/s", "data sheet, one-way, of a device"),
+    Column("scale_out_bytes_per_s", FLOAT, "B/s", "ports of a node over its devices, one-way"),
+)
+_RUNNER_UP = (
+    Column("runner_up.plan_id", TEXT, "", "id of the second plan"),
+    Column("runner_up.layout", TEXT, "", "its layout in a few words"),
+    Column("runner_up.step_time_s", FLOAT, "s", "its step time"),
+    Column("runner_up.peak_bytes", FLOAT, "bytes", "its memory"),
+)
+_ELASTICITIES = tuple(
+    Column(
+        f"elasticity.{figure.name}",
+        FLOAT,
+        "",
+        f"d log step time / d log of the {figure.kind}: {figure.meaning}",
+    )
+    for figure in FIGURES
+)
+COLUMNS: tuple[Column, ...] = (
+    *_HEAD,
+    *_FACTS,
+    *_LAYOUT,
+    *_FIGURES,
+    *_ROOFS,
+    *_RUNNER_UP,
+    *_ELASTICITIES,
+)
+"""All columns but those of the varied inputs, which stand after `reason`."""
+
+Inputs = Iterable[tuple[str, Value]]
+"""Columns of the varied inputs and of derived values, in order (`Sweep.columns`)."""
+
+
+def column_names(inputs: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of all columns of a sweep in order; `inputs` those that it varies."""
+    head = tuple(column.name for column in _HEAD)
+    return (*head, *inputs, *(column.name for column in COLUMNS[len(head) :]))
+
+
+def solved_row(
+    point: Point,
+    inputs: Inputs,
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    result: Result,
+) -> Row:
+    """Return the row of a point from its result: any status but `failed`."""
+    found = _facts(model, cluster, options, result)
+    if result.plans:
+        found |= _best(result.best) | _elasticities(result.best) | _costs(result.best)
+        found |= _runner_up(result.plans[1:2])
+    return _row(point, inputs, *_status(result), found)
+
+
+def failed_row(point: Point, status: str, reason: str, inputs: Inputs = ()) -> Row:
+    """Return the row of a point without a result: `failed`, or `stopped` by a hard limit."""
+    if status not in STATUSES:
+        raise ValueError(f"status {status!r} is none of {', '.join(STATUSES)}")
+    return _row(point, inputs, status, reason, {})
+
+
+def twin_row(
+    row: Mapping[str, Value],
+    point: Point,
+    inputs: Inputs,
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    result: Result,
+) -> Row:
+    """Return the row of a point that differs from a solved one in price, power or failures alone.
+
+    `row` and `result` are those of the solved point (equal `Point.costless_key`), the rest is the
+    point's own. No plan is searched or priced.
+    """
+    if row["status"] == FAILED:
+        return failed_row(point, FAILED, str(row["reason"]), inputs)
+    twin = with_costs(result, model, cluster)
+    found = dict(row) | _facts(model, cluster, options, twin)
+    if twin.plans:
+        found |= _costs(twin.best) | {"best.plan_id": twin.best.plan_id}
+        found |= _runner_up(twin.plans[1:2])
+    return _row(point, inputs, *_status(twin), found)
+
+
+def with_costs(result: Result, model: ModelInput, cluster: ClusterInput) -> Result:
+    """Return a result with ids, energy and cost of its plans on a cluster that costs otherwise."""
+
+    def of(plan: Plan) -> Plan:
+        own = cluster.pool(plan.pool)
+        was = plan.breakdown.rows.problem
+        part = replace(was.pool.accelerator, tdp_w=own.cluster.pools[0].accelerator.tdp_w)
+        problem = replace(was, pool=replace(was.pool, accelerator=part))
+        layout = plan.layout
+        run = run_figures(problem, own.operations[0], layout.n_devices, plan.step_time_s)
+        ours = {**model.document["training"], "precision": plan.precision}
+        document = {**model.document, "training": ours}
+        name = plan_id(document, own.document, layout_to_json(layout))
+        return replace(plan, run=run, plan_id=name)
+
+    return replace(result, plans=tuple(of(plan) for plan in result.plans))
+
+
+def _row(
+    point: Point, inputs: Inputs, status: str, reason: str, found: Mapping[str, Value]
+) -> Row:
+    """Return all columns in order; those that are not found are missing."""
+    head: Row = {
+        "index": point.index,
+        "point_id": point.point_id,
+        "status": status,
+        "reason": reason or None,
+    }
+    row: Row = {**head, **{name: _plain(value) for name, value in inputs}}
+    return row | {c.name: _plain(found.get(c.name), c.kind) for c in COLUMNS[len(head) :]}
+
+
+def _plain(value: Any, kind: str = "") -> Value:
+    """Return a value as JSON and Parquet hold it: no numpy scalars, no infinities."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int) and kind != FLOAT:
+        return value
+    number = float(value)
+    return number if abs(number) < float("inf") else None
+
+
+def _status(result: Result) -> tuple[str, str]:
+    """Return status and reason of a result."""
+    if result.stopped:
+        return STOPPED, result.stopped
+    if result.plans:
+        return OK, ""
+    limits = [x.removeprefix("limit: ") for x in result.notes if x.startswith("limit: ")]
+    if limits:
+        return LATE, "no plan keeps the limits: " + limits[0]
+    return INFEASIBLE, infeasible_reason(result)
+
+
+def infeasible_reason(result: Result) -> str:
+    """Return in one line why nothing fits or is legal."""
+    if result.closest and result.counts.space:
+        miss = result.closest
+        return (
+            f"nothing fits: the closest of {result.counts.space:,} plans,"
+            f" {shown_layout(miss.layout)}, needs {miss.peak_bytes / GIB:.1f} GiB of"
+            f" {miss.usable_bytes / GIB:.1f}"
+        )
+    if result.conflicts:
+        parts = result.conflicts[0].parts
+        return "no legal layout: " + "; ".join(f"{part.code} {part.text}" for part in parts)
+    most = max(result.rejected, key=lambda r: (r.n, r.code), default=None)
+    return "no legal layout" + (f": {most.code} {RULES[most.code].title}" if most else "")
+
+
+def _facts(model: ModelInput, cluster: ClusterInput, options: SolveOptions, result: Result) -> Row:
+    """Return what a row says of its inputs and of the search."""
+    if result.plans:
+        cluster = cluster.pool(result.best.pool)
+    pools = cluster.cluster.pools
+    counts, proof, calibration = result.counts, result.certificate, options.calibration
+    document = model.document["model"]
+    return {
+        "model": document.get("name") or model.shape.name,
+        "n_params": total_params(model.shape, model.job.seq_len),
+        "seq_len": model.job.seq_len,
+        "global_batch": model.job.global_batch,
+        "cluster": cluster.cluster.name,
+        "pool": ", ".join(pool.name for pool in pools),
+        "accelerator": ", ".join(dict.fromkeys(pool.accelerator.name for pool in pools)),
+        "n_devices": sum(pool.n_devices for pool in pools),
+        "scale_up_domain": pools[0].scale_up_domain if len(pools) == 1 else None,
+        "assumed": ", ".join(cluster.assumed) or None,
+        "calibration": f"{calibration.name} {calibration.content_hash}",
+        "space": counts.space,
+        "fit": counts.fit,
+        "proven": proof.proven if proof else None,
+        "gap": result.gap,
+    }
+
+
+def _best(plan: Plan) -> Row:
+    """Return what a row says of the best plan and of the device's roofs."""
+    b, x, found = plan.breakdown, plan.layout, _layout(plan.layout)
+    found |= {
+        "best.plan_id": plan.plan_id,
+        "best.precision": plan.precision,
+        "best.step_time_s": plan.step_time_s,
+        "best.step_time_p10_s": plan.step_time_p10_s,
+        "best.step_time_p90_s": plan.step_time_p90_s,
+        "best.tokens_per_s": plan.tokens_per_s,
+        "best.tokens_per_s_per_device": plan.tokens_per_s_per_device,
+        "best.mfu": plan.mfu,
+        "best.exposed_comm_frac": b.exposed_comm_frac,
+        "best.comm_to_compute": comm_to_compute(plan),
+        "best.peak_bytes": b.peak_bytes,
+        "best.usable_bytes": plan.usable_bytes,
+        "best.runs_on": ", ".join(plan.runs_on),
+    }
+    found |= {f"best.time.{term}_s": b.time_s[term] for term in TIME_TERMS}
+    fullest = b.stages[b.peak_stage]
+    found |= {f"best.memory.{term}_bytes": fullest[term] for term in MEMORY_TERMS}
+    problem = b.rows.problem
+    pool, job = problem.pool, problem.job
+    part = pool.accelerator
+    wires = [t for t in b.transfers if t.axis != "host"]
+    return found | {
+        "best.flops_per_device": model_flops_per_step(problem.shape, job) / x.n_devices,
+        "best.scale_up_bytes_per_device": sum(t.sent_bytes - t.scale_out_bytes for t in wires),
+        "best.scale_out_bytes_per_device": sum(t.scale_out_bytes for t in wires),
+        "peak_flops_per_s": part.peak_flops_per_s[job.recipe.linear],
+        "hbm_bytes_per_s": part.hbm_bytes_per_s,
+        "scale_up_bytes_per_s": part.scale_up_bytes_per_s,
+        "scale_out_bytes_per_s": pool.nic.bytes_per_s * pool.nics_per_node / pool.devices_per_node,
+    }
+
+
+COMPUTING = (
+    "linear",
+    "attention",
+    "elementwise",
+    "experts",
+    "head",
+    "embedding",
+    "recompute",
+    "optimizer",
+)
+"""Terms of a step in which the slowest rank computes."""
+
+
+def comm_to_compute(plan: Plan) -> float:
+    """Return the time of all transfers between devices, hidden or not, over that of compute."""
+    b = plan.breakdown
+    wire_s = sum(t.time_s for t in b.transfers if t.axis != "host")
+    return wire_s / sum(b.time_s[term] for term in COMPUTING)
+
+
+def _layout(x: Layout) -> Row:
+    return {
+        "best.layout": shown_layout(x),
+        "best.devices": x.n_devices,
+        "best.tp": x.tp,
+        "best.pp": x.pp,
+        "best.dp": x.dp,
+        "best.cp": x.cp,
+        "best.ep": x.ep,
+        "best.etp": x.etp,
+        "best.vpp": x.vpp,
+        "best.zero": x.zero,
+        "best.dp_shard": x.dp_shard,
+        "best.mbs": x.mbs,
+        "best.n_micro": x.n_micro,
+        "best.schedule": x.schedule,
+        "best.sp": x.sp,
+        "best.recompute": x.recompute,
+        "best.recompute_modules": "+".join(x.recompute_modules) or None,
+        "best.recompute_layers": x.recompute_layers,
+        "best.cp_comm": x.cp_comm or None,
+        "best.rank_order": x.rank_order,
+        "best.optimizer_offload": x.optimizer_offload,
+        "best.activation_offload_layers": x.activation_offload_layers,
+    }
+
+
+def _costs(plan: Plan) -> Row:
+    """Return what price, power and failures decide."""
+    run = plan.run
+    if run is None:
+        return {}
+    return {
+        "best.run_s": run.expected_s,
+        "best.goodput_frac": run.goodput.goodput_frac,
+        "best.cost_usd": run.cost_usd,
+        "best.energy_j": run.energy_j,
+        "best.power_w": run.power_w,
+        "best.usd_per_million_tokens": run.usd_per_million_tokens,
+        "best.energy_j_per_token": run.energy_j_per_token,
+    }
+
+
+def _elasticities(plan: Plan) -> Row:
+    """Return what the step time depends on, and what binds the plan."""
+    problem, layout = plan.breakdown.rows.problem, plan.layout
+    found, roomier = sensitivity(problem, layout), more_memory(problem, layout)
+    memory = problem.pool.accelerator.memory_bytes
+    parts = parts_s(plan.breakdown, found.elasticity)
+    binds = binding_part(parts, plan.step_time_s, memory, roomier)
+    row: Row = {f"elasticity.{name}": value for name, value in found.elasticity.items()}
+    return row | {
+        "best.binding": binds,
+        "best.next_memory_bytes": roomier.memory_bytes if roomier else None,
+        "best.next_step_time_s": roomier.step_s if roomier else None,
+        "best.hbm_bytes_per_device": found.hbm_bytes,
+    }
+
+
+def _runner_up(plans: tuple[Plan, ...]) -> Row:
+    return {
+        name: value
+        for plan in plans
+        for name, value in (
+            ("runner_up.plan_id", plan.plan_id),
+            ("runner_up.layout", shown_layout(plan.layout)),
+            ("runner_up.step_time_s", plan.step_time_s),
+            ("runner_up.peak_bytes", plan.breakdown.peak_bytes),
+        )
+    }
+
+
+def columns_table() -> str:
+    """Return the columns as a Markdown table: name, unit, meaning."""
+    lines = ["| column | unit | meaning |", "| --- | --- | --- |"]
+    lines += [f"| `{c.name}` | {c.unit} | {c.meaning} |" for c in COLUMNS]
+    return "\n".join(lines) + "\n"

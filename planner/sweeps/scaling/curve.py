@@ -1,0 +1,388 @@
+"""`scale`: from two files to a curve of best plans."""
+
+import csv
+import io
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NotRequired, Unpack
+
+from costmodels.breakdown import NETWORK_TERMS
+from planner.errors import UsageError
+from planner.option_names import option
+from planner.solver.answer.result import Result
+from planner.solver.answer.result_parts import calibration_json, inputs_json
+from planner.solver.calibration.reference import Reference, reference_name
+from planner.solver.options import Asked, SolveOptions
+from planner.solver.recipes import one_recipe
+from planner.solver.request import (
+    Calibrations,
+    SearchArguments,
+    anchored_options,
+    either,
+    solve_options,
+)
+from planner.solver.solve import solve_inputs
+from planner.solver.sources import Overrides, Source, read_inputs, source_names
+from planner.solver.unsupported import check_options
+from planner.specs.identity import content_id
+from planner.specs.search.axis_values import DEVICES
+from planner.specs.search.section import with_section
+from planner.sweeps.points import Point, point_names
+from planner.sweeps.rows import COLUMNS, COMPUTING, FLOAT, INT, Column, Row, solved_row
+from planner.sweeps.scaling.marks import marks
+from planner.sweeps.scaling.sizes import POINTS, Job, Range, Size, sizes_of
+from searches.executors.executor import SerialExecutor
+from searches.pricing.shared_work import SharedWork
+
+SCHEMA_VERSION = "1.0"
+
+SCALE_COLUMNS: tuple[Column, ...] = (
+    Column("scale.size", INT, "", "devices, tokens of a sequence, or layers"),
+    Column("scale.layers", INT, "", "layers of the model"),
+    Column("scale.tokens_per_step", INT, "tokens", "tokens of a step, all devices"),
+    Column("scale.tokens_per_device", FLOAT, "tokens", "the same of one device"),
+    Column("scale.speedup", FLOAT, "", "throughput over that of the first size with a plan"),
+    Column("scale.efficiency", FLOAT, "", "throughput of a device over that at the first size"),
+    Column("scale.compute_s", FLOAT, "s", "part of the step in which the slowest device computes"),
+    Column("scale.exposed_comm_s", FLOAT, "s", "part in which it waits for the network"),
+    Column("scale.wall_tokens_per_s", FLOAT, "1/s", "tokens a second, failures counted"),
+    Column("scale.device_s_per_token", FLOAT, "s", "device time of a token, failures counted"),
+)
+"""Columns of a curve besides those of a sweep's rows (`planner.sweeps.rows.COLUMNS`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """A curve: one row a size, and what it says."""
+
+    result_id: str
+    inputs: Mapping[str, Any]
+    calibration: Mapping[str, Any]
+    asked: Range
+    rows: tuple[Row, ...]
+    """By column: `SCALE_COLUMNS`, then those of a sweep's rows."""
+    marks: Mapping[str, Any]
+    """Knee, break-even, wall, takeover: sizes by name, None where it is not in the curve."""
+    notes: tuple[str, ...] = ()
+    stopped: str = ""
+    """`interrupted` or `time limit` where sizes are missing."""
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line returns: 0, 3 nothing fits, 4 time limit, 130 interrupted."""
+        if self.stopped:
+            return 130 if self.stopped == "interrupted" else 4
+        return 0 if any(row["best.step_time_s"] is not None for row in self.rows) else 3
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the curve with its columns explained."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "result_id": self.result_id,
+            "inputs": dict(self.inputs),
+            "calibration": dict(self.calibration),
+            "over": self.asked.over,
+            "scaling": self.asked.scaling,
+            "stopped": self.stopped,
+            "marks": dict(self.marks),
+            "columns": [
+                {"name": c.name, "unit": c.unit, "meaning": c.meaning}
+                for c in (*SCALE_COLUMNS, *COLUMNS)
+            ],
+            "rows": [dict(row) for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Scaling":
+        """Return the curve that `to_json` wrote; the bounds that were asked for are not in it."""
+        same = ("result_id", "inputs", "calibration", "marks", "stopped")
+        return cls(
+            **{name: data[name] for name in same},
+            asked=Range(data["over"], data["scaling"]),
+            rows=tuple(data["rows"]),
+            notes=tuple(data["notes"]),
+        )
+
+    def dumps(self) -> str:
+        """Return the JSON text: the same bytes for the same inputs."""
+        return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+
+    def csv(self) -> str:
+        """Return the rows as CSV, empty cells for what is missing."""
+        out = io.StringIO()
+        names = [column.name for column in (*SCALE_COLUMNS, *COLUMNS)]
+        writer = csv.DictWriter(out, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return out.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRow:
+    """What the search of one size gave."""
+
+    row: Row | None
+    """None where the size has no legal layout."""
+    notes: tuple[str, ...]
+    """What the curve says beside its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleTask:
+    """A curve that was read and checked, and not yet computed."""
+
+    range: Range
+    job: Job
+    asking: Asked
+    notes: tuple[str, ...]
+    time_limit_s: float
+    """0: none."""
+
+
+class ScaleArguments(SearchArguments):
+    """Arguments of `scale`, by name."""
+
+    scaling: str
+    over: str
+    least: int
+    most: int
+    points: int
+    pool: str
+    time_limit_s: NotRequired[float]
+
+
+def scale_task(model: Source, cluster: Source, **given: Unpack[ScaleArguments]) -> ScaleTask:
+    """Return what `scale` computes for the same arguments; errors as there, without any search."""
+    asked = Range(given["over"], given["scaling"], given["least"], given["most"], given["points"])
+    overrides, reference = given["overrides"], given["reference"]
+    read = read_inputs(model, cluster, overrides)
+    told = with_section({"time_limit_s": 0.0, **given}, read[0].search)
+    options = solve_options(
+        2,
+        told["pins"],
+        told["only"],
+        told["at_most"],
+        told["framework"] or "default",
+        given["stack"],
+        told["allow"],
+        given["calibration"],
+    )
+    check_options(options)
+    for named in (options.pins, options.only, options.at_most):
+        if DEVICES in named:
+            raise UsageError(
+                "a curve chooses the numbers of devices itself",
+                f"{option('from')} and {option('to')} in place of it",
+            )
+    options, said = anchored_options(options, reference)
+    model_input = one_recipe(read[0], options, "a curve is of one recipe")
+    cluster_input = read[1]
+    if told["pool"]:
+        cluster_input = cluster_input.pool(told["pool"])
+    names = [one.name for one in cluster_input.cluster.pools]
+    if len(names) > 1:
+        raise UsageError(
+            f"the cluster has {len(names)} pools, and a curve is of one of them",
+            f"name it with {option('pool')}: {', '.join(names)}",
+        )
+    asking = Asked(
+        *source_names(model, cluster), tuple(overrides), given["pool"], reference_name(reference)
+    )
+    limit_s = float(told["time_limit_s"] or 0.0)
+    job = Job(model_input, cluster_input, options)
+    return ScaleTask(asked, job, asking, tuple(said), limit_s)
+
+
+def scale(
+    model: Source,
+    cluster: Source,
+    *,
+    scaling: str = "strong",
+    over: str = "devices",
+    least: int = 0,
+    most: int = 0,
+    points: int = POINTS,
+    pins: Mapping[str, object] | None = None,
+    only: Mapping[str, object] | None = None,
+    at_most: Mapping[str, int] | None = None,
+    framework: str = "",
+    stack: str = "",
+    allow: tuple[str, ...] = (),
+    overrides: Overrides = (),
+    pool: str = "",
+    time_limit_s: float = 0.0,
+    calibration: Calibrations = None,
+    reference: Reference = "",
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Scaling:
+    """Return the best plan at each size, and where adding devices stops paying.
+
+    `over` devices: from `least` to `most` of them, beyond the cluster's own by more nodes of the
+    same kind; `seq_len` and `layers`: on the whole cluster, until nothing fits. `scaling` strong:
+    the tokens of a step stay; weak: they grow with the size, from those of the model file on the
+    cluster's own devices. `points` is the most numbers of devices. `progress` is told how many
+    sizes are done, of how many. The other arguments are those of `solve`; the best plan of a size
+    is the fastest. Raises `SpecError` for a bad input and `UsageError` for a bad option.
+    """
+    start = time.monotonic()
+    task = scale_task(
+        model,
+        cluster,
+        scaling=scaling,
+        over=over,
+        least=least,
+        most=most,
+        points=points,
+        pins=pins or {},
+        only=only,
+        at_most=at_most,
+        framework=framework,
+        stack=stack,
+        allow=allow,
+        overrides=overrides,
+        pool=pool,
+        time_limit_s=time_limit_s,
+        calibration=calibration,
+        reference=reference,
+    )
+    if task.time_limit_s:
+        stop = either(stop, lambda: time.monotonic() - start > task.time_limit_s)
+    return curve(task, stop, progress)
+
+
+def curve(
+    task: ScaleTask,
+    stop: Callable[[], bool] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    there: Mapping[int, SizeRow] = MappingProxyType({}),
+    came: Callable[[int, SizeRow], None] | None = None,
+) -> Scaling:
+    """Return the curve of a task, whose limit of time is the caller's to keep with `stop`.
+
+    Sizes that are `there`, from 0, are taken as they are and not searched; `came` is given the
+    others as they are found. The curve is the same, whichever are there.
+    """
+    asked, job, asking = task.range, task.job, task.asking
+    given, options = (job.model, job.cluster), job.options
+    rows, notes, stopped = _rows(sizes_of(job, asked), asking, stop, progress, there, came)
+    return Scaling(
+        result_id=content_id(
+            "scale",
+            asked.over,
+            asked.scaling,
+            asked.least,
+            asked.most,
+            asked.points,
+            given[0].document,
+            given[1].document,
+            options.to_json(),
+            calibration_json(options.calibration),
+        ),
+        inputs=inputs_json(*given, options, (asking.model, asking.cluster)),
+        calibration=calibration_json(options.calibration),
+        asked=asked,
+        rows=tuple(rows),
+        marks=marks(rows, asked.over, asked.scaling),
+        notes=tuple(dict.fromkeys((*task.notes, *notes))),
+        stopped=stopped,
+    )
+
+
+def _rows(
+    sizes: Sequence[Size],
+    asking: Asked,
+    stop: Callable[[], bool] | None,
+    progress: Callable[[int, int], None] | None,
+    there: Mapping[int, SizeRow],
+    came: Callable[[int, SizeRow], None] | None,
+) -> tuple[list[Row], list[str], str]:
+    """Return a row for every size that was searched, their notes, and why some are missing."""
+    executor, shared = SerialExecutor(), SharedWork()
+    rows: list[Row] = []
+    notes: list[str] = []
+    first: Row | None = None
+    for i, size in enumerate(sizes):
+        found = there.get(i)
+        if found is None:
+            result = solve_inputs(
+                size.model,
+                size.cluster,
+                size.options,
+                executor,
+                stop,
+                None,
+                asking,
+                fewer=False,
+                shared=shared,
+                reasons=False,
+            )
+            if result.stopped:
+                return rows, notes, result.stopped
+            found = _size_row(i, size, result, first, len(sizes) == 1)
+            if came:
+                came(i, found)
+        notes += found.notes
+        if found.row is not None:
+            rows.append(found.row)
+            if first is None and found.row["best.tokens_per_s"]:
+                first = found.row
+        if progress:
+            progress(i + 1, len(sizes))
+    return rows, notes, ""
+
+
+def _size_row(index: int, size: Size, result: Result, first: Row | None, alone: bool) -> SizeRow:
+    """Return what the search of a size gave; `first` is the row before it that has a plan.
+
+    A size without a legal layout has a row where it is `alone`, so that no curve is empty.
+    """
+    if not (result.counts.space or alone):
+        return SizeRow(None, (f"left out: {size.value:,} devices have no legal layout",))
+    row = _row(index, size, result)
+    if row["best.tokens_per_s"]:
+        _compare(row, first or row)
+    return SizeRow(row, tuple(x for x in result.notes if not x.startswith("limit: ")))
+
+
+def _row(index: int, size: Size, result: Result) -> Row:
+    """Return the row of one size, speedup and efficiency still missing."""
+    options: SolveOptions = size.options
+    priced = calibration_json(options.calibration)
+    name, costless, _ = point_names(size.model, size.cluster, options, priced)
+    point = Point(index, (("size", size.value),), name, costless)
+    row = solved_row(point, (), size.model, size.cluster, options, result)
+    job, n_devices = size.model.job, options.pins[DEVICES]
+    row["n_devices"] = n_devices
+    found: dict[str, Any] = {
+        "scale.size": size.value,
+        "scale.layers": size.model.shape.layers,
+        "scale.tokens_per_step": job.tokens_per_step,
+        "scale.tokens_per_device": job.tokens_per_step / n_devices,
+    }
+    if result.plans:
+        best = result.best
+        terms, good = best.breakdown.time_s, best.run.goodput.goodput_frac if best.run else 1.0
+        wall = best.tokens_per_s * good
+        found |= {
+            "scale.compute_s": sum(terms[x] for x in COMPUTING),
+            "scale.exposed_comm_s": sum(terms[x] for x in NETWORK_TERMS),
+            "scale.wall_tokens_per_s": wall,
+            "scale.device_s_per_token": n_devices / wall if wall else None,
+        }
+    return {c.name: found.get(c.name) for c in SCALE_COLUMNS} | row
+
+
+def _compare(row: Row, first: Row) -> None:
+    """Fill in what compares a row that has a plan to the first that has one."""
+    ratio = _number(row, "best.tokens_per_s") / _number(first, "best.tokens_per_s")
+    more = _number(row, "n_devices") / _number(first, "n_devices")
+    row["scale.speedup"], row["scale.efficiency"] = ratio, ratio / more
+
+
+def _number(row: Row, name: str) -> float:
+    return float(row[name] or 0.0)

@@ -1,0 +1,275 @@
+"""Which sizes a scaling curve has: numbers of devices, sequence lengths, numbers of layers.
+
+Sizes are inputs of a search each. A number of devices is legal where some degrees divide heads,
+layers and batch (`searches.device_counts.shape_degrees`); of very many, a few an octave are taken.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from planner.analyze.recommend.devices import MAX_LAYERS, MAX_SEQ_LEN
+from planner.errors import SpecError, UsageError
+from planner.option_names import option
+from planner.solver.options import SolveOptions
+from planner.solver.problem import make_problem
+from planner.specs.inputs import ClusterInput, ModelInput
+from planner.specs.loader import cluster_from_dict, model_from_dict
+from planner.specs.search.axis_values import DEVICES
+from searches.device_counts import device_counts, shape_degrees
+from searches.feasibility import any_fits, states_can_fit
+from searches.rules import Context
+
+STRONG, WEAK = SCALINGS = ("strong", "weak")
+"""`strong`: the tokens of a step stay. `weak`: they grow in proportion to the size."""
+OVER = ("devices", "seq_len", "layers")
+LIMITS = {"devices": 1_000_000, "seq_len": MAX_SEQ_LEN, "layers": MAX_LAYERS}
+"""Largest size that may be asked for."""
+POINTS = 16
+"""Numbers of devices of a curve, unless told otherwise."""
+PARTS = 8
+"""Where a doubling does not fit, sizes between are tried in steps of so many parts of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One point of a curve."""
+
+    value: int
+    """Devices, tokens of a sequence, or layers."""
+    model: ModelInput
+    cluster: ClusterInput
+    options: SolveOptions
+    """With the number of devices pinned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What is asked: over which axis, how the batch goes with it, from where to where."""
+
+    over: str
+    scaling: str
+    least: int = 0
+    """0: from the first that fits (devices), or from what the model file says."""
+    most: int = 0
+    """0: to the whole cluster (devices), or until nothing fits."""
+    points: int = POINTS
+    """Most numbers of devices."""
+
+    def __post_init__(self) -> None:
+        if self.over not in OVER:
+            raise UsageError(
+                f"{option('over')}: unknown {self.over!r}", f"one of {', '.join(OVER)}"
+            )
+        if self.scaling not in SCALINGS:
+            raise UsageError(
+                f"{option('scaling')}: unknown {self.scaling!r}", f"one of {', '.join(SCALINGS)}"
+            )
+        if self.over == "layers" and self.scaling == WEAK:
+            raise UsageError(
+                f"{option('scaling', 'weak')} does not go with {option('over', 'layers')}: depth"
+                " does not change the batch",
+                f"drop {option('scaling')}",
+            )
+        for end, value in (("from", self.least), ("to", self.most)):
+            if not 0 <= value <= LIMITS[self.over]:
+                raise UsageError(
+                    f"{option(end)} must be 1 to {LIMITS[self.over]:,} {self.over}, not {value:,}",
+                    f"for example {option(end, '64')}",
+                )
+        if self.least and self.most and self.least > self.most:
+            raise UsageError(
+                f"{option('from', str(self.least))} is above {option('to', str(self.most))}",
+                "the smaller one first",
+            )
+        if not 2 <= self.points <= 10_000:
+            raise UsageError(
+                f"{option('points')} must be 2 to 10000, not {self.points}",
+                f"for example {option('points', '16')}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is scaled: one model in one recipe on one pool."""
+
+    model: ModelInput
+    cluster: ClusterInput
+    options: SolveOptions
+
+    def with_model(self, fields: dict[str, int]) -> ModelInput:
+        """Return the model with some fields changed."""
+        if not fields:
+            return self.model
+        found = model_from_dict(self.model.document, list(fields.items()))
+        return replace(found, notes=self.model.notes, details=self.model.details)
+
+    def context(self, size: Size) -> Context:
+        """Return the search of a size for any plan."""
+        problem = make_problem(size.model, size.cluster, size.options)
+        restrictions = replace(size.options.search_options(), n_finalists=1)
+        return Context(problem, restrictions, problem.pool.n_devices)
+
+
+def grown(cluster: ClusterInput, n_devices: int) -> ClusterInput:
+    """Return a cluster of one pool with nodes for at least so many devices, in whole domains."""
+    pool = cluster.cluster.pools[0]
+    if n_devices <= pool.n_devices:
+        return cluster
+    whole = math.lcm(pool.devices_per_node, pool.scale_up_domain)
+    nodes = -(-n_devices // whole) * whole // pool.devices_per_node
+    source = cluster.sources[0]
+    fields = [(f"pools.0.{key}", nodes) for key in source.node_keys or ("nodes",)]
+    try:
+        found = cluster_from_dict(cluster.document, fields)
+    except SpecError as error:
+        raise UsageError(
+            f"{option('to', str(n_devices))}: the cluster does not grow to {nodes} nodes: {error}",
+            f"{option('to', str(pool.n_devices))}, or a cluster file with more nodes",
+        ) from None
+    return replace(found, notes=cluster.notes)
+
+
+def device_sizes(job: Job, asked: Range) -> list[Size]:
+    """Return the sizes of a curve over devices, ascending.
+
+    Numbers without a legal layout are left out, and without `--from` those on which nothing fits
+    before the first on which something does. Where that leaves none: the largest, for its reasons.
+    """
+    own = job.cluster.cluster.pools[0].n_devices
+    most = asked.most or own
+    cluster = grown(job.cluster, most)
+    problem = make_problem(job.model, cluster, job.options)
+    batch = job.model.job.global_batch
+
+    def size(n: int) -> Size | None:
+        fields = {}
+        if asked.scaling == WEAK:
+            if batch * n % own:
+                return None
+            fields = {"training.global_batch": batch * n // own}
+        pinned = replace(job.options, pins={**job.options.pins, DEVICES: n})
+        model = job.model if n == own else job.with_model(fields)
+        return Size(n, model, cluster, pinned)
+
+    found, fits = [], bool(asked.least)
+    counts = [n for n in device_counts(problem.pool) if n <= most]
+    for n in counts:
+        if n < asked.least or not (fits or states_can_fit(problem, n)):
+            continue
+        one = size(n)
+        if one is None or next(shape_degrees(job.context(one)), None) is None:
+            continue
+        fits = fits or any_fits(job.context(one))
+        if fits:
+            found.append(one)
+    if not found:
+        asked_for = [n for n in counts[::-1] if n >= asked.least]
+        found = [x for x in map(size, asked_for) if x is not None][:1]
+    if not found:
+        near = ", ".join(f"{n:,}" for n in sorted(counts, key=lambda n: abs(n - most))[:3])
+        raise UsageError(
+            f"no number of devices from {asked.least or 1:,} to {most:,} makes whole nodes or"
+            " equal parts of one, and whole sequences a step",
+            f"numbers near it: {near}" if near else f"a larger {option('to')}",
+        )
+    return thinned(found, asked.points, keep=own)
+
+
+def thinned(sizes: Sequence[Size], points: int, keep: int) -> list[Size]:
+    """Return at most `points` sizes, evenly in the logarithm: first, last and `keep` among them.
+
+    Of each stretch the number that two divides most often, then the one nearest to its middle:
+    degrees are powers of two in most layouts.
+    """
+    if len(sizes) <= points:
+        return list(sizes)
+    low, high = math.log(sizes[0].value), math.log(sizes[-1].value)
+    kept = {i for i, x in enumerate(sizes) if x.value == keep} | {0, len(sizes) - 1}
+    n_bins = max(1, points - len(kept))
+    bins: dict[int, list[int]] = {}
+    for i, x in enumerate(sizes):
+        at = int((math.log(x.value) - low) / (high - low) * n_bins)
+        bins.setdefault(min(at, n_bins - 1), []).append(i)
+    for at, mine in bins.items():
+        middle = low + (at + 0.5) * (high - low) / n_bins
+
+        def order(i: int, middle: float = middle) -> tuple[int, float]:
+            n = sizes[i].value
+            return -(n & -n), abs(math.log(n) - middle)
+
+        if not kept & set(mine) or len(mine) > 2:
+            kept.add(min(mine, key=order))
+    return [sizes[i] for i in sorted(kept)]
+
+
+def job_sizes(job: Job, asked: Range) -> list[Size]:
+    """Return the sizes of a curve over `seq_len` or `layers`, ascending, on the whole pool.
+
+    Doublings from the first size on to `--to`, or to the first that does not fit, which is in the
+    list. Below it the largest that fits of the steps of 1 / `PARTS` of the last doubling is added:
+    the wall.
+    """
+    stated = job.model.job.seq_len if asked.over == "seq_len" else job.model.shape.layers
+    value, most = asked.least or stated, asked.most or LIMITS[asked.over]
+    found: list[Size] = []
+    while value <= most:
+        one = job_size(job, asked, value)
+        if one is None and not found:
+            tokens = job.model.job.global_batch * job.model.job.seq_len
+            raise UsageError(
+                f"a step of {tokens:,} tokens is no whole number of sequences of {value:,}",
+                f"another {option('from')}, or {option('scaling', 'weak')}: as many sequences"
+                " whatever their length",
+            )
+        if one is None:
+            break
+        found.append(one)
+        if not any_fits(job.context(one)):
+            if len(found) > 1:
+                wall = _wall(job, asked, found[-2].value, value)
+                found[-1:] = [*wall, found[-1]]
+            return found
+        last, value = value, value * 2
+        if last < most < value and asked.most:
+            value = most
+    return found
+
+
+def _wall(job: Job, asked: Range, fits: int, fails: int) -> list[Size]:
+    """Return the largest size between two that fits, on a grid of parts of the smaller one."""
+    step = max(1, fits // PARTS)
+    for value in range(fits + (fails - fits - 1) // step * step, fits, -step):
+        one = job_size(job, asked, value)
+        if one is not None and any_fits(job.context(one)):
+            return [one]
+    return []
+
+
+def job_size(job: Job, asked: Range, value: int) -> Size | None:
+    """Return one size of `seq_len` or `layers`; None where the model or batch has no such size."""
+    fields: dict[str, int] = {"model.layers": value}
+    if asked.over == "seq_len":
+        fields = {"training.seq_len": value}
+        if asked.scaling == STRONG:
+            tokens = job.model.job.global_batch * job.model.job.seq_len
+            if tokens % value:
+                return None
+            fields["training.global_batch"] = tokens // value
+    n_devices = job.cluster.cluster.pools[0].n_devices
+    pinned = replace(job.options, pins={**job.options.pins, DEVICES: n_devices})
+    try:
+        return Size(value, job.with_model(fields), job.cluster, pinned)
+    except SpecError:
+        if value == asked.least:  # what the user named has to be said
+            raise
+        return None
+
+
+Sizes = Callable[[Job, Range], list[Size]]
+
+
+def sizes_of(job: Job, asked: Range) -> list[Size]:
+    """Return the sizes of the curve that is asked for."""
+    chosen: Sizes = device_sizes if asked.over == "devices" else job_sizes
+    return chosen(job, asked)

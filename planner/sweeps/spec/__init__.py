@@ -1,0 +1,1 @@
+"""What a sweep file says, and what is wrong with it."""

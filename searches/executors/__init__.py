@@ -1,0 +1,1 @@
+"""Where shards are evaluated: in this process, in several, with Ray."""

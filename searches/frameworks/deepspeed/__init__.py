@@ -1,0 +1,1 @@
+"""What DeepSpeed does not run: layouts and keys of its JSON."""

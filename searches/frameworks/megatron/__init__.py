@@ -1,0 +1,1 @@
+"""What Megatron-LM does not run: layouts and flags."""

@@ -1,0 +1,136 @@
+"""How rules read Megatron-LM's flags: under the names that its argument parser stores them by."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from searches.frameworks.case import Bools, Case, NotStatedError
+from searches.frameworks.megatron.layouts import ARGUMENTS
+from searches.frameworks.rule import FrameworkRule, When, Words, conditions_rule, setting_rule
+
+SINGLE_QUEUE = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+DEFAULTS: Mapping[str, object] = {
+    "accumulate_allreduce_grads_in_fp32": False,
+    "add_bias_linear": True,
+    "bias_gelu_fusion": True,
+    "bias_swiglu_fusion": True,
+    "ckpt_format": "torch_dist",
+    "cp_comm_type": ["p2p"],
+    "cpu_offloading_num_layers": 0,
+    "cross_entropy_fusion_impl": "native",
+    "cuda_graph_impl": "none",
+    "data_parallel_sharding_strategy": "optim_grads_params",
+    "exp_avg_dtype": "fp32",
+    "exp_avg_sq_dtype": "fp32",
+    "fp8_recipe": "delayed",
+    "glu_linear_offset": 0.0,
+    "gradient_accumulation_fusion": True,
+    "lr_warmup_iters": 0,
+    "lr_warmup_samples": 0,
+    "main_grads_dtype": "fp32",
+    "main_params_dtype": "fp32",
+    "min_lr": 0.0,
+    "moe_flex_dispatcher_backend": "deepep",
+    "moe_router_load_balancing_type": "aux_loss",
+    "moe_router_score_function": "softmax",
+    "moe_router_topk": 2,
+    "moe_token_dispatcher_type": "allgather",
+    "num_distributed_optimizer_instances": 1,
+    "num_layers_at_end_in_bf16": 1,
+    "num_layers_at_start_in_bf16": 1,
+    "num_query_groups": 1,
+    "optimizer": "adam",
+    "outer_dp_sharding_strategy": "no_shard",
+    "overlap_p2p_comm": True,
+    "position_embedding_type": "learned_absolute",
+    "recompute_modules": ["core_attn"],
+    "transformer_impl": "transformer_engine",
+    "use_gloo_process_groups": True,
+}
+"""Defaults of release 0.19.2 that are neither off nor empty, of the flags that rules read."""
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "ckpt_format": ("torch", "torch_dist", "torch_dcp", "fsdp_dtensor"),
+    "cross_entropy_fusion_impl": ("native", "te"),
+    "cuda_graph_impl": ("none", "local", "transformer_engine", "full_iteration"),
+    "data_parallel_sharding_strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
+    "dataloader_type": ("single", "cyclic", "external"),
+    "exp_avg_dtype": ("fp32", "fp16", "bf16", "fp8"),
+    "exp_avg_sq_dtype": ("fp32", "fp16", "bf16", "fp8"),
+    "fp8": ("e4m3", "hybrid"),
+    "fp8_recipe": ("tensorwise", "delayed", "mxfp8", "blockwise", "custom"),
+    "main_grads_dtype": ("fp32", "bf16"),
+    "main_params_dtype": ("fp32", "fp16"),
+    "moe_flex_dispatcher_backend": ("deepep", "hybridep", "ncclep"),
+    "moe_router_score_function": ("softmax", "sigmoid", "sqrtsoftplus"),
+    "moe_token_dispatcher_type": ("allgather", "alltoall", "flex"),
+    "optimizer": ("adam", "sgd", "muon", "dist_muon", "lion", "soap", "adaptive_muon"),
+    "outer_dp_sharding_strategy": ("no_shard", "optim"),
+    "position_embedding_type": (
+        "learned_absolute",
+        "rope",
+        "yarn",
+        "mrope",
+        "relative",
+        "none",
+    ),
+    "recompute_granularity": ("full", "selective"),
+    "recompute_method": ("uniform", "block"),
+    "transformer_impl": ("local", "transformer_engine", "inference_optimized"),
+}
+"""Words that the parser of release 0.19.2 takes, of the flags that describe a layout."""
+
+
+def flag(c: Case, name: str) -> Any:
+    """Return a flag as the parser stores it, with Megatron's default."""
+    return c.setting(name, DEFAULTS.get(name))
+
+
+def number(c: Case, name: str) -> int:
+    """Return a whole number that must be given; the rule is left out where it is not."""
+    value = flag(c, name)
+    if value is None:
+        raise NotStatedError
+    return int(value)
+
+
+def option(name: str) -> str:
+    """Return a flag as it is typed."""
+    typed = {
+        "fp8": "fp8-format",
+        "microbatch_group_size_per_vp_stage": "microbatch-group-size-per-virtual-pipeline-stage",
+    }
+    return "--" + typed.get(name, name).replace("_", "-")
+
+
+def flag_rule(
+    code: str,
+    title: str,
+    broken: Callable[[Case], Bools],
+    reason: Words,
+    closest: Words,
+    source: str = ARGUMENTS,
+    when: When = "parse",
+    versions: str = "",
+) -> FrameworkRule:
+    """Return a rule of Megatron-LM over flags."""
+    return setting_rule("megatron", code, title, broken, reason, closest, source, when, versions)
+
+
+def flags_rule(
+    code: str,
+    title: str,
+    found: Callable[[Case], list[str]],
+    closest: Words,
+    source: str = ARGUMENTS,
+    when: When = "parse",
+    versions: str = "",
+) -> FrameworkRule:
+    """Return a rule of several conditions; `found` names those that a case breaks."""
+    return conditions_rule("megatron", code, title, found, closest, source, when, versions)
+
+
+def is_set(c: Case, name: str) -> bool:
+    """Tell whether a flag is given, or a switch on."""
+    value = flag(c, name)
+    return value is not None and value is not False

@@ -1,0 +1,1 @@
+"""What torchtitan does not run: layouts and fields of its configuration."""

@@ -1,0 +1,1 @@
+"""Plans priced shard by shard, and the best few kept."""

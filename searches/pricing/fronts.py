@@ -1,0 +1,106 @@
+"""Exact fronts of step time and memory, kept while plans are priced; non-dominated points."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.plans import PlanBlock
+from searches.pricing.candidates import Candidate, closed_form_order
+
+Floats = NDArray[np.float64]
+Point = tuple[float, ...]
+Item = TypeVar("Item")
+
+
+def staircase(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates that no other beats, by closed-form time and by peak memory.
+
+    Fastest first, so memory falls along the list. Of plans with equal numbers the first by
+    `layout_key` stays, so the answer does not depend on the order of the candidates.
+    """
+    kept: list[Candidate] = []
+    for c in sorted(candidates, key=closed_form_order):
+        if not kept or c.peak_bytes < kept[-1].peak_bytes:
+            kept.append(c)
+    return kept
+
+
+def merged_front(parts: Iterable[Sequence[Candidate]]) -> list[Candidate]:
+    """Return the front of the union of several fronts."""
+    return staircase(c for part in parts for c in part)
+
+
+class Front:
+    """The plans of all blocks seen so far that no other beats in both time and memory."""
+
+    def __init__(self) -> None:
+        self.members: list[Candidate] = []
+        """Fastest first."""
+        self._times: Floats = np.empty(0)
+        self._peaks: Floats = np.empty(0)
+
+    def add(self, block: PlanBlock, n_layers: int, times: Floats, peaks: Floats) -> None:
+        """Take up the plans of a block.
+
+        `times` (closed form, seconds, inf where a plan is illegal or does not fit) and `peaks`
+        (bytes) have one entry a cell of the block, in the order of its cells.
+        """
+        cells = np.flatnonzero(np.isfinite(times))
+        if len(self.members):
+            # Points beaten by a member; equal ones stay, for `staircase` to choose among.
+            last = np.searchsorted(self._times, times[cells], side="right") - 1
+            against = np.maximum(last, 0)
+            faster = self._times[against] < times[cells]
+            beaten = (self._peaks[against] < peaks[cells]) | (
+                faster & (self._peaks[against] == peaks[cells])
+            )
+            cells = cells[(last < 0) | ~beaten]
+        cells = cells[_undominated(times[cells], peaks[cells])]
+        if not len(cells):
+            return
+        table = block.rows(cells)
+        new = [
+            Candidate(table.layout(i, n_layers), float(times[cell]), float(peaks[cell]))
+            for i, cell in enumerate(cells)
+        ]
+        self.members = staircase([*self.members, *new])
+        self._times = np.array([c.closed_form_s for c in self.members])
+        self._peaks = np.array([c.peak_bytes for c in self.members])
+
+
+def _undominated(times: Floats, peaks: Floats) -> NDArray[np.intp]:
+    """Return the rows that no other row beats; rows with equal numbers all stay."""
+    order = np.lexsort((peaks, times))
+    t, p = times[order], peaks[order]
+    before = np.concatenate(([np.inf], np.minimum.accumulate(p)[:-1])) if len(p) else p
+    first = p < before
+    # A row equal to the one before it in both numbers is as good as that one.
+    group = np.concatenate(([True], (t[1:] != t[:-1]) | (p[1:] != p[:-1]))) if len(p) else first
+    of = np.maximum.accumulate(np.where(group, np.arange(len(p)), 0))
+    return np.asarray(order[first[of]])
+
+
+def non_dominated(items: Sequence[tuple[Point, Item]]) -> list[tuple[Point, Item]]:
+    """Return the items whose point no other beats in all axes; all axes are to be small.
+
+    In the order of the points; of items with equal points the first stays.
+
+    >>> non_dominated([((1, 3), "a"), ((2, 2), "b"), ((2, 3), "c"), ((1, 3), "d")])
+    [((1, 3), 'a'), ((2, 2), 'b')]
+    """
+    kept: list[tuple[Point, Item]] = []
+    for point, item in sorted(items, key=_point):
+        if not dominated(point, [p for p, _ in kept]):
+            kept.append((point, item))
+    return kept
+
+
+def _point(entry: tuple[Point, Any]) -> Point:
+    return entry[0]
+
+
+def dominated(point: Point, by: Iterable[Point]) -> bool:
+    """Tell whether some point is at least as good on every axis."""
+    return any(all(a <= b for a, b in zip(one, point, strict=True)) for one in by)

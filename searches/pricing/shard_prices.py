@@ -1,0 +1,262 @@
+"""What one shard holds: its legal plans priced block by block, and the best few of them."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.layers.layer_terms import LayerTable, layer_table
+from costmodels.plans import PlanBlock
+from costmodels.problem import Problem
+from costmodels.shape_terms import ShapeTerms, shape_terms
+from costmodels.step import (
+    PipelineParts,
+    join,
+    least_peak_bytes,
+    peak_bytes,
+    pipeline_parts,
+    step_parts,
+)
+from searches.pricing.candidates import Candidate, closed_form_order
+from searches.pricing.fronts import Front
+from searches.pricing.limits import Limits
+from searches.rules import fits_host_with_activations
+from searches.space.plan_blocks import LegalBlock, plan_blocks
+from searches.space.plan_space import plan_space
+from searches.space.shards import Shard, open_batches
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+
+BLOCK_CELLS = 131072
+"""Plans priced at a time: one kind of rank's columns of them, a megabyte each, stay in the cache,
+and the innermost loops are long."""
+MOST_KEPT = 0.8
+"""Share of a block's batches from which on taking them out takes longer than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The plans of each batch of a shard, a batch being a shape, mbs and sp; `(n_batches,)`."""
+
+    least_s: Floats
+    n_legal: Counts
+    n_fit: Counts
+    """0 where the batch was not priced."""
+
+    def priced(self, limit_s: float) -> tuple[int, int]:
+        """Return (legal, fitting) plans of the batches whose bound is no higher than a limit."""
+        kept = self.least_s <= limit_s
+        return int(self.n_legal[kept].sum()), int(self.n_fit[kept].sum())
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAnswer:
+    """What one shard found."""
+
+    best: tuple[Candidate, ...]
+    rivals: tuple[Candidate, ...]
+    """Other plans whose lower bound is below that of a plan that may be the first."""
+    closest: Candidate | None
+    """The plan that misses the memory by least, where that is asked for and nothing fits."""
+    n_candidates: int
+    batches: Batches
+    n_faster: int
+    rejected: dict[str, int]
+    front: tuple[Candidate, ...] = ()
+
+
+def search_shard(shard: Shard) -> ShardAnswer:
+    """Price the legal plans of a shard's shapes that may be among the best."""
+    context, shapes = shard.context, shard.shapes
+    plans = shard.plans or plan_space(context, shapes)
+    n_legal, n_fit = plans.n_legal, np.zeros(shard.least_s.shape, dtype=np.int64)
+    best: list[Candidate] = []
+    rivals: list[Candidate] = []
+    closest: Candidate | None = None
+    front = Front() if context.options.front else None
+    n, n_faster, limits = context.options.n_finalists, 0, shard.known
+    bounded = context.options.bound and front is None
+    # Of shapes whose bounds are all too high nothing but the counts is needed.
+    rows = np.flatnonzero(open_batches(replace(shard, plans=plans)).any(axis=(1, 2)))
+    if len(rows):
+        shapes, least_s = shapes.take(rows), shard.least_s[rows]
+        axes, masks = plans.used(rows)
+        terms = shape_terms(context.problem, shapes, axes.shardings)
+        if shard.grid:
+            layers = shard.grid.table(shapes, axes.recompute_modules)
+        else:
+            columns = (axes.mbs, axes.recompute_modules, context.options.n_sp)
+            layers = layer_table(context.problem, shapes, *columns)
+
+        def may_fit(block: PlanBlock, shardings: Bools, options: Bools) -> Bools:
+            rows = join(context.problem, terms, block, layers)
+            usable = context.problem.pool.usable_bytes
+            return least_peak_bytes(rows, shardings, options) <= usable
+
+        def limit_s() -> float:
+            return limits.least_s if bounded else float("inf")
+
+        for block in plan_blocks(
+            context,
+            shapes,
+            axes,
+            masks,
+            BLOCK_CELLS,
+            least_s if bounded else None,
+            limit_s,
+            None if shard.nearest else may_fit,
+        ):
+            found = price_block(context.problem, terms, layers, block, n, limits, front)
+            batch = rows[block.block.shape[0, 0]], block.mbs, block.block.sp[0, 0]
+            np.add.at(n_fit, batch, found.n_fit)
+            n_faster += found.n_faster
+            best = sorted(best + found.best, key=closed_form_order)[:n]
+            limits = limits.after(best, n)
+            rivals = [c for c in rivals + found.rivals if c.least_s < limits.rivals_s]
+            miss = found.closest
+            if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
+                closest = miss
+    members = tuple(front.members) if front is not None else ()
+    kept = n_legal > 0
+    batches = Batches(shard.least_s[kept], n_legal[kept], n_fit[kept])
+    counts = {code: int(count.sum()) for code, count in plans.rejected.items()}
+    return ShardAnswer(
+        tuple(best),
+        tuple(rivals),
+        closest,
+        int(plans.n_candidates.sum()),
+        batches,
+        n_faster,
+        {code: count for code, count in counts.items() if count},
+        members,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAnswer:
+    """What one block holds."""
+
+    best: list[Candidate]
+    rivals: list[Candidate]
+    closest: Candidate | None
+    n_fit: Counts
+    """Fitting plans of each batch."""
+    n_faster: int
+
+
+def price_block(
+    problem: Problem,
+    terms: ShapeTerms,
+    layers: LayerTable,
+    found: LegalBlock,
+    n: int,
+    limits: Limits = Limits(),
+    front: Front | None = None,
+) -> BlockAnswer:
+    """Price the plans of a block.
+
+    Of plans that differ in nothing but the copies of their ZeRO groups, a second copy of the
+    weights and the overlap the fastest stands for all.
+    The best are the n with the least closed form, the rivals those whose lower bound is below that
+    of `limits`.
+    """
+    rows, n_layers = join(problem, terms, found.block, layers), problem.shape.layers
+    peaks = peak_bytes(rows)
+    legal = found.legal
+    if found.block.activation_offload_layers.any():
+        legal = legal & fits_host_with_activations(rows)
+    fits = legal & (peaks <= problem.pool.usable_bytes)
+    n_fit = np.asarray(np.count_nonzero(fits, axis=(0, 1)), dtype=np.int64)
+    if not n_fit.any():
+        cell = int(np.argmin(np.where(legal if legal.any() else found.legal, peaks, np.inf)))
+        table = found.block.rows(np.array([cell]))
+        closest = Candidate(table.layout(0, n_layers), 0.0, float(peaks.flat[cell]))
+        return BlockAnswer([], [], closest, n_fit, 0)
+    pipeline = pipeline_parts(rows)
+    if front is None:
+        kept = _batches_in_time(pipeline, fits, limits)
+        if not len(kept):
+            return BlockAnswer([], [], None, n_fit, 0)
+        if len(kept) < MOST_KEPT * len(n_fit):
+            found, peaks, fits = found.of_batches(kept), peaks[..., kept], fits[..., kept]
+            rows = join(problem, terms, found.block, layers)
+            pipeline = pipeline_parts(rows)
+    parts = step_parts(rows, pipeline)
+    outside = np.where(fits, parts.outside_s, np.inf)
+    if front is not None:
+        front.add(found.block, n_layers, (parts.flush_s + outside).ravel(), peaks.ravel())
+    n_faster = 0
+    if limits.rival_s:
+        n_faster = int(np.count_nonzero(parts.flush_s + outside < limits.rival_s))
+    sharding, outside = _fastest_shardings(found.block, outside)
+    closed = (parts.flush_s + outside).ravel()
+    least = (parts.least_flush_s + outside).ravel()
+    quick = np.flatnonzero(closed <= limits.last_s)
+    n_any = int(np.count_nonzero(outside < np.inf))
+    best = quick[_best_rows(closed[quick], min(n, n_any))]
+    first_s = min(limits.first_s, float(closed.min()))
+    rivals = np.flatnonzero(least < replace(limits, first_s=first_s).rivals_s)
+    cells = np.unique(np.concatenate([best, rivals]))
+    cells = cells[np.isfinite(closed[cells])]
+    at = np.unravel_index(cells, outside.shape)
+    chosen = np.ravel_multi_index((sharding[at], at[1], at[2]), found.block.size)
+    table = found.block.rows(chosen)
+    priced = {
+        cell: Candidate(
+            table.layout(i, n_layers),
+            float(closed[cell]),
+            float(peaks.flat[chosen[i]]),
+            least_s=float(least[cell]),
+        )
+        for i, cell in enumerate(cells.tolist())
+    }
+    return BlockAnswer(
+        sorted((priced[x] for x in best.tolist() if x in priced), key=closed_form_order)[:n],
+        [priced[x] for x in rivals.tolist() if x in priced],
+        None,
+        n_fit,
+        n_faster,
+    )
+
+
+def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:
+    """Return the rows of the n smallest times and of all ties with the last of them."""
+    if len(times) <= n:
+        return np.arange(len(times))
+    return np.flatnonzero(times <= np.partition(times, n - 1)[n - 1])
+
+
+def _batches_in_time(pipeline: PipelineParts, fits: Bools, limits: Limits) -> Rows:
+    """Return the batches of a block with a plan that fits and whose pipeline alone is in time.
+
+    `fits` is of the size of the block. All other plans are too slow for `limits` whatever their
+    sharding: neither among the best nor rivals, nor counted as faster.
+    """
+    limit_s = max(limits.last_s, limits.rivals_s, limits.rival_s)
+    least = np.minimum(pipeline.flush_s, pipeline.least_flush_s)
+    options = np.broadcast_to(least, (1, *fits.shape[1:]))[0]
+    in_time = fits.any(axis=0) & (options <= limit_s)
+    return np.flatnonzero(in_time.any(axis=0))
+
+
+def _fastest_shardings(block: PlanBlock, outside_s: Floats) -> tuple[NDArray[np.intp], Floats]:
+    """Return the fastest sharding of each kind, and its time outside the pipeline.
+
+    A kind is a ZeRO stage with the optimizer on the device or on the host: the latter is slower
+    and takes less memory, so neither stands for the other. Both results are
+    `(n_kinds, n_options, n_batches)`. Of equally fast ones the one with the fewest copies, and
+    without a second copy of the weights, is taken: it needs least memory.
+    """
+    used = block.shardings.take(block.sharding[:, 0, 0].astype(np.intp))
+    rows, times = [], []
+    for kind in sorted({*zip(used.zero.tolist(), used.optimizer_offload.tolist(), strict=True)}):
+        mine = np.flatnonzero((used.zero == kind[0]) & (used.optimizer_offload == kind[1]))
+        mine = mine[np.lexsort((used.hpz[mine], used.copies[mine]))]
+        one = outside_s[mine]
+        fastest = one.argmin(axis=0)
+        rows.append(mine[fastest])
+        times.append(np.take_along_axis(one, fastest[None], axis=0)[0])
+    return np.array(rows), np.array(times)

@@ -1,0 +1,124 @@
+"""The legal plans of some shapes as blocks of arrays, ready to be priced."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.plans import PlanBlock, ShapeTable
+from searches.rules import Context
+from searches.space.free_axes import FreeAxes
+from searches.space.plan_masks import Masks
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class LegalBlock:
+    """A block of plans, and which of them are legal."""
+
+    block: PlanBlock
+    legal: Bools
+    """Of the size of the block."""
+    mbs: NDArray[np.intp]
+    """Position of each batch's size in `FreeAxes.mbs`, `(n_batches,)`."""
+
+    def of_batches(self, kept: Rows) -> "LegalBlock":
+        """Return the block of some of the batches."""
+        return LegalBlock(self.block.of_batches(kept), self.legal[..., kept], self.mbs[kept])
+
+
+def plan_blocks(
+    context: Context,
+    shapes: ShapeTable,
+    axes: FreeAxes,
+    masks: Masks,
+    n_cells: int,
+    least_s: Floats | None = None,
+    limit_s: Callable[[], float] = lambda: np.inf,
+    may_fit: Callable[[PlanBlock, Bools, Bools], Bools] | None = None,
+) -> Iterator[LegalBlock]:
+    """Yield the legal plans as blocks of about `n_cells` cells, every plan in exactly one.
+
+    With `least_s`, a lower bound by shape, mbs and sp, batches come in the order of their bounds,
+    and those above what `limit_s` says when it is their turn are left out. So are those of which
+    `may_fit` says no, which is asked of whole batches: a block, and which of its shardings and
+    options each batch has, `(n_shardings, n_batches)` and `(n_options, n_batches)`. ZeRO stages
+    that move traffic once per step stand in blocks of their own, apart from those that move it per
+    micro-batch: the formulas of the two differ.
+    """
+    used_rows = masks.shardings_used
+    for stages in ((0, 1), (2, 3)):
+        rows = np.flatnonzero(np.isin(axes.shardings.zero, stages) & used_rows)
+        if not len(rows):
+            continue
+        with_sp, offered = masks.of_stages(rows)
+        of, mbs, sp = np.nonzero(masks.batches[:, :, None] & with_sp[:, None, :])
+        options, exists = _options_of(offered)
+        n_options, bounds = exists.sum(axis=1), np.zeros(len(of))
+        if least_s is None:
+            # Batches with equally many plans side by side leave few places of a block empty.
+            n_shardings = np.count_nonzero(masks.sharding[:, rows], axis=1)
+            order = np.lexsort((n_shardings[of], n_options[of]))
+        else:
+            order = np.argsort(least_s[of, mbs, sp], kind="stable")
+            bounds = least_s[of, mbs, sp][order]
+        of, mbs, sp = of[order], mbs[order], sp[order]
+        size = max(1, n_cells // (len(rows) * options.shape[1]))
+        # Whole batches are looked at many at a time: that takes no cell for each plan.
+        step = size if may_fit is None else max(size, n_cells // (len(rows) + options.shape[1]))
+
+        def block_of(at: NDArray[np.intp], used: NDArray[np.intp]) -> PlanBlock:
+            s = of[at]  # noqa: B023  # used up within the round
+            option = options[s, : n_options[s].max()].T  # noqa: B023
+            return PlanBlock(
+                shapes=shapes,
+                shardings=axes.shardings,
+                gbs=context.problem.job.global_batch,
+                shape=s.astype(np.int32)[None, None],
+                mbs=axes.mbs[mbs[at]][None, None],  # noqa: B023
+                sharding=used.astype(np.int32)[:, None, None],
+                sp=sp[at].astype(np.int32)[None, None],  # noqa: B023
+                recompute=axes.recompute[option],
+                recompute_layers=axes.recompute_layers[option],
+                recompute_modules=axes.recompute_modules[option],
+                activation_offload_layers=axes.activation_offload_layers[option],
+            )
+
+        waiting = np.zeros(0, dtype=np.intp)
+        for start in range(0, len(of), step):
+            end = start + int(np.searchsorted(bounds[start : start + step], limit_s(), "right"))
+            more = np.arange(start, end)
+            if may_fit is not None and len(more):
+                has = masks.sharding[of[more]][:, rows].T
+                existing = exists[of[more], : n_options[of[more]].max()].T
+                more = more[may_fit(block_of(more, rows), has, existing)]
+            waiting = np.concatenate((waiting, more))
+            last = end < min(start + step, len(of)) or end == len(of)
+            while len(waiting) >= size or (last and len(waiting)):
+                now, waiting = waiting[:size], waiting[size:]
+                s = of[now]
+                legal = masks.of_batches(s, sp[now], rows)
+                used = np.flatnonzero(legal.any(axis=(0, 2)))
+                legal = legal[:, used].transpose(1, 2, 0)
+                block = block_of(now, rows[used])
+                most = n_options[s].max()
+                at = options[s, :most].T[None]
+                found = np.take_along_axis(legal, at, axis=1) & exists[s, :most].T[None]
+                yield LegalBlock(block, found, mbs[now])
+            if last:
+                break
+
+
+def _options_of(offered: Bools) -> tuple[NDArray[np.intp], Bools]:
+    """Return the recompute options that each shape has, side by side, and which places are used.
+
+    `offered` is `(n_shapes, n_options)`; both results are `(n_shapes, most options of a shape)`.
+    Shapes thin long ranges of layers differently, so their own options are far fewer than all.
+    """
+    counts = offered.sum(axis=1)
+    order = np.argsort(~offered, axis=1, kind="stable")[:, : max(1, int(counts.max(initial=0)))]
+    return order, np.arange(order.shape[1])[None] < counts[:, None]

@@ -1,0 +1,213 @@
+"""Shapes with bounds on what their plans take, cut into shards, which executors spread."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.layers.layer_grid import LayerGrid, layer_grid
+from costmodels.plans import ShapeTable
+from costmodels.schedule.stages import n_kinds
+from costmodels.step import least_batch_times
+from searches.pricing.limits import Limits
+from searches.pricing.shared_work import options_key, rates_key, shapes_key, shared
+from searches.rules import Context
+from searches.space.free_axes import batch_sizes
+from searches.space.plan_rules import batch_rules, legal_batches
+from searches.space.plan_space import PlanSpace, plan_space
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+
+SHARD_SHAPES = 512
+"""Shapes of one shard, the unit that executors spread."""
+STOPPABLE_SHAPES = 64
+"""Shapes of one shard where the search may be stopped: some 15 ms of work between two looks."""
+FIRST_SHAPES = 96
+"""Most shapes that are searched before all others, to know early what a good plan takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A slice of the shapes, with everything that pricing them needs."""
+
+    context: Context
+    shapes: ShapeTable
+    least_s: Floats
+    """What the plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, 2)`."""
+    known: Limits
+    nearest: bool = False
+    """Whether the plan that misses the memory by least is asked for: then none is left out for
+    its memory before it is priced."""
+    grid: LayerGrid | None = field(default=None, compare=False)
+    """Layer terms of all shards' splits. Not sent along: computing them anew is quicker."""
+    plans: PlanSpace | None = field(default=None, compare=False)
+    """The legal plans of the shapes, where they are known. Not sent along either."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shard, (self.context, self.shapes, self.least_s, self.known, self.nearest)
+
+
+def open_batches(shard: Shard) -> Bools:
+    """Return which batches hold plans that the bounds leave, by shape, mbs and sp."""
+    options, plans = shard.context.options, shard.plans
+    legal = (plans or plan_space(shard.context, shard.shapes)).n_legal > 0
+    if not options.bound or options.front:
+        return legal
+    return np.asarray(legal & (shard.least_s <= shard.known.least_s))
+
+
+def count_plans(shard: Shard) -> int:
+    """Return the legal plans of a shard that the bounds leave; a fiftieth of pricing them."""
+    plans = shard.plans or plan_space(shard.context, shard.shapes)
+    return int(plans.n_legal[open_batches(replace(shard, plans=plans))].sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The shapes of a search with what is known of them before any plan is priced."""
+
+    context: Context
+    shapes: ShapeTable
+    grid: LayerGrid | None
+    """Layer terms of all shapes; None where there is no micro-batch."""
+    plans: PlanSpace | None
+    """None where there is no shape."""
+    least_s: Floats
+    """`batch_bounds_s`."""
+    lowest_s: Floats
+    """The least of each shape."""
+    first: Bools
+    """Which shapes are searched before all others."""
+
+    def shards(self, rows: Rows, n_shapes: int, limits: Limits) -> list[Shard]:
+        """Cut some of the shapes into shards of `n_shapes`, the most promising shape's first.
+
+        Shapes with equally many kinds of rank go together where there are many: the kinds are a
+        dimension of the cost model's arrays, so a shard of plans without a pipeline costs a
+        fraction of one whose ranks are of four kinds.
+        """
+        shapes, layers = self.shapes, self.context.problem.shape.layers
+        if self.plans is None:
+            return []
+        together = [rows]
+        if len(rows) > FIRST_SHAPES and self.lowest_s[rows].min() <= limits.least_s:
+            some = shapes.take(rows)
+            columns = (some.pp, some.vpp, some.split, some.placement, some.splits)
+            kinds = n_kinds(layers, *columns)
+            together = [rows[kinds == count] for count in np.unique(kinds)]
+        shards = []
+        for alike in together:
+            # Blocks of shapes with equally many replicas have the same sharding groups.
+            ordered = alike[np.argsort(shapes.replicas[alike], kind="stable")]
+            for i in range(0, len(ordered), n_shapes):
+                part = ordered[i : i + n_shapes]
+                one = shapes.take(part), self.least_s[part], limits
+                shards.append(
+                    Shard(self.context, *one, grid=self.grid, plans=self.plans.take(part))
+                )
+        if self.context.options.bound:
+            shards.sort(key=lambda shard: float(shard.least_s.min(initial=np.inf)))
+        return shards
+
+    def rest(self, n_shapes: int, limits: Limits) -> list[Shard]:
+        """Cut the shapes that do not come first, those that the limits leave before the others."""
+        rows, options = np.flatnonzero(~self.first), self.context.options
+        if not options.bound or options.front:
+            return self.shards(rows, n_shapes, limits)
+        left = self.lowest_s[rows] <= limits.least_s
+        hopeless = self.shards(rows[~left], max(n_shapes, len(rows)), limits)
+        return self.shards(rows[left], n_shapes, limits) + hopeless
+
+
+def prepare(
+    context: Context,
+    shapes: ShapeTable,
+    grid: LayerGrid | None = None,
+    below_s: float = float("inf"),
+) -> Prepared:
+    """Return the shapes of a search with bounds; `grid` holds their layer terms, if known.
+
+    Shapes without a plan that may take less than `below_s` are left out.
+    """
+    options, sizes = context.options, batch_sizes(context)
+    grid = grid or context.layer_grid
+    if grid is not None and not grid.covers(shapes):
+        grid = None
+    if grid is None and len(sizes) and len(shapes):
+        grid = layer_grid(context.problem, shapes, sizes, options.n_sp)
+    least_s = shared(
+        context.shared,
+        lambda: (
+            "bounds",
+            rates_key(context.problem),
+            options_key(context.options),
+            shapes_key(shapes),
+        ),
+        lambda: batch_bounds_s(context, shapes, grid),
+    )
+    lowest_s = least_s.min(axis=(1, 2), initial=np.inf)
+    first = np.zeros(len(shapes), dtype=bool)
+    if options.bound and len(shapes):
+        first = _promising(shapes, lowest_s)
+    if np.isfinite(below_s):
+        rows = np.flatnonzero(lowest_s < below_s)
+        shapes, least_s = shapes.take(rows), least_s[rows]
+        lowest_s, first = lowest_s[rows], first[rows]
+    if not len(shapes):
+        return Prepared(context, shapes, grid, None, least_s, lowest_s, first)
+    plans = plan_space(context, shapes)
+    return Prepared(context, shapes, grid, plans, least_s, lowest_s, first)
+
+
+def make_shards(
+    context: Context,
+    shapes: ShapeTable,
+    below_s: float = float("inf"),
+    grid: LayerGrid | None = None,
+    n_shapes: int = 0,
+) -> list[Shard]:
+    """Cut the shapes into shards of `n_shapes` (`SHARD_SHAPES`), the most promising shape first.
+
+    Up to `FIRST_SHAPES` promising ones come before all others, so that what they take is known
+    when the rest is looked at. Shapes without a plan that may take less than `below_s` are
+    left out. `grid` holds the layer terms of all shapes, if they are known.
+    """
+    if not len(shapes):
+        return []
+    known, n_shapes = Limits(rival_s=context.options.rival_s), n_shapes or SHARD_SHAPES
+    found = prepare(context, shapes, grid, below_s)
+    parts = (np.flatnonzero(found.first), np.flatnonzero(~found.first))
+    return [shard for rows in parts for shard in found.shards(rows, n_shapes, known)]
+
+
+def _promising(shapes: ShapeTable, lowest_s: Floats) -> Bools:
+    """Return which shapes are looked at first: the quickest by bound of each (tp, pp, cp, ep).
+
+    Memory decides between those degrees, and no bound on time knows it: the shapes with the lowest
+    bounds of all often have nothing that fits.
+    """
+    order = np.argsort(lowest_s, kind="stable")
+    degrees = np.stack((shapes.tp, shapes.pp, shapes.cp, shapes.ep), axis=1)[order]
+    _, firsts = np.unique(degrees, axis=0, return_index=True)
+    promising = np.zeros(len(shapes), dtype=bool)
+    promising[order[np.sort(firsts)[:FIRST_SHAPES]]] = True
+    return promising
+
+
+def batch_bounds_s(context: Context, shapes: ShapeTable, grid: LayerGrid | None = None) -> Floats:
+    """Return what plans of each shape, mbs and sp take at least, `(n_shapes, n_mbs, n_sp)`.
+
+    inf where no plan has these micro-batches: an empty batch would seem quick, and its shape the
+    most promising one.
+    """
+    mbs, n_sp = batch_sizes(context), context.options.n_sp
+    if not len(mbs):
+        return np.zeros((len(shapes), 0, n_sp))
+    grid = grid or layer_grid(context.problem, shapes, mbs, n_sp)
+    layers = grid.table(shapes, np.zeros(1, dtype=np.int32))
+    least_s = least_batch_times(context.problem, shapes, layers, mbs)
+    legal = legal_batches(batch_rules(context, shapes, mbs))
+    return np.where(legal[:, :, None], least_s, np.inf)

@@ -1,0 +1,1 @@
+"""Layers split unevenly over stages."""

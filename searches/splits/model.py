@@ -1,0 +1,623 @@
+"""The layers of one shape split over its virtual stages, of least closed-form time: CP-SAT.
+
+With the layers n_j and their expert layers e_j of each virtual stage j, of which the first
+q_j = min(n_j, k) are recomputed (g_j of them with experts), per micro-batch and rank r
+
+    t_r = sum over its stages of  layer n_j + expert e_j + again q_j + again_expert g_j  (+ ends)
+    minimise  (m v - 1) max_r t_r + sum_r t_r              (v times `pipeline.compute_s`)
+    with      the same sum in bytes (`costmodels.schedule.rank_costs`) <= usable memory, for every
+    rank
+              n_j >= 1,  sum_j n_j = layers,  k among the values allowed
+              interleaved: n_j within `SPREAD` of layers / (p v), rounded down and up, besides
+              that the first and the last stage may hold fewer
+
+over all n_j and k. Costs are whole numbers: times in 1/`RESOLUTION` of a mean rank's, bytes
+rounded up. Every k has a lower bound (`_Whole.least_slowest`); splits that are simply built often
+meet it, and the solver is asked for the values of k that are still open.
+
+The closed form does not see that a slow rank costs less in front, nor that chunks of uneven length
+which run at the same time wait for one another. So an answer holds all splits found within `NEAR`
+of the optimum, some built for the recurrence (`arrangements`), for the recurrence to choose from.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.schedule.rank_costs import RankCosts
+from searches import cp_sat
+
+Ints = NDArray[np.int64]
+
+RESOLUTION = 1 << 20
+"""Parts that a mean rank's time is counted in."""
+TOLERANCE = 1e-4
+"""Splits this close to a lower bound count as optimal."""
+SPREAD = 1
+"""Layers by which interleaved stages differ from the mean: uneven ones wait for one another."""
+NEAR = 0.02
+"""How far above the optimum of the closed form splits are handed to the recurrence."""
+WORK = 0.02
+"""Limit of a solve in CP-SAT's deterministic seconds, which are no wall time."""
+MAX_PASSED = 4
+"""Splits of one shape that the solver hands to the recurrence, the best ones."""
+LIMITS_TRIED = 12
+"""Limits on the slowest rank's time that filling tries from above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One way to split the layers of a shape."""
+
+    counts: tuple[int, ...]
+    """Layers of each virtual stage in model order."""
+    recompute_layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAnswer:
+    """What was found for one shape."""
+
+    best: Split | None
+    """Of least closed form; None if nothing fits, or nothing was found in time."""
+    others: tuple[Split, ...]
+    """All within `NEAR` of it, itself included."""
+    proven: bool
+    """Whether `best` is optimal to `TOLERANCE`, or nothing fits at all."""
+    gap_frac: float
+    """(best - bound) / best where not proven, else 0; 1 where nothing was found."""
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """The costs of a shape's ranks, times as whole numbers."""
+
+    costs: RankCosts
+    usable_bytes: float
+
+    @property
+    def room_bytes(self) -> float:
+        """The usable memory as bounds take it: not to be missed by rounding."""
+        return self.usable_bytes * (1.0 + 1e-9)
+
+    @cached_property
+    def unit_s(self) -> float:
+        """Seconds of one."""
+        c = self.costs
+        work = c.n_layers * c.layer_s + c.n_experts_before[-1] * c.expert_s
+        return (work + c.embedding_s + c.head_s) / c.pp / RESOLUTION
+
+    @cached_property
+    def each(self) -> tuple[int, int, int, int]:
+        """Time of a layer, and what experts, recomputation and that of experts add."""
+        c = self.costs
+        times = (c.layer_s, c.expert_s, c.recompute_s, c.recompute_expert_s)
+        layer, expert, again, more = (round(x / self.unit_s) for x in times)
+        return layer, expert, again, more
+
+    @cached_property
+    def ends(self) -> Ints:
+        """Time of embedding and head by rank."""
+        times = np.zeros(self.costs.pp, dtype=np.int64)
+        times[0] += round(self.costs.embedding_s / self.unit_s)
+        times[-1] += round(self.costs.head_s / self.unit_s)
+        return times
+
+    @property
+    def passes(self) -> int:
+        """Factor of the slowest rank's time beside the sum of all."""
+        return self.costs.n_micro * self.costs.vpp - 1
+
+    @cached_property
+    def stage_bounds(self) -> list[tuple[int, int]]:
+        """Fewest and most layers of each virtual stage."""
+        c = self.costs
+        n_stages = c.pp * c.vpp
+        if c.vpp == 1:
+            return [(1, c.n_layers - n_stages + 1)] * n_stages
+        least = max(1, c.n_layers // n_stages - SPREAD)
+        most = -(-c.n_layers // n_stages) + SPREAD
+        return [(1, most), *[(least, most)] * (n_stages - 2), (1, most)]
+
+    @cached_property
+    def work(self) -> int:
+        """Time of all ranks without recomputation."""
+        layer, expert, _, _ = self.each
+        routed = expert * self.costs.n_experts_before[-1]
+        return layer * self.costs.n_layers + routed + int(self.ends.sum())
+
+    @property
+    def mean(self) -> int:
+        """Mean time of the ranks without recomputation, rounded up."""
+        return -(-self.work // self.costs.pp)
+
+    def rank_times(self, split: Split) -> list[int]:
+        """Return the time of each rank."""
+        held = self.costs.held(split.counts, split.recompute_layers)
+        stages = np.array(self.each) @ held
+        times = stages.reshape(self.costs.vpp, self.costs.pp).sum(axis=0) + self.ends
+        found: list[int] = times.tolist()
+        return found
+
+    def objective(self, split: Split) -> int:
+        """Return what is minimised."""
+        times = self.rank_times(split)
+        return self.passes * max(times) + sum(times)
+
+    def fits(self, split: Split) -> bool:
+        """Tell whether every stage is within its bounds and every rank fits."""
+        pairs = zip(self.stage_bounds, split.counts, strict=True)
+        if not all(least <= n <= most for (least, most), n in pairs):
+            return False
+        held = self.costs.rank_bytes(split.counts, split.recompute_layers)
+        return bool(held.max() <= self.usable_bytes)
+
+    def least_objective(self, k: int, slowest: int, most: int | None = None) -> int:
+        """Return a lower bound of the objective when the slowest rank takes `slowest` or more.
+
+        `most` is a time that no rank of a better split exceeds.
+        """
+        costs, (_, _, again, more) = self.costs, self.each
+        recomputed = sum(self._all_recomputed(k))
+        if most is not None and k and costs.vpp == 1:
+            caps = self._layers_in_time(k, most)
+            least = (max(costs.n_layers - sum(caps) + cap, 1) for cap in caps)
+            recomputed = sum(min(n, k) for n in least)
+        n_dense = costs.n_layers - costs.n_experts_before[-1]
+        routed = max(0, recomputed - n_dense) if more >= 0 else recomputed
+        routed = min(routed, costs.n_experts_before[-1])
+        return self.passes * slowest + self.work + again * recomputed + more * routed
+
+    def most_slowest(self, objective: int) -> int:
+        """Return a time that no rank of a split with a lower objective exceeds."""
+        return (objective - self.work) // max(1, self.passes)
+
+    def distinct(self, recompute_layers: Sequence[int], objective: int | None) -> list[int]:
+        """Return the values of k that make a difference to splits below an objective."""
+        longest = max(most for _, most in self.stage_bounds)
+        if objective is not None and self.costs.vpp == 1:
+            longest = min(longest, max(self._layers_in_time(0, self.most_slowest(objective))))
+        values = sorted(set(recompute_layers))
+        whole = next((i for i, k in enumerate(values) if k >= longest), len(values))
+        return values[: whole + 1]
+
+    def _all_recomputed(self, k: int) -> list[int]:
+        """Return the fewest layers that each rank recomputes."""
+        if k not in self._fewest:
+            least, p = [min(k, few) for few, _ in self.stage_bounds], self.costs.pp
+            self._fewest[k] = [sum(least[rank::p]) for rank in range(p)]
+        return self._fewest[k]
+
+    @cached_property
+    def _fewest(self) -> dict[int, list[int]]:
+        return {}
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        found: list[int] = self.ends.tolist()
+        return found
+
+    @cached_property
+    def _dense(self) -> list[int]:
+        """Most dense layers of each rank: they come first, and no stage is empty."""
+        before, p = self.costs.n_experts_before, self.costs.pp
+        first = before.index(1) - 1 if before[-1] else self.costs.n_layers
+        if all(count == max(0, i - first) for i, count in enumerate(before)):
+            return [max(0, first - rank) for rank in range(p)]
+        return [self.costs.n_layers] * p
+
+    def _layers_in_time(self, k: int, limit: int) -> list[int]:
+        """Return an upper bound of each rank's layers: its chunks recompute some at least."""
+        known: dict[tuple[int, ...], int] = {}  # most ranks are alike
+        found = []
+        for key in self._time_rows(k):
+            if key not in known:
+                known[key] = self._most_in_time(key, limit)
+            found.append(known[key])
+        return found
+
+    def _time_rows(self, k: int) -> list[tuple[int, ...]]:
+        """Return what the most layers of each rank in some time depend on.
+
+        The time of its ends, its dense layers, what a recomputed one adds, how many there are.
+        """
+        _, expert, again, more = self.each
+        most, fewest = self.costs.vpp - 1 + k, self._all_recomputed(k)
+        found: list[tuple[int, ...]] = []
+        for end, dense, few in zip(self._ends, self._dense, fewest, strict=True):
+            # Of many layers over v chunks most are left when one chunk holds nearly all of them.
+            recomputed = max(few, most) if k else 0
+            each = again + (min(0, more) if dense else more)
+            # Without experts it makes no difference which layers are dense.
+            found.append((end, dense if expert > 0 else 0, each, recomputed))
+        return found
+
+    def _most_in_time(self, row: tuple[int, ...], limit: int) -> int:
+        end, dense, again, recomputed = row
+        layer, expert = self.each[:2]
+        return _most_layers(limit - end, layer, expert, dense, again, recomputed)
+
+    def _layers_in_memory(self, k: int) -> list[int]:
+        """Return an upper bound of each rank's layers: as many as may be are recomputed."""
+        c = self.costs
+        room = self.room_bytes - (c.fixed_recompute_bytes if k else c.fixed_bytes)
+        columns = (
+            room,
+            c.layer_bytes,
+            c.expert_bytes,
+            c.recompute_bytes,
+            c.recompute_expert_bytes,
+        )
+        found = []
+        rows = zip(*(column.tolist() for column in columns), self._dense, strict=True)
+        for left, layer, expert, again, more, dense in rows:
+            each = again + (min(0.0, more) if dense else more) if k else 0.0
+            found.append(_most_layers(left, layer, expert, dense, each, c.vpp * k))
+        return found
+
+    def least_slowest(self, k: int, *, memory: bool = True) -> int | None:
+        """Return a lower bound of the slowest rank's time, None if no split can fit.
+
+        It is the mean at least, and so long that the ranks together hold all layers, in whole
+        numbers, within time and memory.
+        """
+        costs = self.costs
+        room = self._layers_in_memory(k) if memory else [costs.n_layers] * costs.pp
+        if min(room) < costs.vpp or sum(room) < costs.n_layers:
+            return None
+
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for key, most in zip(self._time_rows(k), room, strict=True):
+            alike.setdefault(key, []).append(most)
+        groups = []
+        for key, rooms in alike.items():
+            rooms.sort()
+            groups.append((key, rooms, [0, *accumulate(rooms)]))
+
+        def holds_all(limit: int) -> bool:
+            held = 0
+            for key, rooms, before in groups:
+                most = max(0, self._most_in_time(key, limit))
+                fuller = bisect_right(rooms, most)
+                held += before[fuller] + most * (len(rooms) - fuller)
+            return held >= costs.n_layers
+
+        low = max(self.mean, -(-self.least_objective(k, 0) // costs.pp))
+        high = 2 * low
+        while not holds_all(high):
+            high *= 2
+        while low * (1.0 + TOLERANCE / 2) < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if holds_all(middle) else (middle + 1, high)
+        return low
+
+
+def _most_layers(
+    room: float, layer: float, expert: float, dense: int, again: float, recomputed: int
+) -> int:
+    """Return the most layers in `room`, the first `recomputed` costing `again` more.
+
+    All but `dense` of them cost `expert` more; as many may where that is less.
+    """
+    size = layer + expert
+    spared = max(0.0, expert) * dense
+    most = int((room + spared - again * recomputed) // size)
+    if most < recomputed:
+        most = min(recomputed, int((room + spared) // (size + again)))
+    if most >= dense or not spared:
+        return most
+    most = int((room - again * recomputed) // layer)
+    return most if most >= recomputed else min(recomputed, int(room // (layer + again)))
+
+
+def best_splits(
+    costs: RankCosts,
+    usable_bytes: float,
+    recompute_layers: Sequence[int] = (0,),
+    known: Iterable[Split] = (),
+) -> SplitAnswer:
+    """Return the split of least closed-form time that fits, and others for the recurrence.
+
+    `recompute_layers` are the values that k may take; `known` are splits to start from.
+    """
+    if costs.n_layers < costs.pp * costs.vpp:
+        return SplitAnswer(None, (), True, 0.0)
+    whole = _Whole(costs, usable_bytes)
+    start = [x for x in known if x.recompute_layers in recompute_layers and whole.fits(x)]
+    for k in sorted({x.recompute_layers for x in start}):
+        start += [x for x in arrangements(whole, k, whole.mean)[0] if whole.fits(x)]
+    found = {x: whole.objective(x) for x in start}
+    allowed = whole.distinct(recompute_layers, min(found.values(), default=None))
+    bounds: dict[int, int] = {}
+    for k in allowed:
+        enough = min(found.values(), default=math.inf) * (1.0 - TOLERANCE)
+        in_time = whole.least_slowest(k, memory=False)
+        if in_time is None or whole.least_objective(k, in_time) >= enough:
+            break  # a larger k takes longer still
+        slowest = whole.least_slowest(k)
+        if slowest is None or whole.least_objective(k, slowest) >= enough:
+            continue
+        built, slowest = arrangements(whole, k, slowest)
+        found |= {x: whole.objective(x) for x in built if whole.fits(x)}
+        least = min(found.values(), default=None)
+        most = None if least is None else whole.most_slowest(least)
+        bounds[k] = whole.least_objective(k, slowest, most)
+    enough = min(found.values(), default=math.inf) * (1.0 - TOLERANCE)
+    left = [k for k, bound in bounds.items() if bound < enough]
+    proven, gap = True, 0.0
+    if left:
+        first = min(found, key=found.__getitem__, default=None)
+        bound = min(bounds[k] for k in left)
+        passed, proven, better_bound = _solve(whole, left, first, bound)
+        found |= {split: whole.objective(split) for split in passed}
+        if not proven:
+            gap = 1.0 - max(bound, better_bound) / min(found.values()) if found else 1.0
+    if not found:
+        return SplitAnswer(None, (), proven, gap)
+    best = min(found, key=found.__getitem__)
+    near = tuple(x for x, value in found.items() if value <= found[best] * (1.0 + NEAR))
+    return SplitAnswer(best, near, proven, max(0.0, gap))
+
+
+def unlimited_pipeline_s(costs: RankCosts, recompute_layers: Sequence[int]) -> float:
+    """Return what `least_pipeline_s` is at least, in a third of the time, seconds.
+
+    As if memory had no end: nothing runs again but what must. Less what the two may differ by
+    because bounds are closed in on to `TOLERANCE` only.
+    """
+    whole, k = _Whole(costs, math.inf), min(recompute_layers, default=0)
+    slowest = whole.least_slowest(k, memory=False)
+    if slowest is None:
+        return math.inf
+    least = whole.least_objective(k, slowest) / (1.0 + TOLERANCE)
+    return least * whole.unit_s / costs.vpp
+
+
+def least_pipeline_s(
+    costs: RankCosts, usable_bytes: float, recompute_layers: Sequence[int]
+) -> float:
+    """Return a lower bound of `RankCosts.pipeline_s` over all splits, inf if none can fit, s."""
+    whole, least = _Whole(costs, usable_bytes), math.inf
+    for k in sorted(recompute_layers):
+        slowest = whole.least_slowest(k, memory=False)
+        if slowest is None or whole.least_objective(k, slowest) >= least:
+            break
+        in_memory = whole.least_slowest(k)
+        if in_memory is not None:
+            least = min(least, whole.least_objective(k, in_memory))
+    return least * whole.unit_s / costs.vpp
+
+
+def arrangements(whole: _Whole, k: int, slowest: int) -> tuple[list[Split], int]:
+    """Return splits that suit the recurrence, whether or not they fit, and a bound.
+
+    One chunk: ranks filled up to the least limit on their time under which they take all layers,
+    and no more than fits, from the front and from the back. Interleaved: chunks of one length over
+    all ranks, the longer ones first or last, then the slowest rank, again and again, a layer less.
+    `slowest` is a lower bound of the slowest rank's time; the one returned is no worse.
+    """
+    if whole.costs.vpp > 1:
+        both = [_rounds(whole, longer_first) for longer_first in (True, False)]
+    else:
+        front, slowest = _filled(whole, k, slowest)
+        limit = max(whole.rank_times(Split(front, k))) if front else 0
+        both = [front, _fill(whole, k, limit, back=True) if front else ()]
+    return [Split(x, k) for x in dict.fromkeys(both) if x], slowest
+
+
+def _rounds(whole: _Whole, longer_first: bool) -> tuple[int, ...]:
+    costs = whole.costs
+    p, v, n_layers = costs.pp, costs.vpp, costs.n_layers
+    total = -(-n_layers // p)
+    share, longer = divmod(total, v)
+    chunks = [share + (c < longer if longer_first else c >= v - longer) for c in range(v)]
+    counts = [size for size in chunks for _ in range(p)]
+    # As if all layers were alike: which are the expert layers is not settled yet.
+    layer = sum(whole.each[:2])
+    times = [layer * total + end for end in whole.ends.tolist()]
+    for _ in range(p * total - n_layers):
+        rank = max(range(p), key=lambda r: (times[r], r))
+        times[rank] -= layer
+        # The first rank gives a layer beside the embedding, the others of their last chunk.
+        stages = range(rank, p * v, p) if rank == 0 else range((v - 1) * p + rank, -1, -p)
+        least = min(counts[j] - chunks[j // p] for j in stages)
+        spare = [j for j in stages if counts[j] > 1]
+        if not spare:
+            return ()
+        untouched = [j for j in spare if counts[j] - chunks[j // p] > least]
+        counts[(untouched or spare)[0]] -= 1
+    return tuple(counts)
+
+
+def _filled(whole: _Whole, k: int, low: int) -> tuple[tuple[int, ...], int]:
+    """Return the layers of each rank filled from the front under the least limit, and a bound.
+
+    Nothing, where no limit lets the ranks take all. With one chunk a rank, no limit below that
+    under which filling succeeds is enough for any split: a rank that starts later reaches further,
+    as a layer takes longer than what experts add to recomputation. `low` is no more than needed.
+    """
+    best = _fill(whole, k, low)
+    if best:
+        return best, low
+    best, high = _fill(whole, k, 4 * low), 4 * low
+    if not best:
+        return (), low
+    high = max(whole.rank_times(Split(best, k)))
+    for _ in range(LIMITS_TRIED):
+        middle = (low + high) // 2
+        counts = _fill(whole, k, middle)
+        if counts:
+            best, high = counts, max(whole.rank_times(Split(counts, k)))
+        else:
+            low = middle + 1
+    while low < high and (counts := _fill(whole, k, high - 1)):
+        best, high = counts, max(whole.rank_times(Split(counts, k)))
+    return best, high if whole.each[0] >= whole.each[3] else low
+
+
+def _fill(whole: _Whole, k: int, limit: int, *, back: bool = False) -> tuple[int, ...]:
+    """Return the layers of each rank when one after the other takes all it can, () if some stay.
+
+    A rank takes no longer than `limit` and leaves a layer for each rank to come.
+    """
+    costs, before, p = whole.costs, whole.costs.n_experts_before, whole.costs.pp
+    layer, expert, again, more = whole.each
+    fixed = costs.fixed_recompute_bytes if k else costs.fixed_bytes
+    columns = (costs.layer_bytes, costs.expert_bytes, costs.recompute_bytes)
+    coefficients = np.stack([fixed, *columns, costs.recompute_expert_bytes], axis=1).tolist()
+    ends = whole.ends.tolist()
+    counts, left = [0] * p, costs.n_layers
+    for i in range(p):
+        rank, other = p - 1 - i if back else i, costs.n_layers - left
+        base, of_layer, of_expert, of_again, of_more = coefficients[rank]
+        size = 0
+        while size < left - (p - 1 - i):
+            n = size + 1
+            start = left - n if back else other
+            q, e = min(n, k), before[start + n] - before[start]
+            g = before[start + q] - before[start]
+            time = ends[rank] + layer * n + expert * e + again * q + more * g
+            held = base + of_layer * n + of_expert * e + of_again * q + of_more * g
+            if time > limit or held > whole.room_bytes:
+                break
+            size = n
+        if not size:
+            return ()
+        counts[rank], left = size, left - size
+    return () if left else tuple(counts)
+
+
+def _solve(
+    whole: _Whole, allowed: Sequence[int], start: Split | None, bound: int
+) -> tuple[list[Split], bool, float]:
+    """Return the best splits that CP-SAT passed, whether it is done, and its bound."""
+    cp_model, model = cp_sat.cp_model(), _Model(whole, allowed, start, bound)
+    passed: list[Split] = []
+
+    def collect(at: Any) -> None:
+        counts = tuple(at.value(n) for n in model.counts)
+        passed.insert(0, Split(counts, at.value(model.k)))
+
+    solver = cp_sat.make_solver()
+    solver.parameters.max_deterministic_time = WORK
+    solver.parameters.relative_gap_limit = TOLERANCE
+    solver.parameters.cp_model_presolve = False  # takes longer than it saves on models this small
+    status = cp_sat.solve(solver, model.model, cp_sat.at_solutions(collect))
+    done = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+    return passed[:MAX_PASSED], done, max(solver.best_objective_bound, float(bound))
+
+
+class _Model:
+    """The CP-SAT model of one shape."""
+
+    def __init__(
+        self,
+        whole: _Whole,
+        allowed: Sequence[int],
+        start: Split | None,
+        bound: int,
+    ) -> None:
+        cp_model = cp_sat.cp_model()
+
+        self._whole, self._costs = whole, whole.costs
+        self.model = cp_model.CpModel()
+        self._n_stages = whole.costs.pp * whole.costs.vpp
+        self._longest = max(most for _, most in whole.stage_bounds)
+        values = sorted(allowed)
+        self.counts = [self.model.new_int_var(*bounds, "") for bounds in whole.stage_bounds]
+        self.k = self.model.new_int_var_from_domain(cp_model.Domain.from_values(values), "k")
+        self.model.add(sum(self.counts) == whole.costs.n_layers)
+        self._held = self._add_held(values)
+        self._add_memory(whole.usable_bytes, values)
+        self._add_objective(values, start, bound)
+
+    def _add_held(self, values: Sequence[int]) -> list[list[Any]]:
+        """Add and return, by virtual stage, what `RankCosts.held` counts, as expressions."""
+        model, before = self.model, self._costs.n_experts_before
+        none: list[Any] = [0] * self._n_stages
+        again = none
+        if values[-1]:
+            again = [model.new_int_var(0, self._longest, "") for _ in self.counts]
+            for n, q in zip(self.counts, again, strict=True):
+                model.add_min_equality(q, [n, self.k])
+        if not before[-1]:
+            return [list(self.counts), none, again, none]
+        dense = before.index(1) - 1
+        prefix = all(count == max(0, i - dense) for i, count in enumerate(before))
+
+        def experts_before(layer: Any, least: int) -> Any:
+            """Return the expert layers among the first `layer`, which is at least `least`."""
+            if prefix and least >= dense:
+                return layer - dense
+            found = model.new_int_var(0, before[-1], "")
+            if prefix:
+                model.add_max_equality(found, [layer - dense, 0])
+            else:
+                model.add_element(layer, list(before), found)
+            return found
+
+        starts = [0, *(sum(self.counts[:j]) for j in range(1, self._n_stages))]
+        edges = [0, *(experts_before(starts[j], j) for j in range(1, self._n_stages)), before[-1]]
+        routed = [edges[j + 1] - edges[j] for j in range(self._n_stages)]
+        routed_again = none
+        if values[-1]:
+            pairs = list(enumerate(zip(starts, again, strict=True)))
+            routed_again = [
+                q if prefix and j >= dense else experts_before(start + q, j) - edges[j]
+                for j, (start, q) in pairs
+            ]
+        return [list(self.counts), routed, again, routed_again]
+
+    def _of_stage(self, stage: int, each: Sequence[int]) -> Any:
+        """Return the sum of `each` times what a virtual stage holds."""
+        pairs = zip(each, self._held, strict=True)
+        return sum(factor * held[stage] for factor, held in pairs if factor)
+
+    def _add_memory(self, usable_bytes: float, values: Sequence[int]) -> None:
+        costs, model = self._costs, self.model
+        recomputes: Any = int(values[-1] > 0)
+        if values[0] == 0 and values[-1] > 0:
+            recomputes = model.new_bool_var("")
+            model.add(self.k >= 1).only_enforce_if(recomputes)
+            model.add(self.k == 0).only_enforce_if(~recomputes)
+        for rank in range(costs.pp):
+            each = [
+                math.ceil(of[rank])
+                for of in (
+                    costs.layer_bytes,
+                    costs.expert_bytes,
+                    costs.recompute_bytes,
+                    costs.recompute_expert_bytes,
+                )
+            ]
+            fixed = math.ceil(costs.fixed_bytes[rank])
+            more = math.ceil(costs.fixed_recompute_bytes[rank]) - fixed
+            stages = range(rank, self._n_stages, costs.pp)
+            held = sum(self._of_stage(j, each) for j in stages)
+            model.add(fixed + more * recomputes + held <= math.floor(usable_bytes))
+
+    def _add_objective(self, values: Sequence[int], start: Split | None, bound: int) -> None:
+        costs, model, whole = self._costs, self.model, self._whole
+        times = [self._of_stage(j, whole.each) for j in range(self._n_stages)]
+        times[0] += int(whole.ends[0])
+        times[-1] += int(whole.ends[-1]) if costs.pp > 1 else 0
+        most = int(whole.ends.sum()) + costs.n_layers * sum(max(0, x) for x in whole.each)
+        if start is not None:
+            most = whole.most_slowest(whole.objective(start))
+            if start.recompute_layers in values:
+                for n, count in zip(self.counts, start.counts, strict=True):
+                    model.add_hint(n, count)
+                model.add_hint(self.k, start.recompute_layers)
+        slowest = model.new_int_var(whole.mean, max(whole.mean, most), "slowest")
+        for rank in range(costs.pp):
+            model.add(slowest >= sum(times[rank :: costs.pp]))
+        objective = whole.passes * slowest + sum(times)
+        model.add(objective >= bound)
+        model.minimize(objective)

@@ -1,0 +1,1 @@
+"""Requests to answers: schemas, limits of contents, one pure function a call."""

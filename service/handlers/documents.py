@@ -1,0 +1,189 @@
+"""From what a request holds to what the library reads: contents, never files and addresses."""
+
+import re
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import Any, Literal
+
+from planner.solver.calibration.file import Calibration, calibration_of
+from planner.specs.examples import example_content, example_names
+from planner.specs.inputs import Content
+from planner.specs.yaml.document import Document as YamlDocument
+from planner.specs.yaml.document import close_names, parse_yaml
+from service.handlers.problems import Fault, Problem, refused
+from service.handlers.schemas import Text
+from service.limits import Settings, check_document_text, check_inputs, too_large
+
+Kind = Literal["model", "cluster"]
+_URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]{0,30}://")
+_ENDINGS = (
+    ".yaml",
+    ".yml",
+    ".json",
+    ".toml",
+    ".py",
+    ".sh",
+    ".sbatch",
+    ".slurm",
+    ".txt",
+    ".csv",
+    ".xml",
+    ".conf",
+    ".lst",
+    ".hosts",
+)
+_FILE_NAME = re.compile(r"[A-Za-z0-9._+#@-]{1,128}")
+
+
+def looks_like_path(text: str) -> bool:
+    """Tell whether a text that should be a name or a document names a file or an address.
+
+    >>> [looks_like_path(x) for x in ("../job.yaml", "http://host/x", "llama3-70b", "model: {}")]
+    [True, True, False, False]
+    """
+    if _URL.match(text):
+        return True
+    line = text.strip()
+    if not line or line.startswith(("{", "[")) or any(blank in line for blank in " \n\t"):
+        return False
+    leads = "/" in line or "\\" in line or line[0] in "~."
+    return leads or line.lower().endswith(_ENDINGS)
+
+
+def path_refused(field: str, text: str) -> Problem:
+    """Return the refusal of a file or an address."""
+    shown = text.strip()[:80]
+    detail = f"{field}: {shown!r} names a file or an address, and none is ever opened"
+    fix = "send what it holds: its text, or a mapping; or the name of a packaged example"
+    return refused("path-or-url", detail, 422, [Fault(detail, fix, field=field)])
+
+
+def content_of(given: Any, kind: Kind, field: str, settings: Settings) -> Content:
+    """Return a document of a request; `Problem` where it is none.
+
+    A text of one word is the name of a packaged example, else the text of a file.
+    """
+    if isinstance(given, Mapping):
+        return Content(given, label=field)
+    if isinstance(given, Text):
+        return Content(_text(given.text, field, settings), file_name(given, field), field)
+    if looks_like_path(given):
+        raise path_refused(field, given)
+    word = given.strip()
+    if "\n" not in word and ":" not in word and not word.startswith("{"):
+        return _example(word, kind, field)
+    return Content(_text(given, field, settings), label=field)
+
+
+def _example(name: str, kind: Kind, field: str) -> Content:
+    others: tuple[Kind, Kind] = (kind, "cluster" if kind == "model" else "model")
+    for one in others:
+        if name in _names(one):
+            return example_content(one, name)
+    known = _names(kind)
+    close = close_names(name, known, 2)
+    guess = f"did you mean {' or '.join(close)}? " if close else ""
+    detail = f"{field}: no example called {name[:80]!r}"
+    fix = f"{guess}{kind} examples: {', '.join(known)}; or send what the file holds"
+    raise refused("bad-specification", detail, 422, [Fault(detail, fix, field=field)])
+
+
+@cache
+def _names(kind: Kind) -> list[str]:
+    return example_names(kind)
+
+
+def _text(text: str, field: str, settings: Settings) -> str:
+    check_document_text(text, field, settings)
+    if not text.strip():
+        detail = f"{field}: the text is empty"
+        fix = "send what the file holds; the folder examples/ has complete ones"
+        raise refused("bad-specification", detail, 422, [Fault(detail, fix, field=field)])
+    return text.removeprefix("\ufeff")
+
+
+def file_name(given: Text, field: str) -> str:
+    """Return what a text is called; a name that leads into folders is refused."""
+    if given.name and (not _FILE_NAME.fullmatch(given.name) or given.name.startswith(".")):
+        detail = f"{field}.name: {given.name[:80]!r} is no plain file name"
+        fix = "letters, digits and . _ + # @ -, such as job.yaml; it names the text in messages"
+        raise refused("path-or-url", detail, 422, [Fault(detail, fix, field=f"{field}.name")])
+    return given.name
+
+
+def run_of(given: Any, settings: Settings) -> Content:
+    """Return the launch script or configuration of a request."""
+    if isinstance(given, Text):
+        return Content(_run_text(given.text, settings), file_name(given, "run"), "run")
+    if looks_like_path(given):
+        raise path_refused("run", given)
+    return Content(_run_text(given, settings), label="run")
+
+
+def _run_text(text: str, settings: Settings, field: str = "run") -> str:
+    if not text.strip():
+        detail = f"{field}: the text is empty"
+        fix = "send what the file holds"
+        raise refused("bad-specification", detail, 422, [Fault(detail, fix, field=field)])
+    n_bytes = len(text.encode("utf-8"))
+    if n_bytes > settings.document_bytes:
+        fix = "a launch script has some hundred lines"
+        what = f"bytes of the {field}"
+        raise too_large(what, n_bytes, settings.document_bytes, field, fix)
+    return text.removeprefix("\ufeff")
+
+
+def files_of(given: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """Return the texts of the files that a run names."""
+    return {name: _run_text(text, settings, f"files.{name}") for name, text in given.items()}
+
+
+def calibration_in(given: Any, settings: Settings) -> Calibration | None:
+    """Return the calibration of a request, read from its content; None for the one that ships."""
+    if given is None:
+        return None
+    field, name = "calibration", ""
+    if isinstance(given, Text):
+        name, given = file_name(given, field), given.text
+    elif isinstance(given, str) and looks_like_path(given):
+        raise path_refused(field, given)
+    if isinstance(given, Mapping):
+        return calibration_of(YamlDocument(dict(given), field), "")
+    return calibration_of(parse_yaml(_text(given, field, settings), name or field), name)
+
+
+def reference_in(given: Any, files: Mapping[str, str], settings: Settings) -> Any:
+    """Return the measured runs of a request as the library takes them; empty where it has none."""
+    from planner.solver.calibration.reference import ReferenceContent
+
+    if given is None:
+        if files:
+            detail = "files: texts of the files that a reference names, and there is no reference"
+            raise refused("malformed", detail, 422, [Fault(detail, "leave them out", "files")])
+        return ""
+    field, name = "reference", ""
+    if isinstance(given, Text):
+        name, given = file_name(given, field), given.text
+    elif isinstance(given, str) and looks_like_path(given):
+        raise path_refused(field, given)
+    if isinstance(given, Mapping):
+        document = YamlDocument(dict(given), field)
+    else:
+        document = parse_yaml(_text(given, field, settings), name or field)
+    texts = {
+        key: Content(_text(text, f"files.{key}", settings), key, f"files.{key}")
+        for key, text in files.items()
+    }
+    check = partial(check_inputs, settings=settings)
+    return ReferenceContent(document, texts, name, check)
+
+
+def hosts_in(text: str | None) -> tuple[str, ...] | None:
+    """Return the host names of a request, None where it names none."""
+    from planner.analyze.placement.hosts import hosts_of_text
+
+    if text is None:
+        return None
+    if "/" in text or "\\" in text or _URL.match(text) or text.strip().endswith(_ENDINGS):
+        raise path_refused("hosts", text)
+    return hosts_of_text(text)

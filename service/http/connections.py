@@ -1,0 +1,170 @@
+"""Connections of the HTTP server: how many there are, and how slow and how large one may be.
+
+The server bounds no connection by itself: one that sends its headers byte by byte, or reads no
+answer, would be held for ever, and headers without an end would fill the memory. What is refused
+here is a problem document like any other.
+"""
+
+import asyncio
+import json
+import secrets
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.handlers.problems import Problem
+from service.http.openapi import PROBLEM
+from service.limits import DEFAULTS, Settings
+
+HEAD_S = 10.0
+"""How long the headers of a request may take, from its first byte, or from the connection on."""
+HEAD_BYTES = 65_536
+"""Most bytes of the first line and the headers of a request."""
+STALLED_S = 30.0
+"""How long a caller may read nothing of an answer that is sent."""
+REFUSED_FACTOR = 2
+"""Connections that are still answered, with a refusal, as a multiple of those that are served."""
+
+
+def too_many_connections(most: int) -> Problem:
+    """Return the refusal of a request on a connection too many."""
+    return Problem(
+        503,
+        "too-many-connections",
+        "the service has too many connections",
+        f"{most} are open: use one for several requests, or come back",
+        retry_after_s=1.0,
+    )
+
+
+def head_too_large() -> Problem:
+    """Return the refusal of endless headers."""
+    return Problem(
+        431,
+        "headers-too-large",
+        "the headers are too large",
+        f"the first line and the headers have more than {HEAD_BYTES:,} bytes",
+    )
+
+
+def _document(problem: Problem) -> tuple[str, bytes]:
+    id = secrets.token_hex(8)
+    return id, json.dumps(problem.to_json(id)).encode()
+
+
+class Connection(HttpToolsProtocol):
+    """One connection; `settings` says how many there may be."""
+
+    settings: Settings = DEFAULTS
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._head: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._stalled: asyncio.TimerHandle | None = None
+        self._unsent = 0
+        """Bytes that waited to be sent when the caller was last seen to stall."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, or one too many that is told so."""
+        super().connection_made(transport)
+        most = self.settings.connections
+        if len(self.connections) > REFUSED_FACTOR * most:
+            transport.abort()
+        elif len(self.connections) > most:
+            self.app = self._refused
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget what was waited for."""
+        for timer in (self._head, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        if self.transport.is_closing():
+            return
+        between = self.cycle is None or self.cycle.response_complete
+        if between and self._head is None:
+            self._await_head()
+        super().data_received(data)
+        if self._head is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES and between and not self.transport.is_closing():
+                self._refuse(head_too_large())
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer a request whose headers are there."""
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+        if len(self.url) + sum(len(k) + len(v) for k, v in self.headers) > HEAD_BYTES:
+            self.app = self._refused_head
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        """Wait for the caller to read, for a while."""
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(STALLED_S, self._check_stalled)
+
+    def resume_writing(self) -> None:
+        """Go on: the caller reads."""
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        super().resume_writing()
+
+    def _check_stalled(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if unsent >= self._unsent:
+            self.transport.abort()
+            return
+        self._unsent = unsent
+        self._stalled = self.loop.call_later(STALLED_S, self._check_stalled)
+
+    def _await_head(self) -> None:
+        self._head_bytes = 0
+        self._head = self.loop.call_later(HEAD_S, self._late)
+
+    def _late(self) -> None:
+        self._head = None
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer what never became a request, and end the connection."""
+        id, content = _document(problem)
+        head = (
+            f"HTTP/1.1 {problem.status} Refused\r\ncontent-type: {PROBLEM}\r\nx-request-id: {id}"
+            f"\r\ncontent-length: {len(content)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + content)
+        self.transport.close()
+
+    async def _refused(self, scope: Any, receive: Any, send: Any) -> None:
+        await _send(send, too_many_connections(self.settings.connections))
+
+    async def _refused_head(self, scope: Any, receive: Any, send: Any) -> None:
+        await _send(send, head_too_large())
+
+
+async def _send(send: Any, problem: Problem) -> None:
+    id, content = _document(problem)
+    headers = [
+        (b"content-type", PROBLEM.encode()),
+        (b"content-length", b"%d" % len(content)),
+        (b"x-request-id", id.encode()),
+        (b"connection", b"close"),
+    ]
+    if problem.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % problem.retry_after_s))
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+def connection_class(settings: Settings) -> type[Connection]:
+    """Return the class of the connections of a service."""
+    return type("BoundConnection", (Connection,), {"settings": settings})

@@ -1,0 +1,1 @@
+"""Jobs: their queue, leases, rows so far, and where they are kept."""

@@ -1,0 +1,379 @@
+"""Work on jobs: what a process of the service does with those that it has leased.
+
+    lease -> worker -> rows into the store as they come -> result in the store
+      |________________ heartbeats, with progress ________________|
+
+One loop for each worker leases jobs; others send heartbeats, keep rows, and look after the jobs of
+processes that died. Whatever ends an attempt before its job (a worker that died, a service that
+stops), the rows that have come are kept, and the next attempt goes on with them.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from service import logs
+from service.admission import SMOOTHING
+from service.handlers.problems import Problem
+from service.jobs.partial_results import KeptRow, Rows, packed
+from service.jobs.queue import Jobs
+from service.jobs.records import Lease, RowBatch
+from service.jobs.store import StoreFull, StoreUnavailable
+from service.limits import Settings
+from service.options import Options
+from service.worker_pool.pool import Outcome, Pool, Progress, Task, WorkerDied, in_time
+
+Found = TypeVar("Found")
+
+log = logging.getLogger("planner.service")
+
+PROGRESS_GROWTH = 0.02
+"""Least part of a job's time so far between two of its progress events: hours give hundreds."""
+ROW_BYTES = 64_000_000
+"""Compressed rows of one job that are kept, some 50,000; what comes after them a next attempt
+computes again."""
+
+
+class InStore(Protocol):
+    """How an engine works with the store."""
+
+    def __call__(
+        self, work: Callable[..., Found], /, *args: Any, **named: Any
+    ) -> Awaitable[Found]:
+        """Return what some work returns that is done in a thread."""
+        ...
+
+
+class RowKeeper:
+    """Rows of a job on their way from a worker into the store, for one lease."""
+
+    def __init__(self, jobs: Jobs, lease: Lease) -> None:
+        self._jobs, self._lease = jobs, lease
+        self._came: deque[tuple[str, Rows]] = deque()
+        # A batch whose commit was lost on the way is sent again as it is, under its number.
+        self._batches: deque[RowBatch] = deque()
+        self._n = lease.n_batches
+        self._n_bytes = sum(map(len, lease.rows))
+        self._is_full = False
+        self._since_s = time.monotonic()
+        self._storing = threading.Lock()
+
+    def add(self, request_id: str, rows: Rows) -> None:
+        """Take rows; from any thread."""
+        self._came.append((request_id, rows))
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are rows that are not in the store."""
+        return bool(self._came or self._batches)
+
+    def store(self) -> bool:
+        """Store what has come; tell whether the lease still holds. `Problem` of the store."""
+        with self._storing:
+            self._pack()
+            while self._batches:
+                if not self._jobs.keep_rows(self._lease, self._batches[0]):
+                    self._batches.clear()
+                    return False
+                self._batches.popleft()
+            return True
+
+    def _pack(self) -> None:
+        rows: list[KeptRow] = []
+        request_id = ""
+        while self._came:
+            request_id, more = self._came.popleft()
+            rows += more
+        if not rows:
+            return
+        payload, now_s = packed(request_id, rows), time.monotonic()
+        if self._is_full or self._n_bytes + len(payload) > ROW_BYTES:
+            if not self._is_full:
+                log.warning("no more rows of a job are kept: %d bytes are", self._n_bytes)
+            self._is_full = True
+            return
+        batch = RowBatch(self._n, request_id, len(rows), payload, now_s - self._since_s)
+        self._batches.append(batch)
+        self._n, self._n_bytes, self._since_s = self._n + 1, self._n_bytes + len(payload), now_s
+
+
+@dataclass(slots=True)
+class _Run:
+    """A job that this process works on."""
+
+    task: "asyncio.Task[Outcome]"
+    rows: RowKeeper
+    begun_s: float
+    beaten_s: float
+    """Last heartbeat."""
+    told_s: float
+    """Last progress that was stored."""
+    progress: Mapping[str, Any] | None = None
+    """The newest that is not stored yet."""
+    lost: bool = False
+
+
+class JobWork:
+    """The loops that work on jobs, of one process of the service."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        settings: Settings,
+        options: Options,
+        in_store: InStore,
+        tell_watchers: Callable[[], None],
+        counted: Counter[str],
+    ) -> None:
+        """Prepare; `counted` counts `jobs_finished` and `leases_lost`."""
+        self._jobs = jobs
+        self._settings = settings
+        self._options = options
+        self._in_store = in_store
+        self._tell_watchers = tell_watchers
+        self._counted = counted
+        self._pool: Pool
+        self._calls: Mapping[str, Any] = {}
+        self._runs: dict[Lease, _Run] = {}
+        self._new_jobs = asyncio.Event()
+        self._draining = False
+        self._working: list[asyncio.Task[None]] = []
+        self._others: list[asyncio.Task[None]] = []
+        self.counts: Mapping[str, int] = {}
+        """Jobs in the store by state, as of some seconds ago; empty before."""
+        self.mean_s = 0.0
+        """Mean time of a job."""
+
+    # Life
+
+    def start(self, pool: Pool, calls: Mapping[str, Any]) -> None:
+        """Start the loops; `calls` by name, with their `size`."""
+        self._pool, self._calls = pool, calls
+        n = self._options.job_workers
+        self._working = [asyncio.create_task(self._work_on_jobs()) for _ in range(n)]
+        loops = (self._beat(), self._keep_rows(), self._look_after())
+        self._others = [asyncio.create_task(loop) for loop in loops]
+
+    @property
+    def running(self) -> "list[asyncio.Task[Outcome]]":
+        """What is worked on now."""
+        return [run.task for run in self._runs.values()]
+
+    def look(self) -> None:
+        """Look for jobs that wait, at once."""
+        self._new_jobs.set()
+
+    def stop(self, job_id: str) -> None:
+        """Stop the work on a job that was cancelled."""
+        for lease, run in self._runs.items():
+            if lease.job_id == job_id:
+                run.lost = True
+                run.task.cancel()
+
+    def drain(self) -> None:
+        """Lease nothing more."""
+        self._draining = True
+        self._new_jobs.set()
+
+    async def close(self, within_s: float) -> None:
+        """Give back what is still worked on, and end the loops."""
+        for run in self._runs.values():
+            run.task.cancel()  # its loop gives the job back
+        if self._working:
+            await asyncio.wait(self._working, timeout=within_s)
+        loops = [*self._working, *self._others]
+        for each in loops:
+            each.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+
+    # Loops
+
+    async def _work_on_jobs(self) -> None:
+        """Lease jobs and work on them, one at a time, until the service stops."""
+        while not self._draining:
+            self._new_jobs.clear()
+            try:
+                lease = await self._in_store(self._jobs.lease)
+                if lease is not None:
+                    self._tell_watchers()
+                    await self._work_on(lease)
+                    continue
+            except Problem as problem:
+                log.warning("the job loop waits: %s", problem.detail)
+            except Exception:
+                log.exception("a defect in the job loop")
+            if not self._draining:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._new_jobs.wait(), self._options.poll_s)
+
+    async def _work_on(self, lease: Lease) -> None:
+        logged = logs.JOB.set(lease.job_id)
+        now_s, rows = time.monotonic(), RowKeeper(self._jobs, lease)
+        task = asyncio.create_task(
+            self._pool.run(
+                self._job_task(lease), self._options.job_hard_s, self._noted(lease), rows.add
+            )
+        )
+        run = self._runs[lease] = _Run(task, rows, now_s, now_s, now_s)
+        try:
+            if self._draining:
+                task.cancel()
+            await asyncio.wait([task])
+            if run.lost:
+                self._counted["leases_lost"] += 1
+                return
+            failure = None if task.cancelled() else task.exception()
+            if task.cancelled() or failure:
+                with contextlib.suppress(Problem):  # else they are computed again
+                    await self._in_store(rows.store)
+            if task.cancelled():
+                await self._in_store(self._jobs.give_back, lease)
+                return
+            if isinstance(failure, WorkerDied):
+                await self._stored(run, self._jobs.retry, lease, failure.detail)
+                return
+            payload, complete, problem = None, False, None
+            if failure is None:
+                outcome = task.result()
+                payload, complete = outcome.payload, outcome.complete
+            elif isinstance(failure, Problem):
+                problem = failure
+            else:
+                log.error("a defect in a job", exc_info=failure)
+                detail = f"{type(failure).__name__}: please report it"
+                problem = Problem(500, "defect", "a defect of planner", detail)
+            told, run.progress = [run.progress] if run.progress else [], None
+            won = await self._stored(
+                run,
+                self._jobs.finish,
+                lease,
+                payload,
+                complete=complete,
+                problem=problem,
+                told=told,
+            )
+            spent_s = time.monotonic() - now_s
+            share = SMOOTHING if self.mean_s else 1.0
+            self.mean_s += (spent_s - self.mean_s) * share
+            self._counted["jobs_finished" if won else "leases_lost"] += 1
+        finally:
+            self._runs.pop(lease, None)
+            self._tell_watchers()
+            logs.JOB.reset(logged)
+
+    def _job_task(self, lease: Lease) -> Task:
+        options: dict[str, Any] = {"spent_s": lease.spent_s}
+        if self._options.executor != "serial":
+            # Without an address Ray would join whatever cluster it finds on this machine.
+            address = self._options.ray_address or "local"
+            options |= {"executor": self._options.executor, "ray_address": address}
+        call = self._calls.get(lease.call)
+        one_search = call is None or call.size == "small"
+        limit_s = self._settings.job_s if one_search else self._options.job_hard_s
+        limit_s = in_time(min(limit_s, lease.time_limit_s or limit_s))
+        return Task(
+            "answer", lease.call, lease.body, limit_s, large=True, options=options, rows=lease.rows
+        )
+
+    async def _stored(
+        self, run: _Run, work: Callable[..., bool], *args: Any, **named: Any
+    ) -> bool:
+        """Write the end of a job, as often as it takes while the lease is held.
+
+        A full disk or a lost database must not lose an answer that is there: nobody else can
+        take the job without writing either, and who can will finish it.
+        """
+        while True:
+            try:
+                return await self._in_store(work, *args, **named)
+            except (StoreFull, StoreUnavailable) as problem:
+                log.warning("the end of a job waits for the store: %s", problem.detail)
+            if run.lost or self._draining:
+                return False
+            await asyncio.sleep(max(0.2, self._options.poll_s))
+
+    def _noted(self, lease: Lease) -> Progress:
+        """Return what keeps the newest progress of a job for the next heartbeat."""
+
+        def note(data: Mapping[str, Any]) -> None:  # from the worker's thread
+            run = self._runs.get(lease)
+            if run is not None:
+                run.progress = data
+
+        return note
+
+    async def _beat(self) -> None:
+        """Send heartbeats with progress; stop the work on jobs whose lease is lost."""
+        while True:
+            await asyncio.sleep(min(self._options.poll_s, self._options.lease_s / 3))
+            due = self._due(time.monotonic())
+            try:
+                held = await self._in_store(self._jobs.beat, due)
+            except Problem as problem:
+                log.warning("heartbeats are late: %s", problem.detail)
+                for run in self._runs.values():
+                    run.beaten_s = 0.0
+                continue
+            except Exception:
+                log.exception("a defect in the heartbeats")
+                continue
+            if any(due.values()):
+                self._tell_watchers()
+            for lease in due.keys() - held:
+                mine = self._runs.get(lease)
+                if mine is not None and not mine.task.done():
+                    mine.lost = True
+                    mine.task.cancel()
+
+    def _due(self, now_s: float) -> dict[Lease, list[Mapping[str, Any]]]:
+        """Return the leases that need a heartbeat now, or that have progress worth an event."""
+        due: dict[Lease, list[Mapping[str, Any]]] = {}
+        for lease, run in self._runs.items():
+            rest_s = max(self._options.poll_s, PROGRESS_GROWTH * (now_s - run.begun_s))
+            tell = run.progress is not None and now_s - run.told_s >= rest_s
+            if tell and run.progress is not None:
+                due[lease] = [run.progress]
+                run.progress, run.told_s = None, now_s
+            elif now_s - run.beaten_s >= self._options.lease_s / 3:
+                due[lease] = []
+            else:
+                continue
+            run.beaten_s = now_s
+        return due
+
+    async def _keep_rows(self) -> None:
+        """Store the rows of jobs as they come."""
+        while True:
+            await asyncio.sleep(self._options.poll_s)
+            for run in [run for run in self._runs.values() if run.rows.waits and not run.lost]:
+                try:
+                    await self._in_store(run.rows.store)
+                except Problem as problem:
+                    log.warning("rows of a job wait for the store: %s", problem.detail)
+                    await asyncio.sleep(self._options.lease_s / 3)
+                except Exception:
+                    log.exception("a defect in keeping rows")
+
+    async def _look_after(self) -> None:
+        """Take back jobs of processes that died, and clean up, now and then."""
+        cleaned_s = time.monotonic() - self._options.clean_up_s
+        while True:
+            try:
+                mine = [lease.job_id for lease in self._runs]
+                if await self._in_store(self._jobs.take_back, mine):
+                    self._new_jobs.set()
+                self.counts = await self._in_store(self._jobs.counts)
+                if time.monotonic() - cleaned_s >= self._options.clean_up_s:
+                    cleaned_s = time.monotonic()
+                    await self._in_store(self._jobs.clean_up)
+            except Problem as problem:
+                log.warning("the store is not looked after: %s", problem.detail)
+            except Exception:
+                log.exception("a defect in looking after the store")
+            await asyncio.sleep(self._options.lease_s / 3)

@@ -1,0 +1,85 @@
+"""The view of accuracy: predicted against measured by source, worst misses, what is missed."""
+
+import asyncio
+import math
+from functools import lru_cache
+from typing import Any
+
+from service.handlers.problems import Fault, refused
+from service.pages.figures import chart_data
+from service.pages.render import render
+from service.pages.shown_data import shown_data
+from service.pages.visit import Visit
+
+N_WORST = 20
+ALL = ""
+KINDS = (("step", "Step time", "s", 1.0), ("memory", "Memory", "GiB", 2.0**30))
+
+
+def runs_of(source: str, kind: str) -> list[dict[str, Any]]:
+    """Return the measured layouts of a source (all: ``""``) with what was predicted, of a kind.
+
+    `step` in seconds, `memory` in GiB.
+    """
+    data = shown_data("accuracy")
+    measured, predicted = (
+        ("measured_s", "predicted_s") if kind == "step" else ("measured_bytes", "predicted_bytes")
+    )
+    scale = next(factor for key, _, _, factor in KINDS if key == kind)
+    found = []
+    for values in data["layouts"]:
+        row = dict(zip(data["columns"], values, strict=True))
+        if row[measured] and row[predicted] and (not source or row["source"] == source):
+            row |= {"measured": row[measured] / scale, "predicted": row[predicted] / scale}
+            found.append(row)
+    return found
+
+
+def worst(runs: list[dict[str, Any]], n: int = N_WORST) -> list[dict[str, Any]]:
+    """Return the runs whose prediction is furthest off, as a ratio either way."""
+    return sorted(
+        runs, key=lambda run: (-abs(math.log(run["predicted"] / run["measured"])), run["id"])
+    )[:n]
+
+
+@lru_cache(maxsize=64)
+def figure(source: str, kind: str) -> dict[str, Any] | None:
+    """Return predicted over measured as a figure; None where nothing was measured."""
+    from planner.render.charts.pairs import accuracy_chart
+
+    runs = runs_of(source, kind)
+    if not runs:
+        return None
+    title, unit = next((title, unit) for key, title, unit, _ in KINDS if key == kind)
+    return chart_data(
+        accuracy_chart(f"accuracy-{kind}", f"{title}: predicted against measured", runs, unit)
+    )
+
+
+async def accuracy(visit: Visit) -> str:
+    """Show all sources, or one of them."""
+    data = shown_data("accuracy")
+    source = visit.get("source")[:40]
+    known = {each["source"]: each for each in data["sources"]}
+    if source and source not in known:
+        detail = f"there is no source {source!r}"
+        fault = Fault(detail, f"sources: {', '.join(known)}", "source")
+        raise refused("malformed", detail, 404, [fault])
+    return await asyncio.to_thread(_page, visit, data, source, known.get(source))
+
+
+def _page(visit: Visit, data: dict[str, Any], source: str, about: dict[str, Any] | None) -> str:
+    figures = [found for kind, _, _, _ in KINDS if (found := figure(source, kind))]
+    return render(
+        visit,
+        "accuracy.html.j2",
+        data=data,
+        source=source,
+        about=about,
+        figures=figures,
+        worst=worst(runs_of(source, "step")),
+        worst_memory=worst(runs_of(source, "memory"), 10),
+    )
+
+
+PAGES = {"/ui/accuracy": accuracy}

@@ -1,0 +1,198 @@
+"""One plan, opened: /ui/plan, and its trace file at /ui/plan/trace."""
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from service.handlers import schemas
+from service.handlers.handlers import CALLS, Call, OpenedPlan, Running, open_plan
+from service.handlers.problems import Fault, Problem, refused
+from service.pages.question import TOP
+from service.pages.render import render
+from service.pages.visit import Page, Visit
+
+Data = dict[str, Any]
+
+
+class PlanPage(BaseModel):
+    """What the page of a plan shows."""
+
+    model_config = ConfigDict(extra="allow")
+
+    title: str
+    body: str
+    """HTML of the inside of the element `main`."""
+
+
+class TraceRequest(schemas.PlanOf):
+    """The trace of a step of one plan."""
+
+
+class TraceFile(BaseModel):
+    """A trace file."""
+
+    name: str
+    text: str
+
+
+class PlanPageRequest(schemas.PlanOf):
+    """The view of one plan."""
+
+    trace_link: str = ""
+    """Where its trace file is."""
+    solve_command: str = ""
+    """What asks the question on a command line; empty where it holds whole documents."""
+
+
+_ANSWERS: dict[str, Data] = {}
+MOST_ANSWERS = 2
+
+
+def _opened(request: schemas.PlanOf, running: Running) -> OpenedPlan:
+    """Return the plan of a request; the last questions of this worker are not searched again.
+
+    Whoever looks into one plan of an answer looks into others, and asks for its trace.
+    """
+    if request.solve is None:
+        return open_plan(request, running)
+    key = request.solve.model_dump_json()
+    data = _ANSWERS.get(key)
+    if data is None:
+        data = CALLS["solve"].function(request.solve, running)
+        if data["complete"]:
+            _ANSWERS[key] = data
+            while len(_ANSWERS) > MOST_ANSWERS:
+                _ANSWERS.pop(next(iter(_ANSWERS)))
+    found = open_plan(schemas.PlanOf(result=data, plan=request.plan), running)
+    return replace(found, stopped=data["stopped"])
+
+
+def _plan_page(request: PlanPageRequest, running: Running) -> Data:
+    """Return title and body of the page; all of it is computed and written here, in a worker."""
+    from planner.render.plan_view.data import plan_view
+    from planner.render.plan_view.page import plan_body
+
+    found = _opened(request, running)
+    framework = found.options.framework
+    view = plan_view(
+        *found.opened,
+        calibration=found.options.calibration,
+        framework="any" if framework == "default" else framework,
+        solve_command=request.solve_command,
+    )
+    title = f"Plan {view.plan_id}: {view.model} on {view.cluster}"
+    body = plan_body(view, request.trace_link)
+    return found.with_state({"title": title, "body": body, "plan_id": view.plan_id})
+
+
+def _trace(request: TraceRequest, running: Running) -> Data:
+    from planner.render.plan_view.data import trace_file
+
+    found = _opened(request, running)
+    _, _, problem, plan = found.opened
+    return {"name": f"{plan.plan_id}-step.json", "text": trace_file(problem, plan)}
+
+
+def _named(visit: Visit) -> Data | None:
+    """Return the plan that an address names, as a request; None where it asks nothing."""
+    question = visit.question()
+    if question is None:
+        return None
+    which = visit.get("plan") or "1"
+    if len(which) > 40 or not which.isascii() or not which.isalnum():
+        detail = f"plan: {which[:40]!r} is no rank and no plan id"
+        raise refused("malformed", detail, 422, [Fault(detail, "such as plan=1", "plan")])
+    return {"solve": question, "plan": which}
+
+
+def solve_command(question: Data) -> str:
+    """Return the command that asks a question; empty where it holds more than names.
+
+    >>> solve_command({"model": "llama3-8b", "cluster": "h100-x8", "pins": {"tp": 2}})
+    'planner solve llama3-8b h100-x8 --pin tp=2 --top 64'
+    """
+    model, cluster = question["model"], question["cluster"]
+    named = isinstance(model, str) and isinstance(cluster, str)
+    if not named or "calibration" in question or "reference" in question:
+        return ""
+    words = ["planner", "solve", model, cluster]
+    pairs = (("pins", "--pin"), ("max", "--max"), ("set", "--set"))
+    for field, option in pairs:
+        for name, value in question.get(field, {}).items():
+            words += [option, f"{name}={_word(value)}"]
+    for axis, values in question.get("only", {}).items():
+        words += ["--only", f"{axis}={','.join(map(_word, values))}"]
+    for value in question.get("allow", ()):
+        words += ["--allow", value]
+    for field in ("framework", "stack", "objective", "deadline", "pool", "step_limit_s", "within"):
+        if question.get(field):
+            words += [f"--{field.removesuffix('_s').replace('_', '-')}", str(question[field])]
+    if question.get("pareto"):
+        words += ["--pareto", ",".join(question["pareto"])]
+    # Always: a page lists more plans than the command, and the other commands name one of them.
+    words += ["--top", str(question.get("top", TOP))]
+    return shlex.join(words)
+
+
+def _word(value: object) -> str:
+    """Return a value as the command line takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+async def plan(visit: Visit) -> str:
+    """Show the plan that the address names; without a question, how to come to one."""
+    named = _named(visit)
+    if named is None:
+        return render(visit, "plan_none.html.j2")
+    more = {
+        "trace_link": visit.url("/ui/plan/trace", visit.query),
+        "solve_command": solve_command(named["solve"]),
+    }
+    found = await visit.ask_patiently("page-plan", {**named, **more})
+    return render(visit, "plan.html.j2", found=found)
+
+
+async def trace(visit: Visit) -> Page:
+    """Send the trace file of the plan that the address names.
+
+    The browser stays on the page of the plan and waits, unless the question is one for a job.
+    """
+    named = _named(visit)
+    if named is None:
+        raise refused("malformed", "the address names no plan: model, cluster and plan", 422)
+    try:
+        found = await visit.ask("page-plan-trace", named)
+    except Problem as problem:
+        if problem.code != "needs-job":
+            raise
+        found = await visit.ask_patiently("page-plan-trace", named)
+    headers = {"content-disposition": f'attachment; filename="{found["name"]}"'}
+    return Page(found["text"], media="application/json", headers=headers)
+
+
+PAGES = {"/ui/plan": plan, "/ui/plan/trace": trace}
+PAGE_CALLS: dict[str, Call] = {
+    call.name: call
+    for call in (
+        Call(
+            "page-plan",
+            PlanPageRequest,
+            PlanPage,
+            "solve",
+            "small",
+            _plan_page,
+            "Show one plan, every number opened",
+        ),
+        Call(
+            "page-plan-trace",
+            TraceRequest,
+            TraceFile,
+            "solve",
+            "small",
+            _trace,
+            "Write one step of a plan as a trace",
+        ),
+    )
+}

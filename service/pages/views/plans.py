@@ -1,0 +1,143 @@
+"""The view of plans: a table to sort and filter, the scatter of step time against memory."""
+
+import asyncio
+from typing import Any
+
+from service.handlers import schemas
+from service.handlers.handlers import PAGE_PREFIX, Call, Running, solved_result
+from service.pages import listing
+from service.pages.question import MOST_TOP, TOP, query_of, title_of
+from service.pages.render import render
+from service.pages.rows import shown
+from service.pages.visit import Data, Page, Visit
+
+PLANS_CALL = f"{PAGE_PREFIX}plans"
+MOST_JSON = 200
+"""Plans up to which the whole answer of solve is offered: what `solve` lists at most."""
+TOPS = (TOP, 200, 1_000, MOST_TOP)
+
+
+class PlansRequest(schemas.SolveRequest):
+    """A solve, of which a page shows a row a plan."""
+
+
+class PlansAnswer(schemas.Answer):
+    """The page of a result as data."""
+
+    complete: bool
+    request: dict[str, Any]
+    """What was asked."""
+    listing: dict[str, Any]
+    csv: str
+    """As `planner solve --format csv`."""
+
+
+def _plans(request: PlansRequest, running: Running) -> Data:
+    from planner.render.text import plans_csv
+
+    result = solved_result(request, running)
+    asked = request.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return {
+        "complete": result.complete,
+        "request": asked,
+        "listing": listing.listing(result),
+        "csv": plans_csv(result) if result.plans else "",
+    }
+
+
+PAGE_CALLS = {
+    PLANS_CALL: Call(
+        PLANS_CALL,
+        PlansRequest,
+        PlansAnswer,
+        "solve",
+        "small",
+        _plans,
+        "Plans as a page shows them",
+        indent=None,
+    ),
+}
+
+
+async def plans(visit: Visit) -> str:
+    """Show the plans of a question; without one, say how to ask."""
+    request = visit.question()
+    if request is None:
+        return render(
+            visit, "unasked.html.j2", title="Plans", what="the plans of a question, ranked"
+        )
+    answer = await visit.ask_patiently(PLANS_CALL, request)
+    return await asyncio.to_thread(_page, visit, request, answer)
+
+
+def _page(visit: Visit, request: Data, answer: Data) -> str:
+    found = answer["listing"]
+    query = query_of(request)
+    nothing = found["nothing"]
+    for each in (nothing or {}).get("relaxations", ()):
+        asked = listing.asked_by(each["command"], request)
+        each["href"] = visit.url("/ui/plans", query_of(asked)) if asked else ""
+    names = {name: values[-1] for name, values in visit.query.items()}
+    n_plans = len(found["rows"])
+    return render(
+        visit,
+        "plans.html.j2",
+        found=found,
+        nothing=nothing,
+        request=request,
+        name=title_of(request),
+        options=option_words(request),
+        query=query,
+        table=shown(found["columns"], found["rows"], names),
+        tops=TOPS,
+        top=request["top"],
+        has_json=request["top"] <= MOST_JSON,
+        n_plans=n_plans,
+        n_more=max(0, n_plans),
+    )
+
+
+async def plans_csv(visit: Visit) -> Page:
+    """Return the plans as CSV, in base units."""
+    request = _asked(visit)
+    answer = await visit.ask_patiently(PLANS_CALL, request)
+    return Page(answer["csv"], 200, "text/csv; charset=utf-8", _attached("plans.csv"))
+
+
+async def plans_json(visit: Visit) -> Page:
+    """Return the answer of `solve`, the same bytes as the command line's."""
+    answer = await visit.engine.call("solve", _asked(visit), visit.caller)
+    return Page(answer.payload, 200, "application/json", _attached("plans.json"))
+
+
+def _asked(visit: Visit) -> Data:
+    from service.handlers.problems import refused
+
+    request = visit.question()
+    if request is None:
+        raise refused("malformed", "the address asks nothing: ?model=NAME&cluster=NAME", 400)
+    return request
+
+
+def _attached(name: str) -> dict[str, str]:
+    return {"content-disposition": f'attachment; filename="{name}"'}
+
+
+def option_words(request: Data) -> list[str]:
+    """Return what a question asks besides its files, as the command line writes it."""
+    words = []
+    for field, sign in (("pins", "="), ("max", " ≤ "), ("set", " = ")):
+        words += [f"{key}{sign}{value}" for key, value in request.get(field, {}).items()]
+    words += [
+        f"{axis} in {', '.join(map(str, values))}"
+        for axis, values in request.get("only", {}).items()
+    ]
+    for name in ("framework", "stack", "objective", "within", "deadline", "step_limit_s", "pool"):
+        if request.get(name):
+            words.append(f"{name.replace('_s', '').replace('_', ' ')}: {request[name]}")
+    if request.get("pareto"):
+        words.append(f"front of {', '.join(request['pareto'])}")
+    return words
+
+
+PAGES = {"/ui/plans": plans, "/ui/plans.csv": plans_csv, "/ui/plans.json": plans_json}

@@ -1,0 +1,261 @@
+"""The gate of the gRPC transport: who calls, how refusals are told, logs and metrics of a call."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from service import logs
+from service.admission import overloaded
+from service.auth import Auth
+from service.handlers.handlers import CALLS
+from service.handlers.problems import Problem, refused
+from service.limits import Settings
+from service.metrics import Metrics
+from service.proto.planner.v1 import planner_pb2 as pb
+from service.rpc.receiving import Receiver
+from service.rpc.status import DETAILS, MOST_CHARS, details_of, status_of
+from service.service import Caller, Engine
+from service.tracing import server_span
+
+log = logging.getLogger("planner.service")
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Planner"]
+NAME: str = SERVICE.full_name
+OPERATIONS = {method.name: method.name[0].lower() + method.name[1:] for method in SERVICE.methods}
+"""Name in logs and metrics of every method: that of the same operation over HTTP."""
+CALL_OF = {"".join(word.title() for word in name.split("-")): name for name in CALLS} | {
+    "SolveStream": "solve"
+}
+"""The call that a method makes."""
+MOST_CALLS = 1_024
+"""Calls that are served at the same time, streams too."""
+RESERVE, RESERVE_S = 0.1, 0.2
+"""Part of a deadline that is kept for the way back to the caller, and the most that is."""
+STEPS_PER_OCTAVE = 8
+"""Deadlines are rounded down to so many steps between a time and its double: the same questions of
+many callers, each with its own deadline, are then computed once."""
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def time_left(given_s: float | None, settings: Settings) -> float | None:
+    """Return the time that a search has by a call's deadline, None where that is no bound.
+
+    >>> [time_left(s, Settings()) for s in (None, 1e6, 8.2, 2.2)]
+    [None, None, 8.0, 2.0]
+    """
+    if given_s is None or given_s > 2 * settings.hard_s:
+        return None
+    left_s = given_s - min(RESERVE_S, RESERVE * given_s)
+    if left_s <= 0:
+        return 1e-3
+    return float(2.0 ** (math.floor(math.log2(left_s) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE))
+
+
+def knows(known: str, etag: str) -> bool:
+    """Tell whether the metadata if-none-match names an answer, quoted as in HTTP or not."""
+    names = (name.strip().removeprefix("W/").strip('"') for name in known.split(","))
+    return bool(etag) and any(name in ("*", etag) for name in names)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One call and what is known of its answer."""
+
+    method: str
+    context: Any
+    metadata: Mapping[str, Any]
+    id: str
+    begun_s: float
+    caller: Caller | None = None
+    code: grpc.StatusCode = grpc.StatusCode.OK
+    n_bytes: int = 0
+    fast: bool = False
+    told: list[tuple[str, str]] = field(default_factory=list)
+    """Metadata of the answer."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """More for the log."""
+
+    def header(self, name: str) -> str:
+        """Return metadata of the call; empty without it."""
+        value = self.metadata.get(name, "")
+        return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+    def deadline_s(self, settings: Settings) -> float | None:
+        """Return the time that a search has."""
+        return time_left(self.context.time_remaining(), settings)
+
+
+Unary = Callable[[bytes, Exchange], Awaitable[bytes]]
+Streamed = Callable[[bytes, Exchange], AsyncIterator[bytes]]
+
+
+class CallerLeft(Exception):
+    """Nobody reads the answer any more."""
+
+
+async def _write(context: Any, part: bytes) -> None:
+    """Send a part of a stream."""
+    try:
+        await context.write(part)
+    except Exception as error:  # none that gRPC would name in public
+        raise CallerLeft from error
+
+
+class Gate:
+    """What every method of the service goes through."""
+
+    def __init__(
+        self, engine: Engine, auth: Auth, settings: Settings, metrics: Metrics, tracer: Any = None
+    ) -> None:
+        self.engine = engine
+        self.auth = auth
+        self.settings = settings
+        self.metrics = metrics
+        self._tracer = tracer
+        self._n_calls = 0
+        self._receiver = Receiver(settings)
+
+    @property
+    def n_calls(self) -> int:
+        """Calls that are served now."""
+        return self._n_calls
+
+    def _begun(self, method: str, context: Any) -> Exchange:
+        metadata = dict(context.invocation_metadata() or ())
+        given = metadata.get("x-request-id", "")
+        is_one = isinstance(given, str) and _REQUEST_ID.fullmatch(given)
+        id = given if is_one else secrets.token_hex(8)
+        return Exchange(method, context, metadata, id, time.monotonic())
+
+    def _admit(self, exchange: Exchange) -> Caller:
+        if self._n_calls > MOST_CALLS:
+            raise overloaded(f"{MOST_CALLS} calls are served at the same time", 1.0)
+        exchange.caller = self.auth.caller(
+            exchange.metadata.get("authorization"), address_of(exchange.context.peer())
+        )
+        return exchange.caller
+
+    def unary(self, method: str, work: Unary) -> Any:
+        """Return what answers with what `work` returns, and takes the message itself."""
+
+        async def serve(_: Any, context: Any) -> bytes:
+            return await self._served(method, context, work)
+
+        return serve
+
+    def streamed(self, method: str, work: Streamed) -> Any:
+        """Return what sends what `work` yields, and takes the message itself."""
+
+        async def send(request: bytes, exchange: Exchange) -> bytes:
+            async with contextlib.aclosing(work(request, exchange)) as parts:  # type: ignore[type-var]  # they are generators
+                async for part in parts:
+                    exchange.n_bytes += len(part)
+                    await _write(exchange.context, part)
+            return b""
+
+        async def serve(_: Any, context: Any) -> None:
+            await self._served(method, context, send)
+
+        return serve
+
+    async def _served(self, method: str, context: Any, work: Unary) -> bytes:
+        exchange = self._begun(method, context)
+        token = logs.REQUEST.set(exchange.id)
+        self._n_calls += 1
+        try:
+            with self._span(exchange):
+                try:
+                    caller = self._admit(exchange)
+                    request = await self._receiver.message(context, caller.name)
+                    answer = await work(request, exchange)
+                    exchange.n_bytes += len(answer)
+                    self._tell(exchange)
+                    return answer
+                except Problem as problem:
+                    refusal = problem
+                except CallerLeft:
+                    exchange.code = grpc.StatusCode.CANCELLED
+                    return b""
+                except Exception as error:
+                    refusal = _defect(error)
+                exchange.code = status_of(refusal)
+            await self._refuse(exchange, refusal)
+            return b""  # not reached: it raises
+        except asyncio.CancelledError:
+            exchange.code = grpc.StatusCode.CANCELLED
+            raise
+        finally:
+            self._n_calls -= 1
+            self._noted(exchange)
+            logs.REQUEST.reset(token)
+
+    def _tell(self, exchange: Exchange) -> None:
+        exchange.context.set_trailing_metadata((*exchange.told, ("x-request-id", exchange.id)))
+
+    async def _refuse(self, exchange: Exchange, problem: Problem) -> None:
+        exchange.fields["code"] = problem.code
+        told = [("x-request-id", exchange.id), (DETAILS, details_of(problem, exchange.id))]
+        text = f"{problem.title}: {problem.detail}"[:MOST_CHARS]
+        await exchange.context.abort(status_of(problem), text, tuple(told))
+
+    @contextlib.contextmanager
+    def _span(self, exchange: Exchange) -> Any:
+        if self._tracer is None:
+            yield
+            return
+        texts = {name: exchange.header(name) for name in exchange.metadata}
+        with server_span(self._tracer, OPERATIONS[exchange.method], texts) as span:
+            yield
+            span.set_attribute("rpc.system", "grpc")
+            span.set_attribute("rpc.service", NAME)
+            span.set_attribute("rpc.method", exchange.method)
+            span.set_attribute("rpc.grpc.status_code", exchange.code.value[0])
+            span.set_attribute("planner.request_id", exchange.id)
+
+    def _noted(self, exchange: Exchange) -> None:
+        """Count and log a call that is over."""
+        name = OPERATIONS[exchange.method]
+        code = exchange.code
+        self.metrics.request("grpc", name, code.name)
+        failed = code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+        level = logging.DEBUG if exchange.fast and not failed else logging.INFO
+        if logs.access.isEnabledFor(level):
+            logs.log_access(
+                level,
+                f"gRPC {exchange.method}",
+                operation=name,
+                status=code.name,
+                seconds=round(time.monotonic() - exchange.begun_s, 6),
+                bytes=exchange.n_bytes,
+                caller=exchange.caller.name if exchange.caller else "",
+                address=address_of(exchange.context.peer()),
+                **exchange.fields,
+            )
+
+
+def _defect(error: Exception) -> Problem:
+    log.exception("a defect while answering")
+    detail = f"{type(error).__name__}: please report it with the request id"
+    return refused("defect", detail, 500)
+
+
+def address_of(peer: str) -> str:
+    """Return the address in a peer as gRPC writes it.
+
+    >>> [address_of(x) for x in ("ipv4:10.0.0.7:51234", "ipv6:%5B::1%5D:51234", "unix:")]
+    ['10.0.0.7', '::1', '']
+    """
+    kind, _, rest = peer.partition(":")
+    host = rest.rpartition(":")[0]
+    if kind == "ipv6":
+        host = host.replace("%5B", "").replace("%5D", "").strip("[]")
+    return host if kind in ("ipv4", "ipv6") else ""

@@ -1,0 +1,345 @@
+"""The methods of planner.v1.Planner over the engine.
+
+    request bytes -> memory: answered unparsed -> message -> JSON -> engine
+                  -> JSON -> message -> bytes, kept for the next request of the same bytes
+
+Methods take and return bytes, so that a repeated question costs a hash.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+import planner
+from service.admission import Cache
+from service.auth import Auth
+from service.handlers.handlers import CALLS
+from service.handlers.problems import Problem, malformed, refused
+from service.jobs.records import Event, JobView, State
+from service.limits import Settings
+from service.metrics import Metrics
+from service.proto.planner.v1 import planner_pb2 as pb
+from service.rpc.convert import body_of, fill, message_of
+from service.rpc.gate import CALL_OF, NAME, SERVICE, Exchange, Gate, Streamed, Unary, knows
+from service.service import Answer, Caller, Engine
+
+Found = TypeVar("Found")
+
+LARGE_BYTES = 100_000
+"""Messages from this size on are read and written off the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An answer to the bytes of a request: what is sent, and what is to who has it already."""
+
+    answer: Answer
+    """Without its payload."""
+    message: bytes
+    unchanged: bytes
+
+
+class Grpc(Gate):
+    """The methods of planner.v1.Planner."""
+
+    def __init__(
+        self, engine: Engine, auth: Auth, settings: Settings, metrics: Metrics, tracer: Any = None
+    ) -> None:
+        super().__init__(engine, auth, settings, metrics, tracer)
+        self._kept: Cache[_Kept] = Cache(engine.options.cache_bytes)
+
+    def handler(self) -> Any:
+        """Return what gRPC routes the calls of the service to."""
+        own: dict[str, Unary] = {
+            "SubmitJob": self._submit_job,
+            "GetJob": self._get_job,
+            "ListJobs": self._list_jobs,
+            "CancelJob": self._cancel_job,
+            "GetResult": self._result,
+            "GetVersion": self._version,
+        }
+        streams: dict[str, Streamed] = {
+            "WatchJob": self._watch,
+            "SolveStream": self._solve_stream,
+        }
+        handlers = {}
+        for method in SERVICE.methods:  # what callers see is one message, see `grpc_receiving`
+            name = method.name
+            if method.server_streaming:
+                work = self.streamed(name, streams[name])
+                handlers[name] = grpc.stream_stream_rpc_method_handler(work)
+            else:
+                handlers[name] = grpc.stream_unary_rpc_method_handler(
+                    self.unary(name, own.get(name) or self._call)
+                )
+        return grpc.method_handlers_generic_handler(NAME, handlers)
+
+    # Calls
+
+    async def _call(self, request: bytes, exchange: Exchange) -> bytes:
+        """Answer a call, or accept it as a job where it is large or is to be one."""
+        assert exchange.caller is not None
+        name = CALL_OF[exchange.method]
+        key = exchange.header("idempotency-key")
+        kept_under = hashlib.sha256(exchange.method.encode() + b"\0" + request).digest()
+        if not key:
+            kept = self._kept.get(kept_under)
+            if kept is not None:
+                self.engine.repeated(name, exchange.caller)
+                exchange.fast = True
+                return self._sent(name, kept, exchange)
+        message = _read(exchange.method, request)
+        body = await _soon(len(request), body_of, message, self.settings)
+        if CALLS[name].size == "large":
+            return _bytes(_job(await self._submit(name, body, exchange, key)))
+        response = _response(exchange.method)
+        if message.delivery.job:
+            return _job_response(response, await self._submit(name, body, exchange, key))
+        try:
+            answer = await self.engine.call(
+                name, body, exchange.caller, exchange.deadline_s(self.settings), key
+            )
+        except Problem as problem:
+            if problem.code != "needs-job":
+                raise
+            return _job_response(response, await self._submit(name, body, exchange, key))
+        kept = await _soon(len(answer.payload), _written, response, answer, message.delivery.form)
+        if answer.complete and not key:
+            again = _Kept(_cached(answer), kept.message, kept.unchanged)
+            self._kept.put(kept_under, again, len(kept.message))
+        return self._sent(name, kept, exchange)
+
+    def _sent(self, name: str, kept: _Kept, exchange: Exchange) -> bytes:
+        answer = kept.answer
+        exchange.told = [
+            ("etag", f'"{answer.etag}"'),
+            ("cache-status", "planner; hit" if answer.cached else "planner; fwd=miss"),
+        ]
+        self.metrics.answered(name, answer, time.monotonic() - exchange.begun_s)
+        known = exchange.metadata.get("if-none-match")
+        return kept.unchanged if known and knows(str(known), answer.etag) else kept.message
+
+    async def _solve_stream(self, request: bytes, exchange: Exchange) -> AsyncIterator[bytes]:
+        """Tell progress, then the answer; a large question goes on as a job."""
+        assert exchange.caller is not None
+        name, caller = "solve", exchange.caller
+        key = exchange.header("idempotency-key")
+        message = _read(exchange.method, request)
+        body = await _soon(len(request), body_of, message, self.settings)
+        deadline_s = exchange.deadline_s(self.settings)
+        if not message.delivery.job:
+            news: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
+            work = asyncio.ensure_future(
+                self.engine.call(name, body, caller, deadline_s, key, news.put_nowait)
+            )
+            work.add_done_callback(lambda _: news.put_nowait(None))
+            try:
+                while (data := await news.get()) is not None:
+                    yield _bytes(pb.SolveStreamResponse(progress=message_of(data, pb.Progress)))
+                answer = work.result()
+            except Problem as problem:
+                if problem.code != "needs-job":
+                    raise
+            else:
+                yield await _last(answer, message.delivery.form)
+                self.metrics.answered(name, answer, time.monotonic() - exchange.begun_s)
+                return
+            finally:
+                work.cancel()
+                # Also where it is done: a caller who left just then does not ask how it ended.
+                await asyncio.gather(work, return_exceptions=True)
+        job = await self._submit(name, body, exchange, key)
+        yield _bytes(pb.SolveStreamResponse(job=_job(job)))
+        async with contextlib.aclosing(self.engine.watch(job.job_id, caller)) as events:  # type: ignore[type-var]  # a generator
+            async for event in events:
+                if "phase" in event.data:
+                    told = message_of(event.data, pb.Progress)
+                    yield _bytes(pb.SolveStreamResponse(progress=told))
+        answer = await self.engine.result(job.job_id, caller)
+        yield await _last(answer, message.delivery.form)
+
+    # Jobs
+
+    async def _submit(
+        self, name: str, body: bytes, exchange: Exchange, key: str, time_limit_s: float = 0.0
+    ) -> JobView:
+        assert exchange.caller is not None
+        job = await self.engine.submit(name, body, exchange.caller, key, time_limit_s)
+        exchange.fields["job_id"] = job.job_id
+        return job
+
+    async def _submit_job(self, request: bytes, exchange: Exchange) -> bytes:
+        message = _read(exchange.method, request)
+        which = message.WhichOneof("request")
+        if which is None:
+            raise malformed("request", "a job without a request: set one of them", 422)
+        given, limit_s = getattr(message, which), message.time_limit_s
+        if not 0.0 <= limit_s <= self.settings.job_s:
+            most = self.settings.job_s
+            raise malformed(
+                "time_limit_s", f"time_limit_s: a number of seconds up to {most:g}", 422
+            )
+        if "delivery" in given.DESCRIPTOR.fields_by_name and given.HasField("delivery"):
+            raise malformed("delivery", "delivery: a job's answer comes with GetResult", 422)
+        body = await _soon(len(request), body_of, given, self.settings)
+        key, name = exchange.header("idempotency-key"), which.replace("_", "-")
+        return _bytes(_job(await self._submit(name, body, exchange, key, limit_s)))
+
+    async def _get_job(self, request: bytes, exchange: Exchange) -> bytes:
+        job_id, caller = _job_of(_read(exchange.method, request), exchange)
+        return _bytes(_job(await self.engine.get_job(job_id, caller)))
+
+    async def _cancel_job(self, request: bytes, exchange: Exchange) -> bytes:
+        job_id, caller = _job_of(_read(exchange.method, request), exchange)
+        return _bytes(_job(await self.engine.cancel(job_id, caller)))
+
+    async def _list_jobs(self, request: bytes, exchange: Exchange) -> bytes:
+        assert exchange.caller is not None
+        message = _read(exchange.method, request)
+        if message.state not in pb.Job.State.values():
+            raise malformed("state", f"state: {message.state} is none of Job.State")
+        state = State(pb.Job.State.Name(message.state)) if message.state else None
+        jobs, cursor = await self.engine.list_jobs(
+            exchange.caller, message.cursor, state, _limit(message.limit, 50)
+        )
+        return _bytes(pb.ListJobsResponse(jobs=map(_job, jobs), next_cursor=cursor))
+
+    async def _watch(self, request: bytes, exchange: Exchange) -> AsyncIterator[bytes]:
+        message = _read(exchange.method, request)
+        job_id, caller = _job_of(message, exchange)
+        if message.after < 0:
+            raise malformed("after", f"after: {message.after} is the number of no event")
+        watching = self.engine.watch(job_id, caller, message.after)
+        async with contextlib.aclosing(watching) as events:  # type: ignore[type-var]  # a generator
+            async for event in events:
+                yield _bytes(_event(event))
+
+    async def _result(self, request: bytes, exchange: Exchange) -> bytes:
+        message = _read(exchange.method, request)
+        job_id, caller = _job_of(message, exchange)
+        by_page = bool(message.limit or message.cursor or message.so_far)
+        if by_page:
+            limit = _limit(message.limit, 100)
+            answer = await self.engine.result_page(
+                job_id, caller, message.cursor, limit, message.so_far
+            )
+            kind = "page"
+        else:
+            answer = await self.engine.result(job_id, caller)
+            job = await self.engine.get_job(job_id, caller)
+            kind = "solve" if job.call in ("solve", "evaluate") else "answer"
+        exchange.told = [("etag", f'"{answer.etag}"')] if answer.etag else []
+        known = exchange.header("if-none-match")
+        response = pb.GetResultResponse(etag=answer.etag, complete=answer.complete)
+        if known and knows(known, answer.etag):
+            return _bytes(response)
+        return await _soon(len(answer.payload), _filled, response, kind, answer, message.form)
+
+    async def _version(self, request: bytes, exchange: Exchange) -> bytes:
+        _read(exchange.method, request)
+        return _bytes(
+            pb.GetVersionResponse(version=planner.__version__, api="v1", calls=list(CALLS))
+        )
+
+
+# Messages
+
+
+def _message_class(name: str) -> Any:
+    return getattr(pb, name)
+
+
+_REQUESTS = {method.name: _message_class(method.input_type.name) for method in SERVICE.methods}
+_RESPONSES = {method.name: _message_class(method.output_type.name) for method in SERVICE.methods}
+
+
+def _read(method: str, request: bytes) -> Any:
+    """Return the message of a request; `Problem` 400 where the bytes are none."""
+    kind = _REQUESTS[method]
+    try:
+        return kind.FromString(request)
+    except DecodeError:
+        detail = f"the bytes are no {kind.DESCRIPTOR.full_name}, or nested too deeply"
+        raise refused("malformed", detail, 400) from None
+
+
+def _response(method: str) -> Any:
+    return _RESPONSES[method]()
+
+
+def _bytes(message: Message) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+async def _soon(n_bytes: int, work: Callable[..., Found], *given: Any) -> Found:
+    """Return what some work returns: in a thread where there is much of it."""
+    if n_bytes < LARGE_BYTES:
+        return work(*given)
+    return await asyncio.to_thread(work, *given)
+
+
+def _filled(response: Any, kind: str, answer: Answer, form: int) -> bytes:
+    """Return a response with an answer in one of its fields, or as JSON."""
+    if form == pb.Delivery.FORM_JSON:
+        response.json = answer.payload.decode()
+    else:
+        place = getattr(response, kind)
+        place.SetInParent()
+        fill(place, json.loads(answer.payload))
+    return _bytes(response)
+
+
+def _written(response: Any, answer: Answer, form: int) -> _Kept:
+    response.etag = answer.etag
+    unchanged = _bytes(response)
+    return _Kept(answer, _filled(response, "answer", answer, form), unchanged)
+
+
+def _cached(answer: Answer) -> Answer:
+    """Return an answer as it is when it comes from memory; the message holds its payload."""
+    return Answer(answer.status, b"", answer.etag, True, True)
+
+
+async def _last(answer: Answer, form: int) -> bytes:
+    response = pb.SolveStreamResponse()
+    response.response.etag = answer.etag
+    inner = await _soon(len(answer.payload), _filled, response.response, "answer", answer, form)
+    return _bytes(pb.SolveStreamResponse(response=pb.SolveResponse.FromString(inner)))
+
+
+def _job(job: JobView) -> pb.Job:
+    return message_of(job.to_json(), pb.Job)
+
+
+def _job_response(response: Any, job: JobView) -> bytes:
+    response.job.CopyFrom(_job(job))
+    return _bytes(response)
+
+
+def _event(event: Event) -> pb.JobEvent:
+    told = pb.JobEvent(n=event.n)
+    if "state" in event.data:
+        fill(told, event.data)
+    else:
+        fill(told.progress, event.data)
+    return told
+
+
+def _job_of(message: Any, exchange: Exchange) -> tuple[str, Caller]:
+    assert exchange.caller is not None
+    exchange.fields["job_id"] = message.job_id[:64]
+    return message.job_id, exchange.caller
+
+
+def _limit(given: int, default: int) -> int:
+    if not 0 <= given <= 1_000:
+        raise malformed("limit", f"limit: {given} is no number from 1 to 1000")
+    return given or default

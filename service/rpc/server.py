@@ -1,0 +1,349 @@
+"""The gRPC transport: a server of planner.v1.Planner, with health and reflection.
+
+What is refused is a status with details (`service.rpc.status`); a defect says so and is logged
+with its trace, which no caller sees.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from planner.errors import UsageError
+from service.admission import overloaded
+from service.auth import Auth
+from service.handlers.problems import Problem
+from service.limits import Settings
+from service.metrics import Metrics
+from service.rpc.gate import MOST_CALLS, NAME, Gate
+from service.rpc.methods import Grpc
+from service.rpc.receiving import Receiver
+from service.rpc.status import MOST_CHARS, status_of
+from service.service import Engine
+from service.tracing import configured_tracer
+
+if TYPE_CHECKING:
+    from service.serve import Serving
+
+log = logging.getLogger("planner.service")
+
+MOST_STREAMS = 1_000
+"""Calls of one connection at the same time; more of them wait at the caller. Where calls are reset
+faster than they are forgotten, gRPC refuses more than so many with UNAVAILABLE."""
+REFUSED_FACTOR = 4
+"""Calls that are still answered, with a refusal, as a multiple of those that are served; gRPC
+itself refuses more, without details."""
+LEAVING_S = 3_600.0
+"""How long calls in flight may go on at a port that is left; the service stops long before."""
+PENDING = 8_192
+"""Calls that wait to be taken, of all connections: more than those have streams in practice."""
+AGAIN_S = 0.02
+"""Time between two tries to listen at a port again."""
+READY_S = 1.0
+"""Time between two looks at whether the service is ready, for its health."""
+_NO_COMPRESSION = 1
+"""Set of algorithms: none. A few bytes must not become many."""
+
+
+def options(settings: Settings, share_port: bool = False) -> list[tuple[str, int]]:
+    """Return the options of the server, see grpc/impl/channel_arg_names.h."""
+    return [
+        ("grpc.max_receive_message_length", settings.body_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", MOST_STREAMS),
+        # Calls that wait to be taken: those beyond are ended without a word to their callers.
+        ("grpc.server.max_pending_requests", PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * PENDING),
+        ("grpc.max_metadata_size", 16_384),
+        ("grpc.absolute_max_metadata_size", 32_768),
+        ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
+        ("grpc.so_reuseport", int(share_port)),  # without it, a port in use is an error
+        ("grpc.max_allowed_incoming_connections", settings.connections),
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        # A silent caller is asked whether it is there; one that asks too often is sent away.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.max_ping_strikes", 2),
+        ("grpc.max_connection_idle_ms", 600_000),
+    ]
+
+
+class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not typed
+    """Asks for a token, where there are some, before a stream that stays open as one likes.
+
+    Reflection and `Watch` of health would else let anybody hold every place that there is for
+    calls. `Check` of health asks for none: probes have no token.
+    """
+
+    def __init__(self, auth: Auth, settings: Settings, most_streams: int) -> None:
+        """Let a caller hold `most_streams` of them."""
+        self._auth = auth
+        self._receiver = Receiver(settings)
+        self._most = most_streams
+        self._open: Counter[str] = Counter()
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """Return the handler of a call, or one that refuses it."""
+        found = await continuation(details)
+        method: str = details.method
+        if method.startswith(f"/{NAME}/") or found is None:
+            return found
+        name = ""
+        if not method.endswith("/Check"):
+            metadata = dict(details.invocation_metadata or ())
+            try:
+                name = self._auth.caller(metadata.get("authorization")).name
+                if self._open[name] >= self._most:
+                    raise overloaded(f"{self._most} streams of yours are open", 5.0)
+            except Problem as problem:
+                return _refusing(problem)
+        return _reading(found, self._receiver, name, self._open)
+
+
+async def _refused(problem: Problem, context: Any) -> None:
+    await context.abort(status_of(problem), f"{problem.title}: {problem.detail}"[:MOST_CHARS])
+
+
+def _refusing(problem: Problem) -> Any:
+    async def refuse(_: Any, context: Any) -> None:
+        await _refused(problem, context)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)  # which takes no message before
+
+
+@contextlib.contextmanager
+def _counted(n_open: Counter[str], caller: str) -> Iterator[None]:
+    n_open[caller] += 1
+    try:
+        yield
+    finally:
+        n_open[caller] -= 1
+        if not n_open[caller]:
+            del n_open[caller]
+
+
+def _reading(handler: Any, receiver: Receiver, caller: str, n_open: Counter[str]) -> Any:
+    """Return a handler of health or reflection that refuses bytes which are none of its messages.
+
+    gRPC would answer UNKNOWN and log a trace for each of them, and anybody may send them.
+    """
+
+    async def read(data: bytes, context: Any) -> Any:
+        try:
+            return handler.request_deserializer(data)
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the bytes are no such message")
+
+    async def one(_: Any, context: Any) -> Any:
+        try:
+            data = await receiver.message(context, caller)
+        except Problem as problem:
+            return await _refused(problem, context)
+        work = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        with _counted(n_open, caller):
+            return await work(await read(data, context), context)
+
+    async def several(parts: Any, context: Any) -> Any:
+        async def messages() -> Any:
+            async for data in parts:
+                yield await read(data, context)
+
+        with _counted(n_open, caller):
+            async for answer in handler.stream_stream(messages(), context):
+                yield answer
+
+    write = handler.response_serializer
+    if handler.request_streaming:
+        return grpc.stream_stream_rpc_method_handler(several, None, write)
+    if handler.response_streaming:
+        return grpc.stream_stream_rpc_method_handler(one, None, write)
+    return grpc.stream_unary_rpc_method_handler(one, None, write)
+
+
+class GrpcServer:
+    """A gRPC server that runs."""
+
+    def __init__(
+        self,
+        server: Any,
+        again: Callable[[], Any],
+        engine: Engine,
+        gate: Gate,
+        port: int,
+        address: str,
+    ) -> None:
+        self.gate = gate
+        """What its calls go through."""
+        self.port = port
+        self.address = address
+        """HOST:PORT."""
+        self._server = server
+        self._again = again
+        """Returns another server at the same port, `UsageError` while it is in use."""
+        self._engine = engine
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        self._stopping = False
+        self._guarding: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Serve."""
+        await self._set_health()
+        self._looking = asyncio.create_task(self._look())
+        await self._server.start()
+        self._guarding = asyncio.create_task(self._guard())
+
+    async def _guard(self) -> None:
+        """Serve again where gRPC itself ends the server, as some releases do at a caller's bytes.
+
+        Calls in flight are lost then; without this, the port would be until the next start.
+        """
+        while True:
+            try:
+                await self._server.wait_for_termination()
+                return
+            except Exception as error:
+                if self._stopping:
+                    return
+                log.error("gRPC has ended its server (%s): it is started again", error)
+            while not self._stopping:
+                try:
+                    server = self._again()
+                    break
+                except UsageError:  # the port is still held
+                    await asyncio.sleep(AGAIN_S)
+            else:
+                return
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            self._server = server
+            await server.start()
+
+    async def _set_health(self) -> None:
+        """Say what /readyz says."""
+        status = health_pb2.HealthCheckResponse.SERVING
+        try:
+            await self._engine.ready()
+        except Problem:
+            status = health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", NAME):
+            await self._health.set(name, status)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(READY_S)
+            try:
+                await self._set_health()
+            except Exception:
+                log.exception("a defect in the health of the service")
+
+    def leave(self) -> None:
+        """Listen no more, for others at the same port; calls in flight go on until `stop`."""
+        self._leaving = asyncio.create_task(self._server.stop(LEAVING_S))
+
+    async def stop(self, grace_s: float) -> None:
+        """End it; calls in flight have `grace_s` to finish."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await self._health.enter_graceful_shutdown()
+        self._stopping = True
+        server = self._server
+        await server.stop(grace_s)
+        if self._guarding is not None:
+            await asyncio.gather(self._guarding, return_exceptions=True)
+        self._server = None
+        if self._leaving is not None:
+            await asyncio.gather(self._leaving, return_exceptions=True)
+            self._leaving = None
+        del server  # what gRPC does when it is collected needs the event loop
+        await asyncio.sleep(0)
+
+
+def bound(
+    engine: Engine,
+    auth: Auth,
+    settings: Settings,
+    metrics: Metrics,
+    address: str,
+    credentials: Any = None,
+    share_port: bool = False,
+) -> GrpcServer:
+    """Return a server that listens at HOST:PORT (0: any that is free) and is to be started.
+
+    `UsageError` where it cannot listen there.
+    """
+    grpc.aio.init_grpc_aio()
+    methods = Grpc(engine, auth, settings, metrics, configured_tracer())
+    gate = StreamGate(auth, settings, engine.options.watchers_per_caller)
+
+    def made(at: str) -> tuple[Any, int]:
+        server = grpc.aio.server(
+            interceptors=[gate],
+            options=options(settings, share_port),
+            maximum_concurrent_rpcs=REFUSED_FACTOR * MOST_CALLS,
+        )
+        server.add_generic_rpc_handlers((methods.handler(),))
+        reflection.enable_server_reflection(
+            (NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
+        try:
+            if credentials is None:
+                port = server.add_insecure_port(at)
+            else:
+                port = server.add_secure_port(at, credentials)
+        except RuntimeError:
+            port = 0
+        if not port:
+            del server  # as when it stops: not with the traceback, after the event loop
+            raise UsageError(
+                f"gRPC cannot listen at {at}: the port is in use, or the host is not here",
+                "another --grpc-port, or --grpc-port 0 for none",
+            )
+        return server, port
+
+    server, port = made(address)
+    found = f"{address.rpartition(':')[0]}:{port}"
+    return GrpcServer(server, lambda: made(found)[0], engine, methods, port, found)
+
+
+def credentials_of(serving: "Serving") -> Any:
+    """Return the credentials of TLS; None without it."""
+    if not serving.tls_cert or not serving.tls_key:
+        return None
+    pair = (serving.tls_key.read_bytes(), serving.tls_cert.read_bytes())
+    authority = serving.tls_client_ca.read_bytes() if serving.tls_client_ca else None
+    return grpc.ssl_server_credentials(
+        [pair], root_certificates=authority, require_client_auth=authority is not None
+    )
+
+
+def address_to_listen(serving: "Serving") -> str:
+    """Return the address of the gRPC port."""
+    host = serving.host.strip("[]")
+    return f"[{host}]:{serving.grpc_port}" if ":" in host else f"{host}:{serving.grpc_port}"
+
+
+async def start(engine: Engine, serving: "Serving", auth: Auth, metrics: Metrics) -> GrpcServer:
+    """Start the transport; `UsageError` where it cannot listen."""
+    server = bound(
+        engine,
+        auth,
+        serving.limits,
+        metrics,
+        address_to_listen(serving),
+        credentials_of(serving),
+        serving.share_port,
+    )
+    await server.start()
+    return server

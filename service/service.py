@@ -1,0 +1,788 @@
+"""The engine behind both transports: admission, cache, workers, jobs.
+
+    request -> role -> cache (memory) -> rate, concurrency -> same request in flight? -> turn
+            -> worker -> answer
+    job     -> role -> rate, concurrency -> read by a worker -> row in the store -> accepted
+            -> lease -> worker -> result in the store
+
+Nothing is computed on the event loop: it hands requests over and waits. Everything refused is a
+`Problem`, which the transports translate.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import importlib
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+from service.admission import Cache, Rates, Turns, overloaded
+from service.handlers.handlers import PAGE_PREFIX
+from service.handlers.problems import Problem
+from service.jobs.leases import new_claim
+from service.jobs.queue import Jobs, cursor_number
+from service.jobs.records import Bounds, Event, JobQueueFull, JobView, Reply, State
+from service.jobs.store import CONNECTIONS, Store
+from service.jobs.work import JobWork
+from service.limits import DEFAULTS, SMALL_BODY, Settings
+from service.options import Options
+from service.worker_pool.pool import (
+    CALLS_MODULE,
+    Outcome,
+    Pool,
+    Progress,
+    Task,
+    WorkerDied,
+    in_time,
+    read_job,
+)
+
+__all__ = [
+    "MAX_KEY_CHARS",
+    "ROLES",
+    "Answer",
+    "Caller",
+    "Engine",
+    "Options",
+    "Snapshot",
+    "cache_key",
+    "request_body",
+]
+
+Found = TypeVar("Found")
+
+ROLES = ("read", "solve", "admin")
+"""Each may do what those before it may."""
+MAX_KEY_CHARS = 200
+STORE_SLOTS, SPARE_STORE_SLOTS = CONNECTIONS // 2, 2
+"""Threads of the store that callers may use to read at the same time; those after them are for
+callers who use none. What is left is for heartbeats, leases and what is accepted."""
+UNBOUNDED = 10**9
+"""Reads that may wait for a turn: connections and calls are bounded already."""
+JOB_NICENESS = 5
+"""How far jobs stand back behind requests that are answered at once, where both compute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks."""
+
+    name: str
+    """Owner of the jobs; one name for all where no tokens are asked for."""
+    role: Literal["read", "solve", "admin"] = "admin"
+    address: str = ""
+
+    def may(self, role: str) -> bool:
+        """Tell whether the caller may do what a role may."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    @property
+    def sees(self) -> str | None:
+        """Owner whose jobs the caller sees; None for all."""
+        return None if self.role == "admin" else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer as both transports send it."""
+
+    status: int
+    payload: bytes
+    """The same bytes as the command line's JSON."""
+    etag: str
+    cached: bool
+    complete: bool
+    """False where a deadline stopped the search with the best so far."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall-clock time by phase: `queue`, `work`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the engine has counted since it started, and what it holds now: for metrics."""
+
+    queue_depth: int
+    in_flight: int
+    cache_entries: int
+    cache_bytes: int
+    counts: Mapping[str, int]
+    """`answered`, `cached`, `joined` (the same request was in flight), `computed`, `stopped`
+    (best so far), `refused`, `jobs_accepted`, `jobs_finished`, `leases_lost`."""
+    refused: Mapping[str, int]
+    """By code of the problem."""
+    workers_alive: int
+    workers_died: int
+    mean_work_s: float
+    mean_job_s: float
+    jobs: Mapping[str, int] = field(default_factory=dict)
+    """Jobs in the store by state, of all processes, as of some seconds ago; empty before."""
+
+
+def too_late(deadline_s: float) -> Problem:
+    """Return the problem of a deadline that passed before the work began."""
+    return Problem(
+        504,
+        "out-of-time",
+        "there is no answer in time",
+        f"the deadline of {deadline_s:g} s passed while the request waited",
+        retry_after_s=1.0,
+    )
+
+
+def needs_job(name: str) -> Problem:
+    """Return the problem of a request that is too large for an answer at once."""
+    return Problem(
+        413,
+        "needs-job",
+        "the request is one for a job",
+        f"{name} asks for more than is answered at once: submit it as a job",
+    )
+
+
+def request_body(body: bytes | Mapping[str, Any]) -> bytes:
+    """Return the bytes of a request: those that came, or those of a mapping."""
+    return body if isinstance(body, bytes) else json.dumps(body).encode()
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A request that is computed, and how many wait for it."""
+
+    task: "asyncio.Task[Answer]"
+    listeners: list[Progress]
+    """Told of progress on the event loop."""
+    n_waiting: int = 0
+
+
+class Engine:
+    """Answers calls and keeps jobs; one for each process of the service."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings = DEFAULTS,
+        options: Options = Options(),
+        module: str = CALLS_MODULE,
+    ) -> None:
+        """Prepare an engine over a store that is open; `start` starts its workers.
+
+        `module` holds the calls: `CALLS` and what `service.worker_pool.pool` uses of it.
+        """
+        self.settings = settings
+        self.options = options
+        self.jobs = Jobs(
+            store,
+            Bounds(
+                queued=settings.jobs_queued,
+                queued_per_owner=settings.jobs_queued_per_owner,
+                kept_per_owner=settings.jobs_kept_per_owner,
+                keys_per_owner=settings.keys_per_owner,
+                max_attempts=options.max_attempts,
+                lease_s=options.lease_s,
+                retention_s=options.retention_s,
+                claim_s=2 * settings.hard_s + 60.0,
+            ),
+        )
+        self._store = store
+        self._calls: Mapping[str, Any] = importlib.import_module(module).CALLS
+        self._pool = Pool(options.workers + options.spare_workers, settings, module)
+        of_jobs = replace(settings, solve_s=options.job_hard_s)  # the task says how long
+        self._job_pool = Pool(options.job_workers, of_jobs, module, niceness=JOB_NICENESS)
+        self._turns = Turns(options.workers, settings.queue_length, options.spare_workers)
+        self._store_turns = Turns(STORE_SLOTS, UNBOUNDED, SPARE_STORE_SLOTS)
+        self._rates = Rates(settings.requests_per_s, settings.burst)
+        self._cache: Cache[Answer] = Cache(options.cache_bytes)
+        self._flights: dict[tuple[bytes, float], _Flight] = {}
+        self._active: Counter[str] = Counter()
+        self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="store")
+        self._news = asyncio.Event()
+        self._draining = False
+        self._n_watchers: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._job_work = JobWork(
+            self.jobs, settings, options, self._in_store, self._tell_watchers, self._counts
+        )
+
+    # Life
+
+    async def start(self) -> None:
+        """Start workers, and what works on jobs and looks after the store."""
+        await asyncio.gather(self._pool.start(), self._job_pool.start())
+        self._job_work.start(self._job_pool, self._calls)
+
+    async def ready(self) -> None:
+        """Raise `Problem` 503 unless requests would be answered now."""
+        self._check_open()
+        if not self._pool.n_alive:
+            raise Problem(503, "no-workers", "the service has no workers", "they are starting")
+        await self._in_store(self._store.ping)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing new is accepted, because the service stops."""
+        return self._draining
+
+    async def close(self) -> None:
+        """Accept nothing more, finish what runs, and give back the jobs that take too long."""
+        self._draining = True
+        self._job_work.drain()
+        end_s = time.monotonic() + self.options.drain_s
+        flights = [each.task for each in self._flights.values()]
+        running = [*flights, *self._job_work.running]
+        if running:
+            await asyncio.wait(running, timeout=self.options.drain_s)
+        for flight in flights:
+            flight.cancel()
+        await self._job_work.close(max(0.0, end_s - time.monotonic()) + self.options.grace_s)
+        await asyncio.gather(*flights, return_exceptions=True)
+        await asyncio.gather(self._pool.close(), self._job_pool.close())
+        self._threads.shutdown()
+
+    def snapshot(self) -> Snapshot:
+        """Return what there is to measure."""
+        return Snapshot(
+            self._turns.n_waiting,
+            self._turns.n_held,
+            len(self._cache),
+            self._cache.n_bytes,
+            dict(self._counts),
+            dict(self._refused),
+            self._pool.n_alive + self._job_pool.n_alive,
+            self._pool.n_deaths + self._job_pool.n_deaths,
+            self._turns.mean_s,
+            self._job_work.mean_s,
+            dict(self._job_work.counts),
+        )
+
+    async def _in_store(self, work: Callable[..., Found], *args: Any, **named: Any) -> Found:
+        loop = asyncio.get_running_loop()
+        try:
+            running = loop.run_in_executor(self._threads, lambda: work(*args, **named))
+        except RuntimeError:
+            self._check_open()  # its threads are gone once it is closed
+            raise
+        return await running
+
+    async def _read(
+        self, caller: Caller, work: Callable[..., Found], *args: Any, **named: Any
+    ) -> Found:
+        """Return what is in the store, in the caller's turn.
+
+        Who asks for very much waits by himself: nobody else's reading, nor the heartbeats of jobs.
+        """
+        await self._store_turns.take(caller.name)
+        begun_s = time.monotonic()
+        running = asyncio.ensure_future(self._in_store(work, *args, **named))
+
+        def over(done: "asyncio.Future[Found]") -> None:  # its thread goes on if a caller leaves
+            self._store_turns.give(time.monotonic() - begun_s, caller.name)
+            if not done.cancelled():
+                done.exception()  # seen: it may be that nobody waits for it
+
+        running.add_done_callback(over)
+        return await asyncio.shield(running)
+
+    # Admission
+
+    def _check_open(self) -> None:
+        if self._draining:
+            raise Problem(
+                503,
+                "draining",
+                "the service stops",
+                "ask another process of it, or again later",
+                retry_after_s=5.0,
+            )
+
+    def _no_such_call(self, name: str) -> Problem:
+        known = sorted(each for each in self._calls if not each.startswith(PAGE_PREFIX))
+        return Problem(
+            404,
+            "unknown-call",
+            "there is no such call",
+            f"no call {name[:40]!r}: {', '.join(known)}",
+        )
+
+    def _check_call(self, name: str, caller: Caller) -> None:
+        call = self._calls.get(name)
+        if call is None:
+            raise self._no_such_call(name)
+        if not caller.may(call.role):
+            raise not_allowed(caller, call.role)
+
+    @contextlib.contextmanager
+    def _admitted(self, caller: Caller) -> Any:
+        """Hold one of the places of a caller; `Problem` 429 where there is none."""
+        self._rates.take(caller.name)
+        if self._active[caller.name] >= self.settings.per_caller:
+            raise overloaded(
+                f"{self.settings.per_caller} requests of yours are being worked on",
+                self._turns.wait_s(),
+            )
+        self._active[caller.name] += 1
+        try:
+            yield
+        finally:
+            self._active[caller.name] -= 1
+            if not self._active[caller.name]:
+                del self._active[caller.name]
+
+    @contextlib.contextmanager
+    def _counted(self) -> Any:
+        try:
+            yield
+        except Problem as problem:
+            self._counts["refused"] += 1
+            self._refused[problem.code] += 1
+            raise
+
+    # Calls
+
+    def cached(self, name: str, body: bytes, caller: Caller) -> Answer | None:
+        """Return the answer to this very body where memory has it; nothing is parsed or awaited.
+
+        Raises `Problem` for a caller who may not ask.
+        """
+        with self._counted():
+            self._check_call(name, caller)
+        return self._remembered(cache_key(name, body))
+
+    def repeated(self, name: str, caller: Caller) -> None:
+        """Count an answer that a transport has kept for the very bytes of a request.
+
+        Raises `Problem` for a caller who may not ask.
+        """
+        with self._counted():
+            self._check_call(name, caller)
+        self._counts["answered"] += 1
+        self._counts["cached"] += 1
+
+    def _remembered(self, key: bytes) -> Answer | None:
+        found = self._cache.get(key)
+        if found is not None:
+            self._counts["answered"] += 1
+            self._counts["cached"] += 1
+        return found
+
+    async def call(
+        self,
+        name: str,
+        body: bytes | Mapping[str, Any],
+        caller: Caller,
+        deadline_s: float | None = None,
+        idempotency_key: str = "",
+        progress: Progress | None = None,
+    ) -> Answer:
+        """Return the answer of a call, from memory where it was given before.
+
+        With a `deadline_s` (from now) the best so far is returned when it is over. `progress` is
+        told how far the work is, on the event loop. Raises `Problem` for everything refused;
+        `needs-job` for what is too large to be answered at once.
+        """
+        with self._counted():
+            self._check_call(name, caller)
+            body = request_body(body)
+            key = cache_key(name, body)
+            if idempotency_key:
+                return await self._once(
+                    name, body, key, caller, deadline_s, idempotency_key, progress
+                )
+            found = self._remembered(key)
+            if found is not None:
+                return found
+            self._check_open()
+            with self._admitted(caller):
+                return await self._joined(name, body, key, caller, deadline_s, progress)
+
+    async def _once(
+        self,
+        name: str,
+        body: bytes,
+        key: bytes,
+        caller: Caller,
+        deadline_s: float | None,
+        idempotency_key: str,
+        progress: Progress | None,
+    ) -> Answer:
+        """Answer a call with an idempotency key: a repeated one gets the bytes of the first."""
+        check_key(idempotency_key)
+        self._check_open()
+        claim = new_claim()
+        mine = (caller.name, idempotency_key)
+        with self._admitted(caller):
+            claiming = asyncio.ensure_future(
+                self._in_store(self.jobs.claim, *mine, key.hex(), claim)
+            )
+            try:
+                known = await asyncio.shield(claiming)
+                if known:
+                    self._counts["answered"] += 1
+                    self._counts["cached"] += 1
+                    complete = not known.etag.startswith(PARTIAL)
+                    return Answer(200, known.payload, known.etag, True, complete)
+                answer = self._cache.get(key) or await self._joined(
+                    name, body, key, caller, deadline_s, progress
+                )
+                reply = Reply(answer.payload, answer.etag)
+                await self._in_store(self.jobs.reply, *mine, claim, reply)
+            except BaseException:
+                # Not awaited by one who has left: the key must be free again all the same.
+                releasing = asyncio.ensure_future(self._released(claiming, mine, claim))
+                with contextlib.suppress(Problem):
+                    await asyncio.shield(releasing)
+                raise
+            return answer
+
+    async def _released(
+        self, claiming: "asyncio.Future[Reply | None]", mine: tuple[str, str], claim: str
+    ) -> None:
+        """Free an idempotency key, once it is known to be taken: a thread may be at it still."""
+        with contextlib.suppress(Problem):
+            if await claiming is None:
+                await self._in_store(self.jobs.release, *mine, claim)
+
+    async def _joined(
+        self,
+        name: str,
+        body: bytes,
+        key: bytes,
+        caller: Caller,
+        deadline_s: float | None,
+        progress: Progress | None = None,
+    ) -> Answer:
+        """Return the answer of the same request in flight, or of this one."""
+        # Who has more time must not get what another's deadline has cut short.
+        which = (key, deadline_s or 0.0)
+        flight = self._flights.get(which)
+        if flight is None:
+            listeners: list[Progress] = []
+            task = asyncio.create_task(
+                self._computed(name, body, key, caller, deadline_s, listeners)
+            )
+            flight = self._flights[which] = _Flight(task, listeners)
+            task.add_done_callback(lambda _: self._landed(which, task))
+        else:
+            self._counts["joined"] += 1
+        flight.n_waiting += 1
+        if progress is not None:
+            flight.listeners.append(progress)
+        try:
+            answer = await asyncio.shield(flight.task)
+        except asyncio.CancelledError:
+            if flight.task.cancelled() and not _is_cancelled():
+                self._check_open()  # the service stops: its answer says so
+            raise
+        finally:
+            flight.n_waiting -= 1
+            if progress is not None:
+                flight.listeners.remove(progress)
+            if not (flight.n_waiting or flight.task.done()):
+                self._landed(which, flight.task)
+                flight.task.cancel()  # nobody waits for it any more
+        self._counts["answered"] += 1
+        return answer
+
+    def _landed(self, which: tuple[bytes, float], task: "asyncio.Task[Answer]") -> None:
+        """Forget a request that was computed or left; not one that was asked since then."""
+        found = self._flights.get(which)
+        if found is not None and found.task is task:
+            del self._flights[which]
+
+    async def _computed(
+        self,
+        name: str,
+        body: bytes,
+        key: bytes,
+        caller: Caller,
+        deadline_s: float | None,
+        listeners: list[Progress],
+    ) -> Answer:
+        begun_s = time.monotonic()
+        await self._turn(caller, deadline_s)
+        taken_s = time.monotonic()
+        try:
+            left_s, hard_s = 0.0, self.settings.hard_s
+            if deadline_s:
+                left_s = deadline_s - (taken_s - begun_s)
+                if left_s <= 0:
+                    raise too_late(deadline_s)
+                hard_s = min(hard_s, left_s + self.options.grace_s)
+            task = Task("answer", name, body, time_limit_s=in_time(left_s))
+            outcome = await self._tried_twice(task, hard_s, _told(listeners))
+        finally:
+            self._turns.give(time.monotonic() - taken_s, caller.name)
+        if outcome.payload is None:
+            raise needs_job(name)
+        self._counts["computed"] += 1
+        self._counts["stopped"] += not outcome.complete
+        seconds = {"queue": taken_s - begun_s, "work": outcome.seconds}
+        etag = outcome.request_id
+        if not outcome.complete:
+            etag = PARTIAL + hashlib.sha256(outcome.payload).hexdigest()[: 64 - len(PARTIAL)]
+        answer = Answer(200, outcome.payload, etag, False, outcome.complete, seconds)
+        if outcome.complete:
+            kept = Answer(200, outcome.payload, etag, True, True)
+            self._cache.put(key, kept, len(outcome.payload))
+        return answer
+
+    async def _turn(self, caller: Caller, deadline_s: float | None) -> None:
+        if not deadline_s:
+            return await self._turns.take(caller.name)
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await self._turns.take(caller.name)
+        except TimeoutError:
+            raise too_late(deadline_s) from None
+
+    async def _tried_twice(
+        self, task: Task, hard_s: float, progress: Progress | None = None
+    ) -> Outcome:
+        """Return the outcome of a small task; once more where its worker was killed by others."""
+        try:
+            return await self._pool.run(task, hard_s, progress)
+        except WorkerDied:
+            return await self._pool.run(task, hard_s, progress)
+
+    # Jobs
+
+    async def submit(
+        self,
+        name: str,
+        body: bytes | Mapping[str, Any],
+        caller: Caller,
+        idempotency_key: str = "",
+        time_limit_s: float = 0.0,
+    ) -> JobView:
+        """Accept a job and return it: its row is committed, and it will end exactly once.
+
+        A request that cannot be read is refused here. A repeated one is answered from the store.
+        Raises `Problem`.
+        """
+        with self._counted():
+            self._check_call(name, caller)
+            self._check_open()
+            check_key(idempotency_key)
+            body = request_body(body)
+            with self._admitted(caller):
+                read = await self._soon(Task("read", name, body), caller)
+                try:
+                    job = await self._in_store(
+                        self.jobs.submit,
+                        caller.name,
+                        name,
+                        read.request_id,
+                        body,
+                        time_limit_s=time_limit_s,
+                        key=idempotency_key,
+                        fingerprint=cache_key(f"job {time_limit_s!r} {name}", body).hex(),
+                    )
+                except JobQueueFull as problem:
+                    problem.retry_after_s = min(
+                        600.0, max(1.0, self._job_work.mean_s / max(1, self.options.job_workers))
+                    )
+                    raise
+            self._counts["jobs_accepted"] += 1
+            self._job_work.look()
+            return job
+
+    async def submit_body(self, body: bytes, caller: Caller, idempotency_key: str = "") -> JobView:
+        """Accept a job that a body names: `{"call", "request", "time_limit_s"?}`.
+
+        A small body is read here, a larger one by a worker.
+        """
+        if len(body) <= SMALL_BODY:
+            with self._counted():
+                read = read_job(body, self.settings)
+        else:
+            with self._counted():
+                self._check_open()
+                with self._admitted(caller):
+                    read = await self._soon(Task("job", "", body), caller)
+        if read.call.startswith(PAGE_PREFIX):  # no part of the interface, and of wider limits
+            with self._counted():
+                raise self._no_such_call(read.call)
+        request = read.payload or b""
+        return await self.submit(read.call, request, caller, idempotency_key, read.time_limit_s)
+
+    async def get_job(self, job_id: str, caller: Caller) -> JobView:
+        """Return a job of the caller's; `Problem` 404."""
+        with self._counted():
+            self._rates.take(caller.name)
+            return await self._read(caller, self.jobs.get, job_id, caller.sees)
+
+    async def list_jobs(
+        self, caller: Caller, cursor: str = "", state: State | None = None, limit: int = 50
+    ) -> tuple[list[JobView], str]:
+        """Return the caller's jobs, the newest first, and the cursor of the next page."""
+        with self._counted():
+            self._rates.take(caller.name)
+            limit = max(1, min(limit, self.options.page_items))
+            return await self._read(
+                caller, self.jobs.page, caller.sees, state=state, cursor=cursor, limit=limit
+            )
+
+    async def cancel(self, job_id: str, caller: Caller) -> JobView:
+        """Cancel a job of the caller's and return it; one that has ended stays as it is."""
+        with self._counted():
+            self._rates.take(caller.name)
+            if not caller.may("solve"):
+                raise not_allowed(caller, "solve")
+            job = await self._read(caller, self.jobs.cancel, job_id, caller.sees)
+            if job.state is State.CANCELLED:
+                self._job_work.stop(job_id)
+            self._tell_watchers()
+            return job
+
+    async def watch(self, job_id: str, caller: Caller, after: int = 0) -> AsyncIterator[Event]:
+        """Yield what happens to a job, from event `after` + 1 until it has ended."""
+        with self._counted():
+            self._rates.take(caller.name)
+            if self._n_watchers.total() >= self.options.watchers:
+                raise overloaded(f"{self.options.watchers} streams of events are open", 5.0)
+            if self._n_watchers[caller.name] >= self.options.watchers_per_caller:
+                most = self.options.watchers_per_caller
+                raise overloaded(f"{most} streams of events of yours are open", 5.0)
+            self._n_watchers[caller.name] += 1
+            try:
+                while True:
+                    news = self._news
+                    job, events = await self._read(
+                        caller, self.jobs.events, job_id, caller.sees, after
+                    )
+                    for event in events:
+                        yield event
+                        after = event.n
+                    if job.is_final:
+                        return
+                    self._check_open()
+                    # wait_for of Python 3.11 loses a cancellation that comes with the news.
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(self.options.poll_s):
+                            await news.wait()
+            finally:
+                self._n_watchers[caller.name] -= 1
+                if not self._n_watchers[caller.name]:
+                    del self._n_watchers[caller.name]
+
+    async def result(self, job_id: str, caller: Caller) -> Answer:
+        """Return the whole answer of a job; `Problem` 404, 409 not ended, 410 expired, its own."""
+        with self._counted():
+            self._rates.take(caller.name)
+            job, payload = await self._read(caller, self.jobs.result, job_id, caller.sees)
+            return Answer(200, payload, job.etag, True, bool(job.complete))
+
+    async def result_page(
+        self, job_id: str, caller: Caller, cursor: str = "", limit: int = 100, so_far: bool = False
+    ) -> Answer:
+        """Return a page of a job's answer, see `service.worker_pool.pool.cut_page`.
+
+        With `so_far` one of the rows of a job that has no answer, in the order in which they
+        came; while it runs, there is a cursor for those that will come.
+        """
+        with self._counted():
+            first = cursor_number(cursor) if cursor else 0
+            limit = max(1, min(limit, self.options.page_items))
+            with self._admitted(caller):
+                if so_far:
+                    job, task = await self._rows_task(job_id, caller, first, limit)
+                else:
+                    job, payload = await self._in_store(self.jobs.result, job_id, caller.sees)
+                    task = Task("page", job.call, payload, first=first, n_items=limit)
+                page = await self._soon(task, caller)
+            return Answer(200, page.payload or b"", "", True, bool(job.complete))
+
+    async def _rows_task(
+        self, job_id: str, caller: Caller, first: int, limit: int
+    ) -> tuple[JobView, Task]:
+        """Return a job and what cuts a page of its rows so far."""
+        job, kept = await self._in_store(self.jobs.rows_so_far, job_id, caller.sees, first, limit)
+        call = self._calls.get(job.call)
+        if call is None or not call.rows:
+            raise self._without_rows(job)
+        n = max(0, min(limit, kept.total - first))
+        more = not job.is_final or first + n < kept.total
+        options = {
+            "rows": kept.payloads,
+            "total": kept.total,
+            "next_cursor": str(first + n) if more else "",
+        }
+        return job, Task("page", job.call, b"", first=kept.skip, n_items=n, options=options)
+
+    def _without_rows(self, job: JobView) -> Problem:
+        """Return the problem of a job of which nothing is there before its answer."""
+        known = " and ".join(sorted(name for name, call in self._calls.items() if call.rows))
+        return Problem(
+            409,
+            "no-rows",
+            "the job has no rows",
+            f"{job.call} has its answer at the end; rows before have {known}",
+        )
+
+    async def _soon(self, task: Task, caller: Caller) -> Outcome:
+        """Return the outcome of a task that takes little time, in the caller's turn."""
+        await self._turns.take(caller.name)
+        begun_s = time.monotonic()
+        try:
+            return await self._tried_twice(task, self.settings.hard_s)
+        finally:
+            self._turns.give(time.monotonic() - begun_s, caller.name)
+
+    def _tell_watchers(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+PARTIAL = "partial-"
+"""Beginning of the ETag of an answer that was stopped: it names these bytes, not the request."""
+
+
+def not_allowed(caller: Caller, role: str) -> Problem:
+    """Return the problem of a caller whose role does not reach."""
+    return Problem(
+        403,
+        "not-allowed",
+        "your role does not allow this",
+        f"it needs the role {role}, and {caller.name} has {caller.role}",
+    )
+
+
+def check_key(key: str) -> None:
+    """Raise `Problem` 400 for an idempotency key that cannot be one."""
+    if len(key) > MAX_KEY_CHARS or not key.isprintable():
+        raise Problem(
+            400,
+            "bad-key",
+            "the idempotency key cannot be one",
+            f"at most {MAX_KEY_CHARS} printable characters",
+        )
+
+
+def cache_key(name: str, body: bytes) -> bytes:
+    """Return the key of a call with this very body."""
+    return hashlib.sha256(name.encode() + b"\0" + body).digest()
+
+
+def _told(listeners: list[Progress]) -> Progress:
+    """Return what takes progress from a worker's thread to listeners on the event loop."""
+    loop = asyncio.get_running_loop()
+
+    def tell(data: Mapping[str, Any]) -> None:
+        for each in tuple(listeners):
+            each(data)
+
+    def note(data: Mapping[str, Any]) -> None:
+        if listeners:
+            loop.call_soon_threadsafe(tell, data)
+
+    return note
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

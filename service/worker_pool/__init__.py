@@ -1,0 +1,1 @@
+"""Worker processes, within bounds of memory and time."""
