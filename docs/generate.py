@@ -2,11 +2,12 @@
 
     python docs/generate.py
 
-`rules.md` whole; the tables between markers in `stacks.md`, `files.md`, `frameworks.md` and
-`sweeps.md`.
+`rules.md` whole; the tables between markers in `architecture.md`, `stacks.md`, `files.md`,
+`frameworks.md` and `sweeps.md`.
 `tests/test_docs.py` fails when they are not current.
 """
 
+import ast
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -22,6 +23,8 @@ from searches.frameworks.rule import FrameworkRule
 from searches.rules import RULES, SHAPE_RULES
 
 DOCS = Path(__file__).resolve().parent
+PACKAGES = ("service", "planner", "searches", "costmodels", "hardware")
+"""From the top down."""
 LEAST_SIZE = 2.0**28
 """Numbers of a stack profile from here on are sizes; bucket sizes (elements) are below."""
 LEAST_MS = 1e-3
@@ -285,6 +288,19 @@ def _between(text: str, name: str, inner: str) -> str:
     return f"{text[:head]}\n{inner}\n{text[tail:]}"
 
 
+def rooms_table() -> str:
+    """Return the packages with what each holds, as their docstrings say it."""
+    rows = []
+    for package in PACKAGES:
+        for file in sorted((DOCS.parent / package).rglob("__init__.py")):
+            folder = file.parent.relative_to(DOCS.parent)
+            if "data" in folder.parts or "proto" in folder.parts:
+                continue
+            says = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+            rows.append((f"`{folder}`", says.partition("\n")[0]))
+    return _table(("folder", "holds"), rows)
+
+
 def pages() -> dict[Path, str]:
     """Return every page with generated parts, as it should be."""
     stacks = _between((DOCS / "stacks.md").read_text(encoding="utf-8"), "stacks", stacks_table())
@@ -298,7 +314,9 @@ def pages() -> dict[Path, str]:
     sweeps = (DOCS / "sweeps.md").read_text(encoding="utf-8")
     sweeps = _between(sweeps, "sweep", sweep_table())
     sweeps = _between(sweeps, "columns", columns_table())
+    rooms = (DOCS / "architecture.md").read_text(encoding="utf-8")
     return {
+        DOCS / "architecture.md": _between(rooms, "rooms", rooms_table()),
         DOCS / "sweeps.md": sweeps,
         DOCS / "rules.md": rules_page(),
         DOCS / "stacks.md": stacks,
