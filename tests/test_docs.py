@@ -16,7 +16,7 @@ from planner.analyze.recommend.devices import QUESTIONS
 from planner.analyze.terms import TERMS
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from searches.rules import RULES
-from tests.planner.test_recommend import answer
+from tests.planner.analyze.test_recommend import answer
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

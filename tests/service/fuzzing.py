@@ -242,8 +242,8 @@ def real_documents() -> list[Real]:
         ROOT / "examples" / "models",
         ROOT / "examples" / "clusters",
         ROOT / "examples" / "imports",
-        TESTS / "planner" / "intake" / "data",
-        TESTS / "planner" / "intake" / "data" / "clusters",
+        TESTS / "planner" / "specs" / "importers" / "data",
+        TESTS / "planner" / "specs" / "importers" / "data" / "clusters",
     ]
     return [
         _real(path)
@@ -260,7 +260,7 @@ def real_sweeps() -> list[Real]:
 
 def real_runs() -> list[Real]:
     """Return launch scripts and configurations of other frameworks."""
-    folder = TESTS / "planner" / "runs" / "data"
+    folder = TESTS / "planner" / "frameworks" / "runs" / "data"
     paths = [*sorted((folder / "megatron").glob("*.sh")), *sorted(folder.glob("*.txt"))]
     return [_real(path) for path in paths if path.stat().st_size < 12_000]
 

@@ -56,7 +56,7 @@ def config(**more: Any) -> tuple[str, dict[str, Any]]:
 
 
 NEO = {"model_type": "gpt_neo", "num_layers": 8, "num_heads": 8, "num_attention_heads": 8}
-PUBLISHED = Path(__file__).parents[1] / "planner" / "runs" / "data" / "megatron"
+PUBLISHED = Path(__file__).parents[1] / "planner" / "frameworks" / "runs" / "data" / "megatron"
 DEEPSPEED = (PUBLISHED / "megatron_deepspeed_175b.sh").read_text()
 ENGINE = "deepspeed pretrain_gpt.py --deepspeed --deepspeed_config ds.json"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import planner.specs.search.axis_values
+import planner
 from planner.option_names import REQUEST_FIELDS, SWEEP_FIELDS
 from service.handlers.handlers import call
 from service.handlers.problems import Problem
@@ -247,7 +247,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
-LIBRARY = Path(planner.specs.search.axis_values.__file__).parent
+LIBRARY = Path(planner.__file__).parent
 HERE_ALONE = (
     "cli.py",
     "commands.py",

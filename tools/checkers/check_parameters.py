@@ -3,10 +3,10 @@
     python tools/checkers/check_parameters.py [NAME...]
 
 In an environment with torch (CPU), transformers 5.23 and this project. Every configuration of
-tests/planner/intake/data, or those named, is built on the meta device, where nothing is allocated, and
+tests/planner/specs/importers/data, or those named, is built on the meta device, where nothing is allocated, and
 so is every model_type with the settings of CLASS_DEFAULTS. Prints both counts; exit code 1 when they
 differ by more than the tests allow. After a change of the counts the tables of
-tests/planner/intake/counted.py take these numbers.
+tests/planner/specs/importers/counted.py take these numbers.
 """
 
 import json
@@ -18,9 +18,9 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from costmodels.parameters import total_params
 from planner.specs.loader import model_from_dict
-from tests.planner.intake.counted import CLASS_DEFAULTS, EXCEPTIONS_FRAC
+from tests.planner.specs.importers.counted import CLASS_DEFAULTS, EXCEPTIONS_FRAC
 
-TESTS = Path(__file__).resolve().parents[2] / "tests" / "planner" / "intake"
+TESTS = Path(__file__).resolve().parents[2] / "tests" / "planner" / "specs" / "importers"
 SAME_CLASS = {"kimi_k2": "deepseek_v3", "RefinedWebModel": "falcon"}
 OLD_KEYS = {
     "falcon": {"n_head": "num_attention_heads", "n_layer": "num_hidden_layers"},

@@ -12,7 +12,7 @@ from service.handlers.problems import Problem
 from service.pages.views.learn import LearnAnswer, LearnRequest, _learn, unbroken
 
 ROOT = Path(__file__).resolve().parents[3]
-TABLE = ROOT / "tests" / "planner" / "learning" / "writeups.yaml"
+TABLE = ROOT / "tests" / "planner" / "learn" / "writeups.yaml"
 CASES = [case for row in yaml.safe_load(TABLE.read_text("utf-8")) for case in row["cases"]]
 
 

@@ -1,0 +1,194 @@
+"""`planner import`, and models of other formats in place of model files."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.cli.app import app
+from planner.cli.spec_check import check_spec
+from planner.errors import EmitError, SpecError
+from planner.render.text import solve_table
+from planner.solver.solve import solve
+from planner.specs.loader import import_model, load_model
+
+DATA = Path(__file__).parents[1] / "specs" / "importers" / "data"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(DATA / "llama3-8b.json", "config.json")
+    return tmp_path
+
+
+def run(*words):
+    """Run a command in this process; return its exit code."""
+    code = app(list(words), standalone_mode=False)
+    return code or 0
+
+
+class TestImportModel:
+    def test_to_standard_output(self, folder, capsys):
+        run("import", "model", "config.json")
+        out, err = capsys.readouterr()
+        lines = out.splitlines()
+        assert lines[0] == "# Imported from config.json: Hugging Face config.json (llama)."
+        fields = [re.split(r"\s+# ", line.strip()) for line in lines]
+        assert ["layers: 32", "num_hidden_layers"] in fields
+        assert ["global_batch: 512", "assumed: 4.2 M tokens a step"] in fields
+        assert ["rotary_base: 500000.0", "rope_theta"] in fields
+        assert err.startswith(
+            "config.json: Hugging Face config.json (llama)\n  8.03 B parameters\n"
+            "assumed training.seq_"
+        )
+        assert max(map(len, err.splitlines())) <= 100
+
+    def test_to_a_file_under_a_name(self, folder, capsys):
+        run("import", "model", "config.json", "--out", "m.yaml", "--name", "mine")
+        assert capsys.readouterr().out == ""
+        given = load_model("m.yaml")
+        assert given.shape.name == "mine"
+        assert given.shape.layers == 32
+        assert given.notes == ()
+        assert "name: mine" in (folder / "m.yaml").read_text()
+
+    def test_a_type_that_is_not_known(self, folder):
+        data = json.loads((folder / "config.json").read_text())
+        data |= {"model_type": "mine", "architectures": ["MineForCausalLM"]}
+        (folder / "config.json").write_text(json.dumps(data))
+        with pytest.raises(SpecError, match="unknown model_type mine"):
+            import_model("config.json")
+        found, given = import_model("config.json", as_type="llama")
+        assert given.shape.layers == 32
+        assert found.notes[0] == "model_type mine is read as llama"
+        del data["num_hidden_layers"]
+        (folder / "config.json").write_text(json.dumps(data))
+        with pytest.raises(SpecError, match="the file does not say num_hidden_layers"):
+            import_model("config.json", as_type="llama")
+        with pytest.raises(SpecError, match="--as: no type 'lama'") as caught:
+            import_model("config.json", as_type="lama")
+        assert "one of llama" in str(caught.value)
+
+    def test_refusals(self, folder):
+        (folder / "m.yaml").write_text("model: {}\n")
+        with pytest.raises(SpecError, match="no format that says a model"):
+            import_model("m.yaml")
+        with pytest.raises(SpecError, match="no such file"):
+            import_model("no.json")
+        with pytest.raises(SpecError, match="is not a name"):
+            import_model("config.json", name="rm -rf")
+        with pytest.raises(EmitError, match="cannot write no/such/"):
+            run("import", "model", "config.json", "--out", "no/such/m.yaml")
+
+    def test_says_how_to_change_what_was_assumed(self, folder, capsys):
+        run("import", "model", "config.json", "--out", "m.yaml")
+        err = " ".join(capsys.readouterr().err.split())
+        assert "edit m.yaml to change one" in err
+        assert "--set" not in err  # an option of solve alone
+
+
+class TestInPlaceOfAModelFile:
+    def test_solve_lists_the_assumptions(self, folder):
+        result = solve("config.json", "h100-x8", top=1, pins={"tp": 8})
+        lines = solve_table(result).splitlines()
+        assert lines[1].startswith("assumed training.seq_len = 8192 (max_position_embeddings); ")
+        assert "--set PATH=VALUE changes one" in " ".join(lines[1:4])
+        assert max(len(line) for line in lines if not line.startswith("next:")) <= 100
+        assert any(
+            note.startswith("assumed training.seq_len") for note in result.to_json()["notes"]
+        )
+
+    def test_it_is_the_same_plan_as_from_the_file_that_import_writes(self, folder):
+        run("import", "model", "config.json", "--out", "llama.yaml")
+        options = {"top": 2, "pins": {"tp": 8}}
+        first, second = (solve(x, "h100-x8", **options) for x in ("config.json", "llama.yaml"))
+        assert [p.plan_id for p in first.plans] == [p.plan_id for p in second.plans]
+        assert second.notes == tuple(n for n in first.notes if "figures" in n)
+
+    def test_python_data(self, folder):
+        data = json.loads((folder / "config.json").read_text())
+        pins = {"tp": 8, "recompute": "full"}
+        of_dict = planner.evaluate(data, "h100-x8", pins=pins)
+        of_file = planner.evaluate("config.json", "h100-x8", pins=pins)
+        assert of_dict.plans[0].plan_id == of_file.plans[0].plan_id
+        assert of_dict.notes == of_file.notes
+
+    def test_evaluate_and_recommend_say_it_too(self, folder, capsys):
+        run("evaluate", "config.json", "h100-x8", "--pin", "tp=8")
+        assert "\nassumed training.seq_len = 8192" in capsys.readouterr().out
+        run("recommend", "micro-batch", "config.json", "h100-x8", "--pin", "tp=8")
+        assert "\nassumed training.seq_len = 8192" in capsys.readouterr().out
+        found = planner.recommend("sequence", "config.json", "h100-x8", step=8192)
+        assert not any("training.seq_len" in note for note in found.notes)
+        assert any("training.global_batch = 512" in note for note in found.notes)
+
+    def test_set_reaches_its_fields(self, folder):
+        given = load_model("config.json", [("model.layers", 4), ("training.tokens", "1T")])
+        assert (given.shape.layers, given.job.tokens) == (4, 1e12)
+        with pytest.raises(SpecError, match=r"--set model\.layer=4: model\.layer: unknown key"):
+            load_model("config.json", [("model.layer", 4)])
+
+    def test_check_spec(self, folder):
+        text = check_spec("config.json")
+        assert text.startswith("config.json: Hugging Face config.json (llama), no problems found")
+        assert "\n  assumed training.seq_len = 8192" in text
+
+    def test_as_a_cluster(self, folder):
+        with pytest.raises(SpecError, match="this is a model file, and a cluster file is needed"):
+            solve("llama3-8b", "config.json")
+
+
+class TestFilesOfTheFolder:
+    def test_the_folder_itself(self, folder):
+        (folder / "Llama-3-8B").mkdir()
+        shutil.move("config.json", "Llama-3-8B/config.json")
+        for name in ("Llama-3-8B", "Llama-3-8B/", f"{folder}/Llama-3-8B"):
+            assert load_model(name).shape.name == "Llama-3-8B"
+
+    def test_the_folder_in_the_cache_of_the_hub(self, folder):
+        model = folder / "models--meta-llama--Meta-Llama-3-8B"
+        (model / "refs").mkdir(parents=True)
+        (model / "snapshots" / "62bd457b").mkdir(parents=True)
+        (model / "refs" / "main").write_text("62bd457b")
+        shutil.move("config.json", model / "snapshots" / "62bd457b" / "config.json")
+        given = load_model(model)
+        assert given.shape.name == "Meta-Llama-3-8B"
+        assert given.path.endswith("62bd457b/config.json")
+
+    def test_a_folder_without_one(self, folder):
+        (folder / "empty").mkdir()
+        with pytest.raises(SpecError, match="is a directory, not a file"):
+            load_model("empty")
+
+    @pytest.mark.parametrize(
+        ("name", "what"),
+        [
+            ("tokenizer_config.json", "the configuration of a tokenizer"),
+            ("generation_config.json", "the configuration of text generation"),
+            ("model.safetensors.index.json", "the index of a model's weight files"),
+            ("model-00001-of-00004.safetensors", "a file of weights"),
+            ("pytorch_model.bin", "a file of weights"),
+        ],
+    )
+    def test_another_file_of_it(self, folder, name, what):
+        (folder / name).write_bytes(b"\x80" * 2_000_000)
+        with pytest.raises(SpecError) as caught:
+            load_model(name)
+        assert str(caught.value) == f"{name}: is {what}, not of a model\n  fix: give config.json"
+
+    def test_an_empty_file(self, folder):
+        (folder / "config.json").write_text("")
+        with pytest.raises(SpecError, match="the file is empty"):
+            load_model("config.json")
+
+    def test_a_name_of_the_hub(self, folder):
+        with pytest.raises(SpecError) as caught:
+            load_model("meta-llama/Meta-Llama-3-8B")
+        assert "hf download meta-llama/Meta-Llama-3-8B config.json" in str(caught.value)
+        with pytest.raises(SpecError, match="there is no folder 'models' either"):
+            load_model("models/m.yaml")
