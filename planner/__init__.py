@@ -12,6 +12,9 @@ sizes, `sweep` searches many points, `report` shows them, `review` writes a resu
 Importing this package is cheap; numpy, pydantic and ortools are loaded by the first call.
 """
 
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -56,6 +59,26 @@ _HOMES = {
     "Result": "planner.solver.answer.result",
     "Plan": "planner.solver.answer.result",
 }
+
+
+def _stranger() -> str:
+    """Return what is wrong where another folder stands in the way of one of our packages."""
+    ours = Path(__file__).resolve().parent.parent
+    for name in ("hardware", "costmodels", "searches", "service"):
+        spec = find_spec(name)
+        where = Path(spec.origin).resolve().parent if spec and spec.origin else None
+        if where != ours / name:
+            return (
+                f"planner needs its package {name!r} of {ours / name}, and Python finds "
+                f"{where or 'none'} first: run from another folder, or rename that one"
+            )
+    return ""
+
+
+if _wrong := _stranger():
+    if sys.argv[:1] == ["-m"]:  # python -m planner: a message is all that its user needs
+        sys.exit(f"error: {_wrong}")
+    raise ImportError(_wrong)
 
 
 def __getattr__(name: str) -> Any:
